@@ -1,0 +1,1 @@
+//! Runs an agent's turns: queue, lease, prompt, provider call, journal.

@@ -1,0 +1,1 @@
+//! Integration tests of this service, one binary.

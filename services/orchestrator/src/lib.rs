@@ -1,0 +1,1 @@
+//! The HTTP API: accounts, agents, tasks, threads, and what happened.

@@ -1,0 +1,1 @@
+//! Finds or opens the one session a notification belongs to.

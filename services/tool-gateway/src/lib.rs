@@ -1,0 +1,1 @@
+//! Runs the tools that agents call, once.

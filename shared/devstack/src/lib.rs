@@ -1,0 +1,1 @@
+//! Starts a private nats-server and Postgres, and the scripted demo agent.

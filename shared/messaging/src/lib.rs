@@ -1,0 +1,1 @@
+//! JetStream: topology, batch consumers, publishing, dead letters. Bytes and headers, not business.

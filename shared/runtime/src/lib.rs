@@ -1,0 +1,1 @@
+//! The process: settings, telemetry, shutdown, health, outbox relay.

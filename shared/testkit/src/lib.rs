@@ -1,0 +1,1 @@
+//! Fresh database, own broker, fixtures, fault-injecting provider. Dev-dependency only.

@@ -1,0 +1,1 @@
+//! Whole-system scenarios: real processes, real broker, real database.

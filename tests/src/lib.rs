@@ -1,0 +1,1 @@
+//! Whole-system scenarios live in `it/`; this library is empty on purpose.
