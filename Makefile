@@ -1,0 +1,78 @@
+# Everything a developer or CI runs. `make help` lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+# release or dev. CI uses dev throughout, so that everything is compiled once.
+PROFILE ?= release
+DATA_DIR ?= .data
+# Further arguments for `signalbox up`, as in: make run ARGS="--exit-when-idle"
+ARGS ?=
+
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+SIGNALBOX := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/signalbox
+# With dev, binaries are built together with the tests: apart, dependencies would be compiled again with fewer features.
+TARGETS := $(if $(filter dev,$(PROFILE)),--all-targets,--bins)
+# Tools that this file installs go here and not into the user's own folders.
+TOOLS := $(CURDIR)/.tools
+export PATH := $(TOOLS)/bin:$(PATH)
+
+NEXTEST_VERSION := 0.9.143
+DENY_VERSION := 0.20.2
+
+.PHONY: help run test ci lint fmt schemas provision build smoke rust nextest deny
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: provision build ## Start Signalbox with its own NATS, Postgres and demo agent, and the sample (ARGS=, PROFILE=dev, DATA_DIR=)
+	exec $(SIGNALBOX) up --data-dir $(DATA_DIR) --sample examples/notifications.ndjson $(ARGS)
+
+test: provision rust nextest ## Run all tests
+	cargo nextest run --workspace
+
+ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, tests, schemas, the sample
+	cargo fmt --all --check
+	$(MAKE) lint
+	$(MAKE) deny
+	cargo nextest run --workspace --profile ci
+	$(MAKE) schemas PROFILE=dev
+	@git diff --exit-code -- schemas || { echo "ci: schemas/ is out of date: run make schemas and commit" >&2; exit 1; }
+	@untracked=$$(git ls-files --others --exclude-standard -- schemas); \
+	[ -z "$$untracked" ] || { echo "ci: not committed: $$untracked" >&2; exit 1; }
+	$(MAKE) smoke PROFILE=dev
+
+lint: rust ## Lint everything; a warning fails
+	cargo clippy --workspace --all-targets -- -D warnings
+
+fmt: rust ## Format everything
+	cargo fmt --all
+
+schemas: build ## Write schemas/ from the code
+	$(SIGNALBOX) schemas --dir schemas
+
+provision: ## Install nats-server, Postgres and a linker where they are missing
+	@deploy/provision/provision.sh
+
+build: rust
+	cargo build --workspace $(TARGETS) --profile $(PROFILE)
+
+# The sample through the whole path, once, in a folder of its own. Postgres, which is not root, has to pass through it.
+smoke: provision build
+	@data_dir=$$(mktemp -d); chmod 711 "$$data_dir"; trap 'rm -rf "$$data_dir"' EXIT; \
+	timeout 300 $(SIGNALBOX) up --data-dir "$$data_dir/data" --http 127.0.0.1:0 \
+	    --sample examples/notifications.ndjson --exit-when-idle
+
+# Advisories are left out: they need a network that CI may not have.
+deny: rust
+	@[ "$$(cargo-deny --version 2>/dev/null)" != "" ] || { echo "installing cargo-deny $(DENY_VERSION) into .tools"; \
+	    cargo install --quiet --locked --debug --root $(TOOLS) cargo-deny@$(DENY_VERSION); }
+	cargo deny check bans licenses sources
+
+nextest: rust
+	@[ "$$(cargo-nextest --version 2>/dev/null)" != "" ] || { echo "installing cargo-nextest $(NEXTEST_VERSION) into .tools"; \
+	    cargo install --quiet --locked --debug --root $(TOOLS) cargo-nextest@$(NEXTEST_VERSION); }
+
+rust:
+	@command -v cargo >/dev/null || { echo "Rust is missing: install it from https://rustup.rs" >&2; exit 1; }
