@@ -1,1 +1,23 @@
-//! Every message on the wire, and the schemas written from them.
+//! Every message on the wire: its subject, its headers, its payload, and the JSON Schemas written from them. Outside
+//! programs rely on these names to the letter; a name changes only by a new one beside it.
+//!
+//! One file a hop: [`notification`] → [`session`] → [`tool`] → [`event`], with [`dead`] for what went nowhere and
+//! [`live`] for text as it is generated. [`subject`] and [`header`] are the envelope, [`outgoing`] a message on its
+//! way to the broker. No I/O; row types and domain types live elsewhere and are converted at the edge.
+
+pub mod dead;
+pub mod event;
+pub mod header;
+pub mod live;
+pub mod notification;
+pub mod outgoing;
+pub mod schema;
+pub mod session;
+pub mod subject;
+pub mod timestamp;
+pub mod tool;
+
+pub use header::{Headers, TraceContext};
+pub use outgoing::Outgoing;
+pub use subject::{Root, SubjectError, TaskToken};
+pub use timestamp::Timestamp;

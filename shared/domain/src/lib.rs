@@ -1,1 +1,30 @@
-//! Typed ids, session keys, value types and state machines that more than one service needs. No I/O, no async, no clock.
+//! The words of Signalbox as types: ids, session keys, statuses, and the state machines that more than one service
+//! needs. Nothing here does I/O, waits, or reads a clock; time and randomness come in as parameters.
+//!
+//! Reading order: [`id`] (who and what), [`session_key`] (the name of a conversation), [`task`], [`session`],
+//! [`notification`], [`turn`], [`tool`], [`actor`] (who did it), [`fence`] (who may do it now).
+
+pub mod account;
+pub mod actor;
+pub mod fence;
+pub mod id;
+pub mod notification;
+pub mod session;
+pub mod session_key;
+pub mod task;
+pub mod tool;
+pub mod turn;
+mod word;
+
+pub use account::{InstructionLayout, KeyRole, SessionScope};
+pub use actor::{Actor, ActorKind};
+pub use fence::{Fence, Generation};
+pub use id::{
+    AccountId, AgentId, AgentRef, AgentSlug, IdError, MessageId, NotificationId, SessionId, TaskId, TurnId, UserId,
+};
+pub use notification::{NotificationState, QueueMode};
+pub use session::{CloseReason, SessionKind, SessionPhase};
+pub use session_key::SessionKey;
+pub use task::TaskStatus;
+pub use tool::{CallId, ToolCallState};
+pub use turn::{TurnState, TurnStep};

@@ -1,0 +1,35 @@
+//! A dead letter: a message that cannot be processed, with enough said to mend it and send it again.
+
+use domain::AccountId;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{Timestamp, outgoing::Payload};
+
+/// A payload longer than this is kept cut, and cannot be redriven from the copy.
+pub const DEAD_PAYLOAD_BYTES_MAX: usize = 512 * 1024;
+
+/// On `{root}.dead.{account}.{task}`, and the row behind `GET …/dead-letters`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct DeadLetter {
+    pub id: Uuid,
+    /// Absent when it belongs to no account that exists: those are the operator's to read.
+    pub account: Option<AccountId>,
+    /// Where it was published.
+    pub subject: String,
+    /// One word, for programs: `malformed`, `unknown_agent`, `turn_failed` …
+    pub reason: String,
+    /// One sentence, for people: what was wrong and what to do.
+    pub detail: String,
+    /// The message as it came; not valid UTF-8 is replaced.
+    pub payload: String,
+    pub attempts: i32,
+    pub created_at: Timestamp,
+}
+
+impl Payload for DeadLetter {
+    fn kind(&self) -> String {
+        "signalbox.dead".to_owned()
+    }
+}

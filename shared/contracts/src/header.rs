@@ -1,0 +1,66 @@
+//! Headers: names, the trace context, and the small map they travel in until the broker's own type takes over.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub const MESSAGE_ID: &str = "Nats-Msg-Id";
+pub const TRACEPARENT: &str = "traceparent";
+pub const TRACESTATE: &str = "tracestate";
+/// Id of the message that caused this one.
+pub const CAUSE: &str = "Signalbox-Cause";
+/// How many wake-ups of agents by agents lie behind this message.
+pub const HOPS: &str = "Signalbox-Hops";
+/// Id of the dead letter that this message is a redrive of.
+pub const REDRIVE: &str = "Signalbox-Redrive";
+
+pub const CE_SPECVERSION: &str = "ce-specversion";
+pub const CE_ID: &str = "ce-id";
+pub const CE_TYPE: &str = "ce-type";
+pub const CE_SOURCE: &str = "ce-source";
+pub const CE_SUBJECT: &str = "ce-subject";
+pub const CE_TIME: &str = "ce-time";
+
+/// Header values longer than this are not read: they are a stranger's.
+pub const HEADER_BYTES_MAX: usize = 1024;
+
+/// Header names and values, one value a name, sorted by name.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Headers(pub BTreeMap<String, String>);
+
+impl Headers {
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0
+            .get(name)
+            .map(String::as_str)
+            .filter(|value| value.len() <= HEADER_BYTES_MAX)
+    }
+
+    /// Sets a header; an empty value is left out, since some readers take it for a value.
+    pub fn set(&mut self, name: &str, value: impl Into<String>) {
+        let value = value.into();
+        if !value.is_empty() {
+            self.0.insert(name.to_owned(), value);
+        }
+    }
+
+    /// Hops so far; a header that is no number counts as none, as on a publisher's first message.
+    pub fn hops(&self) -> u16 {
+        self.get(HOPS).and_then(|value| value.parse().ok()).unwrap_or(0)
+    }
+
+    pub fn trace(&self) -> TraceContext {
+        TraceContext {
+            traceparent: self.get(TRACEPARENT).map(str::to_owned),
+            tracestate: self.get(TRACESTATE).map(str::to_owned),
+        }
+    }
+}
+
+/// W3C trace context, as text: stored with rows, sent in headers.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TraceContext {
+    pub traceparent: Option<String>,
+    pub tracestate: Option<String>,
+}

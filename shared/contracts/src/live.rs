@@ -1,0 +1,16 @@
+//! Text as it is generated: core NATS, not stored, may be lost. The turn's reply is in Postgres.
+
+use domain::{SessionId, TurnId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct LiveText {
+    pub session_id: SessionId,
+    pub turn_id: TurnId,
+    /// Which attempt of the turn speaks; text of an earlier attempt is void when a later one begins.
+    pub attempt: i32,
+    /// From 0, one up for every piece of an attempt.
+    pub sequence: u32,
+    pub text: String,
+}

@@ -1,0 +1,471 @@
+//! The notification: what anyone may publish, how it is read, and why it may be refused. Reading is pure and bounded;
+//! whether account, task, agent and message agree is the resolver's to decide, since that needs the database.
+
+use domain::{Actor, AgentRef, MessageId, NotificationId, QueueMode};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{Headers, header, outgoing::Payload};
+
+pub const BODY_BYTES_MAX: usize = 256 * 1024;
+pub const TITLE_BYTES_MAX: usize = 1024;
+pub const METADATA_BYTES_MAX: usize = 64 * 1024;
+pub const AGENTS_MAX: usize = 64;
+/// Longer messages are refused unread. Above the sum of the parts' limits, below the broker's 1 MiB.
+pub const MESSAGE_BYTES_MAX: usize = 768 * 1024;
+
+/// A notification as published on `{root}.notification.{account}.{task}`. Only `body` has to be there; unknown fields
+/// are kept in `metadata`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct NotificationMessage {
+    /// The publisher's idempotency key, unique in the account; else `Nats-Msg-Id`, else `ce-id`, else generated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<NotificationId>,
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub kind: Option<String>,
+    /// Id or slug. Without `agent` and `agents`, the task's assignees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub agent: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub agents: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub title: Option<String>,
+    /// At most 256 KiB.
+    pub body: String,
+    /// The thread message that this is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<MessageId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender: Option<Actor>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_mode: Option<QueueMode>,
+    /// At most 64 KiB. `reopen: true` says that a person means to take a finished task up again.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
+}
+
+impl Payload for NotificationMessage {
+    fn kind(&self) -> String {
+        "signalbox.notification".to_owned()
+    }
+}
+
+/// Why a notification is not delivered. The word is for programs, [`Refusal::detail`] for people.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalReason {
+    Malformed,
+    InvalidField,
+    TooLarge,
+    InvalidSubject,
+    UnknownAccount,
+    UnknownTask,
+    UnknownAgent,
+    NoAgent,
+    IdConflict,
+    MessageMismatch,
+    HopLimit,
+}
+
+impl RefusalReason {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::InvalidField => "invalid_field",
+            Self::TooLarge => "too_large",
+            Self::InvalidSubject => "invalid_subject",
+            Self::UnknownAccount => "unknown_account",
+            Self::UnknownTask => "unknown_task",
+            Self::UnknownAgent => "unknown_agent",
+            Self::NoAgent => "no_agent",
+            Self::IdConflict => "id_conflict",
+            Self::MessageMismatch => "message_mismatch",
+            Self::HopLimit => "hop_limit",
+        }
+    }
+}
+
+/// A refusal with its sentence: what was wrong and what the publisher can do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    pub reason: RefusalReason,
+    pub detail: String,
+}
+
+impl Refusal {
+    pub fn new(reason: RefusalReason, detail: impl Into<String>) -> Refusal {
+        Refusal {
+            reason,
+            detail: detail.into(),
+        }
+    }
+}
+
+/// A refused message and what could still be told of it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Unreadable {
+    pub id: Option<NotificationId>,
+    pub refusal: Refusal,
+}
+
+/// Who is to act: named agents, or whoever the task is assigned to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Recipients {
+    One(AgentRef),
+    /// Fans out to one notification each, ids suffixed with `:{agent_id}`.
+    Many(Vec<AgentRef>),
+    Assignees,
+}
+
+/// A notification that was read: within its limits, its names well formed.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Notification {
+    /// The publisher's id; `None` means that one is to be generated.
+    pub id: Option<NotificationId>,
+    pub kind: String,
+    pub recipients: Recipients,
+    pub title: Option<String>,
+    pub body: String,
+    pub message_id: Option<MessageId>,
+    pub sender: Actor,
+    pub queue_mode: Option<QueueMode>,
+    pub metadata: Map<String, Value>,
+}
+
+/// The type of a notification that names none.
+pub const KIND_DEFAULT: &str = "notification";
+
+/// Reads a published message. Never panics; looks at no more than [`MESSAGE_BYTES_MAX`] bytes.
+pub fn read(headers: &Headers, payload: &[u8]) -> Result<Notification, Unreadable> {
+    let header_id = header_id(headers);
+    let refuse = |reason, detail: String| Unreadable {
+        id: header_id.clone(),
+        refusal: Refusal::new(reason, detail),
+    };
+    if payload.len() > MESSAGE_BYTES_MAX {
+        return Err(refuse(
+            RefusalReason::TooLarge,
+            format!(
+                "the message has {} bytes; at most {MESSAGE_BYTES_MAX} are read",
+                payload.len()
+            ),
+        ));
+    }
+    let value: Value = serde_json::from_slice(payload)
+        .map_err(|error| refuse(RefusalReason::Malformed, format!("the payload is not JSON: {error}")))?;
+    let Value::Object(mut fields) = value else {
+        return Err(refuse(
+            RefusalReason::Malformed,
+            "the payload is JSON, but not an object".to_owned(),
+        ));
+    };
+    // Postgres keeps no NUL in a text: said here, where the publisher can be told, rather than found at the insert.
+    if fields
+        .iter()
+        .any(|(name, value)| name.contains('\0') || holds_nul(value))
+    {
+        return Err(refuse(
+            RefusalReason::InvalidField,
+            "a text holds the character U+0000".to_owned(),
+        ));
+    }
+    let id = match fields.remove("id") {
+        None | Some(Value::Null) => header_id.clone(),
+        Some(Value::String(text)) => Some(
+            NotificationId::parse(&text)
+                .map_err(|error| refuse(RefusalReason::InvalidField, format!("id: {error}")))?,
+        ),
+        Some(_) => return Err(refuse(RefusalReason::InvalidField, "id: not a text".to_owned())),
+    };
+    fields_read(fields)
+        .map(|notification| Notification {
+            id: id.clone(),
+            ..notification
+        })
+        .map_err(|refusal| Unreadable { id, refusal })
+}
+
+fn header_id(headers: &Headers) -> Option<NotificationId> {
+    [header::MESSAGE_ID, header::CE_ID]
+        .iter()
+        .find_map(|name| headers.get(name))
+        .and_then(|text| NotificationId::parse(text).ok())
+}
+
+fn fields_read(mut fields: Map<String, Value>) -> Result<Notification, Refusal> {
+    let kind = text(&mut fields, "type", 64)?.unwrap_or_else(|| KIND_DEFAULT.to_owned());
+    if kind.is_empty() || !kind.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.:".contains(&b)) {
+        return Err(invalid("type", "1-64 characters of A-Z, a-z, 0-9, _, -, . and :"));
+    }
+    let agent = text(&mut fields, "agent", 64)?;
+    let agents = agents(&mut fields)?;
+    let recipients = match (agent, agents) {
+        (Some(_), Some(_)) => return Err(invalid("agents", "name either agent or agents, not both")),
+        (Some(one), None) => Recipients::One(agent_ref("agent", &one)?),
+        (None, Some(many)) => Recipients::Many(
+            many.iter()
+                .map(|one| agent_ref("agents", one))
+                .collect::<Result<_, _>>()?,
+        ),
+        (None, None) => Recipients::Assignees,
+    };
+    let title = text(&mut fields, "title", TITLE_BYTES_MAX)?;
+    let body = match fields.remove("body") {
+        Some(Value::String(body)) if body.len() <= BODY_BYTES_MAX => body,
+        Some(Value::String(body)) => {
+            return Err(Refusal::new(
+                RefusalReason::TooLarge,
+                format!(
+                    "body has {} bytes; at most {BODY_BYTES_MAX} are taken: put the rest where the agent can fetch it",
+                    body.len()
+                ),
+            ));
+        }
+        Some(_) => return Err(invalid("body", "not a text")),
+        None => return Err(invalid("body", "missing")),
+    };
+    let message_id = text(&mut fields, "message_id", 64)?
+        .map(|text| MessageId::parse(&text).map_err(|error| invalid("message_id", &error.to_string())))
+        .transpose()?;
+    let sender = sender(&mut fields)?;
+    let queue_mode = text(&mut fields, "queue_mode", 32)?
+        .map(|text| text.parse::<QueueMode>().map_err(|error| invalid("queue_mode", &error)))
+        .transpose()?;
+    let mut metadata = match fields.remove("metadata") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(metadata)) => metadata,
+        Some(_) => return Err(invalid("metadata", "not an object")),
+    };
+    // Unknown fields are kept; a name that is already in metadata stays as its publisher put it there.
+    for (name, value) in fields {
+        metadata.entry(name).or_insert(value);
+    }
+    let metadata_bytes = serde_json::to_vec(&metadata).map_or(usize::MAX, |bytes| bytes.len());
+    if metadata_bytes > METADATA_BYTES_MAX {
+        return Err(Refusal::new(
+            RefusalReason::TooLarge,
+            format!("metadata and unknown fields have {metadata_bytes} bytes; at most {METADATA_BYTES_MAX} are kept"),
+        ));
+    }
+    Ok(Notification {
+        id: None,
+        kind,
+        recipients,
+        title,
+        body,
+        message_id,
+        sender,
+        queue_mode,
+        metadata,
+    })
+}
+
+fn invalid(field: &str, what: &str) -> Refusal {
+    Refusal::new(RefusalReason::InvalidField, format!("{field}: {what}"))
+}
+
+/// JSON nesting is bounded by the reader, so this recursion is too.
+fn holds_nul(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(items) => items.iter().any(holds_nul),
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(name, value)| name.contains('\0') || holds_nul(value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Takes an optional text; `null` is as good as absent.
+fn text(fields: &mut Map<String, Value>, name: &str, bytes_max: usize) -> Result<Option<String>, Refusal> {
+    match fields.remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if text.len() <= bytes_max => Ok(Some(text)),
+        Some(Value::String(_)) => Err(invalid(name, &format!("longer than {bytes_max} bytes"))),
+        Some(_) => Err(invalid(name, "not a text")),
+    }
+}
+
+fn agents(fields: &mut Map<String, Value>) -> Result<Option<Vec<String>>, Refusal> {
+    let list = match fields.remove("agents") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::Array(list)) => list,
+        Some(_) => return Err(invalid("agents", "not a list")),
+    };
+    if list.is_empty() || list.len() > AGENTS_MAX {
+        return Err(invalid("agents", &format!("1-{AGENTS_MAX} agents")));
+    }
+    list.into_iter()
+        .map(|value| match value {
+            Value::String(text) => Ok(text),
+            _ => Err(invalid("agents", "not a list of texts")),
+        })
+        .collect::<Result<_, _>>()
+        .map(Some)
+}
+
+fn agent_ref(field: &str, text: &str) -> Result<AgentRef, Refusal> {
+    AgentRef::parse(text).map_err(|error| invalid(field, &error.to_string()))
+}
+
+/// A publisher that names no sender is a service nobody introduced.
+fn sender(fields: &mut Map<String, Value>) -> Result<Actor, Refusal> {
+    let mut sender = match fields.remove("sender") {
+        None | Some(Value::Null) => {
+            return Ok(Actor {
+                kind: domain::ActorKind::Service,
+                id: "publisher".to_owned(),
+                name: "publisher".to_owned(),
+            });
+        }
+        Some(Value::Object(sender)) => sender,
+        Some(_) => return Err(invalid("sender", "not an object")),
+    };
+    let kind = text(&mut sender, "kind", 16)?
+        .ok_or_else(|| invalid("sender", "kind is missing"))?
+        .parse()
+        .map_err(|error: String| invalid("sender", &format!("kind is {error}")))?;
+    let id = text(&mut sender, "id", 128)?
+        .filter(|id| !id.is_empty())
+        .ok_or_else(|| invalid("sender", "id is missing"))?;
+    let name = text(&mut sender, "name", 128)?.unwrap_or_else(|| id.clone());
+    Ok(Actor { kind, id, name })
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::{ActorKind, AgentSlug};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read_json(json: &str) -> Result<Notification, Unreadable> {
+        read(&Headers::default(), json.as_bytes())
+    }
+
+    #[test]
+    fn the_smallest_message_is_enough() {
+        let notification = read_json(r#"{"agent": "coder", "body": "Tests fail on main"}"#).unwrap();
+        assert_eq!(
+            notification.recipients,
+            Recipients::One(AgentRef::Slug(AgentSlug::parse("coder").unwrap()))
+        );
+        assert_eq!(notification.kind, KIND_DEFAULT);
+        assert_eq!(notification.sender.kind, ActorKind::Service);
+        assert_eq!(notification.id, None);
+    }
+
+    #[test]
+    fn the_full_message_is_read_and_unknown_fields_are_kept() {
+        let notification = read_json(
+            r#"{"id": "ci-4711", "type": "ci_failed", "agent": "coder", "title": "CI", "body": "b", "message_id": null,
+                "sender": {"kind": "service", "id": "ci", "name": "CI"}, "queue_mode": "interrupt",
+                "metadata": {"run": 4711}, "branch": "main"}"#,
+        )
+        .unwrap();
+        assert_eq!(notification.id.unwrap().as_str(), "ci-4711");
+        assert_eq!(notification.queue_mode, Some(QueueMode::Steer));
+        assert_eq!(notification.metadata["branch"], "main");
+        assert_eq!(notification.metadata["run"], 4711);
+    }
+
+    #[test]
+    fn the_id_may_come_from_a_header() {
+        let mut headers = Headers::default();
+        headers.set(header::CE_ID, "from-ce");
+        assert_eq!(
+            read(&headers, br#"{"body": ""}"#).unwrap().id.unwrap().as_str(),
+            "from-ce"
+        );
+        headers.set(header::MESSAGE_ID, "from-nats");
+        assert_eq!(
+            read(&headers, br#"{"body": ""}"#).unwrap().id.unwrap().as_str(),
+            "from-nats"
+        );
+        assert_eq!(
+            read(&headers, br#"{"id": "own", "body": ""}"#)
+                .unwrap()
+                .id
+                .unwrap()
+                .as_str(),
+            "own"
+        );
+        assert_eq!(
+            read(&headers, b"not json").unwrap_err().id.unwrap().as_str(),
+            "from-nats"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let check = |json: &str, reason: RefusalReason, words: &str| {
+            let refusal = read_json(json).unwrap_err().refusal;
+            assert_eq!(refusal.reason, reason, "{json}: {}", refusal.detail);
+            assert!(refusal.detail.contains(words), "{json}: {}", refusal.detail);
+        };
+        check("nonsense", RefusalReason::Malformed, "not JSON");
+        check("[1]", RefusalReason::Malformed, "not an object");
+        check(r#"{"body": "a\u0000b"}"#, RefusalReason::InvalidField, "U+0000");
+        check(
+            r#"{"body": "", "x": [{"y": "\u0000"}]}"#,
+            RefusalReason::InvalidField,
+            "U+0000",
+        );
+        check(r#"{"agent": "coder"}"#, RefusalReason::InvalidField, "body: missing");
+        check(r#"{"body": 7}"#, RefusalReason::InvalidField, "body");
+        check(r#"{"body": "", "id": ""}"#, RefusalReason::InvalidField, "id");
+        check(
+            r#"{"body": "", "agent": "No Body"}"#,
+            RefusalReason::InvalidField,
+            "agent",
+        );
+        check(r#"{"body": "", "agents": []}"#, RefusalReason::InvalidField, "agents");
+        check(
+            r#"{"body": "", "agents": ["a"], "agent": "b"}"#,
+            RefusalReason::InvalidField,
+            "not both",
+        );
+        check(
+            r#"{"body": "", "sender": {"kind": "ghost", "id": "x"}}"#,
+            RefusalReason::InvalidField,
+            "kind",
+        );
+        check(
+            r#"{"body": "", "queue_mode": "never"}"#,
+            RefusalReason::InvalidField,
+            "queue_mode",
+        );
+        check(
+            r#"{"body": "", "message_id": "7"}"#,
+            RefusalReason::InvalidField,
+            "message_id",
+        );
+        check(
+            &format!(r#"{{"body": "{}"}}"#, "x".repeat(BODY_BYTES_MAX + 1)),
+            RefusalReason::TooLarge,
+            "body has",
+        );
+        check(
+            &format!(r#"{{"body": "", "extra": "{}"}}"#, "x".repeat(METADATA_BYTES_MAX)),
+            RefusalReason::TooLarge,
+            "metadata",
+        );
+        check(
+            &format!("{}1{}", "[".repeat(5000), "]".repeat(5000)),
+            RefusalReason::Malformed,
+            "not JSON",
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = read(&Headers::default(), &bytes);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A message on its way to the broker. Made by handlers and stored by the outbox, so it knows neither.
+
+use domain::{AccountId, TaskId};
+use serde::Serialize;
+
+use crate::{Headers, Timestamp, TraceContext, header};
+
+/// Subject, headers and payload. Its id (`Nats-Msg-Id`) is always set, and the same input gives the same id.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Outgoing {
+    pub subject: String,
+    pub headers: Headers,
+    pub payload: Vec<u8>,
+}
+
+/// Where a message comes from: what caused it, how many hops behind it, which trace it belongs to.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// Id of the message or turn that caused this one.
+    pub cause: Option<String>,
+    pub hops: u16,
+    pub trace: TraceContext,
+}
+
+/// A payload with a name: the CloudEvents type.
+pub trait Payload: Serialize {
+    /// `signalbox.{what}`, without a version: fields are only ever added.
+    fn kind(&self) -> String;
+}
+
+impl Outgoing {
+    /// Builds a message with every header of contracts.md, CloudEvents binary mode included.
+    ///
+    /// `source` names the service (`/signalbox/delivery`); `id` must follow from the input alone, so that a crash
+    /// between commit and publish leads to the same message again. `time` is when the fact happened.
+    pub fn new(
+        subject: String,
+        id: &str,
+        source: &str,
+        about: (&AccountId, Option<&TaskId>),
+        origin: &Origin,
+        time: Timestamp,
+        payload: &impl Payload,
+    ) -> Outgoing {
+        let mut headers = Headers::default();
+        headers.set(header::MESSAGE_ID, id);
+        headers.set(header::CE_SPECVERSION, "1.0");
+        headers.set(header::CE_ID, id);
+        headers.set(header::CE_TYPE, payload.kind());
+        headers.set(header::CE_SOURCE, source);
+        headers.set(
+            header::CE_SUBJECT,
+            match about.1 {
+                Some(task) => format!("{}/{task}", about.0),
+                None => about.0.to_string(),
+            },
+        );
+        headers.set(header::CE_TIME, time.to_string());
+        headers.set(header::HOPS, origin.hops.to_string());
+        if let Some(cause) = &origin.cause {
+            headers.set(header::CAUSE, cause.as_str());
+        }
+        if let Some(traceparent) = &origin.trace.traceparent {
+            headers.set(header::TRACEPARENT, traceparent.as_str());
+        }
+        if let Some(tracestate) = &origin.trace.tracestate {
+            headers.set(header::TRACESTATE, tracestate.as_str());
+        }
+        let payload = serde_json::to_vec(payload).expect("wire types have string keys and no failing serializer");
+        Outgoing {
+            subject,
+            headers,
+            payload,
+        }
+    }
+
+    pub fn id(&self) -> &str {
+        self.headers.get(header::MESSAGE_ID).unwrap_or_default()
+    }
+}

@@ -1,0 +1,58 @@
+//! `session.resolved` and `session.closed`: wake-ups between the resolver, whoever closes sessions, and delivery.
+//! The truth is in Postgres; a lost one costs time, not work.
+
+use domain::{AccountId, AgentId, CloseReason, Generation, SessionId, TaskId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::outgoing::Payload;
+
+/// A session has work waiting.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct SessionResolved {
+    pub account: AccountId,
+    pub task: Option<TaskId>,
+    pub session_id: SessionId,
+    pub session_key: String,
+    pub generation: Generation,
+    pub agent_id: Option<AgentId>,
+    /// Place in the session's queue of the newest item this wake-up speaks of.
+    pub position: i64,
+}
+
+impl SessionResolved {
+    /// Id of the message: the same items give the same id.
+    pub fn message_id(&self) -> String {
+        format!("session.resolved:{}:{}", self.session_id, self.position)
+    }
+}
+
+impl Payload for SessionResolved {
+    fn kind(&self) -> String {
+        "signalbox.session.resolved".to_owned()
+    }
+}
+
+/// A generation ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct SessionClosed {
+    pub account: AccountId,
+    pub task: Option<TaskId>,
+    pub session_id: SessionId,
+    pub session_key: String,
+    pub generation: Generation,
+    pub agent_id: Option<AgentId>,
+    pub reason: CloseReason,
+}
+
+impl SessionClosed {
+    pub fn message_id(&self) -> String {
+        format!("session.closed:{}", self.session_id)
+    }
+}
+
+impl Payload for SessionClosed {
+    fn kind(&self) -> String {
+        "signalbox.session.closed".to_owned()
+    }
+}

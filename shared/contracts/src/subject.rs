@@ -1,0 +1,191 @@
+//! Subjects. Ids are checked types, so a subject built here cannot hold a wildcard, an empty token or a blank; a
+//! subject read here may be a stranger's and is checked token by token.
+
+use std::fmt;
+
+use domain::{AccountId, TaskId};
+
+/// The first token of every subject; `signalbox` unless the operator says otherwise.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Root(String);
+
+impl Root {
+    /// A root is one token: letters, digits, `-` and `_`.
+    pub fn parse(text: &str) -> Result<Root, SubjectError> {
+        let fits = !text.is_empty()
+            && text.len() <= 64
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+        if fits {
+            Ok(Root(text.to_owned()))
+        } else {
+            Err(SubjectError::Root)
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Root {
+    fn default() -> Self {
+        Root("signalbox".to_owned())
+    }
+}
+
+impl fmt::Display for Root {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SubjectError {
+    #[error("the root of the subjects is 1-64 characters of A-Z, a-z, 0-9, - and _")]
+    Root,
+    #[error("the subject has not the form {{root}}.notification.{{account}}.{{task}}")]
+    Shape,
+    #[error("the account in the subject is not an account id")]
+    Account,
+    #[error("the task in the subject is neither a task id nor -")]
+    Task,
+}
+
+/// The task in a subject: `-` when there is none.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct TaskToken(pub Option<TaskId>);
+
+impl TaskToken {
+    pub fn parse(text: &str) -> Result<TaskToken, SubjectError> {
+        if text == "-" {
+            return Ok(TaskToken(None));
+        }
+        TaskId::parse(text)
+            .map(|task| TaskToken(Some(task)))
+            .map_err(|_| SubjectError::Task)
+    }
+}
+
+impl fmt::Display for TaskToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(task) => task.fmt(f),
+            None => f.write_str("-"),
+        }
+    }
+}
+
+/// The partition token that the notification stream puts in front of what it stores.
+pub const PARTITION_TOKEN: &str = "partition";
+
+impl Root {
+    /// `{root}.notification.{account}.{task}`: anyone → resolver.
+    pub fn notification(&self, account: &AccountId, task: Option<&TaskId>) -> String {
+        self.address("notification", account, task)
+    }
+    /// `{root}.session.resolved.{account}.{task}`: resolver → delivery.
+    pub fn session_resolved(&self, account: &AccountId, task: Option<&TaskId>) -> String {
+        self.address("session.resolved", account, task)
+    }
+    /// `{root}.session.closed.{account}.{task}`: orchestrator, tool-gateway → delivery.
+    pub fn session_closed(&self, account: &AccountId, task: Option<&TaskId>) -> String {
+        self.address("session.closed", account, task)
+    }
+    /// `{root}.tool.requested.{account}.{task}`: delivery → tool-gateway.
+    pub fn tool_requested(&self, account: &AccountId, task: Option<&TaskId>) -> String {
+        self.address("tool.requested", account, task)
+    }
+    /// `{root}.tool.finished.{account}.{task}`: tool-gateway → delivery.
+    pub fn tool_finished(&self, account: &AccountId, task: Option<&TaskId>) -> String {
+        self.address("tool.finished", account, task)
+    }
+    /// `{root}.event.{account}.{task}.{noun}.{fact}`: all → anyone. `kind` is `noun.fact`.
+    pub fn event(&self, account: &AccountId, task: Option<&TaskId>, kind: &str) -> String {
+        format!("{}.{kind}", self.address("event", account, task))
+    }
+    /// `{root}.dead.{account}.{task}`: all → operators. What belongs to no account goes to `{root}.dead.-.-`.
+    pub fn dead(&self, account: Option<&AccountId>, task: Option<&TaskId>) -> String {
+        match account {
+            Some(account) => self.address("dead", account, task),
+            None => format!("{self}.dead.-.-"),
+        }
+    }
+    /// `{root}.live.{account}.{task}`: delivery → pages; core NATS, not stored.
+    pub fn live(&self, account: &AccountId, task: Option<&TaskId>) -> String {
+        self.address("live", account, task)
+    }
+
+    fn address(&self, branch: &str, account: &AccountId, task: Option<&TaskId>) -> String {
+        match task {
+            Some(task) => format!("{self}.{branch}.{account}.{task}"),
+            None => format!("{self}.{branch}.{account}.-"),
+        }
+    }
+
+    /// Reads a notification's subject, as published or as its stream stores it:
+    /// `{root}.notification.{account}.{task}` or `{root}.partition.{p}.{account}.{task}`.
+    pub fn read_notification(&self, subject: &str) -> Result<(AccountId, TaskToken), SubjectError> {
+        let mut tokens = subject.split('.');
+        if tokens.next() != Some(self.as_str()) {
+            return Err(SubjectError::Shape);
+        }
+        match tokens.next() {
+            Some("notification") => {}
+            Some(PARTITION_TOKEN) => {
+                tokens.next().ok_or(SubjectError::Shape)?;
+            }
+            _ => return Err(SubjectError::Shape),
+        }
+        let (account, task) = (
+            tokens.next().ok_or(SubjectError::Shape)?,
+            tokens.next().ok_or(SubjectError::Shape)?,
+        );
+        if tokens.next().is_some() {
+            return Err(SubjectError::Shape);
+        }
+        Ok((
+            AccountId::parse(account).map_err(|_| SubjectError::Account)?,
+            TaskToken::parse(task)?,
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notification_subject_reads_back_in_both_forms() {
+        let (root, account) = (Root::default(), AccountId::parse("acme").unwrap());
+        let task = TaskId::parse("PROJ-7").unwrap();
+        let published = root.notification(&account, Some(&task));
+        assert_eq!(published, "signalbox.notification.acme.PROJ-7");
+        for subject in [published.as_str(), "signalbox.partition.3.acme.PROJ-7"] {
+            assert_eq!(
+                root.read_notification(subject),
+                Ok((account.clone(), TaskToken(Some(task.clone()))))
+            );
+        }
+        assert_eq!(
+            root.read_notification("signalbox.notification.acme.-"),
+            Ok((account, TaskToken(None)))
+        );
+    }
+
+    #[test]
+    fn a_stranger_s_subject_is_checked_token_by_token() {
+        let root = Root::default();
+        let check = |subject: &str, expected: SubjectError| {
+            assert_eq!(root.read_notification(subject), Err(expected), "{subject}")
+        };
+        check("other.notification.acme.t", SubjectError::Shape);
+        check("signalbox.notification.acme", SubjectError::Shape);
+        check("signalbox.notification.acme.t.u", SubjectError::Shape);
+        check("signalbox.notification.ACME.t", SubjectError::Account);
+        check("signalbox.notification..t", SubjectError::Account);
+        check("signalbox.notification.acme.*", SubjectError::Task);
+        check("signalbox.notification.acme.", SubjectError::Task);
+    }
+}

@@ -1,0 +1,250 @@
+//! Typed ids. Two plain strings side by side are a defect waiting to be swapped, so every noun has its own type, and
+//! a value of the type has been checked: it can stand in a NATS subject and in a key without escaping.
+
+use std::{fmt, str::FromStr};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// Why a text is not an id. The text itself is left out: it is a stranger's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    #[error("an account id is 1-63 characters of a-z, 0-9 and -, and begins with a letter or digit")]
+    Account,
+    #[error("a task id is 1-64 characters of A-Z, a-z, 0-9, _ and -, and begins with a letter or digit")]
+    Task,
+    #[error("an agent slug is 1-63 characters of a-z, 0-9 and -, and begins with a letter or digit")]
+    AgentSlug,
+    #[error("a notification id is 1-128 printable characters")]
+    Notification,
+    #[error("a user id is 1-128 characters of a-z, 0-9, _, . and -, and begins with a letter or digit")]
+    User,
+    #[error("not a UUID")]
+    Uuid,
+}
+
+/// A text id: checked when made, compared and stored as checked.
+macro_rules! text_id {
+    ($(#[$doc:meta])* $name:ident, $error:ident, $pattern:literal, $check:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema)]
+        #[serde(transparent)]
+        pub struct $name(#[schemars(regex(pattern = $pattern))] String);
+
+        impl $name {
+            pub fn parse(text: &str) -> Result<Self, IdError> {
+                let check: fn(&str) -> bool = $check;
+                if check(text) { Ok(Self(text.to_owned())) } else { Err(IdError::$error) }
+            }
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                Self::parse(&text).map_err(serde::de::Error::custom)
+            }
+        }
+        impl FromStr for $name {
+            type Err = IdError;
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                Self::parse(text)
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self.0)
+            }
+        }
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.0
+            }
+        }
+    };
+}
+
+/// A UUID id, made with version 7 so that keys arrive in time order.
+macro_rules! uuid_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+        #[serde(transparent)]
+        pub struct $name(pub Uuid);
+
+        impl $name {
+            pub fn parse(text: &str) -> Result<Self, IdError> {
+                Uuid::try_parse(text).map(Self).map_err(|_| IdError::Uuid)
+            }
+            pub fn uuid(self) -> Uuid {
+                self.0
+            }
+        }
+        impl FromStr for $name {
+            type Err = IdError;
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                Self::parse(text)
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self.0)
+            }
+        }
+        impl From<Uuid> for $name {
+            fn from(uuid: Uuid) -> Self {
+                Self(uuid)
+            }
+        }
+        impl From<$name> for Uuid {
+            fn from(id: $name) -> Uuid {
+                id.0
+            }
+        }
+    };
+}
+
+fn slug_like(text: &str, length_max: usize, extra: fn(u8) -> bool) -> bool {
+    let bytes = text.as_bytes();
+    !bytes.is_empty()
+        && bytes.len() <= length_max
+        && bytes[0].is_ascii_alphanumeric()
+        && bytes
+            .iter()
+            .all(|&b| b.is_ascii_alphanumeric() || b == b'-' || extra(b))
+}
+
+fn lower(text: &str) -> bool {
+    !text.bytes().any(|b| b.is_ascii_uppercase())
+}
+
+text_id! {
+    /// The tenant. Chosen when the account is made, never changes, and begins every key.
+    AccountId, Account, r"^[a-z0-9][a-z0-9-]{0,62}$", |t| slug_like(t, 63, |_| false) && lower(t)
+}
+text_id! {
+    /// A task as its client spelled it. Case is kept for display and ignored in comparison: compare and store
+    /// [`TaskId::key`], show the id itself.
+    TaskId, Task, r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$", |t| slug_like(t, 64, |b| b == b'_')
+}
+text_id! {
+    /// An agent's name, which may change. Keys carry [`AgentId`] instead.
+    AgentSlug, AgentSlug, r"^[a-z0-9][a-z0-9-]{0,62}$", |t| slug_like(t, 63, |_| false) && lower(t)
+}
+text_id! {
+    /// The publisher's idempotency key, unique in its account.
+    NotificationId, Notification, r"^[ -~]{1,128}$",
+    |t| !t.is_empty() && t.len() <= 128 && t.bytes().all(|b| (b' '..=b'~').contains(&b))
+}
+text_id! {
+    /// A person, as the account's own system names them.
+    UserId, User, r"^[a-z0-9][a-z0-9_.-]{0,127}$", |t| slug_like(t, 128, |b| b == b'_' || b == b'.') && lower(t)
+}
+uuid_id! {
+    /// An agent; never changes.
+    AgentId
+}
+uuid_id! {
+    /// One generation of one session.
+    SessionId
+}
+uuid_id! {
+    /// One run of an agent in a session.
+    TurnId
+}
+uuid_id! {
+    /// A message of a task's thread.
+    MessageId
+}
+
+impl TaskId {
+    /// What the id is compared and stored as.
+    pub fn key(&self) -> TaskId {
+        TaskId(self.0.to_ascii_lowercase())
+    }
+}
+
+/// How input names an agent: by id or by slug.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum AgentRef {
+    Id(AgentId),
+    Slug(AgentSlug),
+}
+
+impl AgentRef {
+    /// A text that is a UUID is an id; no slug can be taken for one that an agent was given, since a slug of that
+    /// form is refused when an agent is made.
+    pub fn parse(text: &str) -> Result<Self, IdError> {
+        match Uuid::try_parse(text) {
+            Ok(uuid) => Ok(Self::Id(AgentId(uuid))),
+            Err(_) => AgentSlug::parse(text).map(Self::Slug),
+        }
+    }
+}
+
+impl fmt::Display for AgentRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => id.fmt(f),
+            Self::Slug(slug) => slug.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_and_refuses_by_the_published_forms() {
+        for good in ["a", "acme", "a-1", "0x", &"a".repeat(63)] {
+            assert!(AccountId::parse(good).is_ok(), "{good}");
+            assert!(AgentSlug::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "-a", "A", "a_b", "a.b", "a*", ">", " ", "é", &"a".repeat(64)] {
+            assert!(AccountId::parse(bad).is_err(), "{bad}");
+            assert!(AgentSlug::parse(bad).is_err(), "{bad}");
+        }
+        for good in ["PROJ-7", "a_b", "7", &"T".repeat(64)] {
+            assert!(TaskId::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "-", "_a", "a.b", "a b", "a>", &"T".repeat(65)] {
+            assert!(TaskId::parse(bad).is_err(), "{bad}");
+        }
+        for good in ["ci-4711", "a b", "~", &"x".repeat(128)] {
+            assert!(NotificationId::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "a\n", "é", &"x".repeat(129)] {
+            assert!(NotificationId::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn tasks_compare_without_case() {
+        let (upper, lower) = (TaskId::parse("PROJ-7").unwrap(), TaskId::parse("proj-7").unwrap());
+        assert_eq!(upper.key(), lower.key());
+        assert_eq!(upper.as_str(), "PROJ-7");
+    }
+
+    #[test]
+    fn an_agent_is_named_by_id_or_slug() {
+        assert!(matches!(AgentRef::parse("coder"), Ok(AgentRef::Slug(_))));
+        assert!(matches!(
+            AgentRef::parse("0190b5a8-0000-7000-8000-000000000001"),
+            Ok(AgentRef::Id(_))
+        ));
+        assert!(AgentRef::parse("No Body").is_err());
+    }
+}

@@ -1,0 +1,50 @@
+//! A task's status. Only one distinction matters to the pipeline: whether the task has ended.
+
+use crate::word::words;
+
+words! {
+    /// The board's `completed` is read as `done`.
+    TaskStatus {
+        Inbox = "inbox", Assigned = "assigned", Pending = "pending", InProgress = "in_progress", Review = "review",
+        Blocked = "blocked", AwaitingApproval = "awaiting_approval", Done = "done" | "completed", Failed = "failed",
+        Cancelled = "cancelled", Archived = "archived",
+    }
+}
+
+impl TaskStatus {
+    /// Reaching one of these closes the task's sessions, in the same transaction (S3). `failed` is not one: a failed
+    /// task waits for somebody, it has not ended.
+    pub fn is_terminal(self) -> bool {
+        match self {
+            Self::Done | Self::Cancelled | Self::Archived => true,
+            Self::Inbox
+            | Self::Assigned
+            | Self::Pending
+            | Self::InProgress
+            | Self::Review
+            | Self::Blocked
+            | Self::AwaitingApproval
+            | Self::Failed => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completed_is_read_as_done() {
+        assert_eq!(TaskStatus::parse("completed"), Some(TaskStatus::Done));
+        assert_eq!(serde_test_read("\"completed\""), TaskStatus::Done);
+        assert_eq!(TaskStatus::Done.as_str(), "done");
+    }
+
+    fn serde_test_read(json: &str) -> TaskStatus {
+        use serde::Deserialize;
+        use serde::de::IntoDeserializer;
+        let text = json.trim_matches('"');
+        let deserializer: serde::de::value::StrDeserializer<'_, serde::de::value::Error> = text.into_deserializer();
+        TaskStatus::deserialize(deserializer).unwrap()
+    }
+}
