@@ -1,1 +1,2 @@
 //! Runs an agent's turns: queue, lease, prompt, provider call, journal.
+pub mod providers;

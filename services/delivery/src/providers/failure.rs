@@ -1,0 +1,233 @@
+//! How a provider call can fail, and what may be done about it. Two questions, kept apart: would trying again help
+//! ([`FailureClass`]), and is trying again a repetition ([`Sent`])? The table is [`ProviderError::next_step`].
+
+use std::fmt;
+use std::time::Duration;
+
+use super::settings::Effects;
+
+/// Longest detail kept: enough for a provider's message, too short to carry a prompt.
+const DETAIL_CHARS_MAX: usize = 400;
+
+/// A call without an answer.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("provider call failed ({class}, {sent}): {detail}")]
+pub struct ProviderError {
+    pub class: FailureClass,
+    pub sent: Sent,
+    /// What the provider asked us to wait, capped.
+    pub retry_after: Option<Duration>,
+    /// Known when the stream had begun: finds the call in the provider's history.
+    pub response_id: Option<String>,
+    /// For operators: what was attempted and what came back. Bounded, without control characters; never a credential.
+    pub detail: String,
+}
+
+/// Why it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FailureClass {
+    /// No connection: refused, no such host, TLS.
+    Refused,
+    /// The provider does not accept our credential.
+    Unauthorized,
+    /// The agent behind the provider has no valid credential for its own model.
+    AgentUnauthorized,
+    /// The account is out of money or quota.
+    Quota,
+    /// Too fast, here or further up.
+    RateLimited,
+    /// The provider is starting, stopping, overloaded or broken.
+    ServerError,
+    /// Silence for too long, or an answer that never ended.
+    Timeout,
+    /// The connection closed, or the stream ended, before the answer was complete.
+    Truncated,
+    /// What came back is not what the protocol says.
+    Malformed,
+    /// The answer is over a limit of ours.
+    TooLarge,
+    /// The request is wrong: settings, model name, tool definitions, size.
+    BadRequest,
+    /// The turn ran and failed inside the provider, for a reason that trying again does not cure.
+    Failed,
+}
+
+/// Did the provider run it?
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Sent {
+    /// Nothing ran: it never left, or it was turned away at the door.
+    No,
+    /// Unknown. Ask the provider's history before sending it again, unless all effects go through our tools.
+    Maybe,
+    /// It ran and ended without an answer; the provider said so. Its text may stand in the provider's thread.
+    Yes,
+}
+
+/// What the class alone says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Advice {
+    /// Later, with a limit on attempts.
+    Retry,
+    /// The same call will fail the same way: the turn fails.
+    GiveUp,
+    /// Every call to this provider will fail until somebody acts: hold its work, tell the operator.
+    Pause,
+}
+
+/// What to do with the turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NextStep {
+    /// Send the same call again, after the wait.
+    SendAgain,
+    /// Find out first ([`super::Driver::reconcile`]).
+    Reconcile,
+    /// Only as a new call whose text says that the previous one broke off: the agent may already have acted.
+    TellTheAgent,
+    GiveUp,
+    Pause,
+}
+
+impl FailureClass {
+    /// Would trying again help?
+    pub fn advice(self) -> Advice {
+        match self {
+            Self::Refused | Self::RateLimited | Self::ServerError | Self::Timeout => Advice::Retry,
+            Self::Truncated | Self::Malformed => Advice::Retry,
+            Self::Unauthorized | Self::AgentUnauthorized | Self::Quota => Advice::Pause,
+            Self::TooLarge | Self::BadRequest | Self::Failed => Advice::GiveUp,
+        }
+    }
+
+    /// One word for logs, metrics and rows.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Unauthorized => "unauthorized",
+            Self::AgentUnauthorized => "agent_unauthorized",
+            Self::Quota => "quota",
+            Self::RateLimited => "rate_limited",
+            Self::ServerError => "server_error",
+            Self::Timeout => "timeout",
+            Self::Truncated => "truncated",
+            Self::Malformed => "malformed",
+            Self::TooLarge => "too_large",
+            Self::BadRequest => "bad_request",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl fmt::Display for FailureClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::No => "not run",
+            Self::Maybe => "outcome unknown",
+            Self::Yes => "ran and failed",
+        })
+    }
+}
+
+impl ProviderError {
+    pub(super) fn new(class: FailureClass, sent: Sent, detail: impl AsRef<str>) -> Self {
+        Self {
+            class,
+            sent,
+            retry_after: None,
+            response_id: None,
+            detail: bounded(detail.as_ref()),
+        }
+    }
+
+    pub(super) fn with_retry_after(self, retry_after: Option<Duration>) -> Self {
+        Self { retry_after, ..self }
+    }
+
+    pub(super) fn with_response_id(self, response_id: Option<String>) -> Self {
+        Self { response_id, ..self }
+    }
+
+    /// What may follow, given who causes the agent's side effects (product.md, "Settled").
+    ///
+    /// With [`Effects::GatewayOnly`] a repetition is harmless: our tools answer a repeated call with the first result.
+    /// An agent with tools of its own is never sent the same thing twice on a guess, not even when a class that gives
+    /// up says so: whether it ran still decides what its next turn must be told.
+    pub fn next_step(&self, effects: Effects) -> NextStep {
+        if self.sent == Sent::Maybe && effects == Effects::Own {
+            return NextStep::Reconcile;
+        }
+        match (self.class.advice(), self.sent, effects) {
+            (Advice::Pause, _, _) => NextStep::Pause,
+            (Advice::GiveUp, _, _) => NextStep::GiveUp,
+            (Advice::Retry, Sent::Yes, Effects::Own) => NextStep::TellTheAgent,
+            (Advice::Retry, Sent::No | Sent::Maybe | Sent::Yes, _) => NextStep::SendAgain,
+        }
+    }
+}
+
+/// One line of at most [`DETAIL_CHARS_MAX`] characters: details end in logs and on pages, and come from outside.
+fn bounded(detail: &str) -> String {
+    let mut line: String = detail
+        .chars()
+        .take(DETAIL_CHARS_MAX)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    if detail.chars().nth(DETAIL_CHARS_MAX).is_some() {
+        line.push('…');
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(class: FailureClass, sent: Sent, gateway_only: NextStep, own: NextStep) {
+        let error = ProviderError::new(class, sent, "x");
+        assert_eq!(
+            error.next_step(Effects::GatewayOnly),
+            gateway_only,
+            "{class} {sent}, gateway_only"
+        );
+        assert_eq!(error.next_step(Effects::Own), own, "{class} {sent}, own");
+    }
+
+    #[test]
+    fn says_what_may_follow_a_failure() {
+        use FailureClass as C;
+        use NextStep::{GiveUp, Pause, Reconcile, SendAgain, TellTheAgent};
+        use Sent::{Maybe, No, Yes};
+        check(C::Refused, No, SendAgain, SendAgain);
+        check(C::Unauthorized, No, Pause, Pause);
+        check(C::AgentUnauthorized, Yes, Pause, Pause);
+        check(C::Quota, Yes, Pause, Pause);
+        check(C::RateLimited, No, SendAgain, SendAgain);
+        check(C::RateLimited, Yes, SendAgain, TellTheAgent);
+        check(C::ServerError, No, SendAgain, SendAgain);
+        check(C::ServerError, Maybe, SendAgain, Reconcile);
+        check(C::ServerError, Yes, SendAgain, TellTheAgent);
+        check(C::Timeout, Maybe, SendAgain, Reconcile);
+        check(C::Truncated, Maybe, SendAgain, Reconcile);
+        check(C::Malformed, Maybe, SendAgain, Reconcile);
+        check(C::TooLarge, Maybe, GiveUp, Reconcile);
+        check(C::BadRequest, No, GiveUp, GiveUp);
+        check(C::BadRequest, Yes, GiveUp, GiveUp);
+        check(C::Failed, Yes, GiveUp, GiveUp);
+    }
+
+    #[test]
+    fn keeps_details_short_and_on_one_line() {
+        let error = ProviderError::new(
+            FailureClass::Failed,
+            Sent::Yes,
+            format!("a\nb\u{1b}[31m{}", "ü".repeat(1_000)),
+        );
+        assert!(error.detail.starts_with("a b [31mü"));
+        assert_eq!(error.detail.chars().count(), DETAIL_CHARS_MAX + 1);
+    }
+}

@@ -1,0 +1,387 @@
+//! One provider in the operator's settings: `[providers.{name}]`. Tenants name a provider, they never describe one.
+//! What the driver may rely on is checked here, once, so that a bad setting stops the start with one line.
+
+use std::time::Duration;
+
+use reqwest::Url;
+use secrecy::SecretString;
+use serde::Deserialize;
+
+use super::openclaw::key::GatewayAgent;
+
+/// Which dialect is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProviderKind {
+    /// The OpenResponses specification.
+    OpenResponses,
+    /// An OpenClaw gateway.
+    OpenClaw,
+}
+
+/// How long the provider remembers a conversation under a session key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Thread {
+    /// Survives a restart of the provider.
+    Durable,
+    /// Gone when its process ends.
+    Process,
+    /// Not at all: every call carries the whole conversation.
+    None,
+}
+
+/// Who causes the side effects of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effects {
+    /// All of them go through Signalbox's tools, which run once per call.
+    GatewayOnly,
+    /// The agent has tools of its own as well.
+    Own,
+}
+
+/// One provider, with every default filled in.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(try_from = "Fields")]
+pub struct ProviderSettings {
+    pub kind: ProviderKind,
+    /// Where calls are posted, path included.
+    pub url: Url,
+    pub model: String,
+    pub api_key: Option<SecretString>,
+    pub thread: Thread,
+    pub effects: Effects,
+    /// Ask for a stream. Only for providers that cannot.
+    pub stream: bool,
+    /// Which agent of an OpenClaw gateway runs the sessions of this provider. Always set for that kind, never else.
+    pub gateway_agent: Option<GatewayAgent>,
+    pub limits: Limits,
+    pub pool: Pool,
+    pub history: History,
+}
+
+/// What one call may cost us.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub connect_timeout: Duration,
+    /// From the request to the first byte of the answer.
+    pub first_byte_timeout: Duration,
+    /// Longest silence within an answer, counted from one whole line to the next.
+    pub idle_timeout: Duration,
+    /// Longest call, however lively.
+    pub call_timeout_max: Duration,
+    pub request_bytes_max: usize,
+    /// Text and arguments of one answer together.
+    pub answer_bytes_max: usize,
+    /// Arguments of one function call.
+    pub arguments_bytes_max: usize,
+    /// Function calls in one answer.
+    pub tool_calls_max: usize,
+}
+
+impl Limits {
+    /// One event of a stream, or a whole body. The last event repeats the answer, escaped, next to an echo of the
+    /// request, so it may be several times the size of the answer.
+    pub fn event_bytes_max(&self) -> usize {
+        self.answer_bytes_max.saturating_mul(4).saturating_add(1024 * 1024)
+    }
+
+    /// All bytes of a stream. Each delta is a line of JSON for a few characters, so this is generous: it stops a
+    /// stream that never ends, memory is bounded by [`Self::event_bytes_max`].
+    pub fn stream_bytes_max(&self) -> usize {
+        self.event_bytes_max().saturating_mul(64)
+    }
+}
+
+/// Connections to one provider.
+#[derive(Debug, Clone, Copy)]
+pub struct Pool {
+    /// Calls at one time; the caller takes one of [`super::Driver::slots`] before it claims a session.
+    pub in_flight_max: usize,
+    /// Must be shorter than the provider keeps an idle connection open, or a call is written into a closing one and
+    /// its outcome is unknown.
+    pub idle_timeout: Duration,
+    pub idle_connections_max: usize,
+}
+
+/// Reading a provider's own record of a session.
+#[derive(Debug, Clone, Copy)]
+pub struct History {
+    pub enabled: bool,
+    /// How long after a loss a call may still turn up in the record.
+    pub settle: Duration,
+    /// How long after a loss a call without an answer counts as running; then its outcome is unknown.
+    pub unanswered_max: Duration,
+}
+
+/// As written by the operator.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    kind: ProviderKind,
+    url: String,
+    model: String,
+    api_key: Option<SecretString>,
+    thread: Option<Thread>,
+    effects: Option<Effects>,
+    stream: Option<bool>,
+    gateway_agent: Option<String>,
+    connect_timeout_ms: Option<u64>,
+    first_byte_timeout_ms: Option<u64>,
+    idle_timeout_ms: Option<u64>,
+    call_timeout_ms_max: Option<u64>,
+    request_bytes_max: Option<usize>,
+    answer_bytes_max: Option<usize>,
+    arguments_bytes_max: Option<usize>,
+    tool_calls_max: Option<usize>,
+    in_flight_max: Option<usize>,
+    pool_idle_timeout_ms: Option<u64>,
+    pool_idle_connections_max: Option<usize>,
+    history: Option<bool>,
+    history_settle_ms: Option<u64>,
+    history_unanswered_ms_max: Option<u64>,
+}
+
+/// What differs by kind when the operator is silent.
+struct Defaults {
+    effects: Effects,
+    first_byte_timeout_ms: u64,
+    idle_timeout_ms: u64,
+    call_timeout_ms_max: u64,
+    in_flight_max: usize,
+    pool_idle_timeout_ms: u64,
+    history: bool,
+}
+
+impl Defaults {
+    fn of(kind: ProviderKind) -> Self {
+        match kind {
+            ProviderKind::OpenResponses => Self {
+                effects: Effects::GatewayOnly,
+                first_byte_timeout_ms: 120_000,
+                idle_timeout_ms: 120_000,
+                call_timeout_ms_max: 600_000,
+                in_flight_max: 256,
+                pool_idle_timeout_ms: 30_000,
+                history: false,
+            },
+            // The gateway is silent while it retries its own provider (170 s seen) and while a call waits for one of
+            // its run slots; it closes idle connections after 5 s; eight turns at once on two cores.
+            ProviderKind::OpenClaw => Self {
+                effects: Effects::Own,
+                first_byte_timeout_ms: 60_000,
+                idle_timeout_ms: 300_000,
+                call_timeout_ms_max: 1_800_000,
+                in_flight_max: 8,
+                pool_idle_timeout_ms: 4_000,
+                history: true,
+            },
+        }
+    }
+}
+
+/// A provider's settings that cannot work.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    #[error("url is not an absolute http or https URL")]
+    Url,
+    #[error("url carries a user name or password; put the credential into api_key")]
+    UrlCredentials,
+    #[error("url of an openclaw provider must end with /v1/responses")]
+    GatewayPath,
+    #[error("model is empty")]
+    Model,
+    #[error("gateway_agent is for kind openclaw only")]
+    GatewayAgentUnused,
+    #[error(
+        "name the gateway's agent: model = \"openclaw/<agent>\", or gateway_agent; letters, digits, '-' and '_' only"
+    )]
+    GatewayAgent,
+    #[error("model and gateway_agent name different agents; the gateway would run the second and report the first")]
+    GatewayAgentsDiffer,
+    #[error("{0} must be greater than zero")]
+    Zero(&'static str),
+    #[error("pool_idle_timeout_ms must be below 5000 for an openclaw provider, which closes idle connections then")]
+    PoolIdle,
+}
+
+impl TryFrom<Fields> for ProviderSettings {
+    type Error = SettingsError;
+
+    fn try_from(fields: Fields) -> Result<Self, SettingsError> {
+        let defaults = Defaults::of(fields.kind);
+        let url = checked_url(&fields.url, fields.kind)?;
+        if fields.model.trim().is_empty() {
+            return Err(SettingsError::Model);
+        }
+        let gateway_agent = match fields.kind {
+            ProviderKind::OpenClaw => Some(GatewayAgent::from_settings(
+                &fields.model,
+                fields.gateway_agent.as_deref(),
+            )?),
+            ProviderKind::OpenResponses if fields.gateway_agent.is_some() => {
+                return Err(SettingsError::GatewayAgentUnused);
+            }
+            ProviderKind::OpenResponses => None,
+        };
+        let limits = Limits {
+            connect_timeout: millis("connect_timeout_ms", fields.connect_timeout_ms, 5_000)?,
+            first_byte_timeout: millis(
+                "first_byte_timeout_ms",
+                fields.first_byte_timeout_ms,
+                defaults.first_byte_timeout_ms,
+            )?,
+            idle_timeout: millis("idle_timeout_ms", fields.idle_timeout_ms, defaults.idle_timeout_ms)?,
+            call_timeout_max: millis(
+                "call_timeout_ms_max",
+                fields.call_timeout_ms_max,
+                defaults.call_timeout_ms_max,
+            )?,
+            request_bytes_max: count("request_bytes_max", fields.request_bytes_max, 8 * 1024 * 1024)?,
+            answer_bytes_max: count("answer_bytes_max", fields.answer_bytes_max, 1024 * 1024)?,
+            arguments_bytes_max: count("arguments_bytes_max", fields.arguments_bytes_max, 256 * 1024)?,
+            tool_calls_max: count("tool_calls_max", fields.tool_calls_max, 64)?,
+        };
+        let pool = Pool {
+            in_flight_max: count("in_flight_max", fields.in_flight_max, defaults.in_flight_max)?,
+            idle_timeout: millis(
+                "pool_idle_timeout_ms",
+                fields.pool_idle_timeout_ms,
+                defaults.pool_idle_timeout_ms,
+            )?,
+            idle_connections_max: fields.pool_idle_connections_max.unwrap_or(64),
+        };
+        if fields.kind == ProviderKind::OpenClaw && pool.idle_timeout >= Duration::from_secs(5) {
+            return Err(SettingsError::PoolIdle);
+        }
+        let history = History {
+            enabled: fields.history.unwrap_or(defaults.history),
+            settle: millis("history_settle_ms", fields.history_settle_ms, 10_000)?,
+            unanswered_max: millis("history_unanswered_ms_max", fields.history_unanswered_ms_max, 120_000)?,
+        };
+        Ok(Self {
+            kind: fields.kind,
+            url,
+            model: fields.model,
+            api_key: fields.api_key,
+            thread: fields.thread.unwrap_or(Thread::Durable),
+            effects: fields.effects.unwrap_or(defaults.effects),
+            stream: fields.stream.unwrap_or(true),
+            gateway_agent,
+            limits,
+            pool,
+            history,
+        })
+    }
+}
+
+fn checked_url(text: &str, kind: ProviderKind) -> Result<Url, SettingsError> {
+    let url = Url::parse(text).map_err(|_| SettingsError::Url)?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(SettingsError::Url);
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(SettingsError::UrlCredentials);
+    }
+    // The session history is found beside this path; the path is exact, `/v1/responses/` is a 404 there.
+    if kind == ProviderKind::OpenClaw && !url.path().ends_with(super::openclaw::RESPONSES_PATH) {
+        return Err(SettingsError::GatewayPath);
+    }
+    Ok(url)
+}
+
+fn millis(name: &'static str, value: Option<u64>, default: u64) -> Result<Duration, SettingsError> {
+    match value.unwrap_or(default) {
+        0 => Err(SettingsError::Zero(name)),
+        ms => Ok(Duration::from_millis(ms)),
+    }
+}
+
+fn count(name: &'static str, value: Option<usize>, default: usize) -> Result<usize, SettingsError> {
+    match value.unwrap_or(default) {
+        0 => Err(SettingsError::Zero(name)),
+        n => Ok(n),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn parse(value: Value) -> Result<ProviderSettings, String> {
+        serde_json::from_value(value).map_err(|e| e.to_string())
+    }
+
+    fn openclaw(extra: Value) -> Result<ProviderSettings, String> {
+        let mut value =
+            json!({"kind": "openclaw", "url": "http://127.0.0.1:18789/v1/responses", "model": "openclaw/alpha"});
+        value
+            .as_object_mut()
+            .unwrap()
+            .extend(extra.as_object().unwrap().clone());
+        parse(value)
+    }
+
+    #[test]
+    fn fills_in_defaults_by_kind() {
+        let plain = parse(json!({"kind": "openresponses", "url": "http://h/v1/responses", "model": "m"})).unwrap();
+        assert_eq!((plain.thread, plain.effects), (Thread::Durable, Effects::GatewayOnly));
+        assert!(plain.gateway_agent.is_none() && !plain.history.enabled && plain.stream);
+
+        let gateway = openclaw(json!({})).unwrap();
+        assert_eq!((gateway.thread, gateway.effects), (Thread::Durable, Effects::Own));
+        assert!(gateway.history.enabled);
+        assert!(
+            gateway.limits.idle_timeout >= Duration::from_secs(170),
+            "the gateway is silent while it retries"
+        );
+        assert!(
+            gateway.pool.idle_timeout < Duration::from_secs(5),
+            "the gateway closes idle connections"
+        );
+    }
+
+    #[test]
+    fn refuses_settings_that_cannot_work() {
+        fn check(settings: Result<ProviderSettings, String>, says: &str) {
+            let error = settings.expect_err(says);
+            assert!(error.contains(says), "{error}");
+        }
+        let plain = |url: &str| parse(json!({"kind": "openresponses", "url": url, "model": "m"}));
+        check(plain("not a url"), "absolute http or https");
+        check(plain("file:///etc/passwd"), "absolute http or https");
+        check(plain("http://user:secret@h/v1"), "put the credential into api_key");
+        check(
+            parse(json!({"kind": "openresponses", "url": "http://h", "model": " "})),
+            "model is empty",
+        );
+        check(
+            parse(json!({"kind": "openresponses", "url": "http://h", "model": "m", "urll": 1})),
+            "unknown field",
+        );
+        check(
+            parse(json!({"kind": "openresponses", "url": "http://h", "model": "m", "gateway_agent": "a"})),
+            "kind openclaw only",
+        );
+        check(openclaw(json!({"model": "openclaw"})), "name the gateway's agent");
+        check(openclaw(json!({"model": "gpt-5"})), "name the gateway's agent");
+        check(openclaw(json!({"gateway_agent": "a:b"})), "name the gateway's agent");
+        check(openclaw(json!({"gateway_agent": "beta"})), "name different agents");
+        check(openclaw(json!({"url": "http://h/v1/responses/"})), "must end with");
+        check(openclaw(json!({"pool_idle_timeout_ms": 5000})), "below 5000");
+        check(
+            openclaw(json!({"idle_timeout_ms": 0})),
+            "idle_timeout_ms must be greater than zero",
+        );
+    }
+
+    #[test]
+    fn never_shows_the_credential() {
+        let settings = openclaw(json!({"api_key": "s3cr3t-value"})).unwrap();
+        assert!(settings.api_key.is_some());
+        assert!(!format!("{settings:?}").contains("s3cr3t"));
+    }
+}
