@@ -1,0 +1,256 @@
+//! A private nats-server: its configuration, start, and the ways in which a test may hurt it. Streams and consumers are
+//! the messaging crate's business.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use crate::Durability;
+use crate::binaries;
+use crate::credentials::{self, Credentials, USER};
+use crate::launcher::{DropSignal, RunAs, ServerProcess, Signal, log_tail};
+
+/// A fresh store takes 15 ms; a large one is read first.
+const START_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Where a server lives and what it may lose.
+#[derive(Clone, Debug)]
+pub struct NatsOptions {
+    /// Holds the configuration, the log and the JetStream store. Created when missing.
+    pub directory: PathBuf,
+    pub durability: Durability,
+}
+
+/// A nats-server with JetStream that is a child of this process, on a loopback port of its own.
+pub struct NatsServer {
+    binary: PathBuf,
+    options: NatsOptions,
+    password: String,
+    /// Chosen by the server at its first start and kept at every later one, so that clients find it again.
+    port: Option<u16>,
+    url: String,
+    process: Option<ServerProcess>,
+    /// Last, so that the server is gone before its directory.
+    _temporary: Option<TempDir>,
+}
+
+impl NatsServer {
+    /// Starts a server below `options.directory`, with a new password.
+    pub async fn start(options: NatsOptions) -> anyhow::Result<NatsServer> {
+        let password = Credentials::generate()?.nats_password;
+        NatsServer::start_with_password(options, password).await
+    }
+
+    /// A server for one test: in a temporary directory, gone with the value. Starts in some 20 ms.
+    pub async fn start_temporary() -> anyhow::Result<NatsServer> {
+        let temporary = TempDir::with_prefix("signalbox-nats-").context("could not make a temporary directory")?;
+        let options = NatsOptions {
+            directory: temporary.path().to_path_buf(),
+            durability: Durability::Fast,
+        };
+        let mut server = NatsServer::start(options).await?;
+        server._temporary = Some(temporary);
+        Ok(server)
+    }
+
+    pub(crate) async fn start_with_password(options: NatsOptions, password: String) -> anyhow::Result<NatsServer> {
+        let binary = binaries::nats_server(&options.directory).await?;
+        let mut server = NatsServer {
+            binary,
+            options,
+            password,
+            port: None,
+            url: String::new(),
+            process: None,
+            _temporary: None,
+        };
+        server.launch().await?;
+        Ok(server)
+    }
+
+    /// Where clients connect, with the credentials. async-nats (0.51) does not take them from there by itself: they go
+    /// into its options.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The port on 127.0.0.1, the same for as long as this value lives.
+    pub fn port(&self) -> u16 {
+        self.port.expect("a server that never started is never returned")
+    }
+
+    /// `None` while it is stopped.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(ServerProcess::pid)
+    }
+
+    /// How it ended, if it did so by itself. For whoever supervises the stack.
+    pub fn ended(&mut self) -> anyhow::Result<Option<std::process::ExitStatus>> {
+        self.process.as_mut().map_or(Ok(None), ServerProcess::exit_status)
+    }
+
+    /// SIGTERM, and waits. The store stays.
+    pub async fn stop(&mut self) -> anyhow::Result<()> {
+        if let Some(mut process) = self.process.take()
+            && !process.end(Signal::Term, STOP_LIMIT).await?
+        {
+            process.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// SIGKILL: what a crash looks like. The store stays.
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        if let Some(mut process) = self.process.take() {
+            process.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// Stops the server if it runs and starts it on the same port and store.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        self.stop().await?;
+        self.launch().await
+    }
+
+    /// Stops the server if it runs and removes every stream and message, as a lost disk would. Start it with `restart`.
+    pub async fn wipe_store(&mut self) -> anyhow::Result<()> {
+        self.stop().await?;
+        match fs::remove_dir_all(self.store_dir()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).context("could not remove the store")
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn store_dir(&self) -> PathBuf {
+        self.options.directory.join("jetstream")
+    }
+
+    async fn launch(&mut self) -> anyhow::Result<()> {
+        let directory = &self.options.directory;
+        fs::create_dir_all(directory).with_context(|| format!("could not create {}", directory.display()))?;
+        let config = directory.join("nats.conf");
+        credentials::write_private(&config, self.config_text().as_bytes())?;
+
+        let log = directory.join("nats-server.log");
+        let mut command = RunAs::CurrentUser.command(&self.binary, Signal::Term);
+        command.arg("--config").arg(&config);
+        let mut process = ServerProcess::start("nats-server", command, &log, DropSignal::Kill).await?;
+        let port = self.wait_until_ready(&mut process, &log).await?;
+        tracing::debug!(pid = process.pid(), port, "nats-server is ready");
+        self.port = Some(port);
+        self.url = format!("nats://{USER}:{}@127.0.0.1:{port}", self.password);
+        self.process = Some(process);
+        Ok(())
+    }
+
+    fn config_text(&self) -> String {
+        let port = self.port.map_or("-1".to_owned(), |port| port.to_string());
+        let sync_interval = match self.options.durability {
+            // By default a message is acknowledged up to two minutes before it is on disk.
+            Durability::Durable => "sync_interval: always",
+            Durability::Fast => "",
+        };
+        format!(
+            "# Written by Signalbox at every start of its own nats-server.\n\
+             server_name: signalbox\n\
+             host: 127.0.0.1\n\
+             port: {port} # -1: any free one\n\
+             ports_file_dir: {directory}\n\
+             max_payload: 1MB\n\
+             # The limits only bound what streams may reserve; without them small disks refuse streams that stay small.\n\
+             jetstream {{ store_dir: {store_dir}, max_memory_store: 256MB, max_file_store: 1TB, {sync_interval} }}\n\
+             authorization {{ users: [ {{ user: {USER}, password: \"{password}\" }} ] }}\n",
+            directory = quoted(&self.options.directory),
+            store_dir = quoted(&self.store_dir()),
+            password = self.password,
+        )
+    }
+
+    /// Waits until *this* child listens: it writes the port into a file that is named after its pid.
+    async fn wait_until_ready(&self, process: &mut ServerProcess, log: &Path) -> anyhow::Result<u16> {
+        let program = self
+            .binary
+            .file_name()
+            .expect("a program that ran has a name")
+            .to_string_lossy();
+        let ports_file = self
+            .options
+            .directory
+            .join(format!("{program}_{}.ports", process.pid()));
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            if let Some(status) = process.exit_status()? {
+                bail!("nats-server ended at its start ({status}): {}", log_tail(log));
+            }
+            if let Some(port) = port_written(&ports_file)
+                && self.port.is_none_or(|wanted| wanted == port)
+            {
+                // A killed server leaves its file behind; a pid may come again.
+                fs::remove_file(&ports_file).context("could not remove the ports file")?;
+                check_greeting(port)
+                    .await
+                    .with_context(|| format!("nats-server on port {port}"))?;
+                return Ok(port);
+            }
+            if Instant::now() > deadline {
+                bail!("nats-server was not ready within {START_LIMIT:?}: {}", log_tail(log));
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+}
+
+/// Double quotes as in JSON are what the configuration's grammar takes, and they keep `$` from being a variable.
+fn quoted(path: &Path) -> String {
+    serde_json::to_string(&path.to_string_lossy()).expect("a string is valid JSON")
+}
+
+#[derive(Deserialize)]
+struct PortsFile {
+    nats: Vec<String>,
+}
+
+/// `None` while the file is not there or not complete.
+fn port_written(ports_file: &Path) -> Option<u16> {
+    let ports: PortsFile = serde_json::from_slice(&fs::read(ports_file).ok()?).ok()?;
+    ports.nats.first()?.rsplit(':').next()?.parse().ok()
+}
+
+#[derive(Deserialize)]
+struct Greeting {
+    #[serde(default)]
+    jetstream: bool,
+}
+
+/// A server greets with `INFO {json}`. Without JetStream it is of no use, whatever its configuration said.
+async fn check_greeting(port: u16) -> anyhow::Result<()> {
+    let mut line = String::new();
+    let mut connection = BufReader::new(
+        TcpStream::connect(("127.0.0.1", port))
+            .await
+            .context("could not connect")?,
+    );
+    tokio::time::timeout(START_LIMIT, connection.read_line(&mut line))
+        .await
+        .context("no greeting came")??;
+    let greeting: Greeting = line
+        .strip_prefix("INFO ")
+        .and_then(|json| serde_json::from_str(json).ok())
+        .with_context(|| format!("unexpected greeting {line:?}"))?;
+    if !greeting.jetstream {
+        bail!("JetStream is off");
+    }
+    Ok(())
+}

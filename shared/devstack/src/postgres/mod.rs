@@ -1,0 +1,173 @@
+//! A private Postgres: start, restart, crash, stop. Roles, schemas and migrations are the storage crate's business.
+
+mod cluster;
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::time::Instant;
+
+pub(crate) use cluster::{Cluster, postmaster, runs_in};
+
+use crate::Durability;
+use crate::credentials::{Credentials, USER};
+use crate::launcher::{DropSignal, ServerProcess, Signal, log_tail};
+
+pub(crate) const CONNECTIONS_MAX: u32 = 200;
+
+/// Recovery after a crash reads the log since the last checkpoint.
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(120);
+/// A fast shutdown writes a checkpoint.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+const CRASH_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Another program may take the free port between our looking and Postgres' binding.
+const PORT_ATTEMPTS: u32 = 5;
+
+/// Where a server lives and what it may lose.
+#[derive(Clone, Debug)]
+pub struct PostgresOptions {
+    /// An absolute path. Holds the cluster, or a note where it lies instead, and the log. Created when missing.
+    pub directory: PathBuf,
+    pub durability: Durability,
+}
+
+/// A Postgres that is a child of this process, on a loopback port of its own, with one superuser and one database, both
+/// named `signalbox`.
+pub struct PostgresServer {
+    cluster: Cluster,
+    log: PathBuf,
+    password: String,
+    /// Chosen at the first start and kept at every later one, so that pools find the server again.
+    port: Option<u16>,
+    database_url: String,
+    process: Option<ServerProcess>,
+}
+
+impl PostgresServer {
+    /// Starts a server whose password nobody else will know. A directory can be started only once in this way.
+    pub async fn start(options: PostgresOptions) -> anyhow::Result<PostgresServer> {
+        let password = Credentials::generate()?.postgres_password;
+        PostgresServer::start_with_password(options, password).await
+    }
+
+    pub(crate) async fn start_with_password(
+        options: PostgresOptions,
+        password: String,
+    ) -> anyhow::Result<PostgresServer> {
+        let cluster = Cluster::open(&options.directory, &password, options.durability).await?;
+        let log = options.directory.join("postgres.log");
+        let mut server = PostgresServer {
+            cluster,
+            log,
+            password,
+            port: None,
+            database_url: String::new(),
+            process: None,
+        };
+        server.launch().await?;
+        Ok(server)
+    }
+
+    /// The database `signalbox` as its superuser, with the password.
+    pub fn database_url(&self) -> &str {
+        &self.database_url
+    }
+
+    /// The port on 127.0.0.1, the same for as long as this value lives.
+    pub fn port(&self) -> u16 {
+        self.port.expect("a server that never started is never returned")
+    }
+
+    /// `None` while it is stopped.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(ServerProcess::pid)
+    }
+
+    /// How it ended, if it did so by itself. For whoever supervises the stack.
+    pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        self.process.as_mut().map_or(Ok(None), ServerProcess::exit_status)
+    }
+
+    /// Closes every connection, writes everything and ends.
+    pub async fn stop(&mut self) -> anyhow::Result<()> {
+        self.end(Signal::Int, STOP_LIMIT).await
+    }
+
+    /// Ends at once without writing anything: the next start recovers from the log, as after a crash.
+    pub async fn crash(&mut self) -> anyhow::Result<()> {
+        self.end(Signal::Quit, CRASH_LIMIT).await
+    }
+
+    async fn end(&mut self, signal: Signal, limit: Duration) -> anyhow::Result<()> {
+        if let Some(mut process) = self.process.take()
+            && !process.end(signal, limit).await?
+        {
+            process.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// Stops the server if it runs and starts it on the same port and data.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        self.stop().await?;
+        self.launch().await
+    }
+
+    async fn launch(&mut self) -> anyhow::Result<()> {
+        let attempts = if self.port.is_some() { 1 } else { PORT_ATTEMPTS };
+        for attempt in 1.. {
+            let port = self.port.map_or_else(free_port, Ok)?;
+            let command = self.cluster.server_command(port, CONNECTIONS_MAX);
+            let mut process = ServerProcess::start("postgres", command, &self.log, DropSignal::QuitThenKill).await?;
+            match self.wait_until_ready(&mut process).await {
+                Ok(()) => {
+                    tracing::debug!(pid = process.pid(), port, "Postgres is ready");
+                    self.port = Some(port);
+                    self.database_url = database_url(&self.password, port);
+                    self.process = Some(process);
+                    return Ok(());
+                }
+                Err(error) if attempt == attempts || !error.to_string().contains("could not bind") => {
+                    return Err(error);
+                }
+                Err(error) => tracing::debug!(port, %error, "the port was taken meanwhile, trying another"),
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// Waits until *this* child accepts connections: `postmaster.pid` names the process and says when.
+    async fn wait_until_ready(&self, process: &mut ServerProcess) -> anyhow::Result<()> {
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            if let Some(status) = process.exit_status()? {
+                bail!("Postgres ended at its start ({status}): {}", log_tail(&self.log));
+            }
+            if self
+                .cluster
+                .postmaster()
+                .is_some_and(|found| found.pid == process.pid() && found.is_ready)
+            {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("Postgres was not ready within {START_LIMIT:?}: {}", log_tail(&self.log));
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+}
+
+pub(crate) fn database_url(password: &str, port: u16) -> String {
+    format!("postgres://{USER}:{password}@127.0.0.1:{port}/{USER}")
+}
+
+/// A port that was free a moment ago. Unlike nats-server, Postgres cannot choose one itself.
+pub(crate) fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
+    Ok(listener.local_addr().context("no free port")?.port())
+}

@@ -1,0 +1,31 @@
+# Runs one Postgres for the test processes of a run, which come and go, and ends it when none has used it for a while.
+# Usage: sh shared_postgres.sh DIRECTORY IDLE_SECONDS CLUSTER COMMAND...
+# DIRECTORY/users is held locked (shared) by every test process for as long as it lives, and touched when it comes.
+# DIRECTORY/start is held locked by whoever starts or ends the server: a process that comes in while we end it waits
+# and then starts another.
+directory=$1 idle_limit=$2 cluster=$3
+shift 3
+
+"$@" &
+server=$!
+trap 'kill -s INT "$server"' INT TERM HUP
+
+last_used=$(date +%s)
+while kill -s 0 "$server" 2>/dev/null; do
+    sleep 1
+    now=$(date +%s)
+    touched=$(stat -c %Y "$directory/users")
+    flock --nonblock --exclusive "$directory/users" true || last_used=$now
+    [ "$touched" -gt "$last_used" ] && last_used=$touched
+    [ $((now - last_used)) -ge "$idle_limit" ] || continue
+
+    exec 9>>"$directory/start"
+    flock 9
+    if flock --nonblock --exclusive "$directory/users" true && [ "$(stat -c %Y "$directory/users")" = "$touched" ]; then
+        kill -s INT "$server"
+        wait "$server"
+        rm -rf "$directory/state.json" "$cluster"
+        exit 0
+    fi
+    exec 9>&-
+done

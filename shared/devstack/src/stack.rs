@@ -1,0 +1,131 @@
+//! Both private servers below one data directory, and the lock that makes this process its only user.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use crate::credentials::Credentials;
+use crate::{Durability, NatsOptions, NatsServer, PostgresOptions, PostgresServer};
+
+/// What to start, and where.
+#[derive(Clone, Debug)]
+pub struct DevstackOptions {
+    /// Created when missing. Starting again in it finds the same data; only one process can use it at a time.
+    pub data_dir: PathBuf,
+    pub durability: Durability,
+    /// False where someone brings their own.
+    pub start_nats: bool,
+    /// False where someone brings their own.
+    pub start_postgres: bool,
+}
+
+/// The running servers. [`Devstack::stop`] ends them in order; dropping the value ends them too, and so does the end of
+/// this process, whatever its cause.
+pub struct Devstack {
+    nats: Option<NatsServer>,
+    postgres: Option<PostgresServer>,
+    /// Held until both servers are gone.
+    _lock: File,
+}
+
+impl Devstack {
+    pub async fn start(options: DevstackOptions) -> anyhow::Result<Devstack> {
+        let data_dir = data_dir_open(&options.data_dir)?;
+        let lock = data_dir_lock(&data_dir)?;
+        let credentials = Credentials::load_or_create(&data_dir)?;
+        let durability = options.durability;
+
+        let nats = async {
+            if !options.start_nats {
+                return Ok(None);
+            }
+            let nats = NatsOptions {
+                directory: data_dir.join("nats"),
+                durability,
+            };
+            NatsServer::start_with_password(nats, credentials.nats_password.clone())
+                .await
+                .map(Some)
+        };
+        let postgres = async {
+            if !options.start_postgres {
+                return Ok(None);
+            }
+            let postgres = PostgresOptions {
+                directory: data_dir.join("postgres"),
+                durability,
+            };
+            PostgresServer::start_with_password(postgres, credentials.postgres_password.clone())
+                .await
+                .map(Some)
+        };
+        let (nats, postgres) = tokio::try_join!(nats, postgres)?;
+        Ok(Devstack {
+            nats,
+            postgres,
+            _lock: lock,
+        })
+    }
+
+    /// With the credentials; `None` when it was not to be started.
+    pub fn nats_url(&self) -> Option<&str> {
+        self.nats.as_ref().map(NatsServer::url)
+    }
+
+    /// The database `signalbox` as its superuser; `None` when it was not to be started.
+    pub fn database_url(&self) -> Option<&str> {
+        self.postgres.as_ref().map(PostgresServer::database_url)
+    }
+
+    /// For faults and supervision; `None` when it was not to be started.
+    pub fn nats(&mut self) -> Option<&mut NatsServer> {
+        self.nats.as_mut()
+    }
+
+    /// For faults and supervision; `None` when it was not to be started.
+    pub fn postgres(&mut self) -> Option<&mut PostgresServer> {
+        self.postgres.as_mut()
+    }
+
+    /// Ends both servers in order: everything is written, nothing is left running.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        let nats = async {
+            match &mut self.nats {
+                Some(nats) => nats.stop().await,
+                None => Ok(()),
+            }
+        };
+        let postgres = async {
+            match &mut self.postgres {
+                Some(postgres) => postgres.stop().await,
+                None => Ok(()),
+            }
+        };
+        let (nats, postgres) = tokio::join!(nats, postgres);
+        nats.and(postgres)
+    }
+}
+
+fn data_dir_open(data_dir: &Path) -> anyhow::Result<PathBuf> {
+    if !data_dir.exists() {
+        // Others may pass through to what is theirs (Postgres' user is not root), and list or read nothing.
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o711)
+            .create(data_dir)
+            .with_context(|| format!("could not create the data directory {}", data_dir.display()))?;
+    }
+    fs::canonicalize(data_dir).with_context(|| format!("could not open the data directory {}", data_dir.display()))
+}
+
+fn data_dir_lock(data_dir: &Path) -> anyhow::Result<File> {
+    let path = data_dir.join("lock");
+    let lock = File::create(&path).with_context(|| format!("could not create {}", path.display()))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => bail!("another process uses the data directory {}", data_dir.display()),
+        Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("could not lock {}", path.display())),
+    }
+}
