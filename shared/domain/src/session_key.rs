@@ -56,6 +56,17 @@ impl SessionKey {
         }
     }
 
+    /// The same session's key in another generation.
+    pub fn with_generation(mut self, next: Generation) -> SessionKey {
+        match &mut self {
+            Self::Task { generation, .. }
+            | Self::System { generation, .. }
+            | Self::Orchestrator { generation, .. }
+            | Self::AccountOrchestrator { generation, .. } => *generation = next,
+        }
+        self
+    }
+
     /// Reads a key in any spelling of case. The older forms `orchestrator:{user}` and `orchestrator:org:{account}`
     /// name no generation, so they are not keys; whoever accepts them looks the current generation up.
     pub fn parse(text: &str) -> Result<Self, SessionKeyError> {

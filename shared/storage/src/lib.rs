@@ -1,1 +1,22 @@
-//! The pool, entities, migrations, outbox, and the few writes that span two owners.
+//! State in Postgres: the pool with its guards, the schema and its migrations, the entities, the outbox, dead letters,
+//! replicas, and the few writes that span two owners ([`lifecycle`]). Knows nothing of the broker.
+//!
+//! Every read and write goes through a [`Tx`] that declared its accounts: row-level security gives a transaction that
+//! declared none no rows. Hot statements are named constants in the services' `store.rs`; entities serve the rest.
+
+pub mod accounts;
+pub mod database;
+pub mod dead_letter;
+pub mod directory;
+pub mod entity;
+pub mod error;
+pub mod lifecycle;
+pub mod migrations;
+pub mod outbox;
+pub mod replica;
+pub mod statement;
+
+pub use accounts::Accounts;
+pub use database::{Database, DatabaseOptions, Role, Tx};
+pub use error::StorageError;
+pub use statement::statement;

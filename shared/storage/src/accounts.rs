@@ -1,0 +1,47 @@
+//! The accounts that a transaction works for. Row-level security compares every row with them.
+
+use domain::AccountId;
+
+/// What `signalbox.accounts` is set to for the length of a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Accounts(String);
+
+impl Accounts {
+    pub fn one(account: &AccountId) -> Accounts {
+        Accounts(account.to_string())
+    }
+
+    /// A batch may work for several accounts at once; a request never does.
+    pub fn many<'a>(accounts: impl IntoIterator<Item = &'a AccountId>) -> Accounts {
+        let mut names: Vec<&str> = accounts.into_iter().map(AccountId::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        Accounts(names.join(","))
+    }
+
+    /// The same, and what belongs to no account that exists (dead letters of the operator).
+    pub fn with_operator(self) -> Accounts {
+        if self.0.is_empty() {
+            Accounts::operator()
+        } else {
+            Accounts(format!("{},{OPERATOR}", self.0))
+        }
+    }
+
+    /// Only what belongs to no account that exists.
+    pub fn operator() -> Accounts {
+        Accounts(OPERATOR.to_owned())
+    }
+
+    /// For tables without an account: replicas, partitions, the relay's own rows.
+    pub fn none() -> Accounts {
+        Accounts(String::new())
+    }
+
+    pub(crate) fn setting(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Stands in `account_id` for what belongs to no account that exists; no account can have this name.
+pub const OPERATOR: &str = "-";

@@ -1,0 +1,111 @@
+//! Dead letters: rows that explain why a message went nowhere, written by any service in the transaction that gave it
+//! up, together with the message on `{root}.dead.…`.
+
+use contracts::{
+    Headers, Outgoing, Root, Timestamp,
+    dead::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter},
+    outgoing::Origin,
+};
+use domain::{AccountId, TaskId};
+use sea_orm::ConnectionTrait;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::{StorageError, Tx, accounts::OPERATOR, error::Attempt, outbox::Owned, statement};
+
+/// What is known of a message that is given up.
+#[derive(Clone, Debug)]
+pub struct Given<'a> {
+    /// `None`: it belongs to no account that exists.
+    pub account: Option<&'a AccountId>,
+    pub task: Option<&'a TaskId>,
+    pub subject: &'a str,
+    pub headers: &'a Headers,
+    pub payload: &'a [u8],
+    pub reason: &'a str,
+    pub detail: &'a str,
+    pub attempts: i32,
+    pub origin: Origin,
+    pub at: OffsetDateTime,
+}
+
+/// Writes the row; gives its id and the message for the outbox. The same input gives the same id, so giving a message
+/// up twice is once.
+pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Result<(Uuid, Owned), StorageError> {
+    let account = given.account.map_or(OPERATOR, AccountId::as_str);
+    let id = dead_letter_id(tx.role().service(), account, given);
+    let cut = given.payload.get(..DEAD_PAYLOAD_BYTES_MAX).unwrap_or(given.payload);
+    // Postgres keeps no NUL in a text.
+    let payload = String::from_utf8_lossy(cut).replace('\0', "\u{fffd}");
+    let letter = DeadLetter {
+        id,
+        account: given.account.cloned(),
+        subject: given.subject.to_owned(),
+        reason: given.reason.to_owned(),
+        detail: given.detail.to_owned(),
+        payload,
+        attempts: given.attempts,
+        created_at: Timestamp::from(given.at),
+    };
+    let headers = serde_json::to_string(given.headers)
+        .expect("headers are texts")
+        .replace("\\u0000", "\u{fffd}");
+    let values = [
+        account.into(),
+        id.into(),
+        tx.role().service().into(),
+        letter.subject.replace('\0', "\u{fffd}").into(),
+        letter.reason.clone().into(),
+        letter.detail.replace('\0', "\u{fffd}").into(),
+        letter.payload.clone().into(),
+        headers.into(),
+        letter.attempts.into(),
+        given.at.into(),
+    ];
+    tx.execute_raw(statement(DEAD_LETTER_INSERT, values))
+        .await
+        .attempt("write dead letter")?;
+    let message = Outgoing::new(
+        root.dead(given.account, given.task),
+        &format!("dead:{id}"),
+        &format!("/signalbox/{}", tx.role().service()),
+        (given.account.unwrap_or(&nobody()), given.task),
+        &given.origin,
+        letter.created_at,
+        &letter,
+    );
+    Ok((id, (given.account.cloned(), message)))
+}
+
+/// Only for the CloudEvents subject of what belongs to nobody.
+fn nobody() -> AccountId {
+    AccountId::parse("0").expect("a digit is an account id")
+}
+
+const DEAD_LETTER_INSERT: &str = "
+    insert into dead_letter (account_id, id, service, subject, reason, detail, payload, headers, attempts, created_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $10)
+    on conflict do nothing";
+
+/// Namespace of ids that follow from what they name.
+const DEAD_LETTERS: Uuid = Uuid::from_u128(0x51b0_dead_0000_4000_8000_0000_0000_0001);
+
+fn dead_letter_id(service: &str, account: &str, given: &Given<'_>) -> Uuid {
+    let mut name = format!(
+        "{service}\n{account}\n{}\n{}\n{}\n",
+        given.subject,
+        given.reason,
+        given.headers.get(contracts::header::MESSAGE_ID).unwrap_or_default()
+    )
+    .into_bytes();
+    name.extend_from_slice(given.payload);
+    // A redriven message that dies again is a new letter.
+    name.extend_from_slice(
+        given
+            .headers
+            .get(contracts::header::REDRIVE)
+            .unwrap_or_default()
+            .as_bytes(),
+    );
+    Uuid::new_v5(&DEAD_LETTERS, &name)
+}

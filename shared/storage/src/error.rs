@@ -1,0 +1,77 @@
+//! What can go wrong with the database, sorted by whether trying again may help.
+
+use sea_orm::{DbErr, SqlErr};
+
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    #[error("database {attempt} failed")]
+    Database { attempt: &'static str, source: DbErr },
+    #[error("cannot connect to the database")]
+    Connect { source: sqlx::Error },
+    #[error("the database is not fit for use: {0}")]
+    Unfit(String),
+    #[error("{attempt}: a stored value is not what this version writes: {what}")]
+    Unreadable { attempt: &'static str, what: String },
+}
+
+impl StorageError {
+    /// Serialization failures, deadlocks, lost connections, a full pool: the whole transaction may be tried again.
+    pub fn may_retry(&self) -> bool {
+        match self {
+            Self::Connect { .. } => true,
+            Self::Unfit(_) | Self::Unreadable { .. } => false,
+            Self::Database { source, .. } => match sqlstate(source) {
+                // class 08 connection, 40 rollback, 53 resources, 55P03 lock timeout, 57 operator intervention and
+                // statement timeout
+                Some(code) => {
+                    code.starts_with("08")
+                        || code.starts_with("40")
+                        || code.starts_with("53")
+                        || code == "55P03"
+                        || code.starts_with("57")
+                }
+                None => matches!(
+                    source,
+                    DbErr::Conn(_) | DbErr::ConnectionAcquire(_) | DbErr::Exec(_) | DbErr::Query(_)
+                ),
+            },
+        }
+    }
+
+    /// Somebody else wrote that key first.
+    pub fn is_unique_violation(&self) -> bool {
+        matches!(self, Self::Database { source, .. } if matches!(source.sql_err(), Some(SqlErr::UniqueConstraintViolation(_))))
+    }
+
+    pub fn unreadable(attempt: &'static str, what: impl ToString) -> StorageError {
+        StorageError::Unreadable {
+            attempt,
+            what: what.to_string(),
+        }
+    }
+}
+
+/// The server's SQLSTATE, when the server answered at all.
+fn sqlstate(error: &DbErr) -> Option<String> {
+    let (DbErr::Exec(runtime) | DbErr::Query(runtime) | DbErr::Conn(runtime)) = error else {
+        return None;
+    };
+    match runtime {
+        sea_orm::RuntimeErr::SqlxError(error) => error
+            .as_database_error()
+            .and_then(|error| error.code())
+            .map(|code| code.into_owned()),
+        sea_orm::RuntimeErr::Internal(_) => None,
+    }
+}
+
+/// Names what was attempted, at the edge where it was.
+pub trait Attempt<T> {
+    fn attempt(self, attempt: &'static str) -> Result<T, StorageError>;
+}
+
+impl<T> Attempt<T> for Result<T, DbErr> {
+    fn attempt(self, attempt: &'static str) -> Result<T, StorageError> {
+        self.map_err(|source| StorageError::Database { attempt, source })
+    }
+}

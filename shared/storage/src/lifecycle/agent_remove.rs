@@ -1,0 +1,65 @@
+//! An agent is removed: all of its sessions close and what waits for it is cancelled, in the same transaction (S11).
+//! The row stays, since sessions, turns and messages refer to it; its slug is free again.
+
+use contracts::event::{AgentRemoved, Event};
+use domain::{AccountId, AgentId, CloseReason, NotificationId};
+use sea_orm::FromQueryResult;
+
+use super::{
+    ClosedSession, Setting,
+    sessions_close::{Closing, Scope, close},
+};
+use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
+
+#[derive(Debug)]
+pub struct AgentRemoval {
+    pub closed: Vec<ClosedSession>,
+    pub cancelled: Vec<NotificationId>,
+    /// For the outbox of the same transaction.
+    pub messages: Vec<Owned>,
+}
+
+#[derive(FromQueryResult)]
+struct Removed {
+    slug: String,
+}
+
+const AGENT_REMOVE: &str = "
+    update agent set removed_at = $3 where account_id = $1 and id = $2 and removed_at is null returning slug";
+
+/// Removes it; `None` when there is no such agent, or no longer.
+pub async fn agent_remove(
+    tx: &Tx,
+    account: &AccountId,
+    agent: AgentId,
+    setting: &Setting<'_>,
+) -> Result<Option<AgentRemoval>, StorageError> {
+    let values = [account.as_str().into(), agent.uuid().into(), setting.now.into()];
+    let Some(removed) = Removed::find_by_statement(statement(AGENT_REMOVE, values))
+        .one(&**tx)
+        .await
+        .attempt("remove agent")?
+    else {
+        return Ok(None);
+    };
+    let closed = close(
+        tx,
+        account,
+        Scope::Agent(agent),
+        CloseReason::AgentRemoved,
+        Closing::Ended,
+        setting,
+    )
+    .await?;
+    let mut messages = closed.messages;
+    let event = Event::AgentRemoved(AgentRemoved {
+        agent_id: agent,
+        slug: removed.slug,
+    });
+    messages.push(setting.event(account, None, &agent.to_string(), event));
+    Ok(Some(AgentRemoval {
+        closed: closed.sessions,
+        cancelled: closed.cancelled,
+        messages,
+    }))
+}

@@ -1,0 +1,70 @@
+//! A message enters a task's thread: from a person by API, from an agent by tool, or as the reply of a turn.
+
+use contracts::event::{Event, MessagePosted};
+use domain::{AccountId, Actor, MessageId, TaskId, TurnId};
+use sea_orm::ConnectionTrait;
+
+use super::{Setting, task_status::activity};
+use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
+
+#[derive(Clone, Debug)]
+pub struct NewMessage<'a> {
+    pub account: &'a AccountId,
+    pub task: &'a TaskId,
+    /// Follows from what is posted where the same may be posted twice (a turn's reply); else fresh.
+    pub id: MessageId,
+    pub author: &'a Actor,
+    pub body: &'a str,
+    pub turn: Option<TurnId>,
+}
+
+const MESSAGE_INSERT: &str = "
+    insert into message (account_id, id, task_id, author_kind, author_id, author_name, body, turn_id, created_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict do nothing";
+
+/// Posts it; `None` when a message with this id is there already. Gives the messages for the outbox.
+pub async fn message_post(
+    tx: &Tx,
+    new: &NewMessage<'_>,
+    setting: &Setting<'_>,
+) -> Result<Option<Vec<Owned>>, StorageError> {
+    let values = [
+        new.account.as_str().into(),
+        new.id.uuid().into(),
+        new.task.key().as_str().into(),
+        new.author.kind.as_str().into(),
+        new.author.id.as_str().into(),
+        new.author.name.as_str().into(),
+        new.body.into(),
+        new.turn.map(TurnId::uuid).into(),
+        setting.now.into(),
+    ];
+    let inserted = tx
+        .execute_raw(statement(MESSAGE_INSERT, values))
+        .await
+        .attempt("post message")?;
+    if inserted.rows_affected() == 0 {
+        return Ok(None);
+    }
+    activity(
+        tx,
+        new.account,
+        new.task,
+        "message.posted",
+        new.author,
+        serde_json::json!({"message_id": new.id}),
+        setting.now,
+    )
+    .await?;
+    let posted = MessagePosted {
+        message_id: new.id,
+        author: new.author.clone(),
+        turn_id: new.turn,
+    };
+    Ok(Some(vec![setting.event(
+        new.account,
+        Some(new.task),
+        &new.id.to_string(),
+        Event::MessagePosted(posted),
+    )]))
+}

@@ -1,0 +1,73 @@
+//! The few writes that span two owners in one transaction, each a single function. Everything else is written by the
+//! one service that owns the table (ARCHITECTURE.md, "Who owns what").
+//!
+//! | function | spans | because |
+//! |---|---|---|
+//! | [`task_status_set`] | task, its sessions, their queues | done closes in the same transaction, whoever moves the task (S3) |
+//! | [`task_create`] | task, activity | the resolver creates unknown tasks, the API creates the rest |
+//! | [`message_post`] | thread, activity | people post by API, agents by tool, delivery's replies by event |
+//! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
+//! | [`sessions_remove`] | sessions, turns, calls, notifications | closed sessions are kept for a time (S12) |
+
+mod agent_remove;
+mod message_post;
+mod sessions_close;
+mod sessions_remove;
+mod task_create;
+mod task_status;
+
+pub use agent_remove::{AgentRemoval, agent_remove};
+pub use message_post::{NewMessage, message_post};
+pub use sessions_close::{ClosedSession, Closing, TASK_CLOSED, Verdict, Waiting, verdict};
+pub use sessions_remove::sessions_remove;
+pub use task_create::{NewTask, task_create};
+pub use task_status::{TaskMove, TaskMoved, task_status_set};
+
+use contracts::{
+    Outgoing, Root, Timestamp,
+    event::{Event, EventMessage},
+    outgoing::Origin,
+};
+use domain::{AccountId, TaskId};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::outbox::Owned;
+
+/// Where and why something happens: what every event that follows from it carries.
+#[derive(Clone, Debug)]
+pub struct Setting<'a> {
+    pub root: &'a Root,
+    /// The service that acts.
+    pub source: &'a str,
+    pub origin: Origin,
+    pub now: OffsetDateTime,
+}
+
+impl Setting<'_> {
+    /// An event for the outbox. `id` follows from what happened.
+    pub fn event(&self, account: &AccountId, task: Option<&TaskId>, id: &str, event: Event) -> Owned {
+        let kind = event.kind();
+        let message = EventMessage {
+            account: account.clone(),
+            task: task.cloned(),
+            at: Timestamp::from(self.now),
+            event,
+        };
+        let outgoing = Outgoing::new(
+            self.root.event(account, task, kind),
+            &format!("{kind}:{id}"),
+            self.source,
+            (account, task),
+            &self.origin,
+            Timestamp::from(self.now),
+            &message,
+        );
+        (Some(account.clone()), outgoing)
+    }
+}
+
+/// An id for a row that follows from an event of now.
+fn fresh_id() -> Uuid {
+    Uuid::now_v7()
+}

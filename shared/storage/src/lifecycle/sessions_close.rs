@@ -1,0 +1,444 @@
+//! Closing sessions and giving every waiting item its outcome. The rule is [`verdict`], pure; the writes follow it.
+//!
+//! Locks: the closer holds its task or agent row, then takes the session rows, then the waiting items. The resolver
+//! takes session rows and then inserts items, so whoever comes second sees what the first one did: an item is either
+//! here to be judged, or finds its session closed and opens the next generation. None falls between.
+
+use contracts::{
+    Outgoing, Timestamp,
+    event::{Event, NotificationEnded, SessionEnded, SessionOpened},
+    session::{SessionClosed, SessionResolved},
+};
+use domain::{
+    AccountId, AgentId, CloseReason, Generation, NotificationId, SessionId, SessionKey, SessionKind, TaskId, TurnId,
+};
+use sea_orm::{ConnectionTrait, FromQueryResult, Value};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::{Setting, fresh_id};
+use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
+
+/// The reason on a notification that was cancelled because its task closed.
+pub const TASK_CLOSED: &str = "task closed";
+
+/// Why sessions close, as far as it decides what becomes of waiting items.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Closing {
+    /// `since`: the start of the turn that moved the task, or now when no turn did.
+    TaskDone { since: OffsetDateTime },
+    /// Cancelled, archived, or the agent is gone: nothing waits on.
+    Ended,
+}
+
+/// What decides about a waiting item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Waiting {
+    pub from_person: bool,
+    pub accepted_at: OffsetDateTime,
+    /// `metadata.reopen`: its sender means to take the finished task up again.
+    pub reopens: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    Cancel,
+    /// It goes to the next generation.
+    Carry,
+}
+
+/// The rule of product.md, "Settled": after `done`, what a person said during or after the turn that closed the task
+/// was not yet known to it, and goes on; all else ends here.
+pub fn verdict(closing: Closing, item: Waiting) -> Verdict {
+    match closing {
+        Closing::TaskDone { since } => {
+            if item.reopens || (item.from_person && item.accepted_at > since) {
+                Verdict::Carry
+            } else {
+                Verdict::Cancel
+            }
+        }
+        Closing::Ended => Verdict::Cancel,
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct ClosedSession {
+    pub session_id: SessionId,
+    pub key: String,
+    pub generation: Generation,
+    pub kind: SessionKind,
+    pub agent_id: Option<AgentId>,
+    /// A turn was in flight: it may run to its end, and changes nothing.
+    pub active_turn: Option<TurnId>,
+}
+
+/// Which sessions and items.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Scope<'a> {
+    Task(&'a TaskId),
+    Agent(AgentId),
+}
+
+impl Scope<'_> {
+    fn task(&self) -> Option<TaskId> {
+        match self {
+            Self::Task(task) => Some((*task).clone()),
+            Self::Agent(_) => None,
+        }
+    }
+}
+
+pub(super) struct Closed {
+    pub sessions: Vec<ClosedSession>,
+    pub cancelled: Vec<NotificationId>,
+    pub carried: Vec<NotificationId>,
+    pub messages: Vec<Owned>,
+}
+
+#[derive(FromQueryResult)]
+struct SessionRow {
+    id: Uuid,
+    task_id: Option<String>,
+    /// As its client spelled it: subjects carry the task that way.
+    display_id: Option<String>,
+    agent_id: Option<Uuid>,
+    kind: String,
+    key: String,
+    generation: i32,
+    active_turn_id: Option<Uuid>,
+}
+
+/// Relies on session_active_task; the order keeps two closers from waiting for each other.
+const LOCK_OF_TASK: &str = "
+    select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id
+    from session s left join task t on t.account_id = s.account_id and t.id = s.task_id
+    where s.account_id = $1 and s.task_id = $2 and s.closed_at is null order by s.id for no key update of s";
+const LOCK_OF_AGENT: &str = "
+    select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id
+    from session s left join task t on t.account_id = s.account_id and t.id = s.task_id
+    where s.account_id = $1 and s.agent_id = $2 and s.closed_at is null order by s.id for no key update of s";
+
+/// A turn that waits for its next attempt is woken, to be ended: nothing will be sent for it any more.
+const CLOSE: &str = "
+    update session set closed_at = $3, close_reason = $4,
+        wake_at = case when phase = 'backoff' then now() else wake_at end
+    where account_id = $1 and id = any($2::uuid[])";
+
+#[derive(FromQueryResult)]
+struct ItemRow {
+    id: String,
+    session_id: Uuid,
+    agent_id: Uuid,
+    sender_kind: String,
+    reopens: bool,
+    created_at: OffsetDateTime,
+}
+
+/// Items of the closed sessions, and of this task wherever they wait (with `session_scope = agent` they wait in a
+/// session that stays open). Relies on notification_queue.
+const LOCK_ITEMS: &str = "
+    select n.id, n.session_id, n.agent_id, n.sender_kind, n.created_at,
+           coalesce(n.metadata -> 'reopen' = 'true'::jsonb, false) as reopens
+    from notification n
+    where n.account_id = $1 and n.state = 'queued'
+      and (n.session_id = any($2::uuid[]) or ($3::text is not null and n.task_id = $3))
+    order by n.session_id, n.position for no key update";
+
+const CANCEL: &str = "
+    update notification set state = 'cancelled', reason = $3 where account_id = $1 and id = any($2::text[])";
+
+/// The counters of every session that lost items.
+const UNCOUNT: &str = "
+    update session s set queued = s.queued - gone.items
+    from (select id, count(*)::integer as items from unnest($2::uuid[]) as ids (id) group by id) as gone
+    where s.account_id = $1 and s.id = gone.id";
+
+const CARRY: &str = "
+    update notification n set session_id = $2, position = moved.position
+    from unnest($3::text[]) with ordinality as moved (id, position)
+    where n.account_id = $1 and n.id = moved.id";
+
+const OPEN_NEXT: &str = "
+    insert into session (account_id, id, kind, task_id, agent_id, generation, key, opened_at, queued, queue_tail)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)";
+
+/// Closes the active sessions in scope and judges what waits. The caller holds the row that makes it the only closer.
+pub(super) async fn close(
+    tx: &Tx,
+    account: &AccountId,
+    scope: Scope<'_>,
+    reason: CloseReason,
+    closing: Closing,
+    setting: &Setting<'_>,
+) -> Result<Closed, StorageError> {
+    let lock = match scope {
+        Scope::Task(task) => statement(LOCK_OF_TASK, [account.as_str().into(), task.key().as_str().into()]),
+        Scope::Agent(agent) => statement(LOCK_OF_AGENT, [account.as_str().into(), agent.uuid().into()]),
+    };
+    let sessions = SessionRow::find_by_statement(lock)
+        .all(&**tx)
+        .await
+        .attempt("lock sessions to close")?;
+    let ids: Vec<Uuid> = sessions.iter().map(|session| session.id).collect();
+    let values = [
+        account.as_str().into(),
+        ids.clone().into(),
+        setting.now.into(),
+        reason.as_str().into(),
+    ];
+    tx.execute_raw(statement(CLOSE, values))
+        .await
+        .attempt("close sessions")?;
+
+    let task: Option<String> = match scope {
+        Scope::Task(task) => Some(task.key().into()),
+        Scope::Agent(_) => None,
+    };
+    let items = ItemRow::find_by_statement(statement(
+        LOCK_ITEMS,
+        [account.as_str().into(), ids.clone().into(), task.into()],
+    ))
+    .all(&**tx)
+    .await
+    .attempt("lock waiting items")?;
+    let (carried, cancelled): (Vec<ItemRow>, Vec<ItemRow>) = items.into_iter().partition(|item| {
+        let waiting = Waiting {
+            from_person: item.sender_kind == "user",
+            accepted_at: item.created_at,
+            reopens: item.reopens,
+        };
+        verdict(closing, waiting) == Verdict::Carry
+    });
+    // What is carried leaves a closed session; in a session that stays open it just stays.
+    let moving: Vec<&ItemRow> = carried.iter().filter(|item| ids.contains(&item.session_id)).collect();
+
+    let cancelled_ids: Vec<String> = cancelled.iter().map(|item| item.id.clone()).collect();
+    tx.execute_raw(statement(
+        CANCEL,
+        [
+            account.as_str().into(),
+            cancelled_ids.into(),
+            cancel_reason(scope).into(),
+        ],
+    ))
+    .await
+    .attempt("cancel waiting items")?;
+    let left: Vec<Uuid> = cancelled
+        .iter()
+        .chain(moving.iter().copied())
+        .map(|item| item.session_id)
+        .collect();
+    tx.execute_raw(statement(UNCOUNT, [account.as_str().into(), left.into()]))
+        .await
+        .attempt("count the queues")?;
+
+    let mut messages = Vec::new();
+    for session in &sessions {
+        messages.extend(ended_messages(account, session, reason, setting)?);
+    }
+    for item in &cancelled {
+        let ended = NotificationEnded {
+            id: NotificationId::parse(&item.id).ok(),
+            agent: Some(item.agent_id.to_string()),
+            reason: "cancelled".to_owned(),
+            detail: cancel_reason(scope).to_owned(),
+            dead_letter_id: None,
+        };
+        let task = sessions
+            .iter()
+            .find(|session| session.id == item.session_id)
+            .and_then(SessionRow::task)
+            .or_else(|| scope.task());
+        messages.push(setting.event(account, task.as_ref(), &item.id, Event::NotificationCancelled(ended)));
+    }
+    for session in &sessions {
+        let moved: Vec<String> = moving
+            .iter()
+            .filter(|item| item.session_id == session.id)
+            .map(|item| item.id.clone())
+            .collect();
+        if !moved.is_empty() {
+            messages.extend(open_next(tx, account, session, moved, setting).await?);
+        }
+    }
+    let parse = |items: &[ItemRow]| {
+        items
+            .iter()
+            .filter_map(|item| NotificationId::parse(&item.id).ok())
+            .collect()
+    };
+    Ok(Closed {
+        cancelled: parse(&cancelled),
+        carried: parse(&carried),
+        sessions: sessions.iter().map(closed_session).collect::<Result<_, _>>()?,
+        messages,
+    })
+}
+
+fn cancel_reason(scope: Scope<'_>) -> &'static str {
+    match scope {
+        Scope::Task(_) => TASK_CLOSED,
+        Scope::Agent(_) => "agent removed",
+    }
+}
+
+impl SessionRow {
+    fn task(&self) -> Option<TaskId> {
+        TaskId::parse(self.display_id.as_deref()?).ok()
+    }
+}
+
+fn closed_session(row: &SessionRow) -> Result<ClosedSession, StorageError> {
+    Ok(ClosedSession {
+        session_id: SessionId(row.id),
+        key: row.key.clone(),
+        generation: Generation(row.generation),
+        kind: SessionKind::parse(&row.kind).ok_or_else(|| StorageError::unreadable("close sessions", &row.kind))?,
+        agent_id: row.agent_id.map(AgentId),
+        active_turn: row.active_turn_id.map(TurnId),
+    })
+}
+
+fn ended_messages(
+    account: &AccountId,
+    row: &SessionRow,
+    reason: CloseReason,
+    setting: &Setting<'_>,
+) -> Result<[Owned; 2], StorageError> {
+    let task = row.task();
+    let closed = closed_session(row)?;
+    let message = SessionClosed {
+        account: account.clone(),
+        task: task.clone(),
+        session_id: closed.session_id,
+        session_key: closed.key.clone(),
+        generation: closed.generation,
+        agent_id: closed.agent_id,
+        reason,
+    };
+    let outgoing = Outgoing::new(
+        setting.root.session_closed(account, task.as_ref()),
+        &message.message_id(),
+        setting.source,
+        (account, task.as_ref()),
+        &setting.origin,
+        Timestamp::from(setting.now),
+        &message,
+    );
+    let ended = SessionEnded {
+        session_id: closed.session_id,
+        session_key: closed.key,
+        generation: closed.generation,
+        agent_id: closed.agent_id,
+        reason,
+    };
+    let event = setting.event(
+        account,
+        task.as_ref(),
+        &closed.session_id.to_string(),
+        Event::SessionEnded(ended),
+    );
+    Ok([(Some(account.clone()), outgoing), event])
+}
+
+/// Opens the generation after `row` with what is carried into it. The closed row is locked by us and was the active
+/// one, so its number is the highest.
+async fn open_next(
+    tx: &Tx,
+    account: &AccountId,
+    row: &SessionRow,
+    items: Vec<String>,
+    setting: &Setting<'_>,
+) -> Result<[Owned; 2], StorageError> {
+    let generation = Generation(row.generation).next();
+    let key = SessionKey::parse(&row.key)
+        .map_err(|error| StorageError::unreadable("open the next generation", error))?
+        .with_generation(generation);
+    let id = SessionId(fresh_id());
+    let count = i64::try_from(items.len()).expect("a queue is shorter than 2^63");
+    let values: [Value; 9] = [
+        account.as_str().into(),
+        id.uuid().into(),
+        row.kind.as_str().into(),
+        row.task_id.clone().into(),
+        row.agent_id.into(),
+        generation.0.into(),
+        key.to_string().into(),
+        setting.now.into(),
+        count.into(),
+    ];
+    tx.execute_raw(statement(OPEN_NEXT, values))
+        .await
+        .attempt("open the next generation")?;
+    tx.execute_raw(statement(
+        CARRY,
+        [account.as_str().into(), id.uuid().into(), items.into()],
+    ))
+    .await
+    .attempt("carry waiting items")?;
+
+    let task = row.task();
+    let resolved = SessionResolved {
+        account: account.clone(),
+        task: task.clone(),
+        session_id: id,
+        session_key: key.to_string(),
+        generation,
+        agent_id: row.agent_id.map(AgentId),
+        position: count,
+    };
+    let wake = Outgoing::new(
+        setting.root.session_resolved(account, task.as_ref()),
+        &resolved.message_id(),
+        setting.source,
+        (account, task.as_ref()),
+        &setting.origin,
+        Timestamp::from(setting.now),
+        &resolved,
+    );
+    let opened = SessionOpened {
+        session_id: id,
+        session_key: key.to_string(),
+        kind: SessionKind::parse(&row.kind)
+            .ok_or_else(|| StorageError::unreadable("open the next generation", &row.kind))?,
+        generation,
+        agent_id: row.agent_id.map(AgentId),
+    };
+    let event = setting.event(account, task.as_ref(), &id.to_string(), Event::SessionOpened(opened));
+    Ok([(Some(account.clone()), wake), event])
+}
+
+#[cfg(test)]
+mod tests {
+    use time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_waiting_item_gets_its_verdict() {
+        let since = OffsetDateTime::UNIX_EPOCH + Duration::hours(1);
+        let (before, after) = (since - Duration::seconds(1), since + Duration::seconds(1));
+        let check = |closing, from_person, accepted_at, reopens, expected| {
+            assert_eq!(
+                verdict(
+                    closing,
+                    Waiting {
+                        from_person,
+                        accepted_at,
+                        reopens
+                    }
+                ),
+                expected
+            );
+        };
+        let done = Closing::TaskDone { since };
+        check(done, true, after, false, Verdict::Carry);
+        check(done, true, before, false, Verdict::Cancel);
+        check(done, true, since, false, Verdict::Cancel);
+        check(done, false, after, false, Verdict::Cancel);
+        check(done, true, before, true, Verdict::Carry);
+        check(done, false, before, true, Verdict::Carry);
+        check(Closing::Ended, true, after, true, Verdict::Cancel);
+    }
+}

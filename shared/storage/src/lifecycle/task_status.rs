@@ -1,0 +1,184 @@
+//! A task moves to another status. Reaching a terminal one closes the task's sessions in the same transaction (S3),
+//! whoever moves it: person, service or agent.
+
+use contracts::event::{Event, TaskStatusChanged};
+use domain::{AccountId, Actor, CloseReason, NotificationId, TaskId, TaskStatus, TurnId};
+use sea_orm::{ConnectionTrait, FromQueryResult};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::{
+    ClosedSession, Setting, fresh_id,
+    sessions_close::{Closing, Scope, close},
+};
+use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct TaskMove<'a> {
+    pub account: &'a AccountId,
+    pub task: &'a TaskId,
+    pub to: TaskStatus,
+    pub by: &'a Actor,
+    /// The turn in which an agent moved it.
+    pub turn: Option<TurnId>,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub struct TaskMoved {
+    pub from: TaskStatus,
+    pub to: TaskStatus,
+    pub closed: Vec<ClosedSession>,
+    pub cancelled: Vec<NotificationId>,
+    pub carried: Vec<NotificationId>,
+    /// For the outbox of the same transaction.
+    pub messages: Vec<Owned>,
+}
+
+#[derive(FromQueryResult)]
+struct TaskRow {
+    status: String,
+    display_id: String,
+}
+
+/// `for no key update`: the resolver's inserts, which refer to the task, need not wait for us.
+const TASK_LOCK: &str = "select status, display_id from task where account_id = $1 and id = $2 for no key update";
+const TASK_SET: &str = "update task set status = $3, updated_at = $4 where account_id = $1 and id = $2";
+const TURN_START: &str = "select started_at from turn where account_id = $1 and id = $2";
+const ACTIVITY_INSERT: &str = "
+    insert into activity (account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+
+#[derive(FromQueryResult)]
+struct TurnRow {
+    started_at: OffsetDateTime,
+}
+
+/// Moves the task. `None`: there is no such task. Setting the status it has changes nothing, but a terminal one still
+/// closes what was opened since.
+pub async fn task_status_set(
+    tx: &Tx,
+    asked: &TaskMove<'_>,
+    setting: &Setting<'_>,
+) -> Result<Option<TaskMoved>, StorageError> {
+    let (account, key) = (asked.account.as_str(), asked.task.key());
+    let row = TaskRow::find_by_statement(statement(TASK_LOCK, [account.into(), key.as_str().into()]));
+    let Some(row) = row.one(&**tx).await.attempt("lock task")? else {
+        return Ok(None);
+    };
+    let from = TaskStatus::parse(&row.status).ok_or_else(|| StorageError::unreadable("lock task", &row.status))?;
+    let task = TaskId::parse(&row.display_id).map_err(|error| StorageError::unreadable("lock task", error))?;
+    let mut moved = TaskMoved {
+        from,
+        to: asked.to,
+        closed: Vec::new(),
+        cancelled: Vec::new(),
+        carried: Vec::new(),
+        messages: Vec::new(),
+    };
+    if from != asked.to {
+        let values = [
+            account.into(),
+            key.as_str().into(),
+            asked.to.as_str().into(),
+            setting.now.into(),
+        ];
+        tx.execute_raw(statement(TASK_SET, values))
+            .await
+            .attempt("set task status")?;
+        let id = activity(
+            tx,
+            asked.account,
+            &task,
+            "task.status_changed",
+            asked.by,
+            serde_json::json!({"from": from, "to": asked.to}),
+            setting.now,
+        )
+        .await?;
+        let changed = TaskStatusChanged {
+            from,
+            to: asked.to,
+            by: asked.by.clone(),
+        };
+        moved.messages.push(setting.event(
+            asked.account,
+            Some(&task),
+            &id.to_string(),
+            Event::TaskStatusChanged(changed),
+        ));
+    }
+    if let Some(reason) = close_reason(asked.to) {
+        let closing = match asked.to {
+            TaskStatus::Done => Closing::TaskDone {
+                since: closing_since(tx, asked, setting.now).await?,
+            },
+            _ => Closing::Ended,
+        };
+        let closed = close(tx, asked.account, Scope::Task(&task), reason, closing, setting).await?;
+        moved.closed = closed.sessions;
+        moved.cancelled = closed.cancelled;
+        moved.carried = closed.carried;
+        moved.messages.extend(closed.messages);
+    }
+    Ok(Some(moved))
+}
+
+fn close_reason(to: TaskStatus) -> Option<CloseReason> {
+    match to {
+        TaskStatus::Done => Some(CloseReason::TaskDone),
+        TaskStatus::Cancelled => Some(CloseReason::TaskCancelled),
+        TaskStatus::Archived => Some(CloseReason::TaskArchived),
+        TaskStatus::Inbox
+        | TaskStatus::Assigned
+        | TaskStatus::Pending
+        | TaskStatus::InProgress
+        | TaskStatus::Review
+        | TaskStatus::Blocked
+        | TaskStatus::AwaitingApproval
+        | TaskStatus::Failed => None,
+    }
+}
+
+/// The moment up to which the closing turn knew what was said: its start, or now when no turn closes.
+async fn closing_since(tx: &Tx, asked: &TaskMove<'_>, now: OffsetDateTime) -> Result<OffsetDateTime, StorageError> {
+    let Some(turn) = asked.turn else { return Ok(now) };
+    let row = TurnRow::find_by_statement(statement(
+        TURN_START,
+        [asked.account.as_str().into(), turn.uuid().into()],
+    ));
+    Ok(row
+        .one(&**tx)
+        .await
+        .attempt("read closing turn")?
+        .map_or(now, |row| row.started_at))
+}
+
+/// Writes an activity of a task; gives its id.
+pub(super) async fn activity(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+    kind: &str,
+    by: &Actor,
+    detail: serde_json::Value,
+    now: OffsetDateTime,
+) -> Result<Uuid, StorageError> {
+    let id = fresh_id();
+    let values = [
+        account.as_str().into(),
+        id.into(),
+        task.key().as_str().into(),
+        kind.into(),
+        by.kind.as_str().into(),
+        by.id.as_str().into(),
+        by.name.as_str().into(),
+        detail.into(),
+        now.into(),
+    ];
+    tx.execute_raw(statement(ACTIVITY_INSERT, values))
+        .await
+        .attempt("write activity")?;
+    Ok(id)
+}

@@ -1,0 +1,58 @@
+//! The schema, one SQL file a step. Only ever added to: a database in use has run what is here.
+
+use sea_orm::{ConnectionTrait, DatabaseConnection, DbErr, TransactionTrait};
+use sea_orm_migration::{MigrationName, MigrationTrait, MigratorTrait, SchemaManager, async_trait::async_trait};
+
+use crate::{StorageError, error::Attempt};
+
+pub struct Migrator;
+
+/// A step that is one SQL file.
+struct Step {
+    name: &'static str,
+    sql: &'static str,
+}
+
+impl MigrationName for Step {
+    fn name(&self) -> &str {
+        self.name
+    }
+}
+
+#[async_trait]
+impl MigrationTrait for Step {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        manager.get_connection().execute_unprepared(self.sql).await.map(|_| ())
+    }
+}
+
+const STEPS: &[(&str, &str)] = &[("0001_ground", include_str!("0001_ground.sql"))];
+
+#[async_trait]
+impl MigratorTrait for Migrator {
+    fn migrations() -> Vec<Box<dyn MigrationTrait>> {
+        STEPS
+            .iter()
+            .map(|&(name, sql)| Box::new(Step { name, sql }) as Box<dyn MigrationTrait>)
+            .collect()
+    }
+}
+
+/// Brings the schema up to date. Safe to call from many processes at once: they take turns.
+pub async fn migrate(connection: &DatabaseConnection) -> Result<(), StorageError> {
+    // The lock belongs to a transaction that does nothing else, so that it ends with it whatever happens.
+    let turn = connection.begin().await.attempt("begin migration")?;
+    turn.execute_unprepared("select pg_advisory_xact_lock(74160)")
+        .await
+        .attempt("wait for other migrations")?;
+    Migrator::up(connection, None).await.attempt("migrate")?;
+    turn.commit().await.attempt("end migration")
+}
+
+/// Names of the steps that this version knows and the database has not run.
+pub async fn pending(connection: &DatabaseConnection) -> Result<Vec<String>, StorageError> {
+    let steps = Migrator::get_pending_migrations(connection)
+        .await
+        .attempt("read migrations")?;
+    Ok(steps.iter().map(|step| step.name().to_owned()).collect())
+}

@@ -1,0 +1,140 @@
+//! The outbox: messages that must follow from a transaction are rows of that transaction.
+//!
+//! The service hands the rows to its relay right after commit; the relay publishes them and deletes them. What a crash
+//! left in between is claimed by age, never by place: ids do not commit in order. No transaction is open while a
+//! message is on its way: a claim is one short update, and a claim that is old counts as given up.
+
+use contracts::{Headers, Outgoing};
+use domain::AccountId;
+use sea_orm::{ConnectionTrait, FromQueryResult};
+use uuid::Uuid;
+
+use crate::{Accounts, Database, StorageError, Tx, accounts::OPERATOR, error::Attempt, statement};
+
+/// A committed message that may not have been published.
+#[derive(Clone, PartialEq, Debug)]
+pub struct OutboxRow {
+    pub account: String,
+    pub id: Uuid,
+    pub outgoing: Outgoing,
+}
+
+/// Whose message it is: an account's, or the operator's.
+pub type Owned = (Option<AccountId>, Outgoing);
+
+/// Writes messages into the transaction and gives the rows for the relay. The transaction must have declared the
+/// accounts.
+pub async fn outbox_insert(tx: &Tx, messages: Vec<Owned>) -> Result<Vec<OutboxRow>, StorageError> {
+    if messages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows: Vec<OutboxRow> = messages
+        .into_iter()
+        .map(|(account, outgoing)| OutboxRow {
+            account: account.map_or_else(|| OPERATOR.to_owned(), String::from),
+            id: Uuid::now_v7(),
+            outgoing,
+        })
+        .collect();
+    let mut columns: (Vec<String>, Vec<Uuid>, Vec<String>, Vec<String>, Vec<Vec<u8>>) = Default::default();
+    for row in &rows {
+        columns.0.push(row.account.clone());
+        columns.1.push(row.id);
+        columns.2.push(row.outgoing.subject.clone());
+        columns
+            .3
+            .push(serde_json::to_string(&row.outgoing.headers).expect("headers are texts"));
+        columns.4.push(row.outgoing.payload.clone());
+    }
+    let values = [
+        columns.0.into(),
+        columns.1.into(),
+        tx.role().service().into(),
+        columns.2.into(),
+        columns.3.into(),
+        columns.4.into(),
+    ];
+    tx.execute_raw(statement(OUTBOX_INSERT, values))
+        .await
+        .attempt("write outbox")?;
+    Ok(rows)
+}
+
+const OUTBOX_INSERT: &str = "
+    insert into outbox (account_id, id, service, subject, headers, payload)
+    select r.account_id, r.id, $3, r.subject, r.headers::jsonb, r.payload
+    from unnest($1::text[], $2::uuid[], $4::text[], $5::text[], $6::bytea[]) as r (account_id, id, subject, headers, payload)";
+
+/// Removes what was published.
+pub async fn outbox_delete(database: &Database, rows: &[OutboxRow]) -> Result<(), StorageError> {
+    let tx = database.begin(&Accounts::none()).await?;
+    let accounts: Vec<String> = rows.iter().map(|row| row.account.clone()).collect();
+    let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+    tx.execute_raw(statement(OUTBOX_DELETE, [accounts.into(), ids.into()]))
+        .await
+        .attempt("delete from outbox")?;
+    tx.commit().await
+}
+
+/// Relies on the primary key; the relay's policy limits it to the service's own rows.
+const OUTBOX_DELETE: &str = "
+    delete from outbox o using unnest($1::text[], $2::uuid[]) as r (account_id, id)
+    where o.account_id = r.account_id and o.id = r.id";
+
+#[derive(FromQueryResult)]
+struct Claimed {
+    account_id: String,
+    id: Uuid,
+    subject: String,
+    headers: serde_json::Value,
+    payload: Vec<u8>,
+}
+
+/// Takes up to `limit` rows that are older than `age_ms` and that nobody took in the last `claim_ms`.
+pub async fn outbox_claim(
+    database: &Database,
+    age_ms: i64,
+    claim_ms: i64,
+    limit: i64,
+) -> Result<Vec<OutboxRow>, StorageError> {
+    let tx = database.begin(&Accounts::none()).await?;
+    let values = [
+        database.role().service().into(),
+        age_ms.into(),
+        claim_ms.into(),
+        limit.into(),
+    ];
+    let claimed = Claimed::find_by_statement(statement(OUTBOX_CLAIM, values))
+        .all(&*tx)
+        .await
+        .attempt("claim outbox")?;
+    tx.commit().await?;
+    claimed
+        .into_iter()
+        .map(|row| {
+            let headers: Headers =
+                serde_json::from_value(row.headers).map_err(|error| StorageError::unreadable("claim outbox", error))?;
+            Ok(OutboxRow {
+                account: row.account_id,
+                id: row.id,
+                outgoing: Outgoing {
+                    subject: row.subject,
+                    headers,
+                    payload: row.payload,
+                },
+            })
+        })
+        .collect()
+}
+
+/// Relies on index outbox_oldest.
+const OUTBOX_CLAIM: &str = "
+    with due as (
+        select account_id, id from outbox
+        where service = $1 and created_at < now() - $2 * interval '1 millisecond'
+          and (claimed_at is null or claimed_at < now() - $3 * interval '1 millisecond')
+        order by created_at limit $4 for update skip locked
+    )
+    update outbox o set claimed_at = now() from due
+    where o.account_id = due.account_id and o.id = due.id
+    returning o.account_id, o.id, o.subject, o.headers, o.payload";
