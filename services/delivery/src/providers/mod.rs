@@ -2,19 +2,139 @@
 //!
 //! A turn makes one or more provider calls. Each is a [`ProviderCall`]; it ends in a [`ProviderAnswer`] or a
 //! [`ProviderError`], never in half an answer. When the connection is lost after sending, what became of the call is
-//! unknown, and [`NextStep`] says what follows.
+//! unknown: [`ProviderError::next_step`] says what follows, and [`Driver::reconcile`] asks the provider's own record
+//! where there is one.
+//!
+//! Reading order: [`call`] and [`failure`] are the interface, [`settings`] is what an operator writes. A call is put
+//! into words by its driver ([`openresponses`], [`openclaw`]), made into a body by [`request`], posted by [`transport`];
+//! what comes back is cut into events ([`sse`]), parsed ([`bounded_json`]), collected ([`items`]) and read
+//! ([`response`]), or else classified ([`refusal`], [`retry_after`]).
 //!
 //! Nothing here knows the database, the broker or the queue. What a provider returns is untrusted input: bounded in
 //! size, number, depth and time, and never interpreted.
 
+mod bounded_json;
 mod call;
 mod failure;
-pub mod openclaw;
+mod items;
+mod openclaw;
+mod openresponses;
+mod refusal;
+mod request;
+mod response;
+mod retry_after;
 mod settings;
+mod sse;
+mod transport;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
 
 pub use call::{
     CallInput, FunctionCall, InputItem, LostCall, ProviderAnswer, ProviderCall, Reconciled, SessionCheck,
     ToolDefinition, ToolOutput, Usage,
 };
 pub use failure::{Advice, FailureClass, NextStep, ProviderError, Sent};
+pub use openclaw::OpenClaw;
+pub use openclaw::key::GatewayAgent;
+pub use openresponses::OpenResponses;
 pub use settings::{Effects, History, Limits, Pool, ProviderKind, ProviderSettings, SettingsError, Thread};
+pub use transport::DriverError;
+
+/// One provider, ready to be called. Cheap to share behind an `Arc`.
+#[derive(Debug)]
+pub struct Driver {
+    dialect: Dialect,
+    thread: Thread,
+    effects: Effects,
+    slots: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+enum Dialect {
+    OpenResponses(OpenResponses),
+    OpenClaw(OpenClaw),
+}
+
+impl Driver {
+    /// The process must have installed a rustls crypto provider before.
+    pub fn new(settings: &ProviderSettings) -> Result<Self, DriverError> {
+        let dialect = match &settings.gateway_agent {
+            Some(agent) => Dialect::OpenClaw(OpenClaw::new(settings, agent.clone())?),
+            None => Dialect::OpenResponses(OpenResponses::new(settings)?),
+        };
+        let slots = Arc::new(Semaphore::new(settings.pool.in_flight_max));
+        Ok(Self {
+            dialect,
+            thread: settings.thread,
+            effects: settings.effects,
+            slots,
+        })
+    }
+
+    /// How long the provider remembers.
+    pub fn thread(&self) -> Thread {
+        self.thread
+    }
+
+    /// Who causes a turn's side effects; what [`ProviderError::next_step`] asks for.
+    pub fn effects(&self) -> Effects {
+        self.effects
+    }
+
+    /// One permit per call at a time. Take one *before* claiming a session: a lease that waits here helps nobody.
+    pub fn slots(&self) -> &Arc<Semaphore> {
+        &self.slots
+    }
+
+    /// Makes one call. `on_text` gets text as it is generated; it is not the reply, and a call that fails may have
+    /// told some. Dropping the future closes the connection, and a provider that notices stops the turn.
+    pub async fn call(
+        &self,
+        call: &ProviderCall,
+        on_text: impl FnMut(&str) + Send,
+    ) -> Result<ProviderAnswer, ProviderError> {
+        match &self.dialect {
+            Dialect::OpenResponses(driver) => driver.call(call, on_text).await,
+            Dialect::OpenClaw(driver) => driver.call(call, on_text).await,
+        }
+    }
+
+    /// Asks the provider's own record what became of a call of which no answer was received.
+    pub async fn reconcile(&self, lost: &LostCall) -> Reconciled {
+        match &self.dialect {
+            Dialect::OpenResponses(_) => Reconciled::Unknown {
+                reason: "the provider keeps no record to ask",
+            },
+            Dialect::OpenClaw(driver) => driver.reconcile(lost).await,
+        }
+    }
+
+    /// After the first turn of a generation: did it run in the session that it was meant for?
+    pub async fn session_check(&self, call: &ProviderCall) -> SessionCheck {
+        match &self.dialect {
+            Dialect::OpenResponses(_) => SessionCheck::NotChecked {
+                reason: "the provider keeps no record to ask".to_owned(),
+            },
+            Dialect::OpenClaw(driver) => driver.session_check(call).await,
+        }
+    }
+
+    /// Our session key as the provider gets it. An error if the provider could not tell it from another.
+    pub fn provider_session_key(&self, session_key: &str) -> Result<String, ProviderError> {
+        match &self.dialect {
+            Dialect::OpenResponses(_) => Ok(session_key.to_owned()),
+            Dialect::OpenClaw(driver) => driver.key(session_key).map(|key| key.to_string()),
+        }
+    }
+
+    /// A tool's name as the model sees it: what a prompt must call it.
+    pub fn tool_name_on_wire<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        match &self.dialect {
+            Dialect::OpenResponses(_) => Cow::Borrowed(name),
+            Dialect::OpenClaw(_) => Cow::Owned(OpenClaw::tool_name_on_wire(name)),
+        }
+    }
+}

@@ -200,6 +200,8 @@ pub enum SettingsError {
     GatewayAgent,
     #[error("model and gateway_agent name different agents; the gateway would run the second and report the first")]
     GatewayAgentsDiffer,
+    #[error("an openclaw gateway keeps the conversation whether asked or not: thread cannot be none")]
+    GatewayThread,
     #[error("{0} must be greater than zero")]
     Zero(&'static str),
     #[error("pool_idle_timeout_ms must be below 5000 for an openclaw provider, which closes idle connections then")]
@@ -225,12 +227,23 @@ impl TryFrom<Fields> for ProviderSettings {
             }
             ProviderKind::OpenResponses => None,
         };
+        let thread = fields.thread.unwrap_or(Thread::Durable);
+        if fields.kind == ProviderKind::OpenClaw && thread == Thread::None {
+            return Err(SettingsError::GatewayThread);
+        }
+        let stream = fields.stream.unwrap_or(true);
+        // Without a stream the first byte comes with the last.
+        let first_byte_default = if stream {
+            defaults.first_byte_timeout_ms
+        } else {
+            defaults.call_timeout_ms_max
+        };
         let limits = Limits {
             connect_timeout: millis("connect_timeout_ms", fields.connect_timeout_ms, 5_000)?,
             first_byte_timeout: millis(
                 "first_byte_timeout_ms",
                 fields.first_byte_timeout_ms,
-                defaults.first_byte_timeout_ms,
+                first_byte_default,
             )?,
             idle_timeout: millis("idle_timeout_ms", fields.idle_timeout_ms, defaults.idle_timeout_ms)?,
             call_timeout_max: millis(
@@ -265,9 +278,9 @@ impl TryFrom<Fields> for ProviderSettings {
             url,
             model: fields.model,
             api_key: fields.api_key,
-            thread: fields.thread.unwrap_or(Thread::Durable),
+            thread,
             effects: fields.effects.unwrap_or(defaults.effects),
-            stream: fields.stream.unwrap_or(true),
+            stream,
             gateway_agent,
             limits,
             pool,
@@ -371,6 +384,7 @@ mod tests {
         check(openclaw(json!({"gateway_agent": "a:b"})), "name the gateway's agent");
         check(openclaw(json!({"gateway_agent": "beta"})), "name different agents");
         check(openclaw(json!({"url": "http://h/v1/responses/"})), "must end with");
+        check(openclaw(json!({"thread": "none"})), "thread cannot be none");
         check(openclaw(json!({"pool_idle_timeout_ms": 5000})), "below 5000");
         check(
             openclaw(json!({"idle_timeout_ms": 0})),

@@ -50,15 +50,15 @@ impl GatewayAgent {
 
 /// A session key as the gateway stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GatewayKey(String);
+pub(in crate::providers) struct GatewayKey(String);
 
 impl GatewayKey {
-    pub fn as_str(&self) -> &str {
+    pub(in crate::providers) fn as_str(&self) -> &str {
         &self.0
     }
 
     /// For a path segment. The key's alphabet leaves only the colon to escape.
-    pub fn in_path(&self) -> String {
+    pub(in crate::providers) fn in_path(&self) -> String {
         self.0.replace(':', "%3A")
     }
 }
@@ -72,7 +72,7 @@ impl fmt::Display for GatewayKey {
 /// A session key that the gateway would fold into another, or could not carry in a header.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("session key is not made of a-z, 0-9, ':', '-', '_' and '.'")]
-pub struct UnusableKey;
+pub(in crate::providers) struct UnusableKey;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,147 @@
 //! The OpenClaw dialect: what that gateway does differently from the OpenResponses specification.
+//!
+//! A session is chosen by a key that must name one of the gateway's agents ([`key`]). Tool names carry a prefix and
+//! texts a delivery id ([`wording`]). There is no idempotency: whoever posts twice runs twice, so a lost call is looked
+//! up in the session's history ([`history`]). All of it was recorded from a running gateway; the tests replay the
+//! recordings.
 
-pub mod key;
+mod history;
+pub(super) mod key;
+mod wording;
+
+use self::history::Lookup;
+use self::key::{GatewayAgent, GatewayKey};
+use super::call::{LostCall, ProviderAnswer, ProviderCall, Reconciled, SessionCheck};
+use super::failure::{FailureClass, ProviderError, Sent};
+use super::refusal::{self, Refusal};
+use super::request;
+use super::settings::{History, ProviderSettings};
+use super::transport::{DriverError, Transport, call_headers};
 
 /// The gateway's endpoint, below whatever prefix a proxy adds. Exact: a trailing slash is a 404.
-pub(in crate::providers) const RESPONSES_PATH: &str = "/v1/responses";
+pub(super) const RESPONSES_PATH: &str = "/v1/responses";
+
+/// What the gateway says when the agent's answer had no visible text.
+const NO_ANSWER: &str = "No response from OpenClaw.";
+/// Begins the notice that a body in one piece, but not a stream, gets when the answer was cut at the token limit.
+const CUT_NOTICE: &str = "\n\n⚠️ Reply truncated at the model's output token limit.";
+
+#[derive(Debug)]
+pub struct OpenClaw {
+    transport: Transport,
+    model: String,
+    stream: bool,
+    agent: GatewayAgent,
+    lookup: Lookup,
+    history: History,
+}
+
+impl OpenClaw {
+    pub(super) fn new(settings: &ProviderSettings, agent: GatewayAgent) -> Result<Self, DriverError> {
+        Ok(Self {
+            transport: Transport::new(settings, classify)?,
+            model: settings.model.clone(),
+            stream: settings.stream,
+            agent,
+            lookup: Lookup::beside(&settings.url),
+            history: settings.history,
+        })
+    }
+
+    pub(super) async fn call(
+        &self,
+        call: &ProviderCall,
+        on_text: impl FnMut(&str) + Send,
+    ) -> Result<ProviderAnswer, ProviderError> {
+        let key = self.key(&call.session_key)?;
+        let headers = call_headers(key.as_str(), &call.delivery_id(), call.traceparent.as_deref())?;
+        let body = request::body(&wording::reworded(call)?, &self.model, self.stream, key.as_str());
+        self.transport.call(body, headers, on_text).await.map(tidied)
+    }
+
+    /// What became of a lost call, from the session's history.
+    pub(super) async fn reconcile(&self, lost: &LostCall) -> Reconciled {
+        if !self.history.enabled {
+            return Reconciled::Unknown {
+                reason: "looking into the history is switched off",
+            };
+        }
+        let key = match self.key(&lost.session_key) {
+            Ok(key) => key,
+            Err(_) => return Reconciled::DidNotRun, // a call on this key is refused before it is sent
+        };
+        let marker = wording::marker(&lost.delivery_id());
+        match self
+            .lookup
+            .rows(&self.transport, &key, &marker, lost.response_id.as_deref())
+            .await
+        {
+            Ok(record) => history::decide(&record, &key, lost, self.history),
+            Err(error) => Reconciled::Unreachable(error),
+        }
+    }
+
+    /// Did this call run under the key it asked for? Worth asking after the first turn of a generation: a header that
+    /// a proxy drops makes the gateway open a session of its own, without a word.
+    pub(super) async fn session_check(&self, call: &ProviderCall) -> SessionCheck {
+        if !self.history.enabled {
+            return SessionCheck::NotChecked {
+                reason: "looking into the history is switched off".to_owned(),
+            };
+        }
+        let marker = wording::marker(&call.delivery_id());
+        let record = match self.key(&call.session_key) {
+            Ok(key) => self
+                .lookup
+                .rows(&self.transport, &key, &marker, None)
+                .await
+                .map(|record| (key, record)),
+            Err(error) => Err(error),
+        };
+        match record {
+            Ok((key, record)) => history::check_session(&record, &key, &marker),
+            Err(error) => SessionCheck::NotChecked {
+                reason: error.to_string(),
+            },
+        }
+    }
+
+    pub(super) fn key(&self, session_key: &str) -> Result<GatewayKey, ProviderError> {
+        let key = self.agent.key_of(session_key);
+        key.map_err(|error| ProviderError::new(FailureClass::BadRequest, Sent::No, error.to_string()))
+    }
+
+    pub(super) fn tool_name_on_wire(name: &str) -> String {
+        wording::tool_name_on_wire(name)
+    }
+}
+
+/// The agent's words and our names, without what the gateway put in their place.
+fn tidied(mut answer: ProviderAnswer) -> ProviderAnswer {
+    for call in &mut answer.calls {
+        call.name = wording::tool_name_off_wire(&call.name).to_owned();
+    }
+    if answer.text == NO_ANSWER {
+        answer.text.clear();
+    }
+    if answer.incomplete_reason.is_some()
+        && let Some(cut) = answer.text.find(CUT_NOTICE)
+    {
+        answer.text.truncate(cut);
+    }
+    answer
+}
+
+/// Where this gateway's refusals differ. Its own trouble is `gateway_unavailable`; `api_error` is its model's, which
+/// it has already retried for minutes, or, as "internal error", anything at all: a run timeout, a bad key, a cooldown.
+fn classify(refusal: Refusal<'_>) -> (FailureClass, Sent) {
+    let upstream = refusal
+        .message
+        .is_some_and(|text| text.contains("upstream provider") || text.contains("overloaded"));
+    match refusal.code {
+        Some("gateway_unavailable") => (FailureClass::ServerError, Sent::No),
+        Some("proxy_attribution_required") => (FailureClass::BadRequest, Sent::No),
+        Some("api_error") if refusal.in_response && !upstream => (FailureClass::Failed, Sent::Yes),
+        _ => refusal::classify(refusal),
+    }
+}

@@ -1,0 +1,212 @@
+//! The output items of one answer, collected from events that may come incomplete, twice or out of order.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::call::FunctionCall;
+use super::response::{SHORT_CHARS_MAX, Unreadable, short};
+use super::settings::Limits;
+
+/// What an item and a part count for besides their text, so that a million empty ones are no way around the limit.
+const ITEM_BYTES: usize = 256;
+const PART_BYTES: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Items {
+    limits: Limits,
+    list: Vec<Item>,
+    held_bytes: usize,
+}
+
+/// Which item an event speaks of: by place, by id, or the latest when it names neither.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Which<'a> {
+    pub(super) place: Option<u64>,
+    pub(super) id: Option<&'a str>,
+}
+
+/// A message, a function call or something else; what is not known yet is absent.
+#[derive(Debug, Default)]
+pub(super) struct Item {
+    place: Option<u64>,
+    id: Option<String>,
+    kind: Option<String>,
+    status: Option<String>,
+    phase: Option<String>,
+    call_id: Option<String>,
+    name: Option<String>,
+    pub(super) arguments: String,
+    pub(super) parts: BTreeMap<u64, String>,
+}
+
+impl Items {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            list: Vec::new(),
+            held_bytes: 0,
+        }
+    }
+
+    /// Changes an item, which is made if it is not known.
+    pub(super) fn edit(&mut self, which: Which<'_>, change: impl FnOnce(&mut Item)) -> Result<(), Unreadable> {
+        let at = self.find(which).unwrap_or_else(|| {
+            self.list.push(Item::default());
+            self.held_bytes += ITEM_BYTES;
+            self.list.len() - 1
+        });
+        let item = &mut self.list[at];
+        let before = item.bytes();
+        item.place = item.place.or(which.place);
+        item.id = item.id.take().or_else(|| which.id.map(short));
+        change(item);
+        self.held_bytes = self.held_bytes + item.bytes() - before;
+        if self.held_bytes > self.limits.answer_bytes_max {
+            return Err(Unreadable::TooLarge("answer_bytes_max"));
+        }
+        Ok(())
+    }
+
+    fn find(&self, which: Which<'_>) -> Option<usize> {
+        let by_place = |item: &Item| which.place.is_some() && item.place == which.place;
+        // Some providers use one id for several items: places that differ tell them apart.
+        let by_id = |item: &Item| {
+            which.id.is_some() && item.id.as_deref() == which.id && (item.place.is_none() || which.place.is_none())
+        };
+        let latest = || {
+            self.list
+                .len()
+                .checked_sub(1)
+                .filter(|_| which.place.is_none() && which.id.is_none())
+        };
+        self.list
+            .iter()
+            .position(by_place)
+            .or_else(|| self.list.iter().position(by_id))
+            .or_else(latest)
+    }
+
+    fn in_order(&self) -> Vec<&Item> {
+        let mut items: Vec<&Item> = self.list.iter().collect();
+        items.sort_by_key(|item| item.place); // stable: items without a place stay as they came
+        items
+    }
+
+    /// The reply. What a message calls commentary is left out once there is a final answer.
+    pub(super) fn text(&self) -> String {
+        let messages: Vec<(&Item, String)> = self
+            .in_order()
+            .into_iter()
+            .filter(|item| item.kind.as_deref().is_none_or(|kind| kind == "message"))
+            .map(|item| (item, item.parts.values().map(String::as_str).collect()))
+            .filter(|(_, text): &(_, String)| !text.is_empty())
+            .collect();
+        let is_final = |item: &Item| item.phase.as_deref() == Some("final_answer");
+        let has_final = messages.iter().any(|(item, _)| is_final(item));
+        let texts: Vec<String> = messages
+            .into_iter()
+            .filter(|(item, _)| !has_final || is_final(item))
+            .map(|(_, text)| text)
+            .collect();
+        texts.join("\n\n")
+    }
+
+    /// The function calls. Of an answer that was cut short, only those that are whole.
+    pub(super) fn calls(&self, cut_short: bool) -> Result<Vec<FunctionCall>, Unreadable> {
+        let mut calls: Vec<FunctionCall> = Vec::new();
+        for item in self.in_order().into_iter().filter(|item| item.is_call()) {
+            if cut_short && !item.is_whole_call() {
+                continue;
+            }
+            let call = item.call()?;
+            if call.arguments.len() > self.limits.arguments_bytes_max {
+                return Err(Unreadable::TooLarge("arguments_bytes_max"));
+            }
+            match calls.iter().find(|known| known.call_id == call.call_id) {
+                None => calls.push(call),
+                Some(known) if *known == call => {} // said twice
+                Some(_) => return Err(Unreadable::Malformed("two different calls have one id")),
+            }
+        }
+        if calls.len() > self.limits.tool_calls_max {
+            return Err(Unreadable::TooLarge("tool_calls_max"));
+        }
+        Ok(calls)
+    }
+}
+
+impl Item {
+    /// Takes over what an announced or finished item says. Text and arguments that came as deltas stay if it has none.
+    pub(super) fn merge(&mut self, wire: &Value) {
+        let said = |key: &str| wire[key].as_str().map(short);
+        self.kind = said("type").or(self.kind.take());
+        self.status = said("status").or(self.status.take());
+        self.phase = said("phase").or(self.phase.take());
+        self.call_id = wire["call_id"].as_str().map(str::to_owned).or(self.call_id.take());
+        self.name = wire["name"].as_str().map(str::to_owned).or(self.name.take());
+        match &wire["arguments"] {
+            Value::String(text) if text.is_empty() => {}
+            Value::String(text) => self.arguments.clone_from(text),
+            object @ Value::Object(_) => self.arguments = object.to_string(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {}
+        }
+        let parts: BTreeMap<u64, String> = match &wire["content"] {
+            Value::String(text) => [(0, text.clone())].into(),
+            Value::Array(parts) => (0..)
+                .zip(parts.iter().filter_map(part_text).map(str::to_owned))
+                .collect(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => BTreeMap::new(),
+        };
+        if parts.values().any(|text| !text.is_empty()) {
+            self.parts = parts;
+        }
+    }
+
+    fn is_call(&self) -> bool {
+        match self.kind.as_deref() {
+            Some(kind) => kind == "function_call",
+            None => !self.arguments.is_empty(), // only its arguments were announced
+        }
+    }
+
+    fn is_whole_call(&self) -> bool {
+        self.status.as_deref().is_none_or(|status| status == "completed")
+            && serde_json::from_str::<serde::de::IgnoredAny>(&self.arguments).is_ok()
+    }
+
+    fn call(&self) -> Result<FunctionCall, Unreadable> {
+        let call_id = self.call_id.clone().or(self.id.clone()).filter(|id| !id.is_empty());
+        let name = self.name.clone().filter(|name| !name.is_empty());
+        let (Some(call_id), Some(name)) = (call_id, name) else {
+            return Err(Unreadable::Malformed("a function call has no name or no id"));
+        };
+        if call_id.len().max(name.len()) > SHORT_CHARS_MAX {
+            return Err(Unreadable::Malformed("a function call's name or id is too long"));
+        }
+        let arguments = if self.arguments.is_empty() {
+            "{}".to_owned()
+        } else {
+            self.arguments.clone()
+        };
+        Ok(FunctionCall {
+            call_id,
+            name,
+            arguments,
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        let names = [&self.call_id, &self.name]
+            .into_iter()
+            .flatten()
+            .map(String::len)
+            .sum::<usize>();
+        names + self.arguments.len() + self.parts.values().map(|text| PART_BYTES + text.len()).sum::<usize>()
+    }
+}
+
+/// The visible text of a content part; a refusal is one.
+pub(super) fn part_text(part: &Value) -> Option<&str> {
+    part["text"].as_str().or(part["refusal"].as_str())
+}

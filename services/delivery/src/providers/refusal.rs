@@ -1,0 +1,121 @@
+//! What a provider's own words about a failure mean: an HTTP status, an error code, a failed response object.
+//! The general table; a dialect overrides lines of it.
+
+use super::failure::{FailureClass, Sent};
+
+/// A failure as the provider reports it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Refusal<'a> {
+    /// `None` in a stream, whose status was 200.
+    pub(super) status: Option<u16>,
+    pub(super) code: Option<&'a str>,
+    pub(super) message: Option<&'a str>,
+    /// It came as a response object: the provider accepted the call and its turn failed. Otherwise it came instead of
+    /// a response.
+    pub(super) in_response: bool,
+}
+
+/// How one dialect reads a failure.
+pub(super) type Classify = fn(Refusal<'_>) -> (FailureClass, Sent);
+
+/// By code where there is a known one, else by status.
+pub(super) fn classify(refusal: Refusal<'_>) -> (FailureClass, Sent) {
+    let class = refusal.code.and_then(by_code).or_else(|| refusal.status.map(by_status));
+    let class = class.unwrap_or(FailureClass::Failed);
+    if refusal.in_response {
+        // It is the agent behind the provider that was not let in; our own credential got us this far.
+        let class = if class == FailureClass::Unauthorized {
+            FailureClass::AgentUnauthorized
+        } else {
+            class
+        };
+        return (class, Sent::Yes);
+    }
+    let turned_away = refusal
+        .status
+        .is_some_and(|status| status != 408 && (300..500).contains(&status));
+    (class, if turned_away { Sent::No } else { Sent::Maybe })
+}
+
+/// OpenResponses' error types, and the codes that its larger speakers add.
+fn by_code(code: &str) -> Option<FailureClass> {
+    Some(match code {
+        "too_many_requests" | "rate_limit_exceeded" | "rate_limit_error" | "rate_limited" => FailureClass::RateLimited,
+        "insufficient_quota" | "billing_error" => FailureClass::Quota,
+        "authentication_error" | "permission_error" | "unauthorized" | "invalid_api_key" => FailureClass::Unauthorized,
+        "invalid_request" | "invalid_request_error" | "invalid_prompt" | "not_found" | "model_not_found" => {
+            FailureClass::BadRequest
+        }
+        "server_error" | "api_error" | "overloaded_error" | "service_unavailable" | "timeout" => {
+            FailureClass::ServerError
+        }
+        _ => return None,
+    })
+}
+
+fn by_status(status: u16) -> FailureClass {
+    match status {
+        401 | 403 => FailureClass::Unauthorized,
+        402 => FailureClass::Quota,
+        408 | 504 => FailureClass::Timeout,
+        429 => FailureClass::RateLimited,
+        500.. => FailureClass::ServerError,
+        // Redirects are not followed: an address that moved is a setting to correct.
+        _ => FailureClass::BadRequest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(status: u16, code: Option<&str>, class: FailureClass, sent: Sent) {
+        let refusal = Refusal {
+            status: Some(status),
+            code,
+            message: None,
+            in_response: false,
+        };
+        assert_eq!(classify(refusal), (class, sent), "{status} {code:?}");
+    }
+
+    #[test]
+    fn reads_http_refusals() {
+        use FailureClass::{BadRequest, Quota, RateLimited, ServerError, Timeout, Unauthorized};
+        use Sent::{Maybe, No};
+        for status in [301, 302, 307, 308, 400, 404, 405, 413, 415, 422] {
+            check(status, None, BadRequest, No);
+        }
+        check(401, None, Unauthorized, No);
+        check(403, None, Unauthorized, No);
+        check(402, None, Quota, No);
+        check(408, None, Timeout, Maybe);
+        check(429, None, RateLimited, No);
+        check(429, Some("insufficient_quota"), Quota, No);
+        for status in [500, 501, 502, 503, 529, 599] {
+            check(status, None, ServerError, Maybe);
+        }
+        check(504, None, Timeout, Maybe);
+        check(400, Some("something new"), BadRequest, No);
+        check(500, Some("model_error"), ServerError, Maybe);
+    }
+
+    #[test]
+    fn reads_failed_responses() {
+        fn check(code: Option<&str>, class: FailureClass) {
+            let refusal = Refusal {
+                status: None,
+                code,
+                message: None,
+                in_response: true,
+            };
+            assert_eq!(classify(refusal), (class, Sent::Yes), "{code:?}");
+        }
+        check(Some("server_error"), FailureClass::ServerError);
+        check(Some("too_many_requests"), FailureClass::RateLimited);
+        check(Some("authentication_error"), FailureClass::AgentUnauthorized);
+        check(Some("invalid_prompt"), FailureClass::BadRequest);
+        check(Some("model_error"), FailureClass::Failed);
+        check(None, FailureClass::Failed);
+    }
+}

@@ -1,0 +1,98 @@
+//! Reads `Retry-After` (RFC 9110, 10.2.3): seconds, or one of the three forms of an HTTP date.
+
+use std::time::Duration;
+
+use time::format_description::BorrowedFormatItem;
+use time::macros::format_description;
+use time::{OffsetDateTime, PrimitiveDateTime};
+
+/// Longest wait taken from a provider. Beyond it, looking again costs less than believing.
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(15 * 60);
+
+const IMF_FIXDATE: &[BorrowedFormatItem<'_>] =
+    format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
+const RFC_850: &[BorrowedFormatItem<'_>] = format_description!(
+    "[weekday repr:long], [day]-[month repr:short]-[year repr:last_two] [hour]:[minute]:[second] GMT"
+);
+const ASCTIME: &[BorrowedFormatItem<'_>] =
+    format_description!("[weekday repr:short] [month repr:short] [day padding:space] [hour]:[minute]:[second] [year]");
+
+/// How long to wait, at most [`WAIT_MAX`]; a date in the past is no wait. `None` for what is neither form.
+pub(super) fn parse(value: &str, now: OffsetDateTime) -> Option<Duration> {
+    let value = value.trim();
+    if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
+        // Only a number too long for u64 fails to parse here.
+        let seconds = value.parse().unwrap_or(u64::MAX);
+        return Some(Duration::from_secs(seconds).min(WAIT_MAX));
+    }
+    let wait = date(value)? - now;
+    Some(Duration::try_from(wait).unwrap_or_default().min(WAIT_MAX))
+}
+
+fn date(value: &str) -> Option<OffsetDateTime> {
+    [IMF_FIXDATE, ASCTIME]
+        .into_iter()
+        .find_map(|format| PrimitiveDateTime::parse(value, format).ok())
+        .or_else(|| rfc_850(value))
+        .map(PrimitiveDateTime::assume_utc)
+}
+
+/// The obsolete form has a year of two digits; waits are short, so it is one of this century.
+fn rfc_850(value: &str) -> Option<PrimitiveDateTime> {
+    let mut parsed = time::parsing::Parsed::new();
+    let rest = parsed.parse_items(value.as_bytes(), RFC_850).ok()?;
+    let year = 2_000 + i32::from(parsed.year_last_two()?);
+    parsed.set_year(year)?;
+    rest.is_empty().then(|| parsed.try_into().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use time::macros::datetime;
+
+    use super::*;
+
+    const NOW: OffsetDateTime = datetime!(2026-11-20 09:53:23 UTC);
+
+    fn check(value: &str, seconds: Option<u64>) {
+        assert_eq!(parse(value, NOW), seconds.map(Duration::from_secs), "{value:?}");
+    }
+
+    #[test]
+    fn reads_seconds_and_dates_and_caps_both() {
+        check("5", Some(5));
+        check(" 5 ", Some(5));
+        check("0", Some(0));
+        check("900", Some(900));
+        check("901", Some(900));
+        check("99999999999999999999999999", Some(900));
+        check("Fri, 20 Nov 2026 09:53:53 GMT", Some(30));
+        check("Friday, 20-Nov-26 09:53:53 GMT", Some(30));
+        check("Fri Nov 20 09:53:53 2026", Some(30));
+        check("Sun Nov  1 09:53:53 2026", Some(0));
+        check("Fri, 20 Nov 2026 09:00:00 GMT", Some(0));
+        check("Fri, 31 Dec 9999 23:59:59 GMT", Some(900));
+        for neither in [
+            "",
+            "-5",
+            "1.5",
+            "5s",
+            "soon",
+            "Fri, 99 Nov 2026 09:53:53 GMT",
+            "5, 6",
+            "٥",
+        ] {
+            check(neither, None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_waits_longer_than_the_cap(value in ".{0,40}") {
+            if let Some(wait) = parse(&value, NOW) {
+                prop_assert!(wait <= WAIT_MAX);
+            }
+        }
+    }
+}
