@@ -178,7 +178,7 @@ mod tests {
     fn a_stranger_s_subject_is_checked_token_by_token() {
         let root = Root::default();
         let check = |subject: &str, expected: SubjectError| {
-            assert_eq!(root.read_notification(subject), Err(expected), "{subject}")
+            assert_eq!(root.read_notification(subject), Err(expected), "{subject}");
         };
         check("other.notification.acme.t", SubjectError::Shape);
         check("signalbox.notification.acme", SubjectError::Shape);
