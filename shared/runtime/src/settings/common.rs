@@ -1,0 +1,231 @@
+//! The sections that every process reads. Each limit has its unit in its name and a default that suits one machine.
+
+use std::fmt;
+
+use secrecy::SecretString;
+use serde::Deserialize;
+
+use super::{Count, Millis, SettingsError};
+
+/// `[database]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct DatabaseSettings {
+    /// `postgres://user:password@host/database`
+    url: Option<SecretString>,
+    pub connections_max: Count,
+    pub acquire_timeout_ms: Millis,
+    pub statement_timeout_ms: Millis,
+    pub lock_timeout_ms: Millis,
+    /// Bring the schema up to date at start. Needs a user that owns the tables, which a service should not be.
+    pub migrate: bool,
+}
+
+impl Default for DatabaseSettings {
+    fn default() -> Self {
+        Self {
+            url: None,
+            connections_max: Count::new(16),
+            acquire_timeout_ms: Millis::new(5_000),
+            statement_timeout_ms: Millis::new(20_000),
+            lock_timeout_ms: Millis::new(10_000),
+            migrate: false,
+        }
+    }
+}
+
+impl DatabaseSettings {
+    pub fn url(&self) -> Result<&SecretString, SettingsError> {
+        self.url.as_ref().ok_or_else(|| SettingsError::missing("database.url"))
+    }
+}
+
+/// What a process does about streams and consumers at start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Provision {
+    /// Make them, and bring their limits up to date.
+    Create,
+    /// Only look whether they are as they must be: for a broker where services may not change streams.
+    Verify,
+}
+
+/// `[nats]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct NatsSettings {
+    /// `nats://user:password@host:4222`; several, separated by commas, for a cluster.
+    url: Option<SecretString>,
+    /// First token of every subject.
+    pub root: String,
+    pub provision: Provision,
+    /// How often the connection is probed. Two unanswered probes end it; the client's own default notices after minutes.
+    pub ping_interval_ms: Millis,
+    pub connect_timeout_ms: Millis,
+    pub request_timeout_ms: Millis,
+}
+
+impl Default for NatsSettings {
+    fn default() -> Self {
+        Self {
+            url: None,
+            root: "signalbox".to_owned(),
+            provision: Provision::Create,
+            ping_interval_ms: Millis::new(1_000),
+            connect_timeout_ms: Millis::new(3_000),
+            request_timeout_ms: Millis::new(5_000),
+        }
+    }
+}
+
+impl NatsSettings {
+    pub fn url(&self) -> Result<&SecretString, SettingsError> {
+        self.url.as_ref().ok_or_else(|| SettingsError::missing("nats.url"))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// `[telemetry]`
+#[derive(Clone, Deserialize)]
+#[serde(default)]
+pub struct TelemetrySettings {
+    pub log_format: LogFormat,
+    /// Which lines are written, as in `RUST_LOG`: `info,delivery=debug`. Added to what keeps libraries quiet.
+    pub log: Option<String>,
+    /// Collector that takes OTLP over HTTP, without the path of a signal: `http://localhost:4318`. None: nothing is
+    /// sent, `/metrics` works all the same.
+    pub otlp_endpoint: Option<String>,
+    pub service_namespace: String,
+    /// Share of traces that begin here and are sent, 0 to 1. A caller's decision is followed.
+    pub trace_ratio: f64,
+    pub metrics_interval_ms: Millis,
+    /// Longest wait for the collector when the process stops.
+    pub flush_timeout_ms: Millis,
+}
+
+impl Default for TelemetrySettings {
+    fn default() -> Self {
+        Self {
+            log_format: LogFormat::Text,
+            log: None,
+            otlp_endpoint: None,
+            service_namespace: "signalbox".to_owned(),
+            trace_ratio: 1.0,
+            metrics_interval_ms: Millis::new(15_000),
+            flush_timeout_ms: Millis::new(3_000),
+        }
+    }
+}
+
+/// A collector's address can hold a token.
+impl fmt::Debug for TelemetrySettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TelemetrySettings")
+            .field("log_format", &self.log_format)
+            .field("log", &self.log)
+            .field("otlp", &self.otlp_endpoint.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// `[http]`: limits of every HTTP server. Where it listens is in the service's own section.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct HttpSettings {
+    pub body_bytes_max: Count,
+    /// All headers of a request together; more is answered with 431.
+    pub header_bytes_max: Count,
+    /// From the first byte of a request to the end of its headers.
+    pub header_timeout_ms: Millis,
+    /// Longest silence while a body arrives.
+    pub body_timeout_ms: Millis,
+    /// From the end of the headers to the beginning of the answer.
+    pub request_timeout_ms: Millis,
+    pub connections_max: Count,
+    /// Requests at one time; more are answered with 503.
+    pub requests_max: Count,
+    /// Of one check of `/readyz`.
+    pub check_timeout_ms: Millis,
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: Count::new(1024 * 1024),
+            header_bytes_max: Count::new(16 * 1024),
+            header_timeout_ms: Millis::new(10_000),
+            body_timeout_ms: Millis::new(10_000),
+            request_timeout_ms: Millis::new(30_000),
+            connections_max: Count::new(1024),
+            requests_max: Count::new(512),
+            check_timeout_ms: Millis::new(1_000),
+        }
+    }
+}
+
+/// `[process]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct ProcessSettings {
+    /// How long running work may take to end after a signal. Below the ten seconds after which containers are killed.
+    pub stop_grace_ms: Millis,
+    /// How long the start waits for Postgres and NATS to answer.
+    pub dependencies_timeout_ms: Millis,
+}
+
+impl Default for ProcessSettings {
+    fn default() -> Self {
+        Self {
+            stop_grace_ms: Millis::new(8_000),
+            dependencies_timeout_ms: Millis::new(30_000),
+        }
+    }
+}
+
+/// `[outbox]`: the relay of messages that were stored with the change that caused them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct OutboxSettings {
+    /// Messages waiting in memory; what does not fit is left to the sweep.
+    pub queue_messages_max: Count,
+    /// Messages published at one time.
+    pub batch_messages_max: Count,
+    pub sweep_interval_ms: Millis,
+    /// Rows younger than this are still the business of the process that wrote them.
+    pub sweep_age_ms: Millis,
+}
+
+impl Default for OutboxSettings {
+    fn default() -> Self {
+        Self {
+            queue_messages_max: Count::new(16_384),
+            batch_messages_max: Count::new(256),
+            sweep_interval_ms: Millis::new(2_000),
+            sweep_age_ms: Millis::new(5_000),
+        }
+    }
+}
+
+/// `[replica]`: the name under which this process holds leases.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct ReplicaSettings {
+    /// Others take over what this process holds when it was not renewed for this long.
+    pub lease_ms: Millis,
+    pub renew_ms: Millis,
+}
+
+impl Default for ReplicaSettings {
+    fn default() -> Self {
+        Self {
+            lease_ms: Millis::new(4_000),
+            renew_ms: Millis::new(1_000),
+        }
+    }
+}

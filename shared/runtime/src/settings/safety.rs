@@ -1,0 +1,116 @@
+//! Settings that can be read and must not be run with. Pure: the whole list is [`check`].
+
+use std::net::SocketAddr;
+
+use super::{Settings, SettingsError, tree::Value};
+
+/// An operator token can make accounts, so it must not be guessable from outside of this machine.
+const OPERATOR_TOKEN_CHARS_MIN: usize = 16;
+/// A lease must outlive two renewals that fail, or one slow answer of the database stops all work.
+const RENEWALS_PER_LEASE_MIN: u64 = 3;
+
+pub(super) fn check(settings: &Settings) -> Result<(), SettingsError> {
+    operator_token(
+        settings.text("orchestrator.listen"),
+        settings.text("orchestrator.operator_token"),
+    )?;
+    replica_lease(settings.replica.lease_ms.get(), settings.replica.renew_ms.get())?;
+    outbox_age(
+        settings.outbox.sweep_age_ms.get(),
+        settings.nats.request_timeout_ms.get(),
+    )?;
+    trace_ratio(settings.telemetry.trace_ratio)?;
+    root(&settings.nats.root)
+}
+
+/// Without an address the orchestrator listens on loopback; one that cannot be read counts as open to all.
+fn operator_token(listen: Option<&str>, token: Option<&str>) -> Result<(), SettingsError> {
+    let Some(token) = token else { return Ok(()) };
+    let loopback = listen.is_none_or(|listen| listen.parse().is_ok_and(|listen: SocketAddr| listen.ip().is_loopback()));
+    if loopback || token.chars().count() >= OPERATOR_TOKEN_CHARS_MIN {
+        return Ok(());
+    }
+    Err(SettingsError::Unsafe {
+        setting: "orchestrator.operator_token",
+        problem: format!(
+            "orchestrator.listen is not a loopback address, so it needs at least {OPERATOR_TOKEN_CHARS_MIN} characters"
+        ),
+    })
+}
+
+fn replica_lease(lease_ms: u64, renew_ms: u64) -> Result<(), SettingsError> {
+    if lease_ms >= renew_ms * RENEWALS_PER_LEASE_MIN {
+        return Ok(());
+    }
+    Err(SettingsError::Unsafe {
+        setting: "replica.lease_ms",
+        problem: format!("it must be at least {RENEWALS_PER_LEASE_MIN} times replica.renew_ms ({renew_ms})"),
+    })
+}
+
+/// Younger rows may be on their way right now: publishing them a second time is harmless, but costs and reorders.
+fn outbox_age(age_ms: u64, request_ms: u64) -> Result<(), SettingsError> {
+    if age_ms >= request_ms {
+        return Ok(());
+    }
+    Err(SettingsError::Unsafe {
+        setting: "outbox.sweep_age_ms",
+        problem: format!("it must be at least nats.request_timeout_ms ({request_ms})"),
+    })
+}
+
+fn trace_ratio(ratio: f64) -> Result<(), SettingsError> {
+    if (0.0..=1.0).contains(&ratio) {
+        return Ok(());
+    }
+    Err(SettingsError::Unsafe {
+        setting: "telemetry.trace_ratio",
+        problem: "it must be from 0 to 1".to_owned(),
+    })
+}
+
+fn root(root: &str) -> Result<(), SettingsError> {
+    match contracts::Root::parse(root) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(SettingsError::Unsafe {
+            setting: "nats.root",
+            problem: error.to_string(),
+        }),
+    }
+}
+
+impl Settings {
+    fn text(&self, setting: &str) -> Option<&str> {
+        match &self.tree.get(setting)?.value {
+            Value::Text(text) | Value::String(text) => Some(text),
+            // Of another type, the section's owner refuses it.
+            Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::List(_) | Value::Table(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_operator_token_is_for_loopback_only() {
+        let check =
+            |listen, token, safe| assert_eq!(operator_token(listen, token).is_ok(), safe, "{listen:?} {token:?}");
+        check(None, Some("short"), true);
+        check(Some("127.0.0.1:8080"), Some("short"), true);
+        check(Some("[::1]:8080"), Some("short"), true);
+        check(Some("0.0.0.0:8080"), Some("short"), false);
+        check(Some("0.0.0.0:8080"), Some("fifteen-chars-x"), false);
+        check(Some("0.0.0.0:8080"), Some("sixteen-chars-xx"), true);
+        check(Some("0.0.0.0:8080"), None, true);
+        check(Some("localhost:8080"), Some("short"), false);
+    }
+
+    #[test]
+    fn a_lease_outlives_two_failed_renewals() {
+        assert!(replica_lease(4_000, 1_000).is_ok());
+        assert!(replica_lease(3_000, 1_000).is_ok());
+        assert!(replica_lease(2_999, 1_000).is_err());
+    }
+}

@@ -1,0 +1,259 @@
+use secrecy::ExposeSecret;
+use serde::Deserialize;
+
+use super::*;
+
+const NONE: [(&str, &str); 0] = [];
+
+fn load(toml: &str, variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+    Settings::load_from(toml, variables.iter().copied())
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(default, deny_unknown_fields)]
+struct Delivery {
+    turns_max: Count,
+    pause_ms: Millis,
+    eager: bool,
+    ratio: f64,
+    agents: Vec<String>,
+    note: Option<String>,
+}
+
+impl Default for Delivery {
+    fn default() -> Self {
+        Self {
+            turns_max: Count::new(8),
+            pause_ms: Millis::new(100),
+            eager: false,
+            ratio: 0.5,
+            agents: Vec::new(),
+            note: None,
+        }
+    }
+}
+
+#[derive(Deserialize, Debug)]
+struct Listening {
+    #[expect(dead_code, reason = "only that it is read")]
+    listen: std::net::SocketAddr,
+}
+
+#[test]
+fn everything_has_a_default_but_the_addresses() {
+    let settings = load("", &[]).unwrap();
+    assert_eq!(settings.nats.root, "signalbox");
+    assert_eq!(settings.replica.lease_ms.get(), 4_000);
+    assert_eq!(
+        settings.database.url().unwrap_err().to_string(),
+        "setting database.url is missing: set it in signalbox.toml or as DATABASE_URL in the environment"
+    );
+    assert!(settings.nats.url().is_err());
+    assert_eq!(settings.section::<Delivery>("delivery").unwrap().turns_max.get(), 8);
+}
+
+#[test]
+fn a_stronger_source_wins() {
+    let toml = "[database]\nurl = \"file\"\nconnections_max = 3\n";
+    let url = |variables: &[(&str, &str)]| {
+        let settings = load(toml, variables).unwrap();
+        assert_eq!(
+            settings.database.connections_max.get(),
+            3,
+            "the file's other settings stay"
+        );
+        settings.database.url().unwrap().expose_secret().to_owned()
+    };
+    assert_eq!(url(&[]), "file");
+    assert_eq!(url(&[("DATABASE_URL", "usual")]), "usual");
+    assert_eq!(
+        url(&[("SIGNALBOX__DATABASE__URL", "own"), ("DATABASE_URL", "usual")]),
+        "own"
+    );
+    assert_eq!(url(&[("SIGNALBOX__DATABASE__URL", ""), ("DATABASE_URL", "")]), "file");
+}
+
+#[test]
+fn reads_a_services_section_from_file_and_environment() {
+    let settings = load(
+        "[delivery]\nturns_max = 12\nagents = [\"a\", \"b\"]\nratio = 1\n",
+        &[
+            ("SIGNALBOX__DELIVERY__PAUSE_MS", "250"),
+            ("SIGNALBOX__DELIVERY__EAGER", "true"),
+            ("SIGNALBOX__DELIVERY__NOTE", "17"),
+        ],
+    )
+    .unwrap();
+    let delivery: Delivery = settings.section("delivery").unwrap();
+    assert_eq!(
+        (delivery.turns_max.get(), delivery.pause_ms.get(), delivery.eager),
+        (12, 250, true)
+    );
+    assert_eq!(delivery.agents, ["a", "b"]);
+    assert!((delivery.ratio - 1.0).abs() < f64::EPSILON);
+    assert_eq!(delivery.note.as_deref(), Some("17"), "a text stays a text");
+
+    let settings = load("", &[("SIGNALBOX__DELIVERY__AGENTS", "a, b,")]).unwrap();
+    assert_eq!(settings.section::<Delivery>("delivery").unwrap().agents, ["a", "b"]);
+}
+
+#[test]
+fn providers_are_a_table_of_tables() {
+    #[derive(Deserialize)]
+    struct Provider {
+        url: String,
+        model: String,
+    }
+    let settings = load(
+        "[providers.default]\nurl = \"http://a\"\nmodel = \"m\"\n[providers.our-own]\nurl = \"http://b\"\nmodel = \"n\"\n",
+        &[("SIGNALBOX__PROVIDERS__DEFAULT__URL", "http://c")],
+    )
+    .unwrap();
+    let providers: std::collections::BTreeMap<String, Provider> = settings.section("providers").unwrap();
+    assert_eq!(providers["default"].url, "http://c");
+    assert_eq!(providers["default"].model, "m");
+    assert_eq!(providers["our-own"].url, "http://b");
+}
+
+#[test]
+fn a_program_sets_above_all_and_can_ask_first() {
+    let mut settings = load("[providers.default]\nmodel = \"m\"\n", &[("NATS_URL", "nats://a")]).unwrap();
+    assert!(settings.is_set("providers.default.model") && !settings.is_set("providers.default.url"));
+    settings.set("nats.url", "nats://b", "--nats-url").unwrap();
+    assert_eq!(settings.nats.url().unwrap().expose_secret(), "nats://b");
+    assert_eq!(
+        settings
+            .set("replica.lease_ms", "soon", "--lease")
+            .unwrap_err()
+            .to_string(),
+        "setting replica.lease_ms (set by --lease): expected a whole number, at least 0, found \"soon\""
+    );
+}
+
+/// One line a mistake: which setting, from where, what is wrong, what is allowed.
+#[test]
+fn refuses_with_one_clear_line() {
+    fn check(toml: &str, variables: &[(&str, &str)], says: &str) {
+        let error = load(toml, variables)
+            .and_then(|settings| settings.section::<Delivery>("delivery"))
+            .expect_err(says);
+        assert_eq!(error.to_string(), says);
+        assert!(!error.to_string().contains('\n'));
+    }
+    let sections = SECTIONS.join(", ");
+    let known = "turns_max, pause_ms, eager, ratio, agents, note";
+
+    check(
+        "\n[delivry]\n",
+        &[],
+        &format!("setting delivry (signalbox.toml, line 2) is unknown; known are: {sections}"),
+    );
+    check(
+        "",
+        &[("SIGNALBOX__DELIVRY__X", "1")],
+        &format!(
+            "setting delivry.x (environment SIGNALBOX__DELIVRY__X) is unknown; known are: SIGNALBOX__SECTION__KEY with section {sections}"
+        ),
+    );
+    check(
+        "[delivery]\neager = true\nturnz = 4\n",
+        &[],
+        &format!("setting delivery.turnz (signalbox.toml, line 3) is unknown; known are: {known}"),
+    );
+    check(
+        "",
+        &[("SIGNALBOX__DELIVERY__TURNZ", "4")],
+        &format!("setting delivery.turnz (environment SIGNALBOX__DELIVERY__TURNZ) is unknown; known are: {known}"),
+    );
+    check(
+        "[delivery]\nturns_max = \"4\"\n",
+        &[],
+        "setting delivery.turns_max (signalbox.toml, line 2): expected a whole number, at least 0, found \"4\"",
+    );
+    check(
+        "[delivery]\nturns_max = 0\n",
+        &[],
+        "setting delivery.turns_max (signalbox.toml, line 2): expected 1 to 4294967295, found 0",
+    );
+    check(
+        "[delivery]\nturns_max = 3.7\n",
+        &[],
+        "setting delivery.turns_max (signalbox.toml, line 2): expected a whole number, at least 0, found 3.7",
+    );
+    check(
+        "",
+        &[("SIGNALBOX__DELIVERY__PAUSE_MS", "0")],
+        "setting delivery.pause_ms (environment SIGNALBOX__DELIVERY__PAUSE_MS): expected 1 to 86400000 milliseconds, found 0",
+    );
+    check(
+        "",
+        &[("SIGNALBOX__DELIVERY__EAGER", "yes")],
+        "setting delivery.eager (environment SIGNALBOX__DELIVERY__EAGER): expected true or false, found \"yes\"",
+    );
+    check(
+        "[delivery]\nagents = [\"a\", 7]\n",
+        &[],
+        "setting delivery.agents (signalbox.toml, line 2): expected a text in quotes, found 7",
+    );
+    check(
+        "delivery = 7\n",
+        &[],
+        "setting delivery (signalbox.toml, line 1): expected a section, found 7",
+    );
+    check(
+        "[telemetry]\nlog_format = \"xml\"\n",
+        &[],
+        "setting telemetry.log_format (signalbox.toml, line 2): expected one of text, json, found \"xml\"",
+    );
+    check(
+        "[nats]\nroot = \"a.b\"\n",
+        &[],
+        &format!(
+            "setting nats.root is unsafe: {}",
+            contracts::Root::parse("a.b").expect_err("two tokens")
+        ),
+    );
+    check(
+        "[orchestrator]\nlisten = \"0.0.0.0:80\"\n",
+        &[("SIGNALBOX_OPERATOR_TOKEN", "guess-me")],
+        "setting orchestrator.operator_token is unsafe: orchestrator.listen is not a loopback address, so it needs at least 16 characters",
+    );
+    check(
+        "[delivery\n",
+        &[],
+        "settings file signalbox.toml, line 1: unclosed table, expected `]`",
+    );
+}
+
+#[test]
+fn names_what_is_missing() {
+    let settings = load("", &[]).unwrap();
+    assert_eq!(
+        settings.section::<Listening>("resolver").unwrap_err().to_string(),
+        "setting resolver.listen is missing: set it in signalbox.toml or as SIGNALBOX__RESOLVER__LISTEN in the environment"
+    );
+    let settings = load("[resolver]\nlisten = \"nowhere\"\n", &[]).unwrap();
+    let error = settings.section::<Listening>("resolver").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "setting resolver.listen (signalbox.toml, line 2): invalid socket address syntax"
+    );
+}
+
+#[test]
+fn never_shows_a_secret() {
+    let settings = load(
+        "[database]\nurl = \"postgres://u:hunter2@h/d\"\n[orchestrator]\noperator_token = \"hunter2-hunter2-hunter2\"\n",
+        &[("NATS_URL", "nats://u:hunter2@h")],
+    )
+    .unwrap();
+    assert!(!format!("{settings:?}").contains("hunter2"));
+    let misplaced = load("[database]\nconnections_max = \"postgres://u:hunter2@h/d\"\n", &[]).unwrap_err();
+    assert!(!misplaced.to_string().contains("hunter2"), "{misplaced}");
+}
+
+#[test]
+fn ignores_what_is_not_ours() {
+    assert!(load("", &[("SIGNALBOX_PORT", "tcp://10.0.0.1:80"), ("PATH", "/bin")]).is_ok());
+    assert!(Settings::load_from("", NONE).is_ok());
+}
