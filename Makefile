@@ -75,4 +75,4 @@ nextest: rust
 	    cargo install --quiet --locked --debug --root $(TOOLS) cargo-nextest@$(NEXTEST_VERSION); }
 
 rust:
-	@command -v cargo >/dev/null || { echo "Rust is missing: install it from https://rustup.rs" >&2; exit 1; }
+	@command -v cargo >/dev/null || { echo "Rust is missing: install it with rustup" >&2; exit 1; }

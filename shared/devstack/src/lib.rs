@@ -5,16 +5,19 @@
 //! - [`Devstack`]: both servers below one data directory. Starting again in the same directory finds the same data.
 //! - [`NatsServer`], [`PostgresServer`]: one of them alone, with the switches that fault tests need.
 //! - [`SharedPostgres`]: one Postgres for a whole test run, whose processes come and go.
+//! - [`DemoAgent`]: what answers in place of a model.
 //! - `binaries`, `launcher`, `credentials`: which program, how it is run so that nothing outlives us, who may connect.
 
 mod binaries;
 mod credentials;
+mod demo_agent;
 mod launcher;
 mod nats;
 mod postgres;
 mod shared_postgres;
 mod stack;
 
+pub use demo_agent::DemoAgent;
 pub use nats::{NatsOptions, NatsServer};
 pub use postgres::{PostgresOptions, PostgresServer};
 pub use shared_postgres::SharedPostgres;

@@ -1,5 +1,11 @@
 //! The private servers as their users see them: real programs, own directories, nothing left behind.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy.toml exempts test functions, and these are their helpers"
+)]
+
+mod demo_agent;
 mod nats;
 mod processes;
 mod shared_postgres;

@@ -1,0 +1,183 @@
+//! A scripted agent in place of a model: `POST /v1/responses` in the OpenResponses shape, streamed or not. It lets the
+//! whole path run, tools included, on a machine that has no model. It is predictable and it is not clever: what it does
+//! is [`script`], a pure function of a notification's text and of the tools' results so far.
+//!
+//! Like a real gateway it keeps one conversation per session key, in memory: a restart forgets them.
+
+mod request;
+mod response;
+mod script;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use futures::stream;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use request::Request;
+use response::{Answer, Output};
+use script::{Conversation, Next};
+
+const PATH: &str = "/v1/responses";
+const SESSION_KEY_HEADER: &str = "x-openclaw-session-key";
+const IDEMPOTENCY_HEADER: &str = "idempotency-key";
+/// The agent forgets everything rather than growing without end.
+const CONVERSATIONS_MAX: usize = 10_000;
+
+/// A running demo agent. Dropping it ends it.
+pub struct DemoAgent {
+    address: SocketAddr,
+    server: JoinHandle<()>,
+    stop: DropGuard,
+}
+
+#[derive(Clone, Default)]
+struct Conversations(Arc<Mutex<HashMap<String, Conversation>>>);
+
+impl DemoAgent {
+    /// Listens on `address`; port 0 picks a free one.
+    pub async fn start(address: SocketAddr) -> anyhow::Result<DemoAgent> {
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("could not listen on {address}"))?;
+        let address = listener.local_addr().context("a bound listener has an address")?;
+        let router = Router::new()
+            .route(PATH, post(respond))
+            .with_state(Conversations::default());
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let server = tokio::spawn(async move {
+            let serving = axum::serve(listener, router).with_graceful_shutdown(stopped.cancelled_owned());
+            if let Err(error) = serving.await {
+                tracing::error!(%error, "the demo agent stopped serving");
+            }
+        });
+        Ok(DemoAgent {
+            address,
+            server,
+            stop: stop.drop_guard(),
+        })
+    }
+
+    /// What to `POST` to.
+    pub fn url(&self) -> String {
+        format!("http://{}{PATH}", self.address)
+    }
+
+    /// Lets running answers end, and ends.
+    pub async fn stop(self) {
+        drop(self.stop);
+        if let Err(error) = self.server.await {
+            tracing::error!(%error, "the demo agent did not end by itself");
+        }
+    }
+}
+
+async fn respond(State(conversations): State<Conversations>, headers: HeaderMap, body: Bytes) -> Response {
+    let header = |name: &str| {
+        headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .filter(|value| !value.is_empty())
+    };
+    let request = match Request::read(&body) {
+        Ok(request) => request,
+        Err(message) => return refuse(&message),
+    };
+    let idempotency_key = header(IDEMPOTENCY_HEADER).unwrap_or_default();
+    // Without a key every request is a conversation of its own.
+    let key = header(SESSION_KEY_HEADER)
+        .map(str::to_owned)
+        .or_else(|| request.user.clone());
+    let answer = conversations.answer(key.as_deref(), idempotency_key, &request);
+    if request.is_streamed {
+        let events = answer
+            .events()
+            .into_iter()
+            .map(|event| Event::default().event(event.name).data(event.data));
+        let done = Event::default().data("[DONE]");
+        Sse::new(stream::iter(
+            events.chain([done]).map(Ok::<_, std::convert::Infallible>),
+        ))
+        .into_response()
+    } else {
+        Json(answer.completed()).into_response()
+    }
+}
+
+fn refuse(message: &str) -> Response {
+    let error = json!({"message": message, "type": "invalid_request_error", "param": null, "code": null});
+    (StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response()
+}
+
+impl Conversations {
+    fn answer<'r>(&self, key: Option<&str>, idempotency_key: &str, request: &'r Request) -> Answer<'r> {
+        let mut conversation = key.map(|key| self.take(key)).unwrap_or_default();
+        conversation.hear(&request.items);
+        let key_text = key.unwrap_or_default();
+        let output = match conversation.next(&request.tools) {
+            Next::Call(call) => {
+                // The same call of a request that is sent again has the same id, so its effect is known to be the same.
+                let call_id = id("call", &[key_text, conversation.text(), &call.step.to_string()]);
+                Output::Call {
+                    call_id,
+                    name: call.name,
+                    arguments: call.arguments.to_string(),
+                }
+            }
+            Next::Say(text) => Output::Message(text),
+        };
+        let step = conversation.results().to_string();
+        let response_id = id("resp", &[key_text, idempotency_key, conversation.text(), &step]);
+        if let Some(key) = key {
+            self.keep(key, conversation);
+        }
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Answer {
+            response_id,
+            created_at: since_epoch.as_secs(),
+            request,
+            output,
+        }
+    }
+
+    fn take(&self, key: &str) -> Conversation {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(key)
+            .unwrap_or_default()
+    }
+
+    fn keep(&self, key: &str, conversation: Conversation) {
+        let mut conversations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if conversations.len() >= CONVERSATIONS_MAX {
+            conversations.clear();
+        }
+        conversations.insert(key.to_owned(), conversation);
+    }
+}
+
+/// Depends on nothing but what it names.
+fn id(prefix: &str, parts: &[&str]) -> String {
+    let mut digest = Sha256::new();
+    for part in parts {
+        digest.update(part.len().to_le_bytes());
+        digest.update(part.as_bytes());
+    }
+    format!("{prefix}_{}", hex::encode(&digest.finalize()[..12]))
+}

@@ -1,0 +1,528 @@
+//! What the demo agent does, without I/O, clock or chance.
+//!
+//! | the notification says | tool |
+//! |---|---|
+//! | `heartbeat`, `nothing to do` | `no_reply`, and nothing else |
+//! | `history`, `context` | `task_history` |
+//! | `post` | `task_message` |
+//! | `review` and `@slug` | `response_request` to that agent |
+//! | `finish`, `complete`, or `mark` and `done` | `task_status` done |
+//!
+//! Several lines may apply; then they are called one after the other, in this order. Without a task (`Task: -`) only
+//! those that need none. When all have answered, or none applies, the agent says what came of it.
+//!
+//! Only the notification's own words count: from its `Notification: <id>` line to the next heading (`# …`, `[…]`), so
+//! that a quoted thread with the same words starts nothing. The agent's own texts avoid the words above all the same.
+
+use serde_json::{Map, Value, json};
+
+use super::request::{Item, Tool};
+
+/// How many entries the script asks a history for.
+const HISTORY_LIMIT: u32 = 5;
+const QUOTE_CHARS_MAX: usize = 120;
+
+/// What an agent remembers under one session key.
+#[derive(Debug, Default)]
+pub(super) struct Conversation {
+    /// The input of the turn that runs or ran last.
+    text: String,
+    /// Different notifications heard so far.
+    heard: u32,
+    results: Vec<ToolResult>,
+    /// What was said to the agent together with tool results.
+    notes: Vec<String>,
+    last: Last,
+}
+
+#[derive(Debug)]
+struct ToolResult {
+    call_id: String,
+    output: String,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Last {
+    #[default]
+    Other,
+    Result,
+}
+
+/// What comes next in a turn.
+#[derive(Debug, PartialEq)]
+pub(super) enum Next {
+    Call(Call),
+    Say(String),
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Call {
+    /// The how-manieth of its turn, from 0.
+    pub(super) step: usize,
+    /// As it is called in the request.
+    pub(super) name: String,
+    pub(super) arguments: Value,
+}
+
+/// One thing the script would like to do; whether it may depends on the tools on offer.
+#[derive(Debug, PartialEq)]
+struct Wish {
+    tool: &'static str,
+    arguments: Map<String, Value>,
+    /// What it is called in the answer, when it worked.
+    outcome: String,
+}
+
+impl Conversation {
+    /// Takes in the items of a request: new ones on the key, or the conversation in full.
+    pub(super) fn hear(&mut self, items: &[Item]) {
+        // A request begins something new unless it begins with a result.
+        self.last = Last::Other;
+        for item in items {
+            match item {
+                Item::User(text) if self.last == Last::Result => self.notes.push(text.clone()),
+                Item::User(text) => self.begin(text),
+                Item::Result { call_id, output } => {
+                    // A request that is sent again brings the same results again.
+                    if self.results.iter().all(|known| known.call_id != *call_id) {
+                        self.results.push(ToolResult {
+                            call_id: call_id.clone(),
+                            output: output.clone(),
+                        });
+                    }
+                    self.last = Last::Result;
+                }
+                Item::Assistant | Item::Call { .. } => self.last = Last::Other,
+            }
+        }
+    }
+
+    fn begin(&mut self, text: &str) {
+        if self.text != text || self.heard == 0 {
+            self.heard += 1;
+        }
+        text.clone_into(&mut self.text);
+        self.results.clear();
+        self.notes.clear();
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn results(&self) -> usize {
+        self.results.len()
+    }
+
+    pub(super) fn next(&self, offered: &[Tool]) -> Next {
+        let task = line_value(&self.text, "Task:");
+        let wishes: Vec<(Wish, &Tool)> = wishes(own_words(&self.text), task)
+            .into_iter()
+            .filter_map(|wish| {
+                offered
+                    .iter()
+                    .find(|tool| is_called(tool, wish.tool))
+                    .map(|tool| (wish, tool))
+            })
+            .collect();
+        let step = self.results.len();
+        match wishes.get(step) {
+            Some((wish, tool)) => {
+                let known = |name: &String| tool.properties.as_ref().is_none_or(|known| known.contains(name));
+                let arguments = wish.arguments.iter().filter(|(name, _)| known(name));
+                let arguments = arguments.map(|(name, value)| (name.clone(), value.clone())).collect();
+                Next::Call(Call {
+                    step,
+                    name: tool.name.clone(),
+                    arguments: Value::Object(arguments),
+                })
+            }
+            None => Next::Say(self.say(task, &wishes)),
+        }
+    }
+
+    fn say(&self, task: Option<&str>, wishes: &[(Wish, &Tool)]) -> String {
+        let mut sentences = vec![task.map_or("Without a task:".to_owned(), |task| format!("On {task}:"))];
+        // After a restart of the agent there are results of which it knows nothing but their text.
+        let mut results = self.results.iter().enumerate().map(|(step, result)| {
+            let wish = wishes.get(step).map(|(wish, _)| wish);
+            describe(wish, &result.output)
+        });
+        let first = results.next().unwrap_or_else(|| "I have read this.".to_owned());
+        sentences.push(first);
+        sentences.extend(results);
+        sentences.extend(
+            self.notes
+                .iter()
+                .map(|note| format!("I was also told: {}", quote(own_words(note)))),
+        );
+        sentences.push(format!("({} of this conversation)", ordinal(self.heard)));
+        sentences.join(" ")
+    }
+}
+
+/// A sentence about a result.
+fn describe(wish: Option<&Wish>, output: &str) -> String {
+    let parsed: Value = serde_json::from_str(output).unwrap_or(Value::Null);
+    if let Some(error) = parsed.get("error").filter(|error| !error.is_null()) {
+        let tool = wish.map_or("the tool", |wish| wish.tool);
+        let message = error.get("message").unwrap_or(error);
+        let message = message.as_str().map_or_else(|| message.to_string(), str::to_owned);
+        return format!("{tool} was refused: {}.", quote(&message));
+    }
+    let count = |name: &str| parsed.get(name).and_then(Value::as_array).map(Vec::len);
+    match (wish, count("messages"), count("activities")) {
+        (_, Some(messages), Some(activities)) => {
+            format!("I looked up the task: messages {messages}, activities {activities}.")
+        }
+        (Some(wish), _, _) => wish.outcome.clone(),
+        (None, _, _) => format!("the tool answered: {}.", quote(output)),
+    }
+}
+
+fn wishes(own_words: &str, task: Option<&str>) -> Vec<Wish> {
+    let text = own_words.to_lowercase();
+    let says = |word: &str| {
+        text.split(|c: char| !c.is_alphanumeric() && c != '_')
+            .any(|other| other == word)
+    };
+    let wish = |tool, arguments: Value, outcome: &str| {
+        let Value::Object(arguments) = arguments else {
+            unreachable!("arguments are written as objects below")
+        };
+        Wish {
+            tool,
+            arguments,
+            outcome: outcome.to_owned(),
+        }
+    };
+    if says("heartbeat") || text.contains("nothing to do") {
+        return vec![wish(
+            "no_reply",
+            json!({"reason": "there is no work for me in this"}),
+            "No answer is due.",
+        )];
+    }
+    let mut wishes = Vec::new();
+    if let Some(task) = task {
+        if says("history") || says("context") {
+            let limits = json!({"task_id": task, "message_limit": HISTORY_LIMIT, "activity_limit": HISTORY_LIMIT});
+            wishes.push(wish("task_history", limits, "I looked up what came before."));
+        }
+        if says("post") {
+            let body = format!("Working on {task}.");
+            wishes.push(wish(
+                "task_message",
+                json!({"task_id": task, "body": body}),
+                "I left a note for everyone.",
+            ));
+        }
+    }
+    if let Some(slug) = mentioned(&text).filter(|_| says("review")) {
+        let what = task.map_or("this".to_owned(), str::to_owned);
+        let body = format!("Please take a second look at {what}; its history says what was done.");
+        wishes.push(wish(
+            "response_request",
+            json!({"agents": [slug], "body": body}),
+            &format!("I asked {slug} to look."),
+        ));
+    }
+    if let Some(task) = task
+        && (says("finish") || says("complete") || (says("mark") && says("done")))
+    {
+        wishes.push(wish(
+            "task_status",
+            json!({"task_id": task, "status": "done"}),
+            "Its status is now done.",
+        ));
+    }
+    wishes
+}
+
+/// The first `@slug`.
+fn mentioned(text: &str) -> Option<&str> {
+    let after = &text[text.find('@')? + 1..];
+    let end = after
+        .find(|c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'))
+        .unwrap_or(after.len());
+    Some(after[..end].trim_end_matches('-')).filter(|slug| !slug.is_empty())
+}
+
+/// Gateways have tools of the same names, so ours may come with a prefix.
+fn is_called(tool: &Tool, name: &str) -> bool {
+    tool.name
+        .strip_suffix(name)
+        .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('_'))
+}
+
+/// From the line `Notification: <id>`, without it, to the next heading; all of it where there is no such line.
+fn own_words(text: &str) -> &str {
+    let Some(start) = line_start(text, "Notification:") else {
+        return text;
+    };
+    let words = &text[start..];
+    let words = words.split_once('\n').map_or("", |(_, words)| words);
+    let mut end = 0;
+    for line in words.split_inclusive('\n') {
+        if line.starts_with("# ") || line.starts_with("##") || line.starts_with('[') {
+            break;
+        }
+        end += line.len();
+    }
+    &words[..end]
+}
+
+/// What follows `name` on its line; `-` is nothing.
+fn line_value<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    let line = text[line_start(text, name)?..].lines().next()?;
+    Some(line.trim_start_matches(name).trim()).filter(|value| !value.is_empty() && *value != "-")
+}
+
+fn line_start(text: &str, prefix: &str) -> Option<usize> {
+    let mut start = 0;
+    for line in text.split_inclusive('\n') {
+        if line.starts_with(prefix) {
+            return Some(start);
+        }
+        start += line.len();
+    }
+    None
+}
+
+fn quote(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(QUOTE_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+fn ordinal(number: u32) -> String {
+    let suffix = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        (_, _) => "th",
+    };
+    format!("{number}{suffix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: &[&str] = &[
+        "task_history",
+        "task_message",
+        "response_request",
+        "task_status",
+        "no_reply",
+    ];
+
+    fn tools(names: &[&str]) -> Vec<Tool> {
+        let tool = |name: &&str| Tool {
+            name: (*name).to_owned(),
+            properties: None,
+            definition: Value::Null,
+        };
+        names.iter().map(tool).collect()
+    }
+
+    fn input(task: &str, words: &str) -> String {
+        format!(
+            "Task: {task}\nNotification: n-1\nType: message\n\n{words}\n\n## Thread\n- coder: mark it done, post, history\n"
+        )
+    }
+
+    /// Runs a turn in which every tool answers `{"ok":true}`.
+    fn run(text: &str, offered: &[Tool]) -> (Vec<(String, Value)>, String) {
+        let mut conversation = Conversation::default();
+        conversation.hear(&[Item::User(text.to_owned())]);
+        let mut calls = Vec::new();
+        loop {
+            match conversation.next(offered) {
+                Next::Say(answer) => return (calls, answer),
+                Next::Call(call) => {
+                    let call_id = format!("call_{}", call.step);
+                    calls.push((call.name, call.arguments));
+                    conversation.hear(&[Item::Result {
+                        call_id,
+                        output: r#"{"ok":true}"#.to_owned(),
+                    }]);
+                }
+            }
+        }
+    }
+
+    fn check(task: &str, words: &str, expected: &[(&str, Value)], answer: &str) {
+        let (calls, said) = run(&input(task, words), &tools(ALL));
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(name, arguments)| ((*name).to_owned(), arguments.clone()))
+            .collect();
+        assert_eq!(calls, expected, "{words}");
+        assert_eq!(said, format!("{answer} (1st of this conversation)"), "{words}");
+    }
+
+    #[test]
+    fn calls_the_tools_that_a_notification_asks_for() {
+        let history = || {
+            (
+                "task_history",
+                json!({"task_id": "DEMO-1", "message_limit": 5, "activity_limit": 5}),
+            )
+        };
+        let done = || ("task_status", json!({"task_id": "DEMO-1", "status": "done"}));
+        check("DEMO-1", "Tests fail on main", &[], "On DEMO-1: I have read this.");
+        check(
+            "DEMO-1",
+            "Read the history first.",
+            &[history()],
+            "On DEMO-1: I looked up what came before.",
+        );
+        check(
+            "DEMO-1",
+            "Mark it done.",
+            &[done()],
+            "On DEMO-1: Its status is now done.",
+        );
+        check(
+            "DEMO-1",
+            "Please finish.",
+            &[done()],
+            "On DEMO-1: Its status is now done.",
+        );
+        check("DEMO-1", "Not completely.", &[], "On DEMO-1: I have read this.");
+        check(
+            "DEMO-1",
+            "Look at the context, post a note and complete it.",
+            &[
+                history(),
+                (
+                    "task_message",
+                    json!({"task_id": "DEMO-1", "body": "Working on DEMO-1."}),
+                ),
+                done(),
+            ],
+            "On DEMO-1: I looked up what came before. I left a note for everyone. Its status is now done.",
+        );
+        let body = "Please take a second look at DEMO-1; its history says what was done.";
+        let review = ("response_request", json!({"agents": ["reviewer"], "body": body}));
+        check(
+            "DEMO-1",
+            "Get a review from @reviewer.",
+            &[review],
+            "On DEMO-1: I asked reviewer to look.",
+        );
+        let nothing = || ("no_reply", json!({"reason": "there is no work for me in this"}));
+        check("-", "Heartbeat", &[nothing()], "Without a task: No answer is due.");
+        check(
+            "DEMO-1",
+            "There is nothing to do; mark it done.",
+            &[nothing()],
+            "On DEMO-1: No answer is due.",
+        );
+    }
+
+    #[test]
+    fn needs_a_task_for_what_is_about_a_task() {
+        check(
+            "-",
+            "Post the history and mark it done.",
+            &[],
+            "Without a task: I have read this.",
+        );
+    }
+
+    #[test]
+    fn takes_a_text_without_any_form_as_it_is() {
+        let (calls, said) = run("What is the history of this?", &tools(ALL));
+        assert_eq!(calls, []);
+        assert_eq!(said, "Without a task: I have read this. (1st of this conversation)");
+    }
+
+    #[test]
+    fn keeps_to_the_tools_and_properties_on_offer() {
+        let words = input("DEMO-1", "Look at the context and mark it done.");
+        let (calls, _) = run(&words, &tools(&["task_status"]));
+        assert_eq!(calls.len(), 1);
+        let mut prefixed = tools(&["mytask_status", "signalbox_task_status"]);
+        prefixed[1].properties = Some(vec!["status".to_owned()]);
+        let (calls, _) = run(&words, &prefixed);
+        assert_eq!(calls, [("signalbox_task_status".to_owned(), json!({"status": "done"}))]);
+    }
+
+    #[test]
+    fn says_what_the_tools_returned() {
+        let mut conversation = Conversation::default();
+        let text = input("DEMO-1", "Look at the history and finish.");
+        conversation.hear(&[Item::User(text.clone())]);
+        let history = r#"{"task":{},"messages":[{},{}],"activities":[{}]}"#;
+        conversation.hear(&[Item::Result {
+            call_id: "a".to_owned(),
+            output: history.to_owned(),
+        }]);
+        // Sent again after a lost answer.
+        conversation.hear(&[Item::Result {
+            call_id: "a".to_owned(),
+            output: history.to_owned(),
+        }]);
+        let refused = r#"{"error":{"code":"closed","message":"task closed"}}"#;
+        conversation.hear(&[
+            Item::Result {
+                call_id: "b".to_owned(),
+                output: refused.to_owned(),
+            },
+            Item::User("Hurry up".to_owned()),
+        ]);
+        let said = "On DEMO-1: I looked up the task: messages 2, activities 1. task_status was refused: task closed. \
+                    I was also told: Hurry up (1st of this conversation)";
+        assert_eq!(conversation.next(&tools(ALL)), Next::Say(said.to_owned()));
+
+        conversation.hear(&[Item::User(input("DEMO-1", "Thanks"))]);
+        let said = "On DEMO-1: I have read this. (2nd of this conversation)".to_owned();
+        assert_eq!(conversation.next(&tools(ALL)), Next::Say(said));
+    }
+
+    #[test]
+    fn finds_its_place_in_a_conversation_that_is_sent_in_full() {
+        let call = |call_id: &str| Item::Call {
+            call_id: call_id.to_owned(),
+            name: "task_history".to_owned(),
+        };
+        let result = |call_id: &str| Item::Result {
+            call_id: call_id.to_owned(),
+            output: "{}".to_owned(),
+        };
+        let mut conversation = Conversation::default();
+        let (first, second) = (
+            input("DEMO-1", "history"),
+            input("DEMO-1", "Look at the context and finish."),
+        );
+        conversation.hear(&[
+            Item::User(first),
+            call("a"),
+            result("a"),
+            Item::Assistant,
+            Item::User(second),
+            call("b"),
+            result("b"),
+        ]);
+        let Next::Call(call) = conversation.next(&tools(ALL)) else {
+            panic!("one more tool is to be called")
+        };
+        assert_eq!((call.step, call.name.as_str()), (1, "task_status"));
+    }
+
+    #[test]
+    fn goes_on_after_forgetting_everything() {
+        let mut conversation = Conversation::default();
+        conversation.hear(&[Item::Result {
+            call_id: "a".to_owned(),
+            output: "42".to_owned(),
+        }]);
+        let said = "Without a task: the tool answered: 42. (0th of this conversation)".to_owned();
+        assert_eq!(conversation.next(&tools(ALL)), Next::Say(said));
+    }
+}
