@@ -1,0 +1,219 @@
+//! Closing a task: its sessions close in the same transaction, and every waiting item gets its outcome.
+
+use contracts::{Root, outgoing::Origin};
+use domain::{AccountId, Actor, ActorKind, AgentId, TaskId, TaskStatus};
+use sqlx::Row;
+use storage::{
+    Accounts, Role,
+    lifecycle::{Setting, TaskMove, TaskMoved, agent_remove, task_status_set},
+    outbox::outbox_insert,
+};
+use testkit::{Fixture, TestDatabase};
+use time::{Duration, OffsetDateTime};
+use uuid::Uuid;
+
+struct Scene {
+    test: TestDatabase,
+    account: AccountId,
+    agent: AgentId,
+    task: TaskId,
+    session: Uuid,
+}
+
+/// A task with an open session of generation 3 and a turn that started a minute ago.
+async fn scene() -> Scene {
+    let test = TestDatabase::fresh().await;
+    let fixture = Fixture(&test);
+    let account = fixture.account("acme").await;
+    let agent = fixture.agent(&account, "coder").await;
+    let task = fixture.task(&account, "PROJ-7", &[agent]).await;
+    let session = Uuid::now_v7();
+    sqlx::query(
+        "insert into session (account_id, id, kind, task_id, agent_id, generation, key) values ('acme', $1, 'task', 'proj-7', $2, 3, $3)",
+    )
+    .bind(session)
+    .bind(agent.uuid())
+    .bind(format!("task:proj-7:agent:{agent}:acme:v3"))
+    .execute(&test.owner)
+    .await
+    .unwrap();
+    Scene {
+        test,
+        account,
+        agent,
+        task,
+        session,
+    }
+}
+
+impl Scene {
+    async fn waiting(&self, id: &str, sender: &str, accepted: OffsetDateTime, metadata: &str) {
+        sqlx::query(
+            "with counted as (update session set queued = queued + 1, queue_tail = queue_tail + 1 where id = $2 returning queue_tail)
+             insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, body, sender_kind, sender_id,
+                                       sender_name, content_hash, state, created_at, metadata)
+             select 'acme', $1, 'proj-7', $3, $2, queue_tail, 'k', 'b', $4, 's', 's', '', 'queued', $5, $6::jsonb from counted",
+        )
+        .bind(id)
+        .bind(self.session)
+        .bind(self.agent.uuid())
+        .bind(sender)
+        .bind(accepted)
+        .bind(metadata)
+        .execute(&self.test.owner)
+        .await
+        .unwrap();
+    }
+
+    async fn move_to(&self, to: TaskStatus) -> TaskMoved {
+        let database = self.test.connect(Role::Orchestrator).await;
+        let tx = database.begin(&Accounts::one(&self.account)).await.unwrap();
+        let by = Actor {
+            kind: ActorKind::User,
+            id: "u".into(),
+            name: "u".into(),
+        };
+        let root = Root::default();
+        let setting = Setting {
+            root: &root,
+            source: "/signalbox/orchestrator",
+            origin: Origin::default(),
+            now: OffsetDateTime::now_utc(),
+        };
+        let asked = TaskMove {
+            account: &self.account,
+            task: &self.task,
+            to,
+            by: &by,
+            turn: None,
+        };
+        let moved = task_status_set(&tx, &asked, &setting).await.unwrap().unwrap();
+        outbox_insert(&tx, moved.messages.clone()).await.unwrap();
+        tx.commit().await.unwrap();
+        moved
+    }
+
+    async fn state(&self, id: &str) -> (String, Option<String>, Uuid) {
+        let row = sqlx::query("select state, reason, session_id from notification where id = $1")
+            .bind(id)
+            .fetch_one(&self.test.owner)
+            .await
+            .unwrap();
+        (row.get(0), row.get(1), row.get(2))
+    }
+}
+
+#[tokio::test]
+async fn done_closes_and_judges_every_waiting_item() {
+    let scene = scene().await;
+    let past = OffsetDateTime::now_utc() - Duration::minutes(5);
+    scene.waiting("old-person", "user", past, "{}").await;
+    scene.waiting("reopening", "service", past, r#"{"reopen": true}"#).await;
+    scene.waiting("agents", "agent", past, "{}").await;
+    let moved = scene.move_to(TaskStatus::Done).await;
+    assert_eq!(moved.closed.len(), 1);
+    assert_eq!(moved.cancelled.len(), 2);
+    assert_eq!(moved.carried.len(), 1);
+
+    assert_eq!(scene.state("old-person").await.0, "cancelled");
+    assert_eq!(scene.state("agents").await.1.as_deref(), Some("task closed"));
+    let (state, _, session) = scene.state("reopening").await;
+    assert_eq!(state, "queued");
+    assert_ne!(session, scene.session);
+    let keys = scene
+        .test
+        .texts("select key || ' ' || queued from session where closed_at is null")
+        .await;
+    assert_eq!(keys, [format!("task:proj-7:agent:{}:acme:v4 1", scene.agent)]);
+    assert_eq!(
+        scene
+            .test
+            .count("select queued::bigint from session where closed_at is not null")
+            .await,
+        0
+    );
+    let subjects = scene.test.texts("select subject from outbox order by subject").await;
+    assert_eq!(
+        subjects,
+        [
+            "signalbox.event.acme.PROJ-7.notification.cancelled",
+            "signalbox.event.acme.PROJ-7.notification.cancelled",
+            "signalbox.event.acme.PROJ-7.session.closed",
+            "signalbox.event.acme.PROJ-7.session.opened",
+            "signalbox.event.acme.PROJ-7.task.status_changed",
+            "signalbox.session.closed.acme.PROJ-7",
+            "signalbox.session.resolved.acme.PROJ-7",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn cancelled_and_archived_end_everything() {
+    for to in [TaskStatus::Cancelled, TaskStatus::Archived] {
+        let scene = scene().await;
+        scene
+            .waiting(
+                "one",
+                "user",
+                OffsetDateTime::now_utc() + Duration::minutes(5),
+                r#"{"reopen": true}"#,
+            )
+            .await;
+        scene.move_to(to).await;
+        assert_eq!(scene.state("one").await.0, "cancelled");
+        assert_eq!(
+            scene
+                .test
+                .count("select count(*) from session where closed_at is null")
+                .await,
+            0
+        );
+    }
+}
+
+#[tokio::test]
+async fn other_statuses_close_nothing_and_reopening_opens_nothing() {
+    let scene = scene().await;
+    for to in [TaskStatus::Blocked, TaskStatus::Failed, TaskStatus::Review] {
+        assert!(scene.move_to(to).await.closed.is_empty(), "{to}");
+    }
+    scene.move_to(TaskStatus::Done).await;
+    assert!(scene.move_to(TaskStatus::InProgress).await.closed.is_empty());
+    assert_eq!(
+        scene
+            .test
+            .count("select count(*) from session where closed_at is null")
+            .await,
+        0
+    );
+    assert_eq!(scene.test.count("select count(*) from session").await, 1);
+}
+
+#[tokio::test]
+async fn removing_an_agent_closes_its_sessions_and_frees_its_slug() {
+    let scene = scene().await;
+    scene.waiting("one", "user", OffsetDateTime::now_utc(), "{}").await;
+    let database = scene.test.connect(Role::Orchestrator).await;
+    let root = Root::default();
+    let setting = Setting {
+        root: &root,
+        source: "/signalbox/orchestrator",
+        origin: Origin::default(),
+        now: OffsetDateTime::now_utc(),
+    };
+    let tx = database.begin(&Accounts::one(&scene.account)).await.unwrap();
+    let removal = agent_remove(&tx, &scene.account, scene.agent, &setting)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!((removal.closed.len(), removal.cancelled.len()), (1, 1));
+    assert!(
+        agent_remove(&tx, &scene.account, scene.agent, &setting)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    tx.commit().await.unwrap();
+    assert_eq!(scene.state("one").await.1.as_deref(), Some("agent removed"));
+    Fixture(&scene.test).agent(&scene.account, "coder").await;
+}

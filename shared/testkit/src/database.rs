@@ -1,0 +1,107 @@
+//! A database of its own for every test, cloned from a template that was migrated once a version of the schema.
+
+use anyhow::Context;
+use devstack::SharedPostgres;
+use sqlx::{Connection, PgConnection, PgPool, Row, postgres::PgPoolOptions};
+use storage::{Database, DatabaseOptions, Role};
+use uuid::Uuid;
+
+pub struct TestDatabase {
+    /// The superuser's URL of this test's database.
+    pub url: String,
+    /// Row-level security does not hold the superuser: for setting up and for looking at what happened.
+    pub owner: PgPool,
+    /// Keeps the shared server running.
+    _server: SharedPostgres,
+}
+
+impl TestDatabase {
+    /// A migrated, empty database. It is left behind at the end: the shared server is removed as a whole.
+    pub async fn fresh() -> TestDatabase {
+        TestDatabase::create().await.expect("a test database")
+    }
+
+    async fn create() -> anyhow::Result<TestDatabase> {
+        let server = SharedPostgres::for_tests().await?;
+        let template = template_ensure(&server).await?;
+        let name = format!("test_{}", Uuid::now_v7().simple());
+        let mut admin = PgConnection::connect(server.database_url())
+            .await
+            .context("the shared server")?;
+        execute(&mut admin, &format!("create database {name} template {template}")).await?;
+        admin.close().await?;
+        let url = server.database_url_of(&name);
+        let owner = PgPoolOptions::new().max_connections(4).connect(&url).await?;
+        Ok(TestDatabase {
+            url,
+            owner,
+            _server: server,
+        })
+    }
+
+    /// A pool as a service has it: its role, its guard, row-level security on.
+    pub async fn connect(&self, role: Role) -> Database {
+        let options = DatabaseOptions {
+            connections_max: 8,
+            ..DatabaseOptions::default()
+        };
+        Database::connect(&self.url, role, &options)
+            .await
+            .expect("a pool of the test database")
+    }
+
+    /// One number, as the superuser sees it.
+    pub async fn count(&self, query: &'static str) -> i64 {
+        sqlx::query(query).fetch_one(&self.owner).await.expect(query).get(0)
+    }
+
+    /// A column of texts, as the superuser sees it.
+    pub async fn texts(&self, query: &'static str) -> Vec<String> {
+        sqlx::query(query)
+            .fetch_all(&self.owner)
+            .await
+            .expect(query)
+            .iter()
+            .map(|row| row.get(0))
+            .collect()
+    }
+}
+
+/// Makes the template if this version of the schema has none yet. Test processes race for it; an advisory lock lets one
+/// through at a time.
+async fn template_ensure(server: &SharedPostgres) -> anyhow::Result<String> {
+    let template = format!("template_{}", storage::migrations::fingerprint());
+    let mut admin = PgConnection::connect(server.database_url())
+        .await
+        .context("the shared server")?;
+    execute(&mut admin, "select pg_advisory_lock(74161)").await?;
+    let exists = sqlx::query("select 1 from pg_database where datname = $1")
+        .bind(&template)
+        .fetch_optional(&mut admin)
+        .await?
+        .is_some();
+    if !exists {
+        // Under another name until it is whole: a crash in between must not leave a half template.
+        let draft = format!("draft_{}", Uuid::now_v7().simple());
+        execute(&mut admin, &format!("create database {draft}")).await?;
+        let options = DatabaseOptions {
+            connections_max: 2,
+            ..DatabaseOptions::default()
+        };
+        let database = Database::connect(&server.database_url_of(&draft), Role::Owner, &options).await?;
+        storage::migrations::migrate(database.connection()).await?;
+        database.close().await;
+        execute(&mut admin, &format!("alter database {draft} rename to {template}")).await?;
+    }
+    admin.close().await?; // and with it the lock
+    Ok(template)
+}
+
+/// Names here are made by us; `create database` takes no parameters.
+async fn execute(connection: &mut PgConnection, sql: &str) -> anyhow::Result<()> {
+    sqlx::query(sqlx::AssertSqlSafe(sql.to_owned()))
+        .execute(connection)
+        .await
+        .with_context(|| sql.to_owned())
+        .map(|_| ())
+}

@@ -1,0 +1,88 @@
+//! Accounts, agents, tasks and messages put straight into a test's database, so that a test of one service needs no
+//! other.
+
+use domain::{AccountId, AgentId, MessageId, TaskId};
+use uuid::Uuid;
+
+use crate::TestDatabase;
+
+/// Writes rows as the superuser.
+pub struct Fixture<'a>(pub &'a TestDatabase);
+
+impl Fixture<'_> {
+    pub async fn account(&self, id: &str) -> AccountId {
+        let account = AccountId::parse(id).expect("a valid account id");
+        self.run(sqlx::query("insert into account (id, name) values ($1, $1)").bind(id))
+            .await;
+        account
+    }
+
+    pub async fn agent(&self, account: &AccountId, slug: &str) -> AgentId {
+        let id = AgentId(Uuid::now_v7());
+        let insert = sqlx::query("insert into agent (account_id, id, slug, name) values ($1, $2, $3, $3)");
+        self.run(insert.bind(account.as_str()).bind(id.uuid()).bind(slug)).await;
+        id
+    }
+
+    /// A task in status `in_progress` with these assignees.
+    pub async fn task(&self, account: &AccountId, id: &str, assignees: &[AgentId]) -> TaskId {
+        let task = TaskId::parse(id).expect("a valid task id");
+        let insert = sqlx::query(
+            "insert into task (account_id, id, display_id, title, status) values ($1, $2, $3, $3, 'in_progress')",
+        );
+        self.run(
+            insert
+                .bind(account.as_str())
+                .bind(task.key().as_str().to_owned())
+                .bind(id),
+        )
+        .await;
+        for agent in assignees {
+            let assign = sqlx::query("insert into task_assignee (account_id, task_id, agent_id) values ($1, $2, $3)");
+            self.run(
+                assign
+                    .bind(account.as_str())
+                    .bind(task.key().as_str().to_owned())
+                    .bind(agent.uuid()),
+            )
+            .await;
+        }
+        task
+    }
+
+    /// A thread message by a person.
+    pub async fn message(&self, account: &AccountId, task: &TaskId, body: &str) -> MessageId {
+        let id = MessageId(Uuid::now_v7());
+        let insert = sqlx::query(
+            "insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
+             values ($1, $2, $3, 'user', 'u-1', 'A person', $4)",
+        );
+        self.run(
+            insert
+                .bind(account.as_str())
+                .bind(id.uuid())
+                .bind(task.key().as_str().to_owned())
+                .bind(body),
+        )
+        .await;
+        id
+    }
+
+    /// One of an account's choices (S6, S14 and others), by column.
+    pub async fn account_set(&self, account: &AccountId, column: &str, value: &str) {
+        let sql = match column {
+            "session_scope" => "update account set session_scope = $2 where id = $1",
+            "instruction_layout" => "update account set instruction_layout = $2 where id = $1",
+            "coordinator_task" => "update account set coordinator_task = $2 where id = $1",
+            "briefing" => "update account set briefing = $2 where id = $1",
+            "auto_create_tasks" => "update account set auto_create_tasks = $2::boolean where id = $1",
+            "turns_in_flight_max" => "update account set turns_in_flight_max = $2::integer where id = $1",
+            other => panic!("no such choice of an account: {other}"),
+        };
+        self.run(sqlx::query(sql).bind(account.as_str()).bind(value)).await;
+    }
+
+    async fn run(&self, query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>) {
+        query.execute(&self.0.owner).await.expect("a fixture row");
+    }
+}
