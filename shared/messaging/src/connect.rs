@@ -1,0 +1,355 @@
+//! One connection to NATS, shared by everything in the process through a cheap handle. Checks the server before anyone
+//! uses it, and from then on reconnects for ever.
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use async_nats::{
+    Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr,
+    connection::State,
+    jetstream::{self, context::ContextBuilder},
+};
+use bytes::Bytes;
+use contracts::Root;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::{
+    delay,
+    error::{BusError, Cause},
+    meters::Meters,
+};
+
+/// Where and how to connect. Every limit of the connection is here.
+#[derive(Clone)]
+pub struct BusOptions {
+    /// `nats://user:password@host:port`, several separated by commas; `nats://token@host` for a token, `tls://` for TLS.
+    pub url: String,
+    pub root: Root,
+    /// Shown by the server's monitoring: which service, which replica.
+    pub name: String,
+    /// A half-open connection is noticed after about three of these.
+    pub ping_interval_ms: u64,
+    /// How long the first connection may take, all attempts together.
+    pub connect_timeout_ms: u64,
+    /// For calls of the JetStream API.
+    pub request_timeout_ms: u64,
+    /// After this a publish is "unknown": it may have been stored.
+    pub publish_ack_timeout_ms: u64,
+    /// Published and not yet acknowledged, over the whole process.
+    pub publish_in_flight_max: usize,
+    /// Where answers come in. A prefix of its own lets the server's permissions keep others from reading them.
+    pub inbox_prefix: Option<String>,
+}
+
+impl BusOptions {
+    pub fn new(url: impl Into<String>, root: Root, name: impl Into<String>) -> BusOptions {
+        BusOptions {
+            url: url.into(),
+            root,
+            name: name.into(),
+            ping_interval_ms: 3_000,
+            connect_timeout_ms: 10_000,
+            request_timeout_ms: 5_000,
+            publish_ack_timeout_ms: 5_000,
+            publish_in_flight_max: 512,
+            inbox_prefix: None,
+        }
+    }
+}
+
+impl fmt::Debug for BusOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BusOptions")
+            .field("url", &"(hidden)")
+            .field("root", &self.root)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Major and minor: what features depend on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ServerVersion {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl ServerVersion {
+    pub const OLDEST: ServerVersion = ServerVersion { major: 2, minor: 12 };
+
+    fn parse(text: &str) -> Option<ServerVersion> {
+        let mut parts = text.trim_start_matches('v').split('.');
+        Some(ServerVersion {
+            major: parts.next()?.parse().ok()?,
+            minor: parts.next()?.parse().ok()?,
+        })
+    }
+}
+
+/// The handle. Clones share the connection; it closes when the last one goes.
+#[derive(Clone)]
+pub struct Bus(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    jetstream: jetstream::Context,
+    root: Root,
+    meters: Arc<Meters>,
+    publish_in_flight_max: usize,
+}
+
+impl Bus {
+    /// Connects, trying again until the time is over, and checks that the server can do what Signalbox needs.
+    pub async fn connect(options: BusOptions) -> Result<Bus, BusError> {
+        let addresses = parse_url(&options.url)?;
+        let servers = shown(&addresses);
+        let meters = Arc::new(Meters::new());
+        let client = connect_by_deadline(&options, &addresses, &servers, &meters).await?;
+        let info = client.server_info();
+        match ServerVersion::parse(&info.version) {
+            Some(version) if version >= ServerVersion::OLDEST => {}
+            _ => return Err(BusError::ServerTooOld { found: info.version }),
+        }
+        if !info.jetstream {
+            return Err(BusError::NoJetStream { servers });
+        }
+        let jetstream = ContextBuilder::new()
+            .timeout(Duration::from_millis(options.publish_ack_timeout_ms))
+            .max_ack_inflight(options.publish_in_flight_max)
+            .backpressure_on_inflight(true)
+            .build(client.clone());
+        Ok(Bus(Arc::new(Inner {
+            client,
+            jetstream,
+            root: options.root,
+            meters,
+            publish_in_flight_max: options.publish_in_flight_max,
+        })))
+    }
+
+    /// The client library's own handle, for what is not wrapped here (core subscriptions, say).
+    pub fn client(&self) -> &Client {
+        &self.0.client
+    }
+
+    pub fn root(&self) -> &Root {
+        &self.0.root
+    }
+
+    /// Whether there is a connection now: for readiness.
+    pub fn is_connected(&self) -> bool {
+        self.0.client.connection_state() == State::Connected
+    }
+
+    /// The version of the server now connected to: it changes when the server is upgraded under a running process.
+    pub fn server_version(&self) -> ServerVersion {
+        ServerVersion::parse(&self.0.client.server_info().version).unwrap_or(ServerVersion::OLDEST)
+    }
+
+    /// Sends without waiting for anything and without storage: text for pages, lost when nobody listens.
+    pub async fn publish_live(&self, subject: String, payload: Bytes) {
+        if let Err(error) = self.0.client.publish(subject, payload).await {
+            tracing::debug!(%error, "live text was not sent");
+        }
+    }
+
+    /// Waits until the server has everything that was sent so far, acknowledgements included. Before the process ends.
+    pub async fn flush(&self, limit: Duration) -> Result<(), BusError> {
+        match timeout(limit, self.0.client.flush()).await {
+            Ok(result) => result.map_err(|error| BusError::Flush(error.into())),
+            Err(elapsed) => Err(BusError::Flush(elapsed.into())),
+        }
+    }
+
+    pub(crate) fn jetstream(&self) -> &jetstream::Context {
+        &self.0.jetstream
+    }
+
+    pub(crate) fn meters(&self) -> &Meters {
+        &self.0.meters
+    }
+
+    pub(crate) fn publish_in_flight_max(&self) -> usize {
+        self.0.publish_in_flight_max
+    }
+
+    /// Grows with every connection made. A reader that sees it change knows that deliveries may have been lost.
+    pub(crate) fn connections_made(&self) -> u64 {
+        self.0.client.statistics().connects.load(Ordering::Relaxed)
+    }
+}
+
+/// Tries until the deadline: in a fresh installation the server may still be starting.
+async fn connect_by_deadline(
+    options: &BusOptions,
+    addresses: &[ServerAddr],
+    servers: &str,
+    meters: &Arc<Meters>,
+) -> Result<Client, BusError> {
+    let waited = Duration::from_millis(options.connect_timeout_ms);
+    let deadline = Instant::now() + waited;
+    let mut last: Option<Cause> = None;
+    for attempt in 1.. {
+        match timeout_at(
+            deadline,
+            client_options(options, addresses, meters).connect(addresses.to_vec()),
+        )
+        .await
+        {
+            Ok(Ok(client)) => return Ok(client),
+            Ok(Err(error)) => match error.kind() {
+                ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+                    return Err(BusError::Refused {
+                        servers: servers.to_owned(),
+                        source: error.into(),
+                    });
+                }
+                ConnectErrorKind::ServerParse
+                | ConnectErrorKind::Dns
+                | ConnectErrorKind::TimedOut
+                | ConnectErrorKind::Tls
+                | ConnectErrorKind::Io
+                | ConnectErrorKind::MaxReconnects => last = Some(error.into()),
+            },
+            Err(_) => break,
+        }
+        let pause = delay::backoff(attempt, Duration::from_millis(50), Duration::from_secs(1));
+        if timeout_at(deadline, sleep(pause)).await.is_err() {
+            break;
+        }
+    }
+    Err(BusError::Unreachable {
+        servers: servers.to_owned(),
+        waited,
+        source: last,
+    })
+}
+
+fn client_options(options: &BusOptions, addresses: &[ServerAddr], meters: &Arc<Meters>) -> ConnectOptions {
+    let meters = Arc::clone(meters);
+    let mut client = ConnectOptions::new()
+        .name(&options.name)
+        .ping_interval(Duration::from_millis(options.ping_interval_ms))
+        .request_timeout(Some(Duration::from_millis(options.request_timeout_ms)))
+        // The library's own delays have no jitter: a thousand clients would come back in the same millisecond.
+        .reconnect_delay_callback(|attempt| {
+            let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
+            delay::backoff(attempt, Duration::from_millis(50), Duration::from_secs(4))
+        })
+        .event_callback(move |event| {
+            let meters = Arc::clone(&meters);
+            async move { note_event(&event, &meters) }
+        });
+    if let Some(prefix) = &options.inbox_prefix {
+        client = client.custom_inbox_prefix(prefix);
+    }
+    match credentials(addresses) {
+        Some((user, Some(password))) => client.user_and_password(user, password),
+        Some((token, None)) => client.token(token),
+        None => client,
+    }
+}
+
+/// The library logs every event itself; here are the ones that mean loss or need a person.
+fn note_event(event: &Event, meters: &Meters) {
+    match event {
+        Event::SlowConsumer(_) => {
+            meters.slow_consumer();
+            tracing::warn!("the NATS client dropped messages of a subscription that was not read in time");
+        }
+        Event::ServerError(error) => tracing::warn!(%error, "the NATS server reports an error"),
+        Event::Connected
+        | Event::Disconnected
+        | Event::LameDuckMode
+        | Event::Draining
+        | Event::Closed
+        | Event::ClientError(_) => {}
+    }
+}
+
+fn parse_url(url: &str) -> Result<Vec<ServerAddr>, BusError> {
+    url.split(',')
+        .map(|one| {
+            one.trim().parse().map_err(|error: std::io::Error| BusError::Url {
+                reason: error.to_string(),
+            })
+        })
+        .collect()
+}
+
+/// Host and port, for people: never the credentials.
+fn shown(addresses: &[ServerAddr]) -> String {
+    let shown: Vec<String> = addresses
+        .iter()
+        .map(|address| format!("{}:{}", address.host(), address.port()))
+        .collect();
+    shown.join(", ")
+}
+
+/// User and password, or a token alone, from the first address that has any: the library leaves them in the URL unused.
+fn credentials(addresses: &[ServerAddr]) -> Option<(String, Option<String>)> {
+    addresses.iter().find_map(|address| {
+        let user = address.username()?;
+        Some((percent_decoded(user), address.password().map(percent_decoded)))
+    })
+}
+
+/// A password may hold characters that a URL writes as `%2F`.
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let decoded = (first == b'%')
+            .then(|| tail.get(..2))
+            .flatten()
+            .and_then(|hex| std::str::from_utf8(hex).ok())
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        bytes.push(decoded.unwrap_or(first));
+        rest = if decoded.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_compare_as_numbers() {
+        let check = |text: &str, expected: bool| {
+            let version = ServerVersion::parse(text);
+            assert_eq!(
+                version.is_some_and(|version| version >= ServerVersion::OLDEST),
+                expected,
+                "{text}"
+            );
+        };
+        check("2.9.10", false);
+        check("2.11.12", false);
+        check("2.12.0", true);
+        check("v2.15.1", true);
+        check("2.14.0-RC.1", true);
+        check("3.0.0", true);
+        check("", false);
+        check("nonsense", false);
+    }
+
+    #[test]
+    fn credentials_come_out_of_the_url_decoded_and_are_not_shown() {
+        let addresses = parse_url("nats://ann:p%40ss%2Fw%25rd@127.0.0.1:4222, nats://other:4333").unwrap();
+        assert_eq!(
+            credentials(&addresses),
+            Some(("ann".to_owned(), Some("p@ss/w%rd".to_owned())))
+        );
+        assert_eq!(shown(&addresses), "127.0.0.1:4222, other:4333");
+        assert_eq!(
+            credentials(&parse_url("nats://secret@host").unwrap()),
+            Some(("secret".to_owned(), None))
+        );
+        assert_eq!(credentials(&parse_url("nats://host").unwrap()), None);
+        assert!(parse_url("http://host").is_err());
+    }
+}

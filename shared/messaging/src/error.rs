@@ -1,0 +1,156 @@
+//! What can go wrong on the bus. Every variant says what was attempted and, where it is not plain, whether trying again
+//! may help; causes are sources and not repeated in the text.
+
+use std::{error::Error, time::Duration};
+
+use time::OffsetDateTime;
+
+/// A cause from the client library, whose error types differ by call.
+pub(crate) type Cause = Box<dyn Error + Send + Sync>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum BusError {
+    #[error("the NATS URL cannot be read: {reason} (expected nats://user:password@host:port)")]
+    Url { reason: String },
+    #[error("NATS at {servers} could not be reached within {} s", waited.as_secs())]
+    Unreachable {
+        /// Host and port only: the URL carries a password.
+        servers: String,
+        waited: Duration,
+        #[source]
+        source: Option<Cause>,
+    },
+    #[error("NATS at {servers} refused the connection: check the user and password in the URL")]
+    Refused {
+        servers: String,
+        #[source]
+        source: Cause,
+    },
+    #[error("NATS server {found} is too old: Signalbox needs 2.12 or newer")]
+    ServerTooOld { found: String },
+    #[error("NATS at {servers} runs without JetStream: start it with -js or a jetstream block in its configuration")]
+    NoJetStream { servers: String },
+    #[error("NATS did not confirm what was sent")]
+    Flush(#[source] Cause),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    #[error("{what} is missing on the NATS server: run `signalbox migrate` as a user that may create it")]
+    Missing { what: String },
+    #[error(
+        "{what} on the NATS server differs from what Signalbox needs in {fields} and this process may not change it: run `signalbox migrate`"
+    )]
+    Drift { what: String, fields: String },
+    #[error(
+        "{what} on the NATS server differs from what Signalbox needs in {fields} and the server refused the change: set them by hand, or delete it and start again"
+    )]
+    Unchangeable {
+        what: String,
+        fields: String,
+        #[source]
+        source: Cause,
+    },
+    #[error(
+        "{what} has persist_mode async, which acknowledges messages before they are stored: delete it and start again"
+    )]
+    AsyncPersist { what: String },
+    #[error("{what} could not be created")]
+    Create {
+        what: String,
+        #[source]
+        source: Cause,
+    },
+    /// A user without the permission gets no answer either.
+    #[error("{what} could not be looked up (no connection, or no permission for the JetStream API)")]
+    Lookup {
+        what: String,
+        #[source]
+        source: Cause,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// The same message never fits.
+    #[error("message {id} on {subject} has {bytes} bytes and its headers, over the server's limit")]
+    TooLarge { id: String, subject: String, bytes: usize },
+    /// A line break in a header, or a subject with a blank. The same message is never accepted.
+    #[error("message {id} on {subject} cannot be put on the wire: {reason}")]
+    Malformed {
+        id: String,
+        subject: String,
+        reason: String,
+    },
+    /// It may have been stored. Send it again with the same id.
+    #[error("no acknowledgement for message {id} on {subject}: whether it is stored is unknown")]
+    Unknown {
+        id: String,
+        subject: String,
+        #[source]
+        source: Cause,
+    },
+    #[error("no stream takes {subject}, message {id}: the topology is missing or the root differs")]
+    NoStream { id: String, subject: String },
+    /// The stream is full, or the server cannot write: trying again may help once that is mended.
+    #[error("the server did not store message {id} on {subject}")]
+    NotStored {
+        id: String,
+        subject: String,
+        #[source]
+        source: Cause,
+    },
+}
+
+impl PublishError {
+    /// Whether the same message may be accepted later.
+    pub fn is_retriable(&self) -> bool {
+        match self {
+            PublishError::TooLarge { .. } | PublishError::Malformed { .. } => false,
+            PublishError::Unknown { .. } | PublishError::NoStream { .. } | PublishError::NotStored { .. } => true,
+        }
+    }
+}
+
+/// Reading a partition ended. Whatever it says, the way on is to open a new reader at the stored place, which is why
+/// no variant asks for another call on the same one.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("partition {partition} could not be opened")]
+    Open {
+        partition: u16,
+        #[source]
+        source: Cause,
+    },
+    #[error("the stream of notifications could not be looked up")]
+    Lookup(#[source] Cause),
+    #[error("the notifications up to {up_to_sequence} could not be purged")]
+    Purge {
+        up_to_sequence: u64,
+        #[source]
+        source: Cause,
+    },
+    /// The stream's tail was lost (a power failure before it reached the disk) or its content is another's: what now
+    /// stands at or before the place has not been read. See [`crate::Place`].
+    #[error(
+        "the stream no longer holds what partition {partition} read at {sequence}: its content was rewritten (last sequence now {last_sequence})"
+    )]
+    Rewritten {
+        partition: u16,
+        sequence: u64,
+        last_sequence: u64,
+        /// When the message that now has this sequence was published; none when the stream ends before it.
+        found: Option<OffsetDateTime>,
+    },
+    #[error("partition {partition}: delivery {found} came where {expected} was due")]
+    Gap { partition: u16, expected: u64, found: u64 },
+    /// Deliveries may have gone into the old connection, and without acknowledgements nobody sends them again.
+    #[error("partition {partition}: the connection was lost in between")]
+    Reconnected { partition: u16 },
+    #[error("partition {partition}: the broker stopped sending")]
+    Lost {
+        partition: u16,
+        #[source]
+        source: Option<Cause>,
+    },
+}

@@ -1,0 +1,114 @@
+//! A message as it came from a stream. The broker's own types end here.
+
+use async_nats::{HeaderMap, jetstream::message::Info};
+use bytes::Bytes;
+use contracts::{Headers, header};
+use time::OffsetDateTime;
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct Incoming {
+    /// As the stream stored it: a notification's is `{root}.partition.{p}.{account}.{task}`.
+    pub subject: String,
+    /// One value a name. Names that contracts.md knows are spelt as there, whatever the publisher's spelling.
+    pub headers: Headers,
+    pub payload: Bytes,
+    pub stream_sequence: u64,
+    /// Counts this consumer's deliveries, redeliveries included.
+    pub consumer_sequence: u64,
+    /// 1 for the first delivery.
+    pub deliveries: i64,
+    /// When the stream stored it, by the broker's clock.
+    pub published: OffsetDateTime,
+}
+
+impl Incoming {
+    pub(crate) fn new(message: async_nats::Message, place: DeliveryPlace) -> Incoming {
+        Incoming {
+            subject: message.subject.into_string(),
+            headers: message.headers.as_ref().map(read_headers).unwrap_or_default(),
+            payload: message.payload,
+            stream_sequence: place.stream_sequence,
+            consumer_sequence: place.consumer_sequence,
+            deliveries: place.deliveries,
+            published: place.published,
+        }
+    }
+
+    /// The publisher's id for this message, if it gave one in a header.
+    pub fn id(&self) -> Option<&str> {
+        self.headers
+            .get(header::MESSAGE_ID)
+            .or_else(|| self.headers.get(header::CE_ID))
+    }
+}
+
+/// What the acknowledgement subject says of a delivery.
+#[derive(Clone, Copy)]
+pub(crate) struct DeliveryPlace {
+    pub(crate) stream_sequence: u64,
+    pub(crate) consumer_sequence: u64,
+    pub(crate) deliveries: i64,
+    pub(crate) published: OffsetDateTime,
+}
+
+impl From<Info<'_>> for DeliveryPlace {
+    fn from(info: Info<'_>) -> Self {
+        DeliveryPlace {
+            stream_sequence: info.stream_sequence,
+            consumer_sequence: info.consumer_sequence,
+            deliveries: info.delivered,
+            published: info.published,
+        }
+    }
+}
+
+const KNOWN: [&str; 12] = [
+    header::MESSAGE_ID,
+    header::TRACEPARENT,
+    header::TRACESTATE,
+    header::CAUSE,
+    header::HOPS,
+    header::REDRIVE,
+    header::CE_SPECVERSION,
+    header::CE_ID,
+    header::CE_TYPE,
+    header::CE_SOURCE,
+    header::CE_SUBJECT,
+    header::CE_TIME,
+];
+
+/// The first value of each name. Some clients write `Traceparent` as HTTP does; NATS itself tells cases apart.
+fn read_headers(map: &HeaderMap) -> Headers {
+    let mut headers = Headers::default();
+    for (name, values) in map.iter() {
+        let name: &str = name.as_ref();
+        let known = KNOWN.into_iter().find(|known| known.eq_ignore_ascii_case(name));
+        if let Some(value) = values.first() {
+            // An exact spelling wins over a stranger's other one.
+            if known.is_none_or(|known| known == name || !headers.0.contains_key(known)) {
+                headers.set(known.unwrap_or(name), value.as_str());
+            }
+        }
+    }
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_names_are_read_in_any_case_and_the_exact_one_wins() {
+        let mut map = HeaderMap::new();
+        map.insert("Traceparent", "a");
+        map.insert("nats-msg-id", "other");
+        map.insert("Nats-Msg-Id", "exact");
+        map.append("X-Mine", "first");
+        map.append("X-Mine", "second");
+        let headers = read_headers(&map);
+        assert_eq!(headers.get(header::TRACEPARENT), Some("a"));
+        assert_eq!(headers.get(header::MESSAGE_ID), Some("exact"));
+        assert_eq!(headers.get("X-Mine"), Some("first"));
+        assert_eq!(headers.0.len(), 3);
+    }
+}

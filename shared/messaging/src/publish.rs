@@ -1,0 +1,118 @@
+//! Publishing: everything is sent before the first acknowledgement is awaited, which is where the speed is.
+
+use std::{error::Error, str::FromStr};
+
+use async_nats::{
+    HeaderMap, HeaderName, HeaderValue, SubjectError,
+    jetstream::{self, ErrorCode, context::PublishErrorKind, message::PublishMessage},
+};
+use contracts::Outgoing;
+use futures::{StreamExt, stream};
+
+use crate::{Bus, PublishError};
+
+impl Bus {
+    /// Publishes messages in their order and waits for all acknowledgements. The answers stand in the same order.
+    ///
+    /// A retriable error ([`PublishError::is_retriable`]) means: send the same message, with the same id, again. One
+    /// that was stored already is acknowledged as well, so `Ok` says "stored", not "stored now".
+    pub async fn publish_all(&self, messages: &[Outgoing]) -> Vec<Result<(), PublishError>> {
+        // `buffered` starts them in order and keeps the answers in order. A future sends on its first poll, so the
+        // order on the wire is that of the slice.
+        let publishing: Vec<_> = messages.iter().map(|message| self.publish_one(message)).collect();
+        let results: Vec<_> = stream::iter(publishing)
+            .buffered(self.publish_in_flight_max())
+            .collect()
+            .await;
+        let failed = results.iter().filter(|result| result.is_err()).count() as u64;
+        self.meters().published("stored", results.len() as u64 - failed);
+        self.meters().published("failed", failed);
+        results
+    }
+
+    async fn publish_one(&self, message: &Outgoing) -> Result<(), PublishError> {
+        let publish = PublishMessage::build()
+            .headers(wire_headers(message)?)
+            .payload(message.payload.clone().into());
+        let sent = self.jetstream().send_publish(message.subject.clone(), publish).await;
+        match sent {
+            Ok(acknowledgement) => acknowledgement.await.map(drop),
+            Err(error) => Err(error),
+        }
+        .map_err(|error| classified(message, error))
+    }
+}
+
+/// Headers for the wire. The library's own conversions panic on a line break, so they are not used.
+fn wire_headers(message: &Outgoing) -> Result<HeaderMap, PublishError> {
+    let malformed = |reason: String| PublishError::Malformed {
+        id: message.id().to_owned(),
+        subject: message.subject.clone(),
+        reason,
+    };
+    let mut headers = HeaderMap::new();
+    for (name, value) in &message.headers.0 {
+        let wire_name = HeaderName::from_str(name).map_err(|error| malformed(format!("header {name:?}: {error}")))?;
+        let wire_value =
+            HeaderValue::from_str(value).map_err(|error| malformed(format!("value of header {name:?}: {error}")))?;
+        headers.insert(wire_name, wire_value);
+    }
+    Ok(headers)
+}
+
+/// What the client library says, in terms of what the caller can do about it.
+fn classified(message: &Outgoing, error: jetstream::context::PublishError) -> PublishError {
+    let (id, subject) = (message.id().to_owned(), message.subject.clone());
+    match error.kind() {
+        PublishErrorKind::MaxPayloadExceeded => too_large(message),
+        PublishErrorKind::StreamNotFound => PublishError::NoStream { id, subject },
+        PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => {
+            PublishError::Unknown {
+                id,
+                subject,
+                source: error.into(),
+            }
+        }
+        PublishErrorKind::WrongLastMessageId | PublishErrorKind::WrongLastSequence => PublishError::NotStored {
+            id,
+            subject,
+            source: error.into(),
+        },
+        PublishErrorKind::Other => {
+            let cause = error.source();
+            if let Some(answer) = cause.and_then(|cause| cause.downcast_ref::<jetstream::Error>()) {
+                match answer.error_code() {
+                    ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM | ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM => {
+                        too_large(message)
+                    }
+                    _ => PublishError::NotStored {
+                        id,
+                        subject,
+                        source: error.into(),
+                    },
+                }
+            } else if let Some(reason) = cause.and_then(|cause| cause.downcast_ref::<SubjectError>()) {
+                PublishError::Malformed {
+                    id,
+                    subject,
+                    reason: reason.to_string(),
+                }
+            } else {
+                // An answer that cannot be read, or a client that is closing.
+                PublishError::Unknown {
+                    id,
+                    subject,
+                    source: error.into(),
+                }
+            }
+        }
+    }
+}
+
+fn too_large(message: &Outgoing) -> PublishError {
+    PublishError::TooLarge {
+        id: message.id().to_owned(),
+        subject: message.subject.clone(),
+        bytes: message.payload.len(),
+    }
+}

@@ -1,0 +1,382 @@
+//! Every stream, consumer and limit, in one table. A pure table first, then the code that makes the server agree.
+//!
+//! ## Notifications are not deduplicated by the broker
+//! `Nats-Msg-Id` on a notification is the notification's id, which is unique per account and chosen by strangers. A
+//! stream's deduplication knows no accounts and no content: for two minutes it would acknowledge, and drop, a second
+//! account's `ci-1`, an id reused for other content (which must be refused where people see it), and a redrive. So the
+//! stream of notifications has none, and the resolver decides, with Postgres (account, id, content).
+//!
+//! A server takes a window of zero for "two minutes", unless the stream has a source (2.14 and newer). Hence the source
+//! of [`stream_config`]: the dead letters, filtered by a subject that nobody can publish to, which never brings a
+//! message. On 2.12 the window is the smallest allowed, 100 ms, and this limit remains: **the same `Nats-Msg-Id`
+//! published twice within a tenth of a second is stored once, whichever accounts it is for**. The publisher's
+//! acknowledgement says `duplicate`; our own publishers put the id into the payload and not into that header.
+//!
+//! The other streams carry ids that services make (they hold a UUID), and keep the usual window: it saves the cost of
+//! a repeated publish and proves nothing. A message that shall be delivered *again* needs a new id.
+//!
+//! ## Partitions
+//! The stream of notifications puts a partition into the subject, by a hash of account and task, so that a consumer can
+//! filter on it with a single subject. The hash is of the task as written: `PROJ-7` and `proj-7` may differ in
+//! partition, though they are one task; who mixes both keeps every notification but not their mutual order.
+
+use std::{fmt::Write as _, time::Duration};
+
+use async_nats::jetstream::{
+    consumer::{self, AckPolicy, DeliverPolicy},
+    stream::{Config as StreamConfig, DiscardPolicy, RetentionPolicy, Source, StorageType, SubjectTransform},
+};
+use contracts::{Root, subject::PARTITION_TOKEN};
+use serde::{Deserialize, Serialize};
+
+use crate::{Bus, ServerVersion, TopologyError};
+
+mod ensure;
+
+/// Partitions of the notifications. Another number would put a session's notifications into two partitions at once.
+pub const PARTITIONS: u16 = 8;
+
+/// Sizes and ages, in the operator's hands. Existing streams are changed to them at the next start.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TopologyLimits {
+    /// 1 on a single server; 3 for a cluster. 2 is no safer than 1.
+    pub replicas: usize,
+    /// Full means refused: a notification is never dropped for a newer one.
+    pub notification_bytes_max: i64,
+    pub notification_age_max_hours: u64,
+    pub session_bytes_max: i64,
+    pub session_age_max_hours: u64,
+    pub tool_bytes_max: i64,
+    pub tool_age_max_hours: u64,
+    pub event_bytes_max: i64,
+    pub event_age_max_hours: u64,
+    pub dead_bytes_max: i64,
+    pub dead_age_max_hours: u64,
+    /// One message with its headers, on any stream. The server's `max_payload` is the other limit.
+    pub message_bytes_max: i32,
+    /// A delivery that is not settled by then is delivered again. The consumer loop asks for more time while it works.
+    pub ack_wait_ms: u64,
+    /// Delivered and not yet settled, per consumer, over all replicas.
+    pub ack_pending_max: i64,
+}
+
+impl Default for TopologyLimits {
+    fn default() -> Self {
+        const MIB: i64 = 1024 * 1024;
+        TopologyLimits {
+            replicas: 1,
+            notification_bytes_max: 1024 * MIB,
+            notification_age_max_hours: 7 * 24,
+            session_bytes_max: 128 * MIB,
+            session_age_max_hours: 24,
+            tool_bytes_max: 512 * MIB,
+            tool_age_max_hours: 24,
+            event_bytes_max: 512 * MIB,
+            event_age_max_hours: 7 * 24,
+            dead_bytes_max: 256 * MIB,
+            dead_age_max_hours: 30 * 24,
+            message_bytes_max: 1024 * 1024,
+            ack_wait_ms: 30_000,
+            ack_pending_max: 4096,
+        }
+    }
+}
+
+/// Whether this process may make and change what is missing or different.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Provision {
+    Create,
+    /// A NATS user per service has no right to: then a missing stream stops the start.
+    VerifyOnly,
+}
+
+/// What the server should hold, and what may be done about it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Topology {
+    pub limits: TopologyLimits,
+    pub provision: Provision,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Stream {
+    Notification,
+    Session,
+    Tool,
+    Event,
+    Dead,
+}
+
+impl Stream {
+    /// In the order in which they are made: the notifications have the dead letters as their source.
+    pub const ALL: [Stream; 5] = [
+        Stream::Dead,
+        Stream::Notification,
+        Stream::Session,
+        Stream::Tool,
+        Stream::Event,
+    ];
+
+    fn branch(self) -> &'static str {
+        match self {
+            Stream::Notification => "notification",
+            Stream::Session => "session",
+            Stream::Tool => "tool",
+            Stream::Event => "event",
+            Stream::Dead => "dead",
+        }
+    }
+
+    /// `SIGNALBOX_NOTIFICATION`. Two installations on one NATS account need roots that differ in more than case.
+    pub fn name(self, root: &Root) -> String {
+        format!("{root}_{}", self.branch()).to_uppercase()
+    }
+}
+
+/// The durable consumers, each with one filter: several filters cost the server twenty times the work.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Durable {
+    DeliverySessionResolved,
+    DeliverySessionClosed,
+    DeliveryToolFinished,
+    ToolGatewayToolRequested,
+    OrchestratorTurnFinished,
+}
+
+impl Durable {
+    pub const ALL: [Durable; 5] = [
+        Durable::DeliverySessionResolved,
+        Durable::DeliverySessionClosed,
+        Durable::DeliveryToolFinished,
+        Durable::ToolGatewayToolRequested,
+        Durable::OrchestratorTurnFinished,
+    ];
+
+    /// Service, noun, fact.
+    pub fn name(self) -> &'static str {
+        match self {
+            Durable::DeliverySessionResolved => "delivery_session_resolved",
+            Durable::DeliverySessionClosed => "delivery_session_closed",
+            Durable::DeliveryToolFinished => "delivery_tool_finished",
+            Durable::ToolGatewayToolRequested => "tool_gateway_tool_requested",
+            Durable::OrchestratorTurnFinished => "orchestrator_turn_finished",
+        }
+    }
+
+    pub fn stream(self) -> Stream {
+        match self {
+            Durable::DeliverySessionResolved | Durable::DeliverySessionClosed => Stream::Session,
+            Durable::DeliveryToolFinished | Durable::ToolGatewayToolRequested => Stream::Tool,
+            Durable::OrchestratorTurnFinished => Stream::Event,
+        }
+    }
+
+    pub fn filter(self, root: &Root) -> String {
+        match self {
+            Durable::DeliverySessionResolved => format!("{root}.session.resolved.>"),
+            Durable::DeliverySessionClosed => format!("{root}.session.closed.>"),
+            Durable::DeliveryToolFinished => format!("{root}.tool.finished.>"),
+            Durable::ToolGatewayToolRequested => format!("{root}.tool.requested.>"),
+            Durable::OrchestratorTurnFinished => format!("{root}.event.*.*.turn.finished"),
+        }
+    }
+}
+
+/// What a reader of one partition filters on.
+pub fn partition_filter(root: &Root, partition: u16) -> String {
+    format!("{root}.{PARTITION_TOKEN}.{partition}.>")
+}
+
+/// Whether the stream of notifications can do without deduplication on this server.
+fn can_switch_off_deduplication(server: ServerVersion) -> bool {
+    server >= ServerVersion { major: 2, minor: 14 }
+}
+
+/// A stream as it should be. What is not set here (placement, compression) is the operator's and left alone.
+pub fn stream_config(stream: Stream, root: &Root, limits: &TopologyLimits, server: ServerVersion) -> StreamConfig {
+    let hours = |hours: u64| Duration::from_secs(hours * 3600);
+    let common = StreamConfig {
+        name: stream.name(root),
+        retention: RetentionPolicy::Limits,
+        storage: StorageType::File,
+        num_replicas: limits.replicas,
+        max_consumers: -1,
+        max_messages: -1,
+        max_messages_per_subject: -1,
+        max_message_size: limits.message_bytes_max,
+        discard: DiscardPolicy::Old,
+        duplicate_window: Duration::from_secs(120),
+        ..StreamConfig::default()
+    };
+    match stream {
+        Stream::Notification => {
+            let no_deduplication = can_switch_off_deduplication(server);
+            StreamConfig {
+                description: Some("notifications, from anyone to the resolver".to_owned()),
+                subjects: vec![format!("{root}.notification.*.*")],
+                subject_transform: Some(SubjectTransform {
+                    source: format!("{root}.notification.*.*"),
+                    destination: format!(
+                        "{root}.{PARTITION_TOKEN}.{{{{partition({PARTITIONS},1,2)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}"
+                    ),
+                }),
+                // Deleted when the resolver's places are past them; nothing not yet read is dropped for something new.
+                discard: DiscardPolicy::New,
+                max_bytes: limits.notification_bytes_max,
+                max_age: hours(limits.notification_age_max_hours),
+                duplicate_window: if no_deduplication {
+                    Duration::ZERO
+                } else {
+                    Duration::from_millis(100)
+                },
+                sources: no_deduplication.then(|| {
+                    vec![Source {
+                        name: Stream::Dead.name(root),
+                        // Two tokens short of what the stream of dead letters takes: matches nothing, ever.
+                        filter_subject: Some(format!("{root}.dead.none")),
+                        ..Source::default()
+                    }]
+                }),
+                ..common
+            }
+        }
+        Stream::Session => StreamConfig {
+            description: Some("sessions with work, sessions that ended: wake-ups, the truth is in Postgres".to_owned()),
+            subjects: vec![format!("{root}.session.>")],
+            max_bytes: limits.session_bytes_max,
+            max_age: hours(limits.session_age_max_hours),
+            ..common
+        },
+        Stream::Tool => StreamConfig {
+            description: Some("tool calls and their results: wake-ups, the truth is in Postgres".to_owned()),
+            subjects: vec![format!("{root}.tool.>")],
+            max_bytes: limits.tool_bytes_max,
+            max_age: hours(limits.tool_age_max_hours),
+            ..common
+        },
+        Stream::Event => StreamConfig {
+            description: Some("what happened, for anyone".to_owned()),
+            subjects: vec![format!("{root}.event.>")],
+            max_bytes: limits.event_bytes_max,
+            max_age: hours(limits.event_age_max_hours),
+            ..common
+        },
+        Stream::Dead => StreamConfig {
+            description: Some("messages that cannot be processed, for operators".to_owned()),
+            subjects: vec![format!("{root}.dead.*.*")],
+            max_bytes: limits.dead_bytes_max,
+            max_age: hours(limits.dead_age_max_hours),
+            ..common
+        },
+    }
+}
+
+/// A durable consumer as it should be.
+pub fn consumer_config(durable: Durable, root: &Root, limits: &TopologyLimits) -> consumer::pull::Config {
+    consumer::pull::Config {
+        durable_name: Some(durable.name().to_owned()),
+        name: Some(durable.name().to_owned()),
+        filter_subject: durable.filter(root),
+        deliver_policy: DeliverPolicy::All,
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: Duration::from_millis(limits.ack_wait_ms),
+        // The server forgets a message silently when it gives up; the consumer loop counts and buries instead.
+        max_deliver: -1,
+        max_ack_pending: limits.ack_pending_max,
+        ..consumer::pull::Config::default()
+    }
+}
+
+impl Topology {
+    /// Makes, updates or verifies everything. Safe to run from several processes at once, and twice.
+    pub async fn ensure(&self, bus: &Bus) -> Result<(), TopologyError> {
+        for stream in Stream::ALL {
+            let wanted = stream_config(stream, bus.root(), &self.limits, bus.server_version());
+            ensure::stream(bus, wanted, self.provision).await?;
+        }
+        for durable in Durable::ALL {
+            let wanted = consumer_config(durable, bus.root(), &self.limits);
+            ensure::consumer(
+                bus,
+                &durable.stream().name(bus.root()),
+                durable.name(),
+                wanted,
+                self.provision,
+            )
+            .await?;
+        }
+        Ok(())
+    }
+}
+
+/// `schemas/topology.md`: the table for people, with the default limits.
+pub fn markdown(root: &Root) -> String {
+    let limits = TopologyLimits::default();
+    let newest = ServerVersion { major: 2, minor: 15 };
+    let mut text = String::from("# Streams and consumers\n\nGenerated from `shared/messaging/src/topology.rs`.\n\n");
+    text.push_str("## Streams\n\n| stream | subjects | stored as | when full | bytes at most | age at most | deduplication | carries |\n|---|---|---|---|---|---|---|---|\n");
+    for stream in Stream::ALL {
+        let config = stream_config(stream, root, &limits, newest);
+        let stored_as = config
+            .subject_transform
+            .as_ref()
+            .map_or("as published".to_owned(), |transform| {
+                format!("`{}`", transform.destination)
+            });
+        let window = match config.duplicate_window.as_secs() {
+            0 => "none (100 ms before 2.14)".to_owned(),
+            seconds => format!("{seconds} s"),
+        };
+        writeln!(
+            text,
+            "| `{}` | `{}` | {stored_as} | {} | {} MiB | {} | {window} | {} |",
+            config.name,
+            config.subjects.join("` `"),
+            match config.discard {
+                DiscardPolicy::New => "refuses",
+                DiscardPolicy::Old => "drops the oldest",
+            },
+            config.max_bytes / (1024 * 1024),
+            age(config.max_age),
+            config.description.unwrap_or_default(),
+        )
+        .expect("a String takes all that is written to it");
+    }
+    let message_bytes_max = limits.message_bytes_max / 1024;
+    writeln!(
+        text,
+        "\nFile storage, limits retention, {} replica; a message has at most {message_bytes_max} KiB, headers included.\n",
+        limits.replicas
+    )
+    .expect("a String takes all that is written to it");
+    text.push_str("## Consumers\n\n| consumer | stream | filter | acknowledged within | unsettled at most |\n|---|---|---|---|---|\n");
+    for durable in Durable::ALL {
+        let config = consumer_config(durable, root, &limits);
+        writeln!(
+            text,
+            "| `{}` | `{}` | `{}` | {} s | {} |",
+            durable.name(),
+            durable.stream().name(root),
+            config.filter_subject,
+            config.ack_wait.as_secs(),
+            config.max_ack_pending,
+        )
+        .expect("a String takes all that is written to it");
+    }
+    writeln!(
+        text,
+        "\nDurable pull consumers with explicit acknowledgement and unlimited deliveries: the consumer loop counts attempts.\n\
+         Notifications have no durable consumer: the resolver reads each of the {PARTITIONS} partitions \
+         (`{root}.{PARTITION_TOKEN}.{{p}}.>`) from a\nplace it keeps in Postgres, through a short-lived consumer without acknowledgements."
+    )
+    .expect("a String takes all that is written to it");
+    text
+}
+
+fn age(age: Duration) -> String {
+    match age.as_secs() / 3600 {
+        hours if hours % 24 == 0 => format!("{} d", hours / 24),
+        hours => format!("{hours} h"),
+    }
+}

@@ -1,0 +1,96 @@
+//! The W3C trace context between headers and spans. Uses its own propagator: whether the process set a global one is
+//! none of a message's business.
+
+use contracts::{
+    Headers, TraceContext,
+    header::{TRACEPARENT, TRACESTATE},
+};
+use opentelemetry::{
+    Context,
+    propagation::{Extractor, Injector, TextMapPropagator},
+};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+/// Writes the current span's trace context into headers; leaves them alone outside any sampled or unsampled trace.
+pub fn inject_current(headers: &mut Headers) {
+    let context = tracing::Span::current().context();
+    TraceContextPropagator::new().inject_context(&context, &mut HeaderWriter(headers));
+}
+
+/// The current span's trace context, to be stored with a row or sent with a message.
+pub fn current_trace() -> TraceContext {
+    let mut headers = Headers::default();
+    inject_current(&mut headers);
+    headers.trace()
+}
+
+/// The parent for a span that works on a message. Nonsense in the headers gives an empty context: a stranger wrote them.
+pub fn context_of(trace: &TraceContext) -> Context {
+    TraceContextPropagator::new().extract_with_context(&Context::new(), &TraceReader(trace))
+}
+
+struct HeaderWriter<'a>(&'a mut Headers);
+
+impl Injector for HeaderWriter<'_> {
+    fn set(&mut self, key: &str, value: String) {
+        self.0.set(key, value);
+    }
+}
+
+struct TraceReader<'a>(&'a TraceContext);
+
+impl Extractor for TraceReader<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        match key {
+            TRACEPARENT => self.0.traceparent.as_deref(),
+            TRACESTATE => self.0.tracestate.as_deref(),
+            _ => None,
+        }
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        vec![TRACEPARENT, TRACESTATE]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry::trace::TraceContextExt;
+
+    use super::*;
+
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn a_trace_context_survives_the_way_through_headers() {
+        let trace = TraceContext {
+            traceparent: Some(PARENT.to_owned()),
+            tracestate: Some("vendor=1".to_owned()),
+        };
+        let context = context_of(&trace);
+        let mut headers = Headers::default();
+        TraceContextPropagator::new().inject_context(&context, &mut HeaderWriter(&mut headers));
+        assert_eq!(headers.trace(), trace);
+    }
+
+    #[test]
+    fn nonsense_gives_an_empty_context() {
+        let check = |traceparent: &str| {
+            let trace = TraceContext {
+                traceparent: Some(traceparent.to_owned()),
+                tracestate: None,
+            };
+            assert!(!context_of(&trace).span().span_context().is_valid(), "{traceparent}");
+        };
+        check("");
+        check("00-zz-00f067aa0ba902b7-01");
+        check("00-00000000000000000000000000000000-0000000000000000-01");
+        check(&PARENT.repeat(20));
+    }
+
+    #[test]
+    fn outside_any_span_there_is_nothing_to_inject() {
+        assert_eq!(current_trace(), TraceContext::default());
+    }
+}
