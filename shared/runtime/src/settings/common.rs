@@ -141,7 +141,8 @@ pub struct HttpSettings {
     pub body_bytes_max: Count,
     /// All headers of a request together; more is answered with 431.
     pub header_bytes_max: Count,
-    /// From the first byte of a request to the end of its headers.
+    /// From the end of a request, or the beginning of the connection, to the end of the next request's headers: a
+    /// connection may stay idle for as long.
     pub header_timeout_ms: Millis,
     /// Longest silence while a body arrives.
     pub body_timeout_ms: Millis,
@@ -159,7 +160,7 @@ impl Default for HttpSettings {
         Self {
             body_bytes_max: Count::new(1024 * 1024),
             header_bytes_max: Count::new(16 * 1024),
-            header_timeout_ms: Millis::new(10_000),
+            header_timeout_ms: Millis::new(30_000),
             body_timeout_ms: Millis::new(10_000),
             request_timeout_ms: Millis::new(30_000),
             connections_max: Count::new(1024),

@@ -1,0 +1,163 @@
+//! The edge of one request: the caller's trace goes on, the request has an id, a panic is an answer, every error is a
+//! problem, and what was answered is measured. Bodies, queries and header values are not logged.
+
+use std::{panic::AssertUnwindSafe, sync::LazyLock, time::Instant};
+
+use axum::{
+    Router,
+    body::to_bytes,
+    extract::{MatchedPath, Request},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    middleware::{Next, from_fn},
+    response::{IntoResponse, Response},
+};
+use futures::FutureExt;
+use opentelemetry::{KeyValue, global, metrics::Histogram, propagation::Extractor};
+use tracing::{Instrument, Span, field::Empty, info_span, warn};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+use uuid::Uuid;
+
+use super::Problem;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const REQUEST_ID_BYTES_MAX: usize = 64;
+/// Longer texts of axum's own refusals are cut off before they become a detail.
+const REFUSAL_BYTES_MAX: usize = 1024;
+
+static DURATION: LazyLock<Histogram<f64>> = LazyLock::new(|| {
+    global::meter("runtime")
+        .f64_histogram("http.server.request.duration")
+        .with_unit("s")
+        .with_description("From the end of a request's headers to the beginning of its answer")
+        .with_boundaries(vec![
+            0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+        ])
+        .build()
+});
+
+pub(super) fn layer(routes: Router) -> Router {
+    routes.layer(from_fn(edge))
+}
+
+async fn edge(request: Request, next: Next) -> Response {
+    let begun = Instant::now();
+    let id = request_id(request.headers());
+    let method = request.method().clone();
+    // The pattern, not the path: a path holds ids, and a metric must not have one series for each.
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or_else(|| "unknown".to_owned(), |path| path.as_str().to_owned());
+    let span = request_span(&request, &route, &id);
+
+    // What a handler has shared is in the database, and a panic's transaction is rolled back.
+    let answer = AssertUnwindSafe(next.run(request).instrument(span.clone()))
+        .catch_unwind()
+        .await;
+    let answer = answer.unwrap_or_else(|_| Problem::internal().into_response());
+    let mut response = as_problem(answer, &id).await;
+
+    let status = response.status();
+    span.record("http.response.status_code", status.as_u16());
+    if status.is_server_error() {
+        span.record("otel.status_code", "ERROR");
+        span.in_scope(|| warn!(%method, route, status = status.as_u16(), request_id = %id, "request failed"));
+    }
+    DURATION.record(
+        begun.elapsed().as_secs_f64(),
+        &[
+            KeyValue::new("http.request.method", method.to_string()),
+            KeyValue::new("http.route", route),
+            KeyValue::new("http.response.status_code", i64::from(status.as_u16())),
+        ],
+    );
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    response
+}
+
+fn request_span(request: &Request, route: &str, id: &str) -> Span {
+    let span = info_span!(
+        "http",
+        otel.name = format!("{} {route}", request.method()),
+        otel.kind = "server",
+        otel.status_code = Empty,
+        http.request.method = %request.method(),
+        http.route = route,
+        http.response.status_code = Empty,
+        request_id = id,
+    );
+    let parent = global::get_text_map_propagator(|propagator| propagator.extract(&Headers(request.headers())));
+    // Refused only where traces are off, and then there is nothing to continue.
+    let _ = span.set_parent(parent);
+    span
+}
+
+struct Headers<'a>(&'a HeaderMap);
+
+impl Extractor for Headers<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.to_str().ok()
+    }
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(HeaderName::as_str).collect()
+    }
+}
+
+/// The caller's id, if it can stand in a log line as it is; else a new one.
+fn request_id(headers: &HeaderMap) -> String {
+    let plain = |id: &&str| {
+        !id.is_empty()
+            && id.len() <= REQUEST_ID_BYTES_MAX
+            && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    headers
+        .get(REQUEST_ID)
+        .and_then(|id| id.to_str().ok())
+        .filter(plain)
+        .map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
+}
+
+/// Says in every problem which request it was, and makes problems of the plain texts that axum and tower refuse with.
+async fn as_problem(mut response: Response, id: &str) -> Response {
+    let status = response.status();
+    if !status.is_client_error() && !status.is_server_error() {
+        return response;
+    }
+    let instance = format!("urn:signalbox:request:{id}");
+    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+        return with_headers_of(response.headers(), problem.instance(instance).into_response());
+    }
+    let plain = response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_none_or(|kind| kind.as_bytes().starts_with(b"text/plain"));
+    if !plain {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    let mut problem = Problem::of_status(status).instance(instance);
+    // Only a refusal's text is for the client; of our own failures it is told nothing.
+    if status.is_client_error()
+        && status != StatusCode::UNAUTHORIZED
+        && let Ok(text) = to_bytes(body, REFUSAL_BYTES_MAX).await
+        && let Ok(text) = std::str::from_utf8(&text)
+        && !text.is_empty()
+    {
+        problem = problem.detail(text);
+    }
+    with_headers_of(&parts.headers, problem.into_response())
+}
+
+/// Keeps what a handler or axum has said in headers, such as `Allow`, but for those that described the old body.
+fn with_headers_of(old: &HeaderMap, mut response: Response) -> Response {
+    for (name, value) in old {
+        if *name != header::CONTENT_TYPE && *name != header::CONTENT_LENGTH {
+            response.headers_mut().insert(name.clone(), value.clone());
+        }
+    }
+    response
+}

@@ -1,0 +1,47 @@
+//! How many requests at one time, how long one may take, how large and how slow its body may be.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Request, State},
+    http::StatusCode,
+    middleware::{Next, from_fn_with_state},
+    response::{IntoResponse, Response},
+};
+use tokio::sync::Semaphore;
+use tower_http::{limit::RequestBodyLimitLayer, timeout::RequestBodyTimeoutLayer};
+
+use super::Problem;
+use crate::settings::HttpSettings;
+
+pub(super) fn layer(routes: Router, settings: &HttpSettings) -> Router {
+    let room = Arc::new(Semaphore::new(settings.requests_max.usize()));
+    routes
+        // axum's own limit is a constant; the layer below is the setting.
+        .layer(DefaultBodyLimit::disable())
+        .layer(RequestBodyLimitLayer::new(settings.body_bytes_max.usize()))
+        .layer(RequestBodyTimeoutLayer::new(settings.body_timeout_ms.duration()))
+        .layer(from_fn_with_state(settings.request_timeout_ms.duration(), in_time))
+        .layer(from_fn_with_state(room, if_room))
+}
+
+/// Refuses at once rather than queueing: a client that waits has less time left when its turn comes.
+async fn if_room(State(room): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    match room.try_acquire() {
+        Ok(_place) => next.run(request).await,
+        Err(_) => Problem::unavailable()
+            .detail("too many requests at one time")
+            .into_response(),
+    }
+}
+
+/// A handler may be dropped here as it may be when its client leaves; storage's pool rolls back what it had begun.
+async fn in_time(State(limit): State<Duration>, request: Request, next: Next) -> Response {
+    match tokio::time::timeout(limit, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "timeout")
+            .detail("the request took too long; whether it had an effect is unknown")
+            .into_response(),
+    }
+}

@@ -1,0 +1,154 @@
+//! Errors as RFC 9457 problems. Programs read `code`, people read `detail`; neither ever holds an inner error's text.
+
+use axum::{
+    Json,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Map, Value, json};
+
+const CONTENT_TYPE: &str = "application/problem+json";
+
+/// One problem, ready to be answered. Made by handlers; [`super::edge`] adds which request it was.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    status: StatusCode,
+    /// One word for programs: `unknown_agent`.
+    code: &'static str,
+    /// Boxed: problems travel in `Result`s, and most requests have none.
+    more: Box<More>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct More {
+    detail: Option<String>,
+    instance: Option<String>,
+    retry_after_s: Option<u32>,
+    extensions: Map<String, Value>,
+}
+
+impl Problem {
+    pub fn new(status: StatusCode, code: &'static str) -> Problem {
+        Problem {
+            status,
+            code,
+            more: Box::default(),
+        }
+    }
+
+    /// Says what was wrong with this request and what to do. Shown to the client as it is.
+    pub fn detail(mut self, detail: impl Into<String>) -> Problem {
+        self.more.detail = Some(detail.into());
+        self
+    }
+
+    /// A further member of the answer, beside `code`.
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Problem {
+        self.more.extensions.insert(name.to_owned(), value.into());
+        self
+    }
+
+    pub fn retry_after_s(mut self, seconds: u32) -> Problem {
+        self.more.retry_after_s = Some(seconds);
+        self
+    }
+
+    pub(super) fn instance(mut self, instance: String) -> Problem {
+        self.more.instance = Some(instance);
+        self
+    }
+
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub fn code(&self) -> &'static str {
+        self.code
+    }
+
+    pub fn invalid(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::BAD_REQUEST, "invalid").detail(detail)
+    }
+
+    pub fn unauthorized() -> Problem {
+        Problem::new(StatusCode::UNAUTHORIZED, "unauthorized").detail("send Authorization: Bearer with a valid key")
+    }
+
+    pub fn forbidden(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::FORBIDDEN, "forbidden").detail(detail)
+    }
+
+    /// For "not there" and "not yours" alike, so that nobody can ask which.
+    pub fn not_found() -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, "not_found")
+    }
+
+    pub fn conflict(code: &'static str, detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::CONFLICT, code).detail(detail)
+    }
+
+    /// Understood, and cannot be done as it is.
+    pub fn unprocessable(code: &'static str, detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code).detail(detail)
+    }
+
+    /// Try again later: a dependency is away, or there is too much to do.
+    pub fn unavailable() -> Problem {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable").retry_after_s(1)
+    }
+
+    /// Our fault. What happened is in the log, under the request's id; none of it is told.
+    pub fn internal() -> Problem {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal")
+    }
+
+    /// What a status that came without a problem is called.
+    pub(super) fn of_status(status: StatusCode) -> Problem {
+        let code = match status {
+            StatusCode::BAD_REQUEST => "invalid",
+            StatusCode::UNAUTHORIZED => return Problem::unauthorized(),
+            StatusCode::FORBIDDEN => "forbidden",
+            StatusCode::NOT_FOUND => "not_found",
+            StatusCode::METHOD_NOT_ALLOWED => "method_not_allowed",
+            StatusCode::REQUEST_TIMEOUT => "timeout",
+            StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => "unsupported_media_type",
+            StatusCode::UNPROCESSABLE_ENTITY => "unprocessable",
+            StatusCode::TOO_MANY_REQUESTS => "too_many_requests",
+            StatusCode::SERVICE_UNAVAILABLE => "unavailable",
+            other if other.is_client_error() => "invalid",
+            _ => "internal",
+        };
+        Problem::new(status, code)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut body = self.more.extensions.clone();
+        body.insert("type".to_owned(), format!("urn:signalbox:problem:{}", self.code).into());
+        body.insert(
+            "title".to_owned(),
+            self.status.canonical_reason().unwrap_or("Error").into(),
+        );
+        body.insert("status".to_owned(), json!(self.status.as_u16()));
+        body.insert("code".to_owned(), self.code.into());
+        if let Some(detail) = &self.more.detail {
+            body.insert("detail".to_owned(), detail.as_str().into());
+        }
+        if let Some(instance) = &self.more.instance {
+            body.insert("instance".to_owned(), instance.as_str().into());
+        }
+        let mut response = (self.status, Json(Value::Object(body))).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(seconds) = self.more.retry_after_s {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response.extensions_mut().insert(self);
+        response
+    }
+}

@@ -1,0 +1,115 @@
+//! Connections: accepted up to a limit, each with limits on its headers, ended gracefully when the process stops.
+//!
+//! axum's own `serve` has neither a time nor a size limit for headers, so the loop is ours.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::Router;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::{settings::HttpSettings, shutdown::Shutdown};
+
+/// hyper refuses less than this for its read buffer.
+const BUFFER_BYTES_MIN: usize = 8 * 1024;
+/// When no connection can be accepted, files have run out: trying again at once would only spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    #[error("cannot listen on {address}")]
+    Listen {
+        address: SocketAddr,
+        source: std::io::Error,
+    },
+}
+
+/// Takes the address; port 0 picks a free one, which the listener knows.
+pub async fn listen(address: SocketAddr) -> Result<TcpListener, HttpError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| HttpError::Listen { address, source })
+}
+
+/// Serves until the process stops; then takes no more connections and lets requests that are under way end. Bounded
+/// by the process's grace: dropping this ends all connections.
+pub async fn serve(listener: TcpListener, router: Router, settings: HttpSettings, shutdown: Shutdown) {
+    if let Ok(address) = listener.local_addr() {
+        info!(%address, "listening on {address}");
+    }
+    let builder = Arc::new(builder(&settings));
+    let room = Arc::new(Semaphore::new(settings.connections_max.usize()));
+    let stop = shutdown.token();
+    let mut connections = JoinSet::new();
+    loop {
+        // A place first: without one, connections wait in the system's queue. Dropping either wait loses nothing.
+        let place = tokio::select! {
+            () = stop.cancelled() => break,
+            place = Arc::clone(&room).acquire_owned() => place.expect("the semaphore is never closed"),
+        };
+        let accepted = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => accepted,
+            // Takes away those that have ended; their places are free already.
+            Some(_) = connections.join_next() => continue,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let (builder, router, stop) = (Arc::clone(&builder), router.clone(), stop.clone());
+                connections.spawn(async move {
+                    connection(&builder, stream, router, stop).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                warn!(%error, "cannot accept a connection");
+                tokio::select! {
+                    () = stop.cancelled() => break,
+                    () = sleep(ACCEPT_PAUSE) => {}
+                }
+            }
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+/// HTTP/1 alone: telling HTTP/2 apart without TLS means waiting for a first byte, and that wait has no limit.
+fn builder(settings: &HttpSettings) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(settings.header_timeout_ms.duration())
+        .max_buf_size(settings.header_bytes_max.usize().max(BUFFER_BYTES_MIN));
+    builder
+}
+
+async fn connection(builder: &Builder<TokioExecutor>, stream: TcpStream, router: Router, stop: CancellationToken) {
+    // Answers are small and complete: waiting to fill a packet only delays them.
+    let _ = stream.set_nodelay(true);
+    let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut serving = std::pin::pin!(serving);
+    // The connection is pinned outside and polled again below; dropping the first wait loses nothing.
+    let ended = tokio::select! {
+        ended = serving.as_mut() => ended,
+        () = stop.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = ended {
+        debug!(%error, "connection ended");
+    }
+}

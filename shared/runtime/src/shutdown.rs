@@ -1,0 +1,306 @@
+//! The life of a process: workers that are spawned by name, told to stop, and waited for.
+//!
+//! A *worker* is a spawned future. None dies silently: one that ends with an error, panics, or ends although nobody
+//! told it to, is logged and stops the process, because a process that has lost a part looks alive and does nothing.
+//!
+//! Stopping has two stages. First the services' workers finish what they hold; then what they rely on while doing so:
+//! the outbox relay, which sends what they just committed, and the replica, in whose name they hold leases.
+
+use std::{
+    collections::BTreeMap,
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::FutureExt;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::AbortHandle,
+    time::timeout,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{error, info, warn};
+
+/// How long the second stage may take: one renewal, one batch of messages.
+const SUPPORT_GRACE: Duration = Duration::from_secs(2);
+
+/// Spawns workers, tells them to stop, waits for them. Cheap to clone; all clones are the same process.
+#[derive(Clone, Debug, Default)]
+pub struct Shutdown {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    services: Stage,
+    support: Stage,
+    /// Why the process stops, when no signal asked for it.
+    failure: Mutex<Option<String>>,
+}
+
+#[derive(Debug, Default)]
+struct Stage {
+    token: CancellationToken,
+    tracker: TaskTracker,
+    running: Arc<Mutex<BTreeMap<u64, Worker>>>,
+    next: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Worker {
+    name: &'static str,
+    abort: AbortHandle,
+}
+
+/// What a worker may end with: nothing, or a result whose error says why it gave up.
+pub trait WorkerEnd {
+    fn into_result(self) -> anyhow::Result<()>;
+}
+
+impl WorkerEnd for () {
+    fn into_result(self) -> anyhow::Result<()> {
+        Ok(())
+    }
+}
+
+impl<E: Into<anyhow::Error>> WorkerEnd for Result<(), E> {
+    fn into_result(self) -> anyhow::Result<()> {
+        self.map_err(Into::into)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lasts {
+    UntilStopped,
+    /// Ending well at any time is what it is for.
+    UntilDone,
+}
+
+impl Shutdown {
+    pub fn new() -> Shutdown {
+        Shutdown::default()
+    }
+
+    /// Spawns a worker that runs until the process stops: a consumer, a sweep, a server.
+    pub fn spawn<F>(&self, name: &'static str, worker: F)
+    where
+        F: Future<Output: WorkerEnd> + Send + 'static,
+    {
+        self.start(&self.inner.services, name, Lasts::UntilStopped, worker);
+    }
+
+    /// Spawns a worker that ends when its work is done: one turn, one start-up step.
+    pub fn spawn_once<F>(&self, name: &'static str, worker: F)
+    where
+        F: Future<Output: WorkerEnd> + Send + 'static,
+    {
+        self.start(&self.inner.services, name, Lasts::UntilDone, worker);
+    }
+
+    /// Spawns a worker that the others rely on until they have ended. It listens to [`Shutdown::support_token`].
+    pub fn spawn_support<F>(&self, name: &'static str, worker: F)
+    where
+        F: Future<Output: WorkerEnd> + Send + 'static,
+    {
+        self.start(&self.inner.support, name, Lasts::UntilStopped, worker);
+    }
+
+    fn start<F>(&self, stage: &Stage, name: &'static str, lasts: Lasts, worker: F)
+    where
+        F: Future<Output: WorkerEnd> + Send + 'static,
+    {
+        let id = stage.next.fetch_add(1, Ordering::Relaxed);
+        let (shutdown, token, running) = (self.clone(), stage.token.clone(), Arc::clone(&stage.running));
+        let task = async move {
+            // What a worker has shared is guarded by the database, or goes down with the process.
+            let end = AssertUnwindSafe(worker).catch_unwind().await;
+            lock(&running).remove(&id);
+            let problem = match end.map(WorkerEnd::into_result) {
+                Ok(Ok(())) if lasts == Lasts::UntilDone || token.is_cancelled() => return,
+                Ok(Ok(())) => "ended although it was not told to".to_owned(),
+                Ok(Err(error)) => format!("{error:#}"),
+                // The panic hook has logged what and where.
+                Err(_) => "panicked".to_owned(),
+            };
+            error!(worker = name, problem, "worker {name} failed: {problem}");
+            shutdown.fail(format!("worker {name} failed: {problem}"));
+        };
+        // Held over the spawn, so that a worker which ends at once removes what is inserted here.
+        let mut workers = lock(&stage.running);
+        let abort = stage.tracker.spawn(task).abort_handle();
+        workers.insert(id, Worker { name, abort });
+    }
+
+    /// Ends when the services' workers must stop. Every loop has a branch for it that works while the broker is down.
+    pub async fn cancelled(&self) {
+        self.inner.services.token.cancelled().await;
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.inner.services.token.is_cancelled()
+    }
+
+    /// Told to services' workers. Others may be derived from it with `child_token`.
+    pub fn token(&self) -> CancellationToken {
+        self.inner.services.token.clone()
+    }
+
+    /// Told to supporting workers, once the services' have ended.
+    pub fn support_token(&self) -> CancellationToken {
+        self.inner.support.token.clone()
+    }
+
+    /// Tells the services' workers to stop, without waiting.
+    pub fn begin_stop(&self) {
+        self.inner.services.token.cancel();
+    }
+
+    /// Stops because of a failure; the first one is kept.
+    pub fn fail(&self, reason: String) {
+        lock(&self.inner.failure).get_or_insert(reason);
+        self.begin_stop();
+    }
+
+    /// Why the process stopped without being asked to.
+    pub fn failure(&self) -> Option<String> {
+        lock(&self.inner.failure).clone()
+    }
+
+    /// Stops everything in order and waits, the services' workers for at most `grace`. Gives the names of those that
+    /// had to be cut off; what they held is taken over as after a crash.
+    pub async fn stop(&self, grace: Duration) -> Vec<&'static str> {
+        let mut cut_off = self.inner.services.stop(grace).await;
+        cut_off.extend(self.inner.support.stop(SUPPORT_GRACE).await);
+        if !cut_off.is_empty() {
+            warn!(workers = ?cut_off, "did not end in time and were cut off");
+        }
+        cut_off
+    }
+
+    /// Ends all workers where they are, as a crash would. For tests, and for a second signal.
+    pub fn abort(&self) {
+        for stage in [&self.inner.services, &self.inner.support] {
+            stage.token.cancel();
+            stage.abort();
+        }
+    }
+}
+
+impl Stage {
+    async fn stop(&self, grace: Duration) -> Vec<&'static str> {
+        self.token.cancel();
+        self.tracker.close();
+        if timeout(grace, self.tracker.wait()).await.is_ok() {
+            return Vec::new();
+        }
+        let cut_off = self.abort();
+        // An aborted task ends at its next await; one that has none must not hold the process either.
+        let _ = timeout(Duration::from_secs(1), self.tracker.wait()).await;
+        cut_off
+    }
+
+    fn abort(&self) -> Vec<&'static str> {
+        let workers = std::mem::take(&mut *lock(&self.running));
+        workers.values().for_each(|worker| worker.abort.abort());
+        workers.values().map(|worker| worker.name).collect()
+    }
+}
+
+/// Nothing panics while one of these locks is held, and what they guard is whole at any time.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for SIGINT or SIGTERM.
+pub async fn wait_for_signal() -> std::io::Result<()> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    // Both are only notified of; dropping either loses nothing.
+    let name = tokio::select! {
+        _ = interrupt.recv() => "SIGINT",
+        _ = terminate.recv() => "SIGTERM",
+    };
+    info!(signal = name, "stopping");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(10);
+
+    #[tokio::test]
+    async fn stops_supporting_workers_after_the_services() {
+        let shutdown = Shutdown::new();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let (token, log) = (shutdown.support_token(), Arc::clone(&order));
+        shutdown.spawn_support("relay", async move {
+            token.cancelled().await;
+            lock(&log).push("relay");
+        });
+        let (token, log) = (shutdown.token(), Arc::clone(&order));
+        shutdown.spawn("consumer", async move {
+            token.cancelled().await;
+            tokio::task::yield_now().await;
+            lock(&log).push("consumer");
+        });
+        assert!(shutdown.stop(GRACE).await.is_empty());
+        assert_eq!(*lock(&order), ["consumer", "relay"]);
+        assert_eq!(shutdown.failure(), None);
+    }
+
+    #[tokio::test]
+    async fn a_worker_never_dies_silently() {
+        async fn check<F: Future<Output: WorkerEnd> + Send + 'static>(worker: F, says: &str) {
+            let shutdown = Shutdown::new();
+            shutdown.spawn("consumer", worker);
+            timeout(GRACE, shutdown.cancelled()).await.expect("the process stops");
+            assert_eq!(shutdown.failure().as_deref(), Some(says));
+            assert!(shutdown.stop(GRACE).await.is_empty());
+        }
+        check(async {}, "worker consumer failed: ended although it was not told to").await;
+        check(
+            async { Err::<(), _>(anyhow::anyhow!("no broker").context("cannot read")) },
+            "worker consumer failed: cannot read: no broker",
+        )
+        .await;
+        let panics: fn() = || panic!("on purpose");
+        check(async move { panics() }, "worker consumer failed: panicked").await;
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_is_done_is_no_failure() {
+        let shutdown = Shutdown::new();
+        shutdown.spawn_once("turn", async {});
+        shutdown.inner.services.tracker.close();
+        timeout(GRACE, shutdown.inner.services.tracker.wait())
+            .await
+            .expect("it ends");
+        assert!(!shutdown.is_stopping());
+        assert!(lock(&shutdown.inner.services.running).is_empty());
+    }
+
+    #[tokio::test]
+    async fn cuts_off_and_names_what_does_not_end() {
+        struct Dropped(Arc<AtomicBool>);
+        impl Drop for Dropped {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
+        let (shutdown, dropped) = (Shutdown::new(), Arc::new(AtomicBool::new(false)));
+        let held = Dropped(Arc::clone(&dropped));
+        shutdown.spawn("stubborn", async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        assert_eq!(shutdown.stop(Duration::from_millis(1)).await, ["stubborn"]);
+        assert!(dropped.load(Ordering::SeqCst));
+    }
+}
