@@ -27,8 +27,11 @@ pub struct Model {
     #[sea_orm(column_type = "JsonBinary")]
     pub journal: Json,
     pub attempt: i32,
-    pub attempts_total: i32,
+    pub failures: i32,
     pub rounds: i32,
+    pub calls_requested: i32,
+    pub waiting_since: Option<OffsetDateTime>,
+    pub lost_at: Option<OffsetDateTime>,
     pub response_id: Option<String>,
     pub reply: Option<String>,
     #[sea_orm(column_type = "JsonBinary", nullable)]

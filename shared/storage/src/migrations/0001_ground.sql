@@ -218,10 +218,16 @@ create table turn (
     manifest         jsonb not null,
     -- one entry a provider call that answered: its text and the calls it asked for (B3 re-runs from it)
     journal          jsonb not null default '[]',
-    -- attempts of the provider call that is due, and provider calls answered so far
-    attempt          integer not null default 0,
-    attempts_total   integer not null default 0,
+    -- number of the provider call that is due or under way (in its idempotency key), its failures so far, and how many
+    -- calls of the turn were answered
+    attempt          integer not null default 1,
+    failures         integer not null default 0,
     rounds           integer not null default 0,
+    -- tool calls asked for so far, and since when their results are awaited
+    calls_requested  integer not null default 0,
+    waiting_since    timestamptz,
+    -- when the connection of a call without an answer was lost
+    lost_at          timestamptz,
     response_id      text,
     reply            text,
     usage            jsonb,
