@@ -14,6 +14,12 @@ fail() { printf 'provision: %s\n' "$*" >&2; exit 1; }
 # True when version $1 is at least version $2.
 at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
 
+# Runs a command whose output only matters when it fails.
+quietly() {
+    local output
+    output=$("$@" 2>&1) || fail "$* failed: $output"
+}
+
 # apt_install PURPOSE PACKAGE...
 apt_install() {
     local purpose=$1
@@ -22,8 +28,8 @@ apt_install() {
     [ "$(id -u)" = 0 ] || fail "$purpose is missing: apt-get install --no-install-recommends $* (as root)"
     say "installing $* ($purpose)"
     export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq
-    apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    quietly apt-get update -qq
+    quietly apt-get install -y -qq --no-install-recommends "$@"
 }
 
 nats_usable() {

@@ -101,7 +101,8 @@ pub(crate) async fn postgres_bin(cluster_major: Option<u32>) -> anyhow::Result<P
     }
     let chosen = match cluster_major {
         Some(wanted) => usable.into_iter().find(|(major, _)| *major == wanted),
-        None => usable.into_iter().max_by_key(|(major, _)| *major),
+        // Of equals the first, hence reversed: the last is what `PATH` says.
+        None => usable.into_iter().rev().max_by_key(|(major, _)| *major),
     };
     let wanted = cluster_major.map_or(format!("{POSTGRES_MAJOR_MIN} or newer"), |major| {
         format!("{major}, as the data")
