@@ -2,8 +2,9 @@
 //! programs rely on these names to the letter; a name changes only by a new one beside it.
 //!
 //! One file a hop: [`notification`] → [`session`] → [`tool`] → [`event`], with [`dead`] for what went nowhere and
-//! [`live`] for text as it is generated. [`subject`] and [`header`] are the envelope, [`outgoing`] a message on its
-//! way to the broker. No I/O; row types and domain types live elsewhere and are converted at the edge.
+//! [`live`] for text as it is generated; [`tools`] says what agents may call. [`subject`] and [`header`] are the
+//! envelope, [`outgoing`] a message on its way to the broker. No I/O; row types and domain types live elsewhere and
+//! are converted at the edge.
 
 pub mod dead;
 pub mod event;
@@ -16,6 +17,7 @@ pub mod session;
 pub mod subject;
 pub mod timestamp;
 pub mod tool;
+pub mod tools;
 
 pub use header::{Headers, TraceContext};
 pub use outgoing::Outgoing;

@@ -1,0 +1,31 @@
+//! `no_reply`: the agent says that there is nothing to say (S15).
+
+use serde_json::json;
+
+use super::{Audience, ToolDefinition};
+
+const DESCRIPTION: &str = "\
+Say that this turn needs no reply. Use it when the notification asks nothing of you and there is nothing to do or to \
+report: a routine check that found all well, an acknowledgement, a message meant for somebody else. After this call, \
+whatever you answer in this turn is recorded but not posted to anyone, so do not use it when somebody waits for an \
+answer.";
+
+pub(super) fn definition() -> ToolDefinition {
+    ToolDefinition {
+        name: "no_reply",
+        aliases: &[],
+        description: DESCRIPTION,
+        parameters: json!({
+            "type": "object",
+            "properties": {
+                "reason": {
+                    "type": "string",
+                    "maxLength": 1024,
+                    "description": "Optional. Why there is nothing to say, in a few words; kept with the turn.",
+                },
+            },
+            "additionalProperties": false,
+        }),
+        offered_to: Audience::Everyone,
+    }
+}

@@ -1,0 +1,58 @@
+//! `response_request`: the one way for an agent to wake another.
+
+use serde_json::json;
+
+use super::{Audience, BODY_BYTES_MAX, ToolDefinition};
+
+/// How many agents one call may ask.
+pub const AGENTS_MAX: usize = 10;
+
+const DESCRIPTION: &str = "\
+Ask other agents of this account to act: each is woken with your text, works in a session of its own, and answers in the \
+task's thread. Use it to hand over a part of the work, to ask for a review, or to ask a question that another agent is \
+the right one for. Write a text that stands alone: the other agent does not see your conversation; say what you want \
+done, on which material, and how you will recognise a good answer. The answer is not the result of this call, and there \
+is no use in waiting for it: it is posted to the task's thread when the other agent is done, so finish your turn; if you \
+have to act on it, say in your text that you are to be asked in return. Do not ask yourself, do not ask the same agent \
+twice for the same thing, and do not merely thank or acknowledge: every request costs a turn. \
+If one of the names is unknown, nobody is asked and the error says which.";
+
+pub(super) fn definition() -> ToolDefinition {
+    ToolDefinition {
+        name: "response_request",
+        aliases: &[],
+        description: DESCRIPTION,
+        parameters: json!({
+            "type": "object",
+            "properties": {
+                "agents": {
+                    "type": "array",
+                    "items": {
+                        "type": "string",
+                        "minLength": 1,
+                        "maxLength": 64,
+                    },
+                    "minItems": 1,
+                    "maxItems": AGENTS_MAX,
+                    "description": "Whom to ask: slugs (for example reviewer) or ids of agents. At most 10.",
+                },
+                "body": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": BODY_BYTES_MAX,
+                    "description": "What you want from them, complete in itself. At most 16 KiB.",
+                },
+                "task_id": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": 64,
+                    "description": "Optional. The task that it is about: the one you are working on unless given. Only \
+                                    the coordinator can name another one.",
+                },
+            },
+            "required": ["agents", "body"],
+            "additionalProperties": false,
+        }),
+        offered_to: Audience::Everyone,
+    }
+}

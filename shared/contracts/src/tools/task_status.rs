@@ -1,0 +1,61 @@
+//! `task_status`: the agent reports how its task stands (S3, S5).
+
+use domain::TaskStatus;
+use serde_json::json;
+
+use super::{Audience, BODY_BYTES_MAX, ToolDefinition};
+
+/// What an agent may set. Not `inbox` and `archived`, which are how people sort their work, and not
+/// `awaiting_approval`, which is a gate: whoever stands before it must not be the one who opens it.
+pub const AGENT_STATUSES: &[TaskStatus] = &[
+    TaskStatus::Assigned,
+    TaskStatus::Pending,
+    TaskStatus::InProgress,
+    TaskStatus::Review,
+    TaskStatus::Blocked,
+    TaskStatus::Done,
+    TaskStatus::Failed,
+    TaskStatus::Cancelled,
+];
+
+const DESCRIPTION: &str = "\
+Set the status of the task you are working on. Do this when the work changes state, not to repeat the status it already \
+has: `in_progress` when you start, `review` when the result is ready for somebody to look at, `blocked` when you cannot \
+go on (say in `note` what is missing and who can provide it), `failed` when it cannot be done (say why), `done` only \
+when everything that was asked is finished. `done` and `cancelled` end the task: this session closes at once, and tool \
+calls after it are refused, so make it your last call and do everything else first. Only the coordinator can set the \
+status of another task. A task that waits for approval can only be moved by whoever approves.";
+
+pub(super) fn definition() -> ToolDefinition {
+    let statuses: Vec<&str> = AGENT_STATUSES.iter().map(|status| status.as_str()).collect();
+    ToolDefinition {
+        name: "task_status",
+        aliases: &[],
+        description: DESCRIPTION,
+        parameters: json!({
+            "type": "object",
+            "properties": {
+                "task_id": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": 64,
+                    "description": "The id of the task, as given in the notification, for example PROJ-7.",
+                },
+                "status": {
+                    "type": "string",
+                    "enum": statuses,
+                    "description": "The new status.",
+                },
+                "note": {
+                    "type": "string",
+                    "maxLength": BODY_BYTES_MAX,
+                    "description": "Optional. One or two sentences for the people on the task: what is done, what is \
+                                    missing, what you need from whom. Posted to the task's thread. At most 16 KiB.",
+                },
+            },
+            "required": ["task_id", "status"],
+            "additionalProperties": false,
+        }),
+        offered_to: Audience::WithTask,
+    }
+}
