@@ -40,7 +40,7 @@ pub use failure::{Advice, FailureClass, NextStep, ProviderError, Sent};
 pub use openclaw::OpenClaw;
 pub use openclaw::key::GatewayAgent;
 pub use openresponses::OpenResponses;
-pub use settings::{Effects, History, Limits, Pool, ProviderKind, ProviderSettings, SettingsError, Thread};
+pub use settings::{Effects, HistoryLookup, Limits, Pool, ProviderKind, ProviderSettings, SettingsError, Thread};
 pub use transport::DriverError;
 
 /// One provider, ready to be called. Cheap to share behind an `Arc`.
@@ -102,7 +102,8 @@ impl Driver {
         }
     }
 
-    /// Asks the provider's own record what became of a call of which no answer was received.
+    /// Asks the provider's own record what became of a call of which no answer was received. To be asked before
+    /// anything else is sent on that key: the next turn takes a cancelled one's text out of the record.
     pub async fn reconcile(&self, lost: &LostCall) -> Reconciled {
         match &self.dialect {
             Dialect::OpenResponses(_) => Reconciled::Unknown {

@@ -143,7 +143,7 @@ impl Reader {
             return Ok(Step::Going);
         };
         self.items.edit(which, |item| {
-            item.parts.entry(content_place(data)).or_default().push_str(delta)
+            item.parts.entry(content_place(data)).or_default().push_str(delta);
         })?;
         Ok(Step::Text(delta.to_owned()))
     }
@@ -151,7 +151,7 @@ impl Reader {
     fn part_put(&mut self, which: Which<'_>, data: &Value, part: &Value) -> Result<(), Unreadable> {
         let Some(text) = part_text(part) else { return Ok(()) };
         self.items.edit(which, |item| {
-            text.clone_into(item.parts.entry(content_place(data)).or_default())
+            text.clone_into(item.parts.entry(content_place(data)).or_default());
         })
     }
 
@@ -242,4 +242,483 @@ fn usage(wire: &Value) -> Option<Usage> {
 /// Ids and the like, bounded.
 pub(super) fn short(text: &str) -> String {
     text.chars().take(SHORT_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::needless_pass_by_value, reason = "`json!` reads best where it is used")]
+
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::providers::call::FunctionCall;
+    use crate::providers::sse::Splitter;
+
+    const LIMITS: Limits = Limits {
+        connect_timeout: Duration::ZERO,
+        first_byte_timeout: Duration::ZERO,
+        idle_timeout: Duration::ZERO,
+        call_timeout_max: Duration::ZERO,
+        request_bytes_max: 0,
+        answer_bytes_max: 4_000,
+        arguments_bytes_max: 500,
+        tool_calls_max: 3,
+    };
+
+    /// What a stream came to: its ending, the text told on the way, and why it could not be read.
+    #[derive(Debug, PartialEq)]
+    struct Outcome {
+        ending: Option<Ending>,
+        told: String,
+        unreadable: Option<Unreadable>,
+    }
+
+    fn read(bytes: &[u8], cuts: &[usize]) -> Outcome {
+        let mut cuts: Vec<usize> = cuts
+            .iter()
+            .map(|cut| cut % (bytes.len() + 1))
+            .chain([bytes.len()])
+            .collect();
+        cuts.sort_unstable();
+        let mut splitter = Splitter::new(LIMITS.event_bytes_max());
+        let (mut events, mut from) = (Vec::new(), 0);
+        for to in cuts {
+            splitter.push(&bytes[from..to], &mut events).unwrap();
+            from = to;
+        }
+        events.extend(splitter.finish());
+        let mut reader = Reader::new(LIMITS);
+        let mut outcome = Outcome {
+            ending: None,
+            told: String::new(),
+            unreadable: None,
+        };
+        for event in events {
+            match reader.event(&event) {
+                Ok(Step::Going) => {}
+                Ok(Step::Text(text)) => outcome.told.push_str(&text),
+                Ok(Step::Ended(ending)) => {
+                    return Outcome {
+                        ending: Some(ending),
+                        ..outcome
+                    };
+                }
+                Err(unreadable) => {
+                    return Outcome {
+                        unreadable: Some(unreadable),
+                        ..outcome
+                    };
+                }
+            }
+        }
+        outcome
+    }
+
+    fn stream(events: &[Value]) -> Vec<u8> {
+        events
+            .iter()
+            .map(|event| format!("data: {event}\n\n"))
+            .collect::<String>()
+            .into_bytes()
+    }
+
+    fn answered(events: &[Value]) -> ProviderAnswer {
+        match read(&stream(events), &[]) {
+            Outcome {
+                ending: Some(Ending::Answer(answer)),
+                ..
+            } => answer,
+            other => panic!("no answer: {other:?}"),
+        }
+    }
+
+    fn unreadable(events: &[Value]) -> Unreadable {
+        read(&stream(events), &[])
+            .unreadable
+            .expect("it should not be readable")
+    }
+
+    fn call(call_id: &str, name: &str, arguments: &str) -> FunctionCall {
+        FunctionCall {
+            call_id: call_id.into(),
+            name: name.into(),
+            arguments: arguments.into(),
+        }
+    }
+
+    fn delta(place: u64, text: &str) -> Value {
+        json!({"type": "response.output_text.delta", "output_index": place, "content_index": 0, "delta": text})
+    }
+
+    fn completed(output: Value) -> Value {
+        json!({"type": "response.completed", "response": {"id": "resp_1", "status": "completed", "output": output}})
+    }
+
+    fn message(text: &str) -> Value {
+        json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]})
+    }
+
+    fn function(call_id: &str, name: &str, arguments: &str) -> Value {
+        json!({"type": "function_call", "id": format!("fc_{call_id}"), "call_id": call_id, "name": name,
+            "arguments": arguments})
+    }
+
+    fn item_done(place: u64, item: &Value) -> Value {
+        json!({"type": "response.output_item.done", "output_index": place, "item": item})
+    }
+
+    #[test]
+    fn takes_the_text_from_wherever_it_is() {
+        fn check(events: &[Value], text: &str) {
+            assert_eq!(answered(events).text, text, "{events:?}");
+        }
+        check(&[delta(0, "a"), delta(0, "b"), completed(json!([message("ab")]))], "ab");
+        check(&[completed(json!([message("only at the end")]))], "only at the end");
+        check(
+            &[delta(0, "only "), delta(0, "deltas"), completed(Value::Null)],
+            "only deltas",
+        );
+        check(&[delta(0, "x"), json!({"type": "response.completed"})], "x");
+        check(
+            &[item_done(0, &message("in the item")), completed(json!([]))],
+            "in the item",
+        );
+        check(
+            &[
+                json!({"type": "response.output_text.done", "item_id": "m", "text": "done"}),
+                completed(json!([])),
+            ],
+            "done",
+        );
+        check(
+            &[
+                item_done(1, &message("second")),
+                item_done(0, &message("first")),
+                completed(json!([])),
+            ],
+            "first\n\nsecond",
+        );
+        check(
+            &[
+                item_done(0, &message("twice")),
+                item_done(0, &message("twice")),
+                completed(json!([])),
+            ],
+            "twice",
+        );
+        check(
+            &[completed(
+                json!([{"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}]),
+            )],
+            "no",
+        );
+        check(
+            &[completed(json!([{"type": "message", "content": "a plain string"}]))],
+            "a plain string",
+        );
+        check(
+            &[completed(
+                json!([{"type": "reasoning", "content": [{"text": "hidden"}]}, message("seen")]),
+            )],
+            "seen",
+        );
+        check(&[completed(json!([]))], "");
+    }
+
+    #[test]
+    fn prefers_the_final_answer_to_commentary() {
+        let phased = |text: &str, phase: &str| json!({"type": "message", "phase": phase, "content": [{"type": "output_text", "text": text}]});
+        let both = answered(&[completed(json!([
+            phased("thinking aloud", "commentary"),
+            phased("42", "final_answer")
+        ]))]);
+        assert_eq!(both.text, "42");
+        let commentary = answered(&[completed(json!([
+            phased("let me look", "commentary"),
+            function("c", "f", "{}")
+        ]))]);
+        assert_eq!(commentary.text, "let me look");
+    }
+
+    #[test]
+    fn takes_calls_from_wherever_they_are() {
+        fn check(events: &[Value], calls: &[FunctionCall]) {
+            assert_eq!(answered(events).calls, calls, "{events:?}");
+        }
+        let (a, b) = (call("c1", "f", r#"{"x":1}"#), call("c2", "g", "{}"));
+        let (wire_a, wire_b) = (function("c1", "f", r#"{"x":1}"#), function("c2", "g", "{}"));
+        let announced = json!({"type": "response.output_item.added", "output_index": 0,
+            "item": {"type": "function_call", "id": "fc_c1", "call_id": "c1", "name": "f", "arguments": ""}});
+        let arguments = |text: &str| {
+            json!({"type": "response.function_call_arguments.delta", "output_index": 0,
+            "item_id": "fc_c1", "delta": text})
+        };
+
+        check(&[completed(json!([wire_a, wire_b]))], &[a.clone(), b.clone()]);
+        check(
+            &[
+                announced.clone(),
+                arguments(r#"{"x""#),
+                arguments(":1}"),
+                completed(json!([])),
+            ],
+            std::slice::from_ref(&a),
+        );
+        check(
+            &[
+                announced.clone(),
+                json!({"type": "response.function_call_arguments.done", "item_id": "fc_c1", "arguments": r#"{"x":1}"#}),
+                completed(Value::Null),
+            ],
+            std::slice::from_ref(&a),
+        );
+        check(
+            &[arguments(r#"{"x":1}"#), announced, completed(json!([]))],
+            std::slice::from_ref(&a),
+        );
+        check(
+            &[item_done(1, &wire_b), item_done(0, &wire_a), completed(json!([]))],
+            &[a.clone(), b.clone()],
+        );
+        check(
+            &[item_done(0, &wire_a), item_done(0, &wire_a), completed(json!([]))],
+            std::slice::from_ref(&a),
+        );
+        check(&[completed(json!([wire_a, wire_a]))], std::slice::from_ref(&a));
+        check(
+            &[completed(
+                json!([{"type": "function_call", "call_id": "c1", "name": "f", "arguments": {"x": 1}}]),
+            )],
+            std::slice::from_ref(&a),
+        );
+        check(
+            &[completed(json!([{"type": "function_call", "id": "c2", "name": "g"}]))],
+            &[b],
+        );
+    }
+
+    #[test]
+    fn refuses_calls_that_cannot_be_answered() {
+        use Unreadable::{Malformed, TooLarge};
+        assert!(matches!(
+            unreadable(&[completed(json!([{"type": "function_call", "name": "f"}]))]),
+            Malformed(_)
+        ));
+        assert!(matches!(
+            unreadable(&[completed(json!([{"type": "function_call", "call_id": "c"}]))]),
+            Malformed(_)
+        ));
+        let same_id = completed(json!([function("c", "f", "{}"), function("c", "g", "{}")]));
+        assert!(matches!(unreadable(&[same_id]), Malformed(_)));
+        assert!(matches!(
+            unreadable(&[completed(json!([function(&"c".repeat(257), "f", "{}")]))]),
+            Malformed(_)
+        ));
+        let four: Vec<Value> = (0..4).map(|n| function(&n.to_string(), "f", "{}")).collect();
+        assert_eq!(unreadable(&[completed(json!(four))]), TooLarge("tool_calls_max"));
+        let long = completed(json!([function("c", "f", &"x".repeat(501))]));
+        assert_eq!(unreadable(&[long]), TooLarge("arguments_bytes_max"));
+    }
+
+    #[test]
+    fn keeps_only_whole_calls_of_an_answer_that_was_cut() {
+        let output = json!([
+            message("so far"),
+            function("whole", "f", "{}"),
+            function("half", "f", r#"{"x":"#),
+            {"type": "function_call", "call_id": "running", "name": "f", "arguments": "{}", "status": "incomplete"},
+        ]);
+        let answer = answered(&[json!({"type": "response.incomplete", "response":
+            {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": output}})]);
+        assert_eq!(answer.calls, [call("whole", "f", "{}")]);
+        assert_eq!(answer.incomplete_reason.as_deref(), Some("max_output_tokens"));
+    }
+
+    #[test]
+    fn tells_failure_from_answer() {
+        fn check(event: Value, expected: (Option<&str>, Option<&str>)) {
+            match read(&stream(&[event]), &[]).ending {
+                Some(Ending::Failed { code, message, .. }) => {
+                    assert_eq!((code.as_deref(), message.as_deref()), expected);
+                }
+                other => panic!("not a failure: {other:?}"),
+            }
+        }
+        let said = json!({"code": "server_error", "message": "oops"});
+        let expected = (Some("server_error"), Some("oops"));
+        check(
+            json!({"type": "response.failed", "response": {"status": "failed", "error": said}}),
+            expected,
+        );
+        check(
+            json!({"type": "response.completed", "response": {"status": "failed", "error": said}}),
+            expected,
+        );
+        check(
+            json!({"type": "response.completed", "response": {"error": said, "output": []}}),
+            expected,
+        );
+        check(
+            json!({"type": "error", "error": {"type": "server_error", "message": "oops"}}),
+            expected,
+        );
+        check(
+            json!({"type": "error", "code": "server_error", "message": "oops"}),
+            expected,
+        );
+        check(
+            json!({"type": "response.failed", "response": {"error": "just words"}}),
+            (None, Some("just words")),
+        );
+        check(json!({"type": "response.failed"}), (None, None));
+        check(
+            json!({"type": "response.completed", "response": {"status": "cancelled"}}),
+            (None, None),
+        );
+    }
+
+    #[test]
+    fn skips_what_it_does_not_know_and_stops_at_what_it_cannot_read() {
+        let noise = b"event: ping\ndata: ping\n\n: hi\n\ndata: {\"type\":\"response.new_thing.delta\",\"delta\":5}\n\n\
+            data: {\"no\":\"type\"}\n\ndata: [1]\n\ndata: \n\nevent: response.output_text.delta\ndata: {\"delta\":\"by name\"}\n\n\
+            data: {\"type\":\"response.output_text.delta\",\"delta\":7,\"output_index\":\"zero\"}\n\n\
+            data: {\"type\":\"response.completed\",\"response\":{\"output\":5,\"usage\":\"none\"}}\n\n";
+        let Outcome {
+            ending: Some(Ending::Answer(answer)),
+            told,
+            ..
+        } = read(noise, &[])
+        else {
+            panic!("no answer")
+        };
+        assert_eq!((answer.text.as_str(), told.as_str()), ("by name", "by name"));
+        assert_eq!(answer.usage, None);
+
+        let malformed = |bytes: &[u8]| matches!(read(bytes, &[]).unreadable, Some(Unreadable::Malformed(_)));
+        assert!(malformed(b"data: {\"type\":\"response.comp\n\n"));
+        assert!(malformed(format!("data: {}\n\n", "[".repeat(5_000)).as_bytes()));
+        assert_eq!(read(b"data: [DONE]\n\n", &[]).unreadable, Some(Unreadable::EndedEarly));
+        let still = json!({"type": "response.completed", "response": {"status": "in_progress"}});
+        assert!(matches!(unreadable(&[still]), Unreadable::Malformed(_)));
+    }
+
+    #[test]
+    fn bounds_what_it_holds() {
+        let too_large = Unreadable::TooLarge("answer_bytes_max");
+        let deltas: Vec<Value> = (0..50).map(|_| delta(0, &"x".repeat(100))).collect();
+        assert_eq!(unreadable(&deltas), too_large);
+        let items: Vec<Value> = (0..50).map(|place| item_done(place, &message(""))).collect();
+        assert_eq!(unreadable(&items), too_large, "many empty items");
+        let parts: Vec<Value> = (0..100)
+            .map(|part| json!({"type": "response.output_text.delta", "content_index": part, "delta": ""}))
+            .collect();
+        assert_eq!(unreadable(&parts), too_large, "many empty parts");
+        assert_eq!(
+            unreadable(&[completed(json!([message(&"x".repeat(4_000))]))]),
+            too_large
+        );
+        let same: Vec<Value> = (0..50).map(|_| item_done(0, &message(&"x".repeat(1_000)))).collect();
+        assert_eq!(
+            read(&stream(&same), &[]).unreadable,
+            None,
+            "an item said again takes no more room"
+        );
+    }
+
+    #[test]
+    fn counts_tokens_where_somebody_counted() {
+        let with = |usage: Value| {
+            answered(&[json!({"type": "response.completed", "response": {"output": [], "usage": usage}})]).usage
+        };
+        let counted = json!({"input_tokens": 10, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 3,
+            "output_tokens_details": {"reasoning_tokens": 2}, "total_tokens": 13});
+        let expected = Usage {
+            input_tokens: 10,
+            output_tokens: 3,
+            cached_tokens: 4,
+            reasoning_tokens: 2,
+            total_tokens: 13,
+        };
+        assert_eq!(with(counted), Some(expected));
+        assert_eq!(
+            with(json!({"input_tokens": 0, "output_tokens": 0, "total_tokens": 0})),
+            None
+        );
+        assert_eq!(with(Value::Null), None);
+        assert_eq!(
+            with(json!({"input_tokens": -1, "output_tokens": 1e300, "total_tokens": "9"})),
+            None
+        );
+    }
+
+    #[test]
+    fn reads_an_answer_in_one_piece() {
+        let whole = |body: Value| Reader::new(LIMITS).whole(body.to_string().as_bytes());
+        let Ok(Ending::Answer(answer)) = whole(json!({"id": "resp_2", "output": [message("hi")]})) else {
+            panic!()
+        };
+        assert_eq!(
+            (answer.text.as_str(), answer.response_id.as_deref()),
+            ("hi", Some("resp_2"))
+        );
+        let failed = whole(json!({"status": "failed", "output": [], "error": {"code": "model_error"}}));
+        assert!(matches!(failed, Ok(Ending::Failed { .. })));
+        for body in [
+            json!({}),
+            json!([]),
+            json!("x"),
+            json!({"output": {}}),
+            json!({"status": "queued", "output": []}),
+        ] {
+            assert!(matches!(whole(body.clone()), Err(Unreadable::Malformed(_))), "{body}");
+        }
+        assert!(matches!(Reader::new(LIMITS).whole(b""), Err(Unreadable::Malformed(_))));
+    }
+
+    fn event() -> impl Strategy<Value = Value> {
+        let text = "[a-zü\u{2028}\n\"\\\\]{0,8}";
+        prop_oneof![
+            (0..3_u64, text).prop_map(|(place, text)| delta(place, &text)),
+            (0..3_u64, text).prop_map(|(place, text)| item_done(place, &message(&text))),
+            (0..3_u64, text).prop_map(|(place, text)| item_done(place, &function("c", "f", &text))),
+            (0..3_u64, text).prop_map(|(place, text)| json!({"type": "response.function_call_arguments.delta",
+                "output_index": place, "delta": text})),
+            text.prop_map(|text| json!({"type": text, "response": {"id": text}})),
+            Just(completed(json!([]))),
+            text.prop_map(|text| completed(json!([message(&text)]))),
+            Just(json!({"type": "response.failed", "response": null})),
+            Just(json!({"type": "response.output_text.delta", "delta": {"deep": [[[]]]}, "output_index": -1})),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn reads_the_same_however_the_bytes_were_cut(
+            events in proptest::collection::vec(event(), 0..12),
+            line_end in prop_oneof![Just("\n"), Just("\r\n"), Just("\r")],
+            damage in proptest::option::of((any::<usize>(), any::<u8>())),
+            cuts in proptest::collection::vec(any::<usize>(), 0..12),
+        ) {
+            let mut bytes = String::from_utf8(stream(&events)).unwrap().replace('\n', line_end).into_bytes();
+            if let Some((at, byte)) = damage
+                && !bytes.is_empty()
+            {
+                let at = at % bytes.len();
+                bytes[at] = byte;
+            }
+            let every_byte: Vec<usize> = (0..bytes.len()).collect();
+            let whole = read(&bytes, &[]);
+            prop_assert_eq!(&read(&bytes, &cuts), &whole);
+            prop_assert_eq!(&read(&bytes, &every_byte), &whole);
+        }
+
+        #[test]
+        fn never_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Reader::new(LIMITS).whole(&body);
+            let _ = read(&[b"data: ", body.as_slice(), b"\n\n"].concat(), &[]);
+        }
+    }
 }

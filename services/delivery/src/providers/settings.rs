@@ -58,7 +58,7 @@ pub struct ProviderSettings {
     pub gateway_agent: Option<GatewayAgent>,
     pub limits: Limits,
     pub pool: Pool,
-    pub history: History,
+    pub history: HistoryLookup,
 }
 
 /// What one call may cost us.
@@ -107,7 +107,7 @@ pub struct Pool {
 
 /// Reading a provider's own record of a session.
 #[derive(Debug, Clone, Copy)]
-pub struct History {
+pub struct HistoryLookup {
     pub enabled: bool,
     /// How long after a loss a call may still turn up in the record.
     pub settle: Duration,
@@ -268,7 +268,7 @@ impl TryFrom<Fields> for ProviderSettings {
         if fields.kind == ProviderKind::OpenClaw && pool.idle_timeout >= Duration::from_secs(5) {
             return Err(SettingsError::PoolIdle);
         }
-        let history = History {
+        let history = HistoryLookup {
             enabled: fields.history.unwrap_or(defaults.history),
             settle: millis("history_settle_ms", fields.history_settle_ms, 10_000)?,
             unanswered_max: millis("history_unanswered_ms_max", fields.history_unanswered_ms_max, 120_000)?,
@@ -320,6 +320,8 @@ fn count(name: &'static str, value: Option<usize>, default: usize) -> Result<usi
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::needless_pass_by_value, reason = "`json!` reads best where it is used")]
+
     use serde_json::{Value, json};
 
     use super::*;

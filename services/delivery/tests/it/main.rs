@@ -1,1 +1,3 @@
 //! Integration tests of this service, one binary.
+
+mod providers;

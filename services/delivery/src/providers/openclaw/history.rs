@@ -14,7 +14,7 @@ use crate::providers::bounded_json;
 use crate::providers::call::{LostCall, ProviderAnswer, Reconciled, SessionCheck, Usage};
 use crate::providers::failure::{FailureClass, ProviderError, Sent};
 use crate::providers::response::short;
-use crate::providers::settings::History;
+use crate::providers::settings::HistoryLookup;
 use crate::providers::transport::Transport;
 
 /// A page answers its rows twice over, each of at most 8,000 characters.
@@ -230,7 +230,7 @@ impl Record {
 }
 
 /// What became of the call?
-pub(super) fn decide(record: &Record, key: &GatewayKey, lost: &LostCall, limits: History) -> Reconciled {
+pub(super) fn decide(record: &Record, key: &GatewayKey, lost: &LostCall, limits: HistoryLookup) -> Reconciled {
     if record.session_key.as_deref().is_some_and(|found| found != key.as_str()) {
         return Reconciled::Unknown {
             reason: "the gateway answered with another session's history",

@@ -15,7 +15,7 @@ use super::call::{LostCall, ProviderAnswer, ProviderCall, Reconciled, SessionChe
 use super::failure::{FailureClass, ProviderError, Sent};
 use super::refusal::{self, Refusal};
 use super::request;
-use super::settings::{History, ProviderSettings};
+use super::settings::{HistoryLookup, ProviderSettings};
 use super::transport::{DriverError, Transport, call_headers};
 
 /// The gateway's endpoint, below whatever prefix a proxy adds. Exact: a trailing slash is a 404.
@@ -33,7 +33,7 @@ pub struct OpenClaw {
     stream: bool,
     agent: GatewayAgent,
     lookup: Lookup,
-    history: History,
+    history: HistoryLookup,
 }
 
 impl OpenClaw {

@@ -12,9 +12,10 @@ const TOOL_PREFIX: &str = "signalbox_";
 /// How much of a call's arguments is repeated with its result.
 const ARGUMENTS_CHARS_MAX: usize = 300;
 
-/// The line that recognises a call in the session's history.
+/// The line that recognises a call in the session's history. Not in square brackets: the history takes a bracketed
+/// head that looks like a date or a channel's name for an envelope, and strips it.
 pub(super) fn marker(delivery_id: &str) -> String {
-    format!("[Signalbox delivery {delivery_id}]")
+    format!("(Signalbox delivery {delivery_id})")
 }
 
 pub(super) fn tool_name_on_wire(name: &str) -> String {
