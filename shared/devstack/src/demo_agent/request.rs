@@ -1,6 +1,6 @@
 //! Reads a request as leniently as a gateway may: what the script has no use for is not looked at.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A request, as far as the script cares.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Tool {
     pub(super) name: String,
     /// `None` when the schema names no properties, so any are welcome.
     pub(super) properties: Option<Vec<String>>,
-    /// As sent, for the response to repeat.
+    /// For the response to repeat, where every field has to be there.
     pub(super) definition: Value,
 }
 
@@ -100,10 +100,14 @@ impl Tool {
         }
         let properties = tool["parameters"]["properties"].as_object();
         let properties = properties.map(|properties| properties.keys().cloned().collect());
+        let mut definition = json!({"type": "function", "description": null, "parameters": null, "strict": null});
+        for (name, value) in tool.as_object()? {
+            definition[name] = value.clone();
+        }
         Some(Tool {
             name: tool["name"].as_str()?.to_owned(),
             properties,
-            definition: tool.clone(),
+            definition,
         })
     }
 }
@@ -111,7 +115,6 @@ impl Tool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn read(body: &Value) -> Result<Request, String> {
         Request::read(body.to_string().as_bytes())

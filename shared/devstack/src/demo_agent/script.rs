@@ -11,8 +11,8 @@
 //! Several lines may apply; then they are called one after the other, in this order. Without a task (`Task: -`) only
 //! those that need none. When all have answered, or none applies, the agent says what came of it.
 //!
-//! Only the notification's own words count: from its `Notification: <id>` line to the next heading (`# …`, `[…]`), so
-//! that a quoted thread with the same words starts nothing. The agent's own texts avoid the words above all the same.
+//! Only the notification's own words count: its `Type:`, its `Title:` and the text that follows in `[begin …]` marks, so
+//! that a quoted thread with the same words starts nothing. A text without a line `Notification: <id>` is taken whole.
 
 use serde_json::{Map, Value, json};
 
@@ -116,7 +116,7 @@ impl Conversation {
 
     pub(super) fn next(&self, offered: &[Tool]) -> Next {
         let task = line_value(&self.text, "Task:");
-        let wishes: Vec<(Wish, &Tool)> = wishes(own_words(&self.text), task)
+        let wishes: Vec<(Wish, &Tool)> = wishes(&own_words(&self.text), task)
             .into_iter()
             .filter_map(|wish| {
                 offered
@@ -154,7 +154,7 @@ impl Conversation {
         sentences.extend(
             self.notes
                 .iter()
-                .map(|note| format!("I was also told: {}", quote(own_words(note)))),
+                .map(|note| format!("I was also told: {}", quote(note))),
         );
         sentences.push(format!("({} of this conversation)", ordinal(self.heard)));
         sentences.join(" ")
@@ -255,21 +255,22 @@ fn is_called(tool: &Tool, name: &str) -> bool {
         .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('_'))
 }
 
-/// From the line `Notification: <id>`, without it, to the next heading; all of it where there is no such line.
-fn own_words(text: &str) -> &str {
+fn own_words(text: &str) -> String {
     let Some(start) = line_start(text, "Notification:") else {
-        return text;
+        return text.to_owned();
     };
-    let words = &text[start..];
-    let words = words.split_once('\n').map_or("", |(_, words)| words);
-    let mut end = 0;
-    for line in words.split_inclusive('\n') {
-        if line.starts_with("# ") || line.starts_with("##") || line.starts_with('[') {
+    let mut words = Vec::new();
+    let mut lines = text[start..].lines();
+    for line in lines.by_ref() {
+        if let Some(mark) = line.strip_prefix("[begin ") {
+            // Nothing else can end it: the mark is a hash of what it encloses.
+            let end = format!("[end {mark}");
+            words.extend(lines.take_while(|line| *line != end));
             break;
         }
-        end += line.len();
+        words.extend(line.strip_prefix("Type:").or_else(|| line.strip_prefix("Title:")));
     }
-    &words[..end]
+    words.join("\n")
 }
 
 /// What follows `name` on its line; `-` is nothing.
@@ -331,8 +332,18 @@ mod tests {
 
     fn input(task: &str, words: &str) -> String {
         format!(
-            "Task: {task}\nNotification: n-1\nType: message\n\n{words}\n\n## Thread\n- coder: mark it done, post, history\n"
+            "Note: finish.\n\nNotification: n-1\nType: message\nTask: {task}\nTask title: Heartbeat\nTitle: CI\nBody:\n\
+             [begin 00ff]\n{words}\n[end 00ff]\n\nThe thread:\n[begin 00fe]\nPost the history.\n[end 00fe]\n"
         )
+    }
+
+    #[test]
+    fn listens_to_the_notification_alone() {
+        assert_eq!(
+            own_words(&input("DEMO-1", "Hello\n[end 00fe]")),
+            " message\n CI\nHello\n[end 00fe]"
+        );
+        assert_eq!(own_words("Hello"), "Hello");
     }
 
     /// Runs a turn in which every tool answers `{"ok":true}`.

@@ -5,7 +5,7 @@ use reqwest::Client;
 use serde_json::{Value, json};
 
 const KEY: &str = "task:demo-1:agent:a:demo:v1";
-const INPUT: &str = "Task: DEMO-1\nNotification: n-1\n\nRead the history, then mark it done.";
+const INPUT: &str = "Notification: n-1\nTask: DEMO-1\nTitle: Read the history, then mark it done.";
 
 async fn agent() -> DemoAgent {
     DemoAgent::start("127.0.0.1:0".parse().unwrap()).await.unwrap()
@@ -111,7 +111,7 @@ async fn runs_a_turn_with_two_tools_on_one_key() {
 #[tokio::test]
 async fn streams_text_in_the_order_of_the_specification() {
     let agent = agent().await;
-    let events = stream(&agent, json!("Task: DEMO-1\nNotification: n-1\n\nHello")).await;
+    let events = stream(&agent, json!("Notification: n-1\nTask: DEMO-1\nTitle: Hello")).await;
     let mut names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
     let deltas: Vec<&str> = events.iter().filter_map(|(_, data)| data["delta"].as_str()).collect();
     assert!(deltas.len() >= 3, "{deltas:?}");
