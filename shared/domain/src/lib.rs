@@ -2,10 +2,12 @@
 //! needs. Nothing here does I/O, waits, or reads a clock; time and randomness come in as parameters.
 //!
 //! Reading order: [`id`] (who and what), [`session_key`] (the name of a conversation), [`task`], [`session`],
-//! [`notification`], [`turn`], [`tool`], [`actor`] (who did it), [`fence`] (who may do it now).
+//! [`notification`], [`turn`], [`tool`], [`actor`] (who did it), [`fence`] (who may do it now),
+//! [`api_key`] (who may come in).
 
 pub mod account;
 pub mod actor;
+pub mod api_key;
 pub mod fence;
 pub mod id;
 pub mod notification;
@@ -18,6 +20,7 @@ mod word;
 
 pub use account::{InstructionLayout, KeyRole, SessionScope};
 pub use actor::{Actor, ActorKind};
+pub use api_key::{ApiKey, ApiKeyError, KeyId};
 pub use fence::{Fence, Generation};
 pub use id::{
     AccountId, AgentId, AgentRef, AgentSlug, IdError, MessageId, NotificationId, SessionId, TaskId, TurnId, UserId,

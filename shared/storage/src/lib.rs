@@ -5,6 +5,7 @@
 //! declared none no rows. Hot statements are named constants in the services' `store.rs`; entities serve the rest.
 
 pub mod accounts;
+pub mod api_key;
 pub mod database;
 pub mod dead_letter;
 pub mod directory;
