@@ -7,12 +7,13 @@
 //!
 //! Reading order: [`call`] and [`failure`] are the interface, [`settings`] is what an operator writes. A call is put
 //! into words by its driver ([`openresponses`], [`openclaw`]), made into a body by [`request`], posted by [`transport`];
-//! what comes back is cut into events ([`sse`]), parsed ([`bounded_json`]), collected ([`items`]) and read
-//! ([`response`]), or else classified ([`refusal`], [`retry_after`]).
+//! what comes back is read ([`body`]), cut into events ([`sse`]), parsed ([`bounded_json`]), collected ([`items`]) and
+//! understood ([`response`]), or else classified ([`refusal`], [`retry_after`]).
 //!
 //! Nothing here knows the database, the broker or the queue. What a provider returns is untrusted input: bounded in
 //! size, number, depth and time, and never interpreted.
 
+mod body;
 mod bounded_json;
 mod call;
 mod failure;

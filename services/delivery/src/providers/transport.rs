@@ -2,31 +2,26 @@
 //!
 //! Dropping the future closes the connection, which makes a provider that notices stop the turn.
 
-use std::time::Duration;
-
 use reqwest::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
 use time::OffsetDateTime;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
+use super::body::{self, Body};
 use super::bounded_json;
 use super::call::ProviderAnswer;
 use super::failure::{FailureClass, ProviderError, Sent};
 use super::refusal::{Classify, Refusal};
-use super::response::{Ending, Reader, Step, Unreadable, short};
+use super::response::{Ending, short};
 use super::retry_after;
 use super::settings::{Limits, ProviderKind, ProviderSettings};
-use super::sse::Splitter;
 
 const SESSION_KEY: HeaderName = HeaderName::from_static("x-openclaw-session-key");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// What is read of an error's body.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
-/// How long we wait for a stream to close after its last event. A connection that is read to its end can be used
-/// again; one that stays open is not worth more.
-const CLOSE_WAIT: Duration = Duration::from_millis(100);
 
 /// A provider's address, credential and connections.
 #[derive(Debug)]
@@ -86,7 +81,7 @@ impl Transport {
         &self,
         body: Vec<u8>,
         headers: HeaderMap,
-        mut on_text: impl FnMut(&str) + Send,
+        on_text: impl FnMut(&str) + Send,
     ) -> Result<ProviderAnswer, ProviderError> {
         if body.len() > self.limits.request_bytes_max {
             let detail = format!("the request has {} bytes, request_bytes_max is less", body.len());
@@ -103,8 +98,8 @@ impl Transport {
             .body(body);
         let first_byte = deadline.min(Instant::now() + self.limits.first_byte_timeout);
         let response = match timeout_at(first_byte, request.send()).await {
-            Ok(sent) => sent.map_err(|error| broken(error, "sending the call"))?,
-            Err(_) => return Err(silent("no first byte in time")),
+            Ok(sent) => sent.map_err(|error| body::broken(error, "sending the call"))?,
+            Err(_) => return Err(body::silent("no first byte in time")),
         };
         if !response.status().is_success() {
             return Err(self.refused(response, deadline).await);
@@ -114,15 +109,19 @@ impl Transport {
             .get(CONTENT_ENCODING)
             .is_some_and(|encoding| encoding != "identity")
         {
-            return Err(malformed("the answer is compressed, which was not asked for"));
+            return Err(body::malformed("the answer is compressed, which was not asked for"));
         }
-        let mut reader = Reader::new(self.limits);
-        let ending = match media_type(&response) {
-            MediaType::EventStream => self.stream(response, &mut reader, deadline, &mut on_text).await,
-            MediaType::Json => self.whole(response, deadline, &mut on_text).await,
-            MediaType::Other(name) => Err(malformed(&format!("the answer is {name}"))),
+        let body = Body {
+            response,
+            limits: self.limits,
+            deadline,
         };
-        match ending.map_err(|error| error.with_response_id(reader.response_id().map(str::to_owned)))? {
+        let ending = match media_type(&body.response) {
+            MediaType::EventStream => body.stream(on_text).await?,
+            MediaType::Json => body.whole(on_text).await?,
+            MediaType::Other(name) => return Err(body::malformed(&format!("the answer is {name}"))),
+        };
+        match ending {
             Ending::Answer(answer) => Ok(answer),
             Ending::Failed {
                 response_id,
@@ -143,11 +142,11 @@ impl Transport {
             .headers(self.authorization())
             .header(ACCEPT, "application/json");
         let response = match timeout_at(deadline, request.send()).await {
-            Ok(sent) => sent.map_err(|error| broken(error, "asking the provider"))?,
-            Err(_) => return Err(silent("no first byte in time")),
+            Ok(sent) => sent.map_err(|error| body::broken(error, "asking the provider"))?,
+            Err(_) => return Err(body::silent("no first byte in time")),
         };
         let status = response.status();
-        let body = read(response, bytes_max, deadline)
+        let body = body::read(response, bytes_max, deadline)
             .await
             .map_err(|error| error.into_error("a record"))?;
         Ok(Fetched { status, body })
@@ -177,7 +176,9 @@ impl Transport {
         let retry_after = retry_after.and_then(|value| retry_after::parse(value, OffsetDateTime::now_utc()));
         let deadline = deadline.min(Instant::now() + self.limits.idle_timeout);
         // The status says enough if the body does not come, or is too long.
-        let body = read(response, REFUSAL_BYTES_MAX, deadline).await.unwrap_or_default();
+        let body = body::read(response, REFUSAL_BYTES_MAX, deadline)
+            .await
+            .unwrap_or_default();
         self.refusal(status, &body).with_retry_after(retry_after)
     }
 
@@ -202,80 +203,6 @@ impl Transport {
             message.unwrap_or("-"),
         ];
         ProviderError::new(class, sent, detail.concat())
-    }
-
-    async fn stream(
-        &self,
-        mut response: Response,
-        reader: &mut Reader,
-        deadline: Instant,
-        on_text: &mut (impl FnMut(&str) + Send),
-    ) -> Result<Ending, ProviderError> {
-        let mut splitter = Splitter::new(self.limits.event_bytes_max());
-        let mut told = false;
-        let mut bytes = 0;
-        let mut lines = 0;
-        let mut idle = Instant::now() + self.limits.idle_timeout;
-        loop {
-            let chunk = match timeout_at(idle.min(deadline), response.chunk()).await {
-                Ok(chunk) => chunk.map_err(|error| broken(error, "reading the stream"))?,
-                Err(_) if Instant::now() >= deadline => return Err(silent("call_timeout_ms_max is over")),
-                Err(_) => return Err(silent("no line in the stream for idle_timeout_ms")),
-            };
-            let mut events = Vec::new();
-            let ended = chunk.is_none();
-            match chunk {
-                Some(chunk) => {
-                    bytes += chunk.len();
-                    let fits = splitter.push(&chunk, &mut events).is_ok();
-                    if !fits || bytes > self.limits.stream_bytes_max() {
-                        return Err(too_large("the stream"));
-                    }
-                }
-                None => events = std::mem::replace(&mut splitter, Splitter::new(0)).finish(),
-            }
-            for event in events {
-                match reader.event(&event) {
-                    Ok(Step::Going) => {}
-                    Ok(Step::Text(text)) => {
-                        told = true;
-                        on_text(&text);
-                    }
-                    Ok(Step::Ended(ending)) => {
-                        tell_untold(&ending, told, on_text);
-                        drain(response).await;
-                        return Ok(ending);
-                    }
-                    // The last event came without its end: cut, not malformed.
-                    Err(Unreadable::Malformed(_)) if ended => break,
-                    Err(unreadable) => return Err(unreadable_error(unreadable)),
-                }
-            }
-            if ended {
-                return Err(ProviderError::new(
-                    FailureClass::Truncated,
-                    Sent::Maybe,
-                    "the stream ended before the response did",
-                ));
-            }
-            if splitter.lines() > lines {
-                lines = splitter.lines();
-                idle = Instant::now() + self.limits.idle_timeout;
-            }
-        }
-    }
-
-    async fn whole(
-        &self,
-        response: Response,
-        deadline: Instant,
-        on_text: &mut (impl FnMut(&str) + Send),
-    ) -> Result<Ending, ProviderError> {
-        let body = read(response, self.limits.event_bytes_max(), deadline).await;
-        let body = body.map_err(|error| error.into_error("the answer"))?;
-        let ending = Reader::new(self.limits).whole(&body).map_err(unreadable_error)?;
-        tell_untold(&ending, false, on_text);
-        Ok(ending)
     }
 
     fn authorization(&self) -> HeaderMap {
@@ -336,87 +263,4 @@ fn media_type(response: &Response) -> MediaType {
         json if json == "application/json" || json.ends_with("+json") => MediaType::Json,
         other => MediaType::Other(short(other)),
     }
-}
-
-/// Text that no delta told.
-fn tell_untold(ending: &Ending, told: bool, on_text: &mut impl FnMut(&str)) {
-    if let Ending::Answer(answer) = ending
-        && !told
-        && !answer.text.is_empty()
-    {
-        on_text(&answer.text);
-    }
-}
-
-async fn drain(mut response: Response) {
-    let _ = timeout(CLOSE_WAIT, async { while let Ok(Some(_)) = response.chunk().await {} }).await;
-}
-
-enum Unread {
-    Silent,
-    TooLong,
-    Broken(reqwest::Error),
-}
-
-impl Unread {
-    fn into_error(self, what: &str) -> ProviderError {
-        match self {
-            Self::Silent => silent(&format!("{what} did not end in time")),
-            Self::TooLong => too_large(what),
-            Self::Broken(error) => broken(error, &format!("reading {what}")),
-        }
-    }
-}
-
-async fn read(mut response: Response, bytes_max: usize, deadline: Instant) -> Result<Vec<u8>, Unread> {
-    let mut body = Vec::new();
-    loop {
-        match timeout_at(deadline, response.chunk()).await {
-            Err(_) => return Err(Unread::Silent),
-            Ok(Err(error)) => return Err(Unread::Broken(error)),
-            Ok(Ok(None)) => return Ok(body),
-            Ok(Ok(Some(chunk))) if body.len() + chunk.len() > bytes_max => return Err(Unread::TooLong),
-            Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
-        }
-    }
-}
-
-/// A connection that could not be made, or broke.
-fn broken(error: reqwest::Error, attempted: &str) -> ProviderError {
-    let (class, sent) = if error.is_builder() {
-        (FailureClass::BadRequest, Sent::No)
-    } else if error.is_connect() {
-        (FailureClass::Refused, Sent::No)
-    } else {
-        (FailureClass::Truncated, Sent::Maybe)
-    };
-    let error = error.without_url();
-    let mut detail = format!("{attempted}: {error}");
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        detail = format!("{detail}: {cause}");
-        source = cause.source();
-    }
-    ProviderError::new(class, sent, detail)
-}
-
-fn silent(detail: &str) -> ProviderError {
-    ProviderError::new(FailureClass::Timeout, Sent::Maybe, detail)
-}
-
-fn malformed(detail: &str) -> ProviderError {
-    ProviderError::new(FailureClass::Malformed, Sent::Maybe, detail)
-}
-
-fn too_large(what: &str) -> ProviderError {
-    ProviderError::new(FailureClass::TooLarge, Sent::Maybe, format!("{what} is too large"))
-}
-
-fn unreadable_error(unreadable: Unreadable) -> ProviderError {
-    let class = match unreadable {
-        Unreadable::Malformed(_) => FailureClass::Malformed,
-        Unreadable::TooLarge(_) => FailureClass::TooLarge,
-        Unreadable::EndedEarly => FailureClass::Truncated,
-    };
-    ProviderError::new(class, Sent::Maybe, unreadable.to_string())
 }

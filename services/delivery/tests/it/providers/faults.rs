@@ -157,7 +157,16 @@ async fn gives_up_on_silence() {
     check_silent("half a head", vec![Act::Send(b"HTTP/1.1 200".to_vec()), Act::Hold]).await;
     check_silent("idle in a stream", vec![stream_head(), created(), Act::Hold]).await;
     let dripping = vec![stream_head(), Act::Drip(b"1\r\nx\r\n".to_vec())];
-    check_silent("a byte now and then, and no line", dripping).await;
+    // Patient as a whole: only the silence between lines can end it.
+    let limits = json!({"idle_timeout_ms": 100});
+    check_within(
+        "bytes, but no line",
+        dripping,
+        FailureClass::Timeout,
+        Sent::Maybe,
+        limits,
+    )
+    .await;
     let pinging = vec![stream_head(), Act::Drip(b"8\r\n: ping\n\n\r\n".to_vec())];
     check_silent("alive, but never done", pinging).await;
     let body = vec![

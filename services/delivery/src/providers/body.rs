@@ -1,0 +1,200 @@
+//! Reads the body of an answer, as a stream of events or in one piece, within its time and size; and names what can
+//! break while doing so. An answer is whole or it is an error.
+
+use std::time::Duration;
+
+use reqwest::Response;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::failure::{FailureClass, ProviderError, Sent};
+use super::response::{Ending, Reader, Step, Unreadable};
+use super::settings::Limits;
+use super::sse::{Event, Splitter};
+
+/// How long we wait for a stream to close after its last event. A connection that is read to its end can be used
+/// again; one that stays open is not worth more.
+const CLOSE_WAIT: Duration = Duration::from_millis(100);
+
+/// A body not read yet.
+pub(super) struct Body {
+    pub(super) response: Response,
+    pub(super) limits: Limits,
+    /// When the call has taken too long as a whole.
+    pub(super) deadline: Instant,
+}
+
+impl Body {
+    pub(super) async fn stream(mut self, mut on_text: impl FnMut(&str) + Send) -> Result<Ending, ProviderError> {
+        let mut reader = Reader::new(self.limits);
+        let ending = self.ending(&mut reader, &mut on_text).await;
+        let ending = ending.map_err(|error| error.with_response_id(reader.response_id().map(str::to_owned)))?;
+        let _ = timeout(CLOSE_WAIT, async {
+            while let Ok(Some(_)) = self.response.chunk().await {}
+        })
+        .await;
+        Ok(ending)
+    }
+
+    pub(super) async fn whole(self, mut on_text: impl FnMut(&str) + Send) -> Result<Ending, ProviderError> {
+        let body = read(self.response, self.limits.event_bytes_max(), self.deadline).await;
+        let body = body.map_err(|error| error.into_error("the answer"))?;
+        let ending = Reader::new(self.limits).whole(&body).map_err(unreadable)?;
+        tell_untold(&ending, false, &mut on_text);
+        Ok(ending)
+    }
+
+    async fn ending(
+        &mut self,
+        reader: &mut Reader,
+        on_text: &mut (impl FnMut(&str) + Send),
+    ) -> Result<Ending, ProviderError> {
+        let mut splitter = Splitter::new(self.limits.event_bytes_max());
+        let (mut bytes, mut lines, mut told) = (0, 0, false);
+        let mut idle = Instant::now() + self.limits.idle_timeout;
+        loop {
+            let chunk = match timeout_at(idle.min(self.deadline), self.response.chunk()).await {
+                Ok(chunk) => chunk.map_err(|error| broken(error, "reading the stream"))?,
+                Err(_) if Instant::now() >= self.deadline => return Err(silent("call_timeout_ms_max is over")),
+                Err(_) => return Err(silent("no line in the stream for idle_timeout_ms")),
+            };
+            let Some(chunk) = chunk else {
+                return last_events(splitter, reader, told, on_text);
+            };
+            bytes += chunk.len();
+            let mut events = Vec::new();
+            if splitter.push(&chunk, &mut events).is_err() || bytes > self.limits.stream_bytes_max() {
+                return Err(too_large("the stream"));
+            }
+            for event in &events {
+                if let Some(ending) = take(event, reader, &mut told, on_text).map_err(unreadable)? {
+                    return Ok(ending);
+                }
+            }
+            if splitter.lines() > lines {
+                lines = splitter.lines();
+                idle = Instant::now() + self.limits.idle_timeout;
+            }
+        }
+    }
+}
+
+/// The stream ended. What is left may still be the last event, without its closing line; or a piece of one.
+fn last_events(
+    splitter: Splitter,
+    reader: &mut Reader,
+    mut told: bool,
+    on_text: &mut impl FnMut(&str),
+) -> Result<Ending, ProviderError> {
+    for event in &splitter.finish() {
+        match take(event, reader, &mut told, on_text) {
+            Ok(Some(ending)) => return Ok(ending),
+            Ok(None) | Err(Unreadable::Malformed(_)) => {}
+            Err(error) => return Err(unreadable(error)),
+        }
+    }
+    Err(ProviderError::new(
+        FailureClass::Truncated,
+        Sent::Maybe,
+        "the stream ended before the response did",
+    ))
+}
+
+fn take(
+    event: &Event,
+    reader: &mut Reader,
+    told: &mut bool,
+    on_text: &mut impl FnMut(&str),
+) -> Result<Option<Ending>, Unreadable> {
+    match reader.event(event)? {
+        Step::Going => Ok(None),
+        Step::Text(text) => {
+            *told = true;
+            on_text(&text);
+            Ok(None)
+        }
+        Step::Ended(ending) => {
+            tell_untold(&ending, *told, on_text);
+            Ok(Some(ending))
+        }
+    }
+}
+
+/// Text that no delta told.
+fn tell_untold(ending: &Ending, told: bool, on_text: &mut impl FnMut(&str)) {
+    if let Ending::Answer(answer) = ending
+        && !told
+        && !answer.text.is_empty()
+    {
+        on_text(&answer.text);
+    }
+}
+
+/// A body that could not be read in full.
+pub(super) enum Unread {
+    Silent,
+    TooLong,
+    Broken(reqwest::Error),
+}
+
+impl Unread {
+    pub(super) fn into_error(self, what: &str) -> ProviderError {
+        match self {
+            Self::Silent => silent(&format!("{what} did not end in time")),
+            Self::TooLong => too_large(what),
+            Self::Broken(error) => broken(error, &format!("reading {what}")),
+        }
+    }
+}
+
+pub(super) async fn read(mut response: Response, bytes_max: usize, deadline: Instant) -> Result<Vec<u8>, Unread> {
+    let mut body = Vec::new();
+    loop {
+        match timeout_at(deadline, response.chunk()).await {
+            Err(_) => return Err(Unread::Silent),
+            Ok(Err(error)) => return Err(Unread::Broken(error)),
+            Ok(Ok(None)) => return Ok(body),
+            Ok(Ok(Some(chunk))) if body.len() + chunk.len() > bytes_max => return Err(Unread::TooLong),
+            Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
+        }
+    }
+}
+
+/// A connection that could not be made, or broke.
+pub(super) fn broken(error: reqwest::Error, attempted: &str) -> ProviderError {
+    let (class, sent) = if error.is_builder() {
+        (FailureClass::BadRequest, Sent::No)
+    } else if error.is_connect() {
+        (FailureClass::Refused, Sent::No)
+    } else {
+        (FailureClass::Truncated, Sent::Maybe)
+    };
+    let error = error.without_url();
+    let mut detail = format!("{attempted}: {error}");
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        detail = format!("{detail}: {cause}");
+        source = cause.source();
+    }
+    ProviderError::new(class, sent, detail)
+}
+
+pub(super) fn silent(detail: &str) -> ProviderError {
+    ProviderError::new(FailureClass::Timeout, Sent::Maybe, detail)
+}
+
+pub(super) fn malformed(detail: &str) -> ProviderError {
+    ProviderError::new(FailureClass::Malformed, Sent::Maybe, detail)
+}
+
+fn too_large(what: &str) -> ProviderError {
+    ProviderError::new(FailureClass::TooLarge, Sent::Maybe, format!("{what} is too large"))
+}
+
+fn unreadable(error: Unreadable) -> ProviderError {
+    let class = match error {
+        Unreadable::Malformed(_) => FailureClass::Malformed,
+        Unreadable::TooLarge(_) => FailureClass::TooLarge,
+        Unreadable::EndedEarly => FailureClass::Truncated,
+    };
+    ProviderError::new(class, Sent::Maybe, error.to_string())
+}
