@@ -1,6 +1,9 @@
 //! The accounts that a transaction works for. Row-level security compares every row with them.
 
 use domain::AccountId;
+use sea_orm::ConnectionTrait;
+
+use crate::{StorageError, Tx, error::Attempt, statement};
 
 /// What `signalbox.accounts` is set to for the length of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,3 +48,16 @@ impl Accounts {
 
 /// Stands in `account_id` for what belongs to no account that exists; no account can have this name.
 pub const OPERATOR: &str = "-";
+
+/// Whether there is such an account. The transaction must have declared it. An account in a subject is a stranger's
+/// word until this was asked.
+pub async fn account_exists(tx: &Tx, account: &AccountId) -> Result<bool, StorageError> {
+    let found = tx
+        .query_one_raw(statement(
+            "select 1 from account where id = $1",
+            [account.as_str().into()],
+        ))
+        .await
+        .attempt("look up account")?;
+    Ok(found.is_some())
+}
