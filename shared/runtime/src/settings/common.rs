@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use messaging::TopologyLimits;
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -50,7 +51,7 @@ pub enum Provision {
     Verify,
 }
 
-/// `[nats]`
+/// `[nats]`, with the sizes of the streams in `[nats.limits]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct NatsSettings {
@@ -59,10 +60,16 @@ pub struct NatsSettings {
     /// First token of every subject.
     pub root: String,
     pub provision: Provision,
-    /// How often the connection is probed. Two unanswered probes end it; the client's own default notices after minutes.
+    /// A connection that is half open is noticed after about three of these.
     pub ping_interval_ms: Millis,
-    pub connect_timeout_ms: Millis,
     pub request_timeout_ms: Millis,
+    /// After this a publish counts as unknown: it may have been stored.
+    pub publish_timeout_ms: Millis,
+    /// Published and not yet acknowledged.
+    pub publish_in_flight_max: Count,
+    /// Where answers come in; one of its own for each service lets the server's permissions keep others from reading.
+    pub inbox_prefix: Option<String>,
+    pub limits: TopologyLimits,
 }
 
 impl Default for NatsSettings {
@@ -71,9 +78,12 @@ impl Default for NatsSettings {
             url: None,
             root: "signalbox".to_owned(),
             provision: Provision::Create,
-            ping_interval_ms: Millis::new(1_000),
-            connect_timeout_ms: Millis::new(3_000),
+            ping_interval_ms: Millis::new(2_000),
             request_timeout_ms: Millis::new(5_000),
+            publish_timeout_ms: Millis::new(5_000),
+            publish_in_flight_max: Count::new(512),
+            inbox_prefix: None,
+            limits: TopologyLimits::default(),
         }
     }
 }
@@ -200,6 +210,8 @@ pub struct OutboxSettings {
     pub sweep_interval_ms: Millis,
     /// Rows younger than this are still the business of the process that wrote them.
     pub sweep_age_ms: Millis,
+    /// Rows that a sweep has claimed and not deleted by then are anybody's again.
+    pub claim_timeout_ms: Millis,
 }
 
 impl Default for OutboxSettings {
@@ -209,6 +221,7 @@ impl Default for OutboxSettings {
             batch_messages_max: Count::new(256),
             sweep_interval_ms: Millis::new(2_000),
             sweep_age_ms: Millis::new(5_000),
+            claim_timeout_ms: Millis::new(15_000),
         }
     }
 }

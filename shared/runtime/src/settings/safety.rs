@@ -15,9 +15,12 @@ pub(super) fn check(settings: &Settings) -> Result<(), SettingsError> {
         settings.text("orchestrator.operator_token"),
     )?;
     replica_lease(settings.replica.lease_ms.get(), settings.replica.renew_ms.get())?;
-    outbox_age(
-        settings.outbox.sweep_age_ms.get(),
-        settings.nats.request_timeout_ms.get(),
+    let publish_ms = settings.nats.publish_timeout_ms.get();
+    outlives_publish("outbox.sweep_age_ms", settings.outbox.sweep_age_ms.get(), publish_ms)?;
+    outlives_publish(
+        "outbox.claim_timeout_ms",
+        settings.outbox.claim_timeout_ms.get(),
+        publish_ms,
     )?;
     trace_ratio(settings.telemetry.trace_ratio)?;
     root(&settings.nats.root)
@@ -48,14 +51,14 @@ fn replica_lease(lease_ms: u64, renew_ms: u64) -> Result<(), SettingsError> {
     })
 }
 
-/// Younger rows may be on their way right now: publishing them a second time is harmless, but costs and reorders.
-fn outbox_age(age_ms: u64, request_ms: u64) -> Result<(), SettingsError> {
-    if age_ms >= request_ms {
+/// Taken earlier, a message may be on its way right now: publishing it twice is harmless, but costs and reorders.
+fn outlives_publish(setting: &'static str, value_ms: u64, publish_ms: u64) -> Result<(), SettingsError> {
+    if value_ms >= publish_ms {
         return Ok(());
     }
     Err(SettingsError::Unsafe {
-        setting: "outbox.sweep_age_ms",
-        problem: format!("it must be at least nats.request_timeout_ms ({request_ms})"),
+        setting,
+        problem: format!("it must be at least nats.publish_timeout_ms ({publish_ms})"),
     })
 }
 

@@ -1,0 +1,249 @@
+//! What a service stands on: its settings, its pool, its bus, its relay, and the way to stop. One for each service,
+//! also where several share a process.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::Router;
+use contracts::Root;
+use messaging::{Bus, BusError, BusOptions, Topology, TopologyError};
+use secrecy::ExposeSecret;
+use storage::{Database, DatabaseOptions, Role, StorageError, migrations};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tracing::{info, warn};
+
+use crate::{
+    Outbox, Replica, Settings, SettingsError, Shutdown,
+    dead::DeadLetters,
+    http::{self, Health, HttpError},
+    replica,
+    settings::{DatabaseSettings, NatsSettings, Provision},
+    telemetry::TelemetryError,
+};
+
+/// Between two tries to reach Postgres at start.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// How often a start that waits says so.
+const WAITING_LINE_EVERY: Duration = Duration::from_secs(1);
+
+/// Why a process did not start. One line with its causes.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error("telemetry could not be set up")]
+    Telemetry(#[from] TelemetryError),
+    #[error("Postgres could not be used within {waited_s} s as {service}")]
+    Database {
+        service: &'static str,
+        waited_s: u64,
+        source: StorageError,
+    },
+    #[error("the database's schema could not be brought up to date")]
+    Migrate { source: StorageError },
+    #[error("the database lacks {steps}: run `signalbox migrate`, or set database.migrate = true")]
+    Schema { steps: String },
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    #[error("this process could not be entered as a replica")]
+    Replica { source: StorageError },
+    #[error(transparent)]
+    Http(#[from] HttpError),
+}
+
+/// Cheap to clone; clones share everything.
+#[derive(Clone)]
+pub struct Context {
+    pub settings: Arc<Settings>,
+    /// Runs as the service's role.
+    pub database: Database,
+    pub bus: Bus,
+    /// What the broker should hold; consumers make theirs again from it.
+    pub topology: Topology,
+    pub outbox: Outbox,
+    pub shutdown: Shutdown,
+}
+
+impl Context {
+    /// Connects to Postgres and NATS, waiting for them up to `process.dependencies_timeout_ms`; checks the schema,
+    /// makes or verifies the streams, and starts the relay.
+    pub async fn connect(role: Role, settings: Arc<Settings>, shutdown: Shutdown) -> Result<Context, StartError> {
+        let deadline = Instant::now() + settings.process.dependencies_timeout_ms.duration();
+        schema_check(&settings, deadline).await?;
+        let options = database_options(&settings.database);
+        let database = database_connect(role, &settings, &options, deadline).await?;
+        let topology = topology(&settings.nats);
+        let bus = bus_connect(role.service(), &settings, deadline).await?;
+        topology.ensure(&bus).await?;
+        let outbox = Outbox::start(&database, &bus, &settings.outbox, &shutdown);
+        Ok(Context {
+            settings,
+            database,
+            bus,
+            topology,
+            outbox,
+            shutdown,
+        })
+    }
+
+    pub fn service(&self) -> &'static str {
+        self.database.role().service()
+    }
+
+    pub fn root(&self) -> &Root {
+        self.bus.root()
+    }
+
+    /// Enters this process as a holder of leases. For services that hold some, once each.
+    pub async fn start_replica(&self) -> Result<Replica, StartError> {
+        let options = DatabaseOptions {
+            connections_max: replica::CONNECTIONS,
+            acquire_timeout_ms: self.settings.replica.lease_ms.get(),
+            statement_timeout_ms: self.settings.replica.lease_ms.get(),
+            lock_timeout_ms: self.settings.replica.lease_ms.get(),
+        };
+        let deadline = Instant::now() + self.settings.process.dependencies_timeout_ms.duration();
+        let database = database_connect(self.database.role(), &self.settings, &options, deadline).await?;
+        Replica::start(database, &self.settings.replica, &self.shutdown)
+            .await
+            .map_err(|source| StartError::Replica { source })
+    }
+
+    /// What a consumer gives its dead messages to.
+    pub fn dead_letters(&self) -> DeadLetters {
+        DeadLetters::new(self.database.clone(), self.outbox.clone(), self.root().clone())
+    }
+
+    /// Ready when Postgres and NATS answer; a service adds what else it cannot do without.
+    pub fn health(&self) -> Health {
+        let (database, bus) = (self.database.clone(), self.bus.clone());
+        Health::new(&self.settings.http, &self.shutdown)
+            .check("database", move || {
+                let database = database.clone();
+                // The cause may hold an address; the log of the pool has it.
+                async move { database.ping().await.map_err(|_| "does not answer") }
+            })
+            .check("bus", move || {
+                let connected = bus.is_connected();
+                async move { connected.then_some(()).ok_or("not connected") }
+            })
+    }
+
+    /// Serves routes and health pages at an address, as a worker. Gives the address in use: port 0 picks a free one.
+    pub async fn serve(&self, address: SocketAddr, routes: Router, health: Health) -> Result<SocketAddr, StartError> {
+        let listener = http::listen(address).await?;
+        let bound = listener.local_addr().unwrap_or(address);
+        let settings = self.settings.http.clone();
+        let router = http::router(routes, health, &settings);
+        self.shutdown
+            .spawn("http", http::serve(listener, router, settings, self.shutdown.clone()));
+        Ok(bound)
+    }
+}
+
+/// As the settings want it.
+pub fn topology(settings: &NatsSettings) -> Topology {
+    Topology {
+        limits: settings.limits.clone(),
+        provision: match settings.provision {
+            Provision::Create => messaging::Provision::Create,
+            Provision::Verify => messaging::Provision::VerifyOnly,
+        },
+    }
+}
+
+/// As the settings want it.
+pub fn database_options(settings: &DatabaseSettings) -> DatabaseOptions {
+    DatabaseOptions {
+        connections_max: settings.connections_max.get(),
+        acquire_timeout_ms: settings.acquire_timeout_ms.get(),
+        statement_timeout_ms: settings.statement_timeout_ms.get(),
+        lock_timeout_ms: settings.lock_timeout_ms.get(),
+    }
+}
+
+/// Migrates when asked to; else refuses to start on a schema that is older than this version.
+async fn schema_check(settings: &Settings, deadline: Instant) -> Result<(), StartError> {
+    let options = DatabaseOptions {
+        // Migrating holds a lock on one connection and works on another.
+        connections_max: 2,
+        ..database_options(&settings.database)
+    };
+    let owner = database_connect(Role::Owner, settings, &options, deadline).await?;
+    let checked = if settings.database.migrate {
+        let migrated = migrations::migrate(owner.connection()).await;
+        migrated.map_err(|source| StartError::Migrate { source })
+    } else {
+        match migrations::pending(owner.connection()).await {
+            Ok(steps) if steps.is_empty() => Ok(()),
+            Ok(steps) => Err(StartError::Schema {
+                steps: steps.join(", "),
+            }),
+            // A login that may only take the services' roles cannot look; the first query will tell.
+            Err(error) => {
+                let error = format!("{:#}", anyhow::Error::new(error));
+                warn!(error, "cannot tell whether the database's schema is up to date");
+                Ok(())
+            }
+        }
+    };
+    owner.close().await;
+    checked
+}
+
+async fn database_connect(
+    role: Role,
+    settings: &Settings,
+    options: &DatabaseOptions,
+    deadline: Instant,
+) -> Result<Database, StartError> {
+    let url = settings.database.url()?.expose_secret();
+    saying_so("Postgres", async {
+        loop {
+            match Database::connect(url, role, options).await {
+                Ok(database) => return Ok(database),
+                Err(error) if error.may_retry() && Instant::now() + RETRY_PAUSE < deadline => sleep(RETRY_PAUSE).await,
+                Err(source) => {
+                    return Err(StartError::Database {
+                        service: role.service(),
+                        waited_s: settings.process.dependencies_timeout_ms.duration().as_secs(),
+                        source,
+                    });
+                }
+            }
+        }
+    })
+    .await
+}
+
+async fn bus_connect(service: &str, settings: &Settings, deadline: Instant) -> Result<Bus, StartError> {
+    let nats = &settings.nats;
+    let root = Root::parse(&nats.root).expect("checked when the settings were read");
+    let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+    let options = BusOptions {
+        ping_interval_ms: nats.ping_interval_ms.get(),
+        connect_timeout_ms: u64::try_from(left).unwrap_or(u64::MAX),
+        request_timeout_ms: nats.request_timeout_ms.get(),
+        publish_ack_timeout_ms: nats.publish_timeout_ms.get(),
+        publish_in_flight_max: nats.publish_in_flight_max.usize(),
+        inbox_prefix: nats.inbox_prefix.clone(),
+        ..BusOptions::new(nats.url()?.expose_secret(), root, format!("signalbox-{service}"))
+    };
+    Ok(saying_so("NATS", Bus::connect(options)).await?)
+}
+
+/// Waits for a dependency, with one line a second that says for which.
+async fn saying_so<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    let mut lines = interval(WAITING_LINE_EVERY);
+    lines.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    lines.tick().await;
+    loop {
+        tokio::select! {
+            // Pinned outside and polled again: a line drops nothing.
+            done = &mut work => return done,
+            _ = lines.tick() => info!("waiting for {what}"),
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The outbox relay: publishes what transactions have stored as outbox rows, and deletes it.
+//!
+//! Two ways in. *Memory*: a service hands its rows over right after commit, and they are on the wire within the
+//! millisecond. *Sweep*: every few seconds, rows that are older than that and that nobody has claimed lately are read
+//! back: a crash, a full queue or a broker that was away left them. Nothing is lost either way, since a row goes only
+//! after the broker has acknowledged its message; a message may be published twice, with the same id.
+//!
+//! Rows that are handed over together or one after the other are published in that order. A row that fails is left to
+//! the sweep and comes later than its neighbours: whoever needs an order takes it from Postgres.
+
+use std::time::Duration;
+
+use messaging::{Bus, PublishError};
+use opentelemetry::{
+    KeyValue, global,
+    metrics::{Counter, Gauge},
+};
+use storage::{
+    Database, StorageError,
+    outbox::{OutboxRow, outbox_claim, outbox_delete},
+};
+use tokio::{
+    sync::mpsc,
+    time::{MissedTickBehavior, interval},
+};
+use tracing::{debug, warn};
+
+use crate::{Shutdown, dead, settings::OutboxSettings};
+
+/// Deletions waiting for the database, in batches. Full, publishing waits for it.
+const DELETIONS_MAX: usize = 8;
+
+/// Where services put their committed rows. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Outbox {
+    tx: mpsc::Sender<OutboxRow>,
+    meters: Meters,
+}
+
+#[derive(Clone, Debug)]
+struct Meters {
+    relayed: Counter<u64>,
+    overflowed: Counter<u64>,
+    waiting: Gauge<u64>,
+    service: KeyValue,
+}
+
+impl Outbox {
+    /// Starts the relay of one service: it works as the database's role, and only on that role's rows.
+    pub fn start(database: &Database, bus: &Bus, settings: &OutboxSettings, shutdown: &Shutdown) -> Outbox {
+        let meters = Meters::new(database.role().service());
+        let (tx, rx) = mpsc::channel(settings.queue_messages_max.usize());
+        let (published_tx, published_rx) = mpsc::channel(DELETIONS_MAX);
+        let relay = Relay {
+            database: database.clone(),
+            bus: bus.clone(),
+            settings: settings.clone(),
+            meters: meters.clone(),
+            published: published_tx,
+            _queue: tx.clone(),
+        };
+        let stop = shutdown.support_token();
+        shutdown.spawn_support("outbox relay", relay.clone().publish(rx, stop.clone()));
+        shutdown.spawn_support("outbox sweep", relay.sweep(stop));
+        shutdown.spawn_support("outbox deletion", delete(database.clone(), published_rx));
+        Outbox { tx, meters }
+    }
+
+    /// Hands rows over, after their transaction has committed. Never waits: what does not fit is left to the sweep,
+    /// all rows of the call or none, so that their order stays.
+    pub fn publish_soon(&self, rows: Vec<OutboxRow>) {
+        let count = rows.len();
+        if count == 0 {
+            return;
+        }
+        match self.tx.try_reserve_many(count) {
+            Ok(places) => places.zip(rows).for_each(|(place, row)| place.send(row)),
+            Err(_) => {
+                self.meters.overflowed(count);
+                debug!(rows = count, "outbox queue is full; left to the sweep");
+            }
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Relay {
+    database: Database,
+    bus: Bus,
+    settings: OutboxSettings,
+    meters: Meters,
+    published: mpsc::Sender<Vec<OutboxRow>>,
+    /// Keeps the queue open when the service has dropped its own ends: only a stop ends the relay.
+    _queue: mpsc::Sender<OutboxRow>,
+}
+
+impl Relay {
+    async fn publish(self, mut rx: mpsc::Receiver<OutboxRow>, stop: tokio_util::sync::CancellationToken) {
+        let batch_max = self.settings.batch_messages_max.usize();
+        let mut batch = Vec::with_capacity(batch_max);
+        loop {
+            // `recv_many` loses nothing when it is dropped. The services have ended when `stop` comes: what they have
+            // handed over is in the queue by then, and closing it lets the rest be read.
+            let received = tokio::select! {
+                received = rx.recv_many(&mut batch, batch_max) => received,
+                () = stop.cancelled(), if !rx.is_closed() => {
+                    rx.close();
+                    continue;
+                }
+            };
+            if received == 0 {
+                return;
+            }
+            self.meters.waiting(rx.len());
+            self.relay(std::mem::take(&mut batch), "memory").await;
+        }
+    }
+
+    async fn sweep(self, stop: tokio_util::sync::CancellationToken) {
+        let mut ticks = interval(self.settings.sweep_interval_ms.duration());
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            // Claiming what cannot be sent would only keep others from sending it.
+            while self.bus.is_connected() && !stop.is_cancelled() {
+                match self.sweep_once().await {
+                    Ok(more) if more => {}
+                    Ok(_) => break,
+                    Err(error) => {
+                        warn!(error = %format!("{:#}", anyhow::Error::new(error)), "outbox sweep failed");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Publishes one batch of what was left behind; says whether there may be more.
+    async fn sweep_once(&self) -> Result<bool, StorageError> {
+        let limit = self.settings.batch_messages_max.get();
+        let mut rows = outbox_claim(
+            &self.database,
+            millis(self.settings.sweep_age_ms.duration()),
+            millis(self.settings.claim_timeout_ms.duration()),
+            i64::from(limit),
+        )
+        .await?;
+        let (found, full) = (rows.len(), rows.len() >= limit as usize);
+        if found == 0 {
+            return Ok(false);
+        }
+        // Made in time order: within one writer this is the order of its transactions.
+        rows.sort_by_key(|row| row.id);
+        let relayed = self.relay(rows, "sweep").await;
+        // Where nothing goes out, the rest would not either.
+        Ok(full && relayed > 0)
+    }
+
+    /// Publishes rows in their order and passes those that are done with on to be deleted. Gives their number.
+    async fn relay(&self, rows: Vec<OutboxRow>, way: &'static str) -> usize {
+        let messages: Vec<_> = rows.iter().map(|row| row.outgoing.clone()).collect();
+        let answers = self.bus.publish_all(&messages).await;
+        let mut done = Vec::with_capacity(rows.len());
+        let mut failures = Failures::default();
+        for (row, answer) in rows.into_iter().zip(answers) {
+            match answer {
+                Ok(()) => done.push(row),
+                Err(error) if error.is_retriable() => failures.note(error),
+                Err(error) => {
+                    if self.bury(&row, &error).await {
+                        done.push(row);
+                    }
+                }
+            }
+        }
+        failures.log();
+        let count = done.len();
+        self.meters.relayed(count, way);
+        if !done.is_empty() && self.published.send(done).await.is_err() {
+            warn!("outbox deletion has ended; messages will be published again");
+        }
+        count
+    }
+
+    /// A message that the broker will never take becomes a dead letter, once, and its row goes.
+    async fn bury(&self, row: &OutboxRow, error: &PublishError) -> bool {
+        match dead::bury_outgoing(&self.database, self.bus.root(), row, &error.to_string()).await {
+            Ok(()) => true,
+            Err(error) => {
+                let error = format!("{:#}", anyhow::Error::new(error));
+                warn!(
+                    message = row.outgoing.id(),
+                    error, "cannot bury an unpublishable message"
+                );
+                false
+            }
+        }
+    }
+}
+
+/// Failures of one batch, logged as one line: when the broker is away, all fail alike.
+#[derive(Default)]
+struct Failures {
+    count: usize,
+    first: Option<PublishError>,
+}
+
+impl Failures {
+    fn note(&mut self, error: PublishError) {
+        self.count += 1;
+        self.first.get_or_insert(error);
+    }
+
+    fn log(self) {
+        if let Some(first) = self.first {
+            let error = format!("{:#}", anyhow::Error::new(first));
+            warn!(
+                messages = self.count,
+                error, "outbox messages not published; left to the sweep"
+            );
+        }
+    }
+}
+
+/// Deletes what was published, as much at once as has come together. Ends when the relay and the sweep have.
+async fn delete(database: Database, mut rx: mpsc::Receiver<Vec<OutboxRow>>) {
+    let mut batches = Vec::new();
+    while rx.recv_many(&mut batches, DELETIONS_MAX).await > 0 {
+        let rows: Vec<OutboxRow> = batches.drain(..).flatten().collect();
+        if let Err(error) = outbox_delete(&database, &rows).await {
+            // The sweep finds them, publishes them a second time, and deletes them then.
+            let error = format!("{:#}", anyhow::Error::new(error));
+            warn!(rows = rows.len(), error, "published outbox rows not deleted");
+        }
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).expect("settings end at a day")
+}
+
+impl Meters {
+    fn new(service: &'static str) -> Meters {
+        let meter = global::meter("signalbox.outbox");
+        Meters {
+            relayed: meter
+                .u64_counter("signalbox.outbox.relayed")
+                .with_description("Outbox messages published, by the way they came: memory or sweep")
+                .build(),
+            overflowed: meter
+                .u64_counter("signalbox.outbox.overflowed")
+                .with_description("Outbox messages that found the queue full and were left to the sweep")
+                .build(),
+            waiting: meter
+                .u64_gauge("signalbox.outbox.waiting")
+                .with_description("Outbox messages in the queue")
+                .build(),
+            service: KeyValue::new("service", service),
+        }
+    }
+
+    fn relayed(&self, count: usize, way: &'static str) {
+        self.relayed
+            .add(count as u64, &[self.service.clone(), KeyValue::new("way", way)]);
+    }
+
+    fn overflowed(&self, count: usize) {
+        self.overflowed.add(count as u64, std::slice::from_ref(&self.service));
+    }
+
+    fn waiting(&self, count: usize) {
+        self.waiting.record(count as u64, std::slice::from_ref(&self.service));
+    }
+}

@@ -1,0 +1,229 @@
+//! The name under which this process holds leases: a row in Postgres that is renewed once a second by the database's
+//! clock. Whoever holds a lease in the name of a row whose time is over holds nothing.
+//!
+//! The holder must know of it no later than the others. So the time is counted here from *before* a renewal was sent,
+//! by the monotonic clock, and ends a little earlier than in the database: `lost` is cancelled while nobody can have
+//! taken anything over yet. After that the process enters under a new id; leases of the old one are never its own
+//! again, and work that was held in its name must stop.
+//!
+//! Two things this cannot see. A machine that sleeps stops its monotonic clock: the next renewal finds out. And work
+//! between two looks at the clock may act too late: the fence that every write carries is what makes that harmless.
+//!
+//! Renewals use connections of their own: in the shared pool they would queue behind the load that the leases are for,
+//! and a busy process would lose them all.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use storage::{
+    Database, StorageError,
+    replica::{replica_end, replica_register, replica_renew},
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use uuid::Uuid;
+
+use crate::{Shutdown, settings::ReplicaSettings};
+
+/// Connections for renewals: one that hangs must not keep the next try from being made on another.
+pub(crate) const CONNECTIONS: u32 = 2;
+/// Part of the lease by which it ends earlier here than in the database.
+const MARGIN_PARTS: u32 = 8;
+/// How long ending the row may take when the process stops. After a failure the leases run out by themselves.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// One life of the process under one id, from its registration to its loss.
+#[derive(Clone, Debug)]
+pub struct Incarnation {
+    pub id: Uuid,
+    /// Cancelled when leases in the name of `id` may become another's: what was begun under them must stop.
+    pub lost: CancellationToken,
+    clock: Arc<Clock>,
+}
+
+impl Incarnation {
+    /// Whether leases in this name hold at this instant. Asks the clock itself: after a pause of the process it knows
+    /// before `lost` has been cancelled. To be asked right before an effect outside of the database.
+    pub fn is_alive(&self) -> bool {
+        !self.lost.is_cancelled() && Instant::now() < self.clock.end()
+    }
+}
+
+/// When the lease ends, readable at any time.
+#[derive(Debug)]
+struct Clock {
+    begun: Instant,
+    end_after_ms: AtomicU64,
+}
+
+impl Clock {
+    fn end(&self) -> Instant {
+        self.begun + Duration::from_millis(self.end_after_ms.load(Ordering::Acquire))
+    }
+
+    fn set(&self, end: Instant) {
+        let after = end.saturating_duration_since(self.begun).as_millis();
+        self.end_after_ms
+            .store(u64::try_from(after).unwrap_or(u64::MAX), Ordering::Release);
+    }
+}
+
+/// The handle. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    current: watch::Receiver<Option<Incarnation>>,
+}
+
+impl Replica {
+    /// Enters the process and keeps it entered until the supporting workers stop. `database` is for this alone.
+    pub async fn start(
+        database: Database,
+        settings: &ReplicaSettings,
+        shutdown: &Shutdown,
+    ) -> Result<Replica, StorageError> {
+        let keeper = Keeper {
+            database,
+            lease: settings.lease_ms.duration(),
+            renew: settings.renew_ms.duration(),
+            stop: shutdown.support_token(),
+        };
+        let first = keeper.register().await?;
+        let (tx, current) = watch::channel(Some(first.clone()));
+        shutdown.spawn_support("replica", keeper.run(first, tx));
+        Ok(Replica { current })
+    }
+
+    /// The present incarnation; none between a loss and the next registration, when no lease may be taken.
+    pub fn current(&self) -> Option<Incarnation> {
+        self.current.borrow().clone().filter(Incarnation::is_alive)
+    }
+
+    /// The id under which to take a lease now.
+    pub fn replica_id(&self) -> Option<Uuid> {
+        self.current().map(|incarnation| incarnation.id)
+    }
+
+    /// Waits until there is an incarnation. Only ends without one when the process stops.
+    pub async fn alive(&self) -> Option<Incarnation> {
+        let mut current = self.current.clone();
+        let alive = |incarnation: &Option<Incarnation>| incarnation.as_ref().is_some_and(Incarnation::is_alive);
+        let found = current.wait_for(alive).await.ok()?;
+        found.clone()
+    }
+}
+
+struct Keeper {
+    database: Database,
+    lease: Duration,
+    renew: Duration,
+    stop: CancellationToken,
+}
+
+/// Why an incarnation ended.
+enum End {
+    Stopped,
+    Lost(&'static str),
+}
+
+impl Keeper {
+    async fn run(self, first: Incarnation, current: watch::Sender<Option<Incarnation>>) {
+        let mut incarnation = first;
+        loop {
+            let end = self.keep(&incarnation).await;
+            incarnation.lost.cancel();
+            current.send_replace(None);
+            match end {
+                End::Stopped => {
+                    // Frees the leases at once. Failing that, they run out.
+                    let _ = timeout(END_TIMEOUT, replica_end(&self.database, incarnation.id)).await;
+                    return;
+                }
+                End::Lost(why) => warn!(replica = %incarnation.id, why, "this process has lost its leases"),
+            }
+            let Some(next) = self.enter_again().await else { return };
+            info!(replica = %next.id, "entered under a new id");
+            incarnation = next;
+            current.send_replace(Some(incarnation.clone()));
+        }
+    }
+
+    /// Renews until the process stops or the time is over.
+    async fn keep(&self, incarnation: &Incarnation) -> End {
+        loop {
+            let end = incarnation.clock.end();
+            tokio::select! {
+                () = self.stop.cancelled() => return End::Stopped,
+                () = sleep_until(end.min(Instant::now() + self.renew)) => {}
+            }
+            let sent = Instant::now();
+            if sent >= end {
+                return End::Lost("it could not be renewed in time");
+            }
+            // One try may hang with its connection; the lease outlives several. A try that is dropped here may still
+            // reach the database and prolong a lease that we no longer count on, which is safe.
+            let renewal = replica_renew(&self.database, incarnation.id, self.lease_ms());
+            match timeout_at(end.min(sent + self.renew), renewal).await {
+                Ok(Ok(true)) => incarnation.clock.set(self.end_of(sent)),
+                Ok(Ok(false)) => return End::Lost("its time was over by the database's clock"),
+                Ok(Err(error)) => {
+                    let error = format!("{:#}", anyhow::Error::new(error));
+                    warn!(error, "replica not renewed; trying again");
+                }
+                Err(_) => warn!("replica not renewed in time; trying again"),
+            }
+        }
+    }
+
+    async fn enter_again(&self) -> Option<Incarnation> {
+        loop {
+            tokio::select! {
+                () = self.stop.cancelled() => return None,
+                // Dropped half-way, it leaves a row that nobody holds anything under.
+                registered = timeout(self.lease, self.register()) => match registered {
+                    Ok(Ok(incarnation)) => return Some(incarnation),
+                    Ok(Err(error)) => {
+                        let error = format!("{:#}", anyhow::Error::new(error));
+                        warn!(error, "cannot enter under a new id; trying again");
+                    }
+                    Err(_) => warn!("cannot enter under a new id in time; trying again"),
+                },
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return None,
+                () = sleep(self.renew) => {}
+            }
+        }
+    }
+
+    async fn register(&self) -> Result<Incarnation, StorageError> {
+        let (id, sent) = (Uuid::now_v7(), Instant::now());
+        replica_register(&self.database, id, self.lease_ms()).await?;
+        let clock = Clock {
+            begun: sent,
+            end_after_ms: AtomicU64::new(0),
+        };
+        clock.set(self.end_of(sent));
+        Ok(Incarnation {
+            id,
+            lost: CancellationToken::new(),
+            clock: Arc::new(clock),
+        })
+    }
+
+    fn end_of(&self, sent: Instant) -> Instant {
+        sent + self.lease - self.lease / MARGIN_PARTS
+    }
+
+    fn lease_ms(&self) -> i64 {
+        i64::try_from(self.lease.as_millis()).expect("settings end at a day")
+    }
+}

@@ -1,0 +1,135 @@
+//! A whole process of one service: what its `main` is. TLS, settings, telemetry, start, wait, stop.
+
+use std::{process::ExitCode, sync::Arc};
+
+use storage::Role;
+use tracing::{error, info, warn};
+
+use crate::{
+    Context, Settings, SettingsError, Shutdown,
+    context::StartError,
+    shutdown::wait_for_signal,
+    telemetry::{self, TelemetryGuard},
+};
+
+/// The settings were refused: trying again without changing them is of no use.
+const EXIT_SETTINGS: u8 = 2;
+
+/// Runs a service until SIGINT or SIGTERM, or until one of its workers fails. `start` spawns the workers and returns.
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     runtime::run(storage::Role::Resolver, |_context| async { Ok(()) })
+/// }
+/// ```
+pub fn run<F, W>(role: Role, start: F) -> ExitCode
+where
+    F: FnOnce(Context) -> W,
+    W: Future<Output = anyhow::Result<()>>,
+{
+    telemetry::install_tls_provider();
+    let executor = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(executor) => executor,
+        Err(error) => {
+            say(role, &error.into());
+            return ExitCode::FAILURE;
+        }
+    };
+    executor.block_on(async {
+        match set_up(role) {
+            Ok((settings, telemetry)) => {
+                let code = live(role, settings, start).await;
+                telemetry.flush().await;
+                code
+            }
+            Err(error) => {
+                let refused = matches!(error, StartError::Settings(_));
+                say(role, &error.into());
+                ExitCode::from(if refused { EXIT_SETTINGS } else { 1 })
+            }
+        }
+    })
+}
+
+fn set_up(role: Role) -> Result<(Arc<Settings>, TelemetryGuard), StartError> {
+    let settings = Settings::load()?;
+    let telemetry = telemetry::init(role.service(), &settings.telemetry)?;
+    Ok((Arc::new(settings), telemetry))
+}
+
+async fn live<F, W>(role: Role, settings: Arc<Settings>, start: F) -> ExitCode
+where
+    F: FnOnce(Context) -> W,
+    W: Future<Output = anyhow::Result<()>>,
+{
+    let shutdown = Shutdown::new();
+    let starting = async {
+        let context = Context::connect(role, Arc::clone(&settings), shutdown.clone()).await?;
+        let bus = context.bus.clone();
+        start(context).await?;
+        anyhow::Ok(bus)
+    };
+    let bus = tokio::select! {
+        started = starting => match started {
+            Ok(bus) => Some(bus),
+            Err(error) => {
+                error!("{} could not start: {error:#}", role.service());
+                shutdown.stop(settings.process.stop_grace_ms.duration()).await;
+                let refused = error.chain().any(|cause| cause.is::<SettingsError>());
+                return ExitCode::from(if refused { EXIT_SETTINGS } else { 1 });
+            }
+        },
+        // What was begun is stopped below like everything else.
+        _ = wait_for_signal() => None,
+    };
+    if let Some(bus) = &bus {
+        info!("{} is up", role.service());
+        until_stopped(&shutdown).await;
+        stop(&shutdown, &settings).await;
+        // Acknowledgements of the last batch are still in the client's buffer.
+        if let Err(error) = bus.flush(settings.nats.request_timeout_ms.duration()).await {
+            warn!(%error, "stopped without the broker's answer");
+        }
+    } else {
+        stop(&shutdown, &settings).await;
+    }
+    match shutdown.failure() {
+        Some(failure) => {
+            error!("{} has stopped: {failure}", role.service());
+            ExitCode::FAILURE
+        }
+        None => {
+            info!("{} has stopped", role.service());
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// A signal, or a worker's failure.
+pub async fn until_stopped(shutdown: &Shutdown) {
+    tokio::select! {
+        signal = wait_for_signal() => {
+            if let Err(error) = signal {
+                shutdown.fail(format!("cannot listen for signals: {error}"));
+            }
+        }
+        () = shutdown.cancelled() => {}
+    }
+}
+
+/// Stops within the grace; a second signal cuts everything off at once.
+pub async fn stop(shutdown: &Shutdown, settings: &Settings) {
+    tokio::select! {
+        _ = shutdown.stop(settings.process.stop_grace_ms.duration()) => {}
+        _ = wait_for_signal() => {
+            warn!("stopping at once");
+            shutdown.abort();
+        }
+    }
+}
+
+/// For what goes wrong before there is a log.
+#[expect(clippy::print_stderr, reason = "there is no log yet")]
+fn say(role: Role, error: &anyhow::Error) {
+    eprintln!("signalbox {}: {error:#}", role.service());
+}
