@@ -98,16 +98,22 @@ struct Inner {
     jetstream: jetstream::Context,
     root: Root,
     meters: Arc<Meters>,
-    publish_in_flight_max: usize,
 }
 
 impl Bus {
     /// Connects, trying again until the time is over, and checks that the server can do what Signalbox needs.
     pub async fn connect(options: BusOptions) -> Result<Bus, BusError> {
-        let addresses = parse_url(&options.url)?;
+        let (addresses, credentials) = parse_url(&options.url)?;
         let servers = shown(&addresses);
         let meters = Arc::new(Meters::new());
-        let client = connect_by_deadline(&options, &addresses, &servers, &meters).await?;
+        let connecting = Connecting {
+            options: &options,
+            addresses,
+            credentials,
+            servers: &servers,
+            meters: &meters,
+        };
+        let client = connecting.by_deadline().await?;
         let info = client.server_info();
         match ServerVersion::parse(&info.version) {
             Some(version) if version >= ServerVersion::OLDEST => {}
@@ -126,7 +132,6 @@ impl Bus {
             jetstream,
             root: options.root,
             meters,
-            publish_in_flight_max: options.publish_in_flight_max,
         })))
     }
 
@@ -172,84 +177,82 @@ impl Bus {
         &self.0.meters
     }
 
-    pub(crate) fn publish_in_flight_max(&self) -> usize {
-        self.0.publish_in_flight_max
-    }
-
     /// Grows with every connection made. A reader that sees it change knows that deliveries may have been lost.
     pub(crate) fn connections_made(&self) -> u64 {
         self.0.client.statistics().connects.load(Ordering::Relaxed)
     }
 }
 
-/// Tries until the deadline: in a fresh installation the server may still be starting.
-async fn connect_by_deadline(
-    options: &BusOptions,
-    addresses: &[ServerAddr],
-    servers: &str,
-    meters: &Arc<Meters>,
-) -> Result<Client, BusError> {
-    let waited = Duration::from_millis(options.connect_timeout_ms);
-    let deadline = Instant::now() + waited;
-    let mut last: Option<Cause> = None;
-    for attempt in 1.. {
-        match timeout_at(
-            deadline,
-            client_options(options, addresses, meters).connect(addresses.to_vec()),
-        )
-        .await
-        {
-            Ok(Ok(client)) => return Ok(client),
-            Ok(Err(error)) => match error.kind() {
-                ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
-                    return Err(BusError::Refused {
-                        servers: servers.to_owned(),
-                        source: error.into(),
-                    });
-                }
-                ConnectErrorKind::ServerParse
-                | ConnectErrorKind::Dns
-                | ConnectErrorKind::TimedOut
-                | ConnectErrorKind::Tls
-                | ConnectErrorKind::Io
-                | ConnectErrorKind::MaxReconnects => last = Some(error.into()),
-            },
-            Err(_) => break,
-        }
-        let pause = delay::backoff(attempt, Duration::from_millis(50), Duration::from_secs(1));
-        if timeout_at(deadline, sleep(pause)).await.is_err() {
-            break;
-        }
-    }
-    Err(BusError::Unreachable {
-        servers: servers.to_owned(),
-        waited,
-        source: last,
-    })
+struct Connecting<'a> {
+    options: &'a BusOptions,
+    addresses: Vec<ServerAddr>,
+    credentials: Option<UrlCredentials>,
+    /// The addresses for people.
+    servers: &'a str,
+    meters: &'a Arc<Meters>,
 }
 
-fn client_options(options: &BusOptions, addresses: &[ServerAddr], meters: &Arc<Meters>) -> ConnectOptions {
-    let meters = Arc::clone(meters);
-    let mut client = ConnectOptions::new()
-        .name(&options.name)
-        .ping_interval(Duration::from_millis(options.ping_interval_ms))
-        .request_timeout(Some(Duration::from_millis(options.request_timeout_ms)))
-        // The library's own delays have no jitter: a thousand clients would come back in the same millisecond.
-        .reconnect_delay_callback(|attempt| {
-            let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
-            delay::backoff(attempt, Duration::from_millis(50), Duration::from_secs(4))
+impl Connecting<'_> {
+    /// Tries until the deadline: in a fresh installation the server may still be starting.
+    async fn by_deadline(&self) -> Result<Client, BusError> {
+        let waited = Duration::from_millis(self.options.connect_timeout_ms);
+        let deadline = Instant::now() + waited;
+        let mut last: Option<Cause> = None;
+        for attempt in 1.. {
+            match timeout_at(deadline, self.client_options().connect(self.addresses.clone())).await {
+                Ok(Ok(client)) => return Ok(client),
+                Ok(Err(error)) => match error.kind() {
+                    ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+                        return Err(BusError::Refused {
+                            servers: self.servers.to_owned(),
+                            source: error.into(),
+                        });
+                    }
+                    ConnectErrorKind::ServerParse
+                    | ConnectErrorKind::Dns
+                    | ConnectErrorKind::TimedOut
+                    | ConnectErrorKind::Tls
+                    | ConnectErrorKind::Io
+                    | ConnectErrorKind::MaxReconnects => last = Some(error.into()),
+                },
+                Err(_) => break,
+            }
+            let pause = delay::backoff(attempt, Duration::from_millis(50), Duration::from_secs(1));
+            if timeout_at(deadline, sleep(pause)).await.is_err() {
+                break;
+            }
+        }
+        Err(BusError::Unreachable {
+            servers: self.servers.to_owned(),
+            waited,
+            source: last,
         })
-        .event_callback(move |event| {
-            let meters = Arc::clone(&meters);
-            async move { note_event(&event, &meters) }
-        });
-    if let Some(prefix) = &options.inbox_prefix {
-        client = client.custom_inbox_prefix(prefix);
     }
-    match credentials(addresses) {
-        Some((user, Some(password))) => client.user_and_password(user, password),
-        Some((token, None)) => client.token(token),
-        None => client,
+
+    fn client_options(&self) -> ConnectOptions {
+        let options = self.options;
+        let meters = Arc::clone(self.meters);
+        let mut client = ConnectOptions::new()
+            .name(&options.name)
+            .ping_interval(Duration::from_millis(options.ping_interval_ms))
+            .request_timeout(Some(Duration::from_millis(options.request_timeout_ms)))
+            // The library's own delays have no jitter: a thousand clients would come back in the same millisecond.
+            .reconnect_delay_callback(|attempt| {
+                let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
+                delay::backoff(attempt, Duration::from_millis(10), Duration::from_secs(4))
+            })
+            .event_callback(move |event| {
+                let meters = Arc::clone(&meters);
+                async move { note_event(&event, &meters) }
+            });
+        if let Some(prefix) = &options.inbox_prefix {
+            client = client.custom_inbox_prefix(prefix);
+        }
+        match self.credentials.clone() {
+            Some(UrlCredentials::Password { user, password }) => client.user_and_password(user, password),
+            Some(UrlCredentials::Token(token)) => client.token(token),
+            None => client,
+        }
     }
 }
 
@@ -270,31 +273,54 @@ fn note_event(event: &Event, meters: &Meters) {
     }
 }
 
-fn parse_url(url: &str) -> Result<Vec<ServerAddr>, BusError> {
-    url.split(',')
-        .map(|one| {
-            one.trim().parse().map_err(|error: std::io::Error| BusError::Url {
-                reason: error.to_string(),
-            })
-        })
-        .collect()
+#[derive(Clone, PartialEq, Debug)]
+enum UrlCredentials {
+    Password {
+        user: String,
+        password: String,
+    },
+    /// A user without a password: NATS's way to write a token.
+    Token(String),
 }
 
-/// Host and port, for people: never the credentials.
+/// The addresses without their credentials, and the first credentials in them. The library leaves those in the URL
+/// unused, and logs whole URLs when it is asked to log much.
+fn parse_url(url: &str) -> Result<(Vec<ServerAddr>, Option<UrlCredentials>), BusError> {
+    let parse = |text: &str| {
+        text.parse::<ServerAddr>().map_err(|error| BusError::Url {
+            reason: error.to_string(),
+        })
+    };
+    let (mut addresses, mut credentials) = (Vec::new(), None);
+    for one in url.split(',').map(str::trim) {
+        let address = parse(one)?;
+        if credentials.is_none() {
+            credentials = address.username().map(|user| match address.password() {
+                Some(password) => UrlCredentials::Password {
+                    user: percent_decoded(user),
+                    password: percent_decoded(password),
+                },
+                None => UrlCredentials::Token(percent_decoded(user)),
+            });
+        }
+        addresses.push(parse(&without_credentials(one))?);
+    }
+    Ok((addresses, credentials))
+}
+
+fn without_credentials(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("nats", url));
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    format!("{scheme}://{host}")
+}
+
+/// Host and port, for people.
 fn shown(addresses: &[ServerAddr]) -> String {
     let shown: Vec<String> = addresses
         .iter()
         .map(|address| format!("{}:{}", address.host(), address.port()))
         .collect();
     shown.join(", ")
-}
-
-/// User and password, or a token alone, from the first address that has any: the library leaves them in the URL unused.
-fn credentials(addresses: &[ServerAddr]) -> Option<(String, Option<String>)> {
-    addresses.iter().find_map(|address| {
-        let user = address.username()?;
-        Some((percent_decoded(user), address.password().map(percent_decoded)))
-    })
 }
 
 /// A password may hold characters that a URL writes as `%2F`.
@@ -338,18 +364,26 @@ mod tests {
     }
 
     #[test]
-    fn credentials_come_out_of_the_url_decoded_and_are_not_shown() {
-        let addresses = parse_url("nats://ann:p%40ss%2Fw%25rd@127.0.0.1:4222, nats://other:4333").unwrap();
+    fn credentials_come_out_of_the_url_decoded_and_do_not_stay_in_the_addresses() {
+        let (addresses, credentials) =
+            parse_url("nats://zoe:p%40ss%2Fw%25rd@127.0.0.1:4222, tls://[::1]:4333").unwrap();
         assert_eq!(
-            credentials(&addresses),
-            Some(("ann".to_owned(), Some("p@ss/w%rd".to_owned())))
+            credentials,
+            Some(UrlCredentials::Password {
+                user: "zoe".to_owned(),
+                password: "p@ss/w%rd".to_owned()
+            })
         );
-        assert_eq!(shown(&addresses), "127.0.0.1:4222, other:4333");
+        assert_eq!(shown(&addresses), "127.0.0.1:4222, ::1:4333");
+        assert!(!format!("{addresses:?}").contains("zoe"), "{addresses:?}");
+
+        let credentials = |url: &str| parse_url(url).unwrap().1;
         assert_eq!(
-            credentials(&parse_url("nats://secret@host").unwrap()),
-            Some(("secret".to_owned(), None))
+            credentials("nats://secret@host"),
+            Some(UrlCredentials::Token("secret".to_owned()))
         );
-        assert_eq!(credentials(&parse_url("nats://host").unwrap()), None);
+        assert_eq!(credentials("nats://host"), None);
+        assert_eq!(credentials("host:4222"), None);
         assert!(parse_url("http://host").is_err());
     }
 }

@@ -12,7 +12,7 @@ use async_nats::jetstream::{
     stream::{ConsumerError, ConsumerErrorKind},
 };
 use futures::{FutureExt, StreamExt, stream::ReadyChunks};
-use tokio::time::sleep;
+use tokio::{task::unconstrained, time::sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
 
@@ -129,10 +129,7 @@ impl<H: BatchHandler> Worker<H> {
                         tracing::info!(consumer = self.durable.name(), "attached to the consumer again");
                     }
                     match self.read(&consumer, &mut chunks, stop, &mut failures).await {
-                        Ended::Stopped => {
-                            self.give_back(&mut chunks).await;
-                            return;
-                        }
+                        Ended::Stopped => return give_back(chunks).await,
                         Ended::Lost { cause } => cause,
                     }
                 }
@@ -233,15 +230,20 @@ impl<H: BatchHandler> Worker<H> {
             Err(_) => false,
         }
     }
+}
 
-    /// Messages already sent to this client and not begun: asking for redelivery at once spares the others the wait
-    /// until the server takes them back.
-    async fn give_back(&self, chunks: &mut Chunks) {
-        while let Some(Some(chunk)) = chunks.next().now_or_never() {
-            for delivery in sorted(chunk).0 {
-                delivery.acker.ack_with(AckKind::Nak(None)).await.ok();
-            }
-        }
+/// Messages already sent to this client and not begun: asking for redelivery at once spares the others the wait until
+/// the server takes them back.
+async fn give_back(mut chunks: Chunks) {
+    let mut unbegun = Vec::new();
+    while let Some(Some(chunk)) = unconstrained(chunks.next()).now_or_never() {
+        unbegun.extend(sorted(chunk).0);
+    }
+    // First the end of the subscription, or the server would send them here again. It goes out over the same
+    // connection, so it comes first there, too.
+    drop(chunks);
+    for delivery in unbegun {
+        delivery.acker.ack_with(AckKind::Nak(None)).await.ok();
     }
 }
 

@@ -1,13 +1,17 @@
 //! Publishing: everything is sent before the first acknowledgement is awaited, which is where the speed is.
 
-use std::{error::Error, str::FromStr};
+use std::{error::Error, pin::pin, str::FromStr};
 
 use async_nats::{
     HeaderMap, HeaderName, HeaderValue, SubjectError,
-    jetstream::{self, ErrorCode, context::PublishErrorKind, message::PublishMessage},
+    jetstream::{
+        self, ErrorCode,
+        context::{PublishAckFuture, PublishErrorKind},
+        message::PublishMessage,
+    },
 };
 use contracts::Outgoing;
-use futures::{StreamExt, stream};
+use futures::{StreamExt, stream::FuturesUnordered};
 
 use crate::{Bus, PublishError};
 
@@ -17,29 +21,43 @@ impl Bus {
     /// A retriable error ([`PublishError::is_retriable`]) means: send the same message, with the same id, again. One
     /// that was stored already is acknowledged as well, so `Ok` says "stored", not "stored now".
     pub async fn publish_all(&self, messages: &[Outgoing]) -> Vec<Result<(), PublishError>> {
-        // `buffered` starts them in order and keeps the answers in order. A future sends on its first poll, so the
-        // order on the wire is that of the slice.
-        let publishing: Vec<_> = messages.iter().map(|message| self.publish_one(message)).collect();
-        let results: Vec<_> = stream::iter(publishing)
-            .buffered(self.publish_in_flight_max())
-            .collect()
-            .await;
+        let mut results: Vec<Result<(), PublishError>> = messages.iter().map(|_| Ok(())).collect();
+        let mut unanswered = FuturesUnordered::new();
+        for (index, message) in messages.iter().enumerate() {
+            // One is sent after the other: sends that are polled side by side overtake each other. Meanwhile answers
+            // are taken in, since the room for this message comes from them.
+            let mut sending = pin!(self.send(message));
+            let sent = loop {
+                tokio::select! {
+                    biased;
+                    sent = &mut sending => break sent,
+                    Some((index, answer)) = unanswered.next() => results[index] = answer,
+                }
+            };
+            match sent {
+                Ok(acknowledgement) => unanswered.push(async move {
+                    let answer = acknowledgement.await;
+                    (index, answer.map(drop).map_err(|error| classified(message, error)))
+                }),
+                Err(error) => results[index] = Err(error),
+            }
+        }
+        while let Some((index, answer)) = unanswered.next().await {
+            results[index] = answer;
+        }
         let failed = results.iter().filter(|result| result.is_err()).count() as u64;
         self.meters().published("stored", results.len() as u64 - failed);
         self.meters().published("failed", failed);
         results
     }
 
-    async fn publish_one(&self, message: &Outgoing) -> Result<(), PublishError> {
+    /// Hands a message to the connection. Waits while too many are unanswered.
+    async fn send(&self, message: &Outgoing) -> Result<PublishAckFuture, PublishError> {
         let publish = PublishMessage::build()
             .headers(wire_headers(message)?)
             .payload(message.payload.clone().into());
         let sent = self.jetstream().send_publish(message.subject.clone(), publish).await;
-        match sent {
-            Ok(acknowledgement) => acknowledgement.await.map(drop),
-            Err(error) => Err(error),
-        }
-        .map_err(|error| classified(message, error))
+        sent.map_err(|error| classified(message, error))
     }
 }
 

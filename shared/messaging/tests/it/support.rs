@@ -1,0 +1,104 @@
+//! A broker, a bus, messages, and waiting for things to become true.
+
+use std::{future::Future, time::Duration};
+
+use async_nats::jetstream;
+use contracts::{Headers, Outgoing, Root, header};
+use devstack::NatsServer;
+use messaging::{Bus, BusOptions, Provision, Stream, Topology, TopologyLimits};
+
+/// Far above what anything here takes; a test that reaches it has failed.
+const LIMIT: Duration = Duration::from_secs(30);
+
+pub(crate) struct Broker {
+    pub(crate) server: NatsServer,
+    pub(crate) bus: Bus,
+}
+
+/// A server with nothing on it.
+pub(crate) async fn bare_broker() -> Broker {
+    let server = NatsServer::start_temporary().await.unwrap();
+    let bus = Bus::connect(options(&server)).await.unwrap();
+    Broker { server, bus }
+}
+
+/// A server with the topology of these limits.
+pub(crate) async fn broker_with(limits: TopologyLimits) -> Broker {
+    let broker = bare_broker().await;
+    creating(limits).ensure(&broker.bus).await.unwrap();
+    broker
+}
+
+pub(crate) async fn broker() -> Broker {
+    broker_with(TopologyLimits::default()).await
+}
+
+pub(crate) fn options(server: &NatsServer) -> BusOptions {
+    BusOptions {
+        ping_interval_ms: 200,
+        request_timeout_ms: 2_000,
+        ..BusOptions::new(server.url(), Root::default(), "test")
+    }
+}
+
+pub(crate) fn creating(limits: TopologyLimits) -> Topology {
+    Topology {
+        limits,
+        provision: Provision::Create,
+    }
+}
+
+pub(crate) fn verifying(limits: TopologyLimits) -> Topology {
+    Topology {
+        limits,
+        provision: Provision::VerifyOnly,
+    }
+}
+
+/// The client library's own view of the server.
+pub(crate) fn raw(bus: &Bus) -> jetstream::Context {
+    jetstream::new(bus.client().clone())
+}
+
+pub(crate) async fn stream_info(bus: &Bus, stream: Stream) -> jetstream::stream::Info {
+    let stream = raw(bus).get_stream(stream.name(bus.root())).await.unwrap();
+    stream.cached_info().clone()
+}
+
+pub(crate) fn message(subject: &str, id: &str, payload: impl Into<Vec<u8>>) -> Outgoing {
+    let mut headers = Headers::default();
+    headers.set(header::MESSAGE_ID, id);
+    Outgoing {
+        subject: subject.to_owned(),
+        headers,
+        payload: payload.into(),
+    }
+}
+
+/// Publishes, and fails unless everything was stored.
+pub(crate) async fn publish(bus: &Bus, messages: &[Outgoing]) {
+    for result in bus.publish_all(messages).await {
+        result.unwrap();
+    }
+}
+
+/// Waits until the condition gives a value.
+pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut condition: impl FnMut() -> F) -> T {
+    let waiting = async {
+        loop {
+            if let Some(value) = condition().await {
+                return value;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within(what, waiting).await
+}
+
+/// Fails when it takes longer than anything here should.
+pub(crate) async fn within<T>(what: &str, waiting: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(LIMIT, waiting).await {
+        Ok(value) => value,
+        Err(_) => panic!("not within {LIMIT:?}: {what}"),
+    }
+}

@@ -1,0 +1,191 @@
+//! Streams and consumers on a real server: made, kept, changed, refused.
+
+use async_nats::jetstream::{consumer::PullConsumer, stream};
+use messaging::{Durable, Stream, TopologyError, TopologyLimits, topology};
+
+use crate::support::{bare_broker, broker, creating, raw, stream_info, verifying};
+
+#[tokio::test]
+async fn everything_is_made_once_and_then_left_alone() {
+    let broker = bare_broker().await;
+    let topology = creating(TopologyLimits::default());
+    topology.ensure(&broker.bus).await.unwrap();
+    let mut before = Vec::new();
+    for stream in Stream::ALL {
+        before.push(stream_info(&broker.bus, stream).await);
+    }
+    topology.ensure(&broker.bus).await.unwrap();
+    for (stream, before) in Stream::ALL.into_iter().zip(before) {
+        let after = stream_info(&broker.bus, stream).await;
+        assert_eq!(
+            (after.config, after.created),
+            (before.config, before.created),
+            "{stream:?}"
+        );
+    }
+    for durable in Durable::ALL {
+        let stream = durable.stream().name(broker.bus.root());
+        let consumer: PullConsumer = raw(&broker.bus)
+            .get_consumer_from_stream(durable.name(), stream)
+            .await
+            .unwrap();
+        assert_eq!(
+            consumer.cached_info().config.filter_subject,
+            durable.filter(broker.bus.root())
+        );
+    }
+    verifying(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
+}
+
+/// The table must not set anything that the server stores differently, or every start would change the stream.
+#[tokio::test]
+async fn what_the_server_stores_is_what_the_table_says() {
+    let broker = broker().await;
+    for stream in Stream::ALL {
+        let wanted = topology::stream_config(
+            stream,
+            broker.bus.root(),
+            &TopologyLimits::default(),
+            broker.bus.server_version(),
+        );
+        let found = stream_info(&broker.bus, stream).await.config;
+        assert_eq!(found.subject_transform, wanted.subject_transform);
+        assert_eq!(found.duplicate_window, wanted.duplicate_window);
+        assert_eq!(found.sources, wanted.sources);
+    }
+}
+
+#[tokio::test]
+async fn processes_that_start_together_do_not_disturb_each_other() {
+    let broker = bare_broker().await;
+    let topology = creating(TopologyLimits::default());
+    let starts = (0..8).map(|_| topology.ensure(&broker.bus));
+    for result in futures::future::join_all(starts).await {
+        result.unwrap();
+    }
+    verifying(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
+}
+
+#[tokio::test]
+async fn without_the_right_to_create_a_missing_stream_stops_the_start() {
+    let broker = bare_broker().await;
+    let error = verifying(TopologyLimits::default())
+        .ensure(&broker.bus)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, TopologyError::Missing { what } if what == "stream SIGNALBOX_DEAD"),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("signalbox migrate"), "{error}");
+}
+
+#[tokio::test]
+async fn without_the_right_to_create_a_missing_consumer_stops_the_start() {
+    let broker = broker().await;
+    raw(&broker.bus)
+        .delete_consumer_from_stream("delivery_tool_finished", "SIGNALBOX_TOOL")
+        .await
+        .unwrap();
+    let error = verifying(TopologyLimits::default())
+        .ensure(&broker.bus)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "consumer delivery_tool_finished of stream SIGNALBOX_TOOL is missing on the NATS server: run `signalbox migrate` \
+         as a user that may create it"
+    );
+}
+
+#[tokio::test]
+async fn limits_follow_the_settings() {
+    let broker = broker().await;
+    let limits = TopologyLimits {
+        event_bytes_max: 64 * 1024 * 1024,
+        event_age_max_hours: 1,
+        ack_wait_ms: 10_000,
+        ..TopologyLimits::default()
+    };
+    // Sizes are the operator's affair: a process that may not change them works with what is there.
+    verifying(limits.clone()).ensure(&broker.bus).await.unwrap();
+    assert_eq!(
+        stream_info(&broker.bus, Stream::Event).await.config.max_bytes,
+        512 * 1024 * 1024
+    );
+
+    let before = stream_info(&broker.bus, Stream::Event).await;
+    creating(limits).ensure(&broker.bus).await.unwrap();
+    let after = stream_info(&broker.bus, Stream::Event).await;
+    assert_eq!(after.config.max_bytes, 64 * 1024 * 1024);
+    assert_eq!(after.config.max_age.as_secs(), 3600);
+    assert_eq!(after.created, before.created);
+    let consumer: PullConsumer = raw(&broker.bus)
+        .get_consumer_from_stream("orchestrator_turn_finished", "SIGNALBOX_EVENT")
+        .await
+        .unwrap();
+    assert_eq!(consumer.cached_info().config.ack_wait.as_secs(), 10);
+}
+
+#[tokio::test]
+async fn a_stream_of_the_wrong_kind_is_reported_with_its_fields() {
+    let broker = bare_broker().await;
+    raw(&broker.bus)
+        .create_stream(stream::Config {
+            name: "SIGNALBOX_EVENT".to_owned(),
+            subjects: vec!["signalbox.event.>".to_owned()],
+            retention: stream::RetentionPolicy::WorkQueue,
+            ..stream::Config::default()
+        })
+        .await
+        .unwrap();
+    let error = creating(TopologyLimits::default())
+        .ensure(&broker.bus)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, TopologyError::Unchangeable { what, fields, .. }
+            if what == "stream SIGNALBOX_EVENT" && fields.contains("retention")),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn wrong_subjects_are_mended_by_who_may_and_stop_who_may_not() {
+    let broker = broker().await;
+    let mut config = stream_info(&broker.bus, Stream::Tool).await.config;
+    config.subjects = vec!["signalbox.tool.requested.>".to_owned()];
+    raw(&broker.bus).update_stream(config).await.unwrap();
+    let error = verifying(TopologyLimits::default())
+        .ensure(&broker.bus)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, TopologyError::Drift { what, fields } if what == "stream SIGNALBOX_TOOL" && fields == "subjects"),
+        "{error:?}"
+    );
+    creating(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
+    verifying(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_that_acknowledges_before_it_stores_is_refused() {
+    let broker = bare_broker().await;
+    raw(&broker.bus)
+        .create_stream(stream::Config {
+            name: "SIGNALBOX_SESSION".to_owned(),
+            subjects: vec!["signalbox.session.>".to_owned()],
+            persist_mode: Some(stream::PersistenceMode::Async),
+            ..stream::Config::default()
+        })
+        .await
+        .unwrap();
+    let error = creating(TopologyLimits::default())
+        .ensure(&broker.bus)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, TopologyError::AsyncPersist { what } if what == "stream SIGNALBOX_SESSION"),
+        "{error:?}"
+    );
+}
