@@ -3,6 +3,7 @@
 use domain::{AccountId, AgentId, CallId, Fence, Generation, SessionId, TaskId, ToolCallState, TurnId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::outgoing::Payload;
 
@@ -10,6 +11,18 @@ use crate::outgoing::Payload;
 pub const ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
 /// A result longer than this stays in Postgres; the message says so.
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;
+
+/// Namespace of ids that follow from what they name.
+const TOOL_CALLS: Uuid = Uuid::from_u128(0x51b0_ca11_0000_4000_8000_0000_0000_0001);
+
+/// The id of a call's record: follows from (session, turn, call), so that a second arrival is the same call.
+///
+/// The ordinal is part of the call's name, since providers make call ids unique within one answer and not within a
+/// turn. A call over HTTP has ordinal 0 and no turn: its idempotency key holds for the whole session.
+pub fn tool_call_id(session: SessionId, turn: Option<TurnId>, ordinal: i32, call: &CallId) -> Uuid {
+    let turn = turn.map_or(Uuid::nil(), TurnId::uuid);
+    Uuid::new_v5(&TOOL_CALLS, format!("{session}\n{turn}\n{ordinal}\n{call}").as_bytes())
+}
 
 /// An agent asks for a tool. Counts once per (session, turn, call), however often it arrives.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -33,6 +46,11 @@ pub struct ToolRequested {
 impl ToolRequested {
     pub fn message_id(&self) -> String {
         format!("tool.requested:{}:{}", self.turn_id, self.ordinal)
+    }
+
+    /// Under which id the call is recorded.
+    pub fn tool_call_id(&self) -> Uuid {
+        tool_call_id(self.session_id, Some(self.turn_id), self.ordinal, &self.call_id)
     }
 }
 
@@ -68,5 +86,29 @@ impl ToolFinished {
 impl Payload for ToolFinished {
     fn kind(&self) -> String {
         "signalbox.tool.finished".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_has_one_id_and_shares_it_with_no_other() {
+        let (session, turn) = (SessionId(Uuid::from_u128(1)), TurnId(Uuid::from_u128(2)));
+        let id = |session, turn, ordinal, call: &str| tool_call_id(session, turn, ordinal, &CallId(call.to_owned()));
+        let first = id(session, Some(turn), 1, "call_1");
+        assert_eq!(first, id(session, Some(turn), 1, "call_1"));
+        for other in [
+            id(SessionId(Uuid::from_u128(3)), Some(turn), 1, "call_1"),
+            id(session, Some(TurnId(Uuid::from_u128(3))), 1, "call_1"),
+            id(session, None, 1, "call_1"),
+            id(session, Some(turn), 2, "call_1"), // the same call id in the turn's next answer
+            id(session, Some(turn), 1, "call_2"),
+        ] {
+            assert_ne!(first, other);
+        }
+        // Pinned: rows that are in databases are found by it.
+        assert_eq!(first.to_string(), "6bb882d7-0373-5930-aa0e-3d5c0da3a502");
     }
 }
