@@ -38,6 +38,11 @@ impl StorageError {
         }
     }
 
+    /// The server ended a statement that took longer than it was given.
+    pub fn is_statement_timeout(&self) -> bool {
+        matches!(self, Self::Database { source, .. } if sqlstate(source).as_deref() == Some("57014"))
+    }
+
     /// Somebody else wrote that key first.
     pub fn is_unique_violation(&self) -> bool {
         matches!(self, Self::Database { source, .. } if matches!(source.sql_err(), Some(SqlErr::UniqueConstraintViolation(_))))
