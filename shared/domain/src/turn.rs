@@ -37,6 +37,18 @@ pub enum TurnStep {
     Lose,
 }
 
+impl TurnStep {
+    pub const ALL: [TurnStep; 7] = [
+        TurnStep::Send,
+        TurnStep::AskTools,
+        TurnStep::Reply,
+        TurnStep::Retry,
+        TurnStep::GiveUp,
+        TurnStep::Abort,
+        TurnStep::Lose,
+    ];
+}
+
 impl TurnState {
     pub fn is_over(self) -> bool {
         match self {
@@ -70,17 +82,8 @@ mod tests {
 
     #[test]
     fn nothing_follows_an_end() {
-        let steps = [
-            TurnStep::Send,
-            TurnStep::AskTools,
-            TurnStep::Reply,
-            TurnStep::Retry,
-            TurnStep::GiveUp,
-            TurnStep::Abort,
-            TurnStep::Lose,
-        ];
         for state in TurnState::ALL.iter().filter(|state| state.is_over()) {
-            for step in steps {
+            for step in TurnStep::ALL {
                 assert_eq!(state.after(step), None, "{state} {step:?}");
             }
         }

@@ -217,18 +217,24 @@ async fn database_connect(
     .await
 }
 
-async fn bus_connect(service: &str, settings: &Settings, deadline: Instant) -> Result<Bus, StartError> {
-    let nats = &settings.nats;
+/// As the settings want it, for a connection that the server's monitoring shows as `signalbox-{name}`.
+pub fn bus_options(name: &str, nats: &NatsSettings) -> Result<BusOptions, SettingsError> {
     let root = Root::parse(&nats.root).expect("checked when the settings were read");
-    let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-    let options = BusOptions {
+    Ok(BusOptions {
         ping_interval_ms: nats.ping_interval_ms.get(),
-        connect_timeout_ms: u64::try_from(left).unwrap_or(u64::MAX),
         request_timeout_ms: nats.request_timeout_ms.get(),
         publish_ack_timeout_ms: nats.publish_timeout_ms.get(),
         publish_in_flight_max: nats.publish_in_flight_max.usize(),
         inbox_prefix: nats.inbox_prefix.clone(),
-        ..BusOptions::new(nats.url()?.expose_secret(), root, format!("signalbox-{service}"))
+        ..BusOptions::new(nats.url()?.expose_secret(), root, format!("signalbox-{name}"))
+    })
+}
+
+async fn bus_connect(service: &str, settings: &Settings, deadline: Instant) -> Result<Bus, StartError> {
+    let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+    let options = BusOptions {
+        connect_timeout_ms: u64::try_from(left).unwrap_or(u64::MAX),
+        ..bus_options(service, &settings.nats)?
     };
     Ok(saying_so("NATS", Bus::connect(options)).await?)
 }

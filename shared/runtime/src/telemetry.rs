@@ -1,11 +1,14 @@
 //! Logs, traces and metrics of a process, set up once.
 //!
-//! Logs go to standard error. Traces are always made, so that a trace goes on through messages and provider calls, but
+//! Logs go to standard error, or to a file. Traces are always made, so that a trace goes on through messages and provider calls, but
 //! they are kept and sent only when a collector is named. Metrics can always be read on `/metrics`; a collector gets
 //! them as well. Several services in one process share all of it: the first [`init`] decides.
 
 use std::{
+    fs::{File, OpenOptions},
     io::IsTerminal,
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
     sync::{Mutex, OnceLock, PoisonError},
     time::Duration,
 };
@@ -20,7 +23,9 @@ use opentelemetry_sdk::{
 };
 use prometheus::{Registry, TextEncoder};
 use tracing::{level_filters::LevelFilter, warn};
-use tracing_subscriber::{EnvFilter, Layer, Registry as Subscriber, filter::Targets, layer::SubscriberExt};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry as Subscriber, filter::Targets, fmt::MakeWriter, layer::SubscriberExt,
+};
 use uuid::Uuid;
 
 use crate::settings::{LogFormat, TelemetrySettings};
@@ -53,6 +58,8 @@ pub enum TelemetryError {
     Filter {
         source: tracing_subscriber::filter::ParseError,
     },
+    #[error("the log file {path} cannot be opened")]
+    LogFile { path: String, source: std::io::Error },
     #[error("setting telemetry.otlp_endpoint cannot be used")]
     Exporter {
         source: opentelemetry_otlp::ExporterBuildError,
@@ -172,13 +179,34 @@ fn log_layer(settings: &TelemetrySettings) -> Result<Box<dyn Layer<Subscriber> +
     let filter = EnvFilter::builder()
         .parse(filter)
         .map_err(|source| TelemetryError::Filter { source })?;
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(colours);
-    Ok(match settings.log_format {
-        LogFormat::Text => lines.with_filter(filter).boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).with_filter(filter).boxed(),
+    Ok(match &settings.log_file {
+        Some(path) => lines(settings.log_format, false, Mutex::new(log_open(path)?)),
+        None => {
+            let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            lines(settings.log_format, colours, std::io::stderr)
+        }
+    }
+    .with_filter(filter)
+    .boxed())
+}
+
+fn lines<W>(format: LogFormat, colours: bool, writer: W) -> Box<dyn Layer<Subscriber> + Send + Sync>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colours);
+    match format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    }
+}
+
+/// Ids and addresses stand in it, so it is its owner's to read.
+fn log_open(path: &Path) -> Result<File, TelemetryError> {
+    let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+    opened.map_err(|source| TelemetryError::LogFile {
+        path: path.display().to_string(),
+        source,
     })
 }
 

@@ -1,6 +1,6 @@
 //! The sections that every process reads. Each limit has its unit in its name and a default that suits one machine.
 
-use std::fmt;
+use std::{fmt, path::PathBuf};
 
 use messaging::TopologyLimits;
 use secrecy::SecretString;
@@ -108,6 +108,8 @@ pub struct TelemetrySettings {
     pub log_format: LogFormat,
     /// Which lines are written, as in `RUST_LOG`: `info,delivery=debug`. Added to what keeps libraries quiet.
     pub log: Option<String>,
+    /// Where lines are written, at the end of what is there. None: to standard error.
+    pub log_file: Option<PathBuf>,
     /// Collector that takes OTLP over HTTP, without the path of a signal: `http://localhost:4318`. None: nothing is
     /// sent, `/metrics` works all the same.
     pub otlp_endpoint: Option<String>,
@@ -124,6 +126,7 @@ impl Default for TelemetrySettings {
         Self {
             log_format: LogFormat::Text,
             log: None,
+            log_file: None,
             otlp_endpoint: None,
             service_namespace: "signalbox".to_owned(),
             trace_ratio: 1.0,
@@ -139,6 +142,7 @@ impl fmt::Debug for TelemetrySettings {
         f.debug_struct("TelemetrySettings")
             .field("log_format", &self.log_format)
             .field("log", &self.log)
+            .field("log_file", &self.log_file)
             .field("otlp", &self.otlp_endpoint.is_some())
             .finish_non_exhaustive()
     }

@@ -57,6 +57,11 @@ pub async fn pending(connection: &DatabaseConnection) -> Result<Vec<String>, Sto
     Ok(steps.iter().map(|step| step.name().to_owned()).collect())
 }
 
+/// Names and SQL of all steps, in order.
+pub fn steps() -> &'static [(&'static str, &'static str)] {
+    STEPS
+}
+
 /// Changes when any step does: names the template that tests clone.
 pub fn fingerprint() -> String {
     // FNV-1a: stable between builds, which the standard library's hasher does not promise; nothing is secured by it.
