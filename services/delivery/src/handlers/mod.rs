@@ -1,0 +1,47 @@
+//! Messages that delivery consumes. All are wake-ups: what is to be done is in Postgres, so a handler notes the session
+//! and is done, and a lost or repeated message costs time at most.
+//!
+//! | subject | file |
+//! |---|---|
+//! | `{root}.session.resolved.>` | `session_resolved.rs` |
+//! | `{root}.session.closed.>` | `session_closed.rs` |
+//! | `{root}.tool.finished.>` | `tool_finished.rs` |
+
+mod session_closed;
+mod session_resolved;
+mod tool_finished;
+
+pub use session_closed::SessionClosedHandler;
+pub use session_resolved::SessionResolvedHandler;
+pub use tool_finished::ToolFinishedHandler;
+
+use messaging::{Incoming, Verdict};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+
+use crate::{service::Signal, store::SessionName};
+
+/// Reads each message of a batch and wakes the session that it names.
+async fn wake_each<M: DeserializeOwned>(
+    signals: &mpsc::Sender<Signal>,
+    batch: &[Incoming],
+    name: fn(M) -> SessionName,
+) -> Vec<Verdict> {
+    let mut names = Vec::with_capacity(batch.len());
+    let verdicts = batch
+        .iter()
+        .map(|incoming| match serde_json::from_slice::<M>(&incoming.payload) {
+            Ok(message) => {
+                names.push(name(message));
+                Verdict::Done(Vec::new())
+            }
+            Err(error) => Verdict::Dead {
+                reason: "malformed".to_owned(),
+                detail: format!("the payload is not what its subject says: {error}"),
+            },
+        })
+        .collect();
+    // An error means that the process is stopping; the sweep of another finds the sessions.
+    let _ = signals.send(Signal::Wake(names)).await;
+    verdicts
+}

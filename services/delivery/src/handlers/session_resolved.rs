@@ -1,0 +1,26 @@
+//! The resolver put work into a session's queue.
+//!
+//! Consumes `{root}.session.resolved.{account}.{task}`.
+//! Decides nothing: the claim reads the session under lock.
+//! Writes nothing.
+//! Publishes nothing.
+
+use contracts::session::SessionResolved;
+use messaging::{BatchHandler, Incoming, Verdict};
+use tokio::sync::mpsc;
+
+use super::wake_each;
+use crate::service::Signal;
+
+pub struct SessionResolvedHandler {
+    pub signals: mpsc::Sender<Signal>,
+}
+
+impl BatchHandler for SessionResolvedHandler {
+    async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
+        wake_each(&self.signals, batch, |message: SessionResolved| {
+            (message.account, message.session_id)
+        })
+        .await
+    }
+}

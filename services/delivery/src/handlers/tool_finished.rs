@@ -1,0 +1,26 @@
+//! A tool call has its result. When it was the last one missing, the turn goes on, on the same session key (S8).
+//!
+//! Consumes `{root}.tool.finished.{account}.{task}`.
+//! Decides nothing: the claim reads the session under lock.
+//! Writes nothing.
+//! Publishes nothing.
+
+use contracts::tool::ToolFinished;
+use messaging::{BatchHandler, Incoming, Verdict};
+use tokio::sync::mpsc;
+
+use super::wake_each;
+use crate::service::Signal;
+
+pub struct ToolFinishedHandler {
+    pub signals: mpsc::Sender<Signal>,
+}
+
+impl BatchHandler for ToolFinishedHandler {
+    async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
+        wake_each(&self.signals, batch, |message: ToolFinished| {
+            (message.account, message.session_id)
+        })
+        .await
+    }
+}

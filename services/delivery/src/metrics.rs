@@ -1,0 +1,90 @@
+//! What delivery counts. Labels are few and bounded: states and classes, never accounts or ids.
+
+use opentelemetry::{KeyValue, global, metrics::Counter};
+
+use crate::turn::{settle::Settled, work::Work};
+
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    settled: Counter<u64>,
+    failures: Counter<u64>,
+    stale: Counter<u64>,
+    tokens: Counter<u64>,
+    history: Counter<u64>,
+}
+
+impl Metrics {
+    pub fn new() -> Metrics {
+        let meter = global::meter("delivery");
+        Metrics {
+            settled: meter
+                .u64_counter("signalbox.delivery.calls")
+                .with_description("Provider calls by what followed")
+                .build(),
+            failures: meter
+                .u64_counter("signalbox.delivery.failures")
+                .with_description("Failed provider calls by class")
+                .build(),
+            stale: meter
+                .u64_counter("signalbox.delivery.stale")
+                .with_description("Outcomes that came too late: another replica held the session")
+                .build(),
+            tokens: meter
+                .u64_counter("signalbox.delivery.tokens")
+                .with_description("Tokens as the providers count them")
+                .build(),
+            history: meter
+                .u64_counter("signalbox.delivery.turns_finished")
+                .with_description("Finished turns, by whether task_history was called")
+                .build(),
+        }
+    }
+
+    pub fn stale(&self) {
+        self.stale.add(1, &[]);
+    }
+
+    pub fn settled(&self, work: &Work, settled: &Settled) {
+        let what = match settled {
+            Settled::Finished { usage, .. } => {
+                let called = work.journal.called(&["task_history", "task_load"]);
+                self.history.add(
+                    1,
+                    &[
+                        KeyValue::new("task_history_called", called),
+                        KeyValue::new("profile_version", work.profile_version.clone()),
+                    ],
+                );
+                if let Some(usage) = usage {
+                    self.tokens
+                        .add(usage.input_tokens, &[KeyValue::new("direction", "input")]);
+                    self.tokens
+                        .add(usage.output_tokens, &[KeyValue::new("direction", "output")]);
+                }
+                "finished"
+            }
+            Settled::AwaitTools { .. } => "await_tools",
+            Settled::Again { class, .. } => {
+                self.failures.add(1, &[KeyValue::new("class", *class)]);
+                "again"
+            }
+            Settled::LookAgain { .. } => "look_again",
+            Settled::Interrupted { class, .. } => {
+                self.failures.add(1, &[KeyValue::new("class", *class)]);
+                "interrupted"
+            }
+            Settled::GaveUp { class, .. } => {
+                self.failures.add(1, &[KeyValue::new("class", *class)]);
+                "gave_up"
+            }
+            Settled::Aborted => "aborted",
+        };
+        self.settled.add(1, &[KeyValue::new("outcome", what)]);
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics::new()
+    }
+}

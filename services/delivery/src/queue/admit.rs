@@ -1,0 +1,188 @@
+//! What may happen to a session that something woke, given its row, locked. The table is [`admit`].
+//!
+//! | phase | and | then |
+//! |---|---|---|
+//! | idle | open, something queued | start a turn |
+//! | idle | else | leave |
+//! | backoff | due, no turn | as idle |
+//! | backoff | due, a turn | resume it |
+//! | waiting | all results are in, or were awaited too long | resume it |
+//! | waiting | due | ask for the missing results again |
+//! | running | the holder is gone | resume its turn, or as idle |
+//! | any | else | leave |
+
+use domain::{SessionPhase, TurnState};
+
+/// What decides, of the session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessionFacts {
+    pub phase: SessionPhase,
+    pub closed: bool,
+    pub queued: i32,
+    /// `wake_at` is set and has come.
+    pub due: bool,
+    /// Somebody holds the lease and is no longer alive.
+    pub lease_dead: bool,
+}
+
+/// What decides, of its turn in progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TurnFacts {
+    pub state: TurnState,
+    pub calls_requested: i32,
+    pub calls_over: i32,
+    /// Results have been awaited for longer than any tool may take.
+    pub awaited_too_long: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// Take the next item of the queue.
+    Start,
+    /// Carry the turn in progress on.
+    Resume,
+    /// Ask the tool-gateway again for what is missing; nobody takes the lease.
+    AskAgain,
+    /// Somebody else sees to it, or there is nothing to see to.
+    Leave,
+}
+
+pub fn admit(session: SessionFacts, turn: Option<TurnFacts>) -> Admission {
+    let start = if !session.closed && session.queued > 0 {
+        Admission::Start
+    } else {
+        Admission::Leave
+    };
+    match session.phase {
+        SessionPhase::Idle => start,
+        SessionPhase::Backoff => match turn {
+            _ if !session.due => Admission::Leave,
+            Some(_) => Admission::Resume,
+            None => start,
+        },
+        SessionPhase::Waiting => match turn {
+            Some(turn) if turn.calls_over >= turn.calls_requested || turn.awaited_too_long => Admission::Resume,
+            Some(_) if session.due => Admission::AskAgain,
+            Some(_) => Admission::Leave,
+            // A wait without a turn cannot be written; if it stood there all the same, it must not stand for ever.
+            None => start,
+        },
+        SessionPhase::Running => match turn {
+            _ if !session.lease_dead => Admission::Leave,
+            Some(_) => Admission::Resume,
+            None => start,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: SessionFacts = SessionFacts {
+        phase: SessionPhase::Idle,
+        closed: false,
+        queued: 1,
+        due: false,
+        lease_dead: false,
+    };
+    const WAITING: TurnFacts = TurnFacts {
+        state: TurnState::AwaitingTools,
+        calls_requested: 2,
+        calls_over: 1,
+        awaited_too_long: false,
+    };
+
+    #[test]
+    fn admits_by_the_table() {
+        let check = |session, turn, expected| assert_eq!(admit(session, turn), expected, "{session:?} {turn:?}");
+        check(IDLE, None, Admission::Start);
+        check(SessionFacts { queued: 0, ..IDLE }, None, Admission::Leave);
+        check(SessionFacts { closed: true, ..IDLE }, None, Admission::Leave);
+
+        let backoff = SessionFacts {
+            phase: SessionPhase::Backoff,
+            ..IDLE
+        };
+        let started = TurnFacts {
+            state: TurnState::Started,
+            calls_requested: 0,
+            calls_over: 0,
+            awaited_too_long: false,
+        };
+        check(backoff, Some(started), Admission::Leave);
+        check(SessionFacts { due: true, ..backoff }, Some(started), Admission::Resume);
+        check(
+            SessionFacts {
+                due: true,
+                closed: true,
+                ..backoff
+            },
+            Some(started),
+            Admission::Resume,
+        );
+        check(SessionFacts { due: true, ..backoff }, None, Admission::Start);
+        check(
+            SessionFacts {
+                due: true,
+                queued: 0,
+                ..backoff
+            },
+            None,
+            Admission::Leave,
+        );
+
+        let waiting = SessionFacts {
+            phase: SessionPhase::Waiting,
+            ..IDLE
+        };
+        check(waiting, Some(WAITING), Admission::Leave);
+        check(
+            SessionFacts { due: true, ..waiting },
+            Some(WAITING),
+            Admission::AskAgain,
+        );
+        check(
+            waiting,
+            Some(TurnFacts {
+                calls_over: 2,
+                ..WAITING
+            }),
+            Admission::Resume,
+        );
+        check(
+            waiting,
+            Some(TurnFacts {
+                awaited_too_long: true,
+                ..WAITING
+            }),
+            Admission::Resume,
+        );
+
+        let running = SessionFacts {
+            phase: SessionPhase::Running,
+            ..IDLE
+        };
+        let calling = TurnFacts {
+            state: TurnState::Calling,
+            ..started
+        };
+        check(running, Some(calling), Admission::Leave);
+        check(
+            SessionFacts {
+                lease_dead: true,
+                ..running
+            },
+            Some(calling),
+            Admission::Resume,
+        );
+        check(
+            SessionFacts {
+                lease_dead: true,
+                ..running
+            },
+            None,
+            Admission::Start,
+        );
+    }
+}

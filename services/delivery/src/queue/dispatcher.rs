@@ -1,0 +1,223 @@
+//! What waits in this process, and who is next: one account after the other, each with a limit, all with a limit.
+//!
+//! [`Line`] is the data structure, without time or I/O; `service.rs` runs it. Nothing here is the truth: a wake-up that
+//! is dropped because the line is full is found by the sweep.
+
+use std::collections::{HashMap, VecDeque};
+
+use domain::{AccountId, SessionId};
+
+use crate::store::SessionName;
+
+#[derive(Clone, Copy, Debug)]
+pub struct LineLimits {
+    /// Turns at once in this process.
+    pub in_flight_max: usize,
+    /// Turns at once of one account in this process, unless the account has a lower limit of its own.
+    pub in_flight_account_max: usize,
+    /// Sessions that wait in this process.
+    pub waiting_max: usize,
+}
+
+#[derive(Debug)]
+enum Place {
+    Waiting,
+    /// In somebody's hands; `again`: something woke it meanwhile.
+    Busy {
+        again: bool,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Account {
+    waiting: VecDeque<SessionId>,
+    in_flight: usize,
+    /// The account's own limit, as last read.
+    limit: Option<usize>,
+}
+
+/// Sessions that were woken, by account, with the accounts taking turns.
+#[derive(Debug)]
+pub struct Line {
+    limits: LineLimits,
+    places: HashMap<SessionName, Place>,
+    accounts: HashMap<AccountId, Account>,
+    /// Accounts with somebody waiting, in the order in which they are next.
+    turn: VecDeque<AccountId>,
+    in_flight: usize,
+    waiting: usize,
+}
+
+impl Line {
+    pub fn new(limits: LineLimits) -> Line {
+        Line {
+            limits,
+            places: HashMap::new(),
+            accounts: HashMap::new(),
+            turn: VecDeque::new(),
+            in_flight: 0,
+            waiting: 0,
+        }
+    }
+
+    /// A session may have something to do. `false`: there is no room to note it.
+    pub fn wake(&mut self, name: SessionName) -> bool {
+        match self.places.get_mut(&name) {
+            Some(Place::Waiting) => true,
+            Some(Place::Busy { again }) => {
+                *again = true;
+                true
+            }
+            None if self.waiting >= self.limits.waiting_max => false,
+            None => {
+                self.append(name);
+                true
+            }
+        }
+    }
+
+    /// Takes up to `max` sessions that may be seen to now; each is busy until it is [`Line::free`]d.
+    pub fn take(&mut self, max: usize) -> Vec<SessionName> {
+        let mut taken = Vec::new();
+        // Every account is looked at once after the last success; if none may go, nobody may.
+        let mut passed = 0;
+        while taken.len() < max && self.in_flight < self.limits.in_flight_max && passed < self.turn.len() {
+            let Some(id) = self.turn.pop_front() else { break };
+            let limit = self.limits.in_flight_account_max;
+            let account = self.accounts.get_mut(&id).expect("an account in line has an entry");
+            if account.in_flight >= account.limit.map_or(limit, |own| own.min(limit)) {
+                self.turn.push_back(id);
+                passed += 1;
+                continue;
+            }
+            let session = account
+                .waiting
+                .pop_front()
+                .expect("an account in line has somebody waiting");
+            account.in_flight += 1;
+            self.in_flight += 1;
+            self.waiting -= 1;
+            if !account.waiting.is_empty() {
+                self.turn.push_back(id.clone());
+            }
+            self.places.insert((id.clone(), session), Place::Busy { again: false });
+            taken.push((id, session));
+            passed = 0;
+        }
+        taken
+    }
+
+    /// A session left somebody's hands. `more`: it has more to do. It goes to the end of its account's line.
+    pub fn free(&mut self, name: SessionName, more: bool) {
+        let Some(Place::Busy { again }) = self.places.remove(&name) else {
+            return;
+        };
+        self.in_flight -= 1;
+        let account = self
+            .accounts
+            .get_mut(&name.0)
+            .expect("an account with a busy session has an entry");
+        account.in_flight -= 1;
+        if more || again {
+            self.append(name);
+        } else if account.in_flight == 0 && account.waiting.is_empty() {
+            self.accounts.remove(&name.0);
+        }
+    }
+
+    /// What the account itself allows, as just read.
+    pub fn limit(&mut self, account: &AccountId, limit: Option<usize>) {
+        if let Some(entry) = self.accounts.get_mut(account) {
+            entry.limit = limit;
+        }
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    fn append(&mut self, name: SessionName) {
+        let account = self.accounts.entry(name.0.clone()).or_default();
+        if account.waiting.is_empty() {
+            self.turn.push_back(name.0.clone());
+        }
+        account.waiting.push_back(name.1);
+        self.waiting += 1;
+        self.places.insert(name, Place::Waiting);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    const LIMITS: LineLimits = LineLimits {
+        in_flight_max: 4,
+        in_flight_account_max: 3,
+        waiting_max: 100,
+    };
+
+    fn name(account: &str, session: u128) -> SessionName {
+        (AccountId::parse(account).unwrap(), SessionId(Uuid::from_u128(session)))
+    }
+
+    fn accounts(taken: &[SessionName]) -> Vec<&str> {
+        taken.iter().map(|(account, _)| account.as_str()).collect()
+    }
+
+    #[test]
+    fn accounts_take_turns_and_limits_hold() {
+        let mut line = Line::new(LIMITS);
+        for session in 0..10 {
+            line.wake(name("big", session));
+        }
+        line.wake(name("small", 100));
+        let taken = line.take(10);
+        assert_eq!(accounts(&taken), ["big", "small", "big", "big"]);
+        assert!(line.take(10).is_empty(), "the process is full");
+        line.free(taken[1].clone(), false);
+        assert!(line.take(10).is_empty(), "the account is full");
+        line.free(taken[0].clone(), false);
+        assert_eq!(accounts(&line.take(10)), ["big"]);
+        assert_eq!((line.in_flight(), line.waiting()), (3, 6));
+    }
+
+    #[test]
+    fn a_session_is_in_one_pair_of_hands_and_a_wake_up_meanwhile_is_kept() {
+        let mut line = Line::new(LIMITS);
+        let session = name("acme", 1);
+        line.wake(session.clone());
+        line.wake(session.clone());
+        assert_eq!(line.take(10).len(), 1);
+        line.wake(session.clone());
+        assert!(line.take(10).is_empty());
+        line.free(session.clone(), false);
+        assert_eq!(line.take(10), [session.clone()]);
+        line.free(session.clone(), false);
+        assert!(line.take(10).is_empty());
+        assert!(
+            line.accounts.is_empty() && line.places.is_empty(),
+            "nothing is kept of who is gone"
+        );
+    }
+
+    #[test]
+    fn an_account_may_want_less_and_a_full_line_says_so() {
+        let mut line = Line::new(LineLimits {
+            waiting_max: 3,
+            ..LIMITS
+        });
+        for session in 0..3 {
+            assert!(line.wake(name("acme", session)));
+        }
+        assert!(!line.wake(name("acme", 3)));
+        line.limit(&AccountId::parse("acme").unwrap(), Some(1));
+        assert_eq!(line.take(10).len(), 1);
+    }
+}

@@ -1,0 +1,382 @@
+//! The wiring: who hands what to whom.
+//!
+//! ```text
+//!  handlers, sweep ─ wake ─► conductor ─ batch ─► claimer ─ work ─► one worker a turn ─ report ─► recorder
+//!                               ▲                    │                                              │
+//!                               └────── free ────────┴──────────────────── free ────────────────────┘
+//! ```
+//! The conductor keeps the line of woken sessions and never waits for I/O. Claimer and recorder each have one
+//! transaction under way; what comes meanwhile is their next batch, so batches are as large as the load makes them.
+
+use std::{collections::HashMap, net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use axum::Router;
+use messaging::{BatchHandler, Consumer, ConsumerOptions, Durable};
+use runtime::{Context, Incarnation, Replica};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use crate::{
+    config::Config,
+    handlers::{SessionClosedHandler, SessionResolvedHandler, ToolFinishedHandler},
+    metrics::Metrics,
+    providers::{Driver, ProviderSettings},
+    queue::dispatcher::Line,
+    store::SessionName,
+    sweeps,
+    turn::{
+        call::{self, Live, Report},
+        claim::Claimer,
+        recorder::Recorder,
+        work::Work,
+    },
+};
+
+/// Between tries of a transaction that failed for a reason that passes.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Pieces of live text that wait for the broker; more are dropped.
+const LIVE_WAITING_MAX: usize = 4_096;
+const SIGNALS_WAITING_MAX: usize = 4_096;
+
+/// What the conductor is told.
+#[derive(Debug)]
+pub enum Signal {
+    /// These sessions may have something to do.
+    Wake(Vec<SessionName>),
+    /// These sessions left our hands; `true`: there is more to do.
+    Free(Vec<(SessionName, bool)>),
+    /// Accounts' own limits, as just read.
+    Limits(Vec<(domain::AccountId, Option<i32>)>),
+    /// The claimer can take a batch.
+    Idle,
+}
+
+/// Starts the service's workers. Gives the address of its health pages.
+pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
+    let config: Arc<Config> = Arc::new(context.settings.section("delivery")?);
+    let drivers = Arc::new(drivers(&context)?);
+    let replica = context.start_replica().await?;
+    let metrics = Metrics::new();
+
+    let (signals, signalled) = mpsc::channel(SIGNALS_WAITING_MAX);
+    let (batches, batched) = mpsc::channel(1);
+    let (reports, reported) = mpsc::channel(config.turns_in_flight_max);
+    let (live, pieces) = mpsc::channel(LIVE_WAITING_MAX);
+
+    let claimer = Claimer {
+        database: context.database.clone(),
+        root: context.root().clone(),
+        config: Arc::clone(&config),
+        drivers: Arc::clone(&drivers),
+    };
+    let recorder = Recorder {
+        database: context.database.clone(),
+        root: context.root().clone(),
+        config: Arc::clone(&config),
+        metrics,
+    };
+    let hands = Hands {
+        context: context.clone(),
+        replica,
+        drivers,
+        reports,
+        live,
+        signals: signals.clone(),
+        config: Arc::clone(&config),
+    };
+
+    context.shutdown.spawn_support("delivery live text", {
+        let (bus, stop) = (context.bus.clone(), context.shutdown.support_token());
+        async move {
+            tokio::select! {
+                // Live text may be lost at any moment; at the end it is.
+                () = call::live_publisher(bus, pieces) => {}
+                () = stop.cancelled() => {}
+            }
+        }
+    });
+    context.shutdown.spawn(
+        "delivery conductor",
+        conduct(Arc::clone(&config), signalled, batches, context.clone()),
+    );
+    context
+        .shutdown
+        .spawn("delivery claimer", claim(claimer, batched, hands));
+    context.shutdown.spawn(
+        "delivery recorder",
+        record(recorder, reported, signals.clone(), context.clone()),
+    );
+    consume(
+        &context,
+        Durable::DeliverySessionResolved,
+        SessionResolvedHandler {
+            signals: signals.clone(),
+        },
+    );
+    consume(
+        &context,
+        Durable::DeliverySessionClosed,
+        SessionClosedHandler {
+            signals: signals.clone(),
+        },
+    );
+    consume(
+        &context,
+        Durable::DeliveryToolFinished,
+        ToolFinishedHandler {
+            signals: signals.clone(),
+        },
+    );
+    let sweep = sweeps::neglected(
+        context.database.clone(),
+        Duration::from_millis(config.sweep_interval_ms),
+        config.sweep_sessions_max,
+        signals,
+        context.shutdown.token(),
+    );
+    context.shutdown.spawn("delivery sweep", sweep);
+    let address = context.serve(config.listen, Router::new(), context.health()).await?;
+    Ok(address)
+}
+
+/// `[providers.{name}]`: a driver each.
+fn drivers(context: &Context) -> anyhow::Result<HashMap<String, Arc<Driver>>> {
+    let settings: HashMap<String, ProviderSettings> = context.settings.section("providers")?;
+    if settings.is_empty() {
+        warn!("no provider is configured: every turn will fail until [providers.default] is");
+    }
+    settings
+        .into_iter()
+        .map(|(name, settings)| {
+            let driver = Driver::new(&settings).with_context(|| format!("provider `{name}` cannot be used"))?;
+            Ok((name, Arc::new(driver)))
+        })
+        .collect()
+}
+
+fn consume(context: &Context, durable: Durable, handler: impl BatchHandler) {
+    let consumer = Consumer {
+        bus: context.bus.clone(),
+        topology: context.topology.clone(),
+        durable,
+        options: ConsumerOptions {
+            loops: NonZeroUsize::MIN,
+            ..ConsumerOptions::default()
+        },
+        handler,
+        dead_letters: Box::new(context.dead_letters()),
+    };
+    context
+        .shutdown
+        .spawn("delivery consumer", consumer.run(context.shutdown.token()));
+}
+
+/// Keeps the line. Ends when the process stops: what waits is found by another replica.
+async fn conduct(
+    config: Arc<Config>,
+    mut signals: mpsc::Receiver<Signal>,
+    batches: mpsc::Sender<Vec<SessionName>>,
+    context: Context,
+) {
+    let mut line = Line::new(config.line());
+    let mut claimer_idle = true;
+    let mut dropped = 0_u64;
+    loop {
+        tokio::select! {
+            // A signal that is not received stays in the channel.
+            signal = signals.recv() => match signal {
+                Some(Signal::Wake(names)) => dropped += names.into_iter().map(|name| u64::from(!line.wake(name))).sum::<u64>(),
+                Some(Signal::Free(names)) => names.into_iter().for_each(|(name, more)| line.free(name, more)),
+                Some(Signal::Limits(limits)) => for (account, limit) in limits {
+                    line.limit(&account, limit.and_then(|limit| usize::try_from(limit).ok()));
+                },
+                Some(Signal::Idle) => claimer_idle = true,
+                None => return,
+            },
+            () = context.shutdown.cancelled() => return,
+        }
+        if dropped > 0 && line.waiting() < config.waiting_sessions_max {
+            info!(
+                dropped,
+                "the line of woken sessions was full; the sweep finds those that did not fit"
+            );
+            dropped = 0;
+        }
+        if claimer_idle {
+            let batch = line.take(config.claim_batch_max);
+            if !batch.is_empty() {
+                claimer_idle = false;
+                if batches.send(batch).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// What a claimed turn is given to.
+struct Hands {
+    context: Context,
+    replica: Replica,
+    drivers: Arc<HashMap<String, Arc<Driver>>>,
+    reports: mpsc::Sender<Report>,
+    live: mpsc::Sender<Live>,
+    signals: mpsc::Sender<Signal>,
+    config: Arc<Config>,
+}
+
+async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName>>, hands: Hands) {
+    loop {
+        let batch = tokio::select! {
+            // A batch that is not received stays in the channel.
+            batch = batches.recv() => match batch {
+                Some(batch) => batch,
+                None => return,
+            },
+            () = hands.context.shutdown.cancelled() => return,
+        };
+        let incarnation = tokio::select! {
+            incarnation = hands.replica.alive() => incarnation,
+            () = hands.context.shutdown.cancelled() => return,
+        };
+        let Some(incarnation) = incarnation else { return };
+        match claimer.claim(&batch, incarnation.id).await {
+            Ok(claimed) => {
+                hands.context.outbox.publish_soon(claimed.outbox);
+                for work in claimed.work {
+                    hands.take(work, incarnation.clone());
+                }
+                tell(&hands.signals, Signal::Limits(claimed.limits)).await;
+                tell(
+                    &hands.signals,
+                    Signal::Free(claimed.left.into_iter().map(|name| (name, false)).collect()),
+                )
+                .await;
+            }
+            Err(error) => {
+                warn!(
+                    error = format!("{:#}", anyhow::Error::new(error)),
+                    sessions = batch.len(),
+                    "could not claim sessions; the sweep finds them again"
+                );
+                tokio::time::sleep(RETRY_PAUSE).await;
+                // Not "more": a batch that can never be claimed must not spin. The sweep brings it back, slowly.
+                tell(
+                    &hands.signals,
+                    Signal::Free(batch.into_iter().map(|name| (name, false)).collect()),
+                )
+                .await;
+            }
+        }
+        tell(&hands.signals, Signal::Idle).await;
+    }
+}
+
+impl Hands {
+    /// One worker a turn, for the length of one provider call.
+    fn take(&self, work: Work, incarnation: Incarnation) {
+        let driver = self.drivers.get(&work.provider).cloned();
+        let (reports, live, signals) = (self.reports.clone(), self.live.clone(), self.signals.clone());
+        let (root, name, stop) = (self.context.root().clone(), work.name(), self.context.shutdown.token());
+        let drain = Duration::from_millis(self.config.drain_ms);
+        self.context.shutdown.spawn_once("delivery turn", async move {
+            let drained = async {
+                stop.cancelled().await;
+                tokio::time::sleep(drain).await;
+            };
+            let report = tokio::select! {
+                // Boxed: a call is large and there are many. Dropped only when the process stops; then the call counts
+                // as lost, and the next holder of the lease acts by the provider's rules.
+                report = Box::pin(call::run(work, driver, &root, &live, &incarnation)) => report,
+                () = drained => None,
+            };
+            match report {
+                Some(report) => {
+                    // Refused only when the recorder has ended with the process.
+                    let _ = reports.send(report).await;
+                }
+                None => tell(&signals, Signal::Free(vec![(name, false)])).await,
+            }
+        });
+    }
+}
+
+/// Records until every worker is gone, also after the stop: what was answered is written down.
+async fn record(
+    recorder: Recorder,
+    mut reports: mpsc::Receiver<Report>,
+    signals: mpsc::Sender<Signal>,
+    context: Context,
+) {
+    let mut batch = Vec::new();
+    loop {
+        if reports.recv_many(&mut batch, recorder.config.settle_batch_max).await == 0 {
+            return;
+        }
+        // One transaction holds one outcome a session; a session is in one pair of hands, so there are no two.
+        loop {
+            match recorder.record(&batch).await {
+                Ok(recorded) => {
+                    context.outbox.publish_soon(recorded.outbox);
+                    tell(&signals, Signal::Free(recorded.free)).await;
+                    break;
+                }
+                Err(error) if !error.may_retry() && batch.len() > 1 => {
+                    // One bad report must not hold the others up.
+                    warn!(
+                        error = format!("{:#}", anyhow::Error::new(error)),
+                        reports = batch.len(),
+                        "could not record outcomes together; trying one by one"
+                    );
+                    for report in batch.drain(..) {
+                        record_one(&recorder, report, &signals, &context).await;
+                    }
+                    break;
+                }
+                Err(error) if !error.may_retry() => {
+                    give_up(&batch, &error, &signals).await;
+                    break;
+                }
+                Err(error) => {
+                    warn!(
+                        error = format!("{:#}", anyhow::Error::new(error)),
+                        reports = batch.len(),
+                        "could not record outcomes yet"
+                    );
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                }
+            }
+        }
+        batch.clear();
+    }
+}
+
+async fn record_one(recorder: &Recorder, report: Report, signals: &mpsc::Sender<Signal>, context: &Context) {
+    let one = [report];
+    match recorder.record(&one).await {
+        Ok(recorded) => {
+            context.outbox.publish_soon(recorded.outbox);
+            tell(signals, Signal::Free(recorded.free)).await;
+        }
+        Err(error) => give_up(&one, &error, signals).await,
+    }
+}
+
+/// The outcome cannot be written. The lease stays until this process ends or loses it, and its next holder finds the
+/// turn in flight and acts by the provider's rules.
+async fn give_up(reports: &[Report], error: &storage::StorageError, signals: &mpsc::Sender<Signal>) {
+    for report in reports {
+        tracing::error!(turn_id = %report.work.turn_id, session_id = %report.work.session_id, error = %error, "an outcome could not be recorded");
+    }
+    tell(
+        signals,
+        Signal::Free(reports.iter().map(|report| (report.work.name(), false)).collect()),
+    )
+    .await;
+}
+
+/// Refused only when the conductor has ended with the process.
+async fn tell(signals: &mpsc::Sender<Signal>, signal: Signal) {
+    let _ = signals.send(signal).await;
+}

@@ -1,0 +1,325 @@
+//! Reading sessions under lock, and taking the lease of those that were admitted.
+
+use domain::{AccountId, AgentId, Fence, Generation, SessionId, SessionPhase, TaskId, TurnId, TurnState};
+use sea_orm::{ConnectionTrait, FromQueryResult};
+use storage::{StorageError, Tx, error::Attempt, statement};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::{SessionName, columns};
+use crate::{
+    queue::{SessionFacts, TurnFacts},
+    turn::{journal::Journal, resume::ToolResult},
+};
+
+/// A session, locked to the end of the transaction.
+#[derive(Clone, Debug)]
+pub struct Session {
+    pub account: AccountId,
+    pub id: SessionId,
+    pub key: String,
+    pub agent_id: Option<AgentId>,
+    pub generation: Generation,
+    pub fence: Fence,
+    pub active_turn: Option<TurnId>,
+    pub turn_count: i64,
+    pub interrupted: bool,
+    pub facts: SessionFacts,
+    /// The account's own limit of turns at once.
+    pub turns_in_flight_max: Option<i32>,
+}
+
+impl Session {
+    pub fn name(&self) -> SessionName {
+        (self.account.clone(), self.id)
+    }
+}
+
+#[derive(FromQueryResult)]
+struct SessionRow {
+    account_id: String,
+    id: Uuid,
+    key: String,
+    agent_id: Option<Uuid>,
+    generation: i32,
+    phase: String,
+    fence: i64,
+    active_turn_id: Option<Uuid>,
+    queued: i32,
+    turn_count: i64,
+    interrupted: bool,
+    closed: bool,
+    due: bool,
+    lease_dead: bool,
+    turns_in_flight_max: Option<i32>,
+}
+
+/// Relies on the primary key. Enqueuing takes the same lock, so no wake-up falls between; the order keeps two claimers
+/// from waiting for each other.
+const SESSIONS_LOCK: &str = "
+    select s.account_id, s.id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
+           s.interrupted, s.closed_at is not null as closed, coalesce(s.wake_at <= now(), false) as due,
+           s.lease_owner is not null and not exists (
+               select from replica r where r.id = s.lease_owner and r.lease_until > now()) as lease_dead,
+           a.turns_in_flight_max
+    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    join session s on s.account_id = w.account_id and s.id = w.id
+    join account a on a.id = s.account_id
+    order by s.account_id, s.id for no key update of s";
+
+pub async fn sessions_lock(tx: &Tx, names: &[SessionName]) -> Result<Vec<Session>, StorageError> {
+    const ATTEMPT: &str = "lock sessions";
+    let (accounts, ids) = columns(names);
+    let rows = SessionRow::find_by_statement(statement(SESSIONS_LOCK, [accounts.into(), ids.into()]))
+        .all(&**tx)
+        .await
+        .attempt(ATTEMPT)?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Session {
+                account: AccountId::parse(&row.account_id).map_err(|error| StorageError::unreadable(ATTEMPT, error))?,
+                id: SessionId(row.id),
+                key: row.key,
+                agent_id: row.agent_id.map(AgentId),
+                generation: Generation(row.generation),
+                fence: Fence(row.fence),
+                active_turn: row.active_turn_id.map(TurnId),
+                turn_count: row.turn_count,
+                interrupted: row.interrupted,
+                facts: SessionFacts {
+                    phase: SessionPhase::parse(&row.phase)
+                        .ok_or_else(|| StorageError::unreadable(ATTEMPT, &row.phase))?,
+                    closed: row.closed,
+                    queued: row.queued,
+                    due: row.due,
+                    lease_dead: row.lease_dead,
+                },
+                turns_in_flight_max: row.turns_in_flight_max,
+            })
+        })
+        .collect()
+}
+
+/// A turn in progress, with the results of its tool calls.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    pub account: AccountId,
+    pub id: TurnId,
+    pub session_id: SessionId,
+    pub task: Option<TaskId>,
+    pub agent_id: AgentId,
+    pub number: i64,
+    pub state: TurnState,
+    pub provider: String,
+    pub instructions: String,
+    pub profile_version: String,
+    pub input: String,
+    /// The instructions stand in front of the input.
+    pub inline: bool,
+    pub is_coordinator: bool,
+    pub journal: Journal,
+    pub attempt: i32,
+    pub failures: i32,
+    pub hops: i32,
+    pub traceparent: Option<String>,
+    pub tracestate: Option<String>,
+    pub sent_at: Option<OffsetDateTime>,
+    pub lost_at: Option<OffsetDateTime>,
+    pub notification_ids: Vec<String>,
+    /// Attempts that its notifications have behind them.
+    pub attempts: i32,
+    pub awaited_too_long: bool,
+    pub results: Vec<ToolResult>,
+}
+
+impl Turn {
+    pub fn facts(&self) -> TurnFacts {
+        TurnFacts {
+            state: self.state,
+            calls_requested: self.journal.requested(),
+            calls_over: i32::try_from(self.results.len()).expect("calls of a turn are limited"),
+            awaited_too_long: self.awaited_too_long,
+        }
+    }
+}
+
+#[derive(FromQueryResult)]
+struct TurnRow {
+    account_id: String,
+    id: Uuid,
+    session_id: Uuid,
+    display_id: Option<String>,
+    agent_id: Uuid,
+    number: i64,
+    state: String,
+    provider: String,
+    profile_version: String,
+    instructions: String,
+    input: String,
+    inline: bool,
+    is_coordinator: bool,
+    journal: serde_json::Value,
+    attempt: i32,
+    failures: i32,
+    hops: i32,
+    traceparent: Option<String>,
+    tracestate: Option<String>,
+    sent_at: Option<OffsetDateTime>,
+    lost_at: Option<OffsetDateTime>,
+    notification_ids: Vec<String>,
+    attempts: i32,
+    awaited_too_long: bool,
+}
+
+/// Relies on primary keys only.
+const TURNS_LOAD: &str = "
+    select t.account_id, t.id, t.session_id, k.display_id, t.agent_id, t.number, t.state, t.provider, t.profile_version,
+           i.body as instructions, t.input, t.manifest ->> 'layout' = 'inline' as inline,
+           coalesce(k.id = lower(a.coordinator_task), false) as is_coordinator, t.journal, t.attempt, t.failures, t.hops, t.traceparent, t.tracestate, t.sent_at, t.lost_at,
+           t.notification_ids,
+           coalesce((select max(n.attempts) from notification n
+                     where n.account_id = t.account_id and n.id = any(t.notification_ids)), 0) as attempts,
+           coalesce(t.waiting_since < now() - $3 * interval '1 millisecond', false) as awaited_too_long
+    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    join turn t on t.account_id = w.account_id and t.id = w.id
+    join account a on a.id = t.account_id
+    join instruction_text i on i.account_id = t.account_id and i.hash = t.profile_hash
+    left join task k on k.account_id = t.account_id and k.id = t.task_id";
+
+#[derive(FromQueryResult)]
+struct ResultRow {
+    account_id: String,
+    turn_id: Uuid,
+    ordinal: i32,
+    result: Option<String>,
+}
+
+/// Relies on index tool_call_turn. Calls over HTTP inside a turn have ordinal 0: nobody waits for them.
+const RESULTS_LOAD: &str = "
+    select c.account_id, c.turn_id, c.ordinal, c.result
+    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    join tool_call c on c.account_id = w.account_id and c.turn_id = w.id
+    where c.finished_at is not null and c.ordinal > 0";
+
+pub async fn turns_load(
+    tx: &Tx,
+    turns: &[(AccountId, TurnId)],
+    tools_wait_ms_max: i64,
+) -> Result<Vec<Turn>, StorageError> {
+    const ATTEMPT: &str = "load turns";
+    if turns.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (accounts, ids): (Vec<String>, Vec<Uuid>) = turns
+        .iter()
+        .map(|(account, turn)| (account.to_string(), turn.uuid()))
+        .unzip();
+    let values = [accounts.clone().into(), ids.clone().into(), tools_wait_ms_max.into()];
+    let rows = TurnRow::find_by_statement(statement(TURNS_LOAD, values))
+        .all(&**tx)
+        .await
+        .attempt(ATTEMPT)?;
+    let results = ResultRow::find_by_statement(statement(RESULTS_LOAD, [accounts.into(), ids.into()]))
+        .all(&**tx)
+        .await
+        .attempt(ATTEMPT)?;
+    rows.into_iter()
+        .map(|row| {
+            let results = results
+                .iter()
+                .filter(|result| result.account_id == row.account_id && result.turn_id == row.id)
+                .map(|result| ToolResult {
+                    ordinal: result.ordinal,
+                    result: result.result.clone().unwrap_or_default(),
+                })
+                .collect();
+            let unreadable = |what: String| StorageError::unreadable(ATTEMPT, what);
+            Ok(Turn {
+                account: AccountId::parse(&row.account_id).map_err(|error| unreadable(error.to_string()))?,
+                id: TurnId(row.id),
+                session_id: SessionId(row.session_id),
+                task: row
+                    .display_id
+                    .map(|id| TaskId::parse(&id))
+                    .transpose()
+                    .map_err(|error| unreadable(error.to_string()))?,
+                agent_id: AgentId(row.agent_id),
+                number: row.number,
+                state: TurnState::parse(&row.state).ok_or_else(|| unreadable(row.state.clone()))?,
+                provider: row.provider,
+                instructions: row.instructions,
+                profile_version: row.profile_version,
+                input: row.input,
+                inline: row.inline,
+                is_coordinator: row.is_coordinator,
+                journal: serde_json::from_value(row.journal).map_err(|error| unreadable(error.to_string()))?,
+                attempt: row.attempt,
+                failures: row.failures,
+                hops: row.hops,
+                traceparent: row.traceparent,
+                tracestate: row.tracestate,
+                sent_at: row.sent_at,
+                lost_at: row.lost_at,
+                notification_ids: row.notification_ids,
+                attempts: row.attempts,
+                awaited_too_long: row.awaited_too_long,
+                results,
+            })
+        })
+        .collect()
+}
+
+/// The lease: phase, holder, and the next fence. The caller holds the rows' locks and has admitted them.
+const LEASE_TAKE: &str = "
+    update session s set phase = 'running', lease_owner = $3, fence = s.fence + 1, wake_at = null
+    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    where s.account_id = w.account_id and s.id = w.id";
+
+pub async fn lease_take(tx: &Tx, names: &[SessionName], replica: Uuid) -> Result<(), StorageError> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let (accounts, ids) = columns(names);
+    tx.execute_raw(statement(LEASE_TAKE, [accounts.into(), ids.into(), replica.into()]))
+        .await
+        .attempt("take leases")
+        .map(|_| ())
+}
+
+/// Turns that are carried on: their fence is the lease's, so that whoever had it before can change nothing.
+const TURNS_RESUME: &str = "
+    update turn t set fence = s.fence, state = 'calling', sent_at = now()
+    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    join session s on s.account_id = w.account_id and s.active_turn_id = w.id
+    where t.account_id = w.account_id and t.id = w.id";
+
+pub async fn turns_resume(tx: &Tx, turns: &[(AccountId, TurnId)]) -> Result<(), StorageError> {
+    if turns.is_empty() {
+        return Ok(());
+    }
+    let (accounts, ids): (Vec<String>, Vec<Uuid>) = turns
+        .iter()
+        .map(|(account, turn)| (account.to_string(), turn.uuid()))
+        .unzip();
+    tx.execute_raw(statement(TURNS_RESUME, [accounts.into(), ids.into()]))
+        .await
+        .attempt("resume turns")
+        .map(|_| ())
+}
+
+/// Results are asked for again: look after them again later.
+const WAIT_LONGER: &str = "
+    update session s set wake_at = now() + $3 * interval '1 millisecond'
+    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    where s.account_id = w.account_id and s.id = w.id and s.phase = 'waiting'";
+
+pub async fn wait_longer(tx: &Tx, names: &[SessionName], ms: i64) -> Result<(), StorageError> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let (accounts, ids) = columns(names);
+    tx.execute_raw(statement(WAIT_LONGER, [accounts.into(), ids.into(), ms.into()]))
+        .await
+        .attempt("wait longer")
+        .map(|_| ())
+}

@@ -1,0 +1,25 @@
+//! Every query of this service. Transaction first, account always; one statement for a whole batch.
+//!
+//! [`claim`] takes sessions and their turns, [`context`] reads what a prompt is made of, [`begin`] writes new turns,
+//! [`record`] writes outcomes. Delivery owns `turn` and `instruction_text`, and the lease and queue columns of
+//! `session` and `notification`; it reads the rest. [`refused`] reads a notification back for its dead letter.
+
+pub mod begin;
+pub mod claim;
+pub mod context;
+pub mod record;
+pub mod refused;
+
+use domain::{AccountId, SessionId};
+use uuid::Uuid;
+
+/// A session, as everything here names it: account first.
+pub type SessionName = (AccountId, SessionId);
+
+/// Two arrays for `unnest`.
+pub(crate) fn columns<'a>(names: impl IntoIterator<Item = &'a SessionName>) -> (Vec<String>, Vec<Uuid>) {
+    names
+        .into_iter()
+        .map(|(account, session)| (account.to_string(), session.uuid()))
+        .unzip()
+}

@@ -1,0 +1,132 @@
+//! Writing how provider calls went: one row a turn in each of three statements, guarded by the fence that the caller
+//! checked under the sessions' locks.
+
+use domain::{AccountId, SessionPhase, TurnId, TurnState};
+use sea_orm::{ConnectionTrait, FromQueryResult};
+use serde::Serialize;
+use storage::{StorageError, Tx, error::Attempt, statement};
+use uuid::Uuid;
+
+/// What a turn becomes. Absent fields stay as they are, but for `error`, which is said or unsaid.
+#[derive(Clone, Debug, Serialize)]
+pub struct TurnChange {
+    pub account_id: AccountId,
+    pub id: TurnId,
+    pub fence: i64,
+    pub state: TurnState,
+    /// One entry to append.
+    pub round: Option<serde_json::Value>,
+    pub attempt: i32,
+    pub failures: i32,
+    pub calls_requested: i32,
+    pub waits: bool,
+    pub lost: bool,
+    pub response_id: Option<String>,
+    pub reply: Option<String>,
+    pub usage: Option<serde_json::Value>,
+    pub error: Option<String>,
+    pub error_class: Option<String>,
+    pub task_history_called: bool,
+    pub no_reply: bool,
+    pub late: bool,
+}
+
+/// Relies on the primary key. A turn that somebody newer carries on has a newer fence and is not touched.
+const TURNS_CHANGE: &str = "
+    update turn t set
+        state = r.state, attempt = r.attempt, failures = r.failures, calls_requested = r.calls_requested,
+        journal = case when r.round is null then t.journal else t.journal || r.round end,
+        rounds = t.rounds + (r.round is not null)::integer,
+        waiting_since = case when r.waits then now() end,
+        lost_at = case when r.lost then coalesce(t.lost_at, now()) end,
+        response_id = coalesce(r.response_id, t.response_id), reply = coalesce(r.reply, t.reply), usage = coalesce(r.usage, t.usage),
+        error = r.error, error_class = r.error_class,
+        task_history_called = t.task_history_called or r.task_history_called,
+        no_reply = t.no_reply or r.no_reply, late = r.late,
+        finished_at = case when r.state in ('finished', 'failed', 'aborted', 'unknown') then now() end
+    from jsonb_to_recordset($1) as r (
+        account_id text, id uuid, fence bigint, state text, round jsonb, attempt integer, failures integer,
+        calls_requested integer, waits boolean, lost boolean, response_id text, reply text, usage jsonb, error text,
+        error_class text, task_history_called boolean, no_reply boolean, late boolean)
+    where t.account_id = r.account_id and t.id = r.id and t.fence = r.fence and t.state = 'calling'
+    returning t.account_id, t.id";
+
+#[derive(FromQueryResult)]
+struct Changed {
+    account_id: String,
+    id: Uuid,
+}
+
+/// Gives the turns that were changed; the rest was somebody newer's.
+pub async fn turns_change(tx: &Tx, changes: &[TurnChange]) -> Result<Vec<(String, Uuid)>, StorageError> {
+    let rows = serde_json::to_value(changes).expect("rows are texts, numbers and JSON");
+    let changed = Changed::find_by_statement(statement(TURNS_CHANGE, [rows.into()]))
+        .all(&**tx)
+        .await
+        .attempt("change turns")?;
+    Ok(changed.into_iter().map(|row| (row.account_id, row.id)).collect())
+}
+
+/// What a session does next. The lease is given back in every case.
+#[derive(Clone, Debug, Serialize)]
+pub struct SessionChange {
+    pub account_id: AccountId,
+    pub id: Uuid,
+    pub phase: SessionPhase,
+    /// Keeps its turn in progress.
+    pub keeps_turn: bool,
+    /// `backoff` and `waiting`: when to look again.
+    pub wake_ms: Option<i64>,
+    /// Items that were put back.
+    pub queued: i32,
+    pub interrupted: bool,
+    pub mismatch: Option<String>,
+}
+
+const SESSIONS_CHANGE: &str = "
+    update session s set
+        phase = r.phase, lease_owner = null,
+        active_turn_id = case when r.keeps_turn then s.active_turn_id end,
+        wake_at = now() + r.wake_ms * interval '1 millisecond',
+        queued = s.queued + r.queued, interrupted = s.interrupted or r.interrupted,
+        mismatch = coalesce(r.mismatch, s.mismatch)
+    from jsonb_to_recordset($1) as r (
+        account_id text, id uuid, phase text, keeps_turn boolean, wake_ms bigint, queued integer, interrupted boolean, mismatch text)
+    where s.account_id = r.account_id and s.id = r.id";
+
+pub async fn sessions_change(tx: &Tx, changes: &[SessionChange]) -> Result<(), StorageError> {
+    let rows = serde_json::to_value(changes).expect("rows are texts and numbers");
+    tx.execute_raw(statement(SESSIONS_CHANGE, [rows.into()]))
+        .await
+        .attempt("change sessions")
+        .map(|_| ())
+}
+
+/// What becomes of the notifications of a turn.
+#[derive(Clone, Debug, Serialize)]
+pub struct ItemChange {
+    pub account_id: AccountId,
+    pub turn_id: TurnId,
+    pub notification_ids: Vec<String>,
+    pub state: domain::NotificationState,
+    pub reason: Option<String>,
+    pub attempts_more: i32,
+}
+
+const ITEMS_CHANGE: &str = "
+    update notification n set state = r.state, reason = r.reason, attempts = n.attempts + r.attempts_more
+    from jsonb_to_recordset($1) as r (
+        account_id text, turn_id uuid, notification_ids jsonb, state text, reason text, attempts_more integer)
+    cross join lateral jsonb_array_elements_text(r.notification_ids) as i (id)
+    where n.account_id = r.account_id and n.id = i.id and n.turn_id = r.turn_id and n.state = 'running'";
+
+pub async fn items_change(tx: &Tx, changes: &[ItemChange]) -> Result<(), StorageError> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let rows = serde_json::to_value(changes).expect("rows are texts and numbers");
+    tx.execute_raw(statement(ITEMS_CHANGE, [rows.into()]))
+        .await
+        .attempt("change notifications")
+        .map(|_| ())
+}

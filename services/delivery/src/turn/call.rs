@@ -1,0 +1,197 @@
+//! One provider call: no transaction open, cancelled when the lease may be another's, text passed on as it comes.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use contracts::{Root, live::LiveText};
+use messaging::{Bus, trace};
+use runtime::Incarnation;
+use time::OffsetDateTime;
+use tokio::sync::mpsc;
+use tracing::{Instrument, warn};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+use super::{resume::Due, settle::Outcome, work::Work};
+use crate::providers::{
+    Driver, FailureClass, LostCall, ProviderAnswer, ProviderCall, ProviderError, Reconciled, Sent, SessionCheck,
+};
+
+/// A piece of text for pages: subject and payload.
+pub type Live = (String, Bytes);
+
+/// How a turn's call went, for the record.
+#[derive(Debug)]
+pub struct Report {
+    pub work: Work,
+    pub outcome: Outcome,
+    /// The provider was seen to run another session than the key says.
+    pub mismatch: Option<String>,
+}
+
+/// Makes the call that is due, or looks up what became of the last one. `None`: the lease was lost, and whoever has it
+/// now finds the turn as it stands.
+pub async fn run(
+    work: Work,
+    driver: Option<Arc<Driver>>,
+    root: &Root,
+    live: &mpsc::Sender<Live>,
+    incarnation: &Incarnation,
+) -> Option<Report> {
+    if work.due == Due::Abort {
+        return Some(Report {
+            work,
+            outcome: Outcome::Aborted,
+            mismatch: None,
+        });
+    }
+    let Some(driver) = driver else {
+        let detail = format!(
+            "the agent's provider `{}` is not among the operator's settings ([providers.{}])",
+            work.provider, work.provider
+        );
+        let error = ProviderError {
+            class: FailureClass::BadRequest,
+            sent: Sent::No,
+            retry_after: None,
+            response_id: None,
+            detail,
+        };
+        return Some(Report {
+            work,
+            outcome: Outcome::Failed(error),
+            mismatch: None,
+        });
+    };
+    let span = tracing::info_span!(
+        "provider_call", turn_id = %work.turn_id, account = %work.account, session_key = %work.session_key, provider = %work.provider,
+        attempt = work.attempt, round = work.journal.rounds.len(),
+    );
+    if work.trace.traceparent.is_some() {
+        // Refused only by a span that was entered already.
+        let _ = span.set_parent(trace::context_of(&work.trace));
+    }
+    let calling = async {
+        let _slot = driver
+            .slots()
+            .acquire()
+            .await
+            .expect("a driver's slots are never closed");
+        // A wait for a slot may have outlasted the lease.
+        if !incarnation.is_alive() {
+            return None;
+        }
+        let (outcome, mismatch) = exchange(&work, &driver, root, live).await;
+        Some((outcome, mismatch))
+    };
+    let ended = tokio::select! {
+        // Dropping a call closes its connection, which a provider that notices takes as "stop"; and that is meant.
+        ended = calling.instrument(span) => ended,
+        () = incarnation.lost.cancelled() => None,
+    };
+    let Some((outcome, mismatch)) = ended else {
+        warn!(turn_id = %work.turn_id, session_id = %work.session_id, "the lease was lost during a provider call; its next holder carries the turn on");
+        return None;
+    };
+    Some(Report {
+        work,
+        outcome,
+        mismatch,
+    })
+}
+
+async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender<Live>) -> (Outcome, Option<String>) {
+    let call = ProviderCall {
+        turn_id: work.turn_id.uuid(),
+        attempt: u32::try_from(work.attempt).unwrap_or(1),
+        session_key: work.session_key.clone(),
+        instructions: work.instructions.clone(),
+        input: work.input.clone(),
+        tools: work.tools.clone(),
+        traceparent: trace::current_trace()
+            .traceparent
+            .or_else(|| work.trace.traceparent.clone()),
+    };
+    let outcome = match work.due {
+        Due::LookUp => looked_up(driver.reconcile(&lost_call(work, None)).await),
+        Due::Send => match driver.call(&call, speaker(work, root, live)).await {
+            Ok(answer) => Outcome::Answered(answer),
+            Err(error) if error.next_step(work.effects) == crate::providers::NextStep::Reconcile => {
+                looked_up(driver.reconcile(&lost_call(work, error.response_id.clone())).await)
+            }
+            Err(error) => Outcome::Failed(error),
+        },
+        Due::Abort => Outcome::Aborted,
+    };
+    let mismatch = match &outcome {
+        // Right after the first turn of a generation, while a wrong session has one turn in it and not a hundred.
+        Outcome::Answered(ProviderAnswer { .. }) if work.first => mismatch(driver.session_check(&call).await),
+        _ => None,
+    };
+    (outcome, mismatch)
+}
+
+fn looked_up(reconciled: Reconciled) -> Outcome {
+    match reconciled {
+        Reconciled::Ran(answer) => Outcome::Answered(answer),
+        Reconciled::Failed(error) => Outcome::Failed(error),
+        Reconciled::DidNotRun => Outcome::DidNotRun,
+        Reconciled::StillRunning | Reconciled::Unreachable(_) => Outcome::NotKnownYet,
+        Reconciled::Unknown { reason } => Outcome::Lost {
+            why: format!("the call was sent, no answer came, and its outcome is unknown: {reason}"),
+        },
+    }
+}
+
+fn lost_call(work: &Work, response_id: Option<String>) -> LostCall {
+    let lost_for = work.lost_at.map_or(Duration::ZERO, |at| {
+        (OffsetDateTime::now_utc() - at).try_into().unwrap_or(Duration::ZERO)
+    });
+    LostCall {
+        turn_id: work.turn_id.uuid(),
+        attempt: u32::try_from(work.attempt).unwrap_or(1),
+        session_key: work.session_key.clone(),
+        response_id,
+        // In the call that was just lost, nobody has waited yet.
+        lost_for: if work.due == Due::LookUp {
+            lost_for
+        } else {
+            Duration::ZERO
+        },
+    }
+}
+
+fn mismatch(check: SessionCheck) -> Option<String> {
+    match check {
+        SessionCheck::Confirmed | SessionCheck::NotChecked { .. } => None,
+        SessionCheck::RanElsewhere { asked, observed } => Some(match observed {
+            Some(observed) => format!("asked for session {asked}, the provider ran {observed}"),
+            None => format!("asked for session {asked}, the provider ran another"),
+        }),
+    }
+}
+
+/// Passes text on without ever waiting: pages may miss a piece, a turn must not wait for them.
+fn speaker<'a>(work: &'a Work, root: &Root, live: &'a mpsc::Sender<Live>) -> impl FnMut(&str) + Send + 'a {
+    let subject = root.live(&work.account, work.task.as_ref());
+    let mut sequence = 0;
+    move |text: &str| {
+        let piece = LiveText {
+            session_id: work.session_id,
+            turn_id: work.turn_id,
+            attempt: work.attempt,
+            sequence,
+            text: text.to_owned(),
+        };
+        sequence += 1;
+        let payload = serde_json::to_vec(&piece).expect("a piece of text is texts and numbers");
+        // Full: the broker is slow, and this text is not worth waiting for.
+        let _ = live.try_send((subject.clone(), Bytes::from(payload)));
+    }
+}
+
+/// Sends live text to the broker until all speakers are gone.
+pub async fn live_publisher(bus: Bus, mut pieces: mpsc::Receiver<Live>) {
+    while let Some((subject, payload)) = pieces.recv().await {
+        bus.publish_live(subject, payload).await;
+    }
+}

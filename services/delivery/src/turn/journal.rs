@@ -1,0 +1,95 @@
+//! The journal of a turn: one entry a provider call that was answered with tool calls. With the recorded results it is
+//! enough to carry the turn on, or to run it again (B3).
+
+use serde::{Deserialize, Serialize};
+
+use crate::providers::Usage;
+
+/// What an agent may be told of a call whose result did not come.
+pub const RESULT_MISSING: &str = r#"{"error":{"code":"outcome_unknown","message":"The tool did not answer in time. It may or may not have run.","hint":"Look at what has been done, for example with task_history, before you try again."}}"#;
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Journal {
+    pub rounds: Vec<Round>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Round {
+    pub response_id: Option<String>,
+    /// What the agent said on the way.
+    pub text: String,
+    pub calls: Vec<Call>,
+    pub usage: Option<Tokens>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Call {
+    /// The provider's id. Unique in its answer only.
+    pub call_id: String,
+    /// Ours: place among all calls of the turn, from 1.
+    pub ordinal: i32,
+    pub name: String,
+    pub arguments: String,
+    /// Said by us instead of a tool: the call was not passed on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered: Option<String>,
+}
+
+impl Journal {
+    pub fn last(&self) -> Option<&Round> {
+        self.rounds.last()
+    }
+
+    pub fn calls(&self) -> impl Iterator<Item = &Call> {
+        self.rounds.iter().flat_map(|round| &round.calls)
+    }
+
+    /// Calls that were passed on.
+    pub fn requested(&self) -> i32 {
+        i32::try_from(self.calls().filter(|call| call.answered.is_none()).count()).expect("calls of a turn are limited")
+    }
+
+    pub fn called(&self, names: &[&str]) -> bool {
+        self.calls().any(|call| names.contains(&call.name.as_str()))
+    }
+
+    /// All that the provider counted in this turn so far.
+    pub fn usage(&self) -> Option<Tokens> {
+        self.rounds.iter().filter_map(|round| round.usage).reduce(Tokens::plus)
+    }
+}
+
+/// Tokens as they stand on a turn. Sums of what the provider counted; absent when it counted nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Tokens {
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    pub cached_tokens: u64,
+    pub reasoning_tokens: u64,
+    pub total_tokens: u64,
+}
+
+impl Tokens {
+    pub fn plus(self, other: Tokens) -> Tokens {
+        Tokens {
+            input_tokens: self.input_tokens.saturating_add(other.input_tokens),
+            output_tokens: self.output_tokens.saturating_add(other.output_tokens),
+            cached_tokens: self.cached_tokens.saturating_add(other.cached_tokens),
+            reasoning_tokens: self.reasoning_tokens.saturating_add(other.reasoning_tokens),
+            total_tokens: self.total_tokens.saturating_add(other.total_tokens),
+        }
+    }
+}
+
+impl From<Usage> for Tokens {
+    fn from(usage: Usage) -> Self {
+        Tokens {
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            cached_tokens: usage.cached_tokens,
+            reasoning_tokens: usage.reasoning_tokens,
+            total_tokens: usage.total_tokens,
+        }
+    }
+}

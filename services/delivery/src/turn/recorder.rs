@@ -1,0 +1,463 @@
+//! Recording outcomes: one transaction for all turns that ended close together. Locks their sessions, checks each fence,
+//! asks [`settle`] what the outcome means, writes it, and says which sessions have more to do.
+
+use std::{collections::HashMap, sync::Arc};
+
+use contracts::{
+    Root,
+    event::{EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, TurnFinished},
+};
+use domain::{NotificationId, NotificationState, SessionPhase, TurnState};
+use storage::{
+    Accounts, Database, StorageError, Tx,
+    dead_letter::{Given, dead_letter_insert},
+    lifecycle::{Setting, TASK_CLOSED},
+    outbox::{OutboxRow, Owned, outbox_insert},
+};
+use time::OffsetDateTime;
+
+use super::{
+    call::Report,
+    claim::tool_requested,
+    journal::{Journal, Tokens},
+    settle::{Facts, Settled, settle},
+    work::Work,
+};
+use crate::{
+    SOURCE,
+    config::Config,
+    metrics::Metrics,
+    store::{
+        SessionName,
+        claim::{Session, sessions_lock},
+        record::{ItemChange, SessionChange, TurnChange, items_change, sessions_change, turns_change},
+        refused::{Refused, notifications_load},
+    },
+};
+
+#[derive(Clone)]
+pub struct Recorder {
+    pub database: Database,
+    pub root: Root,
+    pub config: Arc<Config>,
+    pub metrics: Metrics,
+}
+
+/// What came of a batch of reports.
+#[derive(Default)]
+pub struct Recorded {
+    /// Sessions, and whether there is more for them now.
+    pub free: Vec<(SessionName, bool)>,
+    pub outbox: Vec<OutboxRow>,
+}
+
+/// Everything that one report leads to.
+struct Change {
+    turn: TurnChange,
+    session: SessionChange,
+    items: Option<ItemChange>,
+    more: bool,
+}
+
+impl Recorder {
+    /// Writes all reports or none. Safe to repeat: a turn that was written is not `calling` any more.
+    pub async fn record(&self, reports: &[Report]) -> Result<Recorded, StorageError> {
+        let names: Vec<SessionName> = reports.iter().map(|report| report.work.name()).collect();
+        let tx = self
+            .database
+            .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
+            .await?;
+        let sessions: HashMap<SessionName, Session> = sessions_lock(&tx, &names)
+            .await?
+            .into_iter()
+            .map(|session| (session.name(), session))
+            .collect();
+        let now = OffsetDateTime::now_utc();
+        let limits = self.config.settle();
+        let (mut changes, mut messages, mut recorded) = (Vec::new(), Vec::new(), Recorded::default());
+        for report in reports {
+            let name = report.work.name();
+            // A newer fence: somebody took the session over and carries the turn on. A normal outcome.
+            let Some(session) = sessions.get(&name).filter(|session| session.fence == report.work.fence) else {
+                self.metrics.stale();
+                tracing::info!(turn_id = %report.work.turn_id, fence = report.work.fence.0, "an outcome came too late: another replica holds the session");
+                recorded.free.push((name, true));
+                continue;
+            };
+            let facts = Facts {
+                effects: report.work.effects,
+                closed: session.facts.closed,
+                failures: report.work.failures,
+                rounds: i32::try_from(report.work.journal.rounds.len()).expect("rounds of a turn are limited"),
+                calls_before: i32::try_from(report.work.journal.calls().count()).expect("calls of a turn are limited"),
+                attempts: report.work.attempts,
+            };
+            let settled = settle(&report.outcome, &facts, &limits);
+            self.metrics.settled(&report.work, &settled);
+            log(&report.work, &settled);
+            let change = change(report, session, &settled, &self.config);
+            messages.extend(self.messages(report, session, &settled, now));
+            if let Settled::GaveUp { error, class } = &settled {
+                messages.extend(self.bury(&tx, &report.work, error, class, now).await?);
+            }
+            recorded.free.push((name, change.more));
+            changes.push(change);
+        }
+        let turns: Vec<TurnChange> = changes.iter().map(|change| change.turn.clone()).collect();
+        let written = turns_change(&tx, &turns).await?;
+        if written.len() != turns.len() {
+            // The sessions' fences are ours, so their turns are too; anything else is a defect that must not be half
+            // written.
+            return Err(StorageError::unreadable(
+                "record turns",
+                "a turn under our fence was not in flight",
+            ));
+        }
+        sessions_change(
+            &tx,
+            &changes.iter().map(|change| change.session.clone()).collect::<Vec<_>>(),
+        )
+        .await?;
+        items_change(
+            &tx,
+            &changes
+                .iter()
+                .filter_map(|change| change.items.clone())
+                .collect::<Vec<_>>(),
+        )
+        .await?;
+        recorded.outbox = outbox_insert(&tx, messages).await?;
+        tx.commit().await?;
+        Ok(recorded)
+    }
+
+    fn messages(&self, report: &Report, session: &Session, settled: &Settled, now: OffsetDateTime) -> Vec<Owned> {
+        let work = &report.work;
+        let setting = Setting {
+            root: &self.root,
+            source: SOURCE,
+            origin: work.origin(),
+            now,
+        };
+        let mut messages = Vec::new();
+        if let Some(detail) = &report.mismatch {
+            let event = Event::ProviderSessionMismatched(ProviderSessionMismatched {
+                turn_id: work.turn_id,
+                session_id: work.session_id,
+                session_key: work.session_key.clone(),
+                detail: detail.clone(),
+            });
+            messages.push(setting.event(&work.account, work.task.as_ref(), &work.turn_id.to_string(), event));
+        }
+        match settled {
+            Settled::AwaitTools { round } => {
+                let passed_on = round.calls.iter().filter(|call| call.answered.is_none());
+                messages.extend(passed_on.map(|call| {
+                    tool_requested(
+                        &self.root,
+                        session,
+                        work.turn_id,
+                        work.task.as_ref(),
+                        work.agent_id,
+                        call,
+                        &setting.origin,
+                        now,
+                    )
+                }));
+            }
+            Settled::Again { .. } | Settled::LookAgain { .. } => {}
+            Settled::Finished { .. } | Settled::Interrupted { .. } | Settled::GaveUp { .. } | Settled::Aborted => {
+                let event = Event::TurnFinished(turn_finished(work, settled));
+                messages.push(setting.event(&work.account, work.task.as_ref(), &work.turn_id.to_string(), event));
+            }
+        }
+        if let Settled::Aborted = settled {
+            messages.extend(work.notification_ids.iter().map(|id| {
+                let ended = NotificationEnded {
+                    id: NotificationId::parse(id).ok(),
+                    agent: Some(work.agent_id.to_string()),
+                    reason: "cancelled".to_owned(),
+                    detail: TASK_CLOSED.to_owned(),
+                    dead_letter_id: None,
+                };
+                setting.event(
+                    &work.account,
+                    work.task.as_ref(),
+                    id,
+                    Event::NotificationCancelled(ended),
+                )
+            }));
+        }
+        messages
+    }
+
+    /// Dead letters of a turn that was given up: the notifications themselves, so that they can be sent again.
+    async fn bury(
+        &self,
+        tx: &Tx,
+        work: &Work,
+        error: &str,
+        class: &str,
+        now: OffsetDateTime,
+    ) -> Result<Vec<Owned>, StorageError> {
+        let mut messages = Vec::new();
+        for Refused {
+            id,
+            headers,
+            payload,
+            subject,
+        } in notifications_load(tx, &self.root, &work.account, &work.notification_ids).await?
+        {
+            let given = Given {
+                account: Some(&work.account),
+                task: work.task.as_ref(),
+                subject: &subject,
+                headers: &headers,
+                payload: &payload,
+                reason: class,
+                detail: error,
+                attempts: work.attempts + 1,
+                origin: work.origin(),
+                at: now,
+            };
+            let (letter, message) = dead_letter_insert(tx, &self.root, &given).await?;
+            let ended = NotificationEnded {
+                id: NotificationId::parse(&id).ok(),
+                agent: Some(work.agent_id.to_string()),
+                reason: class.to_owned(),
+                detail: error.to_owned(),
+                dead_letter_id: Some(letter),
+            };
+            let setting = Setting {
+                root: &self.root,
+                source: SOURCE,
+                origin: work.origin(),
+                now,
+            };
+            messages.push(message);
+            // A redriven notification may fail again: the letter tells the two events apart.
+            messages.push(setting.event(
+                &work.account,
+                work.task.as_ref(),
+                &letter.to_string(),
+                Event::NotificationFailed(ended),
+            ));
+        }
+        Ok(messages)
+    }
+}
+
+/// What the settled outcome makes of the three rows.
+fn change(report: &Report, session: &Session, settled: &Settled, config: &Config) -> Change {
+    let work = &report.work;
+    let calls = work.journal.requested();
+    let mut turn = TurnChange {
+        account_id: work.account.clone(),
+        id: work.turn_id,
+        fence: work.fence.0,
+        state: TurnState::Finished,
+        round: None,
+        attempt: work.attempt,
+        failures: 0,
+        calls_requested: calls,
+        waits: false,
+        lost: false,
+        response_id: None,
+        reply: None,
+        usage: None,
+        error: None,
+        error_class: None,
+        task_history_called: false,
+        no_reply: work.journal.called(&["no_reply"]),
+        late: session.facts.closed,
+    };
+    let mut rest = SessionChange {
+        account_id: work.account.clone(),
+        id: work.session_id.uuid(),
+        phase: SessionPhase::Idle,
+        keeps_turn: false,
+        wake_ms: None,
+        queued: 0,
+        interrupted: false,
+        mismatch: report.mismatch.clone(),
+    };
+    let item = |state, reason: Option<String>| {
+        Some(ItemChange {
+            account_id: work.account.clone(),
+            turn_id: work.turn_id,
+            notification_ids: work.notification_ids.clone(),
+            state,
+            reason,
+            attempts_more: 1,
+        })
+    };
+    let millis = |duration: &std::time::Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+    let mut more = session.facts.queued > 0 && !session.facts.closed;
+    let items = match settled {
+        Settled::Finished {
+            reply,
+            response_id,
+            usage,
+            note,
+            late,
+        } => {
+            turn.reply = Some(reply.clone());
+            turn.response_id.clone_from(response_id);
+            turn.usage = total(&work.journal, *usage);
+            turn.error.clone_from(note);
+            turn.late = *late;
+            item(NotificationState::Delivered, None)
+        }
+        Settled::AwaitTools { round } => {
+            let mut journal = work.journal.clone();
+            journal.rounds.push(round.clone());
+            turn.state = TurnState::AwaitingTools;
+            turn.attempt = work.attempt + 1;
+            turn.calls_requested = journal.requested();
+            turn.waits = true;
+            turn.task_history_called = journal.called(&["task_history", "task_load"]);
+            turn.no_reply = journal.called(&["no_reply"]);
+            turn.usage = total(&journal, None);
+            turn.round = Some(serde_json::to_value(round).expect("a round is texts and numbers"));
+            rest.phase = SessionPhase::Waiting;
+            rest.keeps_turn = true;
+            rest.wake_ms = Some(config.tools_again_ms);
+            // Calls that we answered ourselves need no waking.
+            more = turn.calls_requested == calls;
+            None
+        }
+        Settled::Again {
+            after,
+            repeats,
+            error,
+            class,
+        } => {
+            turn.state = TurnState::Started;
+            turn.attempt = if *repeats { work.attempt } else { work.attempt + 1 };
+            turn.failures = work.failures + 1;
+            turn.error = Some(error.clone());
+            turn.error_class = Some((*class).to_owned());
+            rest.phase = SessionPhase::Backoff;
+            rest.keeps_turn = true;
+            rest.wake_ms = Some(millis(after));
+            more = after.is_zero();
+            item(NotificationState::Running, None)
+        }
+        Settled::LookAgain { after } => {
+            turn.state = TurnState::Calling;
+            turn.failures = work.failures;
+            turn.lost = true;
+            rest.phase = SessionPhase::Backoff;
+            rest.keeps_turn = true;
+            rest.wake_ms = Some(millis(after));
+            more = false;
+            None
+        }
+        Settled::Interrupted {
+            state,
+            after,
+            error,
+            class,
+        } => {
+            turn.state = *state;
+            turn.failures = work.failures + 1;
+            turn.error = Some(error.clone());
+            turn.error_class = Some((*class).to_owned());
+            rest.phase = SessionPhase::Backoff;
+            rest.wake_ms = Some(millis(after));
+            rest.queued = i32::try_from(work.notification_ids.len()).expect("notifications of a turn are few");
+            rest.interrupted = true;
+            more = false;
+            item(NotificationState::Queued, None)
+        }
+        Settled::GaveUp { error, class } => {
+            turn.state = TurnState::Failed;
+            turn.failures = work.failures + 1;
+            turn.error = Some(error.clone());
+            turn.error_class = Some((*class).to_owned());
+            item(NotificationState::Failed, Some(format!("{class}: {error}")))
+        }
+        Settled::Aborted => {
+            turn.state = TurnState::Aborted;
+            turn.error = Some(TASK_CLOSED.to_owned());
+            turn.error_class = Some("session_closed".to_owned());
+            item(NotificationState::Cancelled, Some(TASK_CLOSED.to_owned()))
+        }
+    };
+    Change {
+        turn,
+        session: rest,
+        items,
+        more,
+    }
+}
+
+/// All that the provider counted in the turn, the last answer included.
+fn total(journal: &Journal, last: Option<Tokens>) -> Option<serde_json::Value> {
+    let sum = match (journal.usage(), last) {
+        (Some(before), Some(last)) => Some(before.plus(last)),
+        (before, last) => before.or(last),
+    };
+    sum.map(|tokens| serde_json::to_value(tokens).expect("tokens are numbers"))
+}
+
+fn turn_finished(work: &Work, settled: &Settled) -> TurnFinished {
+    let (state, reply, late, error) = match settled {
+        Settled::Finished { reply, late, note, .. } => (TurnState::Finished, Some(reply.clone()), *late, note.clone()),
+        Settled::Interrupted { state, error, .. } => (*state, None, false, Some(error.clone())),
+        Settled::GaveUp { error, .. } => (TurnState::Failed, None, false, Some(error.clone())),
+        Settled::Aborted | Settled::AwaitTools { .. } | Settled::Again { .. } | Settled::LookAgain { .. } => {
+            (TurnState::Aborted, None, true, Some(TASK_CLOSED.to_owned()))
+        }
+    };
+    let reply_cut = reply.as_ref().is_some_and(|reply| reply.len() > EVENT_REPLY_BYTES_MAX);
+    TurnFinished {
+        turn_id: work.turn_id,
+        session_id: work.session_id,
+        session_key: work.session_key.clone(),
+        generation: work.generation,
+        number: work.number,
+        agent_id: work.agent_id,
+        notifications: work
+            .notification_ids
+            .iter()
+            .filter_map(|id| NotificationId::parse(id).ok())
+            .collect(),
+        state,
+        reply: reply.map(|reply| cut(reply, EVENT_REPLY_BYTES_MAX)),
+        reply_cut,
+        no_reply: work.journal.called(&["no_reply"]),
+        late,
+        attempts: work.attempts + 1,
+        error,
+    }
+}
+
+fn cut(mut text: String, bytes_max: usize) -> String {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}
+
+/// One line a turn (S13): sizes and ids, never texts of the conversation.
+fn log(work: &Work, settled: &Settled) {
+    let (what, class) = match settled {
+        Settled::Finished { late: true, .. } => ("finished late", ""),
+        Settled::Finished { .. } => ("finished", ""),
+        Settled::AwaitTools { .. } => ("waits for tools", ""),
+        Settled::Again { class, .. } => ("will be tried again", *class),
+        Settled::LookAgain { .. } => ("is being looked up", ""),
+        Settled::Interrupted { class, .. } => ("was interrupted", *class),
+        Settled::GaveUp { class, .. } => ("failed", *class),
+        Settled::Aborted => ("was aborted", ""),
+    };
+    tracing::info!(
+        turn_id = %work.turn_id, account = %work.account, session_id = %work.session_id, generation = work.generation.0,
+        number = work.number, attempt = work.attempt, round = work.journal.rounds.len(), profile_version = %work.profile_version,
+        task_history_called = work.journal.called(&["task_history", "task_load"]), class,
+        "turn {} {what}", work.number
+    );
+}

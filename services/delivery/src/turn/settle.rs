@@ -1,0 +1,431 @@
+//! What the outcome of a provider call means for its turn, its notifications and its session. Pure: [`settle`] is the
+//! rule, `store.rs` writes what it says.
+
+use std::time::Duration;
+
+use domain::TurnState;
+
+use super::journal::{Call, Round, Tokens};
+use crate::providers::{Advice, Effects, NextStep, ProviderAnswer, ProviderError, Sent};
+use contracts::tool::ARGUMENTS_BYTES_MAX;
+
+/// How a provider call went.
+#[derive(Debug)]
+pub enum Outcome {
+    Answered(ProviderAnswer),
+    Failed(ProviderError),
+    /// The provider's record says that it is still running, or could not be asked.
+    NotKnownYet,
+    /// The record says that it never began.
+    DidNotRun,
+    /// It will not be known.
+    Lost {
+        why: String,
+    },
+    /// The turn was not to be carried on.
+    Aborted,
+}
+
+/// What decides besides the outcome.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    pub effects: Effects,
+    /// The generation has ended meanwhile: recorded, changes nothing.
+    pub closed: bool,
+    /// Failures of this call before this one.
+    pub failures: i32,
+    /// Provider calls answered before this one.
+    pub rounds: i32,
+    /// Tool calls asked for before.
+    pub calls_before: i32,
+    /// Attempts that its notifications have behind them.
+    pub attempts: i32,
+}
+
+#[derive(Clone, Debug)]
+pub struct Limits {
+    pub attempts_max: i32,
+    pub rounds_max: i32,
+    pub calls_max: i32,
+    pub retry_delay: Duration,
+    pub retry_delay_max: Duration,
+    /// After a failure that only the operator can mend.
+    pub pause_delay: Duration,
+    /// Between two looks into a provider's record.
+    pub look_up_delay: Duration,
+}
+
+/// What follows.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Settled {
+    /// The turn ended with a reply.
+    Finished {
+        reply: String,
+        response_id: Option<String>,
+        usage: Option<Tokens>,
+        note: Option<String>,
+        late: bool,
+    },
+    /// The agent asked for tools; its turn waits without a lease.
+    AwaitTools { round: Round },
+    /// A call is due again, after a while. `repeats`: it is the same call, under the same idempotency key, since nobody
+    /// knows what became of the last one.
+    Again {
+        after: Duration,
+        repeats: bool,
+        error: String,
+        class: &'static str,
+    },
+    /// Whether it ran is to be found out after a while: the call counts as in flight.
+    LookAgain { after: Duration },
+    /// The turn ended and its notifications wait again, first in the queue; the next turn is told.
+    Interrupted {
+        state: TurnState,
+        after: Duration,
+        error: String,
+        class: &'static str,
+    },
+    /// The turn and its notifications failed.
+    GaveUp { error: String, class: &'static str },
+    /// The turn ended because its session had.
+    Aborted,
+}
+
+pub fn settle(outcome: &Outcome, facts: &Facts, limits: &Limits) -> Settled {
+    match outcome {
+        Outcome::Answered(answer) => answered(answer, facts, limits),
+        Outcome::Failed(error) => failed(error, facts, limits),
+        Outcome::NotKnownYet => Settled::LookAgain {
+            after: limits.look_up_delay,
+        },
+        Outcome::DidNotRun if facts.closed => Settled::Aborted,
+        Outcome::DidNotRun => Settled::Again {
+            after: Duration::ZERO,
+            repeats: true,
+            error: "the provider never began the call".to_owned(),
+            class: "not_run",
+        },
+        Outcome::Lost { why } => interrupted(TurnState::Unknown, why.clone(), "outcome_unknown", facts, limits),
+        Outcome::Aborted => Settled::Aborted,
+    }
+}
+
+fn answered(answer: &ProviderAnswer, facts: &Facts, limits: &Limits) -> Settled {
+    let usage = answer.usage.map(Tokens::from);
+    if answer.calls.is_empty() {
+        return Settled::Finished {
+            reply: clean(&answer.text),
+            response_id: answer.response_id.clone(),
+            usage,
+            note: answer
+                .incomplete_reason
+                .as_ref()
+                .map(|reason| format!("the provider stopped short: {reason}")),
+            late: facts.closed,
+        };
+    }
+    let calls = i32::try_from(answer.calls.len()).unwrap_or(i32::MAX);
+    if facts.rounds + 1 > limits.rounds_max || facts.calls_before.saturating_add(calls) > limits.calls_max {
+        return Settled::GaveUp {
+            error: format!(
+                "the agent kept calling tools: more than {} rounds or {} calls in one turn",
+                limits.rounds_max, limits.calls_max
+            ),
+            class: "tool_loop",
+        };
+    }
+    let calls = answer
+        .calls
+        .iter()
+        .zip(facts.calls_before + 1..)
+        .map(|(call, ordinal)| {
+            let answered = (call.arguments.len() > ARGUMENTS_BYTES_MAX).then(too_large);
+            // What is not passed on is not kept either.
+            let arguments = if answered.is_some() {
+                String::new()
+            } else {
+                clean(&call.arguments)
+            };
+            Call {
+                call_id: short(clean(&call.call_id)),
+                ordinal,
+                name: short(clean(&call.name)),
+                arguments,
+                answered,
+            }
+        })
+        .collect();
+    Settled::AwaitTools {
+        round: Round {
+            response_id: answer.response_id.clone(),
+            text: clean(&answer.text),
+            calls,
+            usage,
+        },
+    }
+}
+
+fn failed(error: &ProviderError, facts: &Facts, limits: &Limits) -> Settled {
+    let class = error.class.as_str();
+    let text = error.to_string();
+    match error.next_step(facts.effects) {
+        NextStep::Reconcile => Settled::LookAgain {
+            after: limits.look_up_delay,
+        },
+        NextStep::GiveUp => Settled::GaveUp { error: text, class },
+        NextStep::TellTheAgent => interrupted(TurnState::Failed, text, class, facts, limits),
+        NextStep::SendAgain | NextStep::Pause if facts.closed => Settled::Aborted,
+        NextStep::SendAgain | NextStep::Pause if facts.failures + 1 >= limits.attempts_max => Settled::GaveUp {
+            error: format!("{text} (attempt {} of {})", facts.failures + 1, limits.attempts_max),
+            class,
+        },
+        NextStep::SendAgain => Settled::Again {
+            after: delay(facts.failures, error.retry_after, limits),
+            repeats: error.sent == Sent::Maybe,
+            error: text,
+            class,
+        },
+        NextStep::Pause => {
+            debug_assert!(error.class.advice() == Advice::Pause, "only such classes pause");
+            Settled::Again {
+                after: limits.pause_delay,
+                repeats: false,
+                error: text,
+                class,
+            }
+        }
+    }
+}
+
+/// The turn is over and did not answer; what it was for is not lost.
+fn interrupted(state: TurnState, error: String, class: &'static str, facts: &Facts, limits: &Limits) -> Settled {
+    if facts.closed {
+        return Settled::Aborted;
+    }
+    if facts.attempts + 1 >= limits.attempts_max {
+        return Settled::GaveUp { error, class };
+    }
+    Settled::Interrupted {
+        state,
+        after: delay(facts.attempts, None, limits),
+        error,
+        class,
+    }
+}
+
+/// Doubled with every failure; never shorter than the provider asked for.
+fn delay(failures: i32, retry_after: Option<Duration>, limits: &Limits) -> Duration {
+    let doublings = u32::try_from(failures.clamp(0, 20)).expect("clamped");
+    let own = limits
+        .retry_delay
+        .saturating_mul(1 << doublings)
+        .min(limits.retry_delay_max);
+    own.max(retry_after.unwrap_or_default())
+}
+
+/// Postgres keeps no NUL in a text, and a provider may send one.
+fn clean(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+/// Names and ids of calls are strangers' too.
+fn short(mut text: String) -> String {
+    const BYTES_MAX: usize = 256;
+    if text.len() > BYTES_MAX {
+        let mut end = BYTES_MAX;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+    }
+    text
+}
+
+fn too_large() -> String {
+    format!(
+        r#"{{"error":{{"code":"arguments_too_large","message":"The arguments are longer than {ARGUMENTS_BYTES_MAX} bytes; the tool was not called.","hint":"Call it again with shorter arguments."}}}}"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::providers::{FailureClass, FunctionCall};
+
+    const LIMITS: Limits = Limits {
+        attempts_max: 3,
+        rounds_max: 2,
+        calls_max: 4,
+        retry_delay: Duration::from_secs(1),
+        retry_delay_max: Duration::from_secs(60),
+        pause_delay: Duration::from_secs(90),
+        look_up_delay: Duration::from_secs(2),
+    };
+    const FACTS: Facts = Facts {
+        effects: Effects::GatewayOnly,
+        closed: false,
+        failures: 0,
+        rounds: 0,
+        calls_before: 0,
+        attempts: 0,
+    };
+
+    fn error(class: FailureClass, sent: Sent, retry_after: Option<u64>) -> Outcome {
+        Outcome::Failed(ProviderError {
+            class,
+            sent,
+            retry_after: retry_after.map(Duration::from_secs),
+            response_id: None,
+            detail: "x".to_owned(),
+        })
+    }
+
+    fn calls(count: usize, arguments: &str) -> Outcome {
+        let call = |n: usize| FunctionCall {
+            call_id: format!("c{n}"),
+            name: "task_history".to_owned(),
+            arguments: arguments.to_owned(),
+        };
+        Outcome::Answered(ProviderAnswer {
+            calls: (0..count).map(call).collect(),
+            ..ProviderAnswer::default()
+        })
+    }
+
+    fn reply() -> Outcome {
+        Outcome::Answered(ProviderAnswer {
+            text: "done\0".to_owned(),
+            ..ProviderAnswer::default()
+        })
+    }
+
+    #[test]
+    fn failures_are_tried_again_by_class_and_given_up_in_the_end() {
+        let check = |outcome, facts: Facts, expected: &dyn Fn(&Settled) -> bool| {
+            let settled = settle(&outcome, &facts, &LIMITS);
+            assert!(expected(&settled), "{settled:?}");
+        };
+        let again = |seconds: u64| move |settled: &Settled| matches!(settled, Settled::Again { after, .. } if *after == Duration::from_secs(seconds));
+        let gave_up = |class: &'static str| move |settled: &Settled| matches!(settled, Settled::GaveUp { class: found, .. } if *found == class);
+        check(error(FailureClass::Refused, Sent::No, None), FACTS, &again(1));
+        check(
+            error(FailureClass::Refused, Sent::No, None),
+            Facts { failures: 1, ..FACTS },
+            &again(2),
+        );
+        check(
+            error(FailureClass::Refused, Sent::No, None),
+            Facts { failures: 2, ..FACTS },
+            &gave_up("refused"),
+        );
+        check(error(FailureClass::RateLimited, Sent::No, Some(30)), FACTS, &again(30));
+        check(error(FailureClass::Unauthorized, Sent::No, None), FACTS, &again(90));
+        check(
+            error(FailureClass::TooLarge, Sent::Yes, None),
+            FACTS,
+            &gave_up("too_large"),
+        );
+        check(error(FailureClass::Timeout, Sent::Maybe, None), FACTS, &again(1));
+        let own = Facts {
+            effects: Effects::Own,
+            ..FACTS
+        };
+        check(
+            error(FailureClass::Timeout, Sent::Maybe, None),
+            own.clone(),
+            &|settled| matches!(settled, Settled::LookAgain { .. }),
+        );
+        check(
+            error(FailureClass::ServerError, Sent::Yes, None),
+            own.clone(),
+            &|settled| {
+                matches!(
+                    settled,
+                    Settled::Interrupted {
+                        state: TurnState::Failed,
+                        ..
+                    }
+                )
+            },
+        );
+        let lost = || Outcome::Lost { why: "gone".to_owned() };
+        check(lost(), own.clone(), &|settled| {
+            matches!(
+                settled,
+                Settled::Interrupted {
+                    state: TurnState::Unknown,
+                    ..
+                }
+            )
+        });
+        check(
+            lost(),
+            Facts {
+                attempts: 2,
+                ..own.clone()
+            },
+            &gave_up("outcome_unknown"),
+        );
+        check(lost(), Facts { closed: true, ..own }, &|settled| {
+            *settled == Settled::Aborted
+        });
+        check(
+            error(FailureClass::Refused, Sent::No, None),
+            Facts { closed: true, ..FACTS },
+            &|settled| *settled == Settled::Aborted,
+        );
+    }
+
+    #[test]
+    fn a_reply_after_the_close_is_recorded_as_late() {
+        for closed in [false, true] {
+            let Settled::Finished { reply, late, .. } = settle(&reply(), &Facts { closed, ..FACTS }, &LIMITS) else {
+                panic!("a reply")
+            };
+            assert_eq!((reply.as_str(), late), ("done\u{fffd}", closed));
+        }
+    }
+
+    #[test]
+    fn calls_are_numbered_through_the_turn_and_limited() {
+        let Settled::AwaitTools { round } = settle(
+            &calls(2, "{}"),
+            &Facts {
+                rounds: 1,
+                calls_before: 2,
+                ..FACTS
+            },
+            &LIMITS,
+        ) else {
+            panic!("calls")
+        };
+        assert_eq!(round.calls.iter().map(|call| call.ordinal).collect::<Vec<_>>(), [3, 4]);
+        for facts in [
+            Facts { rounds: 2, ..FACTS },
+            Facts {
+                calls_before: 3,
+                ..FACTS
+            },
+        ] {
+            assert!(matches!(
+                settle(&calls(2, "{}"), &facts, &LIMITS),
+                Settled::GaveUp { class: "tool_loop", .. }
+            ));
+        }
+    }
+
+    #[test]
+    fn arguments_that_are_too_large_are_answered_without_a_tool() {
+        let Settled::AwaitTools { round } = settle(&calls(1, &"x".repeat(ARGUMENTS_BYTES_MAX + 1)), &FACTS, &LIMITS)
+        else {
+            panic!("calls")
+        };
+        assert!(
+            round.calls[0]
+                .answered
+                .as_deref()
+                .is_some_and(|text| text.contains("arguments_too_large"))
+        );
+        assert_eq!(round.calls[0].arguments, "");
+    }
+}

@@ -1,0 +1,61 @@
+//! A turn in a replica's hands: everything that its provider call and the record of it need, so that nothing is read
+//! again in between.
+
+use contracts::{TraceContext, outgoing::Origin};
+use domain::{AccountId, AgentId, Fence, Generation, SessionId, TaskId, TurnId};
+use time::OffsetDateTime;
+
+use super::{journal::Journal, resume::Due};
+use crate::{
+    providers::{CallInput, Effects, ToolDefinition},
+    store::SessionName,
+};
+
+#[derive(Clone, Debug)]
+pub struct Work {
+    pub account: AccountId,
+    pub session_id: SessionId,
+    pub session_key: String,
+    pub generation: Generation,
+    pub fence: Fence,
+    /// The first turn of its generation: where it ran is checked, if the provider can say.
+    pub first: bool,
+    pub turn_id: TurnId,
+    pub number: i64,
+    pub agent_id: AgentId,
+    pub task: Option<TaskId>,
+    pub provider: String,
+    pub effects: Effects,
+    pub profile_version: String,
+    pub due: Due,
+    /// Absent when they stand in front of the input.
+    pub instructions: Option<String>,
+    pub input: CallInput,
+    pub tools: Vec<ToolDefinition>,
+    pub journal: Journal,
+    pub attempt: i32,
+    pub failures: i32,
+    /// Attempts that its notifications have behind them.
+    pub attempts: i32,
+    pub notification_ids: Vec<String>,
+    pub hops: i32,
+    /// Of the turn: the parent of everything that it causes.
+    pub trace: TraceContext,
+    /// Since when nobody knows what became of the call.
+    pub lost_at: Option<OffsetDateTime>,
+}
+
+impl Work {
+    pub fn name(&self) -> SessionName {
+        (self.account.clone(), self.session_id)
+    }
+
+    /// What stands on every message that this turn causes.
+    pub fn origin(&self) -> Origin {
+        Origin {
+            cause: Some(self.turn_id.to_string()),
+            hops: u16::try_from(self.hops).unwrap_or(u16::MAX),
+            trace: self.trace.clone(),
+        }
+    }
+}
