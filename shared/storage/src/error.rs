@@ -43,6 +43,18 @@ impl StorageError {
         matches!(self, Self::Database { source, .. } if sqlstate(source).as_deref() == Some("57014"))
     }
 
+    /// The values are to blame: the same ones will fail again, others need not. What is wrong with the schema or with
+    /// rights is neither this nor mended by trying again.
+    pub fn blames_values(&self) -> bool {
+        match self {
+            // class 22 data, 23 constraint, 54 program limit, P0 raised by a trigger
+            Self::Database { source, .. } => sqlstate(source)
+                .is_some_and(|code| ["22", "23", "54", "P0"].iter().any(|class| code.starts_with(class))),
+            Self::Unreadable { .. } => true,
+            Self::Connect { .. } | Self::Unfit(_) => false,
+        }
+    }
+
     /// Somebody else wrote that key first.
     pub fn is_unique_violation(&self) -> bool {
         matches!(self, Self::Database { source, .. } if matches!(source.sql_err(), Some(SqlErr::UniqueConstraintViolation(_))))

@@ -1,10 +1,14 @@
-//! A task comes to be: by API, or because a notification named it (account setting `auto_create_tasks`).
+//! Tasks come to be: by API, or because notifications named them (account setting `auto_create_tasks`). A batch of
+//! notifications may name hundreds, so there is one statement for all.
+
+use std::collections::HashSet;
 
 use contracts::event::{Event, TaskCreated};
 use domain::{AccountId, Actor, TaskId, TaskStatus};
-use sea_orm::ConnectionTrait;
+use sea_orm::{ConnectionTrait, FromQueryResult};
+use uuid::Uuid;
 
-use super::{Setting, task_status::activity};
+use super::{Setting, fresh_id};
 use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
 
 #[derive(Clone, Debug)]
@@ -17,43 +21,105 @@ pub struct NewTask<'a> {
     pub by: &'a Actor,
 }
 
-const TASK_INSERT: &str = "
-    insert into task (account_id, id, display_id, title, description, status, created_at, updated_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $7) on conflict do nothing";
-
 /// Creates the task; `None` when it is there already, whatever its spelling. Gives the messages for the outbox.
 pub async fn task_create(
     tx: &Tx,
     new: &NewTask<'_>,
     setting: &Setting<'_>,
 ) -> Result<Option<Vec<Owned>>, StorageError> {
-    let values = [
-        new.account.as_str().into(),
-        new.task.key().as_str().into(),
-        new.task.as_str().into(),
-        new.title.into(),
-        new.description.into(),
-        new.status.as_str().into(),
-        setting.now.into(),
-    ];
-    let inserted = tx
-        .execute_raw(statement(TASK_INSERT, values))
-        .await
-        .attempt("create task")?;
-    if inserted.rows_affected() == 0 {
-        return Ok(None);
+    let messages = tasks_create(tx, &[(new.clone(), setting.clone())]).await?;
+    Ok(if messages.is_empty() { None } else { Some(messages) })
+}
+
+/// Creates those that are not there yet, whatever their spelling; no task may be named twice. Gives the messages for
+/// the outbox. Each has its own setting, since each follows from a message of its own.
+pub async fn tasks_create(tx: &Tx, news: &[(NewTask<'_>, Setting<'_>)]) -> Result<Vec<Owned>, StorageError> {
+    // In one order, so that two writers of the same tasks do not wait for each other.
+    let mut sorted: Vec<_> = news.iter().collect();
+    sorted.sort_by_key(|(new, _)| (new.account, new.task.key()));
+    let inserted = insert(tx, &sorted).await?;
+    let created: Vec<_> = sorted
+        .into_iter()
+        .filter(|(new, _)| inserted.contains(&(new.account.to_string(), new.task.key().into())))
+        .collect();
+    if created.is_empty() {
+        return Ok(Vec::new());
     }
-    let detail = serde_json::json!({"title": new.title, "status": new.status});
-    activity(tx, new.account, new.task, "task.created", new.by, detail, setting.now).await?;
+    activities(tx, &created).await?;
+    Ok(created.into_iter().map(|(new, setting)| event(new, setting)).collect())
+}
+
+#[derive(FromQueryResult)]
+struct Inserted {
+    account_id: String,
+    id: String,
+}
+
+const TASK_INSERT: &str = "
+    insert into task (account_id, id, display_id, title, description, status, created_at, updated_at)
+    select r.account_id, r.id, r.display_id, r.title, r.description, r.status, r.now, r.now
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::timestamptz[])
+         as r (account_id, id, display_id, title, description, status, now)
+    on conflict do nothing
+    returning account_id, id";
+
+async fn insert(tx: &Tx, news: &[&(NewTask<'_>, Setting<'_>)]) -> Result<HashSet<(String, String)>, StorageError> {
+    let texts = |column: fn(&NewTask<'_>) -> String| news.iter().map(|(new, _)| column(new)).collect::<Vec<_>>();
+    let values = [
+        texts(|new| new.account.to_string()).into(),
+        texts(|new| new.task.key().into()).into(),
+        texts(|new| new.task.to_string()).into(),
+        texts(|new| new.title.to_owned()).into(),
+        texts(|new| new.description.to_owned()).into(),
+        texts(|new| new.status.to_string()).into(),
+        news.iter().map(|(_, setting)| setting.now).collect::<Vec<_>>().into(),
+    ];
+    let rows = Inserted::find_by_statement(statement(TASK_INSERT, values))
+        .all(&**tx)
+        .await
+        .attempt("create tasks")?;
+    Ok(rows.into_iter().map(|row| (row.account_id, row.id)).collect())
+}
+
+const ACTIVITY_INSERT: &str = "
+    insert into activity (account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at)
+    select r.account_id, r.id, r.task_id, 'task.created', r.actor_kind, r.actor_id, r.actor_name, r.detail::jsonb, r.now
+    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::timestamptz[])
+         as r (account_id, id, task_id, actor_kind, actor_id, actor_name, detail, now)";
+
+async fn activities(tx: &Tx, created: &[&(NewTask<'_>, Setting<'_>)]) -> Result<(), StorageError> {
+    let texts = |column: fn(&NewTask<'_>) -> String| created.iter().map(|(new, _)| column(new)).collect::<Vec<_>>();
+    let ids: Vec<Uuid> = created.iter().map(|_| fresh_id()).collect();
+    let values = [
+        texts(|new| new.account.to_string()).into(),
+        ids.into(),
+        texts(|new| new.task.key().into()).into(),
+        texts(|new| new.by.kind.to_string()).into(),
+        texts(|new| new.by.id.clone()).into(),
+        texts(|new| new.by.name.clone()).into(),
+        texts(|new| serde_json::json!({"title": new.title, "status": new.status}).to_string()).into(),
+        created
+            .iter()
+            .map(|(_, setting)| setting.now)
+            .collect::<Vec<_>>()
+            .into(),
+    ];
+    tx.execute_raw(statement(ACTIVITY_INSERT, values))
+        .await
+        .attempt("write activities")
+        .map(|_| ())
+}
+
+fn event(new: &NewTask<'_>, setting: &Setting<'_>) -> Owned {
     let created = TaskCreated {
         title: new.title.to_owned(),
         status: new.status,
         by: new.by.clone(),
     };
-    Ok(Some(vec![setting.event(
+    setting.event(
         new.account,
         Some(new.task),
         new.task.key().as_str(),
         Event::TaskCreated(created),
-    )]))
+    )
 }

@@ -330,6 +330,8 @@ create table resolver_partition (
     owner          uuid,
     fence          bigint not null default 0,
     sequence       bigint not null default 0,
+    -- when the message at that place was published: tells a stream whose lost tail was written anew
+    published      timestamptz,
     -- which stream the sequence counts in: a wiped and recreated stream counts from 1 again
     stream_created timestamptz
 );
@@ -369,6 +371,8 @@ grant select, insert on dead_letter
     to signalbox_resolver, signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator;
 
 grant insert on task, activity, session, notification to signalbox_resolver;
+-- to open a session it holds the agent's row for share (S11), and a row lock needs the right to update some column
+grant update (created_at) on agent to signalbox_resolver;
 grant update on session, notification to signalbox_resolver;
 grant delete on session, notification, turn, tool_call to signalbox_resolver;  -- S12
 grant select on turn, tool_call to signalbox_resolver;                          -- S12
