@@ -70,6 +70,8 @@ pub enum RefusalReason {
     IdConflict,
     MessageMismatch,
     HopLimit,
+    /// The database takes it in no form. Nothing known leads here; it keeps what is not known from stopping the rest.
+    Unprocessable,
 }
 
 impl RefusalReason {
@@ -86,6 +88,7 @@ impl RefusalReason {
             Self::IdConflict => "id_conflict",
             Self::MessageMismatch => "message_mismatch",
             Self::HopLimit => "hop_limit",
+            Self::Unprocessable => "unprocessable",
         }
     }
 }

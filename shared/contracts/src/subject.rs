@@ -152,9 +152,38 @@ impl Root {
     }
 }
 
+impl Root {
+    /// Where a stored notification was published: the partition is the stream's doing. Anything else is given as it is.
+    pub fn notification_published(&self, stored: &str) -> String {
+        let rest = stored
+            .strip_prefix(self.as_str())
+            .and_then(|rest| rest.strip_prefix('.'))
+            .and_then(|rest| rest.strip_prefix(PARTITION_TOKEN))
+            .and_then(|rest| rest.strip_prefix('.'))
+            .and_then(|rest| rest.split_once('.'));
+        match rest {
+            Some((_partition, address)) => format!("{self}.notification.{address}"),
+            None => stored.to_owned(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stored_subject_says_where_it_was_published() {
+        let root = Root::default();
+        let check = |stored: &str, published: &str| assert_eq!(root.notification_published(stored), published);
+        check(
+            "signalbox.partition.3.acme.PROJ-7",
+            "signalbox.notification.acme.PROJ-7",
+        );
+        check("signalbox.partition.3.ACME.*", "signalbox.notification.ACME.*");
+        check("signalbox.notification.acme.-", "signalbox.notification.acme.-");
+        check("other.partition.3.acme.-", "other.partition.3.acme.-");
+    }
 
     #[test]
     fn a_notification_subject_reads_back_in_both_forms() {
