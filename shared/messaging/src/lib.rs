@@ -33,5 +33,7 @@ pub use connect::{Bus, BusOptions, ServerVersion};
 pub use consumer::{Consumer, ConsumerOptions};
 pub use error::{BusError, PublishError, ReadError, TopologyError};
 pub use incoming::Incoming;
-pub use partition::{PartitionReader, Place, StreamIdentity, notification_stream_identity, purge_consumed};
+pub use partition::{
+    PartitionReader, Place, StreamIdentity, first_unread, notification_stream_identity, purge_consumed,
+};
 pub use topology::{Durable, Provision, Stream, Topology, TopologyLimits};

@@ -73,6 +73,23 @@ pub async fn purge_consumed(bus: &Bus, up_to_sequence: u64) -> Result<u64, ReadE
     Ok(purged.purged)
 }
 
+/// Sequence of the first message of a partition behind `after`, as the server has it now; none when there is none.
+/// Another partition's place says nothing about this one: a quiet partition stays behind for ever.
+pub async fn first_unread(bus: &Bus, partition: u16, after: u64) -> Result<Option<u64>, ReadError> {
+    let name = Stream::Notification.name(bus.root());
+    let stream = bus
+        .jetstream()
+        .get_stream_no_info(name)
+        .await
+        .map_err(|error| ReadError::Lookup(error.into()))?;
+    let filter = topology::partition_filter(bus.root(), partition);
+    match stream.get_first_raw_message_by_subject(filter, after + 1).await {
+        Ok(message) => Ok(Some(message.sequence)),
+        Err(error) if matches!(error.kind(), LastRawMessageErrorKind::NoMessageFound) => Ok(None),
+        Err(error) => Err(ReadError::Lookup(error.into())),
+    }
+}
+
 /// A pull request lives this long at the server; then the client sends the next.
 const PULL_EXPIRES: Duration = Duration::from_secs(5);
 /// Two of these missed, and the reader counts as lost.
