@@ -193,8 +193,13 @@ pub fn read(headers: &Headers, payload: &[u8]) -> Result<Notification, Unreadabl
         .map_err(|refusal| Unreadable { id, refusal })
 }
 
+/// A redriven message has a message id of its own; which notification it is stands in `ce-id`.
 fn header_id(headers: &Headers) -> Option<NotificationId> {
-    [header::MESSAGE_ID, header::CE_ID]
+    let names = match headers.get(header::REDRIVE) {
+        None => [header::MESSAGE_ID, header::CE_ID],
+        Some(_) => [header::CE_ID, header::MESSAGE_ID],
+    };
+    names
         .iter()
         .find_map(|name| headers.get(name))
         .and_then(|text| NotificationId::parse(text).ok())
@@ -401,6 +406,12 @@ mod tests {
         assert_eq!(
             read(&headers, b"not json").unwrap_err().id.unwrap().as_str(),
             "from-nats"
+        );
+        headers.set(header::REDRIVE, "a letter");
+        assert_eq!(
+            read(&headers, br#"{"body": ""}"#).unwrap().id.unwrap().as_str(),
+            "from-ce",
+            "a redrive has a message id of its own"
         );
     }
 
