@@ -20,6 +20,7 @@ pub struct Model {
     pub attempts: i32,
     pub created_at: OffsetDateTime,
     pub redriven_at: Option<OffsetDateTime>,
+    pub redrives: i32,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

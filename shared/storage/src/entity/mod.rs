@@ -1,6 +1,7 @@
 //! Row types, one file a table. For reads and rare writes; hot statements are constants in the services' stores.
 //! Relations are left out on purpose: a join goes by the account too, and is written where it is needed.
 
+pub mod accepted_notification;
 pub mod account;
 pub mod activity;
 pub mod agent;

@@ -5,12 +5,13 @@
 //! |---|---|---|
 //! | [`task_status_set`] | task, its sessions, their queues | done closes in the same transaction, whoever moves the task (S3) |
 //! | [`task_create`], [`tasks_create`] | task, activity | the resolver creates unknown tasks, the API creates the rest |
-//! | [`message_post`] | thread, activity | people post by API, agents by tool, delivery's replies by event |
+//! | [`message_post`], [`replies_post`] | thread, activity | people post by API, agents by tool, delivery's replies by event |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
 //! | [`sessions_remove`] | sessions, turns, calls, notifications | closed sessions are kept for a time (S12) |
 
 mod agent_remove;
 mod message_post;
+mod replies_post;
 mod sessions_close;
 mod sessions_remove;
 mod task_create;
@@ -18,6 +19,7 @@ mod task_status;
 
 pub use agent_remove::{AgentRemoval, agent_remove};
 pub use message_post::{NewMessage, message_post};
+pub use replies_post::{Reply, replies_post, reply_message_id};
 pub use sessions_close::{ClosedSession, Closing, TASK_CLOSED, Verdict, Waiting, verdict};
 pub use sessions_remove::sessions_remove;
 pub use task_create::{NewTask, task_create, tasks_create};

@@ -287,6 +287,8 @@ create table dead_letter (
     attempts    integer not null default 0,
     created_at  timestamptz not null default now(),
     redriven_at timestamptz,
+    -- how often it was redriven: numbers the messages that went out
+    redrives    integer not null default 0,
     primary key (account_id, id)
 );
 create index dead_letter_newest on dead_letter (account_id, created_at, id);
@@ -315,6 +317,21 @@ create table idempotency (
     body         jsonb,
     created_at   timestamptz not null default now(),
     primary key (account_id, key)
+);
+
+-- Notifications that the API accepted and published. Until the resolver has written one of them down, this row is all
+-- there is to say "queued" from; it is kept for a time, and has no part in what becomes of the notification.
+create table accepted_notification (
+    account_id   text not null references account,
+    id           text not null,
+    -- as the publisher spelled them
+    task         text,
+    agent        text,
+    kind         text not null,
+    -- SHA-256 of what was published: the same id with other content is refused at once
+    content_hash bytea not null,
+    created_at   timestamptz not null default now(),
+    primary key (account_id, id)
 );
 
 -- A process that is alive. Leases are held in its name: one row renewed a second carries a thousand leases.
@@ -390,6 +407,7 @@ grant select on api_key to signalbox_tool_gateway;
 grant insert, update on account, api_key, agent, task, message to signalbox_orchestrator;
 grant select on api_key to signalbox_orchestrator;
 grant select, insert, update, delete on task_assignee, idempotency to signalbox_orchestrator;
+grant select, insert, delete on accepted_notification to signalbox_orchestrator;
 grant insert on activity, session to signalbox_orchestrator;                    -- lifecycle
 grant update on session, notification, dead_letter to signalbox_orchestrator;   -- lifecycle, redrive
 
@@ -402,7 +420,7 @@ declare name text;
 begin
     foreach name in array array['api_key', 'agent', 'task', 'task_assignee', 'message', 'activity', 'session',
                                 'notification', 'instruction_text', 'turn', 'tool_call', 'dead_letter', 'outbox',
-                                'idempotency', 'account'] loop
+                                'idempotency', 'accepted_notification', 'account'] loop
         execute format('alter table %I enable row level security', name);
         execute format('alter table %I force row level security', name);
         execute format(

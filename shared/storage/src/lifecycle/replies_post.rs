@@ -1,0 +1,89 @@
+//! Replies of turns enter their threads, a batch at a time. A turn's reply is one message, however often it is posted:
+//! its id follows from the turn.
+
+use contracts::event::{Event, MessagePosted};
+use domain::{AccountId, Actor, MessageId, TaskId, TurnId};
+use sea_orm::ConnectionTrait;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::{Setting, fresh_id};
+use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
+
+#[derive(Clone, Debug)]
+pub struct Reply<'a> {
+    pub account: &'a AccountId,
+    pub task: &'a TaskId,
+    pub turn: TurnId,
+    /// The agent whose turn it was.
+    pub author: &'a Actor,
+    pub body: &'a str,
+    /// When the turn ended: the message's moment, and part of what makes its event the same every time.
+    pub setting: Setting<'a>,
+}
+
+/// Namespace of ids that follow from what they name.
+const REPLIES: Uuid = Uuid::from_u128(0x51b0_4e91_0000_4000_8000_0000_0000_0001);
+
+/// The message that a turn's reply becomes.
+pub fn reply_message_id(turn: TurnId) -> MessageId {
+    MessageId(Uuid::new_v5(&REPLIES, turn.uuid().as_bytes()))
+}
+
+/// One statement: what is in the thread already brings no second activity.
+const REPLIES_INSERT: &str = "
+    with given as (
+        select * from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::uuid[],
+                             $8::timestamptz[], $9::uuid[])
+            as r (account_id, id, task_id, author_id, author_name, body, turn_id, created_at, activity_id)
+    ), posted as (
+        insert into message (account_id, id, task_id, author_kind, author_id, author_name, body, turn_id, created_at)
+        select account_id, id, task_id, 'agent', author_id, author_name, body, turn_id, created_at from given
+        on conflict do nothing
+        returning account_id, id
+    )
+    insert into activity (account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at)
+    select g.account_id, g.activity_id, g.task_id, 'message.posted', 'agent', g.author_id, g.author_name,
+           jsonb_build_object('message_id', g.id), g.created_at
+    from given g join posted p on p.account_id = g.account_id and p.id = g.id";
+
+/// Posts those that are not there yet. Gives every reply's event, also of those that were there: their event may not
+/// have been sent, and has the same id again.
+pub async fn replies_post(tx: &Tx, replies: &[Reply<'_>]) -> Result<Vec<Owned>, StorageError> {
+    if replies.is_empty() {
+        return Ok(Vec::new());
+    }
+    let texts = |column: fn(&Reply<'_>) -> String| replies.iter().map(column).collect::<Vec<_>>();
+    let ids = |column: fn(&Reply<'_>) -> Uuid| replies.iter().map(column).collect::<Vec<_>>();
+    let moments: Vec<OffsetDateTime> = replies.iter().map(|reply| reply.setting.now).collect();
+    let values = [
+        texts(|reply| reply.account.to_string()).into(),
+        ids(|reply| reply_message_id(reply.turn).uuid()).into(),
+        texts(|reply| reply.task.key().into()).into(),
+        texts(|reply| reply.author.id.clone()).into(),
+        texts(|reply| reply.author.name.clone()).into(),
+        texts(|reply| reply.body.to_owned()).into(),
+        ids(|reply| reply.turn.uuid()).into(),
+        moments.into(),
+        ids(|_| fresh_id()).into(),
+    ];
+    tx.execute_raw(statement(REPLIES_INSERT, values))
+        .await
+        .attempt("post replies")?;
+    Ok(replies.iter().map(posted).collect())
+}
+
+fn posted(reply: &Reply<'_>) -> Owned {
+    let id = reply_message_id(reply.turn);
+    let posted = MessagePosted {
+        message_id: id,
+        author: reply.author.clone(),
+        turn_id: Some(reply.turn),
+    };
+    reply.setting.event(
+        reply.account,
+        Some(reply.task),
+        &id.to_string(),
+        Event::MessagePosted(posted),
+    )
+}
