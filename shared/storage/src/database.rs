@@ -10,9 +10,10 @@ use std::{ops::Deref, str::FromStr, time::Duration};
 
 use sea_orm::{ConnectionTrait, DatabaseConnection, DatabaseTransaction, SqlxPostgresConnector, TransactionTrait};
 use sqlx::{
-    Executor,
+    ConnectOptions, Connection, Executor, PgConnection,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
+use tokio::time::timeout;
 
 use crate::{Accounts, StorageError, error::Attempt, statement};
 
@@ -145,6 +146,8 @@ pub(crate) async fn pool(
             ("tcp_keepalives_interval", "5".to_owned()),
             ("tcp_keepalives_count", "3".to_owned()),
         ]);
+    // Statements hold ids, and slow ones are the database's own to report.
+    connect = connect.disable_statement_logging();
     if let Some(name) = role.database_role() {
         connect = connect.options([("role", name)]);
     }
@@ -161,9 +164,17 @@ pub(crate) async fn pool(
             })
         });
     }
-    pool.connect_with(connect)
+    // One connection outside of the pool first: the pool would try again in silence and then say no more than that its
+    // time was over, whatever the server had answered.
+    let limit = Duration::from_millis(options.acquire_timeout_ms);
+    timeout(limit, PgConnection::connect_with(&connect))
         .await
-        .map_err(|source| StorageError::Connect { source })
+        .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+        .map_err(|source| StorageError::Connect { source })?
+        .close()
+        .await
+        .ok();
+    Ok(pool.connect_lazy_with(connect))
 }
 
 /// A transaction that declared its accounts. Dropped without [`Tx::commit`], it is rolled back.
