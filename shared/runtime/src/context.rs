@@ -32,12 +32,8 @@ pub enum StartError {
     Settings(#[from] SettingsError),
     #[error("telemetry could not be set up")]
     Telemetry(#[from] TelemetryError),
-    #[error("Postgres could not be used within {waited_s} s as {service}")]
-    Database {
-        service: &'static str,
-        waited_s: u64,
-        source: StorageError,
-    },
+    #[error("Postgres could not be used within {waited_s} s")]
+    Database { waited_s: u64, source: StorageError },
     #[error("the database's schema could not be brought up to date")]
     Migrate { source: StorageError },
     #[error("the database lacks {steps}: run `signalbox migrate`, or set database.migrate = true")]
@@ -50,6 +46,25 @@ pub enum StartError {
     Replica { source: StorageError },
     #[error(transparent)]
     Http(#[from] HttpError),
+}
+
+impl StartError {
+    /// Whether the settings must change before another start can be of use.
+    pub fn is_refused_setting(&self) -> bool {
+        match self {
+            Self::Settings(_)
+            | Self::Telemetry(TelemetryError::Filter { .. } | TelemetryError::Exporter { .. })
+            | Self::Bus(BusError::Url { .. }) => true,
+            Self::Telemetry(TelemetryError::Metrics { .. } | TelemetryError::Subscriber { .. })
+            | Self::Database { .. }
+            | Self::Migrate { .. }
+            | Self::Schema { .. }
+            | Self::Bus(_)
+            | Self::Topology(_)
+            | Self::Replica { .. }
+            | Self::Http(_) => false,
+        }
+    }
 }
 
 /// Cheap to clone; clones share everything.
@@ -70,6 +85,8 @@ impl Context {
     /// makes or verifies the streams, and starts the relay.
     pub async fn connect(role: Role, settings: Arc<Settings>, shutdown: Shutdown) -> Result<Context, StartError> {
         let deadline = Instant::now() + settings.process.dependencies_timeout_ms.duration();
+        // What is missing is said before anything is waited for.
+        settings.nats.url()?;
         schema_check(&settings, deadline).await?;
         let options = database_options(&settings.database);
         let database = database_connect(role, &settings, &options, deadline).await?;
@@ -206,7 +223,6 @@ async fn database_connect(
                 Err(error) if error.may_retry() && Instant::now() + RETRY_PAUSE < deadline => sleep(RETRY_PAUSE).await,
                 Err(source) => {
                     return Err(StartError::Database {
-                        service: role.service(),
                         waited_s: settings.process.dependencies_timeout_ms.duration().as_secs(),
                         source,
                     });

@@ -43,9 +43,9 @@ where
                 code
             }
             Err(error) => {
-                let refused = matches!(error, StartError::Settings(_));
-                say(role, &error.into());
-                ExitCode::from(if refused { EXIT_SETTINGS } else { 1 })
+                let error = error.into();
+                say(role, &error);
+                exit_code(&error)
             }
         }
     })
@@ -75,8 +75,7 @@ where
             Err(error) => {
                 error!("{} could not start: {error:#}", role.service());
                 shutdown.stop(settings.process.stop_grace_ms.duration()).await;
-                let refused = error.chain().any(|cause| cause.is::<SettingsError>());
-                return ExitCode::from(if refused { EXIT_SETTINGS } else { 1 });
+                return exit_code(&error);
             }
         },
         // What was begun is stopped below like everything else.
@@ -125,6 +124,19 @@ pub async fn stop(shutdown: &Shutdown, settings: &Settings) {
             warn!("stopping at once");
             shutdown.abort();
         }
+    }
+}
+
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    // A service reads its own section itself, so the refusal comes bare from there.
+    let refused = error.is::<SettingsError>()
+        || error
+            .downcast_ref::<StartError>()
+            .is_some_and(StartError::is_refused_setting);
+    if refused {
+        ExitCode::from(EXIT_SETTINGS)
+    } else {
+        ExitCode::FAILURE
     }
 }
 

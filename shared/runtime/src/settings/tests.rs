@@ -1,7 +1,7 @@
 use secrecy::ExposeSecret;
 use serde::Deserialize;
 
-use super::*;
+use super::{tree::Value, *};
 
 const NONE: [(&str, &str); 0] = [];
 
@@ -256,4 +256,28 @@ fn never_shows_a_secret() {
 fn ignores_what_is_not_ours() {
     assert!(load("", &[("SIGNALBOX_PORT", "tcp://10.0.0.1:80"), ("PATH", "/bin")]).is_ok());
     assert!(Settings::load_from("", NONE).is_ok());
+}
+
+/// The example says every common setting with its default, so that it can be trusted as their list.
+#[test]
+fn the_example_is_the_defaults() {
+    let example = include_str!("../../../../examples/signalbox.toml");
+    let settings = load(example, &[]).unwrap();
+    assert_eq!(format!("{settings:?}"), format!("{:?}", load("", &[]).unwrap()));
+    for section in ["database", "nats", "telemetry", "http", "process", "outbox", "replica"] {
+        let Value::Table(table) = &settings.tree.get(section).expect(section).value else {
+            panic!("{section} is no section");
+        };
+        let unknown = format!("[{section}]\nnot_a_setting = 1\n");
+        let SettingsError::Unknown { known, .. } = load(&unknown, &[]).unwrap_err() else {
+            panic!("{section} takes anything");
+        };
+        for key in known.split(", ") {
+            let commented = format!("# {key} = ");
+            assert!(
+                table.contains_key(key) || example.contains(&commented),
+                "examples/signalbox.toml lacks {section}.{key}"
+            );
+        }
+    }
 }

@@ -1,0 +1,95 @@
+//! Starting: both dependencies, the schema, the health pages, and one clear line when something is missing.
+
+use std::sync::Arc;
+
+use axum::Router;
+use runtime::{Context, Settings, Shutdown};
+use serde_json::{Value, json};
+use storage::Role;
+use testkit::{TestDatabase, eventually};
+
+use crate::world::World;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_follows_the_broker() {
+    testkit::install_tls_provider();
+    let mut world = World::new().await;
+    let context = world.context("").await;
+    let address = "127.0.0.1:0".parse().unwrap();
+    let address = context.serve(address, Router::new(), context.health()).await.unwrap();
+    let ready = async || {
+        let answer = reqwest::get(format!("http://{address}/readyz")).await.unwrap();
+        let status = answer.status().as_u16();
+        (status, answer.json::<Value>().await.unwrap()["checks"].clone())
+    };
+    assert_eq!(ready().await, (200, json!({"database": "ok", "bus": "ok"})));
+    world.nats.kill().await.unwrap();
+    eventually("not ready", async || {
+        (ready().await == (503, json!({"database": "ok", "bus": "not connected"}))).then_some(())
+    })
+    .await;
+    world.nats.restart().await.unwrap();
+    eventually("ready again", async || (ready().await.0 == 200).then_some(())).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn says_what_is_missing() {
+    async fn check(settings: Settings, says: &str) {
+        let shutdown = Shutdown::new();
+        let started = Context::connect(Role::Resolver, Arc::new(settings), shutdown).await;
+        let error = started.err().expect(says);
+        let line = format!("{:#}", anyhow::Error::new(error));
+        assert!(
+            line.starts_with(says) && !line.contains('\n') && !line.contains("hunter2"),
+            "{line}"
+        );
+    }
+    let load = |variables: &[(&str, &str)]| {
+        let short = "[process]\ndependencies_timeout_ms = 300\n";
+        Settings::load_from(short, variables.iter().copied()).unwrap()
+    };
+    let database = TestDatabase::fresh().await;
+    let nowhere = "postgres://u:hunter2@127.0.0.1:1/d";
+
+    let broker = ("NATS_URL", "nats://u:hunter2@127.0.0.1:1");
+    check(load(&[broker]), "setting database.url is missing").await;
+    check(
+        load(&[("DATABASE_URL", nowhere), broker]),
+        "Postgres could not be used within 0 s: cannot connect to the database: ",
+    )
+    .await;
+    check(load(&[("DATABASE_URL", &database.url)]), "setting nats.url is missing").await;
+    check(
+        load(&[
+            ("DATABASE_URL", &database.url),
+            ("NATS_URL", "nats://u:hunter2@127.0.0.1:1"),
+        ]),
+        "NATS at 127.0.0.1:1 could not be reached",
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_an_old_schema_and_migrates_when_asked() {
+    let world = World::new().await;
+    // A database of the same server that nothing was made in.
+    let name = format!("empty_{}", uuid::Uuid::now_v7().simple());
+    let create = format!("create database {name}");
+    sqlx::query(sqlx::AssertSqlSafe(create))
+        .execute(&world.database.owner)
+        .await
+        .unwrap();
+    let mut url = reqwest::Url::parse(&world.database.url).unwrap();
+    url.set_path(&name);
+    let load = |toml: &str| {
+        Settings::load_from(toml, [("DATABASE_URL", url.as_str()), ("NATS_URL", world.nats.url())]).unwrap()
+    };
+    let connect = |toml: &str| Context::connect(Role::Resolver, Arc::new(load(toml)), world.shutdown.clone());
+
+    let refused = connect("").await.err().expect("no schema").to_string();
+    assert!(refused.starts_with("the database lacks 0001_ground"), "{refused}");
+    assert!(connect("[database]\nmigrate = true\n").await.is_ok());
+    assert!(connect("").await.is_ok(), "and it stays");
+    world.stop().await;
+}

@@ -1,0 +1,80 @@
+//! A message that cannot be processed: a row, a message on the dead subject and an event, once however often it is
+//! buried.
+
+use bytes::Bytes;
+use contracts::{Headers, header};
+use messaging::{DeadLetterSink, DeadMessage, Incoming, Stream};
+use time::OffsetDateTime;
+
+use crate::world::{World, stored};
+
+fn dead(subject: &str) -> DeadMessage {
+    let mut headers = Headers::default();
+    headers.set(header::MESSAGE_ID, "m-1");
+    headers.set(
+        header::TRACEPARENT,
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    );
+    DeadMessage {
+        incoming: Incoming {
+            subject: subject.to_owned(),
+            headers,
+            payload: Bytes::from_static(b"not json \0 \xff"),
+            stream_sequence: 7,
+            consumer_sequence: 9,
+            deliveries: 3,
+            published: OffsetDateTime::UNIX_EPOCH,
+        },
+        reason: "malformed".to_owned(),
+        detail: "It is not JSON.".to_owned(),
+        attempts: 3,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn buries_a_message_once() {
+    let world = World::new().await;
+    let context = world.context("").await;
+    let letters = context.dead_letters();
+    for _ in 0..2 {
+        letters
+            .bury(dead("signalbox.tool.requested.acme.PROJ-7"))
+            .await
+            .unwrap();
+    }
+    assert_eq!(
+        world
+            .database
+            .texts("select concat_ws(' ', account_id, service, reason, attempts, payload) from dead_letter")
+            .await,
+        ["acme delivery malformed 3 not json \u{fffd} \u{fffd}"]
+    );
+    world.outbox_is_empty().await;
+    let announced = stored(&context, Stream::Dead, 1).await;
+    assert_eq!(announced[0].0, "signalbox.dead.acme.PROJ-7");
+    let event = stored(&context, Stream::Event, 1).await;
+    assert_eq!(event[0].0, "signalbox.event.acme.PROJ-7.message.died");
+    let event: serde_json::Value = serde_json::from_slice(&event[0].2).unwrap();
+    assert_eq!(event["data"]["reason"], "malformed");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_names_no_account_is_the_operators() {
+    let world = World::new().await;
+    let context = world.context("").await;
+    let letters = context.dead_letters();
+    letters.bury(dead("signalbox.session.resolved.nobody.t")).await.unwrap();
+    letters.bury(dead("strange")).await.unwrap();
+    assert_eq!(
+        world
+            .database
+            .texts("select account_id || ' ' || subject from dead_letter order by subject")
+            .await,
+        ["- signalbox.session.resolved.nobody.t", "- strange"]
+    );
+    world.outbox_is_empty().await;
+    let announced = stored(&context, Stream::Dead, 2).await;
+    assert!(announced.iter().all(|(subject, _, _)| subject == "signalbox.dead.-.-"));
+    world.stop().await;
+}

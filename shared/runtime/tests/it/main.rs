@@ -1,0 +1,7 @@
+//! The parts of a process that need a real Postgres and a real broker.
+
+mod context;
+mod dead;
+mod outbox;
+mod replica;
+mod world;

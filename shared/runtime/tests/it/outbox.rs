@@ -1,0 +1,135 @@
+//! What was committed is published, once as the stream sees it, whatever fails in between.
+
+use messaging::Stream;
+
+use crate::world::{World, stored};
+
+/// Sweeps at once: for tests of the sweep.
+const EAGER: &str = "[nats]\npublish_timeout_ms = 1000\n\
+    [outbox]\nsweep_interval_ms = 20\nsweep_age_ms = 1000\nclaim_timeout_ms = 1000\n";
+/// Sweeps never: for tests of the way through memory.
+const LAZY: &str = "[outbox]\nsweep_interval_ms = 3600000\n";
+
+fn ids(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("m-{number:03}")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn publishes_in_order_and_deletes() {
+    let world = World::new().await;
+    let context = world.context(LAZY).await;
+    let ids = ids(300);
+    for part in ids.chunks(7) {
+        let messages = part.iter().map(|id| world.event(id, b"{}")).collect();
+        let rows = world.commit(&context, messages).await;
+        context.outbox.publish_soon(rows);
+    }
+    world.outbox_is_empty().await;
+    let stored = stored(&context, Stream::Event, ids.len()).await;
+    assert_eq!(
+        stored.iter().map(|(_, id, _)| id).collect::<Vec<_>>(),
+        ids.iter().collect::<Vec<_>>()
+    );
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sweeps_what_a_crash_left_and_only_its_own() {
+    let world = World::new().await;
+    let context = world.context(EAGER).await;
+    let ids = ids(5);
+    let messages = ids.iter().map(|id| world.event(id, b"{}")).collect();
+    // Committed, and then the process died before it handed the rows over.
+    world.commit(&context, messages).await;
+    sqlx_insert_of_another_service(&world).await;
+
+    let stored = stored(&context, Stream::Event, ids.len()).await;
+    assert_eq!(
+        stored.iter().map(|(_, id, _)| id).collect::<Vec<_>>(),
+        ids.iter().collect::<Vec<_>>()
+    );
+    testkit::eventually("only the other service's row is left", async || {
+        (world.database.texts("select service from outbox").await == ["resolver"]).then_some(())
+    })
+    .await;
+    world.stop().await;
+}
+
+async fn sqlx_insert_of_another_service(world: &World) {
+    let insert = "insert into outbox (account_id, id, service, subject, headers, payload, created_at)
+        values ('acme', gen_random_uuid(), 'resolver', 'signalbox.event.acme.-.test.foreign', '{}', '', now() - interval '1 hour')
+        returning service";
+    assert_eq!(world.database.texts(insert).await, ["resolver"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outlives_a_broker_that_is_away() {
+    let mut world = World::new().await;
+    let context = world.context(EAGER).await;
+    world.nats.kill().await.unwrap();
+    let ids = ids(10);
+    for id in &ids {
+        let rows = world.commit(&context, vec![world.event(id, b"{}")]).await;
+        context.outbox.publish_soon(rows);
+    }
+    world.nats.restart().await.unwrap();
+    world.outbox_is_empty().await;
+    let mut seen: Vec<String> = stored(&context, Stream::Event, ids.len())
+        .await
+        .into_iter()
+        .map(|(_, id, _)| id)
+        .collect();
+    seen.sort();
+    assert_eq!(seen, ids, "each of them, and none twice");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_finds_the_queue_full_is_swept() {
+    let world = World::new().await;
+    let context = world.context(&format!("{EAGER}queue_messages_max = 2\n")).await;
+    let messages = ids(3).iter().map(|id| world.event(id, b"{}")).collect();
+    let rows = world.commit(&context, messages).await;
+    context.outbox.publish_soon(rows);
+    world.outbox_is_empty().await;
+    assert_eq!(stored(&context, Stream::Event, 3).await.len(), 3);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_never_be_published_becomes_a_dead_letter_once() {
+    let world = World::new().await;
+    let context = world.context(EAGER).await;
+    let huge = vec![b'x'; 2 * 1024 * 1024];
+    let rows = world
+        .commit(&context, vec![world.event("huge", &huge), world.event("after", b"{}")])
+        .await;
+    context.outbox.publish_soon(rows);
+    world.outbox_is_empty().await;
+    assert_eq!(
+        world
+            .database
+            .texts("select account_id || ' ' || reason from dead_letter")
+            .await,
+        ["acme unpublishable"]
+    );
+    let dead = stored(&context, Stream::Dead, 1).await;
+    assert_eq!(dead[0].0, "signalbox.dead.acme.-");
+    let events = stored(&context, Stream::Event, 2).await;
+    assert_eq!(events[0].1, "after", "its neighbour is not held up");
+    assert_eq!(events[1].0, "signalbox.event.acme.-.message.died");
+    world.stop().await;
+}
+
+/// A service that commits and is then told to stop: what it has handed over still goes out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_waits_for_what_was_handed_over() {
+    let world = World::new().await;
+    let context = world.context(LAZY).await;
+    let messages = ids(200).iter().map(|id| world.event(id, b"{}")).collect();
+    let rows = world.commit(&context, messages).await;
+    context.outbox.publish_soon(rows);
+    world.stop().await;
+    assert_eq!(world.database.count("select count(*) from outbox").await, 0);
+    assert_eq!(stored(&context, Stream::Event, 200).await.len(), 200);
+}

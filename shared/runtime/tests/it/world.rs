@@ -1,0 +1,122 @@
+//! A database and a broker of a test's own, and a context connected to both.
+
+use std::{sync::Arc, time::Duration};
+
+use async_nats::jetstream::consumer::{DeliverPolicy, pull::OrderedConfig};
+use contracts::{Headers, Outgoing, header};
+use devstack::NatsServer;
+use domain::AccountId;
+use futures::StreamExt;
+use messaging::Stream;
+use runtime::{Context, Settings, Shutdown};
+use storage::{
+    Accounts, Role,
+    outbox::{OutboxRow, outbox_insert},
+};
+use testkit::{Fixture, TestDatabase, eventually};
+
+/// Longer than anything here takes.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+
+pub(crate) struct World {
+    pub nats: NatsServer,
+    pub database: TestDatabase,
+    pub shutdown: Shutdown,
+    pub account: AccountId,
+}
+
+impl World {
+    pub(crate) async fn new() -> World {
+        let database = TestDatabase::fresh().await;
+        let account = Fixture(&database).account("acme").await;
+        World {
+            nats: NatsServer::start_temporary().await.expect("a broker"),
+            database,
+            shutdown: Shutdown::new(),
+            account,
+        }
+    }
+
+    /// Settings of this world, with more in TOML.
+    pub(crate) fn settings(&self, toml: &str) -> Settings {
+        let urls = [
+            ("DATABASE_URL", self.database.url.as_str()),
+            ("NATS_URL", self.nats.url()),
+        ];
+        Settings::load_from(toml, urls).expect("settings")
+    }
+
+    pub(crate) async fn context(&self, toml: &str) -> Context {
+        let settings = Arc::new(self.settings(toml));
+        Context::connect(Role::Delivery, settings, self.shutdown.clone())
+            .await
+            .expect("both answer")
+    }
+
+    /// An event of the account, as a service makes them.
+    pub(crate) fn event(&self, id: &str, payload: &[u8]) -> Outgoing {
+        let mut headers = Headers::default();
+        headers.set(header::MESSAGE_ID, id);
+        Outgoing {
+            subject: format!("signalbox.event.{}.-.test.happened", self.account),
+            headers,
+            payload: payload.to_vec(),
+        }
+    }
+
+    /// Commits messages and gives the rows for the relay.
+    pub(crate) async fn commit(&self, context: &Context, messages: Vec<Outgoing>) -> Vec<OutboxRow> {
+        let tx = context
+            .database
+            .begin(&Accounts::one(&self.account))
+            .await
+            .expect("begin");
+        let owned = messages
+            .into_iter()
+            .map(|message| (Some(self.account.clone()), message));
+        let rows = outbox_insert(&tx, owned.collect()).await.expect("insert");
+        tx.commit().await.expect("commit");
+        rows
+    }
+
+    pub(crate) async fn outbox_is_empty(&self) {
+        eventually("the outbox is empty", async || {
+            (self.database.count("select count(*) from outbox").await == 0).then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn stop(&self) {
+        assert!(self.shutdown.stop(LIMIT).await.is_empty(), "all workers end in time");
+        assert_eq!(self.shutdown.failure(), None);
+    }
+}
+
+/// The first `count` messages of a stream: subject, id, payload.
+pub(crate) async fn stored(context: &Context, stream: Stream, count: usize) -> Vec<(String, String, Vec<u8>)> {
+    let jetstream = async_nats::jetstream::new(context.bus.client().clone());
+    let stream = jetstream
+        .get_stream(stream.name(context.root()))
+        .await
+        .expect("a stream");
+    let consumer = stream
+        .create_consumer(OrderedConfig {
+            deliver_policy: DeliverPolicy::All,
+            ..OrderedConfig::default()
+        })
+        .await
+        .expect("a consumer");
+    let messages = consumer.messages().await.expect("messages").take(count);
+    let read = messages.map(|message| {
+        let message = message.expect("a message");
+        let id = message
+            .headers
+            .as_ref()
+            .and_then(|headers| headers.get(header::MESSAGE_ID));
+        let id = id.map(|id| id.as_str().to_owned()).unwrap_or_default();
+        (message.subject.to_string(), id, message.payload.to_vec())
+    });
+    tokio::time::timeout(LIMIT, read.collect())
+        .await
+        .expect("as many messages")
+}
