@@ -53,7 +53,9 @@ impl StartError {
     pub fn is_refused_setting(&self) -> bool {
         match self {
             Self::Settings(_)
-            | Self::Telemetry(TelemetryError::Filter { .. } | TelemetryError::Exporter { .. })
+            | Self::Telemetry(
+                TelemetryError::Filter { .. } | TelemetryError::Exporter { .. } | TelemetryError::LogFile { .. },
+            )
             | Self::Bus(BusError::Url { .. }) => true,
             Self::Telemetry(TelemetryError::Metrics { .. } | TelemetryError::Subscriber { .. })
             | Self::Database { .. }
