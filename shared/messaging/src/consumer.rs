@@ -1,18 +1,22 @@
 //! The pull loop of a durable consumer: one batch at a time, for as long as the process runs, whatever the broker does.
 //!
-//! A message waits for nothing: the server sends what there is, and a batch is whatever has arrived by then, so batches
-//! are small when idle and full under load. Whatever goes wrong with the subscription (missed heartbeats, an ended
-//! stream, a deleted consumer), the answer is the same: drop it, make sure that the consumer exists, attach again.
+//! A batch is what the server has when it is asked: it answers at once with all of that, or waits for the first message
+//! and answers with it. So no message waits for company, and batches grow only when messages pile up.
+//!
+//! Nothing is asked for in advance. A long-lived subscription would save a round trip per batch, but messages in a
+//! client's buffer have a clock running, are lost to everybody else until it runs out when the process stops, and hide
+//! a subscription that went deaf. Here each request stands for itself, so that the worst that an odd connection can do
+//! is to cost one of them.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use async_nats::jetstream::{
-    self, AckKind, ErrorCode,
+    ErrorCode, Message,
     consumer::{PullConsumer, pull},
     stream::{ConsumerError, ConsumerErrorKind},
 };
-use futures::{FutureExt, StreamExt, stream::ReadyChunks};
-use tokio::{task::unconstrained, time::sleep};
+use futures::StreamExt;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
 
@@ -27,6 +31,8 @@ use crate::{
 #[derive(Clone, PartialEq, Debug)]
 pub struct ConsumerOptions {
     pub batch_messages_max: NonZeroUsize,
+    /// At least the size of the largest message, or that one would never come.
+    pub batch_bytes_max: usize,
     /// Loops in this process, each with one batch in hand.
     pub loops: NonZeroUsize,
     /// Failed attempts after which a message is buried.
@@ -34,29 +40,31 @@ pub struct ConsumerOptions {
     /// First delay where the loop chooses one (a panic, a broker that is away); doubled with each attempt.
     pub retry_delay: Duration,
     pub retry_delay_max: Duration,
-    /// Nothing came for this long: ask the server whether there is something after all.
-    pub watchdog: Duration,
 }
 
 impl Default for ConsumerOptions {
     fn default() -> Self {
         ConsumerOptions {
             batch_messages_max: NonZeroUsize::new(256).expect("256 is not zero"),
+            batch_bytes_max: 8 * 1024 * 1024,
             loops: NonZeroUsize::MIN,
             attempts_max: 10,
             retry_delay: Duration::from_secs(1),
             retry_delay_max: Duration::from_secs(60),
-            watchdog: Duration::from_secs(30),
         }
     }
 }
 
-/// A pull request lives this long at the server; then the client sends the next.
-const PULL_EXPIRES: Duration = Duration::from_secs(5);
-/// Two of these missed, and the subscription counts as lost.
-const PULL_HEARTBEAT: Duration = Duration::from_secs(2);
-const REBUILD_DELAY: Duration = Duration::from_millis(100);
-const REBUILD_DELAY_MAX: Duration = Duration::from_secs(5);
+/// The server answers a request with nothing after this long.
+const REQUEST_EXPIRES: Duration = Duration::from_secs(5);
+/// A batch's messages come one right behind the other, and then its end. A longer pause means that the rest is lost.
+const REST_WAIT: Duration = Duration::from_millis(500);
+/// How soon a request that went down with its connection is noticed.
+const CONNECTION_CHECK: Duration = Duration::from_millis(250);
+/// The server may turn a request away at once, when others wait or too much is unsettled: no reason to ask in a rush.
+const TURNED_AWAY_PAUSE: Duration = Duration::from_millis(20);
+const ATTACH_DELAY: Duration = Duration::from_millis(100);
+const ATTACH_DELAY_MAX: Duration = Duration::from_secs(5);
 
 /// A durable consumer and what handles its messages.
 pub struct Consumer<H> {
@@ -70,7 +78,7 @@ pub struct Consumer<H> {
 }
 
 impl<H: BatchHandler> Consumer<H> {
-    /// Consumes until `stop`. Then each loop settles the batch in hand, gives back what it has not begun, and ends.
+    /// Consumes until `stop`. Then each loop settles the batch in hand and ends; it works while the broker is down.
     ///
     /// Dropping this future does not stop the loops; only the token does, since a handler may hold a transaction.
     pub async fn run(self, stop: CancellationToken) {
@@ -99,14 +107,6 @@ impl<H: BatchHandler> Consumer<H> {
     }
 }
 
-type Chunks = ReadyChunks<pull::Stream>;
-
-/// Why a loop stopped reading a subscription.
-enum Ended {
-    Stopped,
-    Lost { cause: Option<Cause> },
-}
-
 struct Worker<H> {
     topology: Topology,
     durable: Durable,
@@ -115,54 +115,45 @@ struct Worker<H> {
 
 impl<H: BatchHandler> Worker<H> {
     async fn run(&self, stop: &CancellationToken) {
-        // Attempts to attach since messages last could come. The first failure is worth a warning, the rest is not.
+        // Since the last answer from the server. The first failure is worth a warning, the others are not.
         let mut failures: u32 = 0;
         loop {
-            let attached = tokio::select! {
+            let lost = tokio::select! {
                 // Attaching holds nothing but a request to the broker: safe to drop.
                 () = stop.cancelled() => return,
-                attached = self.attach() => attached,
+                attached = self.attach() => match attached {
+                    Ok(consumer) => self.consume(&consumer, stop, &mut failures).await,
+                    Err(error) => Some(error),
+                },
             };
-            let cause = match attached {
-                Ok((consumer, mut chunks)) => {
-                    if failures > 0 {
-                        tracing::info!(consumer = self.durable.name(), "attached to the consumer again");
-                    }
-                    match self.read(&consumer, &mut chunks, stop, &mut failures).await {
-                        Ended::Stopped => return give_back(chunks).await,
-                        Ended::Lost { cause } => cause,
-                    }
-                }
-                Err(cause) => Some(cause),
+            let Some(error) = lost else {
+                return;
             };
             failures += 1;
             self.processor.bus.meters().rebuilt(self.durable.name());
-            let error = cause.map_or_else(
-                || "the subscription ended".to_owned(),
-                |cause| with_causes(cause.as_ref()),
-            );
+            let error = with_causes(error.as_ref());
             if failures == 1 {
                 tracing::warn!(
                     consumer = self.durable.name(),
                     error,
-                    "lost the consumer; attaching again until it works"
+                    "lost the consumer; attaching until it works"
                 );
             } else {
                 tracing::debug!(consumer = self.durable.name(), error, failures, "not attached yet");
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep(delay::backoff(failures, REBUILD_DELAY, REBUILD_DELAY_MAX)) => {}
+                () = sleep(delay::backoff(failures, ATTACH_DELAY, ATTACH_DELAY_MAX)) => {}
             }
         }
     }
 
-    /// Finds the consumer, makes it when it is gone, and asks for messages.
-    async fn attach(&self) -> Result<(PullConsumer, Chunks), Cause> {
+    /// Finds the consumer; makes it when it is gone.
+    async fn attach(&self) -> Result<PullConsumer, Cause> {
         let bus = &self.processor.bus;
         let (name, stream) = (self.durable.name(), self.durable.stream().name(bus.root()));
-        let consumer: PullConsumer = match bus.jetstream().get_consumer_from_stream(name, &stream).await {
-            Ok(consumer) => consumer,
+        match bus.jetstream().get_consumer_from_stream(name, &stream).await {
+            Ok(consumer) => Ok(consumer),
             Err(error) if is_gone(&error) => {
                 tracing::warn!(
                     consumer = name,
@@ -170,106 +161,98 @@ impl<H: BatchHandler> Worker<H> {
                     "the consumer or its stream is gone from the NATS server"
                 );
                 self.topology.ensure(bus).await?;
-                bus.jetstream().get_consumer_from_stream(name, &stream).await?
+                Ok(bus.jetstream().get_consumer_from_stream(name, &stream).await?)
             }
-            Err(error) => return Err(error.into()),
-        };
-        let batch = self.processor.options.batch_messages_max.get();
-        let messages = consumer
-            .stream()
-            .max_messages_per_batch(batch)
-            .expires(PULL_EXPIRES)
-            .heartbeat(PULL_HEARTBEAT)
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes batch after batch until told to stop (none) or until the consumer is lost (the cause).
+    async fn consume(&self, consumer: &PullConsumer, stop: &CancellationToken, failures: &mut u32) -> Option<Cause> {
+        loop {
+            let asked = Instant::now();
+            let fetched = tokio::select! {
+                biased;
+                () = stop.cancelled() => return None,
+                // Dropped before its first message came, a request ends at the server, too. One that comes in that very
+                // moment is delivered again when its time is over.
+                fetched = self.fetch(consumer) => fetched,
+            };
+            let deliveries = match fetched {
+                Ok(deliveries) => deliveries,
+                Err(cause) => return Some(cause),
+            };
+            if *failures > 0 {
+                *failures = 0;
+                tracing::info!(consumer = self.durable.name(), "attached to the consumer again");
+            }
+            if !deliveries.is_empty() {
+                self.processor.process(deliveries).await;
+            } else if asked.elapsed() < REQUEST_EXPIRES / 2 {
+                tokio::select! {
+                    () = stop.cancelled() => return None,
+                    () = sleep(TURNED_AWAY_PAUSE) => {}
+                }
+            }
+        }
+    }
+
+    /// One request: all that the server has, else the first that comes, else nothing after a while.
+    ///
+    /// Must not be given a heartbeat: after the first one the library's batch is never polled again (async-nats 0.51).
+    async fn fetch(&self, consumer: &PullConsumer) -> Result<Vec<Delivery>, Cause> {
+        let options = &self.processor.options;
+        let connections = self.processor.bus.connections_made();
+        let mut batch = consumer
+            .fetch()
+            .max_messages(options.batch_messages_max.get())
+            .max_bytes(options.batch_bytes_max)
+            .expires(REQUEST_EXPIRES)
             .messages()
             .await?;
-        Ok((consumer, messages.ready_chunks(batch)))
+        let mut deliveries = Vec::new();
+        match self.first(&mut batch, connections).await {
+            Some(Ok(message)) => deliveries.extend(delivery(message)),
+            Some(Err(error)) => return Err(error),
+            None => return Ok(deliveries),
+        }
+        // An error after a message is the end of this batch (it is full by size, say) and no reason to lose it.
+        while let Ok(Some(Ok(message))) = timeout(REST_WAIT, batch.next()).await {
+            deliveries.extend(delivery(message));
+        }
+        Ok(deliveries)
     }
 
-    async fn read(
-        &self,
-        consumer: &PullConsumer,
-        chunks: &mut Chunks,
-        stop: &CancellationToken,
-        failures: &mut u32,
-    ) -> Ended {
+    /// Waits for the first message, but not for an answer to a request that went down with its connection.
+    async fn first(&self, batch: &mut pull::Batch, connections: u64) -> Option<Result<Message, Cause>> {
+        let mut check = interval(CONNECTION_CHECK);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let chunk = tokio::select! {
+            tokio::select! {
                 biased;
-                () = stop.cancelled() => return Ended::Stopped,
-                // Dropping `next` leaves the messages in the stream.
-                chunk = chunks.next() => chunk,
-                () = sleep(self.processor.options.watchdog) => {
-                    match self.is_starving(consumer).await {
-                        false => continue,
-                        true => return Ended::Lost { cause: Some("messages are pending and none arrive".into()) },
+                // Dropping `next` leaves the message in the batch.
+                first = batch.next() => return first,
+                _ = check.tick() => {
+                    if self.processor.bus.connections_made() != connections {
+                        return None;
                     }
                 }
-            };
-            let Some(chunk) = chunk else {
-                return Ended::Lost { cause: None };
-            };
-            let (deliveries, lost) = sorted(chunk);
-            if !deliveries.is_empty() {
-                *failures = 0;
-                self.processor.process(deliveries).await;
             }
-            if let Some(cause) = lost {
-                return Ended::Lost { cause: Some(cause) };
-            }
-        }
-    }
-
-    /// Whether the server has messages for us that do not come. Stalls like that have been seen with pull consumers.
-    async fn is_starving(&self, consumer: &PullConsumer) -> bool {
-        match consumer.get_info().await {
-            Ok(info) => {
-                let limit = usize::try_from(self.topology.limits.ack_pending_max).unwrap_or(usize::MAX);
-                info.num_pending > 0 && info.num_ack_pending < limit
-            }
-            // No answer is the heartbeat's business.
-            Err(_) => false,
         }
     }
 }
 
-/// Messages already sent to this client and not begun: asking for redelivery at once spares the others the wait until
-/// the server takes them back.
-async fn give_back(mut chunks: Chunks) {
-    let mut unbegun = Vec::new();
-    while let Some(Some(chunk)) = unconstrained(chunks.next()).now_or_never() {
-        unbegun.extend(sorted(chunk).0);
-    }
-    // First the end of the subscription, or the server would send them here again. It goes out over the same
-    // connection, so it comes first there, too.
-    drop(chunks);
-    for delivery in unbegun {
-        delivery.acker.ack_with(AckKind::Nak(None)).await.ok();
-    }
-}
-
-/// Messages, and the first error among them: what arrived before it is still worked on.
-fn sorted<E: Into<Cause>>(chunk: Vec<Result<jetstream::Message, E>>) -> (Vec<Delivery>, Option<Cause>) {
-    let (mut deliveries, mut lost) = (Vec::with_capacity(chunk.len()), None);
-    for item in chunk {
-        let message = match item {
-            Ok(message) => message,
-            Err(error) => {
-                lost.get_or_insert(error.into());
-                continue;
-            }
-        };
-        let Ok(place) = message.info().map(Into::into) else {
-            // Not from a consumer: somebody published into our inbox.
-            tracing::warn!(subject = %message.subject, "ignored a message that no consumer delivered");
-            continue;
-        };
-        let (message, acker) = message.split();
-        deliveries.push(Delivery {
-            incoming: Incoming::new(message, place),
-            acker,
-        });
-    }
-    (deliveries, lost)
+fn delivery(message: Message) -> Option<Delivery> {
+    let Ok(place) = message.info().map(Into::into) else {
+        // Not from a consumer: somebody published into our inbox.
+        tracing::warn!(subject = %message.subject, "ignored a message that no consumer delivered");
+        return None;
+    };
+    let (message, acker) = message.split();
+    Some(Delivery {
+        incoming: Incoming::new(message, place),
+        acker,
+    })
 }
 
 fn is_gone(error: &ConsumerError) -> bool {

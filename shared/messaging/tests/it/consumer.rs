@@ -656,7 +656,7 @@ async fn stopping_works_while_the_broker_is_down() {
 }
 
 #[tokio::test]
-async fn stopping_settles_the_batch_in_hand_and_gives_back_the_rest() {
+async fn stopping_settles_the_batch_in_hand_and_leaves_the_rest_to_others() {
     /// Reports that it has a batch, and keeps it until it is allowed on.
     struct Held {
         handler: Scripted,
