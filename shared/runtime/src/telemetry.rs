@@ -1,8 +1,8 @@
 //! Logs, traces and metrics of a process, set up once.
 //!
-//! Logs go to standard error, or to a file. Traces are always made, so that a trace goes on through messages and provider calls, but
-//! they are kept and sent only when a collector is named. Metrics can always be read on `/metrics`; a collector gets
-//! them as well. Several services in one process share all of it: the first [`init`] decides.
+//! Logs go to standard error, or to a file. Traces are always made, so that a trace goes on through messages and
+//! provider calls, but they are kept and sent only when a collector is named. Metrics can always be read on `/metrics`;
+//! a collector gets them as well. Several services in one process share all of it: the first [`init`] decides.
 
 use std::{
     fs::{File, OpenOptions},
