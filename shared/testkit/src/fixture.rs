@@ -1,7 +1,7 @@
 //! Accounts, agents, tasks and messages put straight into a test's database, so that a test of one service needs no
 //! other.
 
-use domain::{AccountId, AgentId, MessageId, TaskId};
+use domain::{AccountId, AgentId, Generation, MessageId, SessionId, SessionKey, TaskId};
 use uuid::Uuid;
 
 use crate::TestDatabase;
@@ -80,6 +80,40 @@ impl Fixture<'_> {
             other => panic!("no such choice of an account: {other}"),
         };
         self.run(sqlx::query(sql).bind(account.as_str()).bind(value)).await;
+    }
+
+    /// An open session of an agent on a task, in its first generation.
+    pub async fn session(&self, account: &AccountId, task: &TaskId, agent: AgentId) -> (SessionId, String) {
+        let id = SessionId(Uuid::now_v7());
+        let key = SessionKey::Task {
+            task: task.key(),
+            agent,
+            account: account.clone(),
+            generation: Generation::FIRST,
+        };
+        let insert = sqlx::query(
+            "insert into session (account_id, id, kind, task_id, agent_id, generation, key) values ($1, $2, 'task', $3, $4, 1, $5)",
+        );
+        let values = insert
+            .bind(account.as_str())
+            .bind(id.uuid())
+            .bind(task.key().as_str().to_owned());
+        self.run(values.bind(agent.uuid()).bind(key.to_string())).await;
+        (id, key.to_string())
+    }
+
+    /// Puts a notification into a session's queue, as the resolver does.
+    pub async fn enqueue(&self, account: &AccountId, session: SessionId, id: &str, body: &str) {
+        let insert = sqlx::query(
+            "with counted as (
+                 update session set queued = queued + 1, queue_tail = queue_tail + 1 where account_id = $1 and id = $2
+                 returning queue_tail, task_id, agent_id)
+             insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, body, sender_kind, sender_id,
+                                       sender_name, content_hash, state)
+             select $1, $3, task_id, agent_id, $2, queue_tail, 'test', $4, 'user', 'u-1', 'A person', '', 'queued' from counted",
+        );
+        self.run(insert.bind(account.as_str()).bind(session.uuid()).bind(id).bind(body))
+            .await;
     }
 
     async fn run(&self, query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>) {

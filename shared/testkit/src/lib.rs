@@ -1,16 +1,18 @@
 //! What tests of every crate stand on: a fresh database from a migrated template ([`database`]), accounts, agents and
 //! tasks in it ([`fixture`]), a provider that does what a script says and logs what it saw ([`provider`]), and waiting
-//! for a condition with a limit ([`wait`]). Dev-dependency only.
+//! for a condition with a limit ([`wait`]). A [`world`] has all of it and runs services. Dev-dependency only.
 
 pub mod database;
 pub mod fixture;
 pub mod provider;
 pub mod wait;
+pub mod world;
 
 pub use database::TestDatabase;
 pub use fixture::Fixture;
 pub use provider::{Reply, Seen, StubProvider};
 pub use wait::eventually;
+pub use world::{OPERATOR_TOKEN, Running, World};
 
 /// Every process of ours installs its TLS provider first; a test may be the first to make an HTTP client.
 pub fn install_tls_provider() {

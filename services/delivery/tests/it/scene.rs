@@ -1,0 +1,105 @@
+//! One account, one agent, one task, an open session; delivery runs against a stub provider.
+
+use std::net::SocketAddr;
+
+use domain::{AccountId, AgentId, SessionId, TaskId};
+use sqlx::Row;
+use storage::Role;
+use testkit::{Running, Seen, StubProvider, World, eventually};
+
+pub(crate) struct Scene {
+    pub(crate) world: World,
+    pub(crate) provider: StubProvider,
+    pub(crate) account: AccountId,
+    pub(crate) agent: AgentId,
+    pub(crate) task: TaskId,
+    pub(crate) session: SessionId,
+    pub(crate) key: String,
+}
+
+impl Scene {
+    pub(crate) async fn with(script: impl Fn(&Seen) -> testkit::Reply + Send + Sync + 'static) -> Scene {
+        let provider = StubProvider::start(script).await;
+        let mut world = World::start().await;
+        world.provider(&provider);
+        let fixture = world.fixture();
+        let account = fixture.account("acme").await;
+        let agent = fixture.agent(&account, "coder").await;
+        let task = fixture.task(&account, "PROJ-7", &[agent]).await;
+        let (session, key) = fixture.session(&account, &task, agent).await;
+        Scene {
+            world,
+            provider,
+            account,
+            agent,
+            task,
+            session,
+            key,
+        }
+    }
+
+    pub(crate) async fn run(&self) -> Running<SocketAddr> {
+        self.world.run(Role::Delivery, delivery::start).await
+    }
+
+    pub(crate) async fn enqueue(&self, id: &str, body: &str) {
+        self.world
+            .fixture()
+            .enqueue(&self.account, self.session, id, body)
+            .await;
+    }
+
+    pub(crate) async fn state(&self, id: &str) -> (String, Option<String>) {
+        let row = sqlx::query("select state, reason from notification where id = $1")
+            .bind(id)
+            .fetch_one(&self.world.database.owner)
+            .await
+            .unwrap();
+        (row.get(0), row.get(1))
+    }
+
+    /// Waits until the notification has the state.
+    pub(crate) async fn until(&self, id: &str, state: &str) {
+        eventually(&format!("notification {id} becomes {state}"), || async {
+            (self.state(id).await.0 == state).then_some(())
+        })
+        .await;
+    }
+
+    /// One column of the session's turns, in order.
+    pub(crate) async fn turns(&self, column: &str) -> Vec<String> {
+        let sql = format!("select coalesce(({column})::text, '') from turn order by session_id, number");
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .fetch_all(&self.world.database.owner)
+            .await
+            .unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    /// Answers a tool call as the tool-gateway does: its row, then the wake-up.
+    pub(crate) async fn tool_finished(&self, call_id: &str, ordinal: i32, result: &str) {
+        sqlx::query(
+            "insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name, arguments,
+                                    state, result, finished_at)
+             select 'acme', gen_random_uuid(), t.session_id, t.id, t.generation, t.fence, $1, $2, t.agent_id, 'task_history', '{}',
+                    'finished', $3, now() from turn t where t.state = 'awaiting_tools'",
+        )
+        .bind(call_id)
+        .bind(ordinal)
+        .bind(result)
+        .execute(&self.world.database.owner)
+        .await
+        .unwrap();
+        let turn = self.turns("id").await[0].clone();
+        let finished = serde_json::json!({
+            "account": "acme", "task": "PROJ-7", "session_id": self.session, "generation": 1, "fence": 1, "turn_id": turn,
+            "call_id": call_id, "ordinal": ordinal, "name": "task_history", "state": "finished", "result": result,
+        });
+        self.world
+            .publish_raw(
+                "signalbox.tool.finished.acme.PROJ-7".to_owned(),
+                finished.to_string().into(),
+            )
+            .await;
+    }
+}
