@@ -4,14 +4,14 @@
 //! A handler that panics must not take its neighbours down: its batch is handed to it again one message at a time, and
 //! only the culprit counts a failed attempt. What failed too often is buried, so that it is seen and stops costing.
 
-use std::{collections::HashMap, error::Error, future::Future, panic::AssertUnwindSafe, sync::Mutex, time::Duration};
+use std::{convert::Infallible, error::Error, future::Future, panic::AssertUnwindSafe, time::Duration};
 
 use async_nats::jetstream::{AckKind, message::Acker};
 use contracts::Outgoing;
 use futures::{FutureExt, future::BoxFuture};
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
-use crate::{Bus, ConsumerOptions, Incoming, PublishError, delay};
+use crate::{Bus, ConsumerOptions, Incoming, PublishError, delay, error::with_causes, postponed::Postponed};
 
 /// What shall become of a message.
 #[derive(Clone, PartialEq, Debug)]
@@ -73,16 +73,22 @@ impl<H: BatchHandler> Processor<H> {
         let (messages, ackers): (Vec<_>, Vec<_>) = deliveries.into_iter().map(|one| (one.incoming, one.acker)).unzip();
         let verdicts = self.decide(&messages, &ackers).await;
         let verdicts = self.publish_outgoing(verdicts).await;
-        let mut counts = Counts::default();
+
+        let mut settled = Vec::with_capacity(size);
+        let mut dying = Vec::new();
         for ((incoming, acker), verdict) in messages.into_iter().zip(&ackers).zip(verdicts) {
-            self.settle(incoming, acker, verdict, &mut counts).await;
+            match self.settlement(&incoming, verdict) {
+                Settlement::Settled(outcome) => settled.push((acker, outcome)),
+                Settlement::Bury { reason, detail } => dying.push((acker, self.dead_message(incoming, reason, detail))),
+            }
         }
-        let meters = self.bus.meters();
-        meters.consumed(self.consumer, "done", counts.done);
-        meters.consumed(self.consumer, "retry", counts.retry);
-        meters.consumed(self.consumer, "postponed", counts.postponed);
-        meters.consumed(self.consumer, "dead", counts.dead);
-        meters.batch(self.consumer, size, started.elapsed().as_secs_f64());
+        // Burials may take their time; nobody else waits for them.
+        self.tell(&settled).await;
+        let buried = self.bury_all(dying).await;
+        self.tell(&buried).await;
+        self.count(settled.iter().chain(&buried).map(|(_, outcome)| outcome));
+        let seconds = started.elapsed().as_secs_f64();
+        self.bus.meters().batch(self.consumer, size, seconds);
     }
 
     /// The handler's verdicts, one per message whatever the handler does.
@@ -112,21 +118,13 @@ impl<H: BatchHandler> Processor<H> {
 
     /// Runs the handler and catches its panic; meanwhile tells the server that the batch is being worked on.
     async fn handle_guarded(&self, messages: &[Incoming], ackers: &[Acker]) -> Result<Vec<Verdict>, String> {
-        let mut handling = std::pin::pin!(AssertUnwindSafe(self.handler.handle(messages)).catch_unwind());
-        let third = self.ack_wait / 3;
-        let mut progress = interval_at(Instant::now() + third, third);
-        progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let result = loop {
-            tokio::select! {
-                // Only this branch has state, and it is polled through a reference: a tick drops nothing.
-                result = &mut handling => break result,
-                _ = progress.tick() => {
-                    for acker in ackers {
-                        // Lost, it costs a redelivery.
-                        acker.ack_with(AckKind::Progress).await.ok();
-                    }
-                }
-            }
+        let handling = AssertUnwindSafe(self.handler.handle(messages)).catch_unwind();
+        let result = tokio::select! {
+            biased;
+            result = handling => result,
+            // Side by side with the handler, which must not wait when the connection takes nothing in. Dropped with
+            // half of the messages told: the other half is about to be settled.
+            never = self.keep_in_hand(ackers) => match never {},
         };
         match result {
             Ok(verdicts) if verdicts.len() == messages.len() => Ok(verdicts),
@@ -136,6 +134,20 @@ impl<H: BatchHandler> Processor<H> {
                 messages.len()
             )),
             Err(panic) => Err(format!("the handler panicked: {}", panic_text(panic.as_ref()))),
+        }
+    }
+
+    /// Asks for more time, again and again, so that slow work is not delivered to somebody else meanwhile.
+    async fn keep_in_hand(&self, ackers: &[Acker]) -> Infallible {
+        let third = self.ack_wait / 3;
+        let mut progress = interval_at(Instant::now() + third, third);
+        progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            progress.tick().await;
+            for acker in ackers {
+                // Lost, it costs a redelivery.
+                acker.ack_with(AckKind::Progress).await.ok();
+            }
         }
     }
 
@@ -190,151 +202,163 @@ impl<H: BatchHandler> Processor<H> {
         }
     }
 
-    async fn settle(&self, incoming: Incoming, acker: &Acker, verdict: Verdict, counts: &mut Counts) {
-        let sequence = incoming.stream_sequence;
-        let attempts = incoming.deliveries - self.postponed.count(sequence);
-        let (reason, detail) = match verdict {
+    /// What a verdict comes to, given the attempts so far.
+    fn settlement(&self, incoming: &Incoming, verdict: Verdict) -> Settlement {
+        let (consumer, sequence) = (self.consumer, incoming.stream_sequence);
+        match verdict {
             Verdict::Done(_) => {
-                counts.done += 1;
                 self.postponed.forget(sequence);
-                return self.acknowledge(acker).await;
+                Settlement::Settled(Outcome::Done)
             }
             Verdict::Postpone { after, why } => {
-                counts.postponed += 1;
                 self.postponed.note(sequence);
-                tracing::debug!(consumer = self.consumer, sequence, why, "message postponed");
-                return self.redeliver(acker, after).await;
+                tracing::debug!(consumer, sequence, why, "message postponed");
+                Settlement::Settled(Outcome::Postponed { after })
             }
-            Verdict::Retry { after, why } if attempts < self.options.attempts_max => {
-                counts.retry += 1;
-                tracing::warn!(
-                    consumer = self.consumer,
-                    sequence,
-                    attempts,
-                    why,
-                    "message failed; trying again later"
-                );
-                return self.redeliver(acker, after).await;
+            Verdict::Retry { after, why } => {
+                let attempts = self.attempts(incoming);
+                if attempts < self.options.attempts_max {
+                    tracing::warn!(consumer, sequence, attempts, why, "message failed; trying again later");
+                    Settlement::Settled(Outcome::Retry { after })
+                } else {
+                    Settlement::Bury {
+                        reason: "attempts_exhausted".to_owned(),
+                        detail: format!("Given up after {attempts} attempts: {why}"),
+                    }
+                }
             }
-            Verdict::Retry { after: _, why } => (
-                "attempts_exhausted".to_owned(),
-                format!("Given up after {attempts} attempts: {why}"),
-            ),
-            Verdict::Dead { reason, detail } => (reason, detail),
-        };
-        tracing::warn!(
-            consumer = self.consumer,
-            sequence,
-            attempts,
-            reason,
-            detail,
-            "message buried"
-        );
-        let dead = DeadMessage {
+            Verdict::Dead { reason, detail } => Settlement::Bury { reason, detail },
+        }
+    }
+
+    fn attempts(&self, incoming: &Incoming) -> i64 {
+        incoming.deliveries - self.postponed.count(incoming.stream_sequence)
+    }
+
+    fn dead_message(&self, incoming: Incoming, reason: String, detail: String) -> DeadMessage {
+        let attempts = self.attempts(&incoming);
+        DeadMessage {
             incoming,
             reason,
             detail,
             attempts,
-        };
+        }
+    }
+
+    /// Buries one after the other. When one cannot be, the others are not tried: where they go is away.
+    async fn bury_all<'a>(&self, dying: Vec<(&'a Acker, DeadMessage)>) -> Vec<(&'a Acker, Outcome)> {
+        let mut outcomes = Vec::with_capacity(dying.len());
+        let mut is_grave_open = true;
+        for (acker, dead) in dying {
+            let sequence = dead.incoming.stream_sequence;
+            is_grave_open = is_grave_open && self.bury(dead).await;
+            let outcome = if is_grave_open {
+                self.postponed.forget(sequence);
+                Outcome::Buried
+            } else {
+                self.postponed.note(sequence);
+                Outcome::Postponed {
+                    after: self.options.retry_delay,
+                }
+            };
+            outcomes.push((acker, outcome));
+        }
+        outcomes
+    }
+
+    async fn bury(&self, dead: DeadMessage) -> bool {
+        let (consumer, sequence, attempts) = (self.consumer, dead.incoming.stream_sequence, dead.attempts);
+        let (reason, detail) = (dead.reason.clone(), dead.detail.clone());
         match AssertUnwindSafe(self.dead_letters.bury(dead)).catch_unwind().await {
             Ok(Ok(())) => {
-                counts.dead += 1;
-                self.postponed.forget(sequence);
-                self.acknowledge(acker).await;
+                tracing::warn!(consumer, sequence, attempts, reason, detail, "message buried");
+                true
             }
             Ok(Err(error)) => {
-                counts.postponed += 1;
-                self.postponed.note(sequence);
+                let error = with_causes(error.as_ref());
                 tracing::warn!(
-                    consumer = self.consumer,
+                    consumer,
                     sequence,
-                    error = with_causes(error.as_ref()),
-                    "a dead letter could not be recorded; trying again later"
+                    reason,
+                    error,
+                    "message not buried; trying again later"
                 );
-                self.redeliver(acker, self.options.retry_delay).await;
+                false
             }
             Err(panic) => {
-                counts.postponed += 1;
-                self.postponed.note(sequence);
                 let why = panic_text(panic.as_ref());
                 tracing::error!(
-                    consumer = self.consumer,
+                    consumer,
                     sequence,
+                    reason,
                     why,
-                    "recording a dead letter panicked"
+                    "burying a message panicked; trying again later"
                 );
-                self.redeliver(acker, self.options.retry_delay).await;
+                false
             }
         }
     }
 
-    async fn acknowledge(&self, acker: &Acker) {
-        // Not confirmed by the server: a lost one costs a redelivery, which handlers stand.
-        if let Err(error) = acker.ack().await {
-            tracing::debug!(consumer = self.consumer, %error, "acknowledgement not sent");
+    /// Tells the server what became of messages. Not confirmed: what gets lost costs a redelivery, and so does what
+    /// a connection that takes nothing in keeps waiting, since a stop must not wait for the broker.
+    async fn tell(&self, outcomes: &[(&Acker, Outcome)]) {
+        let telling = async {
+            for (acker, outcome) in outcomes {
+                let told = match outcome {
+                    Outcome::Done | Outcome::Buried => acker.ack().await,
+                    Outcome::Retry { after } | Outcome::Postponed { after } => {
+                        acker.ack_with(AckKind::Nak(Some(delay::spread(*after)))).await
+                    }
+                };
+                if let Err(error) = told {
+                    tracing::debug!(consumer = self.consumer, %error, "an acknowledgement was not sent");
+                }
+            }
+        };
+        if timeout(TELL_WAIT, telling).await.is_err() {
+            tracing::debug!(
+                consumer = self.consumer,
+                "acknowledgements were not sent: the connection is congested"
+            );
         }
     }
 
-    async fn redeliver(&self, acker: &Acker, after: Duration) {
-        if let Err(error) = acker.ack_with(AckKind::Nak(Some(delay::spread(after)))).await {
-            tracing::debug!(consumer = self.consumer, %error, "request for redelivery not sent");
+    fn count<'a>(&self, outcomes: impl Iterator<Item = &'a Outcome>) {
+        let (mut done, mut retry, mut postponed, mut buried) = (0, 0, 0, 0);
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Done => done += 1,
+                Outcome::Retry { .. } => retry += 1,
+                Outcome::Postponed { .. } => postponed += 1,
+                Outcome::Buried => buried += 1,
+            }
         }
+        let meters = self.bus.meters();
+        meters.consumed(self.consumer, "done", done);
+        meters.consumed(self.consumer, "retry", retry);
+        meters.consumed(self.consumer, "postponed", postponed);
+        meters.consumed(self.consumer, "dead", buried);
     }
 }
 
-#[derive(Default)]
-struct Counts {
-    done: u64,
-    retry: u64,
-    postponed: u64,
-    dead: u64,
+/// How long the connection may take in the acknowledgements of a batch.
+const TELL_WAIT: Duration = Duration::from_secs(2);
+
+enum Settlement {
+    Settled(Outcome),
+    Bury { reason: String, detail: String },
 }
 
-/// How many deliveries of a message did not count as attempts. In memory: a restart forgets, and a message may then be
-/// buried some attempts early, which an operator can undo; the server's own count survives, so that a message that
-/// kills the process is buried all the same.
-#[derive(Default)]
-pub(crate) struct Postponed(Mutex<HashMap<u64, i64>>);
-
-/// Another replica may settle what was noted here; forgotten entries must not pile up.
-const POSTPONED_ENTRIES_MAX: usize = 65_536;
-
-impl Postponed {
-    fn count(&self, sequence: u64) -> i64 {
-        self.entries().get(&sequence).copied().unwrap_or(0)
-    }
-
-    fn note(&self, sequence: u64) {
-        let mut entries = self.entries();
-        if entries.len() >= POSTPONED_ENTRIES_MAX {
-            entries.clear();
-        }
-        *entries.entry(sequence).or_default() += 1;
-    }
-
-    fn forget(&self, sequence: u64) {
-        self.entries().remove(&sequence);
-    }
-
-    fn entries(&self) -> std::sync::MutexGuard<'_, HashMap<u64, i64>> {
-        self.0.lock().expect("nobody panics while holding this lock")
-    }
+/// What became of a message in the end.
+enum Outcome {
+    Done,
+    Retry { after: Duration },
+    Postponed { after: Duration },
+    Buried,
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("without a message").to_owned()
-}
-
-/// An error and its causes on one line, for a dead letter or a log line.
-pub(crate) fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

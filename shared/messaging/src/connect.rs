@@ -20,6 +20,7 @@ use crate::{
     delay,
     error::{BusError, Cause},
     meters::Meters,
+    url::{UrlCredentials, parse_url, shown},
 };
 
 /// Where and how to connect. Every limit of the connection is here.
@@ -89,6 +90,8 @@ impl ServerVersion {
     }
 }
 
+const LIVE_WAIT: Duration = Duration::from_millis(100);
+
 /// The handle. Clones share the connection; it closes when the last one goes.
 #[derive(Clone)]
 pub struct Bus(Arc<Inner>);
@@ -96,6 +99,8 @@ pub struct Bus(Arc<Inner>);
 struct Inner {
     client: Client,
     jetstream: jetstream::Context,
+    /// Apart, since publishing has limits of its own.
+    publisher: jetstream::Context,
     root: Root,
     meters: Arc<Meters>,
 }
@@ -123,6 +128,9 @@ impl Bus {
             return Err(BusError::NoJetStream { servers });
         }
         let jetstream = ContextBuilder::new()
+            .timeout(Duration::from_millis(options.request_timeout_ms))
+            .build(client.clone());
+        let publisher = ContextBuilder::new()
             .timeout(Duration::from_millis(options.publish_ack_timeout_ms))
             .max_ack_inflight(options.publish_in_flight_max)
             .backpressure_on_inflight(true)
@@ -130,6 +138,7 @@ impl Bus {
         Ok(Bus(Arc::new(Inner {
             client,
             jetstream,
+            publisher,
             root: options.root,
             meters,
         })))
@@ -154,10 +163,17 @@ impl Bus {
         ServerVersion::parse(&self.0.client.server_info().version).unwrap_or(ServerVersion::OLDEST)
     }
 
-    /// Sends without waiting for anything and without storage: text for pages, lost when nobody listens.
+    /// Sends without storage and without an answer: text for pages, lost when nobody listens or the broker is away.
+    /// A turn must not wait for pages, so neither does this.
     pub async fn publish_live(&self, subject: String, payload: Bytes) {
-        if let Err(error) = self.0.client.publish(subject, payload).await {
-            tracing::debug!(%error, "live text was not sent");
+        if !self.is_connected() {
+            return;
+        }
+        // Only a connection that takes nothing in makes this wait.
+        match timeout(LIVE_WAIT, self.0.client.publish(subject, payload)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "live text was not sent"),
+            Err(_) => tracing::debug!("live text was not sent: the connection is congested"),
         }
     }
 
@@ -171,6 +187,10 @@ impl Bus {
 
     pub(crate) fn jetstream(&self) -> &jetstream::Context {
         &self.0.jetstream
+    }
+
+    pub(crate) fn publisher(&self) -> &jetstream::Context {
+        &self.0.publisher
     }
 
     pub(crate) fn meters(&self) -> &Meters {
@@ -273,72 +293,6 @@ fn note_event(event: &Event, meters: &Meters) {
     }
 }
 
-#[derive(Clone, PartialEq, Debug)]
-enum UrlCredentials {
-    Password {
-        user: String,
-        password: String,
-    },
-    /// A user without a password: NATS's way to write a token.
-    Token(String),
-}
-
-/// The addresses without their credentials, and the first credentials in them. The library leaves those in the URL
-/// unused, and logs whole URLs when it is asked to log much.
-fn parse_url(url: &str) -> Result<(Vec<ServerAddr>, Option<UrlCredentials>), BusError> {
-    let parse = |text: &str| {
-        text.parse::<ServerAddr>().map_err(|error| BusError::Url {
-            reason: error.to_string(),
-        })
-    };
-    let (mut addresses, mut credentials) = (Vec::new(), None);
-    for one in url.split(',').map(str::trim) {
-        let address = parse(one)?;
-        if credentials.is_none() {
-            credentials = address.username().map(|user| match address.password() {
-                Some(password) => UrlCredentials::Password {
-                    user: percent_decoded(user),
-                    password: percent_decoded(password),
-                },
-                None => UrlCredentials::Token(percent_decoded(user)),
-            });
-        }
-        addresses.push(parse(&without_credentials(one))?);
-    }
-    Ok((addresses, credentials))
-}
-
-fn without_credentials(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("nats", url));
-    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-    format!("{scheme}://{host}")
-}
-
-/// Host and port, for people.
-fn shown(addresses: &[ServerAddr]) -> String {
-    let shown: Vec<String> = addresses
-        .iter()
-        .map(|address| format!("{}:{}", address.host(), address.port()))
-        .collect();
-    shown.join(", ")
-}
-
-/// A password may hold characters that a URL writes as `%2F`.
-fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let decoded = (first == b'%')
-            .then(|| tail.get(..2))
-            .flatten()
-            .and_then(|hex| std::str::from_utf8(hex).ok())
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        bytes.push(decoded.unwrap_or(first));
-        rest = if decoded.is_some() { &tail[2..] } else { tail };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -361,29 +315,5 @@ mod tests {
         check("3.0.0", true);
         check("", false);
         check("nonsense", false);
-    }
-
-    #[test]
-    fn credentials_come_out_of_the_url_decoded_and_do_not_stay_in_the_addresses() {
-        let (addresses, credentials) =
-            parse_url("nats://zoe:p%40ss%2Fw%25rd@127.0.0.1:4222, tls://[::1]:4333").unwrap();
-        assert_eq!(
-            credentials,
-            Some(UrlCredentials::Password {
-                user: "zoe".to_owned(),
-                password: "p@ss/w%rd".to_owned()
-            })
-        );
-        assert_eq!(shown(&addresses), "127.0.0.1:4222, ::1:4333");
-        assert!(!format!("{addresses:?}").contains("zoe"), "{addresses:?}");
-
-        let credentials = |url: &str| parse_url(url).unwrap().1;
-        assert_eq!(
-            credentials("nats://secret@host"),
-            Some(UrlCredentials::Token("secret".to_owned()))
-        );
-        assert_eq!(credentials("nats://host"), None);
-        assert_eq!(credentials("host:4222"), None);
-        assert!(parse_url("http://host").is_err());
     }
 }

@@ -22,9 +22,10 @@ use tracing::Instrument;
 
 use crate::{
     BatchHandler, Bus, DeadLetterSink, Durable, Incoming, Topology,
-    batch::{Delivery, Postponed, Processor, with_causes},
+    batch::{Delivery, Processor},
     delay,
-    error::Cause,
+    error::{Cause, with_causes},
+    postponed::Postponed,
 };
 
 /// Limits of a consumer's loops.

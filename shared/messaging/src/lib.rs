@@ -25,8 +25,10 @@ mod error;
 mod incoming;
 mod meters;
 mod partition;
+mod postponed;
 pub mod publish;
 pub mod trace;
+mod url;
 
 pub use batch::{BatchHandler, BuryError, DeadLetterSink, DeadMessage, Verdict};
 pub use connect::{Bus, BusOptions, ServerVersion};

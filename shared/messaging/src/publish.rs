@@ -20,8 +20,9 @@ impl Bus {
     ///
     /// A retriable error ([`PublishError::is_retriable`]) means: send the same message, with the same id, again. One
     /// that was stored already is acknowledged as well, so `Ok` says "stored", not "stored now".
+    /// A server that does not answer is not waited for once per message: what was not sent by then is not sent.
     pub async fn publish_all(&self, messages: &[Outgoing]) -> Vec<Result<(), PublishError>> {
-        let mut results: Vec<Result<(), PublishError>> = messages.iter().map(|_| Ok(())).collect();
+        let mut answers = Answers::new(messages.len());
         let mut unanswered = FuturesUnordered::new();
         for (index, message) in messages.iter().enumerate() {
             // One is sent after the other: sends that are polled side by side overtake each other. Meanwhile answers
@@ -31,7 +32,8 @@ impl Bus {
                 tokio::select! {
                     biased;
                     sent = &mut sending => break sent,
-                    Some((index, answer)) = unanswered.next() => results[index] = answer,
+                    // Dropping `next` leaves the answer with its future.
+                    Some((index, answer)) = unanswered.next() => answers.note(index, answer),
                 }
             };
             match sent {
@@ -39,12 +41,16 @@ impl Bus {
                     let answer = acknowledgement.await;
                     (index, answer.map(drop).map_err(|error| classified(message, error)))
                 }),
-                Err(error) => results[index] = Err(error),
+                Err(error) => answers.note(index, Err(error)),
+            }
+            if answers.is_server_silent {
+                break;
             }
         }
         while let Some((index, answer)) = unanswered.next().await {
-            results[index] = answer;
+            answers.note(index, answer);
         }
+        let results = answers.complete(messages);
         let failed = results.iter().filter(|result| result.is_err()).count() as u64;
         self.meters().published("stored", results.len() as u64 - failed);
         self.meters().published("failed", failed);
@@ -56,8 +62,43 @@ impl Bus {
         let publish = PublishMessage::build()
             .headers(wire_headers(message)?)
             .payload(message.payload.clone().into());
-        let sent = self.jetstream().send_publish(message.subject.clone(), publish).await;
+        let sent = self.publisher().send_publish(message.subject.clone(), publish).await;
         sent.map_err(|error| classified(message, error))
+    }
+}
+
+/// Answers as they come in, in whatever order.
+struct Answers {
+    by_index: Vec<Option<Result<(), PublishError>>>,
+    is_server_silent: bool,
+}
+
+impl Answers {
+    fn new(count: usize) -> Answers {
+        Answers {
+            by_index: (0..count).map(|_| None).collect(),
+            is_server_silent: false,
+        }
+    }
+
+    fn note(&mut self, index: usize, answer: Result<(), PublishError>) {
+        self.is_server_silent |= matches!(answer, Err(PublishError::Unknown { .. }));
+        self.by_index[index] = Some(answer);
+    }
+
+    /// What has no answer was not sent, which to the caller is the same as not knowing.
+    fn complete(self, messages: &[Outgoing]) -> Vec<Result<(), PublishError>> {
+        let answers = self.by_index.into_iter().zip(messages);
+        let completed = answers.map(|(answer, message)| {
+            answer.unwrap_or_else(|| {
+                Err(PublishError::Unknown {
+                    id: message.id().to_owned(),
+                    subject: message.subject.clone(),
+                    source: "not sent, since the server did not answer to one before it".into(),
+                })
+            })
+        });
+        completed.collect()
     }
 }
 

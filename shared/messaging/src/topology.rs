@@ -291,6 +291,12 @@ pub fn consumer_config(durable: Durable, root: &Root, limits: &TopologyLimits) -
 impl Topology {
     /// Makes, updates or verifies everything. Safe to run from several processes at once, and twice.
     pub async fn ensure(&self, bus: &Bus) -> Result<(), TopologyError> {
+        if !can_switch_off_deduplication(bus.server_version()) {
+            tracing::warn!(
+                "this NATS server is older than 2.14: a Nats-Msg-Id that two accounts use within a tenth of a second \
+                 is stored for one of them"
+            );
+        }
         for stream in Stream::ALL {
             let wanted = stream_config(stream, bus.root(), &self.limits, bus.server_version());
             ensure::stream(bus, wanted, self.provision).await?;

@@ -17,7 +17,7 @@ use messaging::{
     BatchHandler, BuryError, Bus, Consumer, ConsumerOptions, DeadLetterSink, DeadMessage, Durable, Incoming, Stream,
     Topology, TopologyLimits, Verdict,
 };
-use tokio::task::JoinHandle;
+use tokio::{sync::Notify, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
@@ -655,30 +655,67 @@ async fn stopping_works_while_the_broker_is_down() {
     running.stop().await;
 }
 
-#[tokio::test]
-async fn stopping_settles_the_batch_in_hand_and_leaves_the_rest_to_others() {
-    /// Reports that it has a batch, and keeps it until it is allowed on.
-    struct Held {
-        handler: Scripted,
-        begun: Arc<tokio::sync::Notify>,
-        allowed: Arc<tokio::sync::Notify>,
-    }
-    impl BatchHandler for Held {
-        async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
-            self.begun.notify_one();
-            self.allowed.notified().await;
-            self.handler.handle(batch).await
+/// Reports that it has a batch, and keeps it until it is allowed on.
+#[derive(Clone)]
+struct Held {
+    handler: Scripted,
+    begun: Arc<Notify>,
+    allowed: Arc<Notify>,
+}
+
+impl Held {
+    fn new(handler: &Scripted) -> Held {
+        Held {
+            handler: handler.clone(),
+            begun: Arc::default(),
+            allowed: Arc::default(),
         }
     }
+}
+
+impl BatchHandler for Held {
+    async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
+        self.begun.notify_one();
+        self.allowed.notified().await;
+        self.handler.handle(batch).await
+    }
+}
+
+#[tokio::test]
+async fn stopping_works_with_a_batch_in_hand_and_a_connection_that_takes_nothing_in() {
+    let mut broker = broker().await;
+    publish_payloads(&broker, &["1", "2", "3"]).await;
+    let handler = Scripted::done();
+    let held = Held::new(&handler);
+    let running = start_with(
+        &broker.bus,
+        creating(TopologyLimits::default()),
+        options(),
+        held.clone(),
+        &Grave::default(),
+    );
+    within("a batch in hand", held.begun.notified()).await;
+    broker.server.kill().await.unwrap();
+    until("the loss shows", async || (!broker.bus.is_connected()).then_some(())).await;
+    // Fill what the client holds back for a server that is away.
+    let flood = async {
+        loop {
+            broker.bus.client().publish("flood", "".into()).await.unwrap();
+        }
+    };
+    let flooding = tokio::time::timeout(Duration::from_millis(300), flood).await;
+    assert!(flooding.is_err());
+    held.allowed.notify_one();
+    running.stop().await;
+    assert!(!handler.seen().is_empty());
+}
+
+#[tokio::test]
+async fn stopping_settles_the_batch_in_hand_and_leaves_the_rest_to_others() {
     let broker = broker().await;
     publish_payloads(&broker, &["1", "2", "3", "4", "5", "6"]).await;
     let handler = Scripted::done();
-    let held = Held {
-        handler: handler.clone(),
-        begun: Arc::default(),
-        allowed: Arc::default(),
-    };
-    let (begun, allowed) = (Arc::clone(&held.begun), Arc::clone(&held.allowed));
+    let held = Held::new(&handler);
     let small = ConsumerOptions {
         batch_messages_max: NonZeroUsize::new(2).unwrap(),
         ..options()
@@ -687,12 +724,12 @@ async fn stopping_settles_the_batch_in_hand_and_leaves_the_rest_to_others() {
         &broker.bus,
         creating(TopologyLimits::default()),
         small,
-        held,
+        held.clone(),
         &Grave::default(),
     );
-    within("a batch in hand", begun.notified()).await;
+    within("a batch in hand", held.begun.notified()).await;
     running.stop.cancel();
-    allowed.notify_one();
+    held.allowed.notify_one();
     running.stop().await;
     let first = handler.seen().len();
     assert!((1..=2).contains(&first), "{first}");

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use messaging::{
-    Incoming, PartitionReader, Place, ReadError, Stream, TopologyLimits, notification_stream_identity, purge_consumed,
+    Incoming, PartitionReader, Place, ReadError, Stream, TopologyLimits, first_unread, notification_stream_identity,
+    purge_consumed, topology,
 };
 use time::OffsetDateTime;
 
@@ -287,4 +288,15 @@ async fn purging_leaves_the_message_at_the_place_and_what_follows() {
     // A place whose message is gone is taken at its word.
     let mut reader = open(&broker, partition, place_of(&read[1])).await;
     assert_eq!(numbers(&read_exactly(&mut reader, 5).await), [5, 6, 7, 8, 9]);
+}
+
+#[tokio::test]
+async fn a_quiet_partition_has_nothing_unread() {
+    let broker = broker().await;
+    let partition = publish_numbers(&broker, 0..10).await;
+    let quiet = (partition + 1) % topology::PARTITIONS;
+    assert_eq!(first_unread(&broker.bus, partition, 0).await.unwrap(), Some(1));
+    assert_eq!(first_unread(&broker.bus, partition, 9).await.unwrap(), Some(10));
+    assert_eq!(first_unread(&broker.bus, partition, 10).await.unwrap(), None);
+    assert_eq!(first_unread(&broker.bus, quiet, 0).await.unwrap(), None);
 }

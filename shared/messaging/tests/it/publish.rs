@@ -167,3 +167,27 @@ async fn live_text_reaches_who_listens() {
     let received = within("live text", page.next()).await.unwrap();
     assert_eq!(received.payload, Bytes::from_static(b"Hel"));
 }
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_not_waited_for_once_per_message() {
+    let mut broker = broker().await;
+    let impatient = Bus::connect(BusOptions {
+        publish_ack_timeout_ms: 500,
+        ..options(&broker.server)
+    })
+    .await
+    .unwrap();
+    broker.server.kill().await.unwrap();
+    // Far more than the connection holds back for a server that is away.
+    let messages: Vec<Outgoing> = (0..10_000)
+        .map(|number| message("signalbox.session.resolved.acme.t-1", &format!("s-{number}"), "{}"))
+        .collect();
+    let results = within("an answer for each", impatient.publish_all(&messages)).await;
+    assert_eq!(results.len(), messages.len());
+    for (result, message) in results.iter().zip(&messages) {
+        assert!(
+            matches!(result, Err(PublishError::Unknown { id, .. }) if id == message.id()),
+            "{result:?}"
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! The NATS URL: where to connect, and the credentials in it, which must not get into logs.
+
+use async_nats::ServerAddr;
+
+use crate::BusError;
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum UrlCredentials {
+    Password {
+        user: String,
+        password: String,
+    },
+    /// A user without a password: NATS's way to write a token.
+    Token(String),
+}
+
+/// The addresses without their credentials, and the first credentials in them. The library leaves those in the URL
+/// unused, and logs whole URLs when it is asked to log much.
+pub(crate) fn parse_url(url: &str) -> Result<(Vec<ServerAddr>, Option<UrlCredentials>), BusError> {
+    let parse = |text: &str| {
+        text.parse::<ServerAddr>().map_err(|error| BusError::Url {
+            reason: error.to_string(),
+        })
+    };
+    let (mut addresses, mut credentials) = (Vec::new(), None);
+    for one in url.split(',').map(str::trim) {
+        let address = parse(one)?;
+        if credentials.is_none() {
+            credentials = address.username().map(|user| match address.password() {
+                Some(password) => UrlCredentials::Password {
+                    user: percent_decoded(user),
+                    password: percent_decoded(password),
+                },
+                None => UrlCredentials::Token(percent_decoded(user)),
+            });
+        }
+        addresses.push(parse(&without_credentials(one))?);
+    }
+    Ok((addresses, credentials))
+}
+
+fn without_credentials(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("nats", url));
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    format!("{scheme}://{host}")
+}
+
+/// Host and port, for people.
+pub(crate) fn shown(addresses: &[ServerAddr]) -> String {
+    let shown: Vec<String> = addresses
+        .iter()
+        .map(|address| format!("{}:{}", address.host(), address.port()))
+        .collect();
+    shown.join(", ")
+}
+
+/// A password may hold characters that a URL writes as `%2F`.
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let decoded = (first == b'%')
+            .then(|| tail.get(..2))
+            .flatten()
+            .and_then(|hex| std::str::from_utf8(hex).ok())
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        bytes.push(decoded.unwrap_or(first));
+        rest = if decoded.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_come_out_of_the_url_decoded_and_do_not_stay_in_the_addresses() {
+        let (addresses, credentials) =
+            parse_url("nats://zoe:p%40ss%2Fw%25rd@127.0.0.1:4222, tls://[::1]:4333").unwrap();
+        assert_eq!(
+            credentials,
+            Some(UrlCredentials::Password {
+                user: "zoe".to_owned(),
+                password: "p@ss/w%rd".to_owned()
+            })
+        );
+        assert_eq!(shown(&addresses), "127.0.0.1:4222, ::1:4333");
+        assert!(!format!("{addresses:?}").contains("zoe"), "{addresses:?}");
+
+        let credentials = |url: &str| parse_url(url).unwrap().1;
+        assert_eq!(
+            credentials("nats://secret@host"),
+            Some(UrlCredentials::Token("secret".to_owned()))
+        );
+        assert_eq!(credentials("nats://host"), None);
+        assert_eq!(credentials("host:4222"), None);
+        assert!(parse_url("http://host").is_err());
+    }
+}
