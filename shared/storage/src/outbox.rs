@@ -36,23 +36,19 @@ pub async fn outbox_insert(tx: &Tx, messages: Vec<Owned>) -> Result<Vec<OutboxRo
             outgoing,
         })
         .collect();
-    let mut columns: (Vec<String>, Vec<Uuid>, Vec<String>, Vec<String>, Vec<Vec<u8>>) = Default::default();
-    for row in &rows {
-        columns.0.push(row.account.clone());
-        columns.1.push(row.id);
-        columns.2.push(row.outgoing.subject.clone());
-        columns
-            .3
-            .push(serde_json::to_string(&row.outgoing.headers).expect("headers are texts"));
-        columns.4.push(row.outgoing.payload.clone());
-    }
+    let accounts: Vec<String> = rows.iter().map(|row| row.account.clone()).collect();
+    let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+    let subjects: Vec<String> = rows.iter().map(|row| row.outgoing.subject.clone()).collect();
+    let headers = |row: &OutboxRow| serde_json::to_string(&row.outgoing.headers).expect("headers are texts");
+    let headers: Vec<String> = rows.iter().map(headers).collect();
+    let payloads: Vec<Vec<u8>> = rows.iter().map(|row| row.outgoing.payload.clone()).collect();
     let values = [
-        columns.0.into(),
-        columns.1.into(),
+        accounts.into(),
+        ids.into(),
         tx.role().service().into(),
-        columns.2.into(),
-        columns.3.into(),
-        columns.4.into(),
+        subjects.into(),
+        headers.into(),
+        payloads.into(),
     ];
     tx.execute_raw(statement(OUTBOX_INSERT, values))
         .await

@@ -198,7 +198,7 @@ mod tests {
         line.wake(session.clone());
         assert!(line.take(10).is_empty());
         line.free(session.clone(), false);
-        assert_eq!(line.take(10), [session.clone()]);
+        assert_eq!(line.take(10), std::slice::from_ref(&session));
         line.free(session.clone(), false);
         assert!(line.take(10).is_empty());
         assert!(

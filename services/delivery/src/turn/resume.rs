@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn says_what_is_due() {
         let check = |state, closed, effects, expected| {
-            assert_eq!(due(state, closed, effects), expected, "{state} {closed} {effects:?}")
+            assert_eq!(due(state, closed, effects), expected, "{state} {closed} {effects:?}");
         };
         use Effects::{GatewayOnly, Own};
         check(TurnState::Started, false, Own, Due::Send);

@@ -1,4 +1,5 @@
 //! Tests of storage against a real Postgres, one binary.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod cancelled_begin;
 mod lifecycle;
