@@ -74,6 +74,7 @@ impl<H: BatchHandler> Processor<H> {
         let verdicts = self.decide(&messages, &ackers).await;
         let verdicts = self.publish_outgoing(verdicts).await;
 
+        self.note_postponed(&verdicts);
         let mut settled = Vec::with_capacity(size);
         let mut dying = Vec::new();
         for ((incoming, acker), verdict) in messages.into_iter().zip(&ackers).zip(verdicts) {
@@ -118,7 +119,7 @@ impl<H: BatchHandler> Processor<H> {
 
     /// Runs the handler and catches its panic; meanwhile tells the server that the batch is being worked on.
     async fn handle_guarded(&self, messages: &[Incoming], ackers: &[Acker]) -> Result<Vec<Verdict>, String> {
-        let handling = AssertUnwindSafe(self.handler.handle(messages)).catch_unwind();
+        let handling = AssertUnwindSafe(async { self.handler.handle(messages).await }).catch_unwind();
         let result = tokio::select! {
             biased;
             result = handling => result,
@@ -202,6 +203,18 @@ impl<H: BatchHandler> Processor<H> {
         }
     }
 
+    /// One line per batch: what postpones one message postpones the others, too.
+    fn note_postponed(&self, verdicts: &[Verdict]) {
+        let mut reasons = verdicts.iter().filter_map(|verdict| match verdict {
+            Verdict::Postpone { why, .. } => Some(why),
+            Verdict::Done(_) | Verdict::Retry { .. } | Verdict::Dead { .. } => None,
+        });
+        if let Some(first_why) = reasons.next() {
+            let messages = 1 + reasons.count();
+            tracing::warn!(consumer = self.consumer, messages, first_why, "messages postponed");
+        }
+    }
+
     /// What a verdict comes to, given the attempts so far.
     fn settlement(&self, incoming: &Incoming, verdict: Verdict) -> Settlement {
         let (consumer, sequence) = (self.consumer, incoming.stream_sequence);
@@ -210,9 +223,8 @@ impl<H: BatchHandler> Processor<H> {
                 self.postponed.forget(sequence);
                 Settlement::Settled(Outcome::Done)
             }
-            Verdict::Postpone { after, why } => {
+            Verdict::Postpone { after, why: _ } => {
                 self.postponed.note(sequence);
-                tracing::debug!(consumer, sequence, why, "message postponed");
                 Settlement::Settled(Outcome::Postponed { after })
             }
             Verdict::Retry { after, why } => {
@@ -268,10 +280,14 @@ impl<H: BatchHandler> Processor<H> {
 
     async fn bury(&self, dead: DeadMessage) -> bool {
         let (consumer, sequence, attempts) = (self.consumer, dead.incoming.stream_sequence, dead.attempts);
-        let (reason, detail) = (dead.reason.clone(), dead.detail.clone());
-        match AssertUnwindSafe(self.dead_letters.bury(dead)).catch_unwind().await {
+        // The detail may quote the message; it is in the dead letter and not in the log.
+        let reason = dead.reason.clone();
+        match AssertUnwindSafe(async { self.dead_letters.bury(dead).await })
+            .catch_unwind()
+            .await
+        {
             Ok(Ok(())) => {
-                tracing::warn!(consumer, sequence, attempts, reason, detail, "message buried");
+                tracing::warn!(consumer, sequence, attempts, reason, "message buried");
                 true
             }
             Ok(Err(error)) => {

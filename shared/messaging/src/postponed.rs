@@ -6,9 +6,8 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-/// How many deliveries of a message did not count as attempts. In memory: a restart forgets, and a message may then be
-/// buried some attempts early, which an operator can undo; the server's own count survives, so that a message that
-/// kills the process is buried all the same.
+/// By sequence in the stream. In memory: a restart forgets, and a message may then be buried some attempts early, which an
+/// operator can undo.
 #[derive(Default)]
 pub(crate) struct Postponed(Mutex<HashMap<u64, i64>>);
 
