@@ -288,7 +288,7 @@ impl Hands {
             let report = tokio::select! {
                 // Boxed: a call is large and there are many. Dropped only when the process stops; then the call counts
                 // as lost, and the next holder of the lease acts by the provider's rules.
-                report = Box::pin(call::run(work, driver, &root, &live, &incarnation)) => report,
+                report = Box::pin(call::run_guarded(work, driver, &root, &live, &incarnation)) => report,
                 () = drained => None,
             };
             match report {

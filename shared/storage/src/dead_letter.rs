@@ -99,6 +99,8 @@ fn dead_letter_id(service: &str, account: &str, given: &Given<'_>) -> Uuid {
     )
     .into_bytes();
     name.extend_from_slice(given.payload);
+    // A turn that fails is the cause of its letter: the same notification may fail again in another.
+    name.extend_from_slice(given.origin.cause.as_deref().unwrap_or_default().as_bytes());
     // A redriven message that dies again is a new letter.
     name.extend_from_slice(
         given

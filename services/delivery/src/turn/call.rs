@@ -1,9 +1,10 @@
 //! One provider call: no transaction open, cancelled when the lease may be another's, text passed on as it comes.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use contracts::{Root, live::LiveText};
+use futures::FutureExt;
 use messaging::{Bus, trace};
 use runtime::Incarnation;
 use time::OffsetDateTime;
@@ -28,6 +29,45 @@ pub struct Report {
     pub mismatch: Option<String>,
 }
 
+/// As [`run`]. A provider's answer that makes our code panic must not stop the process, and not come again for ever:
+/// it counts as a failed attempt.
+pub async fn run_guarded(
+    work: Work,
+    driver: Option<Arc<Driver>>,
+    root: &Root,
+    live: &mpsc::Sender<Live>,
+    incarnation: &Incarnation,
+) -> Option<Report> {
+    let kept = work.clone();
+    let calling = AssertUnwindSafe(run(work, driver, root, live, incarnation));
+    match calling.catch_unwind().await {
+        Ok(report) => report,
+        Err(_) => {
+            tracing::error!(turn_id = %kept.turn_id, "a provider call panicked; the turn counts it as a malformed answer");
+            let error = failure(
+                FailureClass::Malformed,
+                Sent::Maybe,
+                "the answer could not be processed".to_owned(),
+            );
+            Some(Report {
+                work: kept,
+                outcome: Outcome::Failed(error),
+                mismatch: None,
+            })
+        }
+    }
+}
+
+fn failure(class: FailureClass, sent: Sent, detail: String) -> ProviderError {
+    ProviderError {
+        class,
+        sent,
+        retry_after: None,
+        response_id: None,
+        detail,
+    }
+}
+
 /// Makes the call that is due, or looks up what became of the last one. `None`: the lease was lost, and whoever has it
 /// now finds the turn as it stands.
 pub async fn run(
@@ -49,13 +89,7 @@ pub async fn run(
             "the agent's provider `{}` is not among the operator's settings ([providers.{}])",
             work.provider, work.provider
         );
-        let error = ProviderError {
-            class: FailureClass::BadRequest,
-            sent: Sent::No,
-            retry_after: None,
-            response_id: None,
-            detail,
-        };
+        let error = failure(FailureClass::BadRequest, Sent::No, detail);
         return Some(Report {
             work,
             outcome: Outcome::Failed(error),

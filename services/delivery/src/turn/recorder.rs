@@ -1,7 +1,10 @@
 //! Recording outcomes: one transaction for all turns that ended close together. Locks their sessions, checks each fence,
 //! asks [`settle`] what the outcome means, writes it, and says which sessions have more to do.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use contracts::{
     Root,
@@ -15,6 +18,7 @@ use storage::{
     outbox::{OutboxRow, Owned, outbox_insert},
 };
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::{
     call::Report,
@@ -51,6 +55,14 @@ pub struct Recorded {
     pub outbox: Vec<OutboxRow>,
 }
 
+/// A report under a fence that is still ours, and what it means.
+struct Decided<'a> {
+    report: &'a Report,
+    session: &'a Session,
+    settled: Settled,
+    change: Change,
+}
+
 /// Everything that one report leads to.
 struct Change {
     turn: TurnChange,
@@ -60,7 +72,8 @@ struct Change {
 }
 
 impl Recorder {
-    /// Writes all reports or none. Safe to repeat: a turn that was written is not `calling` any more.
+    /// Writes all reports or none. Safe to repeat, also when a commit was not answered: a turn that was written is not in
+    /// flight any more.
     pub async fn record(&self, reports: &[Report]) -> Result<Recorded, StorageError> {
         let names: Vec<SessionName> = reports.iter().map(|report| report.work.name()).collect();
         let tx = self
@@ -73,62 +86,79 @@ impl Recorder {
             .map(|session| (session.name(), session))
             .collect();
         let now = OffsetDateTime::now_utc();
-        let limits = self.config.settle();
-        let (mut changes, mut messages, mut recorded) = (Vec::new(), Vec::new(), Recorded::default());
+        let mut recorded = Recorded::default();
+        let mut decided = Vec::with_capacity(reports.len());
         for report in reports {
-            let name = report.work.name();
             // A newer fence: somebody took the session over and carries the turn on. A normal outcome.
-            let Some(session) = sessions.get(&name).filter(|session| session.fence == report.work.fence) else {
-                self.metrics.stale();
-                tracing::info!(turn_id = %report.work.turn_id, fence = report.work.fence.0, "an outcome came too late: another replica holds the session");
-                recorded.free.push((name, true));
-                continue;
-            };
-            let facts = Facts {
-                effects: report.work.effects,
-                closed: session.facts.closed,
-                failures: report.work.failures,
-                rounds: i32::try_from(report.work.journal.rounds.len()).expect("rounds of a turn are limited"),
-                calls_before: i32::try_from(report.work.journal.calls().count()).expect("calls of a turn are limited"),
-                attempts: report.work.attempts,
-            };
-            let settled = settle(&report.outcome, &facts, &limits);
-            self.metrics.settled(&report.work, &settled);
-            log(&report.work, &settled);
-            let change = change(report, session, &settled, &self.config);
-            messages.extend(self.messages(report, session, &settled, now));
-            if let Settled::GaveUp { error, class } = &settled {
+            match sessions
+                .get(&report.work.name())
+                .filter(|session| session.fence == report.work.fence)
+            {
+                Some(session) => decided.push(self.decide(report, session)),
+                None => {
+                    self.metrics.stale();
+                    let (turn_id, fence) = (report.work.turn_id, report.work.fence);
+                    tracing::info!(%turn_id, %fence, "an outcome came too late: another replica holds the session");
+                    recorded.free.push((report.work.name(), true));
+                }
+            }
+        }
+        let turns: Vec<TurnChange> = decided.iter().map(|decided| decided.change.turn.clone()).collect();
+        let written: HashSet<(String, Uuid)> = turns_change(&tx, &turns).await?.into_iter().collect();
+        // Ours by its fence and not in flight any more: written by an earlier try whose commit was not answered.
+        decided.retain(|decided| {
+            let work = &decided.report.work;
+            let is_new = written.contains(&(work.account.to_string(), work.turn_id.uuid()));
+            recorded.free.push((work.name(), !is_new || decided.change.more));
+            is_new
+        });
+        let sessions: Vec<SessionChange> = decided.iter().map(|decided| decided.change.session.clone()).collect();
+        sessions_change(&tx, &sessions).await?;
+        let items: Vec<ItemChange> = decided
+            .iter()
+            .filter_map(|decided| decided.change.items.clone())
+            .collect();
+        items_change(&tx, &items).await?;
+        let mut messages = Vec::new();
+        for Decided {
+            report,
+            session,
+            settled,
+            ..
+        } in &decided
+        {
+            messages.extend(self.messages(report, session, settled, now));
+            if let Settled::GaveUp { error, class } = settled {
                 messages.extend(self.bury(&tx, &report.work, error, class, now).await?);
             }
-            recorded.free.push((name, change.more));
-            changes.push(change);
         }
-        let turns: Vec<TurnChange> = changes.iter().map(|change| change.turn.clone()).collect();
-        let written = turns_change(&tx, &turns).await?;
-        if written.len() != turns.len() {
-            // The sessions' fences are ours, so their turns are too; anything else is a defect that must not be half
-            // written.
-            return Err(StorageError::unreadable(
-                "record turns",
-                "a turn under our fence was not in flight",
-            ));
-        }
-        sessions_change(
-            &tx,
-            &changes.iter().map(|change| change.session.clone()).collect::<Vec<_>>(),
-        )
-        .await?;
-        items_change(
-            &tx,
-            &changes
-                .iter()
-                .filter_map(|change| change.items.clone())
-                .collect::<Vec<_>>(),
-        )
-        .await?;
         recorded.outbox = outbox_insert(&tx, messages).await?;
         tx.commit().await?;
+        for Decided { report, settled, .. } in &decided {
+            self.metrics.settled(&report.work, settled);
+            log(&report.work, settled);
+        }
         Ok(recorded)
+    }
+
+    fn decide<'a>(&self, report: &'a Report, session: &'a Session) -> Decided<'a> {
+        let work = &report.work;
+        let facts = Facts {
+            effects: work.effects,
+            closed: session.facts.closed,
+            failures: work.failures,
+            rounds: i32::try_from(work.journal.rounds.len()).expect("rounds of a turn are limited"),
+            calls_before: i32::try_from(work.journal.calls().count()).expect("calls of a turn are limited"),
+            attempts: work.attempts,
+        };
+        let settled = settle(&report.outcome, &facts, &self.config.settle());
+        let change = change(report, session, &settled, &self.config);
+        Decided {
+            report,
+            session,
+            settled,
+            change,
+        }
     }
 
     fn messages(&self, report: &Report, session: &Session, settled: &Settled, now: OffsetDateTime) -> Vec<Owned> {
