@@ -1,6 +1,10 @@
 //! The bus against a real nats-server, one for each test.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "helpers of tests fail tests and say why"
+)]
 
 mod connect;
 mod consumer;
