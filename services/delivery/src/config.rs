@@ -32,6 +32,8 @@ pub struct Config {
     pub pause_delay_ms: u64,
     /// Between two looks into a provider's own record of a lost call.
     pub look_up_delay_ms: u64,
+    /// How long to look before the outcome counts as unknown.
+    pub look_up_ms_max: u64,
     /// When to ask for a missing tool result again, and when to go on without it.
     pub tools_again_ms: i64,
     pub tools_wait_ms_max: i64,
@@ -61,6 +63,7 @@ impl Default for Config {
             retry_delay_ms_max: 300_000,
             pause_delay_ms: 60_000,
             look_up_delay_ms: 2_000,
+            look_up_ms_max: 900_000,
             tools_again_ms: 30_000,
             tools_wait_ms_max: 600_000,
             sweep_interval_ms: 1_000,
@@ -90,6 +93,7 @@ impl Config {
             retry_delay_max: Duration::from_millis(self.retry_delay_ms_max),
             pause_delay: Duration::from_millis(self.pause_delay_ms),
             look_up_delay: Duration::from_millis(self.look_up_delay_ms),
+            look_up_max: Duration::from_millis(self.look_up_ms_max),
         }
     }
 }

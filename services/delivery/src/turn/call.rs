@@ -177,19 +177,15 @@ fn looked_up(reconciled: Reconciled) -> Outcome {
 }
 
 fn lost_call(work: &Work, response_id: Option<String>) -> LostCall {
-    let lost_for = work.lost_at.map_or(Duration::ZERO, |at| {
-        (OffsetDateTime::now_utc() - at).try_into().unwrap_or(Duration::ZERO)
-    });
     LostCall {
         turn_id: work.turn_id.uuid(),
         attempt: u32::try_from(work.attempt).unwrap_or(1),
         session_key: work.session_key.clone(),
         response_id,
         // In the call that was just lost, nobody has waited yet.
-        lost_for: if work.due == Due::LookUp {
-            lost_for
-        } else {
-            Duration::ZERO
+        lost_for: match work.due {
+            Due::LookUp => work.lost_for(OffsetDateTime::now_utc()),
+            Due::Send | Due::Abort => Duration::ZERO,
         },
     }
 }

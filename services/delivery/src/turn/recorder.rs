@@ -94,7 +94,7 @@ impl Recorder {
                 .get(&report.work.name())
                 .filter(|session| session.fence == report.work.fence)
             {
-                Some(session) => decided.push(self.decide(report, session)),
+                Some(session) => decided.push(self.decide(report, session, now)),
                 None => {
                     self.metrics.stale();
                     let (turn_id, fence) = (report.work.turn_id, report.work.fence);
@@ -141,7 +141,7 @@ impl Recorder {
         Ok(recorded)
     }
 
-    fn decide<'a>(&self, report: &'a Report, session: &'a Session) -> Decided<'a> {
+    fn decide<'a>(&self, report: &'a Report, session: &'a Session, now: OffsetDateTime) -> Decided<'a> {
         let work = &report.work;
         let facts = Facts {
             effects: work.effects,
@@ -150,6 +150,7 @@ impl Recorder {
             rounds: i32::try_from(work.journal.rounds.len()).expect("rounds of a turn are limited"),
             calls_before: i32::try_from(work.journal.calls().count()).expect("calls of a turn are limited"),
             attempts: work.attempts,
+            lost_for: work.lost_for(now),
         };
         let settled = settle(&report.outcome, &facts, &self.config.settle());
         let change = change(report, session, &settled, &self.config);

@@ -40,6 +40,8 @@ pub struct Facts {
     pub calls_before: i32,
     /// Attempts that its notifications have behind them.
     pub attempts: i32,
+    /// Since when nobody knows what became of the call.
+    pub lost_for: Duration,
 }
 
 #[derive(Clone, Debug)]
@@ -53,6 +55,8 @@ pub struct Limits {
     pub pause_delay: Duration,
     /// Between two looks into a provider's record.
     pub look_up_delay: Duration,
+    /// After this, what the record does not say will not be known.
+    pub look_up_max: Duration,
 }
 
 /// What follows.
@@ -95,6 +99,10 @@ pub fn settle(outcome: &Outcome, facts: &Facts, limits: &Limits) -> Settled {
     match outcome {
         Outcome::Answered(answer) => answered(answer, facts, limits),
         Outcome::Failed(error) => failed(error, facts, limits),
+        Outcome::NotKnownYet if facts.lost_for > limits.look_up_max => {
+            let why = "the call was sent, no answer came, and the provider's record could not be read".to_owned();
+            interrupted(TurnState::Unknown, why, "outcome_unknown", facts, limits)
+        }
         Outcome::NotKnownYet => Settled::LookAgain {
             after: limits.look_up_delay,
         },
@@ -260,6 +268,7 @@ mod tests {
         retry_delay_max: Duration::from_secs(60),
         pause_delay: Duration::from_secs(90),
         look_up_delay: Duration::from_secs(2),
+        look_up_max: Duration::from_secs(60),
     };
     const FACTS: Facts = Facts {
         effects: Effects::GatewayOnly,
@@ -268,6 +277,7 @@ mod tests {
         rounds: 0,
         calls_before: 0,
         attempts: 0,
+        lost_for: Duration::ZERO,
     };
 
     fn error(class: FailureClass, sent: Sent, retry_after: Option<u64>) -> Outcome {
@@ -348,6 +358,16 @@ mod tests {
                 )
             },
         );
+        check(Outcome::NotKnownYet, own.clone(), &|settled| {
+            matches!(settled, Settled::LookAgain { .. })
+        });
+        let long_lost = Facts {
+            lost_for: Duration::from_secs(61),
+            ..own.clone()
+        };
+        check(Outcome::NotKnownYet, long_lost, &|settled| {
+            matches!(settled, Settled::Interrupted { .. })
+        });
         let lost = || Outcome::Lost { why: "gone".to_owned() };
         check(lost(), own.clone(), &|settled| {
             matches!(

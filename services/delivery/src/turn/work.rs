@@ -1,6 +1,8 @@
 //! A turn in a replica's hands: everything that its provider call and the record of it need, so that nothing is read
 //! again in between.
 
+use std::time::Duration;
+
 use contracts::{TraceContext, outgoing::Origin};
 use domain::{AccountId, AgentId, Fence, Generation, SessionId, TaskId, TurnId};
 use time::OffsetDateTime;
@@ -48,6 +50,12 @@ pub struct Work {
 impl Work {
     pub fn name(&self) -> SessionName {
         (self.account.clone(), self.session_id)
+    }
+
+    /// How long nobody has known what became of the call.
+    pub fn lost_for(&self, now: OffsetDateTime) -> Duration {
+        self.lost_at
+            .map_or(Duration::ZERO, |at| (now - at).try_into().unwrap_or(Duration::ZERO))
     }
 
     /// What stands on every message that this turn causes.

@@ -22,6 +22,10 @@ impl Scene {
         let provider = StubProvider::start(script).await;
         let mut world = World::start().await;
         world.provider(&provider);
+        Scene::of(world, provider).await
+    }
+
+    pub(crate) async fn of(world: World, provider: StubProvider) -> Scene {
         let fixture = world.fixture();
         let account = fixture.account("acme").await;
         let agent = fixture.agent(&account, "coder").await;
