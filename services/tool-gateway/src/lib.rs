@@ -1,1 +1,27 @@
 //! Runs the tools that agents call, once.
+//!
+//! A call comes from delivery (`tool.requested`, [`handlers`]) or from an agent itself (`/agent/*`, [`http`]). Either
+//! way it becomes a [`call`] and goes to [`execute`]: record, checks, effect and result in one transaction. [`policy`]
+//! says who may do what, [`arguments`] what a tool was asked, [`tools`] what each of them does. Everything is looked up
+//! in Postgres at every call ([`store`]), so that any replica serves any session, right after any restart.
+//!
+//! What tools there are, and what models read about them, is in `contracts::tools`.
+
+mod handlers;
+mod http;
+
+mod arguments;
+mod call;
+mod execute;
+mod policy;
+mod tools;
+
+mod config;
+mod error;
+mod metrics;
+mod service;
+mod store;
+
+pub use config::ToolGatewayConfig;
+pub use http::openapi;
+pub use service::start;

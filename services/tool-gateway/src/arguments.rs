@@ -1,0 +1,349 @@
+//! Reads a call's arguments: JSON, an object, as the tool's schema says. Pure. What is wrong is said so that a model
+//! can put it right: which field, what was expected, what was found.
+
+use jsonschema::{
+    ValidationError, Validator,
+    error::{TypeKind, ValidationErrorKind},
+};
+use serde_json::{Map, Value};
+
+use crate::call::Told;
+
+/// More than this is not told at once.
+const PROBLEMS_MAX: usize = 5;
+/// Of a value that was found, in an error text.
+const FOUND_BYTES_MAX: usize = 80;
+
+/// A tool's schema, compiled.
+pub(crate) struct Schema {
+    validator: Validator,
+    /// Names and whether each is required, in the schema's order.
+    fields: Vec<(String, bool)>,
+    /// "task_id (text, required), note (text)".
+    summary: String,
+}
+
+impl Schema {
+    /// # Panics
+    /// When the schema is none: schemas are constants, checked by a test of `contracts`.
+    pub(crate) fn compile(parameters: &Value) -> Schema {
+        let validator = jsonschema::validator_for(parameters).expect("the definitions' schemas compile");
+        let none = Map::new();
+        let properties = parameters["properties"].as_object().unwrap_or(&none);
+        let is_required = |name: &str| {
+            let required = parameters["required"].as_array();
+            required.is_some_and(|list| list.iter().any(|one| one == name))
+        };
+        let fields: Vec<(String, bool)> = properties
+            .keys()
+            .map(|name| (name.clone(), is_required(name)))
+            .collect();
+        let summary: Vec<String> = properties
+            .iter()
+            .map(|(name, property)| {
+                let kind = property["type"].as_str().map_or("value", type_word);
+                let required = if is_required(name) { ", required" } else { "" };
+                format!("{name} ({kind}{required})")
+            })
+            .collect();
+        Schema {
+            validator,
+            fields,
+            summary: summary.join(", "),
+        }
+    }
+
+    /// The arguments, or what to tell the agent.
+    pub(crate) fn read(&self, text: &str, bytes_max: usize) -> Result<Map<String, Value>, Told> {
+        if text.len() > bytes_max {
+            return Err(Told::failed(
+                "arguments_too_large",
+                format!(
+                    "The arguments have {} bytes; at most {bytes_max} are taken.",
+                    text.len()
+                ),
+                "Call again with less: shorten the text or split it over several calls.",
+            ));
+        }
+        // Some providers send nothing for "no arguments".
+        let text = if text.trim().is_empty() { "{}" } else { text };
+        let value: Value = serde_json::from_str(text)
+            .map_err(|error| self.invalid(&[format!("the arguments are not JSON: {error}")]))?;
+        let Value::Object(fields) = value else {
+            let found = shown(&value);
+            return Err(self.invalid(&[format!("the arguments must be one JSON object, found {found}")]));
+        };
+        let fields = Value::Object(self.tolerated(fields));
+        if holds_nul(&fields) {
+            return Err(self.invalid(&["a text holds the character U+0000".to_owned()]));
+        }
+        let problems: Vec<String> = self
+            .validator
+            .iter_errors(&fields)
+            .take(PROBLEMS_MAX)
+            .map(|error| problem(&error))
+            .collect();
+        match fields {
+            Value::Object(fields) if problems.is_empty() => Ok(fields),
+            _ => Err(self.invalid(&problems)),
+        }
+    }
+
+    /// What models get wrong without meaning anything else: camel case, and `null` for what is left out.
+    fn tolerated(&self, fields: Map<String, Value>) -> Map<String, Value> {
+        let (known, other): (Vec<_>, Vec<_>) = fields.into_iter().partition(|(name, _)| self.known(name).is_some());
+        let mut tolerated: Map<String, Value> = known.into_iter().collect();
+        for (name, value) in other {
+            let snake = Some(snake_case(&name)).filter(|snake| self.known(snake).is_some());
+            tolerated.entry(snake.unwrap_or(name)).or_insert(value);
+        }
+        tolerated.retain(|name, value| !(value.is_null() && self.known(name) == Some(false)));
+        tolerated
+    }
+
+    /// Whether there is a field of this name, and whether it is required.
+    fn known(&self, name: &str) -> Option<bool> {
+        let field = self.fields.iter().find(|(field, _)| field == name);
+        field.map(|(_, required)| *required)
+    }
+
+    fn invalid(&self, problems: &[String]) -> Told {
+        let expected = match self.summary.as_str() {
+            "" => "This tool takes no arguments.".to_owned(),
+            summary => format!("Expected: {summary}."),
+        };
+        Told::failed(
+            "invalid_arguments",
+            format!("The arguments were not understood: {}.", problems.join("; ")),
+            format!("{expected} Nothing was changed; call again with corrected arguments."),
+        )
+    }
+}
+
+/// A problem with one field that only the tool itself can see.
+pub(crate) fn invalid_field(field: &str, what: &str) -> Told {
+    Told::failed(
+        "invalid_arguments",
+        format!("The arguments were not understood: {field}: {what}."),
+        "Nothing was changed; call again with corrected arguments.",
+    )
+}
+
+fn problem(error: &ValidationError<'_>) -> String {
+    let path = error.instance_path().to_string();
+    // "/agents/0" as people write it; the arguments themselves have no name.
+    let place = match path.trim_start_matches('/').replace('/', ".") {
+        place if place.is_empty() => String::new(),
+        place => format!("{place}: "),
+    };
+    let found = shown(error.instance());
+    let what = match error.kind() {
+        ValidationErrorKind::Required { property } => {
+            return format!("{}: missing", property.as_str().unwrap_or_default());
+        }
+        ValidationErrorKind::AdditionalProperties { unexpected } => {
+            format!("there is no field {}", unexpected.join(", "))
+        }
+        ValidationErrorKind::Type {
+            kind: TypeKind::Single(kind),
+        } => format!("expected {}, found {found}", type_word(&kind.to_string())),
+        ValidationErrorKind::Enum { options } => {
+            let options: Vec<&str> = options
+                .as_array()
+                .map(|list| list.iter().filter_map(Value::as_str).collect())
+                .unwrap_or_default();
+            format!("expected one of {}, found {found}", options.join(", "))
+        }
+        ValidationErrorKind::Minimum { limit } => format!("expected at least {limit}, found {found}"),
+        ValidationErrorKind::Maximum { limit } => format!("expected at most {limit}, found {found}"),
+        ValidationErrorKind::MinLength { limit: 1 } => "must not be empty".to_owned(),
+        ValidationErrorKind::MinLength { limit } => format!("expected at least {limit} characters"),
+        ValidationErrorKind::MaxLength { limit } => format!("longer than {limit} characters"),
+        ValidationErrorKind::MinItems { limit } => format!("expected at least {limit} entries"),
+        ValidationErrorKind::MaxItems { limit } => format!("more than {limit} entries"),
+        // The definitions use no other keyword; if one comes, the library's words are better than none.
+        _ => error.to_string(),
+    };
+    format!("{place}{what}")
+}
+
+fn type_word(kind: &str) -> &str {
+    match kind {
+        "string" => "text",
+        "integer" => "whole number",
+        "array" => "list",
+        other => other,
+    }
+}
+
+/// A value in an error text: short, and still recognisable.
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    if text.len() <= FOUND_BYTES_MAX {
+        text
+    } else {
+        format!("{}…", crate::call::cut(&text, FOUND_BYTES_MAX))
+    }
+}
+
+fn snake_case(name: &str) -> String {
+    let mut snake = String::with_capacity(name.len() + 4);
+    for character in name.chars() {
+        if character.is_ascii_uppercase() {
+            snake.push('_');
+        }
+        snake.push(character.to_ascii_lowercase());
+    }
+    snake
+}
+
+/// Postgres keeps no NUL in a text. The reader bounds the nesting, and so this recursion.
+fn holds_nul(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(items) => items.iter().any(holds_nul),
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(name, value)| name.contains('\0') || holds_nul(value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn schema(tool: &str) -> Schema {
+        Schema::compile(&contracts::tools::find(tool).unwrap().parameters)
+    }
+
+    #[test]
+    fn what_is_right_is_taken_and_what_is_meant_is_understood() {
+        let check = |tool: &str, text: &str, expected: Value| {
+            let read = schema(tool)
+                .read(text, 1024)
+                .unwrap_or_else(|told| panic!("{text}: {told:?}"));
+            assert_eq!(Value::Object(read), expected, "{text}");
+        };
+        check("task_history", r#"{"task_id": "T"}"#, json!({"task_id": "T"}));
+        check(
+            "task_history",
+            r#"{"taskId": "T", "messageLimit": 5, "activityLimit": null}"#,
+            json!({"task_id": "T", "message_limit": 5}),
+        );
+        check(
+            "task_history",
+            r#"{"task_id": "T", "taskId": "U"}"#,
+            json!({"task_id": "T"}),
+        );
+        check(
+            "task_history",
+            r#"{"task_id": "T", "message_limit": 100000}"#,
+            json!({"task_id": "T", "message_limit": 100_000}),
+        );
+        check("no_reply", "", json!({}));
+        check("no_reply", " {} ", json!({}));
+        check("no_reply", r#"{"reason": null}"#, json!({}));
+        check(
+            "response_request",
+            r#"{"agents": ["a"], "body": "b"}"#,
+            json!({"agents": ["a"], "body": "b"}),
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_so_that_it_can_be_put_right() {
+        let check = |tool: &str, text: &str, words: &[&str]| {
+            let told = schema(tool).read(text, 1024).expect_err(text);
+            for word in words {
+                assert!(told.message.contains(word), "{text}: {}", told.message);
+            }
+        };
+        check("task_history", "{}", &["task_id: missing"]);
+        check("task_history", "nonsense", &["not JSON"]);
+        check("task_history", "[1]", &["one JSON object", "[1]"]);
+        check(
+            "task_history",
+            r#"{"task_id": null}"#,
+            &["task_id: expected text, found null"],
+        );
+        check("task_history", r#"{"task_id": ""}"#, &["task_id: must not be empty"]);
+        check(
+            "task_history",
+            r#"{"task_id": "T", "message_limit": "5"}"#,
+            &["message_limit: expected whole number, found \"5\""],
+        );
+        check(
+            "task_history",
+            r#"{"task_id": "T", "message_limit": -1}"#,
+            &["message_limit: expected at least 0, found -1"],
+        );
+        check(
+            "task_history",
+            r#"{"task_id": "T", "limit": 5}"#,
+            &["there is no field limit"],
+        );
+        check(
+            "task_status",
+            r#"{"task_id": "T", "status": "finished"}"#,
+            &["status: expected one of assigned", "done", "found \"finished\""],
+        );
+        check(
+            "task_status",
+            r#"{"task_id": "T", "status": "archived"}"#,
+            &["status: expected one of"],
+        );
+        check(
+            "response_request",
+            r#"{"agents": [], "body": "b"}"#,
+            &["agents: expected at least 1"],
+        );
+        check(
+            "response_request",
+            r#"{"agents": ["a", 7], "body": "b"}"#,
+            &["agents.1: expected text, found 7"],
+        );
+        check(
+            "response_request",
+            r#"{"agents": ["a","a","a","a","a","a","a","a","a","a","a"], "body": "b"}"#,
+            &["agents: more than 10"],
+        );
+        check(
+            "task_message",
+            "{\"task_id\": \"T\", \"body\": \"a\\u0000b\"}",
+            &["U+0000"],
+        );
+        check(
+            "task_message",
+            &format!(r#"{{"task_id": "T", "body": "{}"}}"#, "x".repeat(2000)),
+            &["2028 bytes", "1024"],
+        );
+        check(
+            "task_message",
+            &format!("{}1{}", "[".repeat(400), "]".repeat(400)),
+            &["not JSON"],
+        );
+        let told = schema("task_status").read("{}", 1024).unwrap_err();
+        assert!(
+            told.message.contains("task_id: missing; status: missing"),
+            "{}",
+            told.message
+        );
+        assert!(
+            told.hint
+                .starts_with("Expected: note (text), status (text, required), task_id (text, required)."),
+            "{}",
+            told.hint
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in ".{0,200}") {
+            let _ = schema("response_request").read(&text, 150);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The words of one call: what is asked, by whom, and what it came to. No I/O; the text of a result is made here, and
+//! nowhere else, since models read it.
+
+use contracts::tools::OfferContext;
+use domain::{
+    AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Fence, Generation, SessionId, TaskId, TaskStatus,
+    ToolCallState, TurnId, TurnState,
+};
+use serde_json::{Map, Value, json};
+use storage::outbox::Owned;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// What somebody says they want.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub account: AccountId,
+    pub session: SessionId,
+    pub call_id: CallId,
+    /// Place among the turn's calls, from 1; 0 over HTTP, where calls have no place.
+    pub ordinal: i32,
+    pub name: String,
+    /// JSON text, unchecked.
+    pub arguments: String,
+    pub origin: Origin,
+}
+
+/// Where a call comes from.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin {
+    /// Delivery, for a turn. What it says of the session must agree with the session.
+    Turn(Claims),
+    /// The agent itself, over `/agent/*`: it holds the session's key and a gateway token of the account.
+    Http,
+}
+
+/// What a `tool.requested` says of its session.
+#[derive(Clone, Debug)]
+pub(crate) struct Claims {
+    pub turn: TurnId,
+    pub task: Option<TaskId>,
+    pub session_key: String,
+    pub generation: Generation,
+    pub fence: Fence,
+    pub agent: AgentId,
+}
+
+impl Asked {
+    /// The id of the call's record.
+    pub(crate) fn id(&self) -> Uuid {
+        let turn = match &self.origin {
+            Origin::Turn(claims) => Some(claims.turn),
+            // Whether a turn runs must not decide whether a repeated request is the same request.
+            Origin::Http => None,
+        };
+        contracts::tool::tool_call_id(self.session, turn, self.ordinal, &self.call_id)
+    }
+}
+
+/// What the database says of the session and its turn, under lock.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub session_key: String,
+    pub generation: Generation,
+    pub fence: Fence,
+    pub closed: Option<Option<CloseReason>>,
+    pub agent: AgentId,
+    pub agent_slug: String,
+    pub agent_name: String,
+    pub session_task: Option<TaskId>,
+    /// The account's coordinator task, if it has one.
+    pub coordinator_task: Option<TaskId>,
+    pub turn: Option<Turn>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    pub id: TurnId,
+    pub session: SessionId,
+    pub state: TurnState,
+    /// Of the claim that wrote the turn last.
+    pub fence: Fence,
+    pub task: Option<TaskId>,
+    pub hops: u16,
+}
+
+impl Facts {
+    /// The task that the caller works on: its turn's, since an agent-wide session works on many (S14).
+    pub(crate) fn task(&self) -> Option<&TaskId> {
+        self.turn
+            .as_ref()
+            .and_then(|turn| turn.task.as_ref())
+            .or(self.session_task.as_ref())
+    }
+
+    pub(crate) fn is_coordinator(&self) -> bool {
+        match (self.task(), &self.coordinator_task) {
+            (Some(task), Some(coordinator)) => task.key() == coordinator.key(),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn offer(&self) -> OfferContext {
+        OfferContext {
+            has_task: self.task().is_some(),
+            is_coordinator: self.is_coordinator(),
+        }
+    }
+
+    pub(crate) fn hops(&self) -> u16 {
+        self.turn.as_ref().map_or(0, |turn| turn.hops)
+    }
+
+    /// The agent, as the author of what its call does.
+    pub(crate) fn actor(&self) -> Actor {
+        Actor {
+            kind: ActorKind::Agent,
+            id: self.agent.to_string(),
+            name: self.agent_name.clone(),
+        }
+    }
+}
+
+/// What a tool did: what the agent reads, and what the rest of the system is told in the same transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Effect {
+    pub result: Map<String, Value>,
+    pub messages: Vec<Owned>,
+}
+
+impl Effect {
+    pub(crate) fn new(result: Value, messages: Vec<Owned>) -> Effect {
+        let Value::Object(result) = result else {
+            unreachable!("handlers build their results as objects");
+        };
+        Effect { result, messages }
+    }
+}
+
+/// Why the agent does not get what it asked for, in words that it can act on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Told {
+    /// `Failed` or `Refused`.
+    pub state: ToolCallState,
+    /// The session or turn was over: recorded, changes nothing.
+    pub late: bool,
+    /// One word for programs.
+    pub code: &'static str,
+    pub message: String,
+    /// What to do instead.
+    pub hint: String,
+}
+
+impl Told {
+    pub(crate) fn failed(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Told {
+        Told {
+            state: ToolCallState::Failed,
+            late: false,
+            code,
+            message: message.into(),
+            hint: hint.into(),
+        }
+    }
+
+    pub(crate) fn refused(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Told {
+        Told {
+            state: ToolCallState::Refused,
+            ..Told::failed(code, message, hint)
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        json!({"error": {"code": self.code, "message": self.message, "hint": self.hint}}).to_string()
+    }
+}
+
+/// A call that is over, as recorded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Record {
+    pub name: String,
+    pub arguments: String,
+    pub state: ToolCallState,
+    pub late: bool,
+    /// JSON text: `{"ok": true, …}` or `{"error": {"code", "message", "hint"}}`.
+    pub result: String,
+    pub finished_at: OffsetDateTime,
+}
+
+/// The text of a result that went well.
+pub(crate) fn ok_text(mut result: Map<String, Value>) -> String {
+    result.insert("ok".to_owned(), Value::Bool(true));
+    Value::Object(result).to_string()
+}
+
+/// Statuses as a list for a sentence.
+pub(crate) fn words(statuses: &[TaskStatus]) -> String {
+    let words: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
+    words.join(", ")
+}
+
+/// At most this many bytes of a text, cut between characters.
+pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
+}

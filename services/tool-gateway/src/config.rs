@@ -1,0 +1,48 @@
+//! `[tool_gateway]`: every limit of this service, units in the names. Sizes that are part of the contract (arguments,
+//! results, bodies) are constants there and no settings.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use runtime::settings::{Count, Millis};
+use serde::Deserialize;
+
+/// Where the section stands in `signalbox.toml`.
+pub(crate) const SECTION: &str = "tool_gateway";
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct ToolGatewayConfig {
+    /// `/agent/*`, `/healthz`, `/readyz`, `/metrics`.
+    pub listen: SocketAddr,
+    /// Loops that take calls from the bus; each has one batch in hand.
+    pub loops: Count,
+    pub batch_messages_max: Count,
+    /// Sessions of a batch that are worked on at one time. Each takes a connection of the pool.
+    pub sessions_in_flight_max: Count,
+    /// Failed attempts after which a call is buried.
+    pub attempts_max: Count,
+    pub retry_delay_ms: Millis,
+    /// How long a call waits when Postgres is away. Counts as no attempt.
+    pub postpone_delay_ms: Millis,
+    /// Of each statement of a tool; a tool that takes longer fails, and its agent is told.
+    pub statement_timeout_ms: Millis,
+    /// How often a call is put back while earlier calls of its turn are not over: after 20 ms, 40 ms … at most 500 ms.
+    /// Then it is run all the same: an earlier one may never come.
+    pub order_attempts_max: Count,
+}
+
+impl Default for ToolGatewayConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8081)),
+            loops: Count::new(2),
+            batch_messages_max: Count::new(64),
+            sessions_in_flight_max: Count::new(6),
+            attempts_max: Count::new(20),
+            retry_delay_ms: Millis::new(500),
+            postpone_delay_ms: Millis::new(500),
+            statement_timeout_ms: Millis::new(5_000),
+            order_attempts_max: Count::new(8),
+        }
+    }
+}

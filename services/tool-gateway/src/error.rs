@@ -1,0 +1,28 @@
+//! Why a call could not be brought to an end. What went wrong for the agent is not here: that is an end, and a result
+//! ([`crate::call::Told`]).
+
+use storage::StorageError;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Nothing of the call is in the database; the same call may be tried again.
+    #[error("the call could not be run")]
+    Storage(#[from] StorageError),
+    /// Without a session there is nothing to record the call under.
+    #[error("there is no such session in the account")]
+    UnknownSession,
+    /// Somebody else is running it. Tools of this service commit only what is over, so today this means a bug.
+    #[error("the call is recorded and not over")]
+    Unfinished,
+}
+
+impl Error {
+    /// Whether the same call may go through later.
+    pub(crate) fn may_retry(&self) -> bool {
+        match self {
+            Self::Storage(error) => error.may_retry(),
+            Self::UnknownSession => false,
+            Self::Unfinished => true,
+        }
+    }
+}

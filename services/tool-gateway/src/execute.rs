@@ -1,0 +1,268 @@
+//! Runs one call, once: its record, its checks, its effect and its result are one transaction (B4).
+//!
+//! ```text
+//! record ── there already ──────────────────────────────► the first result again, nothing else
+//!   │ new
+//! locks ► facts ► standing ► permission ► arguments ► effect (savepoint) ► result ► outbox ► commit
+//!                    └────────── no ────────────────── undone ───────────┘
+//! ```
+//! A crash anywhere leaves nothing, and the call comes again. Whatever is wrong with a call ends as its result, in words
+//! for the agent; only what is wrong with the database ends as an error here.
+
+use std::{sync::Arc, time::Instant};
+
+use contracts::{Root, outgoing::Origin as Cause};
+use domain::{TaskId, ToolCallState, TurnId};
+use messaging::trace::current_trace;
+use serde_json::{Map, Value};
+use storage::{
+    Accounts, Database, StorageError, Tx,
+    lifecycle::Setting,
+    outbox::{OutboxRow, outbox_insert},
+};
+use time::OffsetDateTime;
+
+use crate::{
+    call::{Asked, Effect, Facts, Origin, Record, Told, ok_text},
+    error::Error,
+    metrics::Metrics,
+    policy::{Decision, permission, standing},
+    store,
+    tools::{Run, Running, Tool, ToolError, Toolbox},
+};
+
+/// As in `ce-source`.
+pub(crate) const SOURCE: &str = "/signalbox/tool-gateway";
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub arguments_bytes_max: usize,
+    /// Of each statement of a tool.
+    pub statement_timeout_ms: u64,
+}
+
+/// Everything that running a call takes.
+#[derive(Clone)]
+pub(crate) struct Executor {
+    pub database: Database,
+    pub root: Root,
+    pub toolbox: Arc<Toolbox>,
+    pub limits: Limits,
+    pub metrics: Arc<Metrics>,
+}
+
+/// What became of a call.
+#[derive(Debug)]
+pub(crate) enum Executed {
+    Over {
+        record: Record,
+        /// It had been run before; this is the first result.
+        is_replay: bool,
+        /// To be published, now that they are committed.
+        outbox: Vec<OutboxRow>,
+    },
+    /// Calls of the same turn that come before it are not over yet. Nothing was changed.
+    OutOfTurn,
+}
+
+impl Executor {
+    /// Runs the call, or finds what it came to. `wait_for_earlier`: leave it alone while earlier calls of its turn are
+    /// missing, since an agent that posts and then ends its task means it in that order.
+    pub(crate) async fn execute(&self, asked: &Asked, wait_for_earlier: bool) -> Result<Executed, Error> {
+        let begun = Instant::now();
+        let executed = self.execute_once(asked, wait_for_earlier).await?;
+        if let Executed::Over { record, is_replay, .. } = &executed {
+            let tool = self.toolbox.find(&asked.name).map(|tool| tool.definition.name);
+            self.metrics.call(tool, record, *is_replay, begun.elapsed());
+            tracing::info!(
+                account = %asked.account,
+                session = %asked.session,
+                call = %asked.id(),
+                tool = tool.unwrap_or("unknown"),
+                state = %record.state,
+                late = record.late,
+                is_replay,
+                "tool call {}",
+                record.state
+            );
+        }
+        Ok(executed)
+    }
+
+    async fn execute_once(&self, asked: &Asked, wait_for_earlier: bool) -> Result<Executed, Error> {
+        let tx = self.database.begin(&Accounts::one(&asked.account)).await?;
+        if !store::call_insert(&tx, asked, self.limits.arguments_bytes_max).await? {
+            let record = store::call_find(&tx, asked).await?.ok_or(Error::UnknownSession)?;
+            tx.rollback().await?;
+            return match record.state.is_over() {
+                true => Ok(Executed::Over {
+                    record,
+                    is_replay: true,
+                    outbox: Vec::new(),
+                }),
+                false => Err(Error::Unfinished),
+            };
+        }
+        if wait_for_earlier && !earlier_are_over(&tx, asked).await? {
+            tx.rollback().await?;
+            return Ok(Executed::OutOfTurn);
+        }
+        let tool = self.toolbox.find(&asked.name);
+        let arguments = tool.map(|tool| tool.schema.read(&asked.arguments, self.limits.arguments_bytes_max));
+        lock(&tx, asked, tool, arguments.as_ref()).await?;
+        let claimed_turn = match &asked.origin {
+            Origin::Turn(claims) => Some(claims.turn),
+            Origin::Http => None,
+        };
+        let (facts, now) = store::facts(&tx, &asked.account, asked.session, claimed_turn)
+            .await?
+            .ok_or(Error::UnknownSession)?;
+        let turn = facts.turn.as_ref().map(|turn| turn.id).or(claimed_turn);
+        let setting = Setting {
+            root: &self.root,
+            source: SOURCE,
+            origin: Cause {
+                cause: Some(cause(asked, turn)),
+                hops: facts.hops(),
+                trace: current_trace(),
+            },
+            now,
+        };
+        let outcome = match self.checked(asked, &facts, tool, arguments) {
+            Err(told) => Err(told),
+            Ok((tool, arguments)) => {
+                let running = Running {
+                    tx: &tx,
+                    call: asked.id(),
+                    account: &asked.account,
+                    facts: &facts,
+                    setting: &setting,
+                };
+                self.run(tool, running, arguments).await?
+            }
+        };
+        let (record, messages) = ended(asked, outcome, now);
+        store::call_finish(&tx, asked, &record, turn).await?;
+        let outbox = outbox_insert(&tx, messages).await?;
+        tx.commit().await?;
+        Ok(Executed::Over {
+            record,
+            is_replay: false,
+            outbox,
+        })
+    }
+
+    /// Everything that is decided before the tool is run.
+    fn checked<'t>(
+        &self,
+        asked: &Asked,
+        facts: &Facts,
+        tool: Option<&'t Tool>,
+        arguments: Option<Result<Map<String, Value>, Told>>,
+    ) -> Result<(&'t Tool, Map<String, Value>), Told> {
+        let offered = || self.toolbox.names_offered(facts.offer()).join(", ");
+        for decision in [
+            standing(&asked.origin, asked.session, facts),
+            permission(tool.map(|tool| &tool.definition), facts, offered),
+        ] {
+            if let Decision::Deny(denial) = decision {
+                return Err(denial.told());
+            }
+        }
+        let (Some(tool), Some(arguments)) = (tool, arguments) else {
+            unreachable!("an unknown tool was denied above");
+        };
+        Ok((tool, arguments?))
+    }
+
+    /// Runs the tool inside a savepoint, so that what it says no to leaves no trace but the record.
+    async fn run(
+        &self,
+        tool: &Tool,
+        running: Running<'_>,
+        arguments: Map<String, Value>,
+    ) -> Result<Result<Effect, Told>, StorageError> {
+        let tx = running.tx;
+        store::savepoint(tx, self.limits.statement_timeout_ms).await?;
+        let outcome = match tool.run {
+            Run::InTransaction(handler) => handler(running, arguments).await,
+        };
+        let told = match outcome {
+            Ok(effect) => return Ok(Ok(effect)),
+            Err(ToolError::Told(told)) => told,
+            Err(ToolError::Storage(error)) if error.is_statement_timeout() => Told::failed(
+                "too_slow",
+                format!("{} took too long and was stopped.", tool.definition.name),
+                "Nothing was changed. Ask for less, or try again later in this turn.",
+            ),
+            // The connection, a deadlock, a lock: the whole call comes again.
+            Err(ToolError::Storage(error)) if error.may_retry() => return Err(error),
+            Err(ToolError::Storage(error)) => {
+                tracing::error!(
+                    tool = tool.definition.name,
+                    error = &error as &dyn std::error::Error,
+                    "tool failed"
+                );
+                Told::failed(
+                    "internal",
+                    format!("{} failed for a reason that is not yours.", tool.definition.name),
+                    "Nothing was changed. Go on without it and say so in your reply.",
+                )
+            }
+        };
+        store::savepoint_rollback(tx).await?;
+        Ok(Err(told))
+    }
+}
+
+async fn earlier_are_over(tx: &Tx, asked: &Asked) -> Result<bool, StorageError> {
+    let Origin::Turn(claims) = &asked.origin else {
+        return Ok(true);
+    };
+    let earlier = i64::from(asked.ordinal) - 1;
+    if earlier <= 0 {
+        return Ok(true);
+    }
+    Ok(store::calls_before(tx, &asked.account, claims.turn, asked.ordinal).await? >= earlier)
+}
+
+/// Keeps what the checks will look at from changing before the commit.
+async fn lock(
+    tx: &Tx,
+    asked: &Asked,
+    tool: Option<&Tool>,
+    arguments: Option<&Result<Map<String, Value>, Told>>,
+) -> Result<(), StorageError> {
+    let moved = match (tool, arguments) {
+        (Some(tool), Some(Ok(arguments))) if tool.moves_task => arguments
+            .get("task_id")
+            .and_then(Value::as_str)
+            .and_then(|id| TaskId::parse(id).ok()),
+        _ => None,
+    };
+    match moved {
+        Some(task) => store::task_and_sessions_lock(tx, asked, &task).await,
+        None => store::session_lock(tx, asked).await,
+    }
+}
+
+/// What the messages that follow name as their cause: the turn, which tells everything else.
+fn cause(asked: &Asked, turn: Option<TurnId>) -> String {
+    turn.map_or_else(|| asked.id().to_string(), |turn| turn.to_string())
+}
+
+fn ended(asked: &Asked, outcome: Result<Effect, Told>, now: OffsetDateTime) -> (Record, Vec<storage::outbox::Owned>) {
+    let (state, late, result, messages) = match outcome {
+        Ok(effect) => (ToolCallState::Finished, false, ok_text(effect.result), effect.messages),
+        Err(told) => (told.state, told.late, told.text(), Vec::new()),
+    };
+    let record = Record {
+        name: asked.name.clone(),
+        arguments: asked.arguments.clone(),
+        state,
+        late,
+        result,
+        finished_at: now,
+    };
+    (record, messages)
+}

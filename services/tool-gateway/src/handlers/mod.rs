@@ -1,0 +1,9 @@
+//! What this service consumes.
+//!
+//! | subject | handler |
+//! |---|---|
+//! | `{root}.tool.requested.{account}.{task}` | [`tool_requested`] |
+
+mod tool_requested;
+
+pub(crate) use tool_requested::ToolRequestedHandler;

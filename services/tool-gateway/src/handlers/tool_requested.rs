@@ -1,0 +1,219 @@
+//! Consumes `tool.requested`.
+//! Decides whether the call counts, is allowed and is understood (`policy`, `arguments`); calls of one turn in their order.
+//! Writes the call's record with its result, and what the tool changes, in one transaction a call.
+//! Publishes `tool.finished`, and through the outbox what the tool's effect entails (events, notifications, wake-ups).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use contracts::{
+    Outgoing, Root, Timestamp,
+    outgoing::Origin as Cause,
+    tool::{RESULT_BYTES_MAX, ToolFinished, ToolRequested},
+};
+use domain::SessionId;
+use futures::StreamExt;
+use messaging::{
+    BatchHandler, Incoming, Verdict,
+    trace::{context_of, current_trace},
+};
+use runtime::Outbox;
+use tracing::{Instrument, field::Empty};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+use crate::{
+    call::{Asked, Claims, Origin, Record},
+    config::ToolGatewayConfig,
+    error::Error,
+    execute::{Executed, Executor, SOURCE},
+};
+
+const ORDER_DELAY: Duration = Duration::from_millis(20);
+const ORDER_DELAY_MAX: Duration = Duration::from_millis(500);
+
+pub(crate) struct ToolRequestedHandler {
+    pub executor: Executor,
+    pub outbox: Outbox,
+    pub config: ToolGatewayConfig,
+}
+
+/// A request and its place in the batch.
+type Placed<'a> = (usize, ToolRequested, &'a Incoming);
+
+impl BatchHandler for ToolRequestedHandler {
+    async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
+        let mut verdicts: Vec<(usize, Verdict)> = Vec::with_capacity(batch.len());
+        // A session's calls one after the other, sessions side by side.
+        let mut sessions: BTreeMap<SessionId, Vec<Placed<'_>>> = BTreeMap::new();
+        for (place, incoming) in batch.iter().enumerate() {
+            match read(&self.executor.root, incoming) {
+                Ok(request) => sessions
+                    .entry(request.session_id)
+                    .or_default()
+                    .push((place, request, incoming)),
+                Err(dead) => verdicts.push((place, dead)),
+            }
+        }
+        let working: Vec<_> = sessions
+            .into_values()
+            .map(|mut requests| {
+                requests.sort_by_key(|(_, request, _)| (request.turn_id, request.ordinal));
+                self.session(requests)
+            })
+            .collect();
+        let mut working = futures::stream::iter(working).buffer_unordered(self.config.sessions_in_flight_max.usize());
+        while let Some(some) = working.next().await {
+            verdicts.extend(some);
+        }
+        verdicts.sort_by_key(|(place, _)| *place);
+        verdicts.into_iter().map(|(_, verdict)| verdict).collect()
+    }
+}
+
+impl ToolRequestedHandler {
+    async fn session(&self, requests: Vec<Placed<'_>>) -> Vec<(usize, Verdict)> {
+        let mut verdicts = Vec::with_capacity(requests.len());
+        for (place, request, incoming) in requests {
+            let span = tracing::info_span!(
+                "tool_requested",
+                otel.name = "tool call",
+                otel.kind = "consumer",
+                otel.status_code = Empty,
+                account = %request.account,
+                session = %request.session_id,
+                turn = %request.turn_id,
+                ordinal = request.ordinal,
+            );
+            // Refused only where traces are off, and then there is nothing to continue.
+            let _ = span.set_parent(context_of(&incoming.headers.trace()));
+            let verdict = self.call(&request, incoming).instrument(span).await;
+            verdicts.push((place, verdict));
+        }
+        verdicts
+    }
+
+    async fn call(&self, request: &ToolRequested, incoming: &Incoming) -> Verdict {
+        let asked = asked(request);
+        let deliveries = u32::try_from(incoming.deliveries).unwrap_or(u32::MAX);
+        let waits = deliveries <= self.config.order_attempts_max.get();
+        match self.executor.execute(&asked, waits).await {
+            Ok(Executed::Over {
+                record,
+                is_replay: _,
+                outbox,
+            }) => {
+                self.outbox.publish_soon(outbox);
+                Verdict::Done(vec![finished(&self.executor.root, request, incoming, &record)])
+            }
+            Ok(Executed::OutOfTurn) => Verdict::Postpone {
+                after: order_delay(deliveries),
+                why: "earlier calls of the turn are not over".to_owned(),
+            },
+            Err(Error::UnknownSession) => Verdict::Dead {
+                reason: "unknown_session".to_owned(),
+                detail: format!(
+                    "There is no session {} in account {}.",
+                    request.session_id, request.account
+                ),
+            },
+            Err(error) if error.may_retry() => Verdict::Postpone {
+                after: self.config.postpone_delay_ms.duration(),
+                why: format!("{:#}", anyhow::Error::new(error)),
+            },
+            Err(error) => Verdict::Retry {
+                after: self.config.retry_delay_ms.duration(),
+                why: format!("{:#}", anyhow::Error::new(error)),
+            },
+        }
+    }
+}
+
+/// Reads a request, and holds it against the subject it came on: whoever may publish for one account must not speak for
+/// another.
+fn read(root: &Root, incoming: &Incoming) -> Result<ToolRequested, Verdict> {
+    let dead = |reason: &str, detail: String| Verdict::Dead {
+        reason: reason.to_owned(),
+        detail,
+    };
+    let request: ToolRequested = serde_json::from_slice(&incoming.payload)
+        .map_err(|error| dead("malformed", format!("The payload is no tool request: {error}")))?;
+    if incoming.subject != root.tool_requested(&request.account, request.task.as_ref()) {
+        return Err(dead(
+            "subject_mismatch",
+            "The payload names another account or task than the subject.".to_owned(),
+        ));
+    }
+    Ok(request)
+}
+
+fn asked(request: &ToolRequested) -> Asked {
+    Asked {
+        account: request.account.clone(),
+        session: request.session_id,
+        call_id: request.call_id.clone(),
+        ordinal: request.ordinal,
+        name: request.name.clone(),
+        arguments: request.arguments.clone(),
+        origin: Origin::Turn(Claims {
+            turn: request.turn_id,
+            task: request.task.clone(),
+            session_key: request.session_key.clone(),
+            generation: request.generation,
+            fence: request.fence,
+            agent: request.agent_id,
+        }),
+    }
+}
+
+/// The one result. The same record gives the same message, its id included.
+fn finished(root: &Root, request: &ToolRequested, incoming: &Incoming, record: &Record) -> Outgoing {
+    let finished = ToolFinished {
+        account: request.account.clone(),
+        task: request.task.clone(),
+        session_id: request.session_id,
+        generation: request.generation,
+        fence: request.fence,
+        turn_id: request.turn_id,
+        call_id: request.call_id.clone(),
+        ordinal: request.ordinal,
+        name: request.name.clone(),
+        state: record.state,
+        result: Some(record.result.clone()).filter(|result| result.len() <= RESULT_BYTES_MAX),
+    };
+    let cause = Cause {
+        cause: Some(request.message_id()),
+        hops: incoming.headers.hops(),
+        trace: current_trace(),
+    };
+    Outgoing::new(
+        root.tool_finished(&request.account, request.task.as_ref()),
+        &finished.message_id(),
+        SOURCE,
+        (&request.account, request.task.as_ref()),
+        &cause,
+        Timestamp::from(record.finished_at),
+        &finished,
+    )
+}
+
+fn order_delay(deliveries: u32) -> Duration {
+    let factor = 2u32.saturating_pow(deliveries.saturating_sub(1));
+    ORDER_DELAY.saturating_mul(factor).min(ORDER_DELAY_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_out_of_turn_waits_longer_each_time() {
+        let check = |deliveries: u32, millis: u64| {
+            assert_eq!(order_delay(deliveries), Duration::from_millis(millis), "{deliveries}");
+        };
+        check(0, 20);
+        check(1, 20);
+        check(2, 40);
+        check(5, 320);
+        check(6, 500);
+        check(u32::MAX, 500);
+    }
+}

@@ -1,0 +1,292 @@
+//! The routes. What a tool has to say comes back as it is; what went wrong comes back as a problem with the tool's own
+//! code and hint.
+
+use std::error::Error as StdError;
+
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::{Path, State},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use contracts::tools;
+use domain::{CallId, ToolCallState};
+use runtime::{Outbox, http::Problem};
+use serde::{Deserialize, Serialize};
+use storage::Accounts;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::{
+    caller::{caller, no_session},
+    openapi::{documented, openapi},
+};
+use crate::{
+    call::{Asked, Origin, Record, Told},
+    error::Error,
+    execute::{Executed, Executor},
+    policy::{Decision, standing},
+    store,
+};
+
+const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
+const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+
+#[derive(Clone)]
+pub(super) struct Agents {
+    executor: Executor,
+    outbox: Outbox,
+}
+
+pub(crate) fn routes(executor: Executor, outbox: Outbox) -> Router {
+    let (routes, _) = documented().split_for_parts();
+    routes
+        .route("/agent/openapi.json", get(|| async { Json(openapi()) }))
+        .with_state(Agents { executor, outbox })
+}
+
+/// A tool that can be called in this session.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ToolOffer {
+    name: &'static str,
+    description: &'static str,
+    /// JSON Schema of the body to post.
+    #[schema(value_type = Object)]
+    parameters: serde_json::Value,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(super) struct ToolOffers {
+    items: Vec<ToolOffer>,
+    next_cursor: Option<String>,
+}
+
+/// The tools that can be called in this session.
+#[utoipa::path(
+    get, path = "/agent/tools", tag = "agent",
+    responses(
+        (status = 200, description = "What this session may use", body = ToolOffers),
+        (status = "4XX", description = "A problem", content_type = "application/problem+json", body = Object)
+    )
+)]
+pub(super) async fn tools_list(State(agents): State<Agents>, headers: HeaderMap) -> Result<Json<ToolOffers>, Problem> {
+    let database = &agents.executor.database;
+    let caller = caller(database, &headers).await?;
+    let tx = database.begin(&Accounts::one(&caller.account)).await.map_err(failed)?;
+    let facts = store::facts(&tx, &caller.account, caller.session, None).await;
+    tx.commit().await.map_err(failed)?;
+    let (facts, _) = facts.map_err(failed)?.ok_or_else(no_session)?;
+    if let Decision::Deny(denial) = standing(&Origin::Http, caller.session, &facts) {
+        return Err(problem(&denial.told()));
+    }
+    let items = tools::offered(facts.offer())
+        .into_iter()
+        .map(|tool| ToolOffer {
+            name: tool.name,
+            description: tool.description,
+            parameters: tool.parameters,
+        })
+        .collect();
+    Ok(Json(ToolOffers {
+        items,
+        next_cursor: None,
+    }))
+}
+
+/// Calls a tool. The body is the object of its arguments; an `Idempotency-Key` makes a repeated request the same call.
+#[utoipa::path(
+    post, path = "/agent/tools/{name}", tag = "agent", params(("name" = String, Path)), request_body = Object,
+    responses(
+        (status = 200, description = "What the tool has to say", body = Object),
+        (status = "4XX", description = "A problem; `code` and `hint` are the tool's",
+         content_type = "application/problem+json", body = Object)
+    )
+)]
+pub(super) async fn tool_call(
+    State(agents): State<Agents>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    call(&agents, name, &headers, &body).await
+}
+
+/// The short form of a tool's route: its body in the document is the tool's own schema.
+macro_rules! short_form {
+    ($handler:ident, $path:literal, $doc:literal) => {
+        #[doc = $doc]
+        #[utoipa::path(
+                    post, path = $path, tag = "agent", request_body = Object,
+                    responses(
+                        (status = 200, description = "What the tool has to say", body = Object),
+                        (status = "4XX", description = "A problem; `code` and `hint` are the tool's",
+                         content_type = "application/problem+json", body = Object)
+                    )
+                )]
+        pub(super) async fn $handler(
+            State(agents): State<Agents>,
+            headers: HeaderMap,
+            body: Bytes,
+        ) -> Result<Response, Problem> {
+            call(&agents, stringify!($handler).to_owned(), &headers, &body).await
+        }
+    };
+}
+
+short_form!(
+    task_history,
+    "/agent/task-history",
+    "Short form of `/agent/tools/task_history`."
+);
+short_form!(
+    task_status,
+    "/agent/task-status",
+    "Short form of `/agent/tools/task_status`."
+);
+short_form!(
+    task_message,
+    "/agent/task-message",
+    "Short form of `/agent/tools/task_message`."
+);
+short_form!(
+    response_request,
+    "/agent/response-request",
+    "Short form of `/agent/tools/response_request`."
+);
+
+async fn call(agents: &Agents, name: String, headers: &HeaderMap, body: &Bytes) -> Result<Response, Problem> {
+    let executor = &agents.executor;
+    let caller = caller(&executor.database, headers).await?;
+    let call_id = idempotency_key(headers)?.unwrap_or_else(|| Uuid::now_v7().to_string());
+    let arguments = std::str::from_utf8(body).map_err(|_| Problem::invalid("the body is not UTF-8"))?;
+    let asked = Asked {
+        account: caller.account,
+        session: caller.session,
+        call_id: CallId(call_id),
+        ordinal: 0,
+        name,
+        arguments: arguments.to_owned(),
+        origin: Origin::Http,
+    };
+    let executed = executor.execute(&asked, false).await.map_err(|error| match error {
+        Error::UnknownSession => no_session(),
+        Error::Storage(error) => failed(error),
+        Error::Unfinished => Problem::conflict("in_progress", "the same request is being worked on"),
+    })?;
+    let Executed::Over {
+        record,
+        is_replay,
+        outbox,
+    } = executed
+    else {
+        unreachable!("a call over HTTP waits for no other");
+    };
+    agents.outbox.publish_soon(outbox);
+    if is_replay && !store::is_same_request(&asked, &record, executor.limits.arguments_bytes_max) {
+        return Err(Problem::unprocessable(
+            "idempotency_key_reused",
+            "this Idempotency-Key was used in this session for another request",
+        ));
+    }
+    answer(record)
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let Some(value) = headers.get(IDEMPOTENCY_KEY_HEADER) else {
+        return Ok(None);
+    };
+    let printable = |key: &&str| {
+        !key.is_empty() && key.len() <= IDEMPOTENCY_KEY_BYTES_MAX && key.bytes().all(|b| (b' '..=b'~').contains(&b))
+    };
+    match value.to_str().ok().filter(printable) {
+        Some(key) => Ok(Some(key.to_owned())),
+        None => Err(Problem::invalid(format!(
+            "an Idempotency-Key is 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable characters"
+        ))),
+    }
+}
+
+#[derive(Deserialize)]
+struct ErrorText {
+    error: ErrorParts,
+}
+
+#[derive(Deserialize)]
+struct ErrorParts {
+    code: String,
+    message: String,
+    hint: String,
+}
+
+fn answer(record: Record) -> Result<Response, Problem> {
+    match record.state {
+        ToolCallState::Finished => Ok(([(header::CONTENT_TYPE, "application/json")], record.result).into_response()),
+        ToolCallState::Failed | ToolCallState::Refused => {
+            let ErrorText { error } = serde_json::from_str(&record.result).map_err(|_| Problem::internal())?;
+            Err(problem_of(&error.code, error.message, error.hint))
+        }
+        // Of tools that reach outside, once there are any.
+        ToolCallState::Requested | ToolCallState::Running | ToolCallState::Unknown => Err(Problem::internal()),
+    }
+}
+
+/// Codes that agents are told, and how HTTP says them.
+const STATUSES: [(&str, StatusCode); 11] = [
+    ("invalid_arguments", StatusCode::UNPROCESSABLE_ENTITY),
+    ("arguments_too_large", StatusCode::PAYLOAD_TOO_LARGE),
+    ("unknown_agent", StatusCode::UNPROCESSABLE_ENTITY),
+    ("own_name", StatusCode::UNPROCESSABLE_ENTITY),
+    ("unknown_tool", StatusCode::NOT_FOUND),
+    ("task_not_found", StatusCode::NOT_FOUND),
+    ("not_offered", StatusCode::FORBIDDEN),
+    ("awaiting_approval", StatusCode::CONFLICT),
+    ("session_closed", StatusCode::GONE),
+    ("too_slow", StatusCode::SERVICE_UNAVAILABLE),
+    ("internal", StatusCode::INTERNAL_SERVER_ERROR),
+];
+
+fn problem(told: &Told) -> Problem {
+    problem_of(told.code, told.message.clone(), told.hint.clone())
+}
+
+fn problem_of(code: &str, message: String, hint: String) -> Problem {
+    let known = STATUSES.iter().find(|(known, _)| *known == code);
+    let (code, status) = known.copied().unwrap_or(("refused", StatusCode::FORBIDDEN));
+    Problem::new(status, code).detail(message).with("hint", hint)
+}
+
+/// The database: try again, or our fault. The client is told neither what nor why.
+#[expect(clippy::needless_pass_by_value, reason = "made for map_err")]
+pub(super) fn failed(error: storage::StorageError) -> Problem {
+    let may_retry = error.may_retry();
+    tracing::error!(error = &error as &dyn StdError, may_retry, "request failed");
+    if may_retry {
+        Problem::unavailable()
+    } else {
+        Problem::internal()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn an_idempotency_key_is_short_and_printable() {
+        let check = |value: &[u8], expected: Result<Option<&str>, ()>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(IDEMPOTENCY_KEY_HEADER, HeaderValue::from_bytes(value).unwrap());
+            let read = idempotency_key(&headers).map_err(drop);
+            assert_eq!(read, expected.map(|key| key.map(str::to_owned)), "{value:?}");
+        };
+        check(b"k-1", Ok(Some("k-1")));
+        check(b"", Err(()));
+        check(&[b'x'; 256], Err(()));
+        check("ä".as_bytes(), Err(()));
+        assert_eq!(idempotency_key(&HeaderMap::new()).unwrap(), None);
+    }
+}

@@ -1,0 +1,46 @@
+//! What operators see of tools: how many calls, what they came to, how long they took.
+
+use std::time::Duration;
+
+use opentelemetry::{
+    KeyValue, global,
+    metrics::{Counter, Histogram},
+};
+
+use crate::call::Record;
+
+pub(crate) struct Metrics {
+    calls: Counter<u64>,
+    seconds: Histogram<f64>,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
+        let meter = global::meter("signalbox.tool_gateway");
+        Metrics {
+            calls: meter
+                .u64_counter("signalbox.tool.calls")
+                .with_description("Tool calls by tool, state, whether late and whether seen before")
+                .build(),
+            seconds: meter
+                .f64_histogram("signalbox.tool.duration")
+                .with_unit("s")
+                .with_description("From taking a call up to its commit")
+                .with_boundaries(vec![0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0])
+                .build(),
+        }
+    }
+
+    /// `tool`: the definition's name. What agents make up is one series, not one each.
+    pub(crate) fn call(&self, tool: Option<&'static str>, record: &Record, is_replay: bool, took: Duration) {
+        let tool = KeyValue::new("tool", tool.unwrap_or("unknown"));
+        self.seconds.record(took.as_secs_f64(), std::slice::from_ref(&tool));
+        let labels = [
+            tool,
+            KeyValue::new("state", record.state.as_str()),
+            KeyValue::new("late", record.late),
+            KeyValue::new("replay", is_replay),
+        ];
+        self.calls.add(1, &labels);
+    }
+}

@@ -1,0 +1,57 @@
+//! Wiring: one consumer of calls, one HTTP server for agents, both over the same executor.
+
+use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
+
+use messaging::{Consumer, ConsumerOptions, Durable};
+use runtime::{Context, settings::Count};
+
+use crate::{
+    config::{SECTION, ToolGatewayConfig},
+    execute::{Executor, Limits},
+    handlers::ToolRequestedHandler,
+    http,
+    metrics::Metrics,
+    tools::Toolbox,
+};
+
+/// Starts the service's workers and returns the address that `/agent/*` is served at (a port 0 picks a free one).
+pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
+    let config: ToolGatewayConfig = context.settings.section(SECTION)?;
+    let executor = Executor {
+        database: context.database.clone(),
+        root: context.root().clone(),
+        toolbox: Arc::new(Toolbox::new()),
+        limits: Limits {
+            arguments_bytes_max: contracts::tool::ARGUMENTS_BYTES_MAX,
+            statement_timeout_ms: config.statement_timeout_ms.get(),
+        },
+        metrics: Arc::new(Metrics::new()),
+    };
+    let consumer = Consumer {
+        bus: context.bus.clone(),
+        topology: context.topology.clone(),
+        durable: Durable::ToolGatewayToolRequested,
+        options: ConsumerOptions {
+            batch_messages_max: at_least_one(config.batch_messages_max),
+            loops: at_least_one(config.loops),
+            attempts_max: i64::from(config.attempts_max.get()),
+            retry_delay: config.retry_delay_ms.duration(),
+            ..ConsumerOptions::default()
+        },
+        handler: ToolRequestedHandler {
+            executor: executor.clone(),
+            outbox: context.outbox.clone(),
+            config: config.clone(),
+        },
+        dead_letters: Box::new(context.dead_letters()),
+    };
+    let stop = context.shutdown.token();
+    context.shutdown.spawn("tool_requested", consumer.run(stop));
+
+    let routes = http::routes(executor, context.outbox.clone());
+    Ok(context.serve(config.listen, routes, context.health()).await?)
+}
+
+fn at_least_one(count: Count) -> NonZeroUsize {
+    NonZeroUsize::new(count.usize()).expect("a count is at least 1")
+}

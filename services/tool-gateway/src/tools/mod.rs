@@ -1,0 +1,175 @@
+//! The tools: one file each, with the same name as its definition in `contracts::tools`. This is the table.
+//!
+//! A handler works inside the call's transaction: what it writes is committed together with its result, or not at all.
+//! It finds the session locked, the caller allowed to use the tool and the arguments as the schema says; what is left
+//! to it is what only it can see. It gives messages for the outbox and publishes nothing.
+
+mod no_reply;
+mod response_request;
+mod task_history;
+mod task_message;
+mod task_status;
+
+use contracts::tools::{OfferContext, ToolDefinition};
+use domain::{AccountId, TaskId};
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+use storage::{StorageError, Tx, lifecycle::Setting};
+use uuid::Uuid;
+
+use crate::{
+    arguments::{Schema, invalid_field},
+    call::{Effect, Facts, Told},
+    policy::{self, Decision},
+    store,
+};
+
+pub(crate) struct Tool {
+    pub definition: ToolDefinition,
+    pub schema: Schema,
+    /// It may move the task that its arguments name, which decides what is locked first.
+    pub moves_task: bool,
+    pub run: Run,
+}
+
+/// How a tool is run.
+pub(crate) enum Run {
+    /// It touches nothing but Postgres: record, effect and result are one transaction, and that makes it exactly once.
+    InTransaction(Handler),
+    // A tool that reaches outside (mail, a model, another service) gets its variant here. It cannot be in one
+    // transaction with what it does, so it is three steps: *start* commits the record as `running`, under the same
+    // checks and with a key for the other side; *run* calls out, with no transaction open; *finish* commits the result.
+    // A record found `running` whose runner is gone is `unknown`: asked at the other side by its key if that can
+    // answer, and otherwise reported to the agent as unknown, never run again.
+}
+
+pub(crate) type Handler = for<'a> fn(Running<'a>, Map<String, Value>) -> BoxFuture<'a, Outcome>;
+pub(crate) type Outcome = Result<Effect, ToolError>;
+
+/// A call on its way, as a handler sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Running<'a> {
+    pub tx: &'a Tx,
+    /// Id of the call's record: ids of what it makes follow from it.
+    pub call: Uuid,
+    pub account: &'a AccountId,
+    pub facts: &'a Facts,
+    /// Cause, hops and time of what it does.
+    pub setting: &'a Setting<'a>,
+}
+
+#[derive(Debug)]
+pub(crate) enum ToolError {
+    Told(Told),
+    Storage(StorageError),
+}
+
+impl From<Told> for ToolError {
+    fn from(told: Told) -> Self {
+        Self::Told(told)
+    }
+}
+
+impl From<StorageError> for ToolError {
+    fn from(error: StorageError) -> Self {
+        Self::Storage(error)
+    }
+}
+
+/// Every tool, its schema compiled once.
+pub(crate) struct Toolbox(Vec<Tool>);
+
+impl Toolbox {
+    pub(crate) fn new() -> Toolbox {
+        let tools = contracts::tools::all().into_iter().map(|definition| {
+            let (moves_task, handler): (bool, Handler) = match definition.name {
+                "task_history" => (false, |running, arguments| {
+                    Box::pin(task_history::run(running, arguments))
+                }),
+                "task_status" => (true, |running, arguments| {
+                    Box::pin(task_status::run(running, arguments))
+                }),
+                "task_message" => (false, |running, arguments| {
+                    Box::pin(task_message::run(running, arguments))
+                }),
+                "response_request" => (false, |running, arguments| {
+                    Box::pin(response_request::run(running, arguments))
+                }),
+                "no_reply" => (false, |running, arguments| Box::pin(no_reply::run(running, arguments))),
+                other => unreachable!("tool {other} is defined and has no handler"),
+            };
+            Tool {
+                schema: Schema::compile(&definition.parameters),
+                definition,
+                moves_task,
+                run: Run::InTransaction(handler),
+            }
+        });
+        Toolbox(tools.collect())
+    }
+
+    /// The tool of this name, or that once had it.
+    pub(crate) fn find(&self, name: &str) -> Option<&Tool> {
+        self.0
+            .iter()
+            .find(|tool| tool.definition.name == name || tool.definition.aliases.contains(&name))
+    }
+
+    pub(crate) fn names_offered(&self, context: OfferContext) -> Vec<&'static str> {
+        let offered = self
+            .0
+            .iter()
+            .filter(|tool| tool.definition.offered_to.includes(context));
+        offered.map(|tool| tool.definition.name).collect()
+    }
+}
+
+/// The task that the arguments name, if the caller may touch it. Whether it exists is asked with [`task_existing`].
+fn task_allowed(running: Running<'_>, arguments: &Map<String, Value>) -> Result<TaskId, ToolError> {
+    let id = arguments["task_id"].as_str().unwrap_or_default();
+    let task = TaskId::parse(id).map_err(|error| invalid_field("task_id", &error.to_string()))?;
+    match policy::task_permission(&task, running.facts) {
+        Decision::Allow => Ok(task),
+        Decision::Deny(denial) => Err(denial.told().into()),
+    }
+}
+
+/// The allowed task's row; one that is not there is answered as one that is foreign.
+async fn task_existing(running: Running<'_>, task: &TaskId) -> Result<store::TaskRow, ToolError> {
+    let row = store::task_find(running.tx, running.account, task).await?;
+    row.ok_or_else(|| policy::not_there(task, running.facts).told().into())
+}
+
+/// A text that the schema bounds in characters, bounded in bytes.
+fn body<'a>(arguments: &'a Map<String, Value>, field: &str) -> Result<&'a str, ToolError> {
+    let text = arguments[field].as_str().unwrap_or_default();
+    let bytes_max = contracts::tools::BODY_BYTES_MAX;
+    if text.len() > bytes_max {
+        let what = format!(
+            "{} bytes; at most {bytes_max} are taken, so shorten it or split it",
+            text.len()
+        );
+        return Err(invalid_field(field, &what).into());
+    }
+    if text.trim().is_empty() {
+        return Err(invalid_field(field, "must not be blank").into());
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_definition_has_a_handler() {
+        let toolbox = Toolbox::new();
+        for definition in contracts::tools::all() {
+            for name in definition.aliases.iter().chain([&definition.name]) {
+                let found = toolbox.find(name).map(|tool| tool.definition.name);
+                assert_eq!(found, Some(definition.name));
+            }
+        }
+        assert!(toolbox.find("exec").is_none());
+    }
+}

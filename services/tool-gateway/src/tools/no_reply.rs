@@ -1,0 +1,12 @@
+//! `no_reply`: the record of the call is its whole effect. Delivery finds it when the turn ends.
+
+use serde_json::{Map, Value, json};
+
+use super::{Outcome, Running};
+use crate::call::Effect;
+
+#[expect(clippy::unused_async, reason = "a handler like the others")]
+pub(super) async fn run(_running: Running<'_>, _arguments: Map<String, Value>) -> Outcome {
+    let note = "Recorded. Nothing of this turn will be posted; end it now.";
+    Ok(Effect::new(json!({"recorded": true, "note": note}), Vec::new()))
+}

@@ -1,0 +1,134 @@
+//! `response_request`: a notification for each named agent, on the same subject and by the same rules as anybody's.
+//! The resolver decides what becomes of it; the hop count is one higher, so that a ring of agents ends.
+
+use contracts::{Outgoing, Timestamp, notification::NotificationMessage, outgoing::Origin, tools::AGENTS_MAX};
+use domain::{AgentId, AgentRef, AgentSlug, NotificationId, TaskId};
+use serde_json::{Map, Value, json};
+use storage::outbox::Owned;
+use uuid::Uuid;
+
+use super::{Outcome, Running, ToolError, body, task_allowed, task_existing};
+use crate::{
+    arguments::invalid_field,
+    call::{Effect, Told},
+    execute::SOURCE,
+    store,
+};
+
+/// The type of the notification.
+const KIND: &str = "response_request";
+
+pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> Outcome {
+    let body = body(&arguments, "body")?;
+    let task = match arguments.get("task_id") {
+        Some(_) => {
+            let task = task_allowed(running, &arguments)?;
+            Some(task_existing(running, &task).await?.id()?)
+        }
+        None => running.facts.task().cloned(),
+    };
+    let asked = agents(running, &arguments).await?;
+    let mut messages = Vec::with_capacity(asked.len());
+    let mut told = Vec::with_capacity(asked.len());
+    for (agent, slug) in &asked {
+        let (id, message) = request(running, task.as_ref(), *agent, body);
+        messages.push(message);
+        told.push(json!({"agent": slug, "agent_id": agent, "notification_id": id}));
+    }
+    let note = "They will answer in the thread, not here. Finish your turn.";
+    Ok(Effect::new(
+        json!({"task_id": task, "asked": told, "note": note}),
+        messages,
+    ))
+}
+
+/// The named agents, each once. All of them, or an error that says which are not to be asked.
+async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<Vec<(AgentId, AgentSlug)>, ToolError> {
+    let names: Vec<&str> = arguments["agents"]
+        .as_array()
+        .map(|names| names.iter().filter_map(Value::as_str).collect())
+        .unwrap_or_default();
+    // A name that can be nobody's is as unknown as one that happens to be nobody's.
+    let named: Vec<(&str, Option<AgentRef>)> = names
+        .iter()
+        .map(|name| {
+            let plain = name.trim().trim_start_matches('@').to_ascii_lowercase();
+            (*name, AgentRef::parse(&plain).ok())
+        })
+        .collect();
+    let refs: Vec<AgentRef> = named.iter().filter_map(|(_, one)| one.clone()).collect();
+    let there = store::agents_find(running.tx, running.account, &refs).await?;
+    let find = |one: &AgentRef| {
+        there.iter().find(|(id, slug)| match one {
+            AgentRef::Id(wanted) => wanted == id,
+            AgentRef::Slug(wanted) => wanted == slug,
+        })
+    };
+    let mut found: Vec<(AgentId, AgentSlug)> = Vec::new();
+    let mut unknown: Vec<&str> = Vec::new();
+    for (name, one) in &named {
+        match one.as_ref().and_then(find) {
+            Some(agent) if found.contains(agent) => {}
+            Some(agent) => found.push(agent.clone()),
+            None => unknown.push(name),
+        }
+    }
+    if !unknown.is_empty() {
+        let told = Told::failed(
+            "unknown_agent",
+            format!("There is no agent {} in this account.", unknown.join(", ")),
+            "Nobody was asked. Call again with names that you know, or say in your reply whom you are missing.",
+        );
+        return Err(told.into());
+    }
+    if found.iter().any(|(id, _)| *id == running.facts.agent) {
+        let told = Told::failed(
+            "own_name",
+            format!("You are {}: you cannot ask yourself.", running.facts.agent_slug),
+            "Nobody was asked. Leave your own name out, or do it now.",
+        );
+        return Err(told.into());
+    }
+    if found.is_empty() || found.len() > AGENTS_MAX {
+        return Err(invalid_field("agents", &format!("expected 1 to {AGENTS_MAX} agents")).into());
+    }
+    Ok(found)
+}
+
+/// The notification for one agent. Its id follows from the call and the agent.
+fn request(running: Running<'_>, task: Option<&TaskId>, agent: AgentId, body: &str) -> (NotificationId, Owned) {
+    let id = Uuid::new_v5(&running.call, agent.uuid().as_bytes()).to_string();
+    let id = NotificationId::parse(&id).expect("a UUID is printable and short");
+    let setting = running.setting;
+    let mut metadata = Map::new();
+    if let Some(turn) = &running.facts.turn {
+        metadata.insert("turn_id".to_owned(), json!(turn.id));
+    }
+    metadata.insert("tool_call_id".to_owned(), json!(running.call));
+    let message = NotificationMessage {
+        id: Some(id.clone()),
+        kind: Some(KIND.to_owned()),
+        agent: Some(agent.to_string()),
+        agents: Vec::new(),
+        title: Some(format!("Request from {}", running.facts.agent_slug)),
+        body: body.to_owned(),
+        message_id: None,
+        sender: Some(running.facts.actor()),
+        queue_mode: None,
+        metadata,
+    };
+    let origin = Origin {
+        hops: setting.origin.hops.saturating_add(1),
+        ..setting.origin.clone()
+    };
+    let outgoing = Outgoing::new(
+        setting.root.notification(running.account, task),
+        id.as_str(),
+        SOURCE,
+        (running.account, task),
+        &origin,
+        Timestamp::from(setting.now),
+        &message,
+    );
+    (id, (Some(running.account.clone()), outgoing))
+}

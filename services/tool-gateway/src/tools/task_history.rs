@@ -1,0 +1,318 @@
+//! `task_history`: a task, its thread and its activities, by (account, task) and nothing else (S7, S9). Fitted into a
+//! limit of bytes: the newest messages stay, and what was left out is said.
+
+use contracts::{
+    Timestamp,
+    tools::{ACTIVITY_LIMIT_DEFAULT, ACTIVITY_LIMIT_MAX, MESSAGE_LIMIT_DEFAULT, MESSAGE_LIMIT_MAX, RESULT_BYTES},
+};
+use serde_json::{Map, Value, json};
+
+use super::{Outcome, Running, task_allowed, task_existing};
+use crate::{
+    call::{Effect, cut},
+    store::{self, ActivityRow, AgentRow, MessageRow, TaskRow},
+};
+
+/// Of one message: a long one must not push out all others.
+const BODY_BYTES_MAX: usize = 16 * 1024;
+const DESCRIPTION_BYTES_MAX: usize = 8 * 1024;
+const TITLE_BYTES_MAX: usize = 2 * 1024;
+/// Of one activity's detail.
+const DETAIL_BYTES_MAX: usize = 2 * 1024;
+/// Activities may take this much of the whole; the thread has the rest.
+const ACTIVITIES_BYTES_MAX: usize = 16 * 1024;
+/// What `meta`, names and brackets may take.
+const FRAME_BYTES: usize = 1024;
+
+pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> Outcome {
+    let task = task_allowed(running, &arguments)?;
+    let limits = Limits::read(&arguments);
+    let (tx, account) = (running.tx, running.account);
+    let row = task_existing(running, &task).await?;
+    let assignees = store::assignees(tx, account, &task).await?;
+    let characters_max = i32::try_from(BODY_BYTES_MAX).expect("a constant far below i32's end");
+    let messages = store::messages_newest(tx, account, &task, limits.messages, characters_max).await?;
+    let activities = store::activities_newest(tx, account, &task, limits.activities).await?;
+    Ok(Effect::new(
+        fitted(&row, &assignees, &messages, &activities, limits),
+        Vec::new(),
+    ))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Limits {
+    messages: i64,
+    activities: i64,
+    /// What was asked for, where it was more than is given.
+    messages_asked: Option<i64>,
+    activities_asked: Option<i64>,
+}
+
+impl Limits {
+    fn read(arguments: &Map<String, Value>) -> Limits {
+        // A number beyond i64 is "very many" as well.
+        let asked = |field: &str, default: i64| match arguments.get(field) {
+            None => default,
+            Some(value) => value.as_i64().unwrap_or(i64::MAX),
+        };
+        let messages = asked("message_limit", MESSAGE_LIMIT_DEFAULT);
+        let activities = asked("activity_limit", ACTIVITY_LIMIT_DEFAULT);
+        Limits {
+            messages: messages.min(MESSAGE_LIMIT_MAX),
+            activities: activities.min(ACTIVITY_LIMIT_MAX),
+            messages_asked: Some(messages).filter(|asked| *asked > MESSAGE_LIMIT_MAX),
+            activities_asked: Some(activities).filter(|asked| *asked > ACTIVITY_LIMIT_MAX),
+        }
+    }
+}
+
+/// The result, as JSON text at most [`RESULT_BYTES`] long. Rows come newest first.
+fn fitted(
+    task: &TaskRow,
+    assignees: &[AgentRow],
+    messages: &[MessageRow],
+    activities: &[ActivityRow],
+    limits: Limits,
+) -> Value {
+    let task = task_json(task, assignees);
+    let room = (RESULT_BYTES - FRAME_BYTES).saturating_sub(size(&task));
+    let (activities_kept, used) = newest_that_fit(activities, room.min(ACTIVITIES_BYTES_MAX), activity_json);
+    let (mut messages_kept, _) = newest_that_fit(messages, room.saturating_sub(used), message_json);
+    messages_kept.reverse();
+
+    let mut meta = Map::new();
+    meta.insert("message_limit_applied".to_owned(), limits.messages.into());
+    meta.insert("activity_limit_applied".to_owned(), limits.activities.into());
+    let mut notes = Vec::new();
+    for (what, asked, applied) in [
+        ("message_limit", limits.messages_asked, limits.messages),
+        ("activity_limit", limits.activities_asked, limits.activities),
+    ] {
+        if let Some(asked) = asked {
+            notes.push(format!("{what} {asked} was more than is given; {applied} was applied."));
+        }
+    }
+    for (what, left_out) in [
+        ("messages", messages.len() - messages_kept.len()),
+        ("activities", activities.len() - activities_kept.len()),
+    ] {
+        if left_out > 0 {
+            meta.insert(format!("{what}_left_out"), left_out.into());
+            notes.push(format!(
+                "The {left_out} oldest of the {what} asked for were left out: the result is at most 64 KiB."
+            ));
+        }
+    }
+    if !notes.is_empty() {
+        meta.insert("note".to_owned(), notes.join(" ").into());
+    }
+    json!({"task": task, "messages": messages_kept, "activities": activities_kept, "meta": meta})
+}
+
+/// As many as fit, from the first on, and their size.
+fn newest_that_fit<T>(rows: &[T], bytes_max: usize, json: fn(&T) -> Value) -> (Vec<Value>, usize) {
+    let (mut kept, mut used) = (Vec::new(), 0);
+    for row in rows {
+        let value = json(row);
+        let bytes = size(&value) + 1; // and its comma
+        if used + bytes > bytes_max {
+            break;
+        }
+        used += bytes;
+        kept.push(value);
+    }
+    (kept, used)
+}
+
+fn size(value: &Value) -> usize {
+    value.to_string().len()
+}
+
+fn task_json(task: &TaskRow, assignees: &[AgentRow]) -> Value {
+    let assignees: Vec<Value> = assignees
+        .iter()
+        .take(contracts::notification::AGENTS_MAX)
+        .map(|agent| json!({"id": agent.id, "slug": agent.slug}))
+        .collect();
+    let mut value = json!({
+        "id": task.display_id,
+        "title": cut_json(&task.title, TITLE_BYTES_MAX),
+        "description": cut_json(&task.description, DESCRIPTION_BYTES_MAX),
+        "status": task.status,
+        "assignees": assignees,
+        "created_at": Timestamp::from(task.created_at),
+        "updated_at": Timestamp::from(task.updated_at),
+    });
+    if value["description"] != task.description.as_str() {
+        value["description_cut_of_bytes"] = task.description.len().into();
+    }
+    value
+}
+
+fn message_json(message: &MessageRow) -> Value {
+    let mut value = json!({
+        "id": message.id,
+        "author": {"kind": message.author_kind, "id": message.author_id, "name": message.author_name},
+        "body": cut_json(&message.body, BODY_BYTES_MAX),
+        "created_at": Timestamp::from(message.created_at),
+    });
+    let shown = value["body"].as_str().map_or(0, str::len);
+    if usize::try_from(message.body_bytes).is_ok_and(|bytes| bytes > shown) {
+        value["body_cut_of_bytes"] = message.body_bytes.into();
+    }
+    value
+}
+
+fn activity_json(activity: &ActivityRow) -> Value {
+    let detail = if size(&activity.detail) > DETAIL_BYTES_MAX {
+        json!({"cut": "too long to be shown"})
+    } else {
+        activity.detail.clone()
+    };
+    json!({
+        "id": activity.id,
+        "kind": activity.kind,
+        "actor": {"kind": activity.actor_kind, "id": activity.actor_id, "name": activity.actor_name},
+        "detail": detail,
+        "created_at": Timestamp::from(activity.created_at),
+    })
+}
+
+/// The beginning of a text that takes at most so many bytes *as JSON*, where a control character takes six.
+fn cut_json(text: &str, bytes_max: usize) -> &str {
+    let mut used = 0;
+    for (at, character) in text.char_indices() {
+        used += match character {
+            '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+            control if control < ' ' => 6,
+            other => other.len_utf8(),
+        };
+        if used > bytes_max {
+            return cut(text, at);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use time::{Duration, OffsetDateTime};
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn task(description: &str) -> TaskRow {
+        TaskRow {
+            display_id: "PROJ-7".to_owned(),
+            title: "Seven".to_owned(),
+            description: description.to_owned(),
+            status: "in_progress".to_owned(),
+            created_at: OffsetDateTime::UNIX_EPOCH,
+            updated_at: OffsetDateTime::UNIX_EPOCH,
+        }
+    }
+
+    /// `count` messages, newest first, with this body; numbered from the newest.
+    fn messages(count: usize, body: &str) -> Vec<MessageRow> {
+        (0..count)
+            .map(|number| MessageRow {
+                id: Uuid::from_u128(number as u128),
+                author_kind: "user".to_owned(),
+                author_id: "u-1".to_owned(),
+                author_name: "A person".to_owned(),
+                body: body.to_owned(),
+                body_bytes: i32::try_from(body.len()).unwrap(),
+                created_at: OffsetDateTime::UNIX_EPOCH + Duration::seconds(1000 - number as i64),
+            })
+            .collect()
+    }
+
+    fn activities(count: usize, detail: &str) -> Vec<ActivityRow> {
+        (0..count)
+            .map(|number| ActivityRow {
+                id: Uuid::from_u128(number as u128),
+                kind: "task.status_changed".to_owned(),
+                actor_kind: "agent".to_owned(),
+                actor_id: "a-1".to_owned(),
+                actor_name: "An agent".to_owned(),
+                detail: json!({"text": detail}),
+                created_at: OffsetDateTime::UNIX_EPOCH,
+            })
+            .collect()
+    }
+
+    fn limits(arguments: &Value) -> Limits {
+        Limits::read(arguments.as_object().unwrap())
+    }
+
+    #[test]
+    fn limits_have_their_defaults_and_their_ends() {
+        let check = |arguments: Value, messages: i64, activities: i64| {
+            let read = limits(&arguments);
+            assert_eq!((read.messages, read.activities), (messages, activities), "{arguments}");
+        };
+        check(json!({}), 25, 30);
+        check(json!({"message_limit": 0, "activity_limit": 0}), 0, 0);
+        check(json!({"message_limit": 1, "activity_limit": 2}), 1, 2);
+        check(json!({"message_limit": 200, "activity_limit": 201}), 200, 200);
+        check(json!({"message_limit": u64::MAX, "activity_limit": 1e6}), 200, 200);
+    }
+
+    #[test]
+    fn messages_are_oldest_first_and_a_clamped_limit_is_said() {
+        let result = fitted(
+            &task("d"),
+            &[],
+            &messages(3, "hi"),
+            &activities(2, "x"),
+            limits(&json!({"message_limit": 500})),
+        );
+        let times: Vec<&str> = result["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|message| message["created_at"].as_str().unwrap())
+            .collect();
+        assert!(times.is_sorted());
+        assert_eq!(result["meta"]["message_limit_applied"], 200);
+        assert_eq!(result["meta"]["activity_limit_applied"], 30);
+        assert_eq!(
+            result["meta"]["note"],
+            "message_limit 500 was more than is given; 200 was applied."
+        );
+        assert!(result["meta"].get("messages_left_out").is_none());
+    }
+
+    #[test]
+    fn the_result_fits_and_loses_the_oldest_first() {
+        let long = "x".repeat(40_000);
+        let check = |task: &TaskRow, messages: &[MessageRow], activities: &[ActivityRow]| {
+            let result = fitted(task, &[], messages, activities, limits(&json!({})));
+            let text = crate::call::ok_text(result.as_object().unwrap().clone());
+            assert!(text.len() <= RESULT_BYTES, "{}", text.len());
+            result
+        };
+        let result = check(&task("d"), &messages(200, &"y".repeat(1000)), &activities(200, "z"));
+        let kept = result["messages"].as_array().unwrap();
+        let left_out = result["meta"]["messages_left_out"].as_u64().unwrap();
+        assert_eq!(kept.len() as u64 + left_out, 200);
+        assert!(kept.len() > 20, "{}", kept.len());
+        // The newest of all is the last one shown.
+        assert_eq!(kept.last().unwrap()["id"], Uuid::from_u128(0).to_string());
+        assert!(result["meta"]["activities_left_out"].as_u64().unwrap() > 0);
+
+        let result = check(&task(&long), &messages(2, &long), &activities(200, &long));
+        assert_eq!(result["task"]["description_cut_of_bytes"], 40_000);
+        assert_eq!(result["messages"][1]["body_cut_of_bytes"], 40_000);
+        assert_eq!(result["messages"][1]["body"].as_str().unwrap().len(), BODY_BYTES_MAX);
+        assert_eq!(result["activities"][0]["detail"]["cut"], "too long to be shown");
+
+        let control = "\u{1}".repeat(40_000);
+        check(&task(&control), &messages(200, &control), &activities(200, "\u{1}"));
+        check(
+            &task(&"ä\"\n".repeat(9_000)),
+            &messages(200, &"ä\"\n".repeat(9_000)),
+            &[],
+        );
+    }
+}

@@ -1,0 +1,64 @@
+//! `task_status`: the agent moves its task, by the same function as everybody else. A terminal status closes the task's
+//! sessions, this one included, in this transaction (S3).
+
+use contracts::tools::AGENT_STATUSES;
+use domain::TaskStatus;
+use serde_json::{Map, Value, json};
+use storage::lifecycle::{TaskMove, task_status_set};
+
+use super::{Outcome, Running, body, task_allowed, task_existing, task_message};
+use crate::{
+    arguments::invalid_field,
+    call::{Effect, words},
+    policy::{Denial, not_there},
+};
+
+pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> Outcome {
+    let task = task_allowed(running, &arguments)?;
+    let to = status(&arguments)?;
+    let note = match arguments.get("note").and_then(Value::as_str) {
+        Some(note) if !note.trim().is_empty() => Some(body(&arguments, "note")?),
+        _ => None,
+    };
+    let row = task_existing(running, &task).await?;
+    let (from, task) = (row.status()?, row.id()?);
+    if from == TaskStatus::AwaitingApproval {
+        return Err(Denial::AwaitsApproval { task }.told().into());
+    }
+    let mut messages = Vec::new();
+    let mut result = json!({"task_id": task, "from": from, "status": to, "changed": from != to});
+    // Before the task ends: the thread reads in the order in which things were meant.
+    if let Some(note) = note {
+        let (id, posted) = task_message::post(running, &task, note).await?;
+        messages.extend(posted);
+        result["message_id"] = json!(id);
+    }
+    let by = running.facts.actor();
+    let asked = TaskMove {
+        account: running.account,
+        task: &task,
+        to,
+        by: &by,
+        turn: running.facts.turn.as_ref().map(|turn| turn.id),
+    };
+    let moved = task_status_set(running.tx, &asked, running.setting)
+        .await?
+        .ok_or_else(|| not_there(&task, running.facts).told())?;
+    messages.extend(moved.messages);
+    let own = moved
+        .closed
+        .iter()
+        .any(|closed| closed.key == running.facts.session_key);
+    if own {
+        let note = "The task has ended and this session is closed. Make no more tool calls; finish your turn.";
+        result["note"] = json!(note);
+    }
+    Ok(Effect::new(result, messages))
+}
+
+fn status(arguments: &Map<String, Value>) -> Result<TaskStatus, super::ToolError> {
+    let text = arguments["status"].as_str().unwrap_or_default();
+    // The schema allows no other; it and this list are one constant.
+    let status = TaskStatus::parse(text).filter(|status| AGENT_STATUSES.contains(status));
+    status.ok_or_else(|| invalid_field("status", &format!("expected one of {}", words(AGENT_STATUSES))).into())
+}

@@ -1,0 +1,369 @@
+//! What the other tools change, and what they refuse to.
+
+use contracts::{header, notification::NotificationMessage};
+use domain::ToolCallState::{Failed, Refused};
+use serde_json::{Value, json};
+use testkit::eventually;
+
+use crate::world::World;
+
+#[tokio::test]
+async fn done_closes_the_tasks_sessions_with_an_outcome_for_all_that_waits() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let task = coder.task.clone().unwrap();
+    let reviewer = world.fixture().agent(&coder.account, "reviewer").await;
+    let reviewer = world.session(&coder.account, Some(&task), reviewer).await;
+    let other = world.fixture().task(&coder.account, "PROJ-8", &[]).await;
+    let other = world.session(&coder.account, Some(&other), coder.agent).await;
+    // Newer than the turn: from a person, from an agent. And one elsewhere, which must survive.
+    world.waiting(&coder, "from-person", "user", 1).await;
+    world.waiting(&coder, "from-agent", "agent", 2).await;
+    world.waiting(&reviewer, "from-service", "service", 1).await;
+    world.waiting(&other, "elsewhere", "service", 1).await;
+
+    let arguments = json!({"task_id": "PROJ-7", "status": "done", "note": "All green."});
+    let result = world.call(&coder.request(1, "task_status", &arguments)).await.ok();
+    assert_eq!(
+        (&result["from"], &result["status"], &result["changed"]),
+        (&json!("in_progress"), &json!("done"), &json!(true))
+    );
+    assert!(result["note"].as_str().unwrap().contains("session is closed"));
+
+    assert_eq!(
+        world
+            .database
+            .texts("select id || ' ' || status from task order by id")
+            .await,
+        ["proj-7 done", "proj-8 in_progress"]
+    );
+    assert_eq!(
+        world
+            .database
+            .texts(
+                "select a.slug || ' ' || s.task_id || ' ' || s.generation || ' ' || coalesce(s.close_reason, 'open')
+                 from session s join agent a on a.id = s.agent_id order by 1"
+            )
+            .await,
+        [
+            "coder proj-7 1 task_done",
+            "coder proj-7 2 open",
+            "coder proj-8 1 open",
+            "reviewer proj-7 1 task_done"
+        ]
+    );
+    assert_eq!(
+        world
+            .database
+            .texts("select id || ' ' || state || ' ' || coalesce(reason, '') from notification order by id")
+            .await,
+        [
+            "elsewhere queued ",
+            "from-agent cancelled task closed",
+            "from-person queued ",
+            "from-service cancelled task closed"
+        ]
+    );
+    assert_eq!(
+        world
+            .database
+            .texts("select body || ' ' || author_name from message")
+            .await,
+        ["All green. coder"]
+    );
+    eventually("events and wake-ups", async || {
+        let said = |prefix: &str, count: usize| world.heard(prefix).len() == count;
+        (said("signalbox.event.acme.PROJ-7.task.status_changed", 1)
+            && said("signalbox.event.acme.PROJ-7.message.posted", 1)
+            && said("signalbox.session.closed.acme.PROJ-7", 2)
+            && said("signalbox.session.resolved.acme.PROJ-7", 1)
+            && said("signalbox.event.acme.PROJ-7.notification.cancelled", 2))
+        .then_some(())
+    })
+    .await;
+    let moved = &world.heard("signalbox.event.acme.PROJ-7.task.status_changed")[0];
+    assert_eq!(moved.headers.get(header::CAUSE), Some(coder.turn.to_string().as_str()));
+    assert_eq!(moved.payload["data"]["by"]["id"], coder.agent.to_string());
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn an_agent_moves_only_its_own_task_and_not_through_a_gate() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    world.fixture().task(&coder.account, "PROJ-8", &[coder.agent]).await;
+    let status = |task: &str, status: &str| json!({"task_id": task, "status": status});
+    let mut ordinal = 0;
+    let mut next = |arguments: Value| {
+        ordinal += 1;
+        coder.request(ordinal, "task_status", &arguments)
+    };
+
+    let answer = world.call(&next(status("PROJ-8", "done"))).await;
+    assert_eq!(answer.code(Refused), "task_not_found");
+    for word in ["archived", "awaiting_approval", "inbox", "closed"] {
+        let answer = world.call(&next(status("PROJ-7", word))).await;
+        assert_eq!(answer.code(Failed), "invalid_arguments", "{word}");
+    }
+    for word in ["assigned", "pending", "blocked", "review", "failed", "in_progress"] {
+        world.call(&next(status("PROJ-7", word))).await.ok();
+    }
+    let result = world.call(&next(status("PROJ-7", "in_progress"))).await.ok();
+    assert_eq!(result["changed"], false);
+    world
+        .run(sqlx::query(
+            "update task set status = 'awaiting_approval' where id = 'proj-7'",
+        ))
+        .await;
+    let answer = world.call(&next(status("PROJ-7", "in_progress"))).await;
+    assert_eq!(answer.code(Refused), "awaiting_approval");
+    assert_eq!(
+        world
+            .database
+            .texts("select id || ' ' || status from task order by id")
+            .await,
+        ["proj-7 awaiting_approval", "proj-8 in_progress"]
+    );
+    assert_eq!(
+        world
+            .database
+            .count("select count(*) from session where closed_at is null")
+            .await,
+        1
+    );
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn a_message_is_posted_and_wakes_nobody() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let post =
+        |ordinal, body: &str| coder.request(ordinal, "task_message", &json!({"task_id": "proj-7", "body": body}));
+    let result = world.call(&post(1, "half way")).await.ok();
+    assert_eq!(result["task_id"], "PROJ-7");
+    assert_eq!(
+        world
+            .database
+            .texts("select id || ' ' || turn_id || ' ' || body from message")
+            .await,
+        [format!(
+            "{} {} half way",
+            result["message_id"].as_str().unwrap(),
+            coder.turn
+        )]
+    );
+    assert_eq!(world.call(&post(2, " \n")).await.code(Failed), "invalid_arguments");
+    // 16 KiB, in bytes: fewer characters may be too many.
+    assert_eq!(
+        world.call(&post(3, &"ä".repeat(9_000))).await.code(Failed),
+        "invalid_arguments"
+    );
+    assert_eq!(world.call(&post(4, "a\0b")).await.code(Failed), "invalid_arguments");
+    world.call(&post(5, &"a".repeat(16 * 1024))).await.ok();
+    assert_eq!(world.database.count("select count(*) from message").await, 2);
+    assert_eq!(world.heard("signalbox.notification.").len(), 0);
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn a_request_reaches_every_named_agent_once_and_one_hop_further() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let reviewer = world.fixture().agent(&coder.account, "reviewer").await;
+    let tester = world.fixture().agent(&coder.account, "tester").await;
+    let arguments = json!({"agents": ["reviewer", tester, "@Reviewer", reviewer], "body": "Please look."});
+    let request = coder.request(1, "response_request", &arguments);
+    let result = world.call(&request).await.ok();
+    let asked = result["asked"].as_array().unwrap();
+    assert_eq!(asked.len(), 2);
+    assert_eq!(
+        (&asked[0]["agent"], &asked[1]["agent"]),
+        (&json!("reviewer"), &json!("tester"))
+    );
+
+    eventually("two notifications", async || {
+        (world.heard("signalbox.notification.").len() == 2).then_some(())
+    })
+    .await;
+    for (heard, agent) in world.heard("signalbox.notification.").iter().zip([reviewer, tester]) {
+        assert_eq!(heard.subject, "signalbox.notification.acme.PROJ-7");
+        assert_eq!(heard.headers.hops(), 3, "the turn has two behind it");
+        assert_eq!(heard.headers.get(header::CAUSE), Some(coder.turn.to_string().as_str()));
+        let message: NotificationMessage = serde_json::from_value(heard.payload.clone()).unwrap();
+        assert_eq!(message.kind.as_deref(), Some("response_request"));
+        assert_eq!(message.agent, Some(agent.to_string()));
+        assert_eq!(message.sender.unwrap().id, coder.agent.to_string());
+        assert_eq!(message.body, "Please look.");
+        let id = message.id.unwrap();
+        assert!(asked.iter().any(|asked| asked["notification_id"] == id.as_str()));
+    }
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn a_request_with_one_wrong_name_asks_nobody() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let fixture = world.fixture();
+    fixture.agent(&coder.account, "reviewer").await;
+    fixture.agent(&coder.account, "gone").await;
+    world
+        .run(sqlx::query("update agent set removed_at = now() where slug = 'gone'"))
+        .await;
+    let globex = fixture.account("globex").await;
+    let stranger = fixture.agent(&globex, "stranger").await;
+    fixture.task(&coder.account, "PROJ-8", &[]).await;
+
+    let check = async |ordinal, arguments: Value, state, code: &str, words: &[&str]| {
+        let answer = world
+            .call(&coder.request(ordinal, "response_request", &arguments))
+            .await;
+        assert_eq!(answer.code(state), code, "{arguments}");
+        let message = answer.result["error"]["message"].as_str().unwrap();
+        for word in words {
+            assert!(message.contains(word), "{message}");
+        }
+    };
+    let ask = |agents: Value| json!({"agents": agents, "body": "b"});
+    check(
+        1,
+        ask(json!(["reviewer", "nobody", "gone", stranger, "No One"])),
+        Failed,
+        "unknown_agent",
+        &["nobody", "gone", &stranger.to_string(), "No One"],
+    )
+    .await;
+    check(2, ask(json!(["reviewer", "coder"])), Failed, "own_name", &["coder"]).await;
+    check(3, ask(json!([])), Failed, "invalid_arguments", &["agents"]).await;
+    check(
+        4,
+        json!({"agents": ["reviewer"], "body": "b", "task_id": "PROJ-8"}),
+        Refused,
+        "task_not_found",
+        &["PROJ-8"],
+    )
+    .await;
+    assert_eq!(world.heard("signalbox.notification.").len(), 0);
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn a_session_without_a_task_asks_others_and_stays_away_from_tasks() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let fixture = world.fixture();
+    let account = fixture.account("acme").await;
+    let agent = fixture.agent(&account, "coder").await;
+    fixture.agent(&account, "reviewer").await;
+    fixture.task(&account, "PROJ-7", &[agent]).await;
+    let system = world.session(&account, None, agent).await;
+
+    let answer = world
+        .call(&system.request(1, "task_history", &json!({"task_id": "PROJ-7"})))
+        .await;
+    assert_eq!(answer.code(Refused), "not_offered");
+    let arguments = json!({"agents": ["reviewer"], "body": "b", "task_id": "PROJ-7"});
+    let answer = world.call(&system.request(2, "response_request", &arguments)).await;
+    assert_eq!(answer.code(Refused), "task_not_found");
+    world
+        .call(&system.request(3, "response_request", &json!({"agents": ["reviewer"], "body": "b"})))
+        .await
+        .ok();
+    eventually("a notification without a task", async || {
+        (world.heard("signalbox.notification.acme.-").len() == 1).then_some(())
+    })
+    .await;
+    let result = world
+        .call(&system.request(4, "no_reply", &json!({"reason": "all is well"})))
+        .await
+        .ok();
+    assert_eq!(result["recorded"], true);
+    assert_eq!(
+        world
+            .database
+            .texts("select arguments from tool_call where name = 'no_reply' and state = 'finished'")
+            .await,
+        [r#"{"reason":"all is well"}"#]
+    );
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn an_agent_wide_session_has_its_turns_task() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let fixture = world.fixture();
+    let account = fixture.account("acme").await;
+    let agent = fixture.agent(&account, "coder").await;
+    let task = fixture.task(&account, "PROJ-7", &[agent]).await;
+    fixture.task(&account, "PROJ-8", &[agent]).await;
+    let mut wide = world.session(&account, None, agent).await;
+    world.run(sqlx::query("update turn set task_id = 'proj-7'")).await;
+    wide.task = Some(task);
+
+    world
+        .call(&wide.request(1, "task_history", &json!({"task_id": "PROJ-7"})))
+        .await
+        .ok();
+    let answer = world
+        .call(&wide.request(2, "task_history", &json!({"task_id": "PROJ-8"})))
+        .await;
+    assert_eq!(answer.code(Refused), "task_not_found");
+    let result = world
+        .call(&wide.request(3, "task_status", &json!({"task_id": "PROJ-7", "status": "done"})))
+        .await
+        .ok();
+    // The session is not the task's, so it goes on.
+    assert!(result.get("note").is_none());
+    world.call(&wide.request(4, "no_reply", &json!({}))).await.ok();
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_run_is_told_and_leaves_no_trace_but_its_record() {
+    let world = World::new().await;
+    let gateway = world.gateway_with("statement_timeout_ms = 300").await;
+    let coder = world.coder("acme").await;
+    let answer = world.call(&coder.request(1, "exec", &json!({"command": "ls"}))).await;
+    assert_eq!(answer.code(Refused), "unknown_tool");
+    let hint = answer.result["error"]["hint"].as_str().unwrap();
+    assert!(hint.contains("task_history") && hint.contains("no_reply"), "{hint}");
+    let answer = world.call(&coder.request(2, "task_message", &json!("{not json"))).await;
+    assert_eq!(answer.code(Failed), "invalid_arguments");
+    let huge = json!({"task_id": "PROJ-7", "body": "x".repeat(70_000)});
+    let answer = world.call(&coder.request(3, "task_message", &huge)).await;
+    assert_eq!(answer.code(Failed), "arguments_too_large");
+
+    // Somebody holds the task's row, so that the message's foreign key has to wait.
+    let mut held = world.database.owner.begin().await.unwrap();
+    sqlx::query("select 1 from task where id = 'proj-7' for update")
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    let post = coder.request(4, "task_message", &json!({"task_id": "PROJ-7", "body": "b"}));
+    let answer = world.call(&post).await;
+    assert_eq!(answer.code(Failed), "too_slow");
+    held.rollback().await.unwrap();
+
+    assert_eq!(world.database.count("select count(*) from message").await, 0);
+    assert_eq!(world.database.count("select count(*) from activity").await, 0);
+    assert_eq!(
+        world
+            .database
+            .texts("select ordinal || ' ' || name || ' ' || state || ' ' || length(arguments) from tool_call order by ordinal")
+            .await,
+        [
+            "1 exec refused 16",
+            "2 task_message failed 9",
+            "3 task_message failed 65536",
+            "4 task_message failed 31"
+        ]
+    );
+    world.end(&[&gateway]).await;
+}

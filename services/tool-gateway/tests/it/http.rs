@@ -1,0 +1,339 @@
+//! `/agent/*`: for any live key, right after any restart, and for nothing else.
+
+use domain::AccountId;
+use reqwest::{RequestBuilder, Response, StatusCode};
+use serde_json::{Value, json};
+use testkit::eventually;
+
+use crate::world::{Gateway, Session, World};
+
+struct Agent {
+    client: reqwest::Client,
+    base: String,
+    token: String,
+}
+
+impl Agent {
+    async fn of(world: &World, gateway: &Gateway, account: &AccountId) -> Agent {
+        Agent {
+            client: reqwest::Client::new(),
+            base: format!("http://{}", gateway.address),
+            token: world.api_key(account, "gateway").await,
+        }
+    }
+
+    fn get(&self, path: &str, key: &str) -> RequestBuilder {
+        let request = self.client.get(format!("{}{path}", self.base));
+        request.bearer_auth(&self.token).header("x-openclaw-session-key", key)
+    }
+
+    fn post(&self, path: &str, key: &str, body: &Value) -> RequestBuilder {
+        let request = self.client.post(format!("{}{path}", self.base)).body(body.to_string());
+        request.bearer_auth(&self.token).header("x-openclaw-session-key", key)
+    }
+}
+
+async fn read(request: RequestBuilder) -> (StatusCode, Value) {
+    let response: Response = request.send().await.expect("an answer");
+    let status = response.status();
+    let text = response.text().await.expect("a body");
+    let value: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{status}: {text}"));
+    if !status.is_success() {
+        assert_eq!(value["status"], status.as_u16(), "a problem says its status: {value}");
+    }
+    (status, value)
+}
+
+/// Without what differs from request to request.
+async fn problem(request: RequestBuilder) -> (StatusCode, Value) {
+    let (status, mut value) = read(request).await;
+    value.as_object_mut().expect("an object").remove("instance");
+    (status, value)
+}
+
+#[tokio::test]
+async fn a_live_key_opens_every_route_in_every_form_it_is_given() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    world.fixture().agent(&coder.account, "reviewer").await;
+    let agent = Agent::of(&world, &gateway, &coder.account).await;
+
+    let (status, offered) = read(agent.get("/agent/tools", &coder.key)).await;
+    assert_eq!(status, StatusCode::OK);
+    let names: Vec<&str> = offered["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "task_history",
+            "task_status",
+            "task_message",
+            "response_request",
+            "no_reply"
+        ]
+    );
+
+    let key = coder.key.as_str();
+    for form in [
+        key.to_owned(),
+        key.to_uppercase(),
+        format!("agent:main:{key}"),
+        format!("AGENT:Main:{key}"),
+    ] {
+        let (status, result) = read(agent.post("/agent/task-history", &form, &json!({"task_id": "PROJ-7"}))).await;
+        assert_eq!(
+            (status, &result["task"]["id"]),
+            (StatusCode::OK, &json!("PROJ-7")),
+            "{form}"
+        );
+    }
+    let (status, result) =
+        read(agent.post("/agent/task-message", key, &json!({"task_id": "PROJ-7", "body": "hi"}))).await;
+    assert_eq!((status, &result["ok"]), (StatusCode::OK, &json!(true)));
+    let (status, _) = read(agent.post(
+        "/agent/response-request",
+        key,
+        &json!({"agents": ["reviewer"], "body": "b"}),
+    ))
+    .await;
+    assert_eq!(status, StatusCode::OK);
+    let (status, _) = read(agent.post("/agent/tools/no_reply", key, &json!({}))).await;
+    assert_eq!(status, StatusCode::OK);
+    let (status, result) = read(agent.post(
+        "/agent/task-status",
+        key,
+        &json!({"task_id": "PROJ-7", "status": "review"}),
+    ))
+    .await;
+    assert_eq!((status, &result["status"]), (StatusCode::OK, &json!("review")));
+
+    // They belong to the turn that runs, so that its end knows of them; no result goes to delivery.
+    assert_eq!(
+        world
+            .database
+            .texts("select distinct turn_id || ' ' || ordinal || ' ' || state from tool_call")
+            .await,
+        [format!("{} 0 finished", coder.turn)]
+    );
+    assert_eq!(
+        world.database.texts("select turn_id::text from message").await,
+        [coder.turn.to_string()]
+    );
+    eventually("the request's notification", async || {
+        (world.heard("signalbox.notification.acme.PROJ-7").len() == 1).then_some(())
+    })
+    .await;
+    assert_eq!(world.heard("signalbox.tool.finished.").len(), 0);
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn keys_that_are_closed_foreign_made_up_or_not_for_this() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let globex = world.coder("globex").await;
+    let agent = Agent::of(&world, &gateway, &coder.account).await;
+    let body = json!({"task_id": "PROJ-7"});
+    let history = |key: &str| agent.post("/agent/task-history", key, &body);
+
+    // Foreign and made up cannot be told apart.
+    let foreign = problem(history(&globex.key)).await;
+    assert_eq!(foreign.0, StatusCode::NOT_FOUND);
+    let later_generation = coder.key.replace(":v1", ":v2");
+    for made_up in [
+        later_generation.as_str(),
+        "nonsense",
+        "",
+        "agent:main:main",
+        &"x".repeat(2000),
+    ] {
+        assert_eq!(problem(history(made_up)).await, foreign, "{made_up}");
+        assert_eq!(problem(agent.get("/agent/tools", made_up)).await, foreign, "{made_up}");
+    }
+
+    // Who asks has to be known first.
+    for token in ["", "nonsense", &agent.token[..agent.token.len() - 1]] {
+        let request = agent.client.post(format!("{}/agent/task-history", agent.base));
+        let request = request
+            .bearer_auth(token)
+            .header("x-openclaw-session-key", &coder.key)
+            .body("{}");
+        assert_eq!(problem(request).await.0, StatusCode::UNAUTHORIZED, "{token}");
+    }
+    for role in ["admin", "member", "service"] {
+        let other = Agent {
+            client: agent.client.clone(),
+            base: agent.base.clone(),
+            token: world.api_key(&coder.account, role).await,
+        };
+        assert_eq!(
+            problem(other.get("/agent/tools", &coder.key)).await.0,
+            StatusCode::FORBIDDEN,
+            "{role}"
+        );
+    }
+    let without = agent
+        .client
+        .get(format!("{}/agent/tools", agent.base))
+        .bearer_auth(&agent.token);
+    assert_eq!(problem(without).await.0, StatusCode::BAD_REQUEST);
+
+    // Closed: said so, recorded as late.
+    world
+        .run(sqlx::query(
+            "update session set closed_at = now(), close_reason = 'reset' where account_id = 'acme'",
+        ))
+        .await;
+    for request in [history(&coder.key), agent.get("/agent/tools", &coder.key)] {
+        let (status, value) = problem(request).await;
+        assert_eq!((status, &value["code"]), (StatusCode::GONE, &json!("session_closed")));
+        assert!(value["detail"].as_str().unwrap().contains("reset"), "{value}");
+        assert!(value["hint"].is_string());
+    }
+    assert_eq!(
+        world.database.texts("select state || ' ' || late from tool_call").await,
+        ["refused true"]
+    );
+
+    // A revoked key is worth nothing at once.
+    world.run(sqlx::query("update api_key set revoked_at = now()")).await;
+    assert_eq!(problem(history(&coder.key)).await.0, StatusCode::UNAUTHORIZED);
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn a_key_works_right_after_a_restart() {
+    let world = World::new().await;
+    let coder = world.coder("acme").await;
+    let first = world.gateway().await;
+    let agent = Agent::of(&world, &first, &coder.account).await;
+    let (status, _) = read(agent.post("/agent/task-history", &coder.key, &json!({"task_id": "PROJ-7"}))).await;
+    assert_eq!(status, StatusCode::OK);
+    first.stop().await;
+
+    let second = world.gateway().await;
+    let agent = Agent {
+        base: format!("http://{}", second.address),
+        ..agent
+    };
+    let (status, _) = read(agent.post("/agent/task-history", &coder.key, &json!({"task_id": "PROJ-7"}))).await;
+    assert_eq!(status, StatusCode::OK);
+    world.end(&[&second]).await;
+}
+
+#[tokio::test]
+async fn an_idempotency_key_makes_a_repeated_request_the_same_call() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let agent = Agent::of(&world, &gateway, &coder.account).await;
+    let post = |body: &str, key: &str| {
+        let body = json!({"task_id": "PROJ-7", "body": body});
+        agent
+            .post("/agent/task-message", &coder.key, &body)
+            .header("Idempotency-Key", key)
+    };
+    // All at once
+    let answers = futures::future::join_all((0..8).map(|_| read(post("once", "k-1")))).await;
+    for answer in &answers {
+        assert_eq!(answer, &answers[0]);
+        assert_eq!(answer.0, StatusCode::OK);
+    }
+    // After the turn has ended: still the same request
+    world.run(sqlx::query("update session set active_turn_id = null")).await;
+    assert_eq!(read(post("once", "k-1")).await, answers[0]);
+    assert_eq!(world.database.count("select count(*) from message").await, 1);
+
+    let (status, value) = problem(post("other", "k-1")).await;
+    assert_eq!(
+        (status, &value["code"]),
+        (StatusCode::UNPROCESSABLE_ENTITY, &json!("idempotency_key_reused"))
+    );
+    assert_eq!(read(post("other", "k-2")).await.0, StatusCode::OK);
+    assert_eq!(
+        problem(post("other", &"k".repeat(256))).await.0,
+        StatusCode::BAD_REQUEST
+    );
+    // Without a key, each request is a call of its own.
+    for _ in 0..2 {
+        let body = json!({"task_id": "PROJ-7", "body": "again"});
+        assert_eq!(
+            read(agent.post("/agent/task-message", &coder.key, &body)).await.0,
+            StatusCode::OK
+        );
+    }
+    assert_eq!(world.database.count("select count(*) from message").await, 4);
+    assert_eq!(
+        world
+            .database
+            .count("select count(*) from tool_call where turn_id is null")
+            .await,
+        3,
+        "after the turn they belong to none"
+    );
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn what_goes_wrong_is_a_problem_with_the_tools_own_words() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder: Session = world.coder("acme").await;
+    let agent = Agent::of(&world, &gateway, &coder.account).await;
+    let check = async |path: &str, body: Value, status: StatusCode, code: &str| {
+        let (found, value) = problem(agent.post(path, &coder.key, &body)).await;
+        assert_eq!((found, value["code"].as_str().unwrap()), (status, code), "{value}");
+        assert!(value["hint"].as_str().is_some_and(|hint| !hint.is_empty()), "{value}");
+        assert!(value["detail"].is_string(), "{value}");
+    };
+    check("/agent/tools/exec", json!({}), StatusCode::NOT_FOUND, "unknown_tool").await;
+    check(
+        "/agent/task-history",
+        json!({}),
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "invalid_arguments",
+    )
+    .await;
+    check(
+        "/agent/task-history",
+        json!([]),
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "invalid_arguments",
+    )
+    .await;
+    check(
+        "/agent/task-history",
+        json!({"task_id": "X-1"}),
+        StatusCode::NOT_FOUND,
+        "task_not_found",
+    )
+    .await;
+    check(
+        "/agent/task-message",
+        json!({"task_id": "PROJ-7", "body": "x".repeat(70_000)}),
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "arguments_too_large",
+    )
+    .await;
+    check(
+        "/agent/response-request",
+        json!({"agents": ["nobody"], "body": "b"}),
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "unknown_agent",
+    )
+    .await;
+
+    let document = agent.client.get(format!("{}/agent/openapi.json", agent.base));
+    let (status, document) = read(document).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(document, serde_json::to_value(tool_gateway::openapi()).unwrap());
+    let (status, _) = read(agent.client.get(format!("{}/readyz", agent.base))).await;
+    assert_eq!(status, StatusCode::OK);
+    world.end(&[&gateway]).await;
+}

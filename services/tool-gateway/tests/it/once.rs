@@ -1,0 +1,248 @@
+//! Once, however often a call arrives, whoever takes it, and whatever breaks in between; and in the turn's order.
+
+use contracts::{Headers, Outgoing, header};
+use domain::{CallId, SessionId};
+use serde_json::json;
+use testkit::eventually;
+use uuid::Uuid;
+
+use crate::world::World;
+
+#[tokio::test]
+async fn a_replay_gives_the_first_result_and_does_nothing() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let request = coder.request(1, "task_message", &json!({"task_id": "PROJ-7", "body": "once"}));
+    let first = world.call(&request).await;
+    for copy in 0..3 {
+        world.ask_as(&request, &format!("copy-{copy}")).await;
+    }
+    // Another call of the same id, for what it is worth: who asks twice with other words meant the first ones.
+    let mut other = request.clone();
+    other.arguments = json!({"task_id": "PROJ-7", "body": "twice"}).to_string();
+    world.ask_as(&other, "copy-other").await;
+
+    let results = eventually("five results", async || {
+        let results = world.finished(&request);
+        (results.len() == 5).then_some(results)
+    })
+    .await;
+    for result in results {
+        assert_eq!(result.result.unwrap(), first.result.to_string());
+    }
+    assert_eq!(world.database.texts("select body from message").await, ["once"]);
+    assert_eq!(world.database.count("select count(*) from activity").await, 1);
+    assert_eq!(world.heard("signalbox.event.acme.PROJ-7.message.posted").len(), 1);
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn copies_that_race_on_two_replicas_have_one_effect() {
+    let world = World::new().await;
+    let gateways = [
+        &world.gateway_with("loops = 3").await,
+        &world.gateway_with("loops = 3").await,
+    ];
+    let coder = world.coder("acme").await;
+    let reviewer = world.fixture().agent(&coder.account, "reviewer").await;
+    let tools = [
+        ("task_message", json!({"task_id": "PROJ-7", "body": "once"})),
+        ("response_request", json!({"agents": [reviewer], "body": "once"})),
+        ("task_status", json!({"task_id": "PROJ-7", "status": "done"})),
+    ];
+    for (ordinal, (tool, arguments)) in (1..).zip(&tools) {
+        let request = coder.request(ordinal, tool, arguments);
+        for copy in 0..10 {
+            world.ask_as(&request, &format!("{ordinal}-{copy}")).await;
+        }
+        let results = eventually("ten results", async || {
+            let results = world.finished(&request);
+            (results.len() == 10).then_some(results)
+        })
+        .await;
+        assert!(results.iter().all(|result| result == &results[0]), "{results:?}");
+        assert_eq!(results[0].state, domain::ToolCallState::Finished);
+    }
+    assert_eq!(world.database.count("select count(*) from message").await, 1);
+    assert_eq!(world.database.count("select count(*) from tool_call").await, 3);
+    assert_eq!(
+        world
+            .database
+            .count("select count(*) from session where close_reason = 'task_done'")
+            .await,
+        1
+    );
+    world.end(&gateways).await;
+    assert_eq!(world.heard("signalbox.notification.").len(), 1);
+}
+
+#[tokio::test]
+async fn a_call_whose_transaction_is_cut_off_is_run_again_and_counts_once() {
+    let world = World::new().await;
+    let gateway = world.gateway_with("postpone_delay_ms = 50").await;
+    let coder = world.coder("acme").await;
+    // Holds the call between its checks and its effect: the message's foreign key waits for the task's row.
+    let mut held = world.database.owner.begin().await.unwrap();
+    sqlx::query("select 1 from task where id = 'proj-7' for update")
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    let request = coder.request(1, "task_message", &json!({"task_id": "PROJ-7", "body": "once"}));
+    world.ask(&request).await;
+    let backend = eventually("the call waits", async || {
+        let waiting = sqlx::query_scalar::<_, i32>(
+            "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'",
+        );
+        waiting.fetch_optional(&world.database.owner).await.unwrap()
+    })
+    .await;
+    let cut = sqlx::query("select pg_terminate_backend($1)").bind(backend);
+    cut.execute(&world.database.owner).await.unwrap();
+    held.rollback().await.unwrap();
+
+    world.answer(&request).await.ok();
+    assert_eq!(world.database.texts("select body from message").await, ["once"]);
+    assert_eq!(world.database.count("select count(*) from tool_call").await, 1);
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn calls_that_were_asked_for_while_nobody_was_there_are_run_later() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    gateway.stop().await;
+    let requests: Vec<_> = (1..=5)
+        .map(|ordinal| {
+            let body = format!("m{ordinal}");
+            coder.request(ordinal, "task_message", &json!({"task_id": "PROJ-7", "body": body}))
+        })
+        .collect();
+    for request in &requests {
+        world.ask(request).await;
+    }
+    let gateway = world.gateway().await;
+    for request in &requests {
+        world.answer(request).await.ok();
+    }
+    assert_eq!(
+        world
+            .database
+            .texts("select body from message order by created_at, id")
+            .await,
+        ["m1", "m2", "m3", "m4", "m5"]
+    );
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn a_turns_calls_run_in_its_order_whatever_order_they_come_in() {
+    let world = World::new().await;
+    let gateways = [
+        &world.gateway_with("loops = 3").await,
+        &world.gateway_with("loops = 3").await,
+    ];
+    let coder = world.coder("acme").await;
+    let post = |ordinal| {
+        let body = format!("m{ordinal}");
+        coder.request(ordinal, "task_message", &json!({"task_id": "PROJ-7", "body": body}))
+    };
+    let done = coder.request(4, "task_status", &json!({"task_id": "PROJ-7", "status": "done"}));
+    let after = coder.request(5, "task_message", &json!({"task_id": "PROJ-7", "body": "too late"}));
+    // An agent that posts and then ends its task means it in that order.
+    for request in [&after, &done, &post(3), &post(2), &post(1)] {
+        world.ask(request).await;
+    }
+    for ordinal in 1..=3 {
+        world.answer(&post(ordinal)).await.ok();
+    }
+    world.answer(&done).await.ok();
+    let answer = world.answer(&after).await;
+    assert_eq!(answer.code(domain::ToolCallState::Refused), "session_closed");
+    assert!(answer.late);
+    assert_eq!(
+        world
+            .database
+            .texts("select body from message order by created_at, id")
+            .await,
+        ["m1", "m2", "m3"]
+    );
+    world.end(&gateways).await;
+}
+
+#[tokio::test]
+async fn a_call_does_not_wait_for_ever_for_one_that_never_comes() {
+    let world = World::new().await;
+    let gateway = world.gateway_with("order_attempts_max = 2").await;
+    let coder = world.coder("acme").await;
+    let request = coder.request(3, "task_message", &json!({"task_id": "PROJ-7", "body": "b"}));
+    world.call(&request).await.ok();
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn the_same_call_id_in_a_later_answer_is_another_call() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    for ordinal in 1..=2 {
+        let body = format!("m{ordinal}");
+        let mut request = coder.request(ordinal, "task_message", &json!({"task_id": "PROJ-7", "body": body}));
+        request.call_id = CallId("call_0".to_owned());
+        world.call(&request).await.ok();
+    }
+    assert_eq!(world.database.count("select count(*) from message").await, 2);
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn what_is_no_call_of_any_session_is_buried() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let globex = world.coder("globex").await;
+    let mut made_up = coder.request(1, "no_reply", &json!({}));
+    made_up.session_id = SessionId(Uuid::now_v7());
+    world.ask_as(&made_up, "made-up").await;
+    // Another account's session
+    let mut foreign = coder.request(1, "no_reply", &json!({}));
+    foreign.session_id = globex.id;
+    world.ask_as(&foreign, "foreign").await;
+    let publish = async |id: &str, subject: &str, payload: Vec<u8>| {
+        let mut headers = Headers::default();
+        headers.set(header::MESSAGE_ID, id);
+        let subject = subject.to_owned();
+        world
+            .publish(Outgoing {
+                subject,
+                headers,
+                payload,
+            })
+            .await;
+    };
+    // One account's request on another's subject
+    let request = serde_json::to_vec(&globex.request(1, "no_reply", &json!({}))).unwrap();
+    publish("on-foreign-subject", "signalbox.tool.requested.acme.PROJ-7", request).await;
+    publish("nonsense", "signalbox.tool.requested.acme.PROJ-7", b"nonsense".to_vec()).await;
+
+    eventually("four dead letters", async || {
+        (world.database.count("select count(*) from dead_letter").await == 4).then_some(())
+    })
+    .await;
+    assert_eq!(
+        world
+            .database
+            .texts("select account_id || ' ' || reason from dead_letter order by reason")
+            .await,
+        [
+            "acme malformed",
+            "acme subject_mismatch",
+            "acme unknown_session",
+            "acme unknown_session"
+        ]
+    );
+    assert_eq!(world.database.count("select count(*) from tool_call").await, 0);
+    assert_eq!(world.heard("signalbox.tool.finished.").len(), 0);
+    gateway.stop().await;
+}

@@ -1,0 +1,397 @@
+//! A database, a broker and tool-gateways on them; accounts with sessions and turns; and everything that was published.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use contracts::{
+    Headers, Outgoing, Root, header,
+    tool::{ToolFinished, ToolRequested},
+};
+use devstack::NatsServer;
+use domain::{
+    AccountId, AgentId, ApiKey, CallId, Fence, Generation, SessionId, SessionKey, TaskId, ToolCallState, TurnId,
+};
+use futures::StreamExt;
+use messaging::{Bus, BusOptions};
+use runtime::{Context, Settings, Shutdown};
+use serde_json::Value;
+use sqlx::Row;
+use storage::Role;
+use testkit::{Fixture, TestDatabase, eventually};
+use uuid::Uuid;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+pub(crate) struct World {
+    pub nats: NatsServer,
+    pub database: TestDatabase,
+    /// The test's own connection.
+    pub bus: Bus,
+    heard: Arc<Mutex<Vec<Heard>>>,
+}
+
+/// A message as it went over the bus.
+#[derive(Clone, Debug)]
+pub(crate) struct Heard {
+    pub subject: String,
+    pub headers: Headers,
+    pub payload: Value,
+}
+
+/// One running tool-gateway.
+pub(crate) struct Gateway {
+    pub address: SocketAddr,
+    shutdown: Shutdown,
+}
+
+impl Gateway {
+    pub(crate) async fn stop(&self) {
+        assert!(self.shutdown.stop(LIMIT).await.is_empty(), "all workers end in time");
+        assert_eq!(self.shutdown.failure(), None);
+    }
+}
+
+/// A session with a turn that awaits its tools.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    pub account: AccountId,
+    pub task: Option<TaskId>,
+    pub agent: AgentId,
+    pub id: SessionId,
+    pub key: String,
+    pub turn: TurnId,
+}
+
+impl World {
+    pub(crate) async fn new() -> World {
+        testkit::install_tls_provider();
+        let database = TestDatabase::fresh().await;
+        let nats = NatsServer::start_temporary().await.expect("a broker");
+        let bus = Bus::connect(BusOptions::new(nats.url(), Root::default(), "test"))
+            .await
+            .expect("a connection");
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let mut messages = bus.client().subscribe("signalbox.>").await.expect("a subscription");
+        let listening = Arc::clone(&heard);
+        tokio::spawn(async move {
+            while let Some(message) = messages.next().await {
+                let mut headers = Headers::default();
+                for (name, values) in message.headers.iter().flat_map(|map| map.iter()) {
+                    let name: &str = name.as_ref();
+                    headers.set(name, values[0].as_str());
+                }
+                let payload = serde_json::from_slice(&message.payload).unwrap_or(Value::Null);
+                listening.lock().expect("nobody panics with it").push(Heard {
+                    subject: message.subject.to_string(),
+                    headers,
+                    payload,
+                });
+            }
+        });
+        World {
+            nats,
+            database,
+            bus,
+            heard,
+        }
+    }
+
+    pub(crate) async fn gateway(&self) -> Gateway {
+        self.gateway_with("").await
+    }
+
+    /// A tool-gateway with more in its section.
+    pub(crate) async fn gateway_with(&self, section: &str) -> Gateway {
+        let urls = [
+            ("DATABASE_URL", self.database.url.as_str()),
+            ("NATS_URL", self.nats.url()),
+        ];
+        let toml = format!("[tool_gateway]\nlisten = \"127.0.0.1:0\"\n{section}");
+        let settings = Arc::new(Settings::load_from(&toml, urls).expect("settings"));
+        let shutdown = Shutdown::new();
+        let context = Context::connect(Role::ToolGateway, settings, shutdown.clone())
+            .await
+            .expect("both answer");
+        let address = tool_gateway::start(context).await.expect("a free port");
+        Gateway { address, shutdown }
+    }
+
+    /// Everything that an orderly end leaves behind: nothing.
+    pub(crate) async fn end(&self, gateways: &[&Gateway]) {
+        eventually("the outbox is empty", async || {
+            (self.database.count("select count(*) from outbox").await == 0).then_some(())
+        })
+        .await;
+        for gateway in gateways {
+            gateway.stop().await;
+        }
+        assert_eq!(
+            self.database
+                .texts("select reason || ': ' || detail from dead_letter")
+                .await,
+            Vec::<String>::new()
+        );
+    }
+
+    pub(crate) fn fixture(&self) -> Fixture<'_> {
+        Fixture(&self.database)
+    }
+
+    /// Generation 1 of the agent's session on the task (or of its taskless one), and a turn in it.
+    pub(crate) async fn session(&self, account: &AccountId, task: Option<&TaskId>, agent: AgentId) -> Session {
+        let generation = Generation::FIRST;
+        let key = match task {
+            Some(task) => SessionKey::Task {
+                task: task.clone(),
+                agent,
+                account: account.clone(),
+                generation,
+            },
+            None => SessionKey::System {
+                agent,
+                account: account.clone(),
+                generation,
+            },
+        };
+        let session = Session {
+            account: account.clone(),
+            task: task.cloned(),
+            agent,
+            id: SessionId(Uuid::now_v7()),
+            key: key.to_string(),
+            turn: TurnId(Uuid::now_v7()),
+        };
+        self.run(
+            sqlx::query(
+                "insert into session (account_id, id, kind, task_id, agent_id, generation, key, phase, fence,
+                                      active_turn_id)
+                 values ($1, $2, $3, $4, $5, 1, $6, 'waiting', 1, $7)",
+            )
+            .bind(account.as_str())
+            .bind(session.id.uuid())
+            .bind(if task.is_some() { "task" } else { "system" })
+            .bind(task.map(|task| String::from(task.key())))
+            .bind(agent.uuid())
+            .bind(&session.key)
+            .bind(session.turn.uuid()),
+        )
+        .await;
+        self.turn(&session, 1).await;
+        session
+    }
+
+    /// The turn of the session, awaiting tools under fence 1.
+    pub(crate) async fn turn(&self, session: &Session, number: i64) {
+        self.run(
+            sqlx::query(
+                "insert into instruction_text (account_id, hash, version, body) values ($1, 'h', '1', 'b')
+                 on conflict do nothing",
+            )
+            .bind(session.account.as_str()),
+        )
+        .await;
+        self.run(
+            sqlx::query(
+                "insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state,
+                                   notification_ids, provider, profile_version, profile_hash, input, manifest, hops)
+                 values ($1, $2, $3, $4, $5, 1, $6, 1, 'awaiting_tools', '{}', 'default', '1', 'h', 'i', '{}', 2)",
+            )
+            .bind(session.account.as_str())
+            .bind(session.turn.uuid())
+            .bind(session.id.uuid())
+            .bind(session.task.as_ref().map(|task| String::from(task.key())))
+            .bind(session.agent.uuid())
+            .bind(number),
+        )
+        .await;
+    }
+
+    /// An account with an agent `coder` on task PROJ-7.
+    pub(crate) async fn coder(&self, account: &str) -> Session {
+        let fixture = self.fixture();
+        let account = fixture.account(account).await;
+        let agent = fixture.agent(&account, "coder").await;
+        let task = fixture.task(&account, "PROJ-7", &[agent]).await;
+        self.session(&account, Some(&task), agent).await
+    }
+
+    /// A gateway key of the account.
+    pub(crate) async fn api_key(&self, account: &AccountId, role: &str) -> String {
+        let mut random = [0; 40];
+        random[..16].copy_from_slice(Uuid::now_v7().as_bytes());
+        random[16..32].copy_from_slice(Uuid::now_v7().as_bytes());
+        // The id is the first eight bytes, and the first of a v7 are the time.
+        random[..8].copy_from_slice(&Uuid::now_v7().as_bytes()[8..]);
+        let key = ApiKey::from_random(account, random);
+        self.run(
+            sqlx::query("insert into api_key (account_id, id, name, role, digest) values ($1, $2, 'test', $3, $4)")
+                .bind(account.as_str())
+                .bind(key.id().as_str())
+                .bind(role)
+                .bind(key.digest().to_vec()),
+        )
+        .await;
+        key.expose().to_owned()
+    }
+
+    /// A notification that waits in the session's queue.
+    pub(crate) async fn waiting(&self, session: &Session, id: &str, sender: &str, position: i64) {
+        self.run(
+            sqlx::query(
+                "insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, body,
+                                           sender_kind, sender_id, sender_name, content_hash, state)
+                 values ($1, $2, $3, $4, $5, $6, 'notification', 'b', $7, 'x', 'x', '', 'queued')",
+            )
+            .bind(session.account.as_str())
+            .bind(id)
+            .bind(session.task.as_ref().map(|task| String::from(task.key())))
+            .bind(session.agent.uuid())
+            .bind(session.id.uuid())
+            .bind(position)
+            .bind(sender),
+        )
+        .await;
+        self.run(
+            sqlx::query("update session set queued = queued + 1, queue_tail = $2 where id = $1")
+                .bind(session.id.uuid())
+                .bind(position),
+        )
+        .await;
+    }
+
+    pub(crate) async fn run(&self, query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>) {
+        query.execute(&self.database.owner).await.expect("a row");
+    }
+
+    /// Publishes the request, as delivery does.
+    pub(crate) async fn ask(&self, request: &ToolRequested) {
+        self.ask_as(request, &request.message_id()).await;
+    }
+
+    /// The same under another message id, which the broker takes for another message.
+    pub(crate) async fn ask_as(&self, request: &ToolRequested, id: &str) {
+        let mut headers = Headers::default();
+        headers.set(header::MESSAGE_ID, id);
+        self.publish(Outgoing {
+            subject: Root::default().tool_requested(&request.account, request.task.as_ref()),
+            headers,
+            payload: serde_json::to_vec(request).expect("texts and numbers"),
+        })
+        .await;
+    }
+
+    pub(crate) async fn publish(&self, message: Outgoing) {
+        for result in self.bus.publish_all(&[message]).await {
+            result.expect("stored");
+        }
+    }
+
+    /// Asks, and waits for the result.
+    pub(crate) async fn call(&self, request: &ToolRequested) -> Answer {
+        self.ask(request).await;
+        self.answer(request).await
+    }
+
+    /// Waits for the result of a request.
+    pub(crate) async fn answer(&self, request: &ToolRequested) -> Answer {
+        let finished = eventually("tool.finished", async || self.finished(request).into_iter().next()).await;
+        let id = request.tool_call_id();
+        let row = sqlx::query("select state, late, result from tool_call where account_id = $1 and id = $2")
+            .bind(request.account.as_str())
+            .bind(id)
+            .fetch_one(&self.database.owner)
+            .await
+            .expect("the call is recorded");
+        let (state, late, result): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
+        assert_eq!(state, finished.state.as_str());
+        assert_eq!(Some(&result), finished.result.as_ref());
+        assert_eq!(
+            (finished.fence, finished.turn_id, &finished.call_id, finished.ordinal),
+            (request.fence, request.turn_id, &request.call_id, request.ordinal)
+        );
+        Answer {
+            state: finished.state,
+            late,
+            result: serde_json::from_str(&result).expect("results are JSON"),
+        }
+    }
+
+    /// Every result of the request that was published.
+    pub(crate) fn finished(&self, request: &ToolRequested) -> Vec<ToolFinished> {
+        self.heard("signalbox.tool.finished.")
+            .into_iter()
+            .filter(|heard| heard.headers.get(header::MESSAGE_ID) == Some(&finished_id(request)))
+            .map(|heard| serde_json::from_value(heard.payload).expect("a tool.finished"))
+            .collect()
+    }
+
+    /// What was published on subjects that begin so.
+    pub(crate) fn heard(&self, prefix: &str) -> Vec<Heard> {
+        let heard = self.heard.lock().expect("nobody panics with it");
+        heard
+            .iter()
+            .filter(|heard| heard.subject.starts_with(prefix))
+            .cloned()
+            .collect()
+    }
+}
+
+fn finished_id(request: &ToolRequested) -> String {
+    format!("tool.finished:{}:{}", request.turn_id, request.ordinal)
+}
+
+/// A result as delivery gets it and as it is recorded, which must agree.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub state: ToolCallState,
+    pub late: bool,
+    pub result: Value,
+}
+
+impl Answer {
+    pub(crate) fn ok(self) -> Value {
+        assert_eq!(self.state, ToolCallState::Finished, "{}", self.result);
+        assert_eq!(self.result["ok"], true);
+        assert!(!self.late);
+        self.result
+    }
+
+    /// The code of an error.
+    pub(crate) fn code(&self, state: ToolCallState) -> &str {
+        assert_eq!(self.state, state, "{}", self.result);
+        for part in ["code", "message", "hint"] {
+            assert!(
+                self.result["error"][part].as_str().is_some_and(|text| !text.is_empty()),
+                "{}",
+                self.result
+            );
+        }
+        self.result["error"]["code"].as_str().expect("checked above")
+    }
+}
+
+impl Session {
+    /// The turn's call of this number.
+    pub(crate) fn request(&self, ordinal: i32, name: &str, arguments: &Value) -> ToolRequested {
+        ToolRequested {
+            account: self.account.clone(),
+            task: self.task.clone(),
+            session_id: self.id,
+            session_key: self.key.clone(),
+            generation: Generation::FIRST,
+            fence: Fence(1),
+            turn_id: self.turn,
+            agent_id: self.agent,
+            call_id: CallId(format!("call_{ordinal}")),
+            ordinal,
+            name: name.to_owned(),
+            arguments: match arguments {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            },
+        }
+    }
+}
