@@ -1,1 +1,37 @@
 //! The HTTP API: accounts, agents, tasks, threads, and what happened.
+//!
+//! In reading order: [`config`] (limits), [`app`] (what a route stands on), [`auth`] (who may come in), [`body`],
+//! [`idempotency`] and [`paging`] (what requests have in common), then a folder for each noun, with its rule in
+//! `mod.rs`, its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`],
+//! [`messages`], [`activities`], [`notifications`], [`sessions`], [`turns`], [`dead_letters`]. [`handlers`] is what
+//! comes from the bus, [`openapi`] the document, [`service`] the wiring.
+
+pub mod accounts;
+pub mod activities;
+pub mod agents;
+pub mod app;
+pub mod auth;
+pub mod body;
+pub mod config;
+pub mod dead_letters;
+pub mod error;
+pub mod forget;
+pub mod handlers;
+pub mod idempotency;
+pub mod keys;
+pub mod messages;
+pub mod metrics;
+pub mod notifications;
+pub mod openapi;
+pub mod paging;
+pub mod routes;
+pub mod service;
+pub mod sessions;
+pub mod tasks;
+pub mod turns;
+pub mod wire;
+
+pub use app::App;
+pub use config::OrchestratorSettings;
+pub use routes::{openapi, router};
+pub use service::{Started, start};

@@ -1,0 +1,114 @@
+//! `/api/accounts` for the operator, `/api/orgs/{account}` for the account's admins.
+
+use axum::{Json, extract::State, http::StatusCode, response::Response};
+use domain::AccountId;
+use runtime::http::Problem;
+use serde::Deserialize;
+use storage::directory::account_directory;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Account, AccountChange, AccountEntry, NAME_BYTES_MAX, NewAccount, store};
+use crate::{
+    app::App,
+    auth::{Access, OperatorAccess},
+    body::{JsonBody, Query, text_check},
+    error::{ApiError, invalid_field, unknown_task},
+    idempotency::{Answer, Begun, Post, Work},
+    paging::{Items, List, Page},
+    tasks,
+};
+
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(create, list))
+        .routes(routes!(read, change))
+}
+
+/// Make an account.
+#[utoipa::path(post, path = "/api/accounts", tag = "accounts", request_body = NewAccount,
+    responses((status = 201, body = Account)))]
+async fn create(
+    State(app): State<App>,
+    _operator: OperatorAccess,
+    Post { body, request }: Post<NewAccount>,
+) -> Result<Response, ApiError> {
+    let account = AccountId::parse(&body.id).map_err(|error| invalid_field("id", error))?;
+    text_check("name", &body.name, NAME_BYTES_MAX)?;
+    let work = match Work::begin_as_operator(&app, Some(&account), request).await? {
+        Begun::Fresh(work) => work,
+        Begun::Replay(answer) => return Ok(answer),
+    };
+    if !store::account_insert(&work.tx, &account, &body.name, work.now).await? {
+        return Err(Problem::conflict("account_exists", format!("there is an account {account} already")).into());
+    }
+    let row = store::account_find(&work.tx, &account).await?;
+    work.finish(Answer::new(StatusCode::CREATED, &Account::from(row)), Vec::new())
+        .await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListQuery {
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+/// All accounts, by id.
+#[utoipa::path(get, path = "/api/accounts", tag = "accounts", params(ListQuery),
+    responses((status = 200, body = Items<AccountEntry>)))]
+async fn list(
+    State(app): State<App>,
+    _operator: OperatorAccess,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Items<AccountEntry>>, ApiError> {
+    let list = List {
+        name: "accounts",
+        account: "",
+        filters: String::new(),
+    };
+    let page: Page<'_, String> = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
+    let rows = i32::try_from(page.rows()).unwrap_or(i32::MAX);
+    let entries = account_directory(&app.database, page.after.as_deref(), rows).await?;
+    let (entries, next_cursor) = page.cut(entries, |entry| entry.id.clone());
+    let items = entries
+        .into_iter()
+        .map(|entry| AccountEntry {
+            id: entry.id,
+            name: entry.name,
+            created_at: entry.created_at.into(),
+        })
+        .collect();
+    Ok(Json(Items { items, next_cursor }))
+}
+
+/// The account and its choices.
+#[utoipa::path(get, path = "/api/orgs/{account}", tag = "accounts", responses((status = 200, body = Account)))]
+async fn read(State(app): State<App>, access: Access) -> Result<Json<Account>, ApiError> {
+    let tx = app.begin(&access.account).await?;
+    let row = store::account_find(&tx, &access.account).await?;
+    tx.commit().await?;
+    Ok(Json(row.into()))
+}
+
+/// Change the account's choices. What is running keeps those that it began with.
+#[utoipa::path(patch, path = "/api/orgs/{account}", tag = "accounts", request_body = AccountChange,
+    responses((status = 200, body = Account)))]
+async fn change(
+    State(app): State<App>,
+    access: Access,
+    JsonBody(change): JsonBody<AccountChange>,
+) -> Result<Json<Account>, ApiError> {
+    change.check()?;
+    let tx = app.begin(&access.account).await?;
+    if let Some(Some(task)) = &change.coordinator_task
+        && tasks::store::task_find(&tx, &access.account, task).await?.is_none()
+    {
+        return Err(unknown_task(task).into());
+    }
+    store::account_change(&tx, &access.account, change).await?;
+    let row = store::account_find(&tx, &access.account).await?;
+    tx.commit().await?;
+    Ok(Json(row.into()))
+}

@@ -1,0 +1,102 @@
+//! What every route stands on: the pool, the way to the relay, the limits.
+
+use std::{fmt, ops::Deref, sync::Arc};
+
+use contracts::{Root, outgoing::Origin};
+use domain::AccountId;
+use sea_orm::FromQueryResult;
+use storage::{
+    Accounts, Database, StorageError, Tx,
+    error::Attempt,
+    lifecycle::Setting,
+    outbox::{OutboxRow, Owned, outbox_insert},
+    statement,
+};
+use time::OffsetDateTime;
+
+use crate::{config::OrchestratorSettings, metrics::Meters};
+
+/// `ce-source` of what this service publishes.
+pub const SOURCE: &str = "/signalbox/orchestrator";
+
+/// Takes rows whose transaction has committed. A function, so that a test can leave them in the table to be looked at.
+pub type PublishSoon = Arc<dyn Fn(Vec<OutboxRow>) + Send + Sync>;
+
+/// Cheap to clone; clones share everything.
+#[derive(Clone)]
+pub struct App(Arc<Parts>);
+
+pub struct Parts {
+    pub database: Database,
+    pub root: Root,
+    pub settings: OrchestratorSettings,
+    pub meters: Meters,
+    publish_soon: PublishSoon,
+}
+
+impl App {
+    pub fn new(database: Database, root: Root, settings: OrchestratorSettings, publish_soon: PublishSoon) -> App {
+        App(Arc::new(Parts {
+            database,
+            root,
+            settings,
+            meters: Meters::new(),
+            publish_soon,
+        }))
+    }
+
+    /// A transaction in one account.
+    pub async fn begin(&self, account: &AccountId) -> Result<Tx, StorageError> {
+        self.database.begin(&Accounts::one(account)).await
+    }
+
+    /// Commits with what follows from it, and hands that to the relay.
+    pub async fn commit(&self, tx: Tx, messages: Vec<Owned>) -> Result<(), StorageError> {
+        let rows = outbox_insert(&tx, messages).await?;
+        tx.commit().await?;
+        (self.publish_soon)(rows);
+        Ok(())
+    }
+
+    /// Where and when a request acts. `cause` is the id of what it made, for what follows from that.
+    pub fn setting(&self, cause: Option<String>, now: OffsetDateTime) -> Setting<'_> {
+        Setting {
+            root: &self.root,
+            source: SOURCE,
+            origin: Origin {
+                cause,
+                hops: 0,
+                trace: messaging::trace::current_trace(),
+            },
+            now,
+        }
+    }
+}
+
+#[derive(FromQueryResult)]
+struct Now {
+    now: OffsetDateTime,
+}
+
+/// The transaction's moment. All services share this clock, and none of their own.
+pub async fn database_now(tx: &Tx) -> Result<OffsetDateTime, StorageError> {
+    let now = Now::find_by_statement(statement("select now() as now", []))
+        .one(&**tx)
+        .await;
+    now.attempt("ask for the time")?
+        .map(|row| row.now)
+        .ok_or_else(|| StorageError::unreadable("ask for the time", "no answer"))
+}
+
+impl Deref for App {
+    type Target = Parts;
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("App").field("root", &self.root).finish_non_exhaustive()
+    }
+}

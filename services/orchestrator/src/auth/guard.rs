@@ -1,0 +1,164 @@
+//! The middleware in front of every route. The order of its answers is part of the wall between tenants: a key of one
+//! account learns nothing of another, not even which of the routes it could not use.
+
+use axum::{
+    extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State},
+    http::{HeaderMap, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use domain::{AccountId, ApiKey};
+use runtime::http::Problem;
+use secrecy::ExposeSecret;
+use sha2::{Digest, Sha256};
+use storage::{accounts::account_exists, api_key::api_key_holder};
+use subtle::ConstantTimeEq;
+
+use super::{
+    Access, Caller, OperatorAccess,
+    permission::{need_of, permits},
+};
+use crate::{app::App, error::ApiError};
+
+pub async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
+    match admit(&app, request).await {
+        Ok(request) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+/// Lets the request through with who sent it, or refuses it.
+async fn admit(app: &App, request: Request) -> Result<Request, ApiError> {
+    let (mut parts, body) = request.into_parts();
+    let caller = caller(app, &parts.headers).await?;
+    let pattern = parts
+        .extensions
+        .get::<MatchedPath>()
+        .map(|path| path.as_str().to_owned())
+        .unwrap_or_default();
+    let account = RawPathParams::from_request_parts(&mut parts, &())
+        .await
+        .ok()
+        .and_then(|params| {
+            params
+                .iter()
+                .find(|(name, _)| *name == "account")
+                .map(|(_, value)| value.to_owned())
+        });
+    let account = match account {
+        Some(name) => Some(account_of(app, &caller, &name).await?),
+        None => None,
+    };
+    // A method that the route does not have is not in the table either; the router says so. A route that is missing
+    // from it by mistake gets no access to hand to its handler.
+    if let Some(need) = need_of(parts.method.as_str(), &pattern) {
+        match (&caller, account) {
+            (Caller::Operator, Some(account)) => {
+                parts.extensions.insert(Access { account, caller });
+            }
+            (Caller::Operator, None) => {
+                parts.extensions.insert(OperatorAccess);
+            }
+            (Caller::Key(holder), Some(account)) if permits(holder.role, need) => {
+                parts.extensions.insert(Access { account, caller });
+            }
+            (Caller::Key(holder), _) => {
+                app.meters.refused("forbidden");
+                tracing::warn!(key = %holder.id, role = %holder.role, route = pattern, "a key's role does not permit this");
+                return Err(Problem::forbidden(format!("a key of role {} may not do this", holder.role)).into());
+            }
+        }
+    }
+    Ok(Request::from_parts(parts, body))
+}
+
+/// Who the bearer of this token is.
+async fn caller(app: &App, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    let refuse = |why: &'static str| {
+        app.meters.refused("unauthorized");
+        tracing::warn!(why, "a request had no valid key");
+        ApiError::from(Problem::unauthorized())
+    };
+    let token = bearer(headers).ok_or_else(|| refuse("no bearer token"))?;
+    if let Some(operator) = &app.settings.operator_token
+        && same(token, operator.expose_secret())
+    {
+        return Ok(Caller::Operator);
+    }
+    let key = ApiKey::parse(token).map_err(|_| refuse("not a key"))?;
+    let tx = app.begin(key.account()).await?;
+    let holder = api_key_holder(&tx, &key).await?;
+    tx.commit().await?;
+    holder.map(Caller::Key).ok_or_else(|| refuse("unknown or revoked key"))
+}
+
+/// Another's account, no account, and what could not be the name of one look the same.
+async fn account_of(app: &App, caller: &Caller, name: &str) -> Result<AccountId, ApiError> {
+    let account = AccountId::parse(name).map_err(|_| Problem::not_found())?;
+    match caller {
+        Caller::Operator => {
+            let tx = app.begin(&account).await?;
+            let exists = account_exists(&tx, &account).await?;
+            tx.commit().await?;
+            if exists {
+                Ok(account)
+            } else {
+                Err(Problem::not_found().into())
+            }
+        }
+        // Its account exists, or it would not have been found.
+        Caller::Key(holder) if holder.account == account => Ok(account),
+        Caller::Key(holder) => {
+            app.meters.refused("other_account");
+            tracing::warn!(key = %holder.id, account = %holder.account, "a key asked for another account");
+            Err(Problem::not_found().into())
+        }
+    }
+}
+
+/// `Bearer` in any case, as RFC 9110 says of schemes.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then_some(token.trim())
+        .filter(|token| !token.is_empty())
+}
+
+/// In constant time, also of the lengths: digests are compared.
+fn same(token: &str, secret: &str) -> bool {
+    Sha256::digest(token.as_bytes())
+        .ct_eq(&Sha256::digest(secret.as_bytes()))
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_token_follows_its_scheme() {
+        let check = |value: &'static str, token: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, HeaderValue::from_static(value));
+            assert_eq!(bearer(&headers), token, "{value}");
+        };
+        check("Bearer abc", Some("abc"));
+        check("bearer  abc ", Some("abc"));
+        check("Basic abc", None);
+        check("Bearer", None);
+        check("Bearer  ", None);
+        assert_eq!(bearer(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn the_operators_token_is_compared_as_a_whole() {
+        assert!(same("secret", "secret"));
+        assert!(!same("secre", "secret"));
+        assert!(!same("secret2", "secret"));
+        assert!(!same("", "secret"));
+    }
+}

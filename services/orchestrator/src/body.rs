@@ -1,0 +1,254 @@
+//! What comes with a request, read strictly: unknown fields are refused, the field that is wrong is named, and a text
+//! that Postgres could not keep is refused here, where its sender can be told.
+
+use std::cell::RefCell;
+
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, FromRequestParts, Request},
+    http::{HeaderMap, StatusCode, header, request::Parts},
+};
+use runtime::http::Problem;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, value::MapDeserializer},
+};
+use serde_json::{Map, Value};
+
+use crate::error::invalid_field;
+
+/// A body of a PATCH. POST takes [`crate::idempotency::Post`].
+pub struct JsonBody<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let (parts, bytes) = bytes(request, state).await?;
+        content_type_check(&parts.headers)?;
+        parse(&bytes).map(JsonBody)
+    }
+}
+
+/// The query of a URL.
+pub struct Query<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        axum::extract::Query::try_from_uri(&parts.uri)
+            .map(|axum::extract::Query(query)| Query(query))
+            .map_err(|rejection| invalid_field("query", rejection.body_text()))
+    }
+}
+
+/// What a path names. A name that cannot be one is the name of nothing.
+pub struct Path<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        axum::extract::Path::from_request_parts(parts, state)
+            .await
+            .map(|axum::extract::Path(path)| Path(path))
+            .map_err(|_| Problem::not_found())
+    }
+}
+
+/// The whole body. How much of it is read is a limit of the server, in front of us.
+pub async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<(Parts, Bytes), Problem> {
+    let (parts, body) = request.into_parts();
+    let bytes = Bytes::from_request(Request::new(body), state)
+        .await
+        .map_err(|rejection| {
+            let code = match rejection.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+                StatusCode::REQUEST_TIMEOUT => "timeout",
+                _ => "malformed",
+            };
+            Problem::new(rejection.status(), code).detail(rejection.body_text())
+        })?;
+    Ok((parts, bytes))
+}
+
+/// `application/json`, or a type that ends in `+json`.
+pub fn content_type_check(headers: &HeaderMap) -> Result<(), Problem> {
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json")) {
+        return Ok(());
+    }
+    Err(
+        Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type")
+            .detail("send JSON, with Content-Type: application/json"),
+    )
+}
+
+/// Reads an object. An empty body is an empty object, so that a POST without fields needs none.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    fields(bytes).and_then(read)
+}
+
+/// The fields of a JSON object.
+pub fn fields(bytes: &[u8]) -> Result<Map<String, Value>, Problem> {
+    if bytes.is_empty() {
+        return Ok(Map::new());
+    }
+    let malformed = |what: String| Problem::new(StatusCode::BAD_REQUEST, "malformed").detail(what);
+    match serde_json::from_slice(bytes) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) => Err(malformed("the body is JSON, but not an object".to_owned())),
+        Err(error) => Err(malformed(format!("the body is not JSON: {error}"))),
+    }
+}
+
+fn read<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Problem> {
+    if let Some((name, _)) = fields
+        .iter()
+        .find(|(name, value)| name.contains('\0') || holds_nul(value))
+    {
+        return Err(invalid_field(
+            &name.replace('\0', "\u{fffd}"),
+            "a text holds the character U+0000",
+        ));
+    }
+    // serde says what is wrong and not where; the field that was read last is where.
+    let last = RefCell::new(String::new());
+    let entries = fields.into_iter().map(|(name, value)| {
+        last.borrow_mut().clone_from(&name);
+        (name, value)
+    });
+    T::deserialize(MapDeserializer::new(entries)).map_err(|error: serde_json::Error| {
+        let what = error.to_string();
+        if what.starts_with("missing field") || what.starts_with("unknown field") {
+            Problem::new(StatusCode::BAD_REQUEST, "invalid_field").detail(what)
+        } else {
+            invalid_field(&last.borrow(), what)
+        }
+    })
+}
+
+/// JSON nesting is bounded by its reader, so this recursion is too.
+fn holds_nul(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(items) => items.iter().any(holds_nul),
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(name, value)| name.contains('\0') || holds_nul(value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// A text that must be there and has an end.
+pub fn text_check(field: &str, text: &str, bytes_max: usize) -> Result<(), Problem> {
+    if text.trim().is_empty() {
+        return Err(invalid_field(field, "empty"));
+    }
+    length_check(field, text, bytes_max)
+}
+
+/// A text that may be empty and has an end.
+pub fn length_check(field: &str, text: &str, bytes_max: usize) -> Result<(), Problem> {
+    if text.len() > bytes_max {
+        let what = format!("{} bytes; at most {bytes_max} are taken", text.len());
+        return Err(invalid_field(field, what));
+    }
+    Ok(())
+}
+
+/// For a field where null says something else than its absence.
+pub fn nullable<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Option::<T>::deserialize(deserializer).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::{http::HeaderValue, response::IntoResponse};
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "read for its errors")]
+    struct Body {
+        title: String,
+        #[serde(default, deserialize_with = "nullable")]
+        limit: Option<Option<u32>>,
+    }
+
+    async fn detail(json: &str) -> (String, String) {
+        let problem = parse::<Body>(json.as_bytes()).unwrap_err();
+        let code = problem.code().to_owned();
+        let body = axum::body::to_bytes(problem.into_response().into_body(), 1 << 16)
+            .await
+            .unwrap();
+        let value: Value = serde_json::from_slice(&body).unwrap();
+        (code, value["detail"].as_str().unwrap().to_owned())
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_is_named() {
+        let check = async |json: &str, code: &str, words: &[&str]| {
+            let (found, detail) = detail(json).await;
+            assert_eq!(found, code, "{json}: {detail}");
+            for word in words {
+                assert!(detail.contains(word), "{json}: {detail}");
+            }
+        };
+        check("nonsense", "malformed", &["not JSON"]).await;
+        check("[1]", "malformed", &["not an object"]).await;
+        check("", "invalid_field", &["missing field `title`"]).await;
+        check(r#"{"title": 7}"#, "invalid_field", &["title:", "expected a string"]).await;
+        check(
+            r#"{"title": "a", "limit": "b"}"#,
+            "invalid_field",
+            &["limit:", "expected u32"],
+        )
+        .await;
+        check(
+            r#"{"title": "a", "tilte": "b"}"#,
+            "invalid_field",
+            &["unknown field `tilte`"],
+        )
+        .await;
+        check(r#"{"title": "a\u0000b"}"#, "invalid_field", &["title", "U+0000"]).await;
+        check(
+            &format!(r#"{{"title": {}1{}}}"#, "[".repeat(5000), "]".repeat(5000)),
+            "malformed",
+            &["not JSON"],
+        )
+        .await;
+    }
+
+    #[test]
+    fn null_and_absent_differ_where_it_matters() {
+        let read = |json: &str| parse::<Body>(json.as_bytes()).unwrap().limit;
+        assert_eq!(read(r#"{"title": "a"}"#), None);
+        assert_eq!(read(r#"{"title": "a", "limit": null}"#), Some(None));
+        assert_eq!(read(r#"{"title": "a", "limit": 3}"#), Some(Some(3)));
+    }
+
+    #[test]
+    fn only_json_is_read() {
+        let check = |kind: &'static str, good: bool| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+            assert_eq!(content_type_check(&headers).is_ok(), good, "{kind}");
+        };
+        check("application/json", true);
+        check("application/JSON; charset=utf-8", true);
+        check("application/cloudevents+json", true);
+        check("text/plain", false);
+        check("application/x-www-form-urlencoded", false);
+        assert!(content_type_check(&HeaderMap::new()).is_err());
+    }
+}

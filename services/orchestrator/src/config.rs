@@ -1,0 +1,51 @@
+//! `[orchestrator]`: where the API listens, and every limit that is an operator's to choose. Limits that clients rely on
+//! (how long a title may be) are constants beside what they limit.
+
+use std::net::SocketAddr;
+
+use runtime::settings::{Count, Millis};
+use secrecy::SecretString;
+use serde::Deserialize;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct OrchestratorSettings {
+    pub listen: SocketAddr,
+    /// Makes accounts and may do everything in all of them (`SIGNALBOX_OPERATOR_TOKEN`). Without it nobody can.
+    pub operator_token: Option<SecretString>,
+    /// Items of a list whose request names no limit.
+    pub list_items_default: Count,
+    /// A request that asks for more gets this many and a cursor.
+    pub list_items_max: Count,
+    /// Turns hold whole prompts, so fewer of them make an answer.
+    pub list_turns_max: Count,
+    /// How long the answer to a POST with an `Idempotency-Key` is given again.
+    pub answers_kept_hours: Count,
+    /// How long an accepted notification is known by its id before the resolver has written it down.
+    pub accepted_kept_hours: Count,
+    pub forget_interval_ms: Millis,
+    /// Replies posted in one transaction.
+    pub replies_batch_max: Count,
+    /// Failed attempts after which an event is a dead letter.
+    pub replies_attempts_max: Count,
+    /// Until a reply that could not be posted is tried again.
+    pub replies_retry_ms: Millis,
+}
+
+impl Default for OrchestratorSettings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            operator_token: None,
+            list_items_default: Count::new(50),
+            list_items_max: Count::new(200),
+            list_turns_max: Count::new(50),
+            answers_kept_hours: Count::new(24),
+            accepted_kept_hours: Count::new(7 * 24),
+            forget_interval_ms: Millis::new(10 * 60 * 1000),
+            replies_batch_max: Count::new(256),
+            replies_attempts_max: Count::new(10),
+            replies_retry_ms: Millis::new(1_000),
+        }
+    }
+}

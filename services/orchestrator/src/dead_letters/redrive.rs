@@ -1,0 +1,153 @@
+//! What a redrive sends. Pure.
+//!
+//! The payload goes out as it came, where it was published, under a message id of its own (the old one would be taken
+//! for a duplicate) and with `Signalbox-Redrive` naming the letter. Headers stay, so that hops, cause and trace go on.
+//! Which notification it is stays too: an id that came in a header moves to `ce-id`, where readers of a redrive look.
+
+use contracts::{Headers, Outgoing, Root, dead::DEAD_PAYLOAD_BYTES_MAX, header};
+use domain::AccountId;
+use runtime::http::Problem;
+use storage::entity::dead_letter::Model;
+
+/// The message, or why there is none. `account`: whose letter it is; none for the operator's.
+pub fn redrive(root: &Root, account: Option<&AccountId>, letter: &Model) -> Result<Outgoing, Problem> {
+    if letter.payload.len() >= DEAD_PAYLOAD_BYTES_MAX {
+        let what = "the message was too long to be kept whole: publish it again where it came from";
+        return Err(Problem::conflict("payload_cut", what));
+    }
+    let subject = subject(root, account, &letter.subject)
+        .ok_or_else(|| Problem::conflict("not_redrivable", "nothing of ours would read it on that subject"))?;
+    // Of a stranger's headers, only the broker's own instructions must not be repeated.
+    let mut headers: Headers = serde_json::from_value(letter.headers.clone()).unwrap_or_default();
+    let message_id = headers.0.remove(header::MESSAGE_ID);
+    headers
+        .0
+        .retain(|name, _| !name.to_ascii_lowercase().starts_with("nats-"));
+    if let Some(message_id) = message_id
+        && headers.get(header::REDRIVE).is_none()
+    {
+        // As readers of the first delivery preferred it.
+        headers.set(header::CE_ID, message_id);
+    }
+    headers.set(
+        header::MESSAGE_ID,
+        format!("redrive:{}:{}", letter.id, letter.redrives + 1),
+    );
+    headers.set(header::REDRIVE, letter.id.to_string());
+    Ok(Outgoing {
+        subject,
+        headers,
+        payload: letter.payload.clone().into_bytes(),
+    })
+}
+
+/// Where it was published. A letter's subject is a stranger's word: only what a service of ours reads is sent to, and
+/// never into another account.
+fn subject(root: &Root, account: Option<&AccountId>, subject: &str) -> Option<String> {
+    let published = root.notification_published(subject);
+    let mut tokens = published.split('.');
+    if tokens.next() != Some(root.as_str()) {
+        return None;
+    }
+    let tokens: Vec<&str> = tokens.collect();
+    let named = match tokens[..] {
+        ["notification", account, _task] => account,
+        ["session" | "tool", _fact, account, _task] => account,
+        ["event", account, _task, _noun, _fact] => account,
+        _ => return None,
+    };
+    let ours = account.is_none_or(|account| account.as_str() == named);
+    // A token of these would be a pattern, or an empty one.
+    let plain = tokens
+        .iter()
+        .all(|token| !token.is_empty() && !token.contains(['*', '>', ' ', '\r', '\n', '\t', '\0']));
+    (ours && plain).then(|| published.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use time::OffsetDateTime;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn letter(subject: &str, payload: &str, headers: serde_json::Value) -> Model {
+        Model {
+            account_id: "acme".to_owned(),
+            id: Uuid::from_u128(7),
+            service: "resolver".to_owned(),
+            subject: subject.to_owned(),
+            reason: "unknown_agent".to_owned(),
+            detail: "d".to_owned(),
+            payload: payload.to_owned(),
+            headers,
+            attempts: 1,
+            created_at: OffsetDateTime::UNIX_EPOCH,
+            redriven_at: None,
+            redrives: 1,
+        }
+    }
+
+    fn acme() -> AccountId {
+        AccountId::parse("acme").unwrap()
+    }
+
+    #[test]
+    fn the_message_goes_where_it_came_from_under_a_new_id() {
+        let headers =
+            json!({"Nats-Msg-Id": "ci-1", "Nats-Expected-Stream": "X", "Signalbox-Hops": "2", "traceparent": "00-a"});
+        let letter = letter("signalbox.partition.3.acme.PROJ-7", r#"{"body": ""}"#, headers);
+        let sent = redrive(&Root::default(), Some(&acme()), &letter).unwrap();
+        assert_eq!(sent.subject, "signalbox.notification.acme.PROJ-7");
+        assert_eq!(sent.payload, br#"{"body": ""}"#);
+        assert_eq!(sent.id(), format!("redrive:{}:2", letter.id));
+        assert_eq!(sent.headers.get(header::REDRIVE), Some(letter.id.to_string().as_str()));
+        assert_eq!(sent.headers.hops(), 2);
+        assert_eq!(sent.headers.get(header::TRACEPARENT), Some("00-a"));
+        assert_eq!(sent.headers.get("Nats-Expected-Stream"), None);
+        let read = contracts::notification::read(&sent.headers, &sent.payload).unwrap();
+        assert_eq!(read.id.unwrap().as_str(), "ci-1", "it is the same notification");
+    }
+
+    #[test]
+    fn a_redrive_that_died_again_is_still_the_same_notification() {
+        let headers = json!({"Nats-Msg-Id": "redrive:x:1", "Signalbox-Redrive": "x", "ce-id": "ci-1"});
+        let letter = letter("signalbox.notification.acme.-", r#"{"body": ""}"#, headers);
+        let sent = redrive(&Root::default(), Some(&acme()), &letter).unwrap();
+        let read = contracts::notification::read(&sent.headers, &sent.payload).unwrap();
+        assert_eq!(read.id.unwrap().as_str(), "ci-1");
+    }
+
+    #[test]
+    fn what_was_cut_is_not_sent() {
+        let letter = letter(
+            "signalbox.notification.acme.-",
+            &"x".repeat(DEAD_PAYLOAD_BYTES_MAX),
+            json!({}),
+        );
+        assert_eq!(
+            redrive(&Root::default(), Some(&acme()), &letter).unwrap_err().code(),
+            "payload_cut"
+        );
+    }
+
+    #[test]
+    fn nothing_is_sent_into_another_account_or_nowhere() {
+        let check = |from: &str, account: Option<&AccountId>, good: bool| {
+            assert_eq!(subject(&Root::default(), account, from).is_some(), good, "{from}");
+        };
+        let acme = acme();
+        check("signalbox.notification.acme.T", Some(&acme), true);
+        check("signalbox.tool.requested.acme.T", Some(&acme), true);
+        check("signalbox.event.acme.T.turn.finished", Some(&acme), true);
+        check("signalbox.notification.other.T", Some(&acme), false);
+        check("signalbox.partition.0.other.T", Some(&acme), false);
+        check("signalbox.notification.other.T", None, true);
+        check("signalbox.notification.acme.*", Some(&acme), false);
+        check("signalbox.notification.acme.", Some(&acme), false);
+        check("signalbox.dead.acme.T", Some(&acme), false);
+        check("elsewhere.notification.acme.T", Some(&acme), false);
+        check("$JS.API.STREAM.DELETE.X", None, false);
+    }
+}

@@ -1,0 +1,59 @@
+//! What a handler ends with when it does not answer: a problem for the client, or a failure of ours.
+
+use axum::response::{IntoResponse, Response};
+use domain::TaskId;
+use runtime::http::Problem;
+use storage::StorageError;
+
+/// A failure's chain goes to the log, once, here; the client learns whether trying again may help and nothing else.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    #[error("the request was refused: {}", .0.code())]
+    Refused(Problem),
+    #[error("the database did not do its part")]
+    Storage(#[from] StorageError),
+    #[error("no randomness for a key")]
+    Random(#[source] getrandom::Error),
+}
+
+impl From<Problem> for ApiError {
+    fn from(problem: Problem) -> Self {
+        Self::Refused(problem)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Refused(problem) => problem.into_response(),
+            Self::Storage(error) if error.may_retry() => {
+                let error = format!("{:#}", anyhow::Error::new(error));
+                tracing::warn!(error, "a request could not be served for now");
+                Problem::unavailable().into_response()
+            }
+            other => {
+                let error = format!("{:#}", anyhow::Error::new(other));
+                tracing::error!(error, "a request failed");
+                Problem::internal().into_response()
+            }
+        }
+    }
+}
+
+/// A field of the request is not what it must be.
+pub fn invalid_field(field: &str, what: impl std::fmt::Display) -> Problem {
+    let status = axum::http::StatusCode::BAD_REQUEST;
+    Problem::new(status, "invalid_field").detail(format!("{field}: {what}"))
+}
+
+/// The request names an agent that the account does not have.
+pub fn unknown_agent(agent: impl std::fmt::Display) -> Problem {
+    let status = axum::http::StatusCode::BAD_REQUEST;
+    Problem::new(status, "unknown_agent").detail(format!("the account has no agent {agent}"))
+}
+
+/// The request names a task, other than in its path, that the account does not have.
+pub fn unknown_task(task: &TaskId) -> Problem {
+    let status = axum::http::StatusCode::BAD_REQUEST;
+    Problem::new(status, "unknown_task").detail(format!("the account has no task {task}"))
+}

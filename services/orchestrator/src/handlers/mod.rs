@@ -1,0 +1,8 @@
+//! What this service does about messages.
+//!
+//! | subject | durable | handler |
+//! |---|---|---|
+//! | `{root}.event.*.*.turn.finished` | `orchestrator_turn_finished` | [`turn_finished`] |
+
+mod ended_turns;
+pub mod turn_finished;

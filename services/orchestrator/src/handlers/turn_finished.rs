@@ -1,0 +1,178 @@
+//! A turn ended: its reply enters the task's thread.
+//!
+//! Consumes `turn.finished` events.
+//! Decides what of them is to be posted: what a finished turn said on a task, unless it was late or had nothing to say.
+//! Writes one message a turn, whose id follows from the turn, and its activity.
+//! Publishes `message.posted`.
+//!
+//! The event only says where to look: what the turn said and whether it counts is read from its row, so that neither a
+//! cut reply nor a forged event enters a thread. Messages by agents wake nobody.
+
+use std::{collections::HashMap, time::Duration};
+
+use contracts::{
+    event::{Event, EventMessage},
+    outgoing::Origin,
+};
+use domain::{AccountId, Actor, ActorKind, TaskId, TurnId, TurnState};
+use messaging::{BatchHandler, Incoming, Verdict};
+use storage::{
+    Accounts, StorageError,
+    lifecycle::{Reply, Setting, replies_post},
+    outbox::Owned,
+};
+use time::OffsetDateTime;
+
+use super::ended_turns::{EndedTurn, ended_turns};
+use crate::app::{App, SOURCE};
+
+/// Where an event says to look.
+type Place = (AccountId, TurnId);
+
+#[derive(Debug)]
+pub struct TurnFinishedHandler {
+    app: App,
+    retry_after: Duration,
+}
+
+impl TurnFinishedHandler {
+    pub fn new(app: App) -> TurnFinishedHandler {
+        let retry_after = app.settings.replies_retry_ms.duration();
+        TurnFinishedHandler { app, retry_after }
+    }
+}
+
+impl BatchHandler for TurnFinishedHandler {
+    async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
+        let read: Vec<Result<Place, Verdict>> = batch.iter().map(|incoming| read(&incoming.payload)).collect();
+        let mut places: Vec<Place> = read.iter().filter_map(|place| place.as_ref().ok().cloned()).collect();
+        // Delivered twice in one batch is once.
+        places.sort_unstable();
+        places.dedup();
+        match self.post(&places).await {
+            Ok(mut events) => read
+                .into_iter()
+                .map(|place| match place {
+                    Ok(place) => Verdict::Done(events.remove(&place).into_iter().collect()),
+                    Err(verdict) => verdict,
+                })
+                .collect(),
+            Err(error) => {
+                let waits = error.may_retry();
+                let why = format!("{:#}", anyhow::Error::new(error));
+                read.into_iter()
+                    .map(|place| place.err().unwrap_or_else(|| self.later(waits, why.clone())))
+                    .collect()
+            }
+        }
+    }
+}
+
+/// Where to look, or what to do with a message that does not say.
+fn read(payload: &[u8]) -> Result<Place, Verdict> {
+    match serde_json::from_slice::<EventMessage>(payload) {
+        Ok(EventMessage {
+            account,
+            event: Event::TurnFinished(finished),
+            ..
+        }) => Ok((account, finished.turn_id)),
+        // Somebody else's event on this subject.
+        Ok(_) => Err(Verdict::Dead {
+            reason: "malformed".to_owned(),
+            detail: "the event is not a turn.finished".to_owned(),
+        }),
+        Err(error) => Err(Verdict::Dead {
+            reason: "malformed".to_owned(),
+            detail: format!("the event cannot be read: {error}"),
+        }),
+    }
+}
+
+impl TurnFinishedHandler {
+    /// Posts what is to be posted, in one transaction; gives the event of each.
+    async fn post(&self, places: &[Place]) -> Result<HashMap<Place, contracts::Outgoing>, StorageError> {
+        if places.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let accounts = Accounts::many(places.iter().map(|(account, _)| account));
+        let tx = self.app.database.begin(&accounts).await?;
+        let turns = ended_turns(&tx, places).await?;
+        let sayings: Vec<Saying> = turns.iter().filter_map(|turn| saying(turn, &self.app)).collect();
+        let replies: Vec<Reply<'_>> = sayings.iter().map(Saying::reply).collect();
+        let events = replies_post(&tx, &replies).await?;
+        tx.commit().await?;
+        let meters = &self.app.meters;
+        meters.replies("posted", sayings.len());
+        meters.replies("silent", turns.len() - sayings.len());
+        meters.replies("unknown_turn", places.len() - turns.len());
+        let places = sayings.iter().map(|saying| (saying.account.clone(), saying.turn));
+        Ok(places
+            .zip(events)
+            .map(|(place, (_, outgoing)): (Place, Owned)| (place, outgoing))
+            .collect())
+    }
+
+    /// An outage counts nobody's attempts.
+    fn later(&self, waits: bool, why: String) -> Verdict {
+        let after = self.retry_after;
+        if waits {
+            Verdict::Postpone { after, why }
+        } else {
+            Verdict::Retry { after, why }
+        }
+    }
+}
+
+/// What an agent said that belongs in a thread.
+struct Saying<'a> {
+    account: AccountId,
+    task: TaskId,
+    turn: TurnId,
+    author: Actor,
+    body: &'a str,
+    setting: Setting<'a>,
+}
+
+/// `None`: there is nothing to post. The moment is the turn's end, so that the event is the same every time.
+fn saying<'a>(turn: &'a EndedTurn, app: &'a App) -> Option<Saying<'a>> {
+    let counts = turn.state == TurnState::Finished && !turn.late && !turn.no_reply;
+    let body = turn
+        .reply
+        .as_deref()
+        .filter(|reply| counts && !reply.trim().is_empty())?;
+    let now: OffsetDateTime = turn.finished_at?;
+    Some(Saying {
+        account: turn.account.clone(),
+        task: turn.task.clone()?,
+        turn: turn.id,
+        author: Actor {
+            kind: ActorKind::Agent,
+            id: turn.agent.to_string(),
+            name: turn.agent_name.clone(),
+        },
+        body,
+        setting: Setting {
+            root: &app.root,
+            source: SOURCE,
+            origin: Origin {
+                cause: Some(turn.id.to_string()),
+                hops: turn.hops,
+                trace: turn.trace.clone(),
+            },
+            now,
+        },
+    })
+}
+
+impl Saying<'_> {
+    fn reply(&self) -> Reply<'_> {
+        Reply {
+            account: &self.account,
+            task: &self.task,
+            turn: self.turn,
+            author: &self.author,
+            body: self.body,
+            setting: self.setting.clone(),
+        }
+    }
+}

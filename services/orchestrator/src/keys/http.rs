@@ -1,0 +1,113 @@
+//! `/api/orgs/{account}/keys`.
+
+use axum::{
+    Json,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use domain::{ApiKey, KeyId};
+use runtime::http::Problem;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{CreatedKey, Key, NewKey, store};
+use crate::{
+    accounts::NAME_BYTES_MAX,
+    app::{App, database_now},
+    auth::Access,
+    body::{Path, Query, text_check},
+    error::ApiError,
+    idempotency::{Answer, Begun, Post, Work},
+    paging::{Items, List, Moment, Page},
+};
+
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(create, list))
+        .routes(routes!(revoke))
+}
+
+/// Make a key. The answer holds it, this once: only its digest is kept.
+#[utoipa::path(post, path = "/api/orgs/{account}/keys", tag = "keys", request_body = NewKey,
+    responses((status = 201, body = CreatedKey)))]
+async fn create(
+    State(app): State<App>,
+    access: Access,
+    Post { body, request }: Post<NewKey>,
+) -> Result<Response, ApiError> {
+    text_check("name", &body.name, NAME_BYTES_MAX)?;
+    let work = match Work::begin(&app, &access.account, request).await? {
+        Begun::Fresh(work) => work,
+        Begun::Replay(answer) => return Ok(answer),
+    };
+    let mut random = [0; 40];
+    getrandom::fill(&mut random).map_err(ApiError::Random)?;
+    let key = ApiKey::from_random(&access.account, random);
+    store::key_insert(&work.tx, &key, &body.name, body.role, work.now).await?;
+    tracing::info!(account = %access.account, key = %key.id(), role = %body.role, "made an API key");
+    let made = |shown: Option<String>| CreatedKey {
+        public: Key {
+            id: key.id().to_string(),
+            name: body.name.clone(),
+            role: body.role.to_string(),
+            created_at: work.now.into(),
+        },
+        key: shown,
+    };
+    let answer = Answer::new(StatusCode::CREATED, &made(Some(key.expose().to_owned()))).kept_as(&made(None));
+    work.finish(answer, Vec::new()).await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListQuery {
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+/// Keys that are good, oldest first; without what opens them.
+#[utoipa::path(get, path = "/api/orgs/{account}/keys", tag = "keys", params(ListQuery),
+    responses((status = 200, body = Items<Key>)))]
+async fn list(
+    State(app): State<App>,
+    access: Access,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Items<Key>>, ApiError> {
+    let list = List {
+        name: "keys",
+        account: access.account.as_str(),
+        filters: String::new(),
+    };
+    let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
+    let tx = app.begin(&access.account).await?;
+    let rows = store::key_list(&tx, &access.account, &page).await?;
+    tx.commit().await?;
+    let (rows, next_cursor) = page.cut(rows, |row| Moment {
+        at: row.created_at,
+        id: row.id.clone(),
+    });
+    let items = rows.into_iter().map(Key::from).collect();
+    Ok(Json(Items { items, next_cursor }))
+}
+
+#[derive(Deserialize)]
+struct KeyPath {
+    key: String,
+}
+
+/// Revoke a key: from the next request on it is worth nothing.
+#[utoipa::path(delete, path = "/api/orgs/{account}/keys/{key}", tag = "keys", responses((status = 204)))]
+async fn revoke(State(app): State<App>, access: Access, Path(path): Path<KeyPath>) -> Result<Response, ApiError> {
+    let key = KeyId::parse(&path.key).map_err(|_| Problem::not_found())?;
+    let tx = app.begin(&access.account).await?;
+    let now = database_now(&tx).await?;
+    if !store::key_revoke(&tx, &access.account, &key, now).await? {
+        return Err(Problem::not_found().into());
+    }
+    tx.commit().await?;
+    tracing::info!(account = %access.account, %key, "revoked an API key");
+    Ok(StatusCode::NO_CONTENT.into_response())
+}

@@ -1,0 +1,55 @@
+//! API keys of an account. The form of a key and its digest are `domain::api_key`; a key is shown once, in the answer
+//! that makes it, and nowhere else, not even in that answer given again.
+
+pub mod http;
+pub mod store;
+
+use contracts::Timestamp;
+use domain::KeyRole;
+use serde::{Deserialize, Serialize};
+use storage::entity;
+use utoipa::ToSchema;
+
+use crate::wire::{key_role, moment};
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewKey {
+    /// Stands as the author of what is done with the key.
+    pub name: String,
+    /// `admin`: everything in the account. `member`: reads, tasks, messages, notifications. `service`: reads, messages,
+    /// notifications. `gateway`: the tool-gateway's `/agent/*` and nothing here.
+    #[schema(schema_with = key_role)]
+    pub role: KeyRole,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Key {
+    pub id: String,
+    pub name: String,
+    #[schema(schema_with = key_role)]
+    pub role: String,
+    #[schema(schema_with = moment)]
+    pub created_at: Timestamp,
+}
+
+/// A key that was just made.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct CreatedKey {
+    #[serde(flatten)]
+    pub public: Key,
+    /// Shown this once; null when the answer is given again for an `Idempotency-Key`.
+    #[schema(required)]
+    pub key: Option<String>,
+}
+
+impl From<entity::api_key::Model> for Key {
+    fn from(row: entity::api_key::Model) -> Self {
+        Key {
+            id: row.id,
+            name: row.name,
+            role: row.role,
+            created_at: row.created_at.into(),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Every query on keys, but for the one that lets callers in (`storage::api_key`).
+
+use domain::{AccountId, ApiKey, KeyId, KeyRole};
+use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
+use storage::{
+    StorageError, Tx,
+    entity::api_key::{Column, Entity, Model},
+    error::Attempt,
+    statement,
+};
+use time::OffsetDateTime;
+
+use crate::paging::{Moment, Page};
+
+const KEY_INSERT: &str = "
+    insert into api_key (account_id, id, name, role, digest, created_at) values ($1, $2, $3, $4, $5, $6)";
+
+pub async fn key_insert(
+    tx: &Tx,
+    key: &ApiKey,
+    name: &str,
+    role: KeyRole,
+    now: OffsetDateTime,
+) -> Result<(), StorageError> {
+    let values = [
+        key.account().as_str().into(),
+        key.id().as_str().into(),
+        name.into(),
+        role.as_str().into(),
+        key.digest().to_vec().into(),
+        now.into(),
+    ];
+    tx.execute_raw(statement(KEY_INSERT, values))
+        .await
+        .attempt("make key")
+        .map(|_| ())
+}
+
+/// Keys that are good, oldest first.
+pub async fn key_list(
+    tx: &Tx,
+    account: &AccountId,
+    page: &Page<'_, Moment<String>>,
+) -> Result<Vec<Model>, StorageError> {
+    let mut query = Entity::find()
+        .filter(Column::AccountId.eq(account.as_str()))
+        .filter(Column::RevokedAt.is_null());
+    if let Some(after) = &page.after {
+        query = query.filter(crate::paging::sql::after(Column::CreatedAt, Column::Id, after));
+    }
+    query
+        .order_by_asc(Column::CreatedAt)
+        .order_by_asc(Column::Id)
+        .limit(page.rows())
+        .all(&**tx)
+        .await
+        .attempt("list keys")
+}
+
+const KEY_REVOKE: &str = "
+    update api_key set revoked_at = $3 where account_id = $1 and id = $2 and revoked_at is null";
+
+/// `false`: there is no such key, or no longer.
+pub async fn key_revoke(tx: &Tx, account: &AccountId, key: &KeyId, now: OffsetDateTime) -> Result<bool, StorageError> {
+    let values = [account.as_str().into(), key.as_str().into(), now.into()];
+    let revoked = tx
+        .execute_raw(statement(KEY_REVOKE, values))
+        .await
+        .attempt("revoke key")?;
+    Ok(revoked.rows_affected() == 1)
+}

@@ -1,0 +1,127 @@
+//! `/api/orgs/{account}/tasks/{task}/messages`.
+
+use axum::{Json, extract::State, http::StatusCode, response::Response};
+use domain::{MessageId, TaskId};
+use runtime::http::Problem;
+use serde::Deserialize;
+use storage::{
+    StorageError,
+    lifecycle::{self, message_post},
+};
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+use uuid::Uuid;
+
+use super::{
+    Message, NewMessage, PostedMessage,
+    fan_out::{Posted, notifications, woken},
+    store,
+};
+use crate::{
+    app::App,
+    auth::Access,
+    body::{Path, Query},
+    error::ApiError,
+    idempotency::{Answer, Begun, Post, Work},
+    paging::{Items, List, Moment, Page},
+    tasks::{
+        http::TaskPath,
+        store::{assignees_of, task_find},
+    },
+};
+
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list, post))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListQuery {
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+/// The thread, oldest first.
+#[utoipa::path(get, path = "/api/orgs/{account}/tasks/{task}/messages", tag = "messages", params(ListQuery),
+    responses((status = 200, body = Items<Message>)))]
+async fn list(
+    State(app): State<App>,
+    access: Access,
+    Path(path): Path<TaskPath>,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Items<Message>>, ApiError> {
+    let list = List {
+        name: "messages",
+        account: access.account.as_str(),
+        filters: path.task.key().into(),
+    };
+    let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
+    let tx = app.begin(&access.account).await?;
+    task_find(&tx, &access.account, &path.task)
+        .await?
+        .ok_or_else(Problem::not_found)?;
+    let rows = store::message_list(&tx, &access.account, &path.task, &page).await?;
+    tx.commit().await?;
+    let (rows, next_cursor) = page.cut(rows, |row| Moment {
+        at: row.created_at,
+        id: row.id,
+    });
+    let items = rows.into_iter().map(Message::from).collect();
+    Ok(Json(Items { items, next_cursor }))
+}
+
+/// Say something in the thread. Wakes the task's agents, one notification each.
+#[utoipa::path(post, path = "/api/orgs/{account}/tasks/{task}/messages", tag = "messages", request_body = NewMessage,
+    responses((status = 201, body = PostedMessage)))]
+async fn post(
+    State(app): State<App>,
+    access: Access,
+    Path(path): Path<TaskPath>,
+    Post { body, request }: Post<NewMessage>,
+) -> Result<Response, ApiError> {
+    let (account, author) = (&access.account, body.check(&access.caller)?);
+    let work = match Work::begin(&app, account, request).await? {
+        Begun::Fresh(work) => work,
+        Begun::Replay(answer) => return Ok(answer),
+    };
+    let row = task_find(&work.tx, account, &path.task)
+        .await?
+        .ok_or_else(Problem::not_found)?;
+    let task = TaskId::parse(&row.display_id).map_err(|error| StorageError::unreadable("read task", error))?;
+    let new = lifecycle::NewMessage {
+        account,
+        task: &task,
+        id: MessageId(Uuid::now_v7()),
+        author: &author,
+        body: &body.body,
+        turn: None,
+    };
+    let setting = app.setting(None, work.now);
+    let mut messages = message_post(&work.tx, &new, &setting).await?.unwrap_or_default();
+    let assignees = assignees_of(&work.tx, account, vec![row.id.clone()])
+        .await?
+        .remove(&row.id);
+    let agents = woken(assignees.unwrap_or_default(), &author);
+    let posted = Posted {
+        account,
+        task: &task,
+        id: new.id,
+        author: &author,
+        body: &body.body,
+        at: work.now.into(),
+    };
+    messages.extend(notifications(&app.root, &posted, &agents, &setting.origin));
+    app.meters.published("message", agents.len());
+    let answer = PostedMessage {
+        message: Message {
+            id: new.id.uuid(),
+            author: author.clone().into(),
+            body: body.body.clone(),
+            turn_id: None,
+            created_at: work.now.into(),
+        },
+        notified: agents,
+    };
+    work.finish(Answer::new(StatusCode::CREATED, &answer), messages).await
+}

@@ -1,0 +1,131 @@
+//! `/api/orgs/{account}/notifications`.
+
+use axum::{Json, extract::State, http::StatusCode, response::Response};
+use domain::{AgentRef, NotificationId, NotificationState, TaskId};
+use runtime::http::Problem;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+use uuid::Uuid;
+
+use super::{
+    Accepted, NewNotification, Notification, incoming,
+    store::{self, Filter},
+};
+use crate::{
+    app::App,
+    auth::Access,
+    body::{self, Path, Query},
+    error::{ApiError, invalid_field},
+    idempotency::{Answer, Begun, PostBytes, Work},
+    paging::{Items, List, Moment, Page},
+    wire::notification_state,
+};
+
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(publish, list))
+        .routes(routes!(read))
+}
+
+/// Publish a notification: what NATS takes, plus `task`. Accepted means that it will reach the resolver, which may
+/// still refuse it; its state tells. The same `id` with the same content is one notification, however often it is sent.
+#[utoipa::path(post, path = "/api/orgs/{account}/notifications", tag = "notifications",
+    request_body(content_type = "application/json", content = NewNotification),
+    responses((status = 202, body = Accepted)))]
+async fn publish(
+    State(app): State<App>,
+    access: Access,
+    PostBytes { body, request }: PostBytes,
+) -> Result<Response, ApiError> {
+    let account = &access.account;
+    let posted = incoming::read(body::fields(&body)?, &access.caller.actor(), Uuid::now_v7())?;
+    let work = match Work::begin(&app, account, request).await? {
+        Begun::Fresh(work) => work,
+        Begun::Replay(answer) => return Ok(answer),
+    };
+    if !store::notification_accept(&work.tx, account, &posted, work.now).await? {
+        return Err(Problem::conflict(
+            "id_conflict",
+            format!("there is another notification with the id {}", posted.id),
+        )
+        .into());
+    }
+    // Published again when it was accepted before: the resolver counts it once, and a broker may have lost it.
+    let origin = app.setting(None, work.now).origin;
+    let outgoing = posted.outgoing(&app.root, account, &origin, work.now.into());
+    app.meters.published("api", 1);
+    let answer = Accepted {
+        id: posted.id.to_string(),
+    };
+    work.finish(Answer::new(StatusCode::ACCEPTED, &answer), vec![outgoing])
+        .await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListQuery {
+    #[param(schema_with = notification_state)]
+    state: Option<NotificationState>,
+    #[param(value_type = Option<String>)]
+    task: Option<TaskId>,
+    /// Id or slug.
+    agent: Option<String>,
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+/// Notifications that the resolver has written down, newest first.
+#[utoipa::path(get, path = "/api/orgs/{account}/notifications", tag = "notifications", params(ListQuery),
+    responses((status = 200, body = Items<Notification>)))]
+async fn list(
+    State(app): State<App>,
+    access: Access,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Items<Notification>>, ApiError> {
+    let filter = Filter {
+        state: query.state,
+        task: query.task.map(|task| task.key()),
+        agent: query.agent.as_deref().map(agent_read).transpose()?,
+    };
+    let list = List {
+        name: "notifications",
+        account: access.account.as_str(),
+        filters: format!("{filter:?}"),
+    };
+    let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
+    let tx = app.begin(&access.account).await?;
+    let rows = store::notification_list(&tx, &access.account, &filter, &page).await?;
+    tx.commit().await?;
+    let (rows, next_cursor) = page.cut(rows, |row| Moment {
+        at: row.created_at,
+        id: row.id.clone(),
+    });
+    let items = rows.into_iter().map(Notification::from).collect();
+    Ok(Json(Items { items, next_cursor }))
+}
+
+/// How a filter names an agent.
+pub fn agent_read(text: &str) -> Result<AgentRef, Problem> {
+    AgentRef::parse(text).map_err(|error| invalid_field("agent", error))
+}
+
+#[derive(Deserialize)]
+struct NotificationPath {
+    notification: NotificationId,
+}
+
+/// What became of a notification. One for several agents is told by its parts.
+#[utoipa::path(get, path = "/api/orgs/{account}/notifications/{notification}", tag = "notifications",
+    responses((status = 200, body = Notification)))]
+async fn read(
+    State(app): State<App>,
+    access: Access,
+    Path(path): Path<NotificationPath>,
+) -> Result<Json<Notification>, ApiError> {
+    let tx = app.begin(&access.account).await?;
+    let notification = store::notification_find(&tx, &access.account, &path.notification).await?;
+    tx.commit().await?;
+    Ok(Json(notification.ok_or_else(Problem::not_found)?))
+}

@@ -1,0 +1,185 @@
+//! A notification as it is posted: the NATS payload plus `task`. Read by the same rule as one from NATS, so that what is
+//! accepted here is readable there. Pure.
+
+use axum::http::StatusCode;
+use contracts::{
+    Headers, Outgoing, Root, Timestamp,
+    notification::{self, Notification, NotificationMessage, Recipients, Refusal, RefusalReason},
+    outgoing::Origin,
+    subject::TaskToken,
+};
+use domain::{AccountId, Actor, AgentRef, NotificationId, TaskId};
+use runtime::http::Problem;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use storage::outbox::Owned;
+use uuid::Uuid;
+
+use crate::{app::SOURCE, error::invalid_field};
+
+/// What was posted, readable, with its id.
+#[derive(Debug)]
+pub struct Posted {
+    pub id: NotificationId,
+    pub task: Option<TaskId>,
+    pub message: NotificationMessage,
+}
+
+/// Reads the fields of the body. `caller` is the sender of what names none, `generated` the id of what has none.
+pub fn read(mut fields: Map<String, Value>, caller: &Actor, generated: Uuid) -> Result<Posted, Problem> {
+    let task = match fields.remove("task") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => TaskToken::parse(&text).map_err(|error| invalid_field("task", error))?.0,
+        Some(_) => return Err(invalid_field("task", "not a text")),
+    };
+    let names_sender = fields.get("sender").is_some_and(|sender| !sender.is_null());
+    let payload = serde_json::to_vec(&fields).expect("JSON that was read can be written");
+    let read = notification::read(&Headers::default(), &payload).map_err(|unreadable| problem(&unreadable.refusal))?;
+    let id = match &read.id {
+        Some(id) => id.clone(),
+        None => NotificationId::parse(&generated.to_string()).expect("a UUID is printable and short"),
+    };
+    let sender = if names_sender {
+        read.sender.clone()
+    } else {
+        caller.clone()
+    };
+    let message = message(read, id.clone(), sender);
+    Ok(Posted { id, task, message })
+}
+
+fn problem(refusal: &Refusal) -> Problem {
+    let status = match refusal.reason {
+        RefusalReason::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        _ => StatusCode::BAD_REQUEST,
+    };
+    Problem::new(status, refusal.reason.as_str()).detail(&refusal.detail)
+}
+
+fn message(read: Notification, id: NotificationId, sender: Actor) -> NotificationMessage {
+    let texts = |agents: Vec<AgentRef>| agents.iter().map(AgentRef::to_string).collect();
+    let (agent, agents) = match read.recipients {
+        Recipients::One(agent) => (Some(agent.to_string()), Vec::new()),
+        Recipients::Many(agents) => (None, texts(agents)),
+        Recipients::Assignees => (None, Vec::new()),
+    };
+    NotificationMessage {
+        id: Some(id),
+        kind: Some(read.kind),
+        agent,
+        agents,
+        title: read.title,
+        body: read.body,
+        message_id: read.message_id,
+        sender: Some(sender),
+        queue_mode: read.queue_mode,
+        metadata: read.metadata,
+    }
+}
+
+impl Posted {
+    pub fn kind(&self) -> &str {
+        self.message.kind.as_deref().unwrap_or(notification::KIND_DEFAULT)
+    }
+
+    /// Tells one content from another: the task too, since an id is unique in its account.
+    pub fn content_hash(&self) -> Vec<u8> {
+        let task = self.task.as_ref().map(TaskId::key);
+        let content = serde_json::to_vec(&(task, &self.message)).expect("wire types have no failing serializer");
+        Sha256::digest(content).to_vec()
+    }
+
+    /// For the outbox. The account stands in the message's id, since publishers choose notification ids and a broker
+    /// that drops what it has seen knows no accounts.
+    pub fn outgoing(&self, root: &Root, account: &AccountId, origin: &Origin, at: Timestamp) -> Owned {
+        let outgoing = Outgoing::new(
+            root.notification(account, self.task.as_ref()),
+            &format!("{account}:{}", self.id),
+            SOURCE,
+            (account, self.task.as_ref()),
+            origin,
+            at,
+            &self.message,
+        );
+        (Some(account.clone()), outgoing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::ActorKind;
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    fn caller() -> Actor {
+        Actor {
+            kind: ActorKind::User,
+            id: "k".to_owned(),
+            name: "Ann".to_owned(),
+        }
+    }
+
+    fn posted(json: &str) -> Result<Posted, Problem> {
+        crate::body::fields(json.as_bytes()).and_then(|fields| read(fields, &caller(), Uuid::nil()))
+    }
+
+    #[test]
+    fn what_is_published_reads_back_as_what_was_posted() {
+        let posted = posted(
+            r#"{"task": "PROJ-7", "id": "ci-1", "type": "ci_failed", "agents": ["coder"], "title": "CI", "body": "b",
+                "sender": {"kind": "service", "id": "ci"}, "queue_mode": "interrupt", "metadata": {"run": 1}, "branch": "main"}"#,
+        )
+        .unwrap();
+        let account = AccountId::parse("acme").unwrap();
+        let at = OffsetDateTime::UNIX_EPOCH.into();
+        let (_, outgoing) = posted.outgoing(&Root::default(), &account, &Origin::default(), at);
+        assert_eq!(outgoing.subject, "signalbox.notification.acme.PROJ-7");
+        assert_eq!(outgoing.id(), "acme:ci-1");
+        let read = notification::read(&outgoing.headers, &outgoing.payload).unwrap();
+        assert_eq!(read.id.unwrap().as_str(), "ci-1");
+        assert_eq!((read.kind.as_str(), read.sender.name.as_str()), ("ci_failed", "ci"));
+        assert!(matches!(&read.recipients, Recipients::Many(agents) if agents.len() == 1));
+        assert_eq!(
+            (&read.metadata["run"], &read.metadata["branch"]),
+            (&1.into(), &"main".into())
+        );
+        assert!(!read.metadata.contains_key("task"));
+    }
+
+    #[test]
+    fn what_is_left_out_is_filled_in() {
+        let smallest = posted(r#"{"body": "b"}"#).unwrap();
+        assert_eq!(smallest.id.as_str(), Uuid::nil().to_string());
+        assert_eq!(smallest.message.sender, Some(caller()));
+        assert_eq!(smallest.task, None);
+        assert_eq!(posted(r#"{"body": "b", "task": "-"}"#).unwrap().task, None);
+    }
+
+    #[test]
+    fn content_differs_where_it_matters() {
+        let hash = |json: &str| posted(json).unwrap().content_hash();
+        let one = hash(r#"{"id": "a", "body": "b", "task": "T"}"#);
+        assert_eq!(one, hash(r#"{"task": "t", "body": "b", "id": "a"}"#));
+        assert_ne!(one, hash(r#"{"id": "a", "body": "c", "task": "T"}"#));
+        assert_ne!(one, hash(r#"{"id": "a", "body": "b", "task": "U"}"#));
+    }
+
+    #[test]
+    fn a_refusal_is_a_problem_of_the_same_name() {
+        let check = |json: &str, status: u16, code: &str| {
+            let problem = posted(json).unwrap_err();
+            assert_eq!((problem.status().as_u16(), problem.code()), (status, code), "{json}");
+        };
+        check("[]", 400, "malformed");
+        check("{}", 400, "invalid_field");
+        check(r#"{"body": "b", "task": "a b"}"#, 400, "invalid_field");
+        check(r#"{"body": "b", "task": 7}"#, 400, "invalid_field");
+        check(r#"{"body": "b", "agent": "No Body"}"#, 400, "invalid_field");
+        check(
+            &format!(r#"{{"body": "{}"}}"#, "x".repeat(notification::BODY_BYTES_MAX + 1)),
+            413,
+            "too_large",
+        );
+    }
+}

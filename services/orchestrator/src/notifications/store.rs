@@ -1,0 +1,206 @@
+//! Every query on notifications, and on those that were accepted here. The resolver writes the former.
+
+use domain::{AccountId, AgentRef, NotificationId, NotificationState, TaskId};
+use sea_orm::{ConnectionTrait, EntityTrait, FromQueryResult, Value};
+use storage::{StorageError, Tx, entity::accepted_notification, error::Attempt, statement};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::{Notification, incoming::Posted};
+use crate::{
+    paging::{Moment, Page},
+    wire::Author,
+};
+
+#[derive(FromQueryResult)]
+pub struct Row {
+    pub id: String,
+    task: Option<String>,
+    agent_id: Option<Uuid>,
+    agent: Option<String>,
+    kind: String,
+    state: String,
+    session_id: Option<Uuid>,
+    session_key: Option<String>,
+    turn_id: Option<Uuid>,
+    attempts: i32,
+    reason: Option<String>,
+    title: Option<String>,
+    sender_kind: String,
+    sender_id: String,
+    sender_name: String,
+    message_id: Option<Uuid>,
+    cause: Option<String>,
+    hops: i32,
+    pub created_at: OffsetDateTime,
+}
+
+impl From<Row> for Notification {
+    fn from(row: Row) -> Self {
+        Notification {
+            id: row.id,
+            task: row.task,
+            agent: row.agent,
+            agent_id: row.agent_id,
+            r#type: row.kind,
+            state: row.state,
+            session_id: row.session_id,
+            session_key: row.session_key,
+            turn_id: row.turn_id,
+            attempts: row.attempts,
+            reason: row.reason,
+            title: row.title,
+            sender: Some(Author {
+                kind: row.sender_kind,
+                id: row.sender_id,
+                name: row.sender_name,
+            }),
+            message_id: row.message_id,
+            cause: row.cause,
+            hops: row.hops,
+            parts: Vec::new(),
+            created_at: row.created_at.into(),
+        }
+    }
+}
+
+/// A notification with the names of what it belongs to.
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "select n.id, coalesce(t.display_id, n.task_id) as task, n.agent_id, a.slug as agent, n.kind, n.state,
+                    n.session_id, s.key as session_key, n.turn_id, n.attempts, n.reason, n.title, n.sender_kind,
+                    n.sender_id, n.sender_name, n.message_id, n.cause, n.hops, n.created_at
+             from notification n
+             left join task t on t.account_id = n.account_id and t.id = n.task_id
+             left join agent a on a.account_id = n.account_id and a.id = n.agent_id
+             left join session s on s.account_id = n.account_id and s.id = n.session_id
+             where n.account_id = $1 ",
+            $rest
+        )
+    };
+}
+
+/// Relies on the primary key.
+const FIND: &str = select!("and n.id = $2");
+
+/// One for several agents became one each, named after it. Relies on the primary key, once an agent of the account.
+const FIND_PARTS: &str = select!(
+    "and n.id in (select $2 || ':' || agent.id::text from agent where agent.account_id = $1)
+     order by a.slug"
+);
+
+/// Relies on notification_newest.
+const LIST: &str = select!(
+    "and ($2::text is null or n.state = $2)
+     and ($3::text is null or n.task_id = $3)
+     and ($4::text is null or a.slug = $4) and ($5::uuid is null or n.agent_id = $5)
+     and ($6::timestamptz is null or (n.created_at, n.id) < ($6, $7::text))
+     order by n.created_at desc, n.id desc limit $8"
+);
+
+/// What became of it, whether it went to one agent or to several; or that it was accepted.
+pub async fn notification_find(
+    tx: &Tx,
+    account: &AccountId,
+    id: &NotificationId,
+) -> Result<Option<Notification>, StorageError> {
+    let values = || [account.as_str().into(), id.as_str().into()];
+    let row = Row::find_by_statement(statement(FIND, values()))
+        .one(&**tx)
+        .await
+        .attempt("find notification")?;
+    if let Some(row) = row {
+        return Ok(Some(row.into()));
+    }
+    let parts = Row::find_by_statement(statement(FIND_PARTS, values()))
+        .all(&**tx)
+        .await
+        .attempt("find a notification's parts")?;
+    let parts = parts.into_iter().map(Notification::from).collect();
+    if let Some(whole) = Notification::of_parts(id.as_str(), parts) {
+        return Ok(Some(whole));
+    }
+    let accepted = accepted_find(tx, account, id).await?;
+    Ok(accepted.map(Notification::accepted))
+}
+
+/// What a list may be narrowed to.
+#[derive(Debug, Default)]
+pub struct Filter {
+    pub state: Option<NotificationState>,
+    pub task: Option<TaskId>,
+    pub agent: Option<AgentRef>,
+}
+
+/// Newest first.
+pub async fn notification_list(
+    tx: &Tx,
+    account: &AccountId,
+    filter: &Filter,
+    page: &Page<'_, Moment<String>>,
+) -> Result<Vec<Row>, StorageError> {
+    let (slug, agent_id) = match &filter.agent {
+        None => (None, None),
+        Some(AgentRef::Slug(slug)) => (Some(slug.to_string()), None),
+        Some(AgentRef::Id(id)) => (None, Some(id.uuid())),
+    };
+    let after = page.after.as_ref();
+    let values: [Value; 8] = [
+        account.as_str().into(),
+        filter.state.map(|state| state.to_string()).into(),
+        filter.task.as_ref().map(|task| String::from(task.key())).into(),
+        slug.into(),
+        agent_id.into(),
+        after.map(|after| after.at).into(),
+        after.map(|after| after.id.clone()).into(),
+        i64::try_from(page.rows()).unwrap_or(i64::MAX).into(),
+    ];
+    Row::find_by_statement(statement(LIST, values))
+        .all(&**tx)
+        .await
+        .attempt("list notifications")
+}
+
+async fn accepted_find(
+    tx: &Tx,
+    account: &AccountId,
+    id: &NotificationId,
+) -> Result<Option<accepted_notification::Model>, StorageError> {
+    accepted_notification::Entity::find_by_id((account.to_string(), id.to_string()))
+        .one(&**tx)
+        .await
+        .attempt("find an accepted notification")
+}
+
+const ACCEPT: &str = "
+    insert into accepted_notification (account_id, id, task, agent, kind, content_hash, created_at)
+    values ($1, $2, $3, $4, $5, $6, $7) on conflict do nothing";
+
+/// Notes that it was accepted. `false`: its id was accepted before, for other content.
+pub async fn notification_accept(
+    tx: &Tx,
+    account: &AccountId,
+    posted: &Posted,
+    now: OffsetDateTime,
+) -> Result<bool, StorageError> {
+    let hash = posted.content_hash();
+    let values = [
+        account.as_str().into(),
+        posted.id.as_str().into(),
+        posted.task.as_ref().map(TaskId::to_string).into(),
+        posted.message.agent.clone().into(),
+        posted.kind().into(),
+        hash.clone().into(),
+        now.into(),
+    ];
+    let inserted = tx
+        .execute_raw(statement(ACCEPT, values))
+        .await
+        .attempt("accept notification")?;
+    if inserted.rows_affected() == 1 {
+        return Ok(true);
+    }
+    let accepted = accepted_find(tx, account, &posted.id).await?;
+    Ok(accepted.is_none_or(|accepted| accepted.content_hash == hash))
+}

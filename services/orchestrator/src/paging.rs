@@ -1,0 +1,273 @@
+//! Lists: a limit, and a cursor that says where the next page begins.
+//!
+//! A cursor holds the last item's place in the list's order (keyset, so that a page costs the same however far in it
+//! is, and nothing is skipped when items come and go) and a tag over the list that it was made for: account, filters
+//! and all. A cursor of another list, or one that somebody wrote, is refused. The tag is no secret: what a cursor may
+//! show is decided by the query, which names the account.
+
+use runtime::http::Problem;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::{config::OrchestratorSettings, error::invalid_field};
+
+const TAG_BYTES: usize = 8;
+const CURSOR_BYTES_MAX: usize = 1024;
+
+/// A page of a list.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Items<T> {
+    pub items: Vec<T>,
+    /// Ask again with `cursor` set to this; null when there is no more.
+    #[schema(required)]
+    pub next_cursor: Option<String>,
+}
+
+/// Which list a cursor belongs to. `filters` are all that the request asked for beside limit and cursor.
+#[derive(Debug)]
+pub struct List<'a> {
+    pub name: &'static str,
+    pub account: &'a str,
+    pub filters: String,
+}
+
+/// An item's place in its list's order.
+pub trait Position: Sized {
+    fn write(&self) -> String;
+    fn read(text: &str) -> Option<Self>;
+}
+
+/// Where a page begins and how long it is.
+#[derive(Debug)]
+pub struct Page<'a, P> {
+    list: List<'a>,
+    limit: usize,
+    /// The last item of the page before.
+    pub after: Option<P>,
+}
+
+impl<'a, P: Position> Page<'a, P> {
+    pub fn new(
+        list: List<'a>,
+        settings: &OrchestratorSettings,
+        limit: Option<u32>,
+        cursor: Option<&str>,
+    ) -> Result<Page<'a, P>, Problem> {
+        let limit_max = settings.list_items_max.usize();
+        let limit = match limit {
+            None => settings.list_items_default.usize().min(limit_max),
+            Some(0) => return Err(invalid_field("limit", format_args!("from 1 to {limit_max}"))),
+            Some(limit) => limit_max.min(usize::try_from(limit).unwrap_or(limit_max)),
+        };
+        let after = match cursor {
+            None => None,
+            Some(cursor) => Some(list.read(cursor).ok_or_else(|| {
+                invalid_field(
+                    "cursor",
+                    "not one that this list gave out; begin again without a cursor",
+                )
+            })?),
+        };
+        Ok(Page { list, limit, after })
+    }
+
+    /// The same, with fewer items than the common limit.
+    pub fn at_most(mut self, items_max: usize) -> Page<'a, P> {
+        self.limit = self.limit.min(items_max);
+        self
+    }
+
+    /// How many rows to ask for: one more than the page has tells whether there is another.
+    pub fn rows(&self) -> u64 {
+        u64::try_from(self.limit + 1).expect("a page's limit is far below 2^64")
+    }
+
+    /// Cuts what was read to the page, and makes the cursor of the next from its last row.
+    pub fn cut<R>(&self, mut rows: Vec<R>, position: impl Fn(&R) -> P) -> (Vec<R>, Option<String>) {
+        if rows.len() <= self.limit {
+            return (rows, None);
+        }
+        rows.truncate(self.limit);
+        let cursor = rows.last().map(|row| self.list.write(&position(row)));
+        (rows, cursor)
+    }
+}
+
+impl List<'_> {
+    fn write<P: Position>(&self, position: &P) -> String {
+        let place = position.write();
+        let mut bytes = self.tag(&place).to_vec();
+        bytes.extend_from_slice(place.as_bytes());
+        hex::encode(bytes)
+    }
+
+    fn read<P: Position>(&self, cursor: &str) -> Option<P> {
+        if cursor.len() > CURSOR_BYTES_MAX {
+            return None;
+        }
+        let bytes = hex::decode(cursor).ok()?;
+        let (tag, place) = bytes.split_at_checked(TAG_BYTES)?;
+        let place = std::str::from_utf8(place).ok()?;
+        (tag == self.tag(place)).then(|| P::read(place)).flatten()
+    }
+
+    fn tag(&self, place: &str) -> [u8; TAG_BYTES] {
+        let mut hash = Sha256::new();
+        for part in [self.name, self.account, &self.filters, place] {
+            hash.update(part.len().to_be_bytes());
+            hash.update(part.as_bytes());
+        }
+        let hash = hash.finalize();
+        std::array::from_fn(|i| hash[i])
+    }
+}
+
+/// Lists in order of time. The database keeps microseconds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Moment<I> {
+    pub at: OffsetDateTime,
+    pub id: I,
+}
+
+/// Ids that stand in a [`Moment`].
+pub trait MomentId: Sized {
+    fn write(&self) -> String;
+    fn read(text: &str) -> Option<Self>;
+}
+
+impl MomentId for Uuid {
+    fn write(&self) -> String {
+        self.simple().to_string()
+    }
+    fn read(text: &str) -> Option<Self> {
+        Uuid::try_parse(text).ok()
+    }
+}
+
+impl MomentId for String {
+    fn write(&self) -> String {
+        self.clone()
+    }
+    fn read(text: &str) -> Option<Self> {
+        Some(text.to_owned())
+    }
+}
+
+impl<I: MomentId> Position for Moment<I> {
+    fn write(&self) -> String {
+        format!("{} {}", self.at.unix_timestamp_nanos() / 1000, self.id.write())
+    }
+    fn read(text: &str) -> Option<Self> {
+        let (micros, id) = text.split_once(' ')?;
+        let nanos = micros.parse::<i128>().ok()?.checked_mul(1000)?;
+        Some(Moment {
+            at: OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?,
+            id: I::read(id)?,
+        })
+    }
+}
+
+/// Lists in order of a number.
+impl Position for i64 {
+    fn write(&self) -> String {
+        self.to_string()
+    }
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+/// Lists in order of a text.
+impl Position for String {
+    fn write(&self) -> String {
+        self.clone()
+    }
+    fn read(text: &str) -> Option<Self> {
+        Some(text.to_owned())
+    }
+}
+
+/// The page's beginning, as a condition. Compares the columns as a pair, which an index on both can follow.
+pub mod sql {
+    use sea_orm::{ColumnTrait, ExprTrait, IntoSimpleExpr, Value, sea_query::Expr};
+
+    use super::Moment;
+
+    /// For lists with the oldest first.
+    pub fn after<C: ColumnTrait, I: Clone + Into<Value>>(at: C, id: C, last: &Moment<I>) -> Expr {
+        pair(at, id).gt(place(last))
+    }
+
+    /// For lists with the newest first.
+    pub fn before<C: ColumnTrait, I: Clone + Into<Value>>(at: C, id: C, last: &Moment<I>) -> Expr {
+        pair(at, id).lt(place(last))
+    }
+
+    fn pair<C: ColumnTrait>(at: C, id: C) -> Expr {
+        Expr::tuple([at.into_simple_expr(), id.into_simple_expr()])
+    }
+
+    fn place<I: Clone + Into<Value>>(last: &Moment<I>) -> Expr {
+        Expr::tuple([Expr::value(last.at), Expr::value(last.id.clone())])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(account: &str, filters: &str) -> List<'static> {
+        List {
+            name: "tasks",
+            account: Box::leak(account.to_owned().into_boxed_str()),
+            filters: filters.to_owned(),
+        }
+    }
+
+    fn page(limit: Option<u32>, cursor: Option<&str>) -> Result<Page<'static, i64>, Problem> {
+        Page::new(list("acme", ""), &OrchestratorSettings::default(), limit, cursor)
+    }
+
+    #[test]
+    fn a_page_has_a_limit_whatever_is_asked_for() {
+        assert_eq!(page(None, None).unwrap().limit, 50);
+        assert_eq!(page(Some(7), None).unwrap().limit, 7);
+        assert_eq!(page(Some(u32::MAX), None).unwrap().limit, 200);
+        assert!(page(Some(0), None).is_err());
+        assert_eq!(page(Some(90), None).unwrap().at_most(50).limit, 50);
+    }
+
+    #[test]
+    fn the_cursor_goes_on_after_the_last_item() {
+        let first = page(Some(2), None).unwrap();
+        let (rows, cursor) = first.cut(vec![10, 20, 30], |row| *row);
+        assert_eq!(rows, [10, 20]);
+        assert_eq!(page(Some(2), cursor.as_deref()).unwrap().after, Some(20));
+        assert_eq!(first.cut(vec![10, 20], |row| *row), (vec![10, 20], None));
+    }
+
+    #[test]
+    fn a_cursor_of_another_list_or_a_changed_one_is_refused() {
+        let cursor = list("acme", "").write(&20_i64);
+        let mut changed = cursor.clone();
+        changed.replace_range(cursor.len() - 1.., "1");
+        for bad in [changed.as_str(), "", "00", "not hex", "é", &"00".repeat(600)] {
+            assert!(page(None, Some(bad)).is_err(), "{bad}");
+        }
+        assert!(list("other", "").read::<i64>(&cursor).is_none());
+        assert!(list("acme", "status=done").read::<i64>(&cursor).is_none());
+    }
+
+    #[test]
+    fn moments_read_back_to_the_microsecond() {
+        let at = OffsetDateTime::from_unix_timestamp_nanos(1_700_000_000_123_456_000).unwrap();
+        let moment = Moment {
+            at,
+            id: "id with blanks".to_owned(),
+        };
+        assert_eq!(Moment::read(&moment.write()), Some(moment));
+    }
+}

@@ -1,0 +1,53 @@
+//! Wiring: the API as a server, the consumer of ended turns, the sweep that forgets.
+
+use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
+
+use messaging::{Consumer, ConsumerOptions, Durable};
+use runtime::Context;
+
+use crate::{
+    app::App, config::OrchestratorSettings, forget::forget, handlers::turn_finished::TurnFinishedHandler,
+    routes::router,
+};
+
+/// A service that runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Started {
+    /// Where the API listens; port 0 in the settings picked a free one.
+    pub http: SocketAddr,
+}
+
+/// Spawns the workers and returns. They end with the context's shutdown.
+pub async fn start(context: Context) -> anyhow::Result<Started> {
+    let settings: OrchestratorSettings = context.settings.section("orchestrator")?;
+    if settings.operator_token.is_none() {
+        tracing::warn!("orchestrator.operator_token is not set: nobody can make accounts");
+    }
+    let listen = settings.listen;
+    let outbox = context.outbox.clone();
+    let publish_soon = Arc::new(move |rows| outbox.publish_soon(rows));
+    let app = App::new(context.database.clone(), context.root().clone(), settings, publish_soon);
+    let shutdown = &context.shutdown;
+    shutdown.spawn("turn finished", consumer(&context, &app).run(shutdown.token()));
+    shutdown.spawn("forget", forget(app.clone(), shutdown.token()));
+    let http = context.serve(listen, router(app), context.health()).await?;
+    Ok(Started { http })
+}
+
+fn consumer(context: &Context, app: &App) -> Consumer<TurnFinishedHandler> {
+    let batch = NonZeroUsize::new(app.settings.replies_batch_max.usize());
+    let retry_delay: Duration = app.settings.replies_retry_ms.duration();
+    Consumer {
+        bus: context.bus.clone(),
+        topology: context.topology.clone(),
+        durable: Durable::OrchestratorTurnFinished,
+        options: ConsumerOptions {
+            batch_messages_max: batch.expect("a count is at least 1"),
+            attempts_max: i64::from(app.settings.replies_attempts_max.get()),
+            retry_delay,
+            ..ConsumerOptions::default()
+        },
+        handler: TurnFinishedHandler::new(app.clone()),
+        dead_letters: Box::new(context.dead_letters()),
+    }
+}

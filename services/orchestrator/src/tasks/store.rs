@@ -1,0 +1,179 @@
+//! Every query on tasks and their assignees. Moving a task is `storage::lifecycle`'s, since it may close sessions.
+
+use std::collections::HashMap;
+
+use domain::{AccountId, Actor, AgentId, TaskId, TaskStatus};
+use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, FromQueryResult, QueryFilter, QueryOrder, QuerySelect};
+use serde_json::Value;
+use storage::{
+    StorageError, Tx,
+    entity::task::{Column, Entity, Model},
+    error::Attempt,
+    statement,
+};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::{
+    paging::{Moment, Page, sql},
+    wire::AgentName,
+};
+
+pub async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Option<Model>, StorageError> {
+    Entity::find_by_id((account.to_string(), String::from(task.key())))
+        .one(&**tx)
+        .await
+        .attempt("find task")
+}
+
+/// Newest first. Relies on task_newest.
+pub async fn task_list(
+    tx: &Tx,
+    account: &AccountId,
+    status: Option<TaskStatus>,
+    page: &Page<'_, Moment<String>>,
+) -> Result<Vec<Model>, StorageError> {
+    let mut query = Entity::find().filter(Column::AccountId.eq(account.as_str()));
+    if let Some(status) = status {
+        query = query.filter(Column::Status.eq(status.as_str()));
+    }
+    if let Some(after) = &page.after {
+        query = query.filter(sql::before(Column::CreatedAt, Column::Id, after));
+    }
+    query
+        .order_by_desc(Column::CreatedAt)
+        .order_by_desc(Column::Id)
+        .limit(page.rows())
+        .all(&**tx)
+        .await
+        .attempt("list tasks")
+}
+
+#[derive(FromQueryResult)]
+struct AssigneeRow {
+    task_id: String,
+    id: Uuid,
+    slug: String,
+}
+
+/// Removed agents are nobody's assignees.
+const ASSIGNEES: &str = "
+    select t.task_id, a.id, a.slug
+    from task_assignee t join agent a on a.account_id = t.account_id and a.id = t.agent_id
+    where t.account_id = $1 and t.task_id = any($2::text[]) and a.removed_at is null
+    order by a.slug";
+
+/// Live assignees of these tasks, by task key.
+pub async fn assignees_of(
+    tx: &Tx,
+    account: &AccountId,
+    tasks: Vec<String>,
+) -> Result<HashMap<String, Vec<AgentName>>, StorageError> {
+    let rows = AssigneeRow::find_by_statement(statement(ASSIGNEES, [account.as_str().into(), tasks.into()]))
+        .all(&**tx)
+        .await
+        .attempt("read assignees")?;
+    let mut of_task: HashMap<String, Vec<AgentName>> = HashMap::new();
+    for row in rows {
+        let agent = AgentName {
+            id: row.id,
+            slug: row.slug,
+        };
+        of_task.entry(row.task_id).or_default().push(agent);
+    }
+    Ok(of_task)
+}
+
+/// The spellings of these tasks' ids, by task key.
+pub async fn task_spellings(
+    tx: &Tx,
+    account: &AccountId,
+    tasks: impl IntoIterator<Item = String>,
+) -> Result<HashMap<String, String>, StorageError> {
+    let mut keys: Vec<String> = tasks.into_iter().collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let rows = Entity::find()
+        .filter(Column::AccountId.eq(account.as_str()))
+        .filter(Column::Id.is_in(keys))
+        .all(&**tx)
+        .await
+        .attempt("spell tasks")?;
+    Ok(rows.into_iter().map(|row| (row.id, row.display_id)).collect())
+}
+
+const TASK_CHANGE: &str = "
+    update task set title = coalesce($3, title), description = coalesce($4, description), updated_at = $5
+    where account_id = $1 and id = $2";
+
+/// Changes what is given, and when it was changed.
+pub async fn task_change(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+    (title, description): (Option<String>, Option<String>),
+    now: OffsetDateTime,
+) -> Result<(), StorageError> {
+    let values = [
+        account.as_str().into(),
+        task.key().as_str().into(),
+        title.into(),
+        description.into(),
+        now.into(),
+    ];
+    tx.execute_raw(statement(TASK_CHANGE, values))
+        .await
+        .attempt("change task")
+        .map(|_| ())
+}
+
+const UNASSIGN: &str = "
+    delete from task_assignee where account_id = $1 and task_id = $2 and not agent_id = any($3::uuid[])";
+const ASSIGN: &str = "
+    insert into task_assignee (account_id, task_id, agent_id)
+    select $1, $2, agents.id from unnest($3::uuid[]) as agents (id) on conflict do nothing";
+
+/// Makes these the task's assignees, and nobody else.
+pub async fn assignees_replace(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+    agents: &[AgentId],
+) -> Result<(), StorageError> {
+    let ids: Vec<Uuid> = agents.iter().map(|agent| agent.uuid()).collect();
+    for sql in [UNASSIGN, ASSIGN] {
+        let values = [account.as_str().into(), task.key().as_str().into(), ids.clone().into()];
+        tx.execute_raw(statement(sql, values)).await.attempt("assign task")?;
+    }
+    Ok(())
+}
+
+const ACTIVITY_INSERT: &str = "
+    insert into activity (account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+
+/// What happened to a task and is no status: that goes with the move.
+pub async fn activity_insert(
+    tx: &Tx,
+    (account, task): (&AccountId, &TaskId),
+    kind: &str,
+    by: &Actor,
+    detail: Value,
+    now: OffsetDateTime,
+) -> Result<(), StorageError> {
+    let values = [
+        account.as_str().into(),
+        Uuid::now_v7().into(),
+        task.key().as_str().into(),
+        kind.into(),
+        by.kind.as_str().into(),
+        by.id.as_str().into(),
+        by.name.as_str().into(),
+        detail.into(),
+        now.into(),
+    ];
+    tx.execute_raw(statement(ACTIVITY_INSERT, values))
+        .await
+        .attempt("write activity")
+        .map(|_| ())
+}

@@ -1,0 +1,146 @@
+//! Turns: what an agent was told, what it did, what it said, what it cost. Written by delivery and the tool-gateway,
+//! read here whole.
+
+pub mod http;
+pub mod store;
+
+use contracts::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+use storage::entity;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::wire::{moment, tool_call_state, turn_state};
+
+/// One run of an agent in a session.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Turn {
+    pub id: Uuid,
+    pub session_id: Uuid,
+    pub generation: i32,
+    /// Place in its session, from 1.
+    pub number: i64,
+    #[schema(schema_with = turn_state)]
+    pub state: String,
+    /// Ids of the notifications that it answers.
+    pub notifications: Vec<String>,
+    pub profile: Profile,
+    /// As they were sent; null when they are no longer kept.
+    #[schema(required)]
+    pub instructions: Option<String>,
+    pub input: String,
+    #[schema(required)]
+    pub reply: Option<String>,
+    pub tool_calls: Vec<ToolCall>,
+    /// As the provider counted.
+    #[schema(required, value_type = Option<Object>)]
+    pub usage: Option<Value>,
+    #[schema(required)]
+    pub error: Option<String>,
+    #[schema(required)]
+    pub error_class: Option<String>,
+    pub provider: String,
+    /// The provider's name of its last response.
+    #[schema(required)]
+    pub response_id: Option<String>,
+    /// Provider calls sent, those that failed included.
+    pub attempts: i32,
+    pub task_history_called: bool,
+    /// The agent said that there was nothing to do: recorded, not posted.
+    pub no_reply: bool,
+    /// Its session had closed meanwhile: recorded, changes nothing.
+    pub late: bool,
+    #[schema(schema_with = moment)]
+    pub started_at: Timestamp,
+    #[schema(required, value_type = Option<String>, format = DateTime)]
+    pub finished_at: Option<Timestamp>,
+    /// What went into the prompt, from where, with size and hash.
+    #[schema(value_type = Object)]
+    pub manifest: Value,
+}
+
+/// Which instructions the agent had.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Profile {
+    pub version: String,
+    pub hash: String,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ToolCall {
+    pub call_id: String,
+    pub name: String,
+    /// As JSON, when it is; else the text that the provider sent.
+    #[schema(value_type = Object)]
+    pub arguments: Value,
+    #[schema(schema_with = tool_call_state)]
+    pub state: String,
+    /// What the agent read; null as long as there is none.
+    #[schema(required)]
+    pub result: Option<String>,
+}
+
+impl Turn {
+    pub fn new(row: entity::turn::Model, instructions: Option<String>, tool_calls: Vec<ToolCall>) -> Turn {
+        Turn {
+            id: row.id,
+            session_id: row.session_id,
+            generation: row.generation,
+            number: row.number,
+            state: row.state,
+            notifications: row.notification_ids,
+            profile: Profile {
+                version: row.profile_version,
+                hash: row.profile_hash,
+            },
+            instructions,
+            input: row.input,
+            reply: row.reply,
+            tool_calls,
+            usage: row.usage,
+            error: row.error,
+            error_class: row.error_class,
+            provider: row.provider,
+            response_id: row.response_id,
+            attempts: row.attempt,
+            task_history_called: row.task_history_called,
+            no_reply: row.no_reply,
+            late: row.late,
+            started_at: row.started_at.into(),
+            finished_at: row.finished_at.map(Into::into),
+            manifest: row.manifest,
+        }
+    }
+}
+
+impl From<entity::tool_call::Model> for ToolCall {
+    fn from(row: entity::tool_call::Model) -> Self {
+        ToolCall {
+            call_id: row.call_id,
+            name: row.name,
+            arguments: arguments(row.arguments),
+            state: row.state,
+            result: row.result,
+        }
+    }
+}
+
+/// A provider that keeps its word sends JSON; what another sends is shown as it came.
+fn arguments(text: String) -> Value {
+    serde_json::from_str(&text).unwrap_or(Value::String(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_json_when_they_can_be() {
+        assert_eq!(arguments(r#"{"a": 1}"#.to_owned()), json!({"a": 1}));
+        assert_eq!(arguments("{broken".to_owned()), json!("{broken"));
+        assert_eq!(arguments(String::new()), json!(""));
+    }
+}
