@@ -1,0 +1,339 @@
+//! Notifications: each gets a place in the queue of the one session it belongs to, or a reason why not.
+//!
+//! Consumes `{root}.notification.{account}.{task}`, a batch of one partition, in stream order.
+//! Decides who is to act and in which session (`intake`).
+//! Writes notifications, sessions, tasks that were unknown, dead letters, and the partition's place, in one transaction.
+//! Publishes `session.resolved` for every session that got work; events and dead letters through the outbox.
+
+use contracts::{
+    Outgoing, Root,
+    event::{Event, SessionOpened},
+    notification::{Refusal, RefusalReason},
+};
+use domain::{AccountId, Actor, NotificationId, TaskStatus};
+use storage::{
+    Accounts, Database, StorageError, Tx,
+    lifecycle::{NewTask, Setting, tasks_create},
+    outbox::{OutboxRow, Owned, outbox_insert},
+};
+use time::OffsetDateTime;
+
+use crate::{
+    SOURCE,
+    intake::{
+        batch::{Decided, Queued, Work, account_of, conversation, conversations, decide_all, queue},
+        decide::{AcceptedTask, Refused},
+        facts::{Facts, Questions},
+        received::Received,
+        refusals::{refusal_rows, refusals_write},
+        resolve::Finding,
+        sessions::{Resolved, sessions_resolve},
+    },
+    store::{
+        facts::facts_find,
+        notifications::{notifications_enter, notifications_requeue, refused_replace},
+        partitions::{Lease, Place, place_move},
+    },
+};
+
+#[derive(Clone, Debug)]
+pub struct NotificationHandler {
+    pub database: Database,
+    pub root: Root,
+    pub hops_max: u16,
+}
+
+#[derive(Debug)]
+pub enum Handled {
+    Committed(Committed),
+    /// The partition is another's by now; nothing was written.
+    Stale,
+    /// Somebody else opened the same session or used the same id meanwhile; nothing was written. Begun again, the batch
+    /// will see what they did.
+    Raced,
+}
+
+/// What a batch came to.
+#[derive(Debug, Default)]
+pub struct Committed {
+    /// For the relay.
+    pub outbox: Vec<OutboxRow>,
+    /// To be published once: wake-ups, not worth keeping.
+    pub wakes: Vec<Outgoing>,
+    pub resolutions: Vec<Resolution>,
+    pub refusals: Vec<RefusalReason>,
+    pub duplicates: u64,
+    pub requeued: u64,
+}
+
+/// How a session came to be at hand (S13).
+#[derive(Clone, Debug)]
+pub struct Resolution {
+    pub account: AccountId,
+    pub session_key: String,
+    pub kind: domain::SessionKind,
+    pub generation: domain::Generation,
+    pub finding: Finding,
+    pub notifications: u64,
+}
+
+impl NotificationHandler {
+    /// Takes a batch in, and moves the partition's place to its end.
+    pub async fn handle(
+        &self,
+        lease: &Lease,
+        to: &Place,
+        batch: &[Received],
+        now: OffsetDateTime,
+    ) -> Result<Handled, StorageError> {
+        let tx = self.database.begin(&accounts(batch)).await?;
+        // First, so that a reader who was replaced does nothing at all.
+        if !place_move(&tx, lease, to).await? {
+            tx.rollback().await?;
+            return Ok(Handled::Stale);
+        }
+        match self.take_in(&tx, batch, now).await? {
+            Some(mut committed) => {
+                let messages = std::mem::take(&mut committed.messages);
+                let outbox = outbox_insert(&tx, messages).await?;
+                tx.commit().await?;
+                Ok(Handled::Committed(Committed {
+                    outbox,
+                    ..committed.done
+                }))
+            }
+            None => {
+                tx.rollback().await?;
+                Ok(Handled::Raced)
+            }
+        }
+    }
+
+    /// Gives a message up that the database takes in no form, and moves the place past it.
+    pub async fn bury(
+        &self,
+        lease: &Lease,
+        to: &Place,
+        received: &Received,
+        now: OffsetDateTime,
+    ) -> Result<Handled, StorageError> {
+        let batch = std::slice::from_ref(received);
+        let tx = self.database.begin(&accounts(batch)).await?;
+        if !place_move(&tx, lease, to).await? {
+            tx.rollback().await?;
+            return Ok(Handled::Stale);
+        }
+        let facts = facts(&tx, batch).await?;
+        let account_exists = received.account.as_ref().is_some_and(|id| facts.account(id).is_some());
+        let refused = Refused {
+            refusal: Refusal::new(
+                RefusalReason::Unprocessable,
+                "the database does not take this notification; the resolver's log says why",
+            ),
+            agent: None,
+            account_exists,
+            task: None,
+            // The row may be what it does not take.
+            keep_row: false,
+        };
+        let messages = refusals_write(&tx, &self.root, &[(received, refused)], now).await?;
+        let outbox = outbox_insert(&tx, messages).await?;
+        tx.commit().await?;
+        Ok(Handled::Committed(Committed {
+            outbox,
+            refusals: vec![RefusalReason::Unprocessable],
+            ..Committed::default()
+        }))
+    }
+
+    /// Moves the place past messages of which nothing can be kept.
+    pub async fn skip(&self, lease: &Lease, to: &Place) -> Result<Handled, StorageError> {
+        let tx = self.database.begin(&Accounts::none()).await?;
+        if !place_move(&tx, lease, to).await? {
+            tx.rollback().await?;
+            return Ok(Handled::Stale);
+        }
+        tx.commit().await?;
+        Ok(Handled::Committed(Committed::default()))
+    }
+
+    /// Everything but the place and the outbox. None: raced.
+    async fn take_in(&self, tx: &Tx, batch: &[Received], now: OffsetDateTime) -> Result<Option<TakenIn>, StorageError> {
+        let mut facts = facts(tx, batch).await?;
+        let mut decided = decide_all(batch, &mut facts, self.hops_max);
+        let mut messages = self.tasks_create(tx, &decided, now).await?;
+        let Some(resolved) = sessions_resolve(tx, conversations(&decided, &facts)).await? else {
+            return Ok(None);
+        };
+        refuse_removed(&mut decided, &resolved, &facts);
+
+        let queued = queue(&decided, &facts, &resolved.sessions);
+        if !rows_write(tx, &decided, &queued).await? {
+            return Ok(None);
+        }
+        messages.extend(refusals_write(tx, &self.root, &decided.refused, now).await?);
+        messages.extend(queued.work.iter().filter_map(|work| self.opened(work, now)));
+        let done = Committed {
+            outbox: Vec::new(),
+            wakes: queued.work.iter().map(|work| work.wake(&self.root, now)).collect(),
+            resolutions: queued.work.iter().map(Resolution::of).collect(),
+            refusals: decided
+                .refused
+                .iter()
+                .map(|(_, refused)| refused.refusal.reason)
+                .collect(),
+            duplicates: decided.duplicates,
+            requeued: queued.again.len() as u64,
+        };
+        Ok(Some(TakenIn { done, messages }))
+    }
+
+    /// Each once: after the first, the task is a fact for the rest of the batch.
+    async fn tasks_create(
+        &self,
+        tx: &Tx,
+        decided: &Decided<'_>,
+        now: OffsetDateTime,
+    ) -> Result<Vec<Owned>, StorageError> {
+        let by = Actor::system();
+        let news: Vec<(NewTask<'_>, Setting<'_>)> = decided
+            .accepted
+            .iter()
+            .filter_map(|(received, accepted)| match &accepted.task {
+                AcceptedTask::New(task) => Some((*received, task)),
+                AcceptedTask::Known(_) | AcceptedTask::None => None,
+            })
+            .map(|(received, task)| {
+                let title = received
+                    .content
+                    .as_ref()
+                    .ok()
+                    .and_then(|content| content.title.as_deref());
+                let new = NewTask {
+                    account: account_of(received),
+                    task,
+                    title: title.filter(|title| !title.is_empty()).unwrap_or(task.as_str()),
+                    description: "",
+                    status: TaskStatus::Inbox,
+                    by: &by,
+                };
+                (new, self.setting(received, now))
+            })
+            .collect();
+        if news.is_empty() {
+            return Ok(Vec::new());
+        }
+        tasks_create(tx, &news).await
+    }
+
+    fn setting(&self, received: &Received, now: OffsetDateTime) -> Setting<'_> {
+        Setting {
+            root: &self.root,
+            source: SOURCE,
+            origin: received.origin(),
+            now,
+        }
+    }
+
+    /// The event of a session that was opened here.
+    fn opened(&self, work: &Work<'_>, now: OffsetDateTime) -> Option<Owned> {
+        match work.finding() {
+            Finding::Reused => None,
+            Finding::Created | Finding::Reopened => {
+                let opened = SessionOpened {
+                    session_id: work.session.id,
+                    session_key: work.key().to_string(),
+                    kind: work.conversation.kind(),
+                    generation: work.session.generation,
+                    agent_id: Some(work.conversation.agent),
+                };
+                let setting = self.setting(work.newest, now);
+                Some(setting.event(
+                    &work.conversation.account,
+                    work.task,
+                    &work.session.id.to_string(),
+                    Event::SessionOpened(opened),
+                ))
+            }
+        }
+    }
+}
+
+struct TakenIn {
+    done: Committed,
+    messages: Vec<Owned>,
+}
+
+/// Accounts are a stranger's words here, checked for their form only; one that is not there has no rows to see. The
+/// operator's are for dead letters that belong to no account.
+fn accounts(batch: &[Received]) -> Accounts {
+    Accounts::many(batch.iter().filter_map(|received| received.account.as_ref())).with_operator()
+}
+
+async fn facts(tx: &Tx, batch: &[Received]) -> Result<Facts, StorageError> {
+    let mut facts = Facts::default();
+    facts_find(tx, &Questions::about(batch), &mut facts).await?;
+    let parts = Questions::about_parts(batch, &facts);
+    if parts != Questions::default() {
+        facts_find(tx, &parts, &mut facts).await?;
+    }
+    Ok(facts)
+}
+
+/// Whatever was accepted for an agent that was removed while we looked is refused after all, as a whole.
+fn refuse_removed(decided: &mut Decided<'_>, resolved: &Resolved, facts: &Facts) {
+    if resolved.refused.is_empty() {
+        return;
+    }
+    let accepted = std::mem::take(&mut decided.accepted);
+    for (received, accepted) in accepted {
+        let refusal = accepted.entries.iter().find_map(|entry| {
+            resolved
+                .refused
+                .get(&conversation(received, &accepted, entry.agent, facts))
+        });
+        match refusal {
+            None => decided.accepted.push((received, accepted)),
+            Some(refusal) => decided.refused.push((
+                received,
+                Refused {
+                    refusal: refusal.clone(),
+                    agent: None,
+                    account_exists: true,
+                    task: accepted.task.id().cloned(),
+                    keep_row: received.given_id.is_some() && accepted.entries.iter().all(|entry| !entry.requeue),
+                },
+            )),
+        }
+    }
+}
+
+/// `false`: somebody else was first with one of the ids.
+async fn rows_write(tx: &Tx, decided: &Decided<'_>, queued: &Queued<'_>) -> Result<bool, StorageError> {
+    let wholes: Vec<(AccountId, NotificationId)> = decided
+        .accepted
+        .iter()
+        .filter_map(|(received, accepted)| Some((account_of(received).clone(), accepted.replaces.clone()?)))
+        .collect();
+    refused_replace(tx, &wholes).await?;
+    let mut new = queued.new.clone();
+    let expected = new.len() as u64;
+    new.extend(refusal_rows(&decided.refused));
+    if notifications_enter(tx, &new).await? != expected {
+        return Ok(false);
+    }
+    Ok(notifications_requeue(tx, &queued.again).await? == queued.again.len() as u64)
+}
+
+impl Resolution {
+    fn of(work: &Work<'_>) -> Resolution {
+        Resolution {
+            account: work.conversation.account.clone(),
+            session_key: work.key().to_string(),
+            kind: work.conversation.kind(),
+            generation: work.session.generation,
+            finding: work.finding(),
+            notifications: work.items,
+        }
+    }
+}

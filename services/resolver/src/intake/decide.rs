@@ -1,0 +1,366 @@
+//! What becomes of a notification: accepted for these agents, known already, or refused. Pure.
+//!
+//! In this order, since the earlier answer is the more useful one: is there such an account; was this said before; did
+//! it come through too many agents; do task and message agree (S9); is there such a task, or may it be created; who is
+//! to act. Nothing is accepted in part: one unknown agent of three refuses all three.
+//!
+//! A notification that fans out is not stored itself. Its parts are, one an agent, under ids of their own; they are how
+//! a second arrival is recognised, and an agent assigned since then gets its part.
+
+use contracts::notification::{Notification, Recipients, Refusal, RefusalReason};
+use domain::{AgentId, AgentRef, NotificationId, NotificationState, TaskId};
+
+use super::{
+    facts::{AccountFacts, Facts, Known},
+    received::Received,
+};
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Decision {
+    Accept(Accepted),
+    /// All of it was accepted, or refused, before.
+    Duplicate,
+    Refuse(Refused),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Accepted {
+    pub task: AcceptedTask,
+    /// At least one.
+    pub entries: Vec<Entry>,
+    /// Parts that were accepted before.
+    pub duplicates: u64,
+    /// The row of a refused whole, whose parts now take its place.
+    pub replaces: Option<NotificationId>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AcceptedTask {
+    None,
+    /// As its first client spelled it.
+    Known(TaskId),
+    /// To be created.
+    New(TaskId),
+}
+
+impl AcceptedTask {
+    pub fn id(&self) -> Option<&TaskId> {
+        match self {
+            Self::None => None,
+            Self::Known(task) | Self::New(task) => Some(task),
+        }
+    }
+}
+
+/// One row of the queue to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    pub id: NotificationId,
+    pub agent: AgentId,
+    /// A row that was refused or had failed is queued again, instead of a new one.
+    pub requeue: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refused {
+    pub refusal: Refusal,
+    /// The one agent it was for, if it is known.
+    pub agent: Option<AgentId>,
+    /// Whether the account is there: what belongs to none is the operator's.
+    pub account_exists: bool,
+    /// The task, if it is there.
+    pub task: Option<TaskId>,
+    /// Whether a row shall answer whoever asks for the id. Not when the id is taken, nor when nobody knows it.
+    pub keep_row: bool,
+}
+
+/// Decides about one message. The batch's earlier decisions must be among the facts.
+pub fn decide(received: &Received, facts: &Facts, hops_max: u16) -> Decision {
+    let Some(account) = &received.account else {
+        let refusal = match &received.content {
+            Err(refusal) => refusal.clone(),
+            Ok(_) => Refusal::new(RefusalReason::InvalidSubject, "the subject names no account"),
+        };
+        return Decision::Refuse(Refused::outside(refusal));
+    };
+    let Some(known) = facts.account(account) else {
+        let detail = format!("there is no account {account}: create it, then redrive");
+        return Decision::Refuse(Refused::outside(Refusal::new(RefusalReason::UnknownAccount, detail)));
+    };
+    let verdict = match &received.content {
+        Ok(notification) => judge(received, notification, known, hops_max),
+        Err(refusal) => match known.notification(&received.id) {
+            Some(before) if before.hash == received.hash && !received.is_redrive => Ok(Verdict::Duplicate),
+            Some(_) | None => Err(refusal.clone()),
+        },
+    };
+    match verdict {
+        Ok(Verdict::Accept(accepted)) => Decision::Accept(accepted),
+        Ok(Verdict::Duplicate) => Decision::Duplicate,
+        Err(refusal) => Decision::Refuse(Refused {
+            agent: sole_agent(received, known),
+            account_exists: true,
+            task: received.task.as_ref().and_then(|task| known.task(task)).cloned(),
+            keep_row: received.given_id.is_some()
+                && known.notification(&received.id).is_none()
+                // Where a part's id was taken, a row of the whole would speak for what its parts were before.
+                && refusal.reason != RefusalReason::IdConflict,
+            refusal,
+        }),
+    }
+}
+
+impl Refused {
+    fn outside(refusal: Refusal) -> Refused {
+        Refused {
+            refusal,
+            agent: None,
+            account_exists: false,
+            task: None,
+            keep_row: false,
+        }
+    }
+}
+
+/// Ids under which the parts of a notification that fans out are stored; none when it does not, or when its recipients
+/// are not all known.
+pub fn part_ids(received: &Received, facts: &Facts) -> Vec<NotificationId> {
+    let Some((account, notification)) = received
+        .account
+        .as_ref()
+        .and_then(|account| facts.account(account))
+        .zip(received.content.as_ref().ok())
+    else {
+        return Vec::new();
+    };
+    match agents(received, notification, account) {
+        Ok(Agents::Many(agents)) => agents
+            .into_iter()
+            .filter_map(|agent| part_id(&received.id, agent).ok())
+            .collect(),
+        Ok(Agents::One(_)) | Err(_) => Vec::new(),
+    }
+}
+
+enum Verdict {
+    Accept(Accepted),
+    Duplicate,
+}
+
+fn judge(
+    received: &Received,
+    notification: &Notification,
+    account: &AccountFacts,
+    hops_max: u16,
+) -> Result<Verdict, Refusal> {
+    let agents = agents(received, notification, account);
+    let before = match account.notification(&received.id) {
+        Some(known) => Some(before(received, known, &agents, &notification.recipients)?),
+        None => None,
+    };
+    if before == Some(Before::Same) {
+        return Ok(Verdict::Duplicate);
+    }
+    hops_check(received, hops_max)?;
+    message_check(received, notification, account)?;
+    let task = task(received, account)?;
+    let agents = agents?;
+    let accepted = match agents {
+        Agents::One(agent) => Accepted {
+            task,
+            entries: vec![Entry {
+                id: received.id.clone(),
+                agent,
+                requeue: before == Some(Before::Again),
+            }],
+            duplicates: 0,
+            replaces: None,
+        },
+        Agents::Many(agents) => {
+            let (entries, duplicates) = parts(received, &agents, account)?;
+            if entries.is_empty() {
+                return Ok(Verdict::Duplicate);
+            }
+            Accepted {
+                task,
+                entries,
+                duplicates,
+                replaces: before.map(|_| received.id.clone()),
+            }
+        }
+    };
+    Ok(Verdict::Accept(accepted))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Same,
+    /// Redriven: it is to be queued again.
+    Again,
+}
+
+/// What a stored notification of this id means for the one that came.
+fn before(
+    received: &Received,
+    known: &Known,
+    agents: &Result<Agents, Refusal>,
+    recipients: &Recipients,
+) -> Result<Before, Refusal> {
+    let was_refused = known.state == NotificationState::Refused;
+    // A refused one came to nobody. Agents that cannot be told any more (removed since) are not held against it.
+    let agrees = was_refused
+        || match (known.agent, agents, recipients) {
+            (Some(then), Ok(Agents::One(now)), _) => then == *now,
+            (Some(_), _, Recipients::Many(_) | Recipients::Assignees) => false,
+            (Some(_), _, Recipients::One(_)) | (None, _, _) => true,
+        };
+    if known.hash != received.hash || !agrees {
+        return Err(conflict(&received.id));
+    }
+    let may_go_again = was_refused || known.state == NotificationState::Failed;
+    Ok(if received.is_redrive && may_go_again {
+        Before::Again
+    } else {
+        Before::Same
+    })
+}
+
+fn conflict(id: &NotificationId) -> Refusal {
+    Refusal::new(
+        RefusalReason::IdConflict,
+        format!("the id {id} was used before for other content, task or agent: give what is new an id of its own"),
+    )
+}
+
+fn hops_check(received: &Received, hops_max: u16) -> Result<(), Refusal> {
+    if received.hops <= hops_max {
+        return Ok(());
+    }
+    let cause = received.cause.as_deref().unwrap_or("unknown");
+    Err(Refusal::new(
+        RefusalReason::HopLimit,
+        format!(
+            "{} wake-ups of agents by agents lie behind this one, at most {hops_max} may: follow `cause` from {cause} back \
+             to see the chain; redrive to let it go on",
+            received.hops
+        ),
+    ))
+}
+
+/// S9: a message belongs to the thread of the notification's own task.
+fn message_check(received: &Received, notification: &Notification, account: &AccountFacts) -> Result<(), Refusal> {
+    let Some(message) = notification.message_id else {
+        return Ok(());
+    };
+    let task = received.task.as_ref().map(TaskId::key);
+    let mismatch = |detail: String| Err(Refusal::new(RefusalReason::MessageMismatch, detail));
+    match (account.message_task(message), task) {
+        (Some(home), Some(task)) if *home == task => Ok(()),
+        // Which thread it is in is not said: its publisher may not be one who should know.
+        (Some(_) | None, Some(task)) => mismatch(format!("message {message} is not in the thread of task {task}")),
+        (Some(_) | None, None) => mismatch(format!(
+            "message {message} cannot go with a notification that names no task"
+        )),
+    }
+}
+
+fn task(received: &Received, account: &AccountFacts) -> Result<AcceptedTask, Refusal> {
+    let Some(task) = &received.task else {
+        return Ok(AcceptedTask::None);
+    };
+    match account.task(task) {
+        Some(task) => Ok(AcceptedTask::Known(task.clone())),
+        None if account.auto_create_tasks => Ok(AcceptedTask::New(task.clone())),
+        None => Err(Refusal::new(
+            RefusalReason::UnknownTask,
+            format!("there is no task {task}, and this account does not create tasks by itself (auto_create_tasks)"),
+        )),
+    }
+}
+
+enum Agents {
+    One(AgentId),
+    /// Fans out: at least one, each once.
+    Many(Vec<AgentId>),
+}
+
+fn agents(received: &Received, notification: &Notification, account: &AccountFacts) -> Result<Agents, Refusal> {
+    let find = |agent: &AgentRef| {
+        account.agent(agent).ok_or_else(|| {
+            Refusal::new(
+                RefusalReason::UnknownAgent,
+                format!("there is no agent {agent} in this account, or it was removed"),
+            )
+        })
+    };
+    match &notification.recipients {
+        Recipients::One(agent) => find(agent).map(Agents::One),
+        Recipients::Many(agents) => {
+            let mut found = agents.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+            // The same agent may be named by id and by slug.
+            found.sort_unstable();
+            found.dedup();
+            Ok(Agents::Many(found))
+        }
+        Recipients::Assignees => {
+            let Some(task) = &received.task else {
+                return Err(no_agent("neither an agent nor a task is named".to_owned()));
+            };
+            let found = account.assignees(task);
+            if !found.is_empty() {
+                return Ok(Agents::Many(found));
+            }
+            Err(no_agent(format!(
+                "no agent is named, and nobody is assigned to task {task}"
+            )))
+        }
+    }
+}
+
+fn no_agent(detail: String) -> Refusal {
+    Refusal::new(RefusalReason::NoAgent, detail)
+}
+
+fn part_id(whole: &NotificationId, agent: AgentId) -> Result<NotificationId, Refusal> {
+    NotificationId::parse(&format!("{whole}:{agent}")).map_err(|_| {
+        Refusal::new(
+            RefusalReason::InvalidField,
+            "id: too long for a notification that goes to several agents: 91 characters at most, the agent's id is added",
+        )
+    })
+}
+
+/// The parts that are to be queued, and how many are queued already.
+fn parts(received: &Received, agents: &[AgentId], account: &AccountFacts) -> Result<(Vec<Entry>, u64), Refusal> {
+    let (mut entries, mut duplicates) = (Vec::new(), 0);
+    for &agent in agents {
+        let id = part_id(&received.id, agent)?;
+        let requeue = match account.notification(&id) {
+            None => false,
+            Some(known) if known.hash != received.hash || known.agent.is_some_and(|then| then != agent) => {
+                return Err(conflict(&id));
+            }
+            Some(known) => {
+                let may_go_again = matches!(known.state, NotificationState::Refused | NotificationState::Failed);
+                if !(received.is_redrive && may_go_again) {
+                    duplicates += 1;
+                    continue;
+                }
+                true
+            }
+        };
+        entries.push(Entry { id, agent, requeue });
+    }
+    Ok((entries, duplicates))
+}
+
+/// For the row of a refusal.
+fn sole_agent(received: &Received, account: &AccountFacts) -> Option<AgentId> {
+    match &received.content.as_ref().ok()?.recipients {
+        Recipients::One(agent) => account.agent(agent),
+        Recipients::Many(_) | Recipients::Assignees => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

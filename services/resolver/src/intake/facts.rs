@@ -1,0 +1,182 @@
+//! What has to be known about a batch before anything is decided, and what is known. Facts hang below their account, so
+//! that no decision can look at another's.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use contracts::notification::Recipients;
+use domain::{
+    AccountId, AgentId, AgentRef, AgentSlug, MessageId, NotificationId, NotificationState, SessionScope, TaskId,
+};
+
+use super::{content::ContentHash, decide, received::Received};
+
+/// What is asked of the database, all at once. Sets: a batch names the same things over and over.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Questions {
+    pub accounts: BTreeSet<AccountId>,
+    pub agents: BTreeSet<(AccountId, AgentId)>,
+    pub slugs: BTreeSet<(AccountId, AgentSlug)>,
+    /// By their keys.
+    pub tasks: BTreeSet<(AccountId, TaskId)>,
+    /// Tasks whose assignees matter.
+    pub assigned: BTreeSet<(AccountId, TaskId)>,
+    pub messages: BTreeSet<(AccountId, MessageId)>,
+    pub notifications: BTreeSet<(AccountId, NotificationId)>,
+}
+
+impl Questions {
+    pub fn about(batch: &[Received]) -> Questions {
+        let mut questions = Questions::default();
+        for received in batch {
+            questions.add(received);
+        }
+        questions
+    }
+
+    fn add(&mut self, received: &Received) {
+        // Without an account there is nobody to ask about.
+        let Some(account) = &received.account else { return };
+        self.accounts.insert(account.clone());
+        self.notifications.insert((account.clone(), received.id.clone()));
+        let task = received.task.as_ref().map(|task| (account.clone(), task.key()));
+        self.tasks.extend(task.clone());
+        let Ok(notification) = &received.content else { return };
+        if let Some(message) = notification.message_id {
+            self.messages.insert((account.clone(), message));
+        }
+        match &notification.recipients {
+            Recipients::One(agent) => self.agent(account, agent),
+            Recipients::Many(agents) => agents.iter().for_each(|agent| self.agent(account, agent)),
+            Recipients::Assignees => self.assigned.extend(task),
+        }
+    }
+
+    fn agent(&mut self, account: &AccountId, agent: &AgentRef) {
+        match agent {
+            AgentRef::Id(id) => drop(self.agents.insert((account.clone(), *id))),
+            AgentRef::Slug(slug) => drop(self.slugs.insert((account.clone(), slug.clone()))),
+        }
+    }
+
+    /// The parts of notifications that fan out, known only once their recipients are.
+    pub fn about_parts(batch: &[Received], facts: &Facts) -> Questions {
+        let parts = batch
+            .iter()
+            .filter_map(|received| Some((received.account.as_ref()?, decide::part_ids(received, facts))))
+            .flat_map(|(account, ids)| ids.into_iter().map(|id| (account.clone(), id)));
+        Questions {
+            notifications: parts.collect(),
+            ..Questions::default()
+        }
+    }
+}
+
+/// What the database knows, and what this batch has decided so far.
+#[derive(Clone, Default, Debug)]
+pub struct Facts {
+    accounts: HashMap<AccountId, AccountFacts>,
+}
+
+#[derive(Clone, Debug)]
+pub struct AccountFacts {
+    pub session_scope: SessionScope,
+    pub auto_create_tasks: bool,
+    agents: HashMap<AgentRef, AgentId>,
+    /// Key to the id as its client spelled it.
+    tasks: HashMap<TaskId, TaskId>,
+    assignees: HashMap<TaskId, Vec<AgentId>>,
+    messages: HashMap<MessageId, TaskId>,
+    notifications: BTreeMap<NotificationId, Known>,
+}
+
+/// A notification that is stored, or will be with this batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Known {
+    pub hash: ContentHash,
+    /// None: it was refused before it came to one.
+    pub agent: Option<AgentId>,
+    pub state: NotificationState,
+}
+
+/// One thing that is known.
+#[derive(Clone, Debug)]
+pub enum Fact {
+    Account {
+        session_scope: SessionScope,
+        auto_create_tasks: bool,
+    },
+    Agent(AgentRef, AgentId),
+    Task(TaskId),
+    /// By the task's key.
+    Assignee(TaskId, AgentId),
+    /// A message and the key of its task.
+    Message(MessageId, TaskId),
+    Notification(NotificationId, Known),
+}
+
+impl Facts {
+    /// Adds a fact. An account comes before what belongs to it; what belongs to none is left out.
+    pub fn add(&mut self, account: &AccountId, fact: Fact) {
+        if let Fact::Account {
+            session_scope,
+            auto_create_tasks,
+        } = fact
+        {
+            let facts = AccountFacts {
+                session_scope,
+                auto_create_tasks,
+                agents: HashMap::new(),
+                tasks: HashMap::new(),
+                assignees: HashMap::new(),
+                messages: HashMap::new(),
+                notifications: BTreeMap::new(),
+            };
+            self.accounts.insert(account.clone(), facts);
+        } else if let Some(facts) = self.accounts.get_mut(account) {
+            facts.add(fact);
+        }
+    }
+
+    pub fn account(&self, account: &AccountId) -> Option<&AccountFacts> {
+        self.accounts.get(account)
+    }
+}
+
+impl AccountFacts {
+    fn add(&mut self, fact: Fact) {
+        match fact {
+            Fact::Account { .. } => unreachable!("the account is there"),
+            Fact::Agent(agent, id) => drop(self.agents.insert(agent, id)),
+            Fact::Task(task) => drop(self.tasks.insert(task.key(), task)),
+            Fact::Assignee(task, agent) => self.assignees.entry(task).or_default().push(agent),
+            Fact::Message(message, task) => drop(self.messages.insert(message, task)),
+            Fact::Notification(id, known) => drop(self.notifications.insert(id, known)),
+        }
+    }
+
+    /// An agent that was not removed.
+    pub fn agent(&self, agent: &AgentRef) -> Option<AgentId> {
+        self.agents.get(agent).copied()
+    }
+
+    /// The task as its client spelled it.
+    pub fn task(&self, task: &TaskId) -> Option<&TaskId> {
+        self.tasks.get(&task.key())
+    }
+
+    /// Agents that were not removed, in the order of their ids.
+    pub fn assignees(&self, task: &TaskId) -> Vec<AgentId> {
+        let mut agents = self.assignees.get(&task.key()).cloned().unwrap_or_default();
+        agents.sort_unstable();
+        agents
+    }
+
+    /// The key of the task in whose thread a message is.
+    pub fn message_task(&self, message: MessageId) -> Option<&TaskId> {
+        self.messages.get(&message)
+    }
+
+    pub fn notification(&self, id: &NotificationId) -> Option<&Known> {
+        self.notifications.get(id)
+    }
+}

@@ -1,0 +1,98 @@
+//! Locks the sessions of a batch, and opens those that are missing.
+//!
+//! Locks go in one order: sessions by id, then agents without waiting, then what is inserted. Whoever closes sessions
+//! locks them in the same order (storage::lifecycle), so whichever comes second sees what the first one did: an item
+//! is in the queue when the closer judges it, or finds its session closed and opens the next generation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use contracts::notification::Refusal;
+use domain::{Generation, SessionId};
+use storage::{StorageError, Tx};
+use uuid::Uuid;
+
+use super::resolve::{Conversation, Finding, Found, Resolution, resolve};
+use crate::store::sessions::{NewSession, sessions_lock, sessions_newest, sessions_open};
+
+/// An active session, ours until the transaction ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Session {
+    pub id: SessionId,
+    pub generation: Generation,
+    pub queue_tail: i64,
+    pub finding: Finding,
+}
+
+#[derive(Debug, Default)]
+pub struct Resolved {
+    pub sessions: BTreeMap<Conversation, Session>,
+    pub refused: BTreeMap<Conversation, Refusal>,
+}
+
+/// Finds or opens the session of each conversation. None: another resolver opened one of them meanwhile; begun again,
+/// the batch will find it.
+pub async fn sessions_resolve(
+    tx: &Tx,
+    conversations: BTreeSet<Conversation>,
+) -> Result<Option<Resolved>, StorageError> {
+    let conversations: Vec<Conversation> = conversations.into_iter().collect();
+    let all: Vec<&Conversation> = conversations.iter().collect();
+    let active = sessions_lock(tx, &all).await?;
+    let missing: Vec<usize> = (0..all.len()).filter(|n| !active.contains_key(n)).collect();
+    let mut found: Vec<Found> = (0..all.len())
+        .map(|n| {
+            active
+                .get(&n)
+                .map_or(Found::AgentRemoved, |session| Found::Active(*session))
+        })
+        .collect();
+    if !missing.is_empty() {
+        let without: Vec<&Conversation> = missing.iter().map(|&n| all[n]).collect();
+        for (place, newest) in sessions_newest(tx, &without).await? {
+            found[missing[place]] = newest.map_or(Found::Never, Found::Closed);
+        }
+    }
+
+    let mut resolved = Resolved::default();
+    for (&conversation, found) in all.iter().zip(found) {
+        match resolve(found) {
+            Resolution::Reuse(session) => {
+                let session = Session {
+                    id: session.id,
+                    generation: session.generation,
+                    queue_tail: session.queue_tail,
+                    finding: Finding::Reused,
+                };
+                resolved.sessions.insert(conversation.clone(), session);
+            }
+            Resolution::OpenNext(generation) => {
+                let session = Session {
+                    id: SessionId(Uuid::now_v7()),
+                    generation,
+                    queue_tail: 0,
+                    finding: Finding::of_opened(generation),
+                };
+                resolved.sessions.insert(conversation.clone(), session);
+            }
+            Resolution::Refuse(refusal) => {
+                resolved.refused.insert(conversation.clone(), refusal);
+            }
+        }
+    }
+    let new: Vec<NewSession<'_>> = resolved
+        .sessions
+        .iter()
+        .filter(|(_, session)| session.finding != Finding::Reused)
+        .map(|(conversation, session)| NewSession {
+            id: session.id,
+            conversation,
+            generation: session.generation,
+        })
+        .collect();
+    let opened = if new.is_empty() {
+        0
+    } else {
+        sessions_open(tx, &new).await?
+    };
+    Ok((opened == new.len() as u64).then_some(resolved))
+}

@@ -1,0 +1,162 @@
+//! Holds this replica's share of the partitions: claims what is free, gives up what is above the share, and starts and
+//! stops the readings.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use messaging::topology::PARTITIONS;
+use runtime::{Context, Incarnation, Replica};
+use storage::StorageError;
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{
+    reading::{Desk, End, Reading},
+    share::{Plan, plan},
+};
+use crate::store::partitions::{Lease, partition_release, partitions_census, partitions_claim};
+
+pub struct Keeper {
+    pub context: Context,
+    pub replica: Replica,
+    pub desk: Desk,
+    pub partitions_max: usize,
+    pub interval: Duration,
+}
+
+/// A partition that is being read.
+struct Held {
+    lease: Lease,
+    stop: CancellationToken,
+    /// Resolves when the reading has ended, however it ended.
+    ended: oneshot::Receiver<End>,
+}
+
+impl Keeper {
+    /// Until the process stops; then the partitions are free at once.
+    pub async fn run(self) {
+        while let Some(incarnation) = self.incarnation().await {
+            self.keep(&incarnation).await;
+            if self.context.shutdown.is_stopping() {
+                return;
+            }
+        }
+    }
+
+    /// None: the process stops.
+    async fn incarnation(&self) -> Option<Incarnation> {
+        tokio::select! {
+            // Waiting again loses nothing.
+            incarnation = self.replica.alive() => incarnation,
+            () = self.context.shutdown.cancelled() => None,
+        }
+    }
+
+    /// Holds partitions in the name of one incarnation, until it is lost or the process stops.
+    async fn keep(&self, incarnation: &Incarnation) {
+        let mut held = BTreeMap::new();
+        // Told by a reading that ends.
+        let ended = Arc::new(Notify::new());
+        loop {
+            held.retain(|_, one: &mut Held| one.ended.try_recv() == Err(oneshot::error::TryRecvError::Empty));
+            if let Err(error) = self.tend(incarnation, &mut held, &ended).await {
+                let error = format!("{:#}", anyhow::Error::new(error));
+                warn!(error, "could not look after the partitions; trying again");
+            }
+            tokio::select! {
+                // None of these was begun when it is dropped.
+                () = tokio::time::sleep(self.interval) => {}
+                () = ended.notified() => {}
+                () = incarnation.lost.cancelled() => break,
+                () = self.context.shutdown.cancelled() => break,
+            }
+        }
+        let leases: Vec<Lease> = held.values().map(|one| one.lease).collect();
+        stop(held.into_values()).await;
+        for lease in leases {
+            self.release(&lease).await;
+        }
+    }
+
+    async fn tend(
+        &self,
+        incarnation: &Incarnation,
+        held: &mut BTreeMap<u16, Held>,
+        ended: &Arc<Notify>,
+    ) -> Result<(), StorageError> {
+        let database = &self.context.database;
+        let census = partitions_census(database, incarnation.id).await?;
+        held.retain(|partition, one| {
+            let is_ours = census.mine.contains(&(*partition, one.lease.fence));
+            if !is_ours {
+                // It would find out at its next message, which may be long in coming.
+                one.stop.cancel();
+            }
+            is_ours
+        });
+        // What is ours and nobody reads: the answer to a claim was lost.
+        for &(partition, fence) in &census.mine {
+            let lease = Lease {
+                partition,
+                owner: incarnation.id,
+                fence,
+            };
+            held.entry(partition).or_insert_with(|| self.start(lease, ended));
+        }
+        match plan(&census, usize::from(PARTITIONS), self.partitions_max) {
+            Plan::Stay => {}
+            Plan::Claim(count) => {
+                for lease in partitions_claim(database, incarnation.id, count).await? {
+                    info!(partition = lease.partition, fence = lease.fence, "reading a partition");
+                    held.insert(lease.partition, self.start(lease, ended));
+                }
+            }
+            Plan::GiveUp(count) => {
+                for _ in 0..count {
+                    let Some((partition, one)) = held.pop_last() else { break };
+                    let lease = one.lease;
+                    stop([one]).await;
+                    self.release(&lease).await;
+                    info!(partition, "gave a partition up");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&self, lease: Lease, ended: &Arc<Notify>) -> Held {
+        let stop = self.context.shutdown.token().child_token();
+        let reading = Reading {
+            desk: self.desk.clone(),
+            bus: self.context.bus.clone(),
+            lease,
+            stop: stop.clone(),
+        };
+        let (tx, rx) = oneshot::channel();
+        let ended = Arc::clone(ended);
+        self.context.shutdown.spawn_once("resolver partition", async move {
+            let end = reading.run().await;
+            // Refused only when the keeper has gone, and with it whoever wants to know.
+            let _ = tx.send(end);
+            ended.notify_one();
+        });
+        Held { lease, stop, ended: rx }
+    }
+
+    /// Failing that, the lease ends with this replica.
+    async fn release(&self, lease: &Lease) {
+        if let Err(error) = partition_release(&self.context.database, lease).await {
+            let error = format!("{:#}", anyhow::Error::new(error));
+            warn!(partition = lease.partition, error, "a partition was not given up");
+        }
+    }
+}
+
+/// Stops readings and waits until each has finished its batch.
+async fn stop(held: impl IntoIterator<Item = Held>) {
+    let held: Vec<Held> = held.into_iter().inspect(|one| one.stop.cancel()).collect();
+    for one in held {
+        // An error means that it ended without a word, which is an end all the same.
+        let _ = one.ended.await;
+    }
+}

@@ -1,0 +1,365 @@
+//! Reads one partition from its place, a batch after the other, until told to stop or replaced.
+//!
+//! A batch is what has arrived: under load it grows by itself while the one before is being written, and there is never
+//! a wait for more. What fails for a reason that passes is tried again with growing pauses, and the place stands still
+//! meanwhile: order is worth more than speed. What one bad value fails is taken apart, and the bad message is given up.
+
+use std::time::{Duration, Instant};
+
+use messaging::{Bus, Incoming, PartitionReader, ReadError, notification_stream_identity};
+use runtime::Outbox;
+use storage::StorageError;
+use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
+use tracing::{Span, error, info, warn};
+
+use crate::{
+    handlers::notification::{Handled, NotificationHandler},
+    intake::received::Received,
+    metrics::Metrics,
+    spans,
+    store::partitions::{Lease, Place, place_find},
+};
+
+/// How long a reader waits in silence before it looks at its connection: a message that went into a dead one is missed
+/// for no longer than this.
+const QUIET: Duration = Duration::from_secs(1);
+/// A batch that lost a race is begun again at once, this often; then it waits like after any failure.
+const RACES_MAX: u32 = 5;
+
+/// What all partitions of a process share.
+#[derive(Clone, Debug)]
+pub struct Desk {
+    pub handler: NotificationHandler,
+    pub outbox: Outbox,
+    pub metrics: Metrics,
+    pub batch_messages_max: usize,
+    pub retry_delay: Duration,
+    pub retry_delay_max: Duration,
+}
+
+/// One partition in our hands.
+pub struct Reading {
+    pub desk: Desk,
+    pub bus: Bus,
+    pub lease: Lease,
+    pub stop: CancellationToken,
+}
+
+/// Why a reading ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    Stopped,
+    /// Another replica has the partition.
+    Replaced,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ReadingError {
+    #[error("the place of a partition could not be read")]
+    Place(#[from] StorageError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+impl Reading {
+    /// Reads on, whatever happens to the broker, until the end.
+    pub async fn run(self) -> End {
+        let mut pause = self.desk.pause();
+        loop {
+            let begun = Instant::now();
+            match self.read().await {
+                Ok(end) => return end,
+                Err(error) => {
+                    let error = format!("{:#}", anyhow::Error::new(error));
+                    info!(
+                        partition = self.lease.partition,
+                        error, "reading begins again at its place"
+                    );
+                }
+            }
+            // One that went well for a while starts over with short pauses.
+            if begun.elapsed() > self.desk.retry_delay_max {
+                pause = self.desk.pause();
+            }
+            if !pause.wait(&self.stop).await {
+                return End::Stopped;
+            }
+        }
+    }
+
+    /// From the place on, for as long as one consumer lasts.
+    async fn read(&self) -> Result<End, ReadingError> {
+        let Some(place) = place_find(&self.desk.handler.database, &self.lease).await? else {
+            return Ok(End::Replaced);
+        };
+        let stream_created = notification_stream_identity(&self.bus).await?.created;
+        let mut reader = self.open(start(&place, stream_created)).await?;
+        loop {
+            let batch = tokio::select! {
+                // A batch that was not handed out yet is read again from the place.
+                batch = reader.next_batch(self.desk.batch_messages_max, QUIET) => batch?,
+                () = self.stop.cancelled() => {
+                    reader.close().await;
+                    return Ok(End::Stopped);
+                }
+            };
+            if batch.is_empty() {
+                continue;
+            }
+            if let Some(end) = self
+                .desk
+                .take(&self.bus, &self.lease, stream_created, batch, &self.stop)
+                .await
+            {
+                reader.close().await;
+                return Ok(end);
+            }
+        }
+    }
+
+    async fn open(&self, start: messaging::Place) -> Result<PartitionReader, ReadError> {
+        let Lease {
+            partition,
+            owner,
+            fence,
+        } = self.lease;
+        let label = format!("{}-{fence}", owner.simple());
+        match PartitionReader::open(&self.bus, partition, start, &label).await {
+            Err(error @ ReadError::Rewritten { .. }) => {
+                let error = format!("{:#}", anyhow::Error::new(error));
+                // Reading again does no harm, since every notification has its id; skipping would.
+                warn!(
+                    partition,
+                    error, "the stream lost messages; reading all that it holds now"
+                );
+                PartitionReader::open(&self.bus, partition, messaging::Place::default(), &label).await
+            }
+            opened => opened,
+        }
+    }
+}
+
+/// Where to begin: behind the place, if it is a place in this stream.
+fn start(place: &Place, stream_created: OffsetDateTime) -> messaging::Place {
+    match place.stream_created {
+        Some(created) if is_same_moment(created, stream_created) => messaging::Place {
+            sequence: place.sequence,
+            published: place.published,
+        },
+        Some(_) | None => messaging::Place::default(),
+    }
+}
+
+/// To the microsecond, which is what Postgres keeps.
+pub fn is_same_moment(one: OffsetDateTime, other: OffsetDateTime) -> bool {
+    one.unix_timestamp_nanos() / 1000 == other.unix_timestamp_nanos() / 1000
+}
+
+/// What came of a part of a batch.
+enum Settled {
+    Committed,
+    Ended(End),
+    /// A value in it is to blame.
+    Bad(StorageError),
+}
+
+impl Desk {
+    /// Takes a batch in, for good. Some: reading ends, and what is not taken in stays behind the place.
+    pub async fn take(
+        &self,
+        bus: &Bus,
+        lease: &Lease,
+        stream_created: OffsetDateTime,
+        batch: Vec<Incoming>,
+        stop: &CancellationToken,
+    ) -> Option<End> {
+        let root = bus.root();
+        let (batch, _spans): (Vec<Received>, Vec<Span>) = batch
+            .into_iter()
+            .map(|incoming| spans::begin(Received::read(root, stream_created, incoming)))
+            .unzip();
+        let write = Write {
+            desk: self,
+            bus,
+            lease,
+            stream_created,
+            stop,
+        };
+        match write.settle(&batch, Means::Handle).await {
+            Settled::Committed => None,
+            Settled::Ended(end) => Some(end),
+            Settled::Bad(error) => {
+                let error = format!("{:#}", anyhow::Error::new(error));
+                warn!(
+                    partition = lease.partition,
+                    messages = batch.len(),
+                    error,
+                    "a batch was refused by the database; taking it apart"
+                );
+                write.one_by_one(&batch).await
+            }
+        }
+    }
+
+    fn pause(&self) -> Pause {
+        Pause {
+            next: self.retry_delay,
+            max: self.retry_delay_max,
+        }
+    }
+}
+
+/// What is tried with a message, from the best to the last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Means {
+    Handle,
+    Bury,
+    Skip,
+}
+
+struct Write<'a> {
+    desk: &'a Desk,
+    bus: &'a Bus,
+    lease: &'a Lease,
+    stream_created: OffsetDateTime,
+    stop: &'a CancellationToken,
+}
+
+impl Write<'_> {
+    async fn one_by_one(&self, batch: &[Received]) -> Option<End> {
+        for received in batch {
+            let one = std::slice::from_ref(received);
+            for means in [Means::Handle, Means::Bury, Means::Skip] {
+                match self.settle(one, means).await {
+                    Settled::Committed => break,
+                    Settled::Ended(end) => return Some(end),
+                    Settled::Bad(cause) => {
+                        let error = format!("{:#}", anyhow::Error::new(cause));
+                        error!(
+                            partition = self.lease.partition,
+                            sequence = received.sequence,
+                            subject = received.subject,
+                            notification_id = %received.id,
+                            tried = ?means,
+                            error,
+                            "a notification is refused by the database"
+                        );
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Tries until it is committed, or cannot be.
+    async fn settle(&self, batch: &[Received], means: Means) -> Settled {
+        let Some(last) = batch.last() else {
+            return Settled::Committed;
+        };
+        let to = Place {
+            sequence: last.sequence,
+            published: Some(last.published),
+            stream_created: Some(self.stream_created),
+        };
+        let (begun, mut races, mut pause) = (Instant::now(), 0, self.desk.pause());
+        loop {
+            let (handler, now) = (&self.desk.handler, OffsetDateTime::now_utc());
+            // Not in a select: a transaction is never dropped half-way.
+            let handled = match means {
+                Means::Handle => handler.handle(self.lease, &to, batch, now).await,
+                Means::Bury => handler.bury(self.lease, &to, last, now).await,
+                Means::Skip => handler.skip(self.lease, &to).await,
+            };
+            match handled {
+                Ok(Handled::Committed(committed)) => {
+                    self.desk.metrics.committed(batch.len(), begun.elapsed(), &committed);
+                    self.publish(committed.outbox, &committed.wakes).await;
+                    return Settled::Committed;
+                }
+                Ok(Handled::Stale) => {
+                    self.desk.metrics.stale();
+                    return Settled::Ended(End::Replaced);
+                }
+                Ok(Handled::Raced) => {
+                    races += 1;
+                    if races <= RACES_MAX {
+                        continue;
+                    }
+                    warn!(partition = self.lease.partition, races, "a batch keeps losing races");
+                }
+                Err(error) if error.blames_values() => return Settled::Bad(error),
+                Err(error) => {
+                    let error = format!("{:#}", anyhow::Error::new(error));
+                    warn!(
+                        partition = self.lease.partition,
+                        messages = batch.len(),
+                        error,
+                        "a batch could not be written yet"
+                    );
+                }
+            }
+            if !pause.wait(self.stop).await {
+                return Settled::Ended(End::Stopped);
+            }
+        }
+    }
+
+    /// Outbox first: handing over costs nothing. A wake-up that is lost is found by delivery's sweep.
+    async fn publish(&self, outbox: Vec<storage::outbox::OutboxRow>, wakes: &[contracts::Outgoing]) {
+        self.desk.outbox.publish_soon(outbox);
+        let failed: Vec<_> = self
+            .bus
+            .publish_all(wakes)
+            .await
+            .into_iter()
+            .filter_map(Result::err)
+            .collect();
+        if let Some(first) = failed.into_iter().next() {
+            let error = format!("{:#}", anyhow::Error::new(first));
+            info!(
+                partition = self.lease.partition,
+                error, "wake-ups were not published; delivery will look by itself"
+            );
+        }
+    }
+}
+
+/// Growing pauses.
+struct Pause {
+    next: Duration,
+    max: Duration,
+}
+
+impl Pause {
+    /// `false`: told to stop meanwhile.
+    async fn wait(&mut self, stop: &CancellationToken) -> bool {
+        let pause = self.next;
+        self.next = (pause * 2).min(self.max);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => true,
+            () = stop.cancelled() => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_counts_only_in_its_own_stream() {
+        let created = OffsetDateTime::UNIX_EPOCH + Duration::from_nanos(1_234_567_891);
+        let place = |stream_created| Place {
+            sequence: 7,
+            published: Some(created),
+            stream_created,
+        };
+        let kept = created - Duration::from_nanos(891);
+        assert_eq!(start(&place(Some(kept)), created).sequence, 7);
+        assert_eq!(start(&place(Some(kept)), created).published, Some(created));
+        let other = created + Duration::from_millis(1);
+        assert_eq!(start(&place(Some(other)), created), messaging::Place::default());
+        assert_eq!(start(&place(None), created), messaging::Place::default());
+    }
+}

@@ -1,0 +1,50 @@
+//! The wiring: one keeper that leases partitions, a reading for each, and the sweeps.
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use messaging::topology::PARTITIONS;
+use runtime::Context;
+
+use crate::{
+    config::Config,
+    handlers::notification::NotificationHandler,
+    metrics::Metrics,
+    partitions::{keeper::Keeper, reading::Desk},
+    store::partitions::partitions_ensure,
+    sweeps,
+};
+
+/// Starts the service's workers. Gives the address of its health pages.
+pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
+    let config: Config = context.settings.section("resolver")?;
+    partitions_ensure(&context.database, PARTITIONS).await?;
+    let replica = context.start_replica().await?;
+    let desk = Desk {
+        handler: NotificationHandler {
+            database: context.database.clone(),
+            root: context.root().clone(),
+            hops_max: config.hops_max,
+        },
+        outbox: context.outbox.clone(),
+        metrics: Metrics::new(),
+        batch_messages_max: config.batch_messages_max.usize(),
+        retry_delay: config.retry_delay_ms.duration(),
+        retry_delay_max: config.retry_delay_ms_max.duration(),
+    };
+    let keeper = Keeper {
+        context: context.clone(),
+        replica,
+        desk,
+        partitions_max: config.partitions_max.usize(),
+        interval: config.claim_interval_ms.duration(),
+    };
+    context.shutdown.spawn("resolver keeper", keeper.run());
+    context
+        .shutdown
+        .spawn("resolver sweeps", sweeps::run(context.clone(), config.clone()));
+    context
+        .serve(config.listen, Router::new(), context.health())
+        .await
+        .map_err(Into::into)
+}

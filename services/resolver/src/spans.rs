@@ -1,0 +1,26 @@
+//! The span `resolve` of a notification: the resolver's part of the trace that its publisher began. What is stored with
+//! the row, and sent on with every message that follows, is this span's context.
+
+use messaging::trace;
+use tracing::{Span, info_span};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+use crate::intake::received::Received;
+
+/// Begins the span; it ends when it is dropped. Without a tracer, the publisher's own context goes on.
+pub fn begin(mut received: Received) -> (Received, Span) {
+    let span = info_span!(
+        "resolve",
+        otel.kind = "consumer",
+        account = received.account.as_ref().map(tracing::field::display),
+        task = received.task.as_ref().map(tracing::field::display),
+        notification_id = %received.id,
+    );
+    // Refused only when the span is disabled; then there is nothing to be a child.
+    let _ = span.set_parent(trace::context_of(&received.trace));
+    let own = span.in_scope(trace::current_trace);
+    if own.traceparent.is_some() {
+        received.trace = own;
+    }
+    (received, span)
+}

@@ -1,0 +1,133 @@
+//! What a batch asks of the database, in one round trip.
+
+use domain::{
+    AccountId, AgentId, AgentRef, AgentSlug, MessageId, NotificationId, NotificationState, SessionScope, TaskId,
+};
+use sea_orm::{FromQueryResult, Value};
+use storage::{StorageError, Tx, error::Attempt, statement};
+use uuid::Uuid;
+
+use super::pairs;
+use crate::intake::{
+    content::ContentHash,
+    facts::{Fact, Facts, Known, Questions},
+};
+
+#[derive(FromQueryResult)]
+struct FactRow {
+    fact: String,
+    account_id: String,
+    name: String,
+    value: String,
+    id: Option<Uuid>,
+    hash: Option<Vec<u8>>,
+}
+
+/// Relies on the primary keys of account, agent, task, message and
+/// notification, on agent_slug, and on the primary key of task_assignee. The account comes first: what follows hangs
+/// below it.
+const FACTS_FIND: &str = "
+    select 'account' as fact, a.id as account_id, a.session_scope as name, a.auto_create_tasks::text as value,
+           null::uuid as id, null::bytea as hash
+    from account a where a.id = any($1::text[])
+    union all
+    select 'agent', a.account_id, '', '', a.id, null
+    from unnest($2::text[], $3::uuid[]) as w (account_id, id)
+    join agent a on a.account_id = w.account_id and a.id = w.id
+    where a.removed_at is null
+    union all
+    select 'slug', a.account_id, a.slug, '', a.id, null
+    from unnest($4::text[], $5::text[]) as w (account_id, slug)
+    join agent a on a.account_id = w.account_id and a.slug = w.slug
+    where a.removed_at is null
+    union all
+    select 'task', t.account_id, t.display_id, '', null, null
+    from unnest($6::text[], $7::text[]) as w (account_id, id)
+    join task t on t.account_id = w.account_id and t.id = w.id
+    union all
+    select 'assignee', s.account_id, s.task_id, '', s.agent_id, null
+    from unnest($8::text[], $9::text[]) as w (account_id, task_id)
+    join task_assignee s on s.account_id = w.account_id and s.task_id = w.task_id
+    join agent a on a.account_id = s.account_id and a.id = s.agent_id
+    where a.removed_at is null
+    union all
+    select 'message', m.account_id, m.task_id, '', m.id, null
+    from unnest($10::text[], $11::uuid[]) as w (account_id, id)
+    join message m on m.account_id = w.account_id and m.id = w.id
+    union all
+    select 'notification', n.account_id, n.id, n.state, n.agent_id, n.content_hash
+    from unnest($12::text[], $13::text[]) as w (account_id, id)
+    join notification n on n.account_id = w.account_id and n.id = w.id";
+
+/// Adds what the database answers to the facts.
+pub async fn facts_find(tx: &Tx, questions: &Questions, facts: &mut Facts) -> Result<(), StorageError> {
+    const ATTEMPT: &str = "look up what a batch names";
+    let accounts: Vec<String> = questions.accounts.iter().map(AccountId::to_string).collect();
+    let (agent_accounts, agents) = pairs(&questions.agents, |id| id.uuid());
+    let (slug_accounts, slugs) = pairs(&questions.slugs, AgentSlug::to_string);
+    let (task_accounts, tasks) = pairs(&questions.tasks, TaskId::to_string);
+    let (assigned_accounts, assigned) = pairs(&questions.assigned, TaskId::to_string);
+    let (message_accounts, messages) = pairs(&questions.messages, |id| id.uuid());
+    let (notification_accounts, notifications) = pairs(&questions.notifications, NotificationId::to_string);
+    let values: [Value; 13] = [
+        accounts.into(),
+        agent_accounts.into(),
+        agents.into(),
+        slug_accounts.into(),
+        slugs.into(),
+        task_accounts.into(),
+        tasks.into(),
+        assigned_accounts.into(),
+        assigned.into(),
+        message_accounts.into(),
+        messages.into(),
+        notification_accounts.into(),
+        notifications.into(),
+    ];
+    let rows = FactRow::find_by_statement(statement(FACTS_FIND, values))
+        .all(&**tx)
+        .await
+        .attempt(ATTEMPT)?;
+    let read: Result<Vec<_>, String> = rows.into_iter().map(FactRow::read).collect();
+    for (account, fact) in read.map_err(|what| StorageError::unreadable(ATTEMPT, what))? {
+        facts.add(&account, fact);
+    }
+    Ok(())
+}
+
+impl FactRow {
+    fn read(self) -> Result<(AccountId, Fact), String> {
+        let account = AccountId::parse(&self.account_id).map_err(|error| error.to_string())?;
+        let id = || self.id.ok_or_else(|| format!("{} without an id", self.fact));
+        let task = || TaskId::parse(&self.name).map_err(|error| error.to_string());
+        let fact = match self.fact.as_str() {
+            "account" => Fact::Account {
+                session_scope: self.name.parse::<SessionScope>()?,
+                auto_create_tasks: self.value == "true",
+            },
+            "agent" => Fact::Agent(AgentRef::Id(AgentId(id()?)), AgentId(id()?)),
+            "slug" => {
+                let slug = AgentSlug::parse(&self.name).map_err(|error| error.to_string())?;
+                Fact::Agent(AgentRef::Slug(slug), AgentId(id()?))
+            }
+            "task" => Fact::Task(task()?),
+            "assignee" => Fact::Assignee(task()?, AgentId(id()?)),
+            "message" => Fact::Message(MessageId(id()?), task()?),
+            "notification" => {
+                let known = Known {
+                    hash: self
+                        .hash
+                        .as_deref()
+                        .and_then(ContentHash::from_bytes)
+                        .ok_or("a content hash that is none")?,
+                    agent: self.id.map(AgentId),
+                    state: self.value.parse::<NotificationState>()?,
+                };
+                let id = NotificationId::parse(&self.name).map_err(|error| error.to_string())?;
+                Fact::Notification(id, known)
+            }
+            other => return Err(format!("a fact of kind {other}")),
+        };
+        Ok((account, fact))
+    }
+}

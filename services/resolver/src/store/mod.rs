@@ -1,0 +1,23 @@
+//! Every query of this service: transaction first, account always, one statement a kind for a whole batch. Rows and
+//! constants only; what they mean is decided elsewhere.
+//!
+//! Arrays of a statement hold no NULLs (the driver cannot bind them): an empty text, the nil UUID or zero stand for
+//! "none" and are turned into NULL by the statement. None of them is a value that the column can have.
+
+pub mod facts;
+pub mod notifications;
+pub mod partitions;
+pub mod sessions;
+
+use domain::AccountId;
+
+/// Two arrays for `unnest`.
+fn pairs<'a, K: 'a, T>(
+    pairs: impl IntoIterator<Item = &'a (AccountId, K)>,
+    column: impl Fn(&K) -> T,
+) -> (Vec<String>, Vec<T>) {
+    pairs
+        .into_iter()
+        .map(|(account, key)| (account.to_string(), column(key)))
+        .unzip()
+}

@@ -1,0 +1,188 @@
+//! Notifications: enter new rows, queue old ones again, and count both in their sessions.
+
+use contracts::TraceContext;
+use domain::{AccountId, Actor, ActorKind, AgentId, MessageId, NotificationId, QueueMode, SessionId, TaskId};
+use sea_orm::{ConnectionTrait, FromQueryResult, Value};
+use storage::{StorageError, Tx, error::Attempt, statement};
+use uuid::Uuid;
+
+use super::pairs;
+use crate::intake::content::ContentHash;
+
+/// A row of table `notification`, accepted or refused. Borrows: bodies are large and copied once, into the statement.
+#[derive(Clone, Debug)]
+pub struct NotificationRow<'a> {
+    pub account: &'a AccountId,
+    pub id: &'a NotificationId,
+    /// Only if it exists.
+    pub task: Option<&'a TaskId>,
+    pub agent: Option<AgentId>,
+    /// Where it is queued; none: it was refused.
+    pub queued: Option<(SessionId, i64)>,
+    pub kind: &'a str,
+    pub title: &'a str,
+    pub body: &'a str,
+    pub message_id: Option<MessageId>,
+    /// None: it could not be read.
+    pub sender: Option<&'a Actor>,
+    pub queue_mode: QueueMode,
+    /// A JSON object.
+    pub metadata: String,
+    pub hash: ContentHash,
+    /// Why it was refused.
+    pub reason: Option<String>,
+    pub cause: Option<&'a str>,
+    pub hops: u16,
+    pub trace: &'a TraceContext,
+}
+
+/// The rows of a statement, as `r`, and the nil UUID, which stands for none.
+macro_rules! rows {
+    () => {
+        "unnest($1::text[], $2::text[], $3::text[], $4::uuid[], $5::uuid[], $6::bigint[], $7::text[], $8::text[], $9::text[],
+                $10::uuid[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::bytea[], $17::text[],
+                $18::text[], $19::integer[], $20::text[], $21::text[])
+             as r (account_id, id, task_id, agent_id, session_id, position, kind, title, body, message_id, sender_kind,
+                   sender_id, sender_name, queue_mode, metadata, content_hash, reason, cause, hops, traceparent, tracestate),
+         (values ('00000000-0000-0000-0000-000000000000'::uuid)) as none (id)"
+    };
+}
+
+/// Counts what was `entered` in its sessions, which are locked, and gives how many rows are now queued.
+macro_rules! counted {
+    () => {
+        "counted as (
+            select account_id, session_id, count(*)::integer as items, max(position) as tail
+            from entered where session_id is not null group by account_id, session_id
+        ), enqueued as (
+            update session s set queued = s.queued + c.items, queue_tail = greatest(s.queue_tail, c.tail)
+            from counted c where s.account_id = c.account_id and s.id = c.session_id
+        )
+        select coalesce(sum(items), 0)::bigint as queued from counted"
+    };
+}
+
+/// Relies on the primary keys.
+const NOTIFICATIONS_ENTER: &str = concat!(
+    "with entered as (
+        insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, title, body, message_id,
+            sender_kind, sender_id, sender_name, queue_mode, metadata, content_hash, state, reason, cause, hops,
+            traceparent, tracestate)
+        select r.account_id, r.id, nullif(r.task_id, ''), nullif(r.agent_id, none.id), nullif(r.session_id, none.id),
+               nullif(r.position, 0), r.kind, nullif(r.title, ''), r.body, nullif(r.message_id, none.id), r.sender_kind,
+               r.sender_id, r.sender_name, r.queue_mode, r.metadata::jsonb, r.content_hash,
+               case when r.reason = '' then 'queued' else 'refused' end, nullif(r.reason, ''), nullif(r.cause, ''),
+               r.hops, nullif(r.traceparent, ''), nullif(r.tracestate, '')
+        from ",
+    rows!(),
+    "
+        on conflict do nothing
+        returning account_id, session_id, position
+    ), ",
+    counted!()
+);
+
+/// Refused and failed rows start over, with what was said now. Relies on the primary keys.
+const NOTIFICATIONS_REQUEUE: &str = concat!(
+    "with entered as (
+        update notification n set task_id = nullif(r.task_id, ''), agent_id = nullif(r.agent_id, none.id),
+            session_id = nullif(r.session_id, none.id), position = nullif(r.position, 0), kind = r.kind,
+            title = nullif(r.title, ''), body = r.body, message_id = nullif(r.message_id, none.id),
+            sender_kind = r.sender_kind, sender_id = r.sender_id, sender_name = r.sender_name, queue_mode = r.queue_mode,
+            metadata = r.metadata::jsonb, content_hash = r.content_hash, state = 'queued', reason = nullif(r.reason, ''),
+            cause = nullif(r.cause, ''), hops = r.hops, traceparent = nullif(r.traceparent, ''),
+            tracestate = nullif(r.tracestate, ''), turn_id = null, attempts = 0, created_at = now()
+        from ",
+    rows!(),
+    "
+        where n.account_id = r.account_id and n.id = r.id and n.state in ('refused', 'failed')
+        returning n.account_id, n.session_id, n.position
+    ), ",
+    counted!()
+);
+
+/// Enters new rows; gives how many of them are now queued. Fewer than asked: somebody else used one of the ids.
+pub async fn notifications_enter(tx: &Tx, rows: &[NotificationRow<'_>]) -> Result<u64, StorageError> {
+    write(tx, NOTIFICATIONS_ENTER, "enter notifications", rows).await
+}
+
+/// Queues rows again that were refused or had failed; gives how many. Fewer than asked: one is neither any more.
+pub async fn notifications_requeue(tx: &Tx, rows: &[NotificationRow<'_>]) -> Result<u64, StorageError> {
+    write(tx, NOTIFICATIONS_REQUEUE, "queue notifications again", rows).await
+}
+
+#[derive(FromQueryResult)]
+struct Written {
+    queued: i64,
+}
+
+async fn write(
+    tx: &Tx,
+    sql: &'static str,
+    attempt: &'static str,
+    rows: &[NotificationRow<'_>],
+) -> Result<u64, StorageError> {
+    if rows.is_empty() {
+        return Ok(0);
+    }
+    // In one order, so that two writers of the same ids do not wait for each other.
+    let mut rows: Vec<&NotificationRow<'_>> = rows.iter().collect();
+    rows.sort_unstable_by(|a, b| (a.account, a.id).cmp(&(b.account, b.id)));
+    let written = Written::find_by_statement(statement(sql, columns(&rows)))
+        .one(&**tx)
+        .await
+        .attempt(attempt)?;
+    Ok(written.map_or(0, |written| written.queued.unsigned_abs()))
+}
+
+fn columns(rows: &[&NotificationRow<'_>]) -> [Value; 21] {
+    fn column<T>(rows: &[&NotificationRow<'_>], column: impl Fn(&NotificationRow<'_>) -> T) -> Vec<T> {
+        rows.iter().map(|row| column(row)).collect()
+    }
+    let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+    [
+        column(rows, |row| row.account.to_string()).into(),
+        column(rows, |row| row.id.to_string()).into(),
+        column(rows, |row| row.task.map_or_else(String::new, |task| task.key().into())).into(),
+        column(rows, |row| row.agent.map_or(Uuid::nil(), AgentId::uuid)).into(),
+        column(rows, |row| {
+            row.queued.map_or(Uuid::nil(), |(session, _)| session.uuid())
+        })
+        .into(),
+        column(rows, |row| row.queued.map_or(0, |(_, position)| position)).into(),
+        column(rows, |row| row.kind.to_owned()).into(),
+        column(rows, |row| row.title.to_owned()).into(),
+        column(rows, |row| row.body.to_owned()).into(),
+        column(rows, |row| row.message_id.map_or(Uuid::nil(), MessageId::uuid)).into(),
+        column(rows, |row| {
+            row.sender.map_or(ActorKind::Service, |sender| sender.kind).to_string()
+        })
+        .into(),
+        column(rows, |row| text(row.sender.map(|sender| sender.id.as_str()))).into(),
+        column(rows, |row| text(row.sender.map(|sender| sender.name.as_str()))).into(),
+        column(rows, |row| row.queue_mode.to_string()).into(),
+        column(rows, |row| row.metadata.clone()).into(),
+        column(rows, |row| row.hash.to_vec()).into(),
+        column(rows, |row| text(row.reason.as_deref())).into(),
+        column(rows, |row| text(row.cause)).into(),
+        column(rows, |row| i32::from(row.hops)).into(),
+        column(rows, |row| text(row.trace.traceparent.as_deref())).into(),
+        column(rows, |row| text(row.trace.tracestate.as_deref())).into(),
+    ]
+}
+
+/// The refused whole of a notification whose parts now take its place. Relies on the primary key.
+const REFUSED_REPLACE: &str = "
+    delete from notification n using unnest($1::text[], $2::text[]) as r (account_id, id)
+    where n.account_id = r.account_id and n.id = r.id and n.state = 'refused'";
+
+pub async fn refused_replace(tx: &Tx, wholes: &[(AccountId, NotificationId)]) -> Result<(), StorageError> {
+    if wholes.is_empty() {
+        return Ok(());
+    }
+    let (accounts, ids) = pairs(wholes, NotificationId::to_string);
+    tx.execute_raw(statement(REFUSED_REPLACE, [accounts.into(), ids.into()]))
+        .await
+        .attempt("replace refused notifications")
+        .map(|_| ())
+}

@@ -1,0 +1,206 @@
+//! The partitions of the notification stream: who reads which, and how far.
+
+use sea_orm::{ConnectionTrait, FromQueryResult};
+use storage::{Accounts, Database, StorageError, Tx, error::Attempt, statement};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// The right to read a partition now. A later claim has a higher fence, and everything under this one is then in vain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lease {
+    pub partition: u16,
+    pub owner: Uuid,
+    pub fence: i64,
+}
+
+/// How far a partition was read, and in which stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub sequence: u64,
+    pub published: Option<OffsetDateTime>,
+    /// None before anything was read.
+    pub stream_created: Option<OffsetDateTime>,
+}
+
+const PARTITIONS_ENSURE: &str =
+    "insert into resolver_partition (partition) select generate_series(0, $1 - 1) on conflict do nothing";
+
+pub async fn partitions_ensure(database: &Database, count: u16) -> Result<(), StorageError> {
+    let tx = database.begin(&Accounts::none()).await?;
+    tx.execute_raw(statement(PARTITIONS_ENSURE, [i32::from(count).into()]))
+        .await
+        .attempt("enter partitions")?;
+    tx.commit().await
+}
+
+/// Who reads what, as everybody sees it.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Census {
+    /// Resolvers that are alive, the asking one included.
+    pub replicas: usize,
+    /// Partitions that the asking one holds, with their fences.
+    pub mine: Vec<(u16, i64)>,
+    /// Partitions that nobody holds who is alive.
+    pub free: usize,
+}
+
+#[derive(FromQueryResult)]
+struct CensusRow {
+    partition: i32,
+    fence: i64,
+    is_mine: bool,
+    is_free: bool,
+    replicas: i64,
+}
+
+const CENSUS: &str = "
+    select p.partition, p.fence, coalesce(p.owner = $1, false) as is_mine,
+           not exists (select from replica r where r.id = p.owner and r.lease_until > now()) as is_free,
+           (select count(*) from replica r where r.service = 'resolver' and r.lease_until > now()) as replicas
+    from resolver_partition p order by p.partition";
+
+pub async fn partitions_census(database: &Database, replica: Uuid) -> Result<Census, StorageError> {
+    let tx = database.begin(&Accounts::none()).await?;
+    let rows = CensusRow::find_by_statement(statement(CENSUS, [replica.into()]))
+        .all(&*tx)
+        .await
+        .attempt("look at partitions")?;
+    tx.commit().await?;
+    Ok(Census {
+        replicas: rows
+            .first()
+            .map_or(0, |row| usize::try_from(row.replicas).expect("a count")),
+        mine: rows
+            .iter()
+            .filter(|row| row.is_mine && !row.is_free)
+            .map(|row| (number(row.partition), row.fence))
+            .collect(),
+        free: rows.iter().filter(|row| row.is_free).count(),
+    })
+}
+
+#[derive(FromQueryResult)]
+struct ClaimedRow {
+    partition: i32,
+    fence: i64,
+}
+
+/// Rows that are locked belong to a batch that is being written, or to somebody who claims at the same moment.
+const CLAIM: &str = "
+    with free as (
+        select p.partition from resolver_partition p
+        where not exists (select from replica r where r.id = p.owner and r.lease_until > now())
+        order by p.partition limit $2 for update skip locked
+    )
+    update resolver_partition p set owner = $1, fence = p.fence + 1
+    from free where p.partition = free.partition
+    returning p.partition, p.fence";
+
+/// Takes up to `limit` partitions that nobody reads.
+pub async fn partitions_claim(database: &Database, replica: Uuid, limit: usize) -> Result<Vec<Lease>, StorageError> {
+    let limit = i64::try_from(limit).expect("a number of partitions");
+    let tx = database.begin(&Accounts::none()).await?;
+    let rows = ClaimedRow::find_by_statement(statement(CLAIM, [replica.into(), limit.into()]))
+        .all(&*tx)
+        .await
+        .attempt("claim partitions")?;
+    tx.commit().await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Lease {
+            partition: number(row.partition),
+            owner: replica,
+            fence: row.fence,
+        })
+        .collect())
+}
+
+const RELEASE: &str = "update resolver_partition set owner = null where partition = $1 and owner = $2 and fence = $3";
+
+/// Gives a partition up; nothing happens when it is another's already.
+pub async fn partition_release(database: &Database, lease: &Lease) -> Result<(), StorageError> {
+    let tx = database.begin(&Accounts::none()).await?;
+    tx.execute_raw(statement(RELEASE, guard(lease)))
+        .await
+        .attempt("release partition")?;
+    tx.commit().await
+}
+
+#[derive(FromQueryResult)]
+struct PlaceRow {
+    sequence: i64,
+    published: Option<OffsetDateTime>,
+    stream_created: Option<OffsetDateTime>,
+}
+
+const PLACE_FIND: &str = "
+    select sequence, published, stream_created from resolver_partition where partition = $1 and owner = $2 and fence = $3";
+
+/// How far the holder of a lease has read; none when the lease is another's.
+pub async fn place_find(database: &Database, lease: &Lease) -> Result<Option<Place>, StorageError> {
+    let tx = database.begin(&Accounts::none()).await?;
+    let row = PlaceRow::find_by_statement(statement(PLACE_FIND, guard(lease)))
+        .one(&*tx)
+        .await
+        .attempt("find place")?;
+    tx.commit().await?;
+    Ok(row.map(Place::from))
+}
+
+const PLACES: &str = "select sequence, published, stream_created from resolver_partition order by partition";
+
+/// How far each partition was read, in order.
+pub async fn places_find(database: &Database) -> Result<Vec<Place>, StorageError> {
+    let tx = database.begin(&Accounts::none()).await?;
+    let rows = PlaceRow::find_by_statement(statement(PLACES, []))
+        .all(&*tx)
+        .await
+        .attempt("find places")?;
+    tx.commit().await?;
+    Ok(rows.into_iter().map(Place::from).collect())
+}
+
+impl From<PlaceRow> for Place {
+    fn from(row: PlaceRow) -> Self {
+        Place {
+            sequence: row.sequence.unsigned_abs(),
+            published: row.published,
+            stream_created: row.stream_created,
+        }
+    }
+}
+
+const PLACE_MOVE: &str = "
+    update resolver_partition set sequence = $4, published = $5, stream_created = $6
+    where partition = $1 and owner = $2 and fence = $3";
+
+/// Moves the place, in the batch's own transaction. `false`: the lease is another's; nothing of the batch may stay.
+pub async fn place_move(tx: &Tx, lease: &Lease, to: &Place) -> Result<bool, StorageError> {
+    let [partition, owner, fence] = guard(lease);
+    let sequence = i64::try_from(to.sequence).expect("a stream does not reach 2^63 messages");
+    let values = [
+        partition,
+        owner,
+        fence,
+        sequence.into(),
+        to.published.into(),
+        to.stream_created.into(),
+    ];
+    let moved = tx
+        .execute_raw(statement(PLACE_MOVE, values))
+        .await
+        .attempt("move place")?;
+    Ok(moved.rows_affected() == 1)
+}
+
+fn guard(lease: &Lease) -> [sea_orm::Value; 3] {
+    [
+        i32::from(lease.partition).into(),
+        lease.owner.into(),
+        lease.fence.into(),
+    ]
+}
+
+fn number(partition: i32) -> u16 {
+    u16::try_from(partition).expect("partitions are few")
+}

@@ -1,0 +1,188 @@
+//! Sessions: lock the active ones, open what is missing.
+
+use std::collections::HashMap;
+
+use domain::{Generation, SessionId};
+use sea_orm::{ConnectionTrait, FromQueryResult, Value};
+use storage::{StorageError, Tx, error::Attempt, statement};
+use uuid::Uuid;
+
+use crate::intake::resolve::{ActiveSession, Conversation};
+
+#[derive(FromQueryResult)]
+struct LockedRow {
+    n: i64,
+    id: Uuid,
+    generation: i32,
+    queue_tail: i64,
+}
+
+/// Locks are taken in the order of ids, as the closers of sessions take them. A session that closes while we wait for
+/// its lock is not returned: then there is none. Relies on session_active_task.
+const SESSIONS_LOCK_OF_TASKS: &str = "
+    select w.n, s.id, s.generation, s.queue_tail
+    from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as w (account_id, agent_id, n, task_id)
+    join session s on s.account_id = w.account_id and s.task_id = w.task_id and s.agent_id = w.agent_id
+    where s.closed_at is null and s.kind = 'task'
+    order by s.id for no key update of s";
+/// Relies on session_active_system.
+const SESSIONS_LOCK_OF_AGENTS: &str = "
+    select w.n, s.id, s.generation, s.queue_tail
+    from unnest($1::text[], $2::uuid[], $3::bigint[]) as w (account_id, agent_id, n)
+    join session s on s.account_id = w.account_id and s.agent_id = w.agent_id
+    where s.closed_at is null and s.kind = 'system'
+    order by s.id for no key update of s";
+
+/// Locks the active sessions of these conversations; those that have none are not in the answer.
+pub async fn sessions_lock(
+    tx: &Tx,
+    conversations: &[&Conversation],
+) -> Result<HashMap<usize, ActiveSession>, StorageError> {
+    let mut found = HashMap::new();
+    for (columns, sql) in by_kind(conversations, SESSIONS_LOCK_OF_TASKS, SESSIONS_LOCK_OF_AGENTS) {
+        let rows = LockedRow::find_by_statement(statement(sql, columns.values()))
+            .all(&**tx)
+            .await
+            .attempt("lock sessions")?;
+        found.extend(rows.into_iter().map(|row| {
+            let session = ActiveSession {
+                id: SessionId(row.id),
+                generation: Generation(row.generation),
+                queue_tail: row.queue_tail,
+            };
+            (index(row.n), session)
+        }));
+    }
+    Ok(found)
+}
+
+#[derive(FromQueryResult)]
+struct NewestRow {
+    n: i64,
+    generation: Option<i32>,
+}
+
+/// The agents are held until the end of the transaction, so that none is removed while a session is opened for it (S11).
+/// Nobody is waited for: whoever removes an agent waits for its sessions, which we hold. Relies on session_generation.
+const SESSIONS_NEWEST_OF_TASKS: &str = "
+    select w.n, (select max(s.generation) from session s
+                 where s.account_id = w.account_id and s.kind = 'task' and s.task_id = w.task_id
+                   and s.agent_id = w.agent_id and s.user_id is null) as generation
+    from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as w (account_id, agent_id, n, task_id)
+    join agent a on a.account_id = w.account_id and a.id = w.agent_id
+    where a.removed_at is null
+    for share of a nowait";
+const SESSIONS_NEWEST_OF_AGENTS: &str = "
+    select w.n, (select max(s.generation) from session s
+                 where s.account_id = w.account_id and s.kind = 'system' and s.task_id is null
+                   and s.agent_id = w.agent_id and s.user_id is null) as generation
+    from unnest($1::text[], $2::uuid[], $3::bigint[]) as w (account_id, agent_id, n)
+    join agent a on a.account_id = w.account_id and a.id = w.agent_id
+    where a.removed_at is null
+    for share of a nowait";
+
+/// The newest generation of each conversation, if it ever had one; a conversation whose agent was removed is not in the
+/// answer.
+pub async fn sessions_newest(
+    tx: &Tx,
+    conversations: &[&Conversation],
+) -> Result<HashMap<usize, Option<Generation>>, StorageError> {
+    let mut found = HashMap::new();
+    for (columns, sql) in by_kind(conversations, SESSIONS_NEWEST_OF_TASKS, SESSIONS_NEWEST_OF_AGENTS) {
+        let rows = NewestRow::find_by_statement(statement(sql, columns.values()))
+            .all(&**tx)
+            .await
+            .attempt("find newest generations")?;
+        found.extend(
+            rows.into_iter()
+                .map(|row| (index(row.n), row.generation.map(Generation))),
+        );
+    }
+    Ok(found)
+}
+
+/// Conversations of one kind, as arrays, with their places among all.
+#[derive(Default)]
+struct ConversationColumns {
+    accounts: Vec<String>,
+    agents: Vec<Uuid>,
+    places: Vec<i64>,
+    /// Only of those that have one.
+    tasks: Vec<String>,
+}
+
+impl ConversationColumns {
+    fn values(self) -> Vec<Value> {
+        let mut values = vec![self.accounts.into(), self.agents.into(), self.places.into()];
+        if !self.tasks.is_empty() {
+            values.push(self.tasks.into());
+        }
+        values
+    }
+}
+
+/// A statement for each kind that occurs: partial indexes need the kind spelt out.
+fn by_kind(
+    conversations: &[&Conversation],
+    of_tasks: &'static str,
+    of_agents: &'static str,
+) -> Vec<(ConversationColumns, &'static str)> {
+    let (mut tasks, mut agents) = (ConversationColumns::default(), ConversationColumns::default());
+    for (n, conversation) in (0..).zip(conversations) {
+        let columns = match &conversation.task {
+            Some(task) => {
+                tasks.tasks.push(task.to_string());
+                &mut tasks
+            }
+            None => &mut agents,
+        };
+        columns.accounts.push(conversation.account.to_string());
+        columns.agents.push(conversation.agent.uuid());
+        columns.places.push(n);
+    }
+    [(tasks, of_tasks), (agents, of_agents)]
+        .into_iter()
+        .filter(|(columns, _)| !columns.places.is_empty())
+        .collect()
+}
+
+fn index(n: i64) -> usize {
+    usize::try_from(n).expect("a place that we sent")
+}
+
+#[derive(Clone, Debug)]
+pub struct NewSession<'a> {
+    pub id: SessionId,
+    pub conversation: &'a Conversation,
+    pub generation: Generation,
+}
+
+/// Whoever was first wins: session_active_task, session_active_system and session_generation let nobody else in.
+const SESSIONS_OPEN: &str = "
+    insert into session (account_id, id, kind, task_id, agent_id, generation, key)
+    select w.account_id, w.id, w.kind, nullif(w.task_id, ''), w.agent_id, w.generation, w.key
+    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::integer[], $7::text[])
+         as w (account_id, id, kind, task_id, agent_id, generation, key)
+    on conflict do nothing";
+
+/// Opens sessions; gives how many. Fewer than asked: somebody else opened one of them.
+pub async fn sessions_open(tx: &Tx, sessions: &[NewSession<'_>]) -> Result<u64, StorageError> {
+    let texts = |column: fn(&NewSession<'_>) -> String| sessions.iter().map(column).collect::<Vec<_>>();
+    let values: [Value; 7] = [
+        texts(|new| new.conversation.account.to_string()).into(),
+        sessions.iter().map(|new| new.id.uuid()).collect::<Vec<_>>().into(),
+        texts(|new| new.conversation.kind().to_string()).into(),
+        texts(|new| new.conversation.task.clone().map_or_else(String::new, String::from)).into(),
+        sessions
+            .iter()
+            .map(|new| new.conversation.agent.uuid())
+            .collect::<Vec<_>>()
+            .into(),
+        sessions.iter().map(|new| new.generation.0).collect::<Vec<_>>().into(),
+        texts(|new| new.conversation.key(new.generation).to_string()).into(),
+    ];
+    tx.execute_raw(statement(SESSIONS_OPEN, values))
+        .await
+        .attempt("open sessions")
+        .map(|result| result.rows_affected())
+}

@@ -1,0 +1,38 @@
+//! Sweeps: without input, safe to run twice and from every replica.
+
+mod closed_sessions;
+mod consumed_notifications;
+
+use std::time::Duration;
+
+use runtime::Context;
+use tokio::time::MissedTickBehavior;
+use tracing::warn;
+
+pub use closed_sessions::closed_sessions_remove;
+pub use consumed_notifications::consumed_notifications_purge;
+
+use crate::config::Config;
+
+/// Runs both, now and then.
+pub async fn run(context: Context, config: Config) {
+    let mut ticks = tokio::time::interval(config.sweep_interval_ms.duration());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            // A tick that is dropped was not begun.
+            _ = ticks.tick() => {}
+            () = context.shutdown.cancelled() => return,
+        }
+        let kept: Duration = config.closed_sessions_kept();
+        let removed = closed_sessions_remove(&context.database, kept, config.sweep_sessions_max.get()).await;
+        if let Err(error) = removed {
+            let error = format!("{:#}", anyhow::Error::new(error));
+            warn!(error, "could not remove closed sessions");
+        }
+        let purged = consumed_notifications_purge(&context.database, &context.bus, config.consumed_messages_kept).await;
+        if let Err(error) = purged {
+            warn!(error = format!("{error:#}"), "could not purge consumed notifications");
+        }
+    }
+}
