@@ -76,6 +76,7 @@ impl ToolRequestedHandler {
             let span = tracing::info_span!(
                 "tool_requested",
                 otel.name = "tool call",
+                tool = self.tool_name(&request.name),
                 otel.kind = "consumer",
                 otel.status_code = Empty,
                 account = %request.account,
@@ -89,6 +90,12 @@ impl ToolRequestedHandler {
             verdicts.push((place, verdict));
         }
         verdicts
+    }
+
+    /// What agents make up is not put into traces.
+    fn tool_name(&self, name: &str) -> &'static str {
+        let tool = self.executor.toolbox.find(name);
+        tool.map_or("unknown", |tool| tool.definition.name)
     }
 
     async fn call(&self, request: &ToolRequested, incoming: &Incoming) -> Verdict {

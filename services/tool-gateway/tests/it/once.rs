@@ -246,3 +246,81 @@ async fn what_is_no_call_of_any_session_is_buried() {
     assert_eq!(world.heard("signalbox.tool.finished.").len(), 0);
     gateway.stop().await;
 }
+
+#[tokio::test]
+async fn many_who_end_one_task_at_once_end_it_once_and_do_not_block_each_other() {
+    const TASKS: usize = 6;
+    const AGENTS: usize = 4;
+    let world = World::new().await;
+    let gateways = [
+        &world.gateway_with("loops = 3").await,
+        &world.gateway_with("loops = 3").await,
+    ];
+    let fixture = world.fixture();
+    let account = fixture.account("acme").await;
+    let mut agents = Vec::new();
+    for number in 0..AGENTS {
+        agents.push(fixture.agent(&account, &format!("agent-{number}")).await);
+    }
+    let mut requests = Vec::new();
+    let mut tasks = Vec::new();
+    for number in 0..TASKS {
+        let task = fixture.task(&account, &format!("T-{number}"), &agents).await;
+        for agent in &agents {
+            let session = world.session(&account, Some(&task), *agent).await;
+            world.waiting(&session, &format!("{task}-{agent}"), "user", 1).await;
+            let arguments = json!({"task_id": task, "status": "done", "note": "done"});
+            requests.push(session.request(1, "task_status", &arguments));
+        }
+        tasks.push(task);
+    }
+    // A person ends each of them as well.
+    let people = world.database.connect(storage::Role::Orchestrator).await;
+    let root = contracts::Root::default();
+    let person = domain::Actor {
+        kind: domain::ActorKind::User,
+        id: "ann".to_owned(),
+        name: "Ann".to_owned(),
+    };
+    let by_person = async |task: &domain::TaskId| {
+        let tx = people.begin(&storage::Accounts::one(&account)).await.expect("begin");
+        let asked = storage::lifecycle::TaskMove {
+            account: &account,
+            task,
+            to: domain::TaskStatus::Done,
+            by: &person,
+            turn: None,
+        };
+        let setting = storage::lifecycle::Setting {
+            root: &root,
+            source: "/test",
+            origin: contracts::outgoing::Origin::default(),
+            now: time::OffsetDateTime::now_utc(),
+        };
+        let moved = storage::lifecycle::task_status_set(&tx, &asked, &setting).await;
+        moved.expect("no deadlock").expect("the task is there");
+        tx.commit().await.expect("commit");
+    };
+    let asking = async {
+        for request in &requests {
+            world.ask(request).await;
+        }
+    };
+    futures::future::join(asking, futures::future::join_all(tasks.iter().map(by_person))).await;
+
+    for request in &requests {
+        let answer = world.answer(request).await;
+        if answer.state != domain::ToolCallState::Finished {
+            assert_eq!(answer.code(domain::ToolCallState::Refused), "session_closed");
+        }
+    }
+    let moves = "select count(*) from activity where kind = 'task.status_changed'";
+    assert_eq!(world.database.count(moves).await, TASKS as i64);
+    let still_open = "select count(*) from session where closed_at is null and generation = 1";
+    assert_eq!(world.database.count(still_open).await, 0);
+    world.end(&gateways).await;
+    // A backend reports when it ends.
+    people.close().await;
+    let deadlocks = "select deadlocks from pg_stat_database where datname = current_database()";
+    assert_eq!(world.database.count(deadlocks).await, 0);
+}
