@@ -63,7 +63,7 @@ pub(crate) struct Facts {
     pub session_key: String,
     pub generation: Generation,
     pub fence: Fence,
-    pub closed: Option<Option<CloseReason>>,
+    pub closed: Option<Closed>,
     pub agent: AgentId,
     pub agent_slug: String,
     pub agent_name: String,
@@ -72,6 +72,10 @@ pub(crate) struct Facts {
     pub coordinator_task: Option<TaskId>,
     pub turn: Option<Turn>,
 }
+
+/// Why the session is closed; nothing in it when this version does not know the reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Closed(pub Option<CloseReason>);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Turn {

@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use storage::{
     Accounts, Database, StorageError, Tx,
     lifecycle::Setting,
-    outbox::{OutboxRow, outbox_insert},
+    outbox::{OutboxRow, Owned, outbox_insert},
 };
 use time::OffsetDateTime;
 
@@ -94,27 +94,32 @@ impl Executor {
         if !store::call_insert(&tx, asked, self.limits.arguments_bytes_max).await? {
             let record = store::call_find(&tx, asked).await?.ok_or(Error::UnknownSession)?;
             tx.rollback().await?;
-            return match record.state.is_over() {
-                true => Ok(Executed::Over {
-                    record,
-                    is_replay: true,
-                    outbox: Vec::new(),
-                }),
-                false => Err(Error::Unfinished),
-            };
+            return replayed(record);
         }
         if wait_for_earlier && !earlier_are_over(&tx, asked).await? {
             tx.rollback().await?;
             return Ok(Executed::OutOfTurn);
         }
+        let (record, messages) = self.decide_and_run(&tx, asked).await?;
+        let outbox = outbox_insert(&tx, messages).await?;
+        tx.commit().await?;
+        Ok(Executed::Over {
+            record,
+            is_replay: false,
+            outbox,
+        })
+    }
+
+    /// From the locks to the result's row.
+    async fn decide_and_run(&self, tx: &Tx, asked: &Asked) -> Result<(Record, Vec<Owned>), Error> {
         let tool = self.toolbox.find(&asked.name);
         let arguments = tool.map(|tool| tool.schema.read(&asked.arguments, self.limits.arguments_bytes_max));
-        lock(&tx, asked, tool, arguments.as_ref()).await?;
+        lock(tx, asked, tool, arguments.as_ref()).await?;
         let claimed_turn = match &asked.origin {
             Origin::Turn(claims) => Some(claims.turn),
             Origin::Http => None,
         };
-        let (facts, now) = store::facts(&tx, &asked.account, asked.session, claimed_turn)
+        let (facts, now) = store::facts(tx, &asked.account, asked.session, claimed_turn)
             .await?
             .ok_or(Error::UnknownSession)?;
         let turn = facts.turn.as_ref().map(|turn| turn.id).or(claimed_turn);
@@ -132,7 +137,7 @@ impl Executor {
             Err(told) => Err(told),
             Ok((tool, arguments)) => {
                 let running = Running {
-                    tx: &tx,
+                    tx,
                     call: asked.id(),
                     account: &asked.account,
                     facts: &facts,
@@ -142,14 +147,8 @@ impl Executor {
             }
         };
         let (record, messages) = ended(asked, outcome, now);
-        store::call_finish(&tx, asked, &record, turn).await?;
-        let outbox = outbox_insert(&tx, messages).await?;
-        tx.commit().await?;
-        Ok(Executed::Over {
-            record,
-            is_replay: false,
-            outbox,
-        })
+        store::call_finish(tx, asked, &record, turn).await?;
+        Ok((record, messages))
     }
 
     /// Everything that is decided before the tool is run.
@@ -215,6 +214,17 @@ impl Executor {
     }
 }
 
+fn replayed(record: Record) -> Result<Executed, Error> {
+    if !record.state.is_over() {
+        return Err(Error::Unfinished);
+    }
+    Ok(Executed::Over {
+        record,
+        is_replay: true,
+        outbox: Vec::new(),
+    })
+}
+
 async fn earlier_are_over(tx: &Tx, asked: &Asked) -> Result<bool, StorageError> {
     let Origin::Turn(claims) = &asked.origin else {
         return Ok(true);
@@ -251,7 +261,7 @@ fn cause(asked: &Asked, turn: Option<TurnId>) -> String {
     turn.map_or_else(|| asked.id().to_string(), |turn| turn.to_string())
 }
 
-fn ended(asked: &Asked, outcome: Result<Effect, Told>, now: OffsetDateTime) -> (Record, Vec<storage::outbox::Owned>) {
+fn ended(asked: &Asked, outcome: Result<Effect, Told>, now: OffsetDateTime) -> (Record, Vec<Owned>) {
     let (state, late, result, messages) = match outcome {
         Ok(effect) => (ToolCallState::Finished, false, ok_text(effect.result), effect.messages),
         Err(told) => (told.state, told.late, told.text(), Vec::new()),

@@ -7,7 +7,7 @@
 use contracts::tools::ToolDefinition;
 use domain::{SessionId, TaskId};
 
-use crate::call::{Claims, Facts, Origin, Told};
+use crate::call::{Claims, Closed, Facts, Origin, Told};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Decision {
@@ -57,7 +57,7 @@ pub(crate) fn standing(origin: &Origin, session: SessionId, facts: &Facts) -> De
             return Decision::Deny(Denial::UnknownTurn);
         }
     }
-    if let Some(reason) = facts.closed {
+    if let Some(Closed(reason)) = facts.closed {
         use domain::CloseReason::{AgentRemoved, Reset, Rotated, TaskArchived, TaskCancelled, TaskDone};
         let closed_by = match reason {
             Some(TaskDone) => "the task was moved to done",
@@ -289,7 +289,7 @@ mod tests {
         };
         check(
             &same,
-            &|facts| facts.closed = Some(Some(CloseReason::TaskDone)),
+            &|facts| facts.closed = Some(Closed(Some(CloseReason::TaskDone))),
             deny(closed),
         );
         check(
@@ -315,7 +315,7 @@ mod tests {
         let idle = Facts { turn: None, ..facts() };
         assert_eq!(standing(&Origin::Http, SESSION, &idle), Decision::Allow);
         let closed = Facts {
-            closed: Some(Some(CloseReason::Reset)),
+            closed: Some(Closed(Some(CloseReason::Reset))),
             ..facts()
         };
         assert!(matches!(

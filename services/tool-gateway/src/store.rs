@@ -12,7 +12,7 @@ use storage::{StorageError, Tx, error::Attempt, statement};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::call::{Asked, Facts, Origin, Record, Turn, cut};
+use crate::call::{Asked, Closed, Facts, Origin, Record, Turn, cut};
 
 /// A stranger's name of a tool is not kept longer than this.
 const NAME_BYTES_MAX: usize = 128;
@@ -231,7 +231,7 @@ pub(crate) async fn facts(
     };
     let closed = row
         .is_closed
-        .then(|| row.close_reason.as_deref().and_then(CloseReason::parse));
+        .then(|| Closed(row.close_reason.as_deref().and_then(CloseReason::parse)));
     let turn_row = match (row.turn_id, row.turn_session, &row.turn_state, row.turn_fence) {
         (Some(id), Some(session), Some(state), Some(fence)) => Some(Turn {
             id: TurnId(id),

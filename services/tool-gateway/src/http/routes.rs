@@ -118,13 +118,13 @@ macro_rules! short_form {
     ($handler:ident, $path:literal, $doc:literal) => {
         #[doc = $doc]
         #[utoipa::path(
-                            post, path = $path, tag = "agent", request_body = Object,
-                            responses(
-                                (status = 200, description = "What the tool has to say", body = Object),
-                                (status = "4XX", description = "A problem; `code` and `hint` are the tool's",
-                                 content_type = "application/problem+json", body = Object)
-                            )
-                        )]
+                                    post, path = $path, tag = "agent", request_body = Object,
+                                    responses(
+                                        (status = 200, description = "What the tool has to say", body = Object),
+                                        (status = "4XX", description = "A problem; `code` and `hint` are the tool's",
+                                         content_type = "application/problem+json", body = Object)
+                                    )
+                                )]
         pub(super) async fn $handler(
             State(agents): State<Agents>,
             headers: HeaderMap,
