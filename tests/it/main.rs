@@ -1,1 +1,13 @@
-//! Whole-system scenarios: real processes, real broker, real database.
+//! Whole-system scenarios: real broker, real database, all four services, seen through the public contract.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod agent_http;
+mod architecture;
+mod closing;
+mod house;
+mod isolation;
+mod load;
+mod one_notification;
+mod refusals;
+mod restarts;
+mod tracing;

@@ -18,9 +18,6 @@ pub fn begin(mut received: Received) -> (Received, Span) {
     );
     // Refused only when the span is disabled; then there is nothing to be a child.
     let _ = span.set_parent(trace::context_of(&received.trace));
-    let own = span.in_scope(trace::current_trace);
-    if own.traceparent.is_some() {
-        received.trace = own;
-    }
+    received.trace = span.in_scope(|| trace::current_or(&received.trace));
     (received, span)
 }

@@ -1,7 +1,7 @@
 //! The words of one call: what is asked, by whom, and what it came to. No I/O; the text of a result is made here, and
 //! nowhere else, since models read it.
 
-use contracts::tools::OfferContext;
+use contracts::{TraceContext, tools::OfferContext};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Fence, Generation, SessionId, TaskId, TaskStatus,
     ToolCallState, TurnId, TurnState,
@@ -23,6 +23,8 @@ pub(crate) struct Asked {
     /// JSON text, unchecked.
     pub arguments: String,
     pub origin: Origin,
+    /// As it came with the call.
+    pub trace: TraceContext,
 }
 
 /// Where a call comes from.

@@ -13,7 +13,7 @@ use std::{sync::Arc, time::Instant};
 
 use contracts::{Root, outgoing::Origin as Cause};
 use domain::{TaskId, ToolCallState, TurnId};
-use messaging::trace::current_trace;
+use messaging::trace::current_or;
 use serde_json::{Map, Value};
 use storage::{
     Accounts, Database, StorageError, Tx,
@@ -129,7 +129,7 @@ impl Executor {
             origin: Cause {
                 cause: Some(cause(asked, turn)),
                 hops: facts.hops(),
-                trace: current_trace(),
+                trace: current_or(&asked.trace),
             },
             now,
         };

@@ -25,6 +25,17 @@ pub fn current_trace() -> TraceContext {
     headers.trace()
 }
 
+/// The current span's trace context, or else the one that came with what caused it: a process that samples or collects
+/// nothing must not cut the trace of those who do.
+pub fn current_or(received: &TraceContext) -> TraceContext {
+    let own = current_trace();
+    if own.traceparent.is_some() {
+        own
+    } else {
+        received.clone()
+    }
+}
+
 /// The parent for a span that works on a message. Nonsense in the headers gives an empty context: a stranger wrote them.
 pub fn context_of(trace: &TraceContext) -> Context {
     TraceContextPropagator::new().extract_with_context(&Context::new(), &TraceReader(trace))

@@ -141,9 +141,7 @@ async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender
         instructions: work.instructions.clone(),
         input: work.input.clone(),
         tools: work.tools.clone(),
-        traceparent: trace::current_trace()
-            .traceparent
-            .or_else(|| work.trace.traceparent.clone()),
+        traceparent: trace::current_or(&work.trace).traceparent,
     };
     let outcome = match work.due {
         Due::LookUp => looked_up(driver.reconcile(&lost_call(work, None)).await),

@@ -23,7 +23,6 @@ use storage::{
     outbox::{OutboxRow, Owned, outbox_insert},
 };
 use time::OffsetDateTime;
-use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use uuid::Uuid;
 
@@ -204,7 +203,7 @@ impl Claimer {
         };
         let prompt = prompt(session, &item, surroundings, driver.map(Arc::as_ref));
         let turn_id = TurnId(Uuid::now_v7());
-        let trace = turn_span(turn_id, session, &item).1;
+        let trace = turn_span(turn_id, session, &item);
         let hops = item.hops;
         let new_turn = NewTurn {
             account_id: session.account.clone(),
@@ -398,7 +397,7 @@ impl Turn {
 
 /// The span of a new turn, a child of its notification's. It ends here: a turn outlives processes, and what it causes
 /// refers to it by the stored context.
-fn turn_span(turn: TurnId, session: &Session, item: &Item) -> (Span, TraceContext) {
+fn turn_span(turn: TurnId, session: &Session, item: &Item) -> TraceContext {
     let span = tracing::info_span!(
         "turn", turn_id = %turn, account = %session.account, session_id = %session.id, session_key = %session.key,
         generation = session.generation.0, notification = %item.notification,
@@ -411,9 +410,7 @@ fn turn_span(turn: TurnId, session: &Session, item: &Item) -> (Span, TraceContex
         // Refused only by a span that was entered already.
         let _ = span.set_parent(trace::context_of(&parent));
     }
-    let own = span.in_scope(trace::current_trace);
-    let kept = if own.traceparent.is_some() { own } else { parent };
-    (span, kept)
+    span.in_scope(|| trace::current_or(&parent))
 }
 
 fn origin(turn: TurnId, hops: i32, trace: TraceContext) -> Origin {

@@ -76,9 +76,9 @@ pub struct ToolCall {
     pub arguments: Value,
     #[schema(schema_with = tool_call_state)]
     pub state: String,
-    /// What the agent read; null as long as there is none.
-    #[schema(required)]
-    pub result: Option<String>,
+    /// What the agent read, as JSON when it is; null as long as there is none.
+    #[schema(value_type = Object, required)]
+    pub result: Option<Value>,
 }
 
 impl Turn {
@@ -119,15 +119,15 @@ impl From<entity::tool_call::Model> for ToolCall {
         ToolCall {
             call_id: row.call_id,
             name: row.name,
-            arguments: arguments(row.arguments),
+            arguments: as_json(row.arguments),
             state: row.state,
-            result: row.result,
+            result: row.result.map(as_json),
         }
     }
 }
 
-/// A provider that keeps its word sends JSON; what another sends is shown as it came.
-fn arguments(text: String) -> Value {
+/// A provider that keeps its word sends JSON, and our tools do; what another sends is shown as it came.
+fn as_json(text: String) -> Value {
     serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
 
@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn arguments_are_json_when_they_can_be() {
-        assert_eq!(arguments(r#"{"a": 1}"#.to_owned()), json!({"a": 1}));
-        assert_eq!(arguments("{broken".to_owned()), json!("{broken"));
-        assert_eq!(arguments(String::new()), json!(""));
+        assert_eq!(as_json(r#"{"a": 1}"#.to_owned()), json!({"a": 1}));
+        assert_eq!(as_json("{broken".to_owned()), json!("{broken"));
+        assert_eq!(as_json(String::new()), json!(""));
     }
 }

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use contracts::{
-    Outgoing, Root, Timestamp,
+    Outgoing, Root, Timestamp, TraceContext,
     outgoing::Origin as Cause,
     tool::{RESULT_BYTES_MAX, ToolFinished, ToolRequested},
 };
@@ -14,7 +14,7 @@ use domain::SessionId;
 use futures::StreamExt;
 use messaging::{
     BatchHandler, Incoming, Verdict,
-    trace::{context_of, current_trace},
+    trace::{context_of, current_or},
 };
 use runtime::Outbox;
 use tracing::{Instrument, field::Empty};
@@ -99,7 +99,7 @@ impl ToolRequestedHandler {
     }
 
     async fn call(&self, request: &ToolRequested, incoming: &Incoming) -> Verdict {
-        let asked = asked(request);
+        let asked = asked(request, incoming.headers.trace());
         let deliveries = u32::try_from(incoming.deliveries).unwrap_or(u32::MAX);
         let waits = deliveries <= self.config.order_attempts_max.get();
         match self.executor.execute(&asked, waits).await {
@@ -152,8 +152,9 @@ fn read(root: &Root, incoming: &Incoming) -> Result<ToolRequested, Verdict> {
     Ok(request)
 }
 
-fn asked(request: &ToolRequested) -> Asked {
+fn asked(request: &ToolRequested, trace: TraceContext) -> Asked {
     Asked {
+        trace,
         account: request.account.clone(),
         session: request.session_id,
         call_id: request.call_id.clone(),
@@ -189,7 +190,7 @@ fn finished(root: &Root, request: &ToolRequested, incoming: &Incoming, record: &
     let cause = Cause {
         cause: Some(request.message_id()),
         hops: incoming.headers.hops(),
-        trace: current_trace(),
+        trace: current_or(&incoming.headers.trace()),
     };
     Outgoing::new(
         root.tool_finished(&request.account, request.task.as_ref()),

@@ -13,6 +13,7 @@ use axum::{
 };
 use contracts::tools;
 use domain::{CallId, ToolCallState};
+use messaging::trace::current_trace;
 use runtime::{Outbox, http::Problem};
 use serde::{Deserialize, Serialize};
 use storage::Accounts;
@@ -169,6 +170,7 @@ async fn call(agents: &Agents, name: String, headers: &HeaderMap, body: &Bytes) 
         name,
         arguments: arguments.to_owned(),
         origin: Origin::Http,
+        trace: current_trace(),
     };
     let executed = executor.execute(&asked, false).await.map_err(|error| match error {
         Error::UnknownSession => no_session(),

@@ -1,0 +1,264 @@
+//! All four services, each with a life of its own, and a client that knows only the public contract: HTTP with JSON, and
+//! plain NATS.
+
+use std::{net::SocketAddr, time::Duration};
+
+use reqwest::{Client, Method, StatusCode};
+use serde_json::{Value, json};
+use storage::Role;
+use testkit::{OPERATOR_TOKEN, Reply, Running, Seen, StubProvider, World, eventually};
+
+pub(crate) struct House {
+    pub(crate) world: World,
+    pub(crate) provider: StubProvider,
+    pub(crate) resolver: Option<Running<SocketAddr>>,
+    pub(crate) delivery: Option<Running<SocketAddr>>,
+    pub(crate) tool_gateway: Option<Running<SocketAddr>>,
+    pub(crate) orchestrator: Option<Running<SocketAddr>>,
+    http: Client,
+}
+
+impl House {
+    /// Everything up, with a provider that does what the script says.
+    pub(crate) async fn open(script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> House {
+        House::open_with(script, &[]).await
+    }
+
+    pub(crate) async fn open_with(
+        script: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
+        settings: &[(&str, &str)],
+    ) -> House {
+        let provider = StubProvider::start(script).await;
+        let mut world = World::start().await;
+        world.provider(&provider);
+        for (setting, value) in settings {
+            world.set(setting, value);
+        }
+        let http = Client::builder().timeout(Duration::from_secs(20)).build().unwrap();
+        let mut house = House {
+            world,
+            provider,
+            resolver: None,
+            delivery: None,
+            tool_gateway: None,
+            orchestrator: None,
+            http,
+        };
+        house.up().await;
+        house
+    }
+
+    /// Starts what is not running.
+    pub(crate) async fn up(&mut self) {
+        if self.resolver.is_none() {
+            self.resolver = Some(self.world.run(Role::Resolver, resolver::start).await);
+        }
+        if self.delivery.is_none() {
+            self.delivery = Some(self.world.run(Role::Delivery, delivery::start).await);
+        }
+        if self.tool_gateway.is_none() {
+            self.tool_gateway = Some(self.world.run(Role::ToolGateway, tool_gateway::start).await);
+        }
+        if self.orchestrator.is_none() {
+            self.orchestrator = Some(
+                self.world
+                    .run(Role::Orchestrator, |context| async {
+                        Ok(orchestrator::start(context).await?.http)
+                    })
+                    .await,
+            );
+        }
+    }
+
+    /// Cuts one service off, as if its process had been killed.
+    pub(crate) fn kill(&mut self, role: Role) {
+        let service = match role {
+            Role::Resolver => &mut self.resolver,
+            Role::Delivery => &mut self.delivery,
+            Role::ToolGateway => &mut self.tool_gateway,
+            Role::Orchestrator => &mut self.orchestrator,
+            Role::Owner => panic!("not a service"),
+        };
+        if let Some(running) = service.take() {
+            running.cut_off();
+        }
+    }
+
+    /// An orderly end, after everything that was committed has been sent.
+    pub(crate) async fn close(mut self) {
+        let world = &self.world;
+        eventually("the relays send what was committed", || async {
+            (world.database.count("select count(*) from outbox").await == 0).then_some(())
+        })
+        .await;
+        for running in [
+            self.resolver.take(),
+            self.delivery.take(),
+            self.tool_gateway.take(),
+            self.orchestrator.take(),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            assert_eq!(running.failure(), None, "a worker failed");
+            running.stop().await;
+        }
+    }
+
+    // ---- the public contract ----------------------------------------------------------------------------------
+
+    pub(crate) fn api(&self) -> String {
+        format!(
+            "http://{}",
+            self.orchestrator.as_ref().expect("the orchestrator is up").started
+        )
+    }
+
+    pub(crate) fn agent_api(&self) -> String {
+        format!(
+            "http://{}",
+            self.tool_gateway.as_ref().expect("the tool-gateway is up").started
+        )
+    }
+
+    pub(crate) async fn call(
+        &self,
+        method: Method,
+        url: String,
+        token: &str,
+        headers: &[(&str, &str)],
+        body: Option<Value>,
+    ) -> (StatusCode, Value) {
+        let mut request = self.http.request(method, url).bearer_auth(token);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let response = request.send().await.unwrap();
+        let status = response.status();
+        (status, response.json().await.unwrap_or(Value::Null))
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        let (status, body) = self
+            .call(Method::GET, format!("{}{path}", self.api()), OPERATOR_TOKEN, &[], None)
+            .await;
+        assert_eq!(status, StatusCode::OK, "GET {path}: {body}");
+        body
+    }
+
+    pub(crate) async fn try_get(&self, path: &str) -> (StatusCode, Value) {
+        self.call(Method::GET, format!("{}{path}", self.api()), OPERATOR_TOKEN, &[], None)
+            .await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Value {
+        let (status, answer) = self
+            .call(
+                Method::POST,
+                format!("{}{path}", self.api()),
+                OPERATOR_TOKEN,
+                &[],
+                Some(body),
+            )
+            .await;
+        assert!(status.is_success(), "POST {path}: {status} {answer}");
+        answer
+    }
+
+    pub(crate) async fn patch(&self, path: &str, body: Value) -> Value {
+        let (status, answer) = self
+            .call(
+                Method::PATCH,
+                format!("{}{path}", self.api()),
+                OPERATOR_TOKEN,
+                &[],
+                Some(body),
+            )
+            .await;
+        assert!(status.is_success(), "PATCH {path}: {status} {answer}");
+        answer
+    }
+
+    pub(crate) async fn account(&self, id: &str) {
+        self.post("/api/accounts", json!({"id": id, "name": id})).await;
+    }
+
+    /// Its id.
+    pub(crate) async fn agent(&self, account: &str, slug: &str) -> String {
+        let agent = self
+            .post(
+                &format!("/api/orgs/{account}/agents"),
+                json!({"slug": slug, "name": slug}),
+            )
+            .await;
+        agent["id"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) async fn task(&self, account: &str, id: &str, assignees: &[&str]) {
+        self.post(
+            &format!("/api/orgs/{account}/tasks"),
+            json!({"id": id, "title": id, "assignees": assignees}),
+        )
+        .await;
+    }
+
+    pub(crate) async fn status(&self, account: &str, task: &str, status: &str) {
+        self.patch(&format!("/api/orgs/{account}/tasks/{task}"), json!({"status": status}))
+            .await;
+    }
+
+    /// A key of the account, shown once.
+    pub(crate) async fn key(&self, account: &str, role: &str) -> String {
+        let key = self
+            .post(
+                &format!("/api/orgs/{account}/keys"),
+                json!({"name": role, "role": role}),
+            )
+            .await;
+        key["key"].as_str().unwrap().to_owned()
+    }
+
+    /// Publishes with plain NATS.
+    pub(crate) async fn publish(&self, account: &str, task: &str, payload: Value) {
+        self.world
+            .publish_raw(
+                format!("signalbox.notification.{account}.{task}"),
+                payload.to_string().into(),
+            )
+            .await;
+    }
+
+    pub(crate) async fn notify(&self, account: &str, task: &str, agent: &str, id: &str, body: &str) {
+        let person = json!({"kind": "user", "id": "u-1", "name": "A person"});
+        self.publish(
+            account,
+            task,
+            json!({"id": id, "agent": agent, "body": body, "sender": person}),
+        )
+        .await;
+    }
+
+    pub(crate) async fn notification(&self, account: &str, id: &str) -> Value {
+        let (status, body) = self.try_get(&format!("/api/orgs/{account}/notifications/{id}")).await;
+        if status == StatusCode::OK { body } else { Value::Null }
+    }
+
+    /// Waits until the notification has the state; gives it.
+    pub(crate) async fn until(&self, account: &str, id: &str, state: &str) -> Value {
+        eventually(&format!("notification {id} becomes {state}"), || async {
+            let notification = self.notification(account, id).await;
+            (notification["state"] == state).then_some(notification)
+        })
+        .await
+    }
+
+    pub(crate) async fn sessions(&self, account: &str, query: &str) -> Vec<Value> {
+        self.get(&format!("/api/orgs/{account}/sessions?{query}")).await["items"]
+            .as_array()
+            .unwrap()
+            .clone()
+    }
+}
