@@ -2,7 +2,10 @@
 
 use opentelemetry::{KeyValue, global, metrics::Counter};
 
-use crate::turn::{settle::Settled, work::Work};
+use crate::{
+    store::record::Changed,
+    turn::{settle::Settled, work::Work},
+};
 
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -44,10 +47,10 @@ impl Metrics {
         self.stale.add(1, &[]);
     }
 
-    pub fn settled(&self, work: &Work, settled: &Settled) {
+    pub fn settled(&self, work: &Work, settled: &Settled, changed: &Changed) {
         let what = match settled {
             Settled::Finished { usage, .. } => {
-                let called = work.journal.called(&["task_history", "task_load"]);
+                let called = changed.task_history_called;
                 self.history.add(
                     1,
                     &[

@@ -26,12 +26,11 @@ pub struct TurnChange {
     pub usage: Option<serde_json::Value>,
     pub error: Option<String>,
     pub error_class: Option<String>,
-    pub task_history_called: bool,
-    pub no_reply: bool,
     pub late: bool,
 }
 
-/// Relies on the primary key. A turn that somebody newer carries on has a newer fence and is not touched.
+/// Relies on the primary key and on index tool_call_turn. Which tools were called is read from the record of the calls,
+/// since an agent may also call them over HTTP. A turn that somebody newer carries on has a newer fence and is not touched.
 const TURNS_CHANGE: &str = "
     update turn t set
         state = r.state, attempt = r.attempt, failures = r.failures, calls_requested = r.calls_requested,
@@ -41,30 +40,37 @@ const TURNS_CHANGE: &str = "
         lost_at = case when r.lost then coalesce(t.lost_at, now()) end,
         response_id = coalesce(r.response_id, t.response_id), reply = coalesce(r.reply, t.reply), usage = coalesce(r.usage, t.usage),
         error = r.error, error_class = r.error_class,
-        task_history_called = t.task_history_called or r.task_history_called,
-        no_reply = t.no_reply or r.no_reply, late = r.late,
+        task_history_called = r.state = 'finished' and exists (
+            select from tool_call c where c.account_id = t.account_id and c.turn_id = t.id
+            and c.name in ('task_history', 'task_load') and c.state = 'finished'),
+        no_reply = r.state = 'finished' and exists (
+            select from tool_call c where c.account_id = t.account_id and c.turn_id = t.id
+            and c.name = 'no_reply' and c.state = 'finished'),
+        late = r.late,
         finished_at = case when r.state in ('finished', 'failed', 'aborted', 'unknown') then now() end
     from jsonb_to_recordset($1) as r (
         account_id text, id uuid, fence bigint, state text, round jsonb, attempt integer, failures integer,
         calls_requested integer, waits boolean, lost boolean, response_id text, reply text, usage jsonb, error text,
-        error_class text, task_history_called boolean, no_reply boolean, late boolean)
+        error_class text, late boolean)
     where t.account_id = r.account_id and t.id = r.id and t.fence = r.fence and t.state = 'calling'
-    returning t.account_id, t.id";
+    returning t.account_id, t.id, t.task_history_called, t.no_reply";
 
-#[derive(FromQueryResult)]
-struct Changed {
-    account_id: String,
-    id: Uuid,
+/// A turn that was changed, and what the record of its calls says.
+#[derive(Clone, Debug, FromQueryResult)]
+pub struct Changed {
+    pub account_id: String,
+    pub id: Uuid,
+    pub task_history_called: bool,
+    pub no_reply: bool,
 }
 
 /// Gives the turns that were changed; the rest was somebody newer's.
-pub async fn turns_change(tx: &Tx, changes: &[TurnChange]) -> Result<Vec<(String, Uuid)>, StorageError> {
+pub async fn turns_change(tx: &Tx, changes: &[TurnChange]) -> Result<Vec<Changed>, StorageError> {
     let rows = serde_json::to_value(changes).expect("rows are texts, numbers and JSON");
-    let changed = Changed::find_by_statement(statement(TURNS_CHANGE, [rows.into()]))
+    Changed::find_by_statement(statement(TURNS_CHANGE, [rows.into()]))
         .all(&**tx)
         .await
-        .attempt("change turns")?;
-    Ok(changed.into_iter().map(|row| (row.account_id, row.id)).collect())
+        .attempt("change turns")
 }
 
 /// What a session does next. The lease is given back in every case.

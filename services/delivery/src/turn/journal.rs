@@ -50,10 +50,6 @@ impl Journal {
         i32::try_from(self.calls().filter(|call| call.answered.is_none()).count()).expect("calls of a turn are limited")
     }
 
-    pub fn called(&self, names: &[&str]) -> bool {
-        self.calls().any(|call| names.contains(&call.name.as_str()))
-    }
-
     /// All that the provider counted in this turn so far.
     pub fn usage(&self) -> Option<Tokens> {
         self.rounds.iter().filter_map(|round| round.usage).reduce(Tokens::plus)

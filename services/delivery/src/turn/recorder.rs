@@ -1,16 +1,13 @@
 //! Recording outcomes: one transaction for all turns that ended close together. Locks their sessions, checks each fence,
 //! asks [`settle`] what the outcome means, writes it, and says which sessions have more to do.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use contracts::{
     Root,
     event::{EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, TurnFinished},
 };
-use domain::{NotificationId, NotificationState, SessionPhase, TurnState};
+use domain::{NotificationId, NotificationState, SessionPhase, TurnId, TurnState};
 use storage::{
     Accounts, Database, StorageError, Tx,
     dead_letter::{Given, dead_letter_insert},
@@ -18,7 +15,6 @@ use storage::{
     outbox::{OutboxRow, Owned, outbox_insert},
 };
 use time::OffsetDateTime;
-use uuid::Uuid;
 
 use super::{
     call::Report,
@@ -34,7 +30,7 @@ use crate::{
     store::{
         SessionName,
         claim::{Session, sessions_lock},
-        record::{ItemChange, SessionChange, TurnChange, items_change, sessions_change, turns_change},
+        record::{Changed, ItemChange, SessionChange, TurnChange, items_change, sessions_change, turns_change},
         refused::{Refused, notifications_load},
     },
 };
@@ -104,39 +100,54 @@ impl Recorder {
             }
         }
         let turns: Vec<TurnChange> = decided.iter().map(|decided| decided.change.turn.clone()).collect();
-        let written: HashSet<(String, Uuid)> = turns_change(&tx, &turns).await?.into_iter().collect();
-        // Ours by its fence and not in flight any more: written by an earlier try whose commit was not answered.
-        decided.retain(|decided| {
-            let work = &decided.report.work;
-            let is_new = written.contains(&(work.account.to_string(), work.turn_id.uuid()));
-            recorded.free.push((work.name(), !is_new || decided.change.more));
-            is_new
-        });
-        let sessions: Vec<SessionChange> = decided.iter().map(|decided| decided.change.session.clone()).collect();
+        let mut written: HashMap<TurnId, Changed> = turns_change(&tx, &turns)
+            .await?
+            .into_iter()
+            .map(|changed| (TurnId(changed.id), changed))
+            .collect();
+        let decided: Vec<(Decided<'_>, Changed)> = decided
+            .into_iter()
+            .filter_map(|decided| {
+                let work = &decided.report.work;
+                let changed = written.remove(&work.turn_id);
+                // Ours by its fence and not in flight any more: written by an earlier try whose commit was not answered.
+                recorded
+                    .free
+                    .push((work.name(), changed.is_none() || decided.change.more));
+                Some((decided, changed?))
+            })
+            .collect();
+        let sessions: Vec<SessionChange> = decided
+            .iter()
+            .map(|(decided, _)| decided.change.session.clone())
+            .collect();
         sessions_change(&tx, &sessions).await?;
         let items: Vec<ItemChange> = decided
             .iter()
-            .filter_map(|decided| decided.change.items.clone())
+            .filter_map(|(decided, _)| decided.change.items.clone())
             .collect();
         items_change(&tx, &items).await?;
         let mut messages = Vec::new();
-        for Decided {
-            report,
-            session,
-            settled,
-            ..
-        } in &decided
+        for (
+            Decided {
+                report,
+                session,
+                settled,
+                ..
+            },
+            changed,
+        ) in &decided
         {
-            messages.extend(self.messages(report, session, settled, now));
+            messages.extend(self.messages(report, session, settled, changed, now));
             if let Settled::GaveUp { error, class } = settled {
                 messages.extend(self.bury(&tx, &report.work, error, class, now).await?);
             }
         }
         recorded.outbox = outbox_insert(&tx, messages).await?;
         tx.commit().await?;
-        for Decided { report, settled, .. } in &decided {
-            self.metrics.settled(&report.work, settled);
-            log(&report.work, settled);
+        for (Decided { report, settled, .. }, changed) in &decided {
+            self.metrics.settled(&report.work, settled, changed);
+            log(&report.work, settled, changed);
         }
         Ok(recorded)
     }
@@ -162,7 +173,14 @@ impl Recorder {
         }
     }
 
-    fn messages(&self, report: &Report, session: &Session, settled: &Settled, now: OffsetDateTime) -> Vec<Owned> {
+    fn messages(
+        &self,
+        report: &Report,
+        session: &Session,
+        settled: &Settled,
+        changed: &Changed,
+        now: OffsetDateTime,
+    ) -> Vec<Owned> {
         let work = &report.work;
         let setting = Setting {
             root: &self.root,
@@ -198,7 +216,7 @@ impl Recorder {
             }
             Settled::Again { .. } | Settled::LookAgain { .. } => {}
             Settled::Finished { .. } | Settled::Interrupted { .. } | Settled::GaveUp { .. } | Settled::Aborted => {
-                let event = Event::TurnFinished(turn_finished(work, settled));
+                let event = Event::TurnFinished(turn_finished(work, settled, changed));
                 messages.push(setting.event(&work.account, work.task.as_ref(), &work.turn_id.to_string(), event));
             }
         }
@@ -298,8 +316,6 @@ fn change(report: &Report, session: &Session, settled: &Settled, config: &Config
         usage: None,
         error: None,
         error_class: None,
-        task_history_called: false,
-        no_reply: work.journal.called(&["no_reply"]),
         late: session.facts.closed,
     };
     let mut rest = SessionChange {
@@ -346,8 +362,6 @@ fn change(report: &Report, session: &Session, settled: &Settled, config: &Config
             turn.attempt = work.attempt + 1;
             turn.calls_requested = journal.requested();
             turn.waits = true;
-            turn.task_history_called = journal.called(&["task_history", "task_load"]);
-            turn.no_reply = journal.called(&["no_reply"]);
             turn.usage = total(&journal, None);
             turn.round = Some(serde_json::to_value(round).expect("a round is texts and numbers"));
             rest.phase = SessionPhase::Waiting;
@@ -432,7 +446,7 @@ fn total(journal: &Journal, last: Option<Tokens>) -> Option<serde_json::Value> {
     sum.map(|tokens| serde_json::to_value(tokens).expect("tokens are numbers"))
 }
 
-fn turn_finished(work: &Work, settled: &Settled) -> TurnFinished {
+fn turn_finished(work: &Work, settled: &Settled, changed: &Changed) -> TurnFinished {
     let (state, reply, late, error) = match settled {
         Settled::Finished { reply, late, note, .. } => (TurnState::Finished, Some(reply.clone()), *late, note.clone()),
         Settled::Interrupted { state, error, .. } => (*state, None, false, Some(error.clone())),
@@ -457,7 +471,7 @@ fn turn_finished(work: &Work, settled: &Settled) -> TurnFinished {
         state,
         reply: reply.map(|reply| cut(reply, EVENT_REPLY_BYTES_MAX)),
         reply_cut,
-        no_reply: work.journal.called(&["no_reply"]),
+        no_reply: changed.no_reply,
         late,
         attempts: work.attempts + 1,
         error,
@@ -474,7 +488,7 @@ fn cut(mut text: String, bytes_max: usize) -> String {
 }
 
 /// One line a turn (S13): sizes and ids, never texts of the conversation.
-fn log(work: &Work, settled: &Settled) {
+fn log(work: &Work, settled: &Settled, changed: &Changed) {
     let (what, class) = match settled {
         Settled::Finished { late: true, .. } => ("finished late", ""),
         Settled::Finished { .. } => ("finished", ""),
@@ -488,7 +502,7 @@ fn log(work: &Work, settled: &Settled) {
     tracing::info!(
         turn_id = %work.turn_id, account = %work.account, session_id = %work.session_id, generation = work.generation.0,
         number = work.number, attempt = work.attempt, round = work.journal.rounds.len(), profile_version = %work.profile_version,
-        task_history_called = work.journal.called(&["task_history", "task_load"]), class,
+        task_history_called = changed.task_history_called, class,
         "turn {} {what}", work.number
     );
 }
