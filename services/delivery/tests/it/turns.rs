@@ -286,15 +286,12 @@ async fn what_cannot_succeed_fails_with_its_reason_and_can_be_redriven() {
 #[tokio::test]
 async fn a_provider_that_is_not_there_is_tried_again_and_given_up() {
     let mut scene = Scene::with(|_| Reply::text("never")).await;
-    // A port that was free a moment ago and that nobody listens on.
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
-    scene
-        .world
-        .set("providers.default.url", format!("http://127.0.0.1:{port}/v1/responses"));
+    // Bound and not listening: nobody else can take the port, and whoever connects is refused.
+    let closed = tokio::net::TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = closed.local_addr().unwrap().port();
+    let url = format!("http://127.0.0.1:{port}/v1/responses");
+    scene.world.set("providers.default.url", url);
     scene.world.set("delivery.attempts_max", 2);
     scene.enqueue("n-1", "x").await;
     let running = scene.run().await;
