@@ -34,4 +34,4 @@ pub mod wire;
 pub use app::App;
 pub use config::OrchestratorSettings;
 pub use routes::{openapi, router};
-pub use service::{Started, start};
+pub use service::start;

@@ -10,15 +10,9 @@ use crate::{
     routes::router,
 };
 
-/// A service that runs.
-#[derive(Clone, Copy, Debug)]
-pub struct Started {
-    /// Where the API listens; port 0 in the settings picked a free one.
-    pub http: SocketAddr,
-}
-
-/// Spawns the workers and returns. They end with the context's shutdown.
-pub async fn start(context: Context) -> anyhow::Result<Started> {
+/// Spawns the workers and gives the address that the API is served at: port 0 in the settings picks a free one. The
+/// workers end with the context's shutdown.
+pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let settings: OrchestratorSettings = context.settings.section("orchestrator")?;
     if settings.operator_token.is_none() {
         tracing::warn!("orchestrator.operator_token is not set: nobody can make accounts");
@@ -30,8 +24,7 @@ pub async fn start(context: Context) -> anyhow::Result<Started> {
     let shutdown = &context.shutdown;
     shutdown.spawn("turn finished", consumer(&context, &app).run(shutdown.token()));
     shutdown.spawn("forget", forget(app.clone(), shutdown.token()));
-    let http = context.serve(listen, router(app), context.health()).await?;
-    Ok(Started { http })
+    Ok(context.serve(listen, router(app), context.health()).await?)
 }
 
 fn consumer(context: &Context, app: &App) -> Consumer<TurnFinishedHandler> {

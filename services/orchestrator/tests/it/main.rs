@@ -1,1 +1,19 @@
-//! Integration tests of this service, one binary.
+//! The API against a real Postgres, spoken to as its clients do: over its router, with keys that it gave out. What it
+//! published is read from the outbox; `service.rs` runs the whole service on a real broker.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod accounts;
+mod agents;
+mod dead_letters;
+mod idempotency;
+mod messages;
+mod notifications;
+mod openapi;
+mod problems;
+mod replies;
+mod seed;
+mod service;
+mod sessions;
+mod tasks;
+mod walls;
+mod world;

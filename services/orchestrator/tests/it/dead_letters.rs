@@ -1,0 +1,124 @@
+//! Dead letters: read, and sent again.
+
+use axum::http::Method;
+use contracts::dead::DEAD_PAYLOAD_BYTES_MAX;
+use serde_json::json;
+
+use crate::{
+    seed,
+    world::{OPERATOR, World},
+};
+
+#[tokio::test]
+async fn a_letter_is_told_and_sent_again_under_a_new_id() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let headers = json!({"Nats-Msg-Id": "ci-1", "Signalbox-Hops": "3"});
+    let payload = r#"{"agent":"coder","body":"Tests fail"}"#;
+    let letter = seed::letter(&world, "acme", "signalbox.partition.3.acme.PROJ-7", payload, headers).await;
+    let list = world.get(&tenant.member, &tenant.path("/dead-letters")).await;
+    assert_eq!(list.column("id"), [letter.to_string()]);
+    let expected = json!({"id": letter, "subject": "signalbox.partition.3.acme.PROJ-7", "reason": "unknown_agent",
+        "detail": "No such agent.", "payload": payload, "attempts": 0, "redriven_at": null});
+    for (name, value) in expected.as_object().unwrap() {
+        assert_eq!(&list.body["items"][0][name], value, "{name}");
+    }
+    let path = tenant.path(&format!("/dead-letters/{letter}"));
+    assert_eq!(world.get(&tenant.member, &path).await.body, list.body["items"][0]);
+
+    world
+        .call(Method::POST, &format!("{path}/redrive"))
+        .token(&tenant.member)
+        .send()
+        .await
+        .is_problem(403, "forbidden", "member");
+    for number in 1..=2 {
+        let redriven = world
+            .call(Method::POST, &format!("{path}/redrive"))
+            .token(&tenant.admin)
+            .send()
+            .await;
+        assert_eq!(redriven.status, 202, "{redriven:?}");
+        assert!(redriven.body["redriven_at"].is_string());
+        assert_eq!(redriven.body["redrives"], number);
+    }
+    let sent = world.sent_on("signalbox.notification.").await;
+    assert_eq!(sent.len(), 2);
+    for (sent, number) in sent.iter().zip(1..) {
+        assert_eq!(sent.subject, "signalbox.notification.acme.PROJ-7");
+        assert_eq!(sent.payload, json!({"agent": "coder", "body": "Tests fail"}));
+        assert_eq!(sent.headers["Nats-Msg-Id"], format!("redrive:{letter}:{number}"));
+        assert_eq!(sent.headers["Signalbox-Redrive"], letter.to_string());
+        assert_eq!(
+            (sent.headers["ce-id"].as_str(), sent.headers["Signalbox-Hops"].as_str()),
+            ("ci-1", "3")
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_sent_again_says_why() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let long = "x".repeat(DEAD_PAYLOAD_BYTES_MAX);
+    let cut = seed::letter(&world, "acme", "signalbox.notification.acme.-", &long, json!({})).await;
+    let foreign = seed::letter(&world, "acme", "signalbox.notification.other.-", "{}", json!({})).await;
+    let redrive = async |letter: uuid::Uuid| {
+        let path = tenant.path(&format!("/dead-letters/{letter}/redrive"));
+        world.call(Method::POST, &path).token(&tenant.admin).send().await
+    };
+    redrive(cut).await.is_problem(409, "payload_cut", "too long");
+    redrive(foreign).await.is_problem(409, "not_redrivable", "");
+    redrive(uuid::Uuid::now_v7()).await.is_problem(404, "not_found", "");
+    assert!(world.sent_on("signalbox.notification.").await.is_empty());
+    assert_eq!(
+        world
+            .test
+            .count("select count(*) from dead_letter where redriven_at is not null")
+            .await,
+        0
+    );
+}
+
+#[tokio::test]
+async fn what_belongs_to_no_account_is_the_operators() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let letter = seed::letter(
+        &world,
+        "-",
+        "signalbox.notification.ghost.T",
+        r#"{"body":""}"#,
+        json!({}),
+    )
+    .await;
+    assert_eq!(
+        world.get(OPERATOR, "/api/dead-letters").await.column("id"),
+        [letter.to_string()]
+    );
+    let path = format!("/api/dead-letters/{letter}");
+    assert_eq!(world.get(OPERATOR, &path).await.body["reason"], "unknown_agent");
+    let redriven = world
+        .call(Method::POST, &format!("{path}/redrive"))
+        .token(OPERATOR)
+        .send()
+        .await;
+    assert_eq!(redriven.status, 202, "{redriven:?}");
+    assert_eq!(world.sent_on("signalbox.notification.ghost.T").await.len(), 1);
+
+    assert_eq!(
+        world
+            .get(&tenant.admin, &tenant.path("/dead-letters"))
+            .await
+            .column("id"),
+        [] as [String; 0]
+    );
+    world
+        .get(&tenant.admin, &tenant.path(&format!("/dead-letters/{letter}")))
+        .await
+        .is_problem(404, "not_found", "");
+    world
+        .get(&tenant.admin, "/api/dead-letters")
+        .await
+        .is_problem(403, "forbidden", "");
+}

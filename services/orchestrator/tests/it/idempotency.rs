@@ -1,0 +1,226 @@
+//! `Idempotency-Key`: one effect, one answer (I17).
+
+use axum::http::Method;
+use serde_json::{Value, json};
+use sqlx::Connection;
+
+use crate::{
+    seed,
+    world::{Answer, OPERATOR, Tenant, World},
+};
+
+async fn post(world: &World, token: &str, path: &str, key: &str, body: &Value) -> Answer {
+    world
+        .call(Method::POST, path)
+        .token(token)
+        .header("idempotency-key", key)
+        .json(body)
+        .send()
+        .await
+}
+
+#[tokio::test]
+async fn every_post_has_one_effect_and_one_answer() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    world.agent(&tenant, "coder").await;
+    world.task(&tenant, "T", &["coder"]).await;
+    let letter = seed::letter(&world, "acme", "signalbox.notification.acme.-", "{}", json!({})).await;
+    let own = seed::letter(&world, "-", "signalbox.notification.ghost.-", "{}", json!({})).await;
+    let posts = [
+        (OPERATOR, "/api/accounts".to_owned(), json!({"id": "new", "name": "n"})),
+        (OPERATOR, format!("/api/dead-letters/{own}/redrive"), json!({})),
+        (
+            tenant.admin.as_str(),
+            tenant.path("/agents"),
+            json!({"slug": "new", "name": "n"}),
+        ),
+        (&tenant.admin, tenant.path("/tasks"), json!({"title": "t"})),
+        (&tenant.admin, tenant.path("/tasks/T/messages"), json!({"body": "b"})),
+        (
+            &tenant.admin,
+            tenant.path("/notifications"),
+            json!({"body": "b", "agent": "coder"}),
+        ),
+        (
+            &tenant.admin,
+            tenant.path(&format!("/dead-letters/{letter}/redrive")),
+            json!({}),
+        ),
+    ];
+    for (number, (token, path, body)) in posts.iter().enumerate() {
+        let key = format!("key {number}");
+        let first = post(&world, token, path, &key, body).await;
+        assert!(first.status.is_success(), "{path}: {first:?}");
+        assert!(!first.headers.contains_key("idempotency-replayed"));
+        let sent = world.sent().await.len();
+        let again = post(&world, token, path, &key, body).await;
+        assert_eq!((again.status, &again.body), (first.status, &first.body), "{path}");
+        assert_eq!(again.headers["idempotency-replayed"], "true", "{path}");
+        assert_eq!(world.sent().await.len(), sent, "{path}: no second effect");
+        let mut other = body.clone();
+        other["title"] = json!("another");
+        if path.ends_with("redrive") || !path.ends_with("/tasks") {
+            // another request under the same key, whatever route it is for
+            continue;
+        }
+        post(&world, token, path, &key, &other)
+            .await
+            .is_problem(422, "idempotency_key_reused", "");
+    }
+    let elsewhere = post(
+        &world,
+        &tenant.admin,
+        &tenant.path("/agents"),
+        "key 3",
+        &json!({"slug": "x", "name": "x"}),
+    )
+    .await;
+    elsewhere.is_problem(422, "idempotency_key_reused", "");
+}
+
+/// I14: what opens the account is in no table.
+#[tokio::test]
+async fn a_key_is_not_given_again() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let body = json!({"name": "CI", "role": "service"});
+    let first = post(&world, &tenant.admin, &tenant.path("/keys"), "k", &body).await;
+    let secret = first.body["key"]
+        .as_str()
+        .unwrap()
+        .split('_')
+        .nth(3)
+        .unwrap()
+        .to_owned();
+    let again = post(&world, &tenant.admin, &tenant.path("/keys"), "k", &body).await;
+    assert_eq!((again.status.as_u16(), &again.body["id"]), (201, &first.body["id"]));
+    assert!(again.body["key"].is_null());
+    let stored = world.test.texts("select body::text from idempotency").await;
+    assert!(stored.iter().all(|body| !body.contains(&secret)));
+    assert_eq!(
+        world.get(&tenant.admin, &tenant.path("/keys")).await.column("id").len(),
+        5
+    );
+}
+
+#[tokio::test]
+async fn a_key_belongs_to_its_account_and_a_refusal_takes_none() {
+    let world = World::new().await;
+    let (acme, other) = (world.tenant("acme").await, world.tenant("other").await);
+    let task = |tenant: &Tenant| (tenant.member.clone(), tenant.path("/tasks"));
+    for tenant in [&acme, &other] {
+        let (token, path) = task(tenant);
+        assert_eq!(
+            post(&world, &token, &path, "same", &json!({"title": "t"})).await.status,
+            201
+        );
+    }
+    let (token, path) = task(&acme);
+    let refused = post(
+        &world,
+        &token,
+        &path,
+        "mended",
+        &json!({"title": "t", "assignees": ["ghost"]}),
+    )
+    .await;
+    refused.is_problem(400, "unknown_agent", "");
+    assert_eq!(
+        post(&world, &token, &path, "mended", &json!({"title": "t"}))
+            .await
+            .status,
+        201
+    );
+    let long = "k".repeat(256);
+    post(&world, &token, &path, &long, &json!({"title": "t"}))
+        .await
+        .is_problem(400, "invalid_field", "Idempotency-Key");
+}
+
+#[tokio::test]
+async fn a_request_in_flight_is_not_waited_for() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    // as the transaction of the first request holds it
+    let mut holder = sqlx::PgConnection::connect(&world.test.url).await.unwrap();
+    let mut first = holder.begin().await.unwrap();
+    sqlx::query("select pg_advisory_xact_lock(hashtextextended('idempotency acme busy', 0))")
+        .execute(&mut *first)
+        .await
+        .unwrap();
+    let body = json!({"title": "t"});
+    let second = post(&world, &tenant.member, &tenant.path("/tasks"), "busy", &body).await;
+    second.is_problem(409, "request_in_flight", "");
+    assert_eq!(second.headers["retry-after"], "1");
+    first.rollback().await.unwrap();
+    assert_eq!(
+        post(&world, &tenant.member, &tenant.path("/tasks"), "busy", &body)
+            .await
+            .status,
+        201
+    );
+}
+
+#[tokio::test]
+async fn many_at_once_are_one() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let (path, body) = (tenant.path("/tasks"), json!({"title": "t"}));
+    let calls = (0..8).map(|_| post(&world, &tenant.member, &path, "race", &body));
+    let answers = futures::future::join_all(calls).await;
+    let made: Vec<_> = answers.iter().filter(|answer| answer.status == 201).collect();
+    assert!(!made.is_empty());
+    assert!(made.iter().all(|answer| answer.body == made[0].body));
+    assert!(
+        answers
+            .iter()
+            .all(|answer| answer.status == 201 || answer.body["code"] == "request_in_flight")
+    );
+    assert_eq!(world.test.count("select count(*) from task").await, 1);
+}
+
+#[tokio::test]
+async fn answers_are_forgotten_after_their_time() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    post(
+        &world,
+        OPERATOR,
+        "/api/accounts",
+        "k",
+        &json!({"id": "new", "name": "n"}),
+    )
+    .await;
+    for key in ["old", "new"] {
+        post(
+            &world,
+            &tenant.member,
+            &tenant.path("/tasks"),
+            key,
+            &json!({"title": "t"}),
+        )
+        .await;
+    }
+    for id in ["old", "new"] {
+        world
+            .post(
+                &tenant.member,
+                &tenant.path("/notifications"),
+                json!({"id": id, "body": "b"}),
+            )
+            .await;
+    }
+    world
+        .execute(
+            "update idempotency set created_at = now() - interval '25 hours' where key = 'old' or account_id = '-'",
+        )
+        .await;
+    world
+        .execute("update accepted_notification set created_at = now() - interval '8 days' where id = 'old'")
+        .await;
+    let stop = tokio_util::sync::CancellationToken::new();
+    orchestrator::forget::forget_once(&world.app, &stop).await.unwrap();
+    assert_eq!(world.test.texts("select key from idempotency").await, ["new"]);
+    assert_eq!(world.test.texts("select id from accepted_notification").await, ["new"]);
+}

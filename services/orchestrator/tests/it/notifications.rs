@@ -1,0 +1,182 @@
+//! Notifications over HTTP: accepted, found at once, and what became of them.
+
+use serde_json::json;
+
+use crate::{seed, world::World};
+
+#[tokio::test]
+async fn what_is_accepted_is_published_and_found_at_once() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let path = tenant.path("/notifications");
+    let full = json!({"task": "PROJ-7", "id": "ci-1", "type": "ci_failed", "agent": "coder", "title": "CI", "body": "Tests fail",
+        "sender": {"kind": "service", "id": "ci", "name": "CI"}, "queue_mode": "followup", "metadata": {"run": 1}, "branch": "main"});
+    let accepted = world.post(&tenant.service, &path, full.clone()).await;
+    assert_eq!(
+        (accepted.status.as_u16(), &accepted.body),
+        (202, &json!({"id": "ci-1"}))
+    );
+    let sent = world.sent_on("signalbox.notification.acme.PROJ-7").await;
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0].headers["Nats-Msg-Id"], "acme:ci-1");
+    assert_eq!(
+        (&sent[0].payload["id"], &sent[0].payload["agent"]),
+        (&json!("ci-1"), &json!("coder"))
+    );
+    assert_eq!(sent[0].payload["metadata"], json!({"run": 1, "branch": "main"}));
+    assert!(sent[0].payload.get("task").is_none());
+
+    let found = world.get(&tenant.member, &format!("{path}/ci-1")).await;
+    assert_eq!(found.status, 200);
+    for (name, value) in [
+        ("id", "ci-1"),
+        ("task", "PROJ-7"),
+        ("agent", "coder"),
+        ("type", "ci_failed"),
+        ("state", "queued"),
+    ] {
+        assert_eq!(found.body[name], value);
+    }
+    for name in ["session_id", "session_key", "turn_id", "reason"] {
+        assert!(found.body[name].is_null() && found.body.get(name).is_some(), "{name}");
+    }
+    assert_eq!(found.body["attempts"], 0);
+
+    // the same again is the same; other content under its id is refused
+    assert_eq!(world.post(&tenant.service, &path, full.clone()).await.status, 202);
+    let mut other = full;
+    other["body"] = json!("Something else");
+    world
+        .post(&tenant.service, &path, other)
+        .await
+        .is_problem(409, "id_conflict", "ci-1");
+    world
+        .get(&tenant.member, &format!("{path}/ci-2"))
+        .await
+        .is_problem(404, "not_found", "");
+}
+
+#[tokio::test]
+async fn what_is_left_out_is_filled_in() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let accepted = world
+        .post(
+            &tenant.member,
+            &tenant.path("/notifications"),
+            json!({"agent": "coder", "body": "b"}),
+        )
+        .await;
+    let id = accepted.body["id"].as_str().unwrap();
+    let sent = world.sent_on("signalbox.notification.acme.-").await;
+    assert_eq!(sent[0].payload["id"], id);
+    assert_eq!(
+        (&sent[0].payload["sender"]["kind"], &sent[0].payload["sender"]["name"]),
+        (&json!("user"), &json!("a member"))
+    );
+    let found = world
+        .get(&tenant.member, &tenant.path(&format!("/notifications/{id}")))
+        .await;
+    assert!(found.body["task"].is_null());
+}
+
+#[tokio::test]
+async fn what_nats_would_refuse_is_refused_here() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let check = async |body: serde_json::Value, status, code, words| {
+        world
+            .post(&tenant.service, &tenant.path("/notifications"), body)
+            .await
+            .is_problem(status, code, words);
+    };
+    check(json!({}), 400, "invalid_field", "body: missing").await;
+    check(json!({"body": "b", "agent": "No Body"}), 400, "invalid_field", "agent").await;
+    check(
+        json!({"body": "b", "agent": "a", "agents": ["b"]}),
+        400,
+        "invalid_field",
+        "not both",
+    )
+    .await;
+    check(json!({"body": "a\u{0}b"}), 400, "invalid_field", "U+0000").await;
+    check(json!({"body": "b", "task": "not a task"}), 400, "invalid_field", "task").await;
+    check(json!({"body": "b", "id": ""}), 400, "invalid_field", "id").await;
+    check(
+        json!({"body": "x".repeat(256 * 1024 + 1)}),
+        413,
+        "too_large",
+        "at most 262144",
+    )
+    .await;
+    check(json!([1]), 400, "malformed", "not an object").await;
+    assert!(world.sent_on("signalbox.notification.").await.is_empty());
+    assert_eq!(world.test.count("select count(*) from accepted_notification").await, 0);
+}
+
+#[tokio::test]
+async fn what_became_of_it_is_told() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let coder = world.agent(&tenant, "coder").await;
+    let tester = world.agent(&tenant, "tester").await;
+    world.task(&tenant, "PROJ-7", &["coder"]).await;
+    let session = seed::session(&world, &tenant, "PROJ-7", &coder, 1, true).await;
+    seed::queued(&world, &tenant, session, "n 1").await;
+    seed::notification(&world, &tenant, "n-2", &tester, "refused").await;
+
+    let found = world.get(&tenant.member, &tenant.path("/notifications/n%201")).await;
+    assert_eq!(
+        (&found.body["task"], &found.body["agent"]),
+        (&json!("PROJ-7"), &json!("coder"))
+    );
+    assert_eq!(
+        (&found.body["agent_id"], &found.body["session_id"]),
+        (&json!(coder), &json!(session))
+    );
+    assert_eq!(found.body["session_key"], format!("task:proj-7:agent:{coder}:acme:v1"));
+    assert_eq!(found.body["sender"]["name"], "CI");
+
+    let list = async |query: &str| {
+        world
+            .get(&tenant.member, &tenant.path(&format!("/notifications{query}")))
+            .await
+            .column("id")
+    };
+    assert_eq!(list("").await, ["n-2", "n 1"]);
+    assert_eq!(list("?state=refused").await, ["n-2"]);
+    assert_eq!(list("?task=proj-7").await, ["n 1"]);
+    assert_eq!(list("?agent=tester").await, ["n-2"]);
+    assert_eq!(list(&format!("?agent={coder}")).await, ["n 1"]);
+    let first = world.get(&tenant.member, &tenant.path("/notifications?limit=1")).await;
+    let cursor = first.body["next_cursor"].as_str().unwrap();
+    assert_eq!(list(&format!("?limit=1&cursor={cursor}")).await, ["n 1"]);
+    world
+        .get(&tenant.member, &tenant.path("/notifications?state=lost"))
+        .await
+        .is_problem(400, "invalid_field", "");
+}
+
+#[tokio::test]
+async fn one_for_several_agents_is_told_by_its_parts() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let coder = world.agent(&tenant, "coder").await;
+    let tester = world.agent(&tenant, "tester").await;
+    let body = json!({"id": "all", "agents": ["coder", "tester"], "body": "b"});
+    world.post(&tenant.member, &tenant.path("/notifications"), body).await;
+    let read = async || world.get(&tenant.member, &tenant.path("/notifications/all")).await.body;
+    assert_eq!(read().await["state"], "queued", "before the resolver has seen it");
+    seed::notification(&world, &tenant, &format!("all:{coder}"), &coder, "delivered").await;
+    seed::notification(&world, &tenant, &format!("all:{tester}"), &tester, "failed").await;
+    let told = read().await;
+    assert_eq!(
+        (&told["id"], &told["state"], &told["agent"]),
+        (&json!("all"), &json!("failed"), &json!(null))
+    );
+    assert_eq!(
+        told["parts"][0],
+        json!({"id": format!("all:{coder}"), "agent": "coder", "state": "delivered"})
+    );
+    assert_eq!(told["parts"].as_array().unwrap().len(), 2);
+}

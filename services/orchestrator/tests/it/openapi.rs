@@ -1,0 +1,186 @@
+//! The OpenAPI document: served, whole, and in agreement with the routes.
+
+use std::collections::BTreeSet;
+
+use axum::http::Method;
+use orchestrator::auth::permission::ROUTES;
+use serde_json::Value;
+
+use crate::world::World;
+
+fn document() -> Value {
+    serde_json::to_value(orchestrator::openapi()).unwrap()
+}
+
+#[test]
+fn every_route_is_in_the_document_and_in_the_permission_table() {
+    let document = document();
+    let mut described = BTreeSet::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for method in item.as_object().unwrap().keys() {
+            described.insert((method.to_ascii_uppercase(), path.clone()));
+        }
+    }
+    let listed: BTreeSet<_> = ROUTES
+        .iter()
+        .map(|(method, path, _)| ((*method).to_owned(), (*path).to_owned()))
+        .collect();
+    assert_eq!(described, listed);
+}
+
+#[test]
+fn every_operation_says_what_it_takes_and_gives() {
+    let document = document();
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+    assert_eq!(document["components"]["securitySchemes"]["bearer"]["scheme"], "bearer");
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let about = format!("{method} {path}");
+            assert!(operation["summary"].is_string(), "{about}");
+            assert!(
+                operation["description"].as_str().unwrap().contains("For: the operator"),
+                "{about}"
+            );
+            assert!(
+                operation["responses"]["default"]["content"]["application/problem+json"].is_object(),
+                "{about}"
+            );
+            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+            let named = |name: &str, place: &str| parameters.iter().any(|p| p["name"] == name && p["in"] == place);
+            for name in path
+                .split('/')
+                .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+            {
+                assert!(named(name, "path"), "{about}: {name}");
+            }
+            assert_eq!(named("Idempotency-Key", "header"), method == "post", "{about}");
+            let answers = operation["responses"].as_object().unwrap();
+            let (status, answer) = answers.iter().find(|(status, _)| status.starts_with('2')).unwrap();
+            if status != "204" {
+                assert!(answer["content"]["application/json"]["schema"].is_object(), "{about}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_reference_leads_somewhere() {
+    fn references(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                if let Some(Value::String(reference)) = fields.get("$ref") {
+                    found.push(reference.clone());
+                }
+                fields.values().for_each(|value| references(value, found));
+            }
+            Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+    let document = document();
+    let mut found = Vec::new();
+    references(&document, &mut found);
+    assert!(found.len() > 30);
+    for reference in found {
+        let pointer = reference.strip_prefix('#').unwrap();
+        assert!(document.pointer(pointer).is_some(), "{reference}");
+    }
+}
+
+#[test]
+fn the_shapes_of_the_contract_are_there() {
+    let document = document();
+    let check = |schema: &str, fields: &[&str]| {
+        let properties = &document["components"]["schemas"][schema]["properties"];
+        for field in fields {
+            assert!(properties.get(field).is_some(), "{schema}.{field}: {properties}");
+        }
+    };
+    check(
+        "Notification",
+        &[
+            "id",
+            "task",
+            "agent",
+            "type",
+            "state",
+            "session_id",
+            "session_key",
+            "turn_id",
+            "attempts",
+            "reason",
+            "created_at",
+        ],
+    );
+    check(
+        "Session",
+        &[
+            "id",
+            "kind",
+            "task",
+            "agent",
+            "generation",
+            "key",
+            "state",
+            "opened_at",
+            "closed_at",
+            "close_reason",
+            "queued",
+        ],
+    );
+    check(
+        "Turn",
+        &[
+            "id",
+            "session_id",
+            "generation",
+            "number",
+            "state",
+            "notifications",
+            "profile",
+            "instructions",
+            "input",
+            "reply",
+            "tool_calls",
+            "usage",
+            "error",
+            "started_at",
+            "finished_at",
+            "manifest",
+        ],
+    );
+    check("Message", &["id", "author", "body", "created_at"]);
+    check(
+        "DeadLetter",
+        &[
+            "id",
+            "subject",
+            "reason",
+            "detail",
+            "payload",
+            "attempts",
+            "created_at",
+            "redriven_at",
+        ],
+    );
+}
+
+#[tokio::test]
+async fn the_document_and_its_page_are_served_to_anyone() {
+    let world = World::new().await;
+    let served = world.call(Method::GET, "/api/openapi.json").send().await;
+    assert_eq!((served.status.as_u16(), &served.body), (200, &document()));
+    let page = world.call(Method::GET, "/api/docs/").send().await;
+    assert_eq!(page.status, 200);
+    assert!(page.body.as_str().unwrap().contains("swagger"), "{page:?}");
+    assert!(
+        !page.body.as_str().unwrap().contains("http"),
+        "it needs nothing from elsewhere"
+    );
+    assert!(
+        page.headers["content-security-policy"]
+            .to_str()
+            .unwrap()
+            .contains("default-src 'self'")
+    );
+}

@@ -1,0 +1,193 @@
+//! Ended turns speak in their threads: once, and only when they have something to say.
+
+use bytes::Bytes;
+use contracts::{
+    Headers, Outgoing,
+    event::{Event, EventMessage, TurnFinished},
+};
+use domain::{AccountId, AgentId, Generation, SessionId, TurnId, TurnState};
+use messaging::{BatchHandler, Incoming, Verdict};
+use orchestrator::handlers::turn_finished::TurnFinishedHandler;
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::{
+    seed::{self, Ended},
+    world::{Tenant, World},
+};
+
+/// An event as delivery sends it; only where to look is read of it.
+fn event(tenant: &Tenant, turn: Uuid) -> Incoming {
+    let finished = TurnFinished {
+        turn_id: TurnId(turn),
+        session_id: SessionId(Uuid::nil()),
+        session_key: "k".to_owned(),
+        generation: Generation(1),
+        number: 1,
+        agent_id: AgentId(Uuid::nil()),
+        notifications: Vec::new(),
+        state: TurnState::Finished,
+        reply: Some("not what is in the row".to_owned()),
+        reply_cut: true,
+        no_reply: false,
+        late: false,
+        attempts: 1,
+        error: None,
+    };
+    let message = EventMessage {
+        account: AccountId::parse(&tenant.id).unwrap(),
+        task: None,
+        at: OffsetDateTime::UNIX_EPOCH.into(),
+        event: Event::TurnFinished(finished),
+    };
+    incoming(serde_json::to_vec(&message).unwrap())
+}
+
+fn incoming(payload: Vec<u8>) -> Incoming {
+    Incoming {
+        subject: "signalbox.event.acme.T.turn.finished".to_owned(),
+        headers: Headers::default(),
+        payload: Bytes::from(payload),
+        stream_sequence: 1,
+        consumer_sequence: 1,
+        deliveries: 1,
+        published: OffsetDateTime::UNIX_EPOCH,
+    }
+}
+
+fn published(verdict: &Verdict) -> &[Outgoing] {
+    match verdict {
+        Verdict::Done(outgoing) => outgoing,
+        other => panic!("not done: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_reply_enters_its_thread_once() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let coder = world.agent(&tenant, "coder").await;
+    world.task(&tenant, "PROJ-7", &["coder"]).await;
+    let session = seed::session(&world, &tenant, "PROJ-7", &coder, 1, true).await;
+    let turn = seed::turn(&world, &tenant, session, 1, Ended::default()).await;
+    let handler = TurnFinishedHandler::new(world.app.clone());
+
+    let twice = handler.handle(&[event(&tenant, turn), event(&tenant, turn)]).await;
+    let again = handler.handle(&[event(&tenant, turn)]).await;
+    let sent = published(&twice[0]);
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0].subject, "signalbox.event.acme.PROJ-7.message.posted");
+    assert_eq!(
+        published(&again[0]),
+        sent,
+        "the same event, id and all: the first may not have been sent"
+    );
+
+    let thread = world.get(&tenant.member, &tenant.path("/tasks/PROJ-7/messages")).await;
+    assert_eq!(thread.column("body"), ["It is done."]);
+    let message = &thread.body["items"][0];
+    assert_eq!(
+        message["author"],
+        json!({"kind": "agent", "id": coder, "name": "coder"})
+    );
+    assert_eq!(message["turn_id"], json!(turn));
+    let payload: Value = serde_json::from_slice(&sent[0].payload).unwrap();
+    assert_eq!(payload["data"]["message_id"], message["id"]);
+    let activities = world
+        .get(&tenant.member, &tenant.path("/tasks/PROJ-7/activities"))
+        .await
+        .column("kind");
+    assert_eq!(activities.iter().filter(|kind| *kind == "message.posted").count(), 1);
+    assert!(
+        world.sent_on("signalbox.notification.").await.is_empty(),
+        "agents' words wake nobody"
+    );
+}
+
+#[tokio::test]
+async fn what_is_late_silent_failed_or_unknown_is_not_posted() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let other = world.tenant("other").await;
+    let coder = world.agent(&tenant, "coder").await;
+    world.task(&tenant, "T", &["coder"]).await;
+    let session = seed::session(&world, &tenant, "T", &coder, 1, true).await;
+    let mut batch = Vec::new();
+    for (number, ended) in [
+        Ended {
+            late: true,
+            ..Ended::default()
+        },
+        Ended {
+            no_reply: true,
+            ..Ended::default()
+        },
+        Ended {
+            state: "failed",
+            ..Ended::default()
+        },
+        Ended {
+            state: "aborted",
+            ..Ended::default()
+        },
+        Ended {
+            reply: " \n",
+            ..Ended::default()
+        },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let number = i64::try_from(number).unwrap() + 1;
+        batch.push(event(
+            &tenant,
+            seed::turn(&world, &tenant, session, number, ended).await,
+        ));
+    }
+    batch.push(event(&tenant, Uuid::now_v7()));
+    let good = seed::turn(&world, &tenant, session, 9, Ended::default()).await;
+    batch.push(event(&other, good));
+    let verdicts = TurnFinishedHandler::new(world.app.clone()).handle(&batch).await;
+    assert!(
+        verdicts.iter().all(|verdict| published(verdict).is_empty()),
+        "{verdicts:?}"
+    );
+    assert_eq!(world.test.count("select count(*) from message").await, 0);
+}
+
+#[tokio::test]
+async fn an_unreadable_event_dies_alone() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let coder = world.agent(&tenant, "coder").await;
+    world.task(&tenant, "T", &["coder"]).await;
+    let session = seed::session(&world, &tenant, "T", &coder, 1, true).await;
+    let turn = seed::turn(&world, &tenant, session, 1, Ended::default()).await;
+    let other = json!({"account": "acme", "task": null, "at": "2026-01-01T00:00:00Z", "type": "agent.removed",
+        "data": {"agent_id": Uuid::nil(), "slug": "s"}});
+    let batch = [
+        incoming(b"nonsense".to_vec()),
+        incoming(serde_json::to_vec(&other).unwrap()),
+        event(&tenant, turn),
+    ];
+    let verdicts = TurnFinishedHandler::new(world.app.clone()).handle(&batch).await;
+    for dead in &verdicts[..2] {
+        assert!(
+            matches!(dead, Verdict::Dead { reason, .. } if reason == "malformed"),
+            "{dead:?}"
+        );
+    }
+    assert_eq!(published(&verdicts[2]).len(), 1);
+}
+
+#[tokio::test]
+async fn an_outage_counts_no_attempts() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    world.app.database.close().await;
+    let verdicts = TurnFinishedHandler::new(world.app.clone())
+        .handle(&[event(&tenant, Uuid::now_v7())])
+        .await;
+    assert!(matches!(verdicts[0], Verdict::Postpone { .. }), "{verdicts:?}");
+}

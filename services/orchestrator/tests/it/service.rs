@@ -1,0 +1,135 @@
+//! The whole service on a real broker: it listens, publishes what it accepted, and hears of ended turns.
+
+use std::{sync::Arc, time::Duration};
+
+use contracts::Root;
+use devstack::NatsServer;
+use futures::StreamExt;
+use messaging::{Bus, BusOptions};
+use runtime::{Context, Settings, Shutdown};
+use serde_json::{Value, json};
+use storage::Role;
+use testkit::{TestDatabase, eventually};
+use uuid::Uuid;
+
+const LIMIT: Duration = Duration::from_secs(30);
+const TOKEN: &str = "the-operators-own-token";
+
+#[tokio::test]
+async fn a_notification_goes_out_and_a_reply_comes_in() {
+    testkit::install_tls_provider();
+    let test = TestDatabase::fresh().await;
+    let nats = NatsServer::start_temporary().await.unwrap();
+    let bus = Bus::connect(BusOptions::new(nats.url(), Root::default(), "test"))
+        .await
+        .unwrap();
+    let mut published = bus.client().subscribe("signalbox.notification.>").await.unwrap();
+    let variables = [
+        ("DATABASE_URL", test.url.as_str()),
+        ("NATS_URL", nats.url()),
+        ("SIGNALBOX_OPERATOR_TOKEN", TOKEN),
+    ];
+    let settings = Settings::load_from("[orchestrator]\nlisten = \"127.0.0.1:0\"\n", variables).unwrap();
+    let shutdown = Shutdown::new();
+    let context = Context::connect(Role::Orchestrator, Arc::new(settings), shutdown.clone())
+        .await
+        .unwrap();
+    let address = orchestrator::start(context).await.unwrap();
+
+    let client = reqwest::Client::new();
+    let post = async |path: &str, body: Value| {
+        let sent = client
+            .post(format!("http://{address}{path}"))
+            .bearer_auth(TOKEN)
+            .json(&body)
+            .send()
+            .await
+            .unwrap();
+        (sent.status().as_u16(), sent.json::<Value>().await.unwrap())
+    };
+    let get = async |path: &str| {
+        let sent = client
+            .get(format!("http://{address}{path}"))
+            .bearer_auth(TOKEN)
+            .send()
+            .await
+            .unwrap();
+        (sent.status().as_u16(), sent.json::<Value>().await.unwrap())
+    };
+    assert_eq!(get("/readyz").await.0, 200);
+    assert_eq!(
+        post("/api/accounts", json!({"id": "acme", "name": "Acme"})).await.0,
+        201
+    );
+    let (_, agent) = post("/api/orgs/acme/agents", json!({"slug": "coder", "name": "Coder"})).await;
+    post(
+        "/api/orgs/acme/tasks",
+        json!({"id": "PROJ-7", "title": "t", "assignees": ["coder"]}),
+    )
+    .await;
+    let accepted = post(
+        "/api/orgs/acme/notifications",
+        json!({"task": "PROJ-7", "agent": "coder", "body": "b", "id": "n-1"}),
+    )
+    .await;
+    assert_eq!(accepted, (202, json!({"id": "n-1"})));
+    let message = tokio::time::timeout(LIMIT, published.next()).await.unwrap().unwrap();
+    assert_eq!(message.subject.as_str(), "signalbox.notification.acme.PROJ-7");
+    eventually("what was published leaves the outbox", || async {
+        (test.count("select count(*) from outbox").await == 0).then_some(())
+    })
+    .await;
+
+    let turn = ended_turn(&test, agent["id"].as_str().unwrap()).await;
+    let event = json!({"account": "acme", "task": "PROJ-7", "at": "2026-01-01T00:00:00Z", "type": "turn.finished", "data": {
+        "turn_id": turn, "session_id": Uuid::nil(), "session_key": "k", "generation": 1, "number": 1, "agent_id": agent["id"],
+        "notifications": [], "state": "finished", "reply": null, "reply_cut": false, "no_reply": false, "late": false,
+        "attempts": 1, "error": null}});
+    bus.client()
+        .publish("signalbox.event.acme.PROJ-7.turn.finished", event.to_string().into())
+        .await
+        .unwrap();
+    let thread = eventually("the reply is in the thread", || async {
+        let (_, thread) = get("/api/orgs/acme/tasks/PROJ-7/messages").await;
+        thread["items"][0].is_object().then_some(thread)
+    })
+    .await;
+    assert_eq!(thread["items"][0]["body"], "All green.");
+
+    assert!(shutdown.stop(LIMIT).await.is_empty(), "all workers end in time");
+    assert_eq!(shutdown.failure(), None);
+}
+
+/// A finished turn, as delivery writes it.
+async fn ended_turn(test: &TestDatabase, agent: &str) -> Uuid {
+    let turn = Uuid::now_v7();
+    let session = Uuid::now_v7();
+    sqlx::query(
+        "insert into instruction_text (account_id, hash, version, body) values ('acme', 'h', 'v1', 'Be brief.')",
+    )
+    .execute(&test.owner)
+    .await
+    .unwrap();
+    sqlx::query(
+        "insert into session (account_id, id, kind, task_id, agent_id, generation, key)
+         values ('acme', $1, 'task', 'proj-7', $2::uuid, 1, 'k')",
+    )
+    .bind(session)
+    .bind(agent)
+    .execute(&test.owner)
+    .await
+    .unwrap();
+    sqlx::query(
+        "insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state,
+                           notification_ids, provider, profile_version, profile_hash, input, manifest, reply, finished_at)
+         values ('acme', $1, $2, 'proj-7', $3::uuid, 1, 1, 1, 'finished', '{}', 'default', 'v1', 'h', 'i', '{}',
+                 'All green.', now())",
+    )
+    .bind(turn)
+    .bind(session)
+    .bind(agent)
+    .execute(&test.owner)
+    .await
+    .unwrap();
+    turn
+}
