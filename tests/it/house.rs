@@ -60,13 +60,7 @@ impl House {
             self.tool_gateway = Some(self.world.run(Role::ToolGateway, tool_gateway::start).await);
         }
         if self.orchestrator.is_none() {
-            self.orchestrator = Some(
-                self.world
-                    .run(Role::Orchestrator, |context| async {
-                        Ok(orchestrator::start(context).await?.http)
-                    })
-                    .await,
-            );
+            self.orchestrator = Some(self.world.run(Role::Orchestrator, orchestrator::start).await);
         }
     }
 
