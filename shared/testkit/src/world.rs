@@ -83,6 +83,7 @@ impl World {
 
     /// Sets a setting of all services that are started from now on, by its path: `delivery.attempts_max`.
     pub fn set(&mut self, setting: &str, value: impl ToString) {
+        self.overrides.retain(|(name, _)| name != setting);
         self.overrides.push((setting.to_owned(), value.to_string()));
     }
 
