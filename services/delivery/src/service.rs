@@ -90,8 +90,8 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         let (bus, stop) = (context.bus.clone(), context.shutdown.support_token());
         async move {
             tokio::select! {
-                // Live text may be lost at any moment; at the end it is.
-                () = call::live_publisher(bus, pieces) => {}
+                // Live text may be lost at any moment; at the end it is. Its senders are gone before that.
+                () = call::live_publisher(bus, pieces) => stop.cancelled().await,
                 () = stop.cancelled() => {}
             }
         }
