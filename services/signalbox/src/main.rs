@@ -1,1 +1,50 @@
-fn main() {}
+//! `signalbox`: the all-in-one process and the operator's command. What it can do is [`cli`]; who does it is
+//! [`commands`]. Here is only how a process begins and ends: one line for an error, and what the exit code says.
+//!
+//! In reading order: [`cli`], [`commands`] (one file each), [`up`] (the whole system in one process), [`doctor`] (what is
+//! wrong with an installation), [`schemas`] (what others build against), [`client`] (the public HTTP API, and nothing
+//! else: the command sees what every other program could see), [`endpoints`] (how it finds a running `up`), [`text`],
+//! [`table`] and [`print`] (what people read).
+
+mod cli;
+mod client;
+mod commands;
+mod doctor;
+mod endpoints;
+mod print;
+mod schemas;
+mod table;
+mod text;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use runtime::SettingsError;
+
+use crate::{cli::Cli, print::ReaderGone};
+
+/// The settings or the command line were refused: trying again without changing them is of no use. clap's own code.
+const EXIT_REFUSED: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    runtime::telemetry::install_tls_provider();
+    let executor = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(executor) => executor,
+        Err(error) => return failed(&error.into()),
+    };
+    match executor.block_on(commands::run(cli)) {
+        Ok(code) => code,
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    if error.is::<ReaderGone>() {
+        return ExitCode::SUCCESS;
+    }
+    print::complain(&text::error_line(error));
+    let refused = error.chain().any(|cause| cause.is::<SettingsError>());
+    ExitCode::from(if refused { EXIT_REFUSED } else { 1 })
+}

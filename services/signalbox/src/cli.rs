@@ -1,0 +1,252 @@
+//! The command line: what can be asked for, and what `--help` says about it. What is done about it stands in
+//! [`crate::commands`].
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::client::AccessArgs;
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox up --sample examples/notifications.ndjson   everything on this machine, with something to see
+  signalbox notify demo DEMO-7 coder 'Tests fail' --wait   ask an agent, from another terminal
+  signalbox sessions --task DEMO-7                      what came of it
+  signalbox dead list --account demo                    what could not be processed, and why
+  signalbox doctor                                      is this installation in order?
+
+Settings: the file signalbox.toml, then the environment (SIGNALBOX__SECTION__KEY, DATABASE_URL, NATS_URL).
+Exit codes: 0 done, 1 failed, 2 the command line or a setting was refused.";
+
+/// One live session per (task, agent), one turn at a time in it, and everything on record.
+#[derive(Parser, Debug)]
+#[command(name = "signalbox", version, about, after_help = EXAMPLES, max_term_width = 110)]
+pub(crate) struct Cli {
+    /// Print JSON instead of tables
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Run all four services in this process, with a NATS server, a Postgres and a demo agent of its own
+    Up(UpArgs),
+    /// Bring the database's schema and the streams up to date
+    Migrate,
+    /// Check the settings, Postgres, NATS, the providers and the ports, and say how to mend what is wrong
+    Doctor(DoctorArgs),
+    /// Send an agent a notification
+    Notify(NotifyArgs),
+    /// Show sessions, or one of them
+    Sessions(SessionsArgs),
+    /// Show the turns of sessions, or one turn in full
+    Turns(TurnsArgs),
+    /// Show notifications, or what became of one
+    Notifications(NotificationsArgs),
+    /// Show and send again what could not be processed
+    Dead(DeadArgs),
+    /// Write what others build against (JSON Schemas, AsyncAPI, OpenAPI, SQL), or check that it is current
+    Schemas(SchemasArgs),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Without URLs, a NATS server and a Postgres of its own are started below the data directory, on free ports. Provider
+`default` is a scripted demo agent unless providers.default.url is set. There will be an account `demo` with the agents
+`coder` and `reviewer`. Once all is ready, {data-dir}/endpoints.json says where everything is; the log is in
+{data-dir}/signalbox.log. Ctrl-C ends it and everything it has started.")]
+pub(crate) struct UpArgs {
+    /// Where all data is kept; only one `up` can use it at a time
+    #[arg(long, value_name = "DIR", default_value = ".data")]
+    pub(crate) data_dir: PathBuf,
+    /// Where the HTTP API listens; port 0 picks a free one [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) http: Option<SocketAddr>,
+    /// Use this NATS server (2.12 or newer, with JetStream) instead of one of its own
+    #[arg(long, value_name = "URL")]
+    pub(crate) nats_url: Option<String>,
+    /// Use this Postgres (15 or newer) instead of one of its own; its schema is brought up to date
+    #[arg(long, value_name = "URL")]
+    pub(crate) database_url: Option<String>,
+    /// Publish the notifications of this file: a JSON object a line, with `account`, `task` and a notification's fields.
+    /// A line waits until the earlier ones of its task have an outcome
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sample: Option<PathBuf>,
+    /// End once everything in the sample has an outcome: with code 0, or 1 if something failed
+    #[arg(long)]
+    pub(crate) exit_when_idle: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Where a running `up` keeps its data: checked when the settings name no servers
+    #[arg(long, value_name = "DIR", default_value = ".data")]
+    pub(crate) data_dir: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct NotifyArgs {
+    pub(crate) account: String,
+    /// The task's id, or `-` for none
+    pub(crate) task: String,
+    /// The agent's slug or id
+    pub(crate) agent: String,
+    /// What it is about; `-` reads it from standard input
+    pub(crate) body: String,
+    /// The idempotency key: the same id again does nothing
+    #[arg(long)]
+    pub(crate) id: Option<String>,
+    #[arg(long)]
+    pub(crate) title: Option<String>,
+    #[arg(long = "type", value_name = "TYPE")]
+    pub(crate) kind: Option<String>,
+    /// What to do when the session is busy
+    #[arg(long, value_name = "MODE", value_parser = ["followup", "collect", "steer", "inject"])]
+    pub(crate) queue_mode: Option<String>,
+    /// Wait for the outcome and print it; code 1 unless it was delivered
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// How long to wait
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, requires = "wait", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) timeout: u64,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+/// What every list has.
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) limit: u16,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SessionsArgs {
+    /// One session's id
+    pub(crate) id: Option<String>,
+    /// Only those of this task
+    #[arg(long)]
+    pub(crate) task: Option<String>,
+    /// Only those of this agent (slug or id)
+    #[arg(long)]
+    pub(crate) agent: Option<String>,
+    /// Only those that are not closed
+    #[arg(long)]
+    pub(crate) active: bool,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TurnsArgs {
+    /// One turn's id
+    pub(crate) id: Option<String>,
+    /// Those of one session
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<String>,
+    /// Those of the sessions of this task
+    #[arg(long)]
+    pub(crate) task: Option<String>,
+    /// Those of the sessions of this agent (slug or id)
+    #[arg(long)]
+    pub(crate) agent: Option<String>,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct NotificationsArgs {
+    /// One notification's id
+    pub(crate) id: Option<String>,
+    /// Only those of this task
+    #[arg(long)]
+    pub(crate) task: Option<String>,
+    /// Only those for this agent (slug or id)
+    #[arg(long)]
+    pub(crate) agent: Option<String>,
+    /// Only those in this state
+    #[arg(long, value_parser = ["queued", "running", "delivered", "failed", "refused", "cancelled"])]
+    pub(crate) state: Option<String>,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DeadArgs {
+    #[command(subcommand)]
+    pub(crate) command: DeadCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum DeadCommand {
+    /// List them, newest first; `--account -` lists those that belong to no account
+    List(ListArgs),
+    /// Show one in full, with its payload
+    Show(DeadOneArgs),
+    /// Send one again, once what it says is mended
+    Redrive(DeadOneArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DeadOneArgs {
+    pub(crate) id: String,
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SchemasArgs {
+    #[arg(long, value_name = "DIR", default_value = "schemas")]
+    pub(crate) dir: PathBuf,
+    /// Write nothing; fail and name the files that are not current
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn json_can_be_asked_for_anywhere() {
+        for line in [
+            "signalbox --json sessions",
+            "signalbox sessions --json",
+            "signalbox dead list --json",
+            "signalbox doctor --json",
+            "signalbox migrate --json",
+        ] {
+            assert!(Cli::try_parse_from(line.split(' ')).unwrap().json, "{line}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_makes_no_sense() {
+        for line in [
+            "signalbox",
+            "signalbox up --http 8080",
+            "signalbox dead",
+            "signalbox notify demo T coder hello --timeout 3",
+            "signalbox notify demo T coder hello --queue-mode later",
+            "signalbox sessions --limit 0",
+        ] {
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+}

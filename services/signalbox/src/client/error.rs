@@ -1,0 +1,62 @@
+//! What can go wrong with a call of the API, in the words of whoever sits at the terminal.
+
+use std::fmt::Write;
+
+use reqwest::StatusCode;
+
+use crate::text::one_line;
+
+const DETAIL_CHARS_MAX: usize = 300;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiError {
+    #[error("Signalbox at {origin} does not answer: is `signalbox up` running, or is --url wrong?")]
+    NoAnswer { origin: String, source: reqwest::Error },
+    #[error("{what}: the answer broke off")]
+    Broken { what: String, source: reqwest::Error },
+    #[error("{what}: the answer is not what the API promises")]
+    Unreadable { what: String, source: serde_json::Error },
+    #[error("{}", refusal(what, *status, code, detail))]
+    Refused {
+        what: String,
+        status: StatusCode,
+        code: String,
+        detail: String,
+    },
+}
+
+impl ApiError {
+    /// "Not there" and "not yours" are one answer; where nothing is a good answer, it is not an error.
+    pub(crate) fn not_found_as_none<T>(result: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
+        match result {
+            Ok(found) => Ok(Some(found)),
+            Err(ApiError::Refused { status, .. }) if status == StatusCode::NOT_FOUND => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether asking again may help: nothing was answered, or the server said that it is the one in trouble.
+    pub(crate) fn may_retry(&self) -> bool {
+        match self {
+            ApiError::NoAnswer { .. } | ApiError::Broken { .. } => true,
+            ApiError::Unreadable { .. } => false,
+            ApiError::Refused { status, .. } => status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS,
+        }
+    }
+}
+
+fn refusal(what: &str, status: StatusCode, code: &str, detail: &str) -> String {
+    let mut said = format!("{what} was refused: {status}");
+    if !code.is_empty() {
+        write!(said, " ({})", one_line(code, DETAIL_CHARS_MAX)).expect("a String takes all that is written to it");
+    }
+    if !detail.is_empty() {
+        write!(said, ": {}", one_line(detail, DETAIL_CHARS_MAX)).expect("a String takes all that is written to it");
+    }
+    let hint = match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; is the token right (--token, SIGNALBOX_TOKEN)?",
+        StatusCode::NOT_FOUND => "; it is not there, or the token is not for it",
+        _ => "",
+    };
+    said + hint
+}

@@ -1,0 +1,190 @@
+//! A client of the public HTTP API: what any other program could do, this command does in the same way. Answers are
+//! kept as they came, for `--json`; [`shapes`] reads from them what a table shows.
+
+pub(crate) mod shapes;
+
+mod access;
+mod error;
+
+use std::time::Duration;
+
+use reqwest::{Method, Response, StatusCode, Url};
+use secrecy::{ExposeSecret, SecretString};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+pub(crate) use access::AccessArgs;
+pub(crate) use error::ApiError;
+use shapes::{List, Notification, Problem};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Items asked for at one time; the API's own limit may be lower.
+const PAGE_ITEMS: usize = 100;
+
+#[derive(Clone)]
+pub(crate) struct Client {
+    http: reqwest::Client,
+    base: Url,
+    token: SecretString,
+}
+
+impl Client {
+    pub(crate) fn new(base: &str, token: SecretString) -> anyhow::Result<Client> {
+        let base = Url::parse(base)
+            .ok()
+            .filter(|url| url.has_host() && !url.cannot_be_a_base());
+        let base = base.ok_or_else(|| anyhow::anyhow!("the URL of Signalbox is not of the form http://host:port"))?;
+        let mut http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(REQUEST_TIMEOUT);
+        if is_loopback(&base) {
+            // A proxy of the environment is for the world outside, whether or not `NO_PROXY` says so.
+            http = http.no_proxy();
+        }
+        Ok(Client {
+            http: http.build()?,
+            base,
+            token,
+        })
+    }
+
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, &str)]) -> Result<T, ApiError> {
+        self.send(Method::GET, path, query, None).await
+    }
+
+    pub(crate) async fn post<T: DeserializeOwned>(&self, path: &[&str], body: &Value) -> Result<T, ApiError> {
+        self.send(Method::POST, path, &[], Some(body)).await
+    }
+
+    /// Items of a list, page after page, up to `limit`.
+    pub(crate) async fn list(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        limit: usize,
+    ) -> Result<Vec<Value>, ApiError> {
+        let mut items = Vec::new();
+        let mut cursor: Option<String> = None;
+        while items.len() < limit {
+            let page = (limit - items.len()).min(PAGE_ITEMS).to_string();
+            let mut asked = query.to_vec();
+            asked.push(("limit", &page));
+            if let Some(cursor) = &cursor {
+                asked.push(("cursor", cursor));
+            }
+            let List {
+                items: more,
+                next_cursor,
+            } = self.get(path, &asked).await?;
+            items.extend(more);
+            cursor = next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        items.truncate(limit);
+        Ok(items)
+    }
+
+    /// `None` when there is none, or when it is not ours to see: the API does not tell them apart.
+    pub(crate) async fn notification(&self, account: &str, id: &str) -> Result<Option<Notification>, ApiError> {
+        let found = self.get(&["api", "orgs", account, "notifications", id], &[]).await;
+        ApiError::not_found_as_none(found)
+    }
+
+    /// Publishes a notification; gives its id.
+    pub(crate) async fn notify(&self, account: &str, notification: &Value) -> Result<String, ApiError> {
+        let accepted: shapes::Accepted = self
+            .post(&["api", "orgs", account, "notifications"], notification)
+            .await?;
+        Ok(accepted.id)
+    }
+
+    /// Makes an account; one that is there already is left as it is.
+    pub(crate) async fn account_ensure(&self, id: &str, name: &str) -> Result<(), ApiError> {
+        let account = json!({"id": id, "name": name});
+        let made = self.post::<Value>(&["api", "accounts"], &account);
+        match made.await {
+            Ok(_) => Ok(()),
+            Err(ApiError::Refused { status, .. }) if status == StatusCode::CONFLICT => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes an agent; one of that slug which is there already is left as it is.
+    pub(crate) async fn agent_ensure(&self, account: &str, agent: &Value) -> Result<(), ApiError> {
+        let slug = agent["slug"].as_str().unwrap_or_default();
+        let found = self.get::<Value>(&["api", "orgs", account, "agents", slug], &[]).await;
+        if ApiError::not_found_as_none(found)?.is_some() {
+            return Ok(());
+        }
+        self.post::<Value>(&["api", "orgs", account, "agents"], agent)
+            .await
+            .map(drop)
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<T, ApiError> {
+        let mut url = self.base.clone();
+        // Segments are strangers' ids as well: pushed one by one, each is encoded.
+        url.path_segments_mut()
+            .expect("a base was asked for in new()")
+            .pop_if_empty()
+            .extend(path);
+        let what = format!("{method} {}", url.path());
+        let mut request = self
+            .http
+            .request(method, url)
+            .query(query)
+            .bearer_auth(self.token.expose_secret());
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let response = request.send().await.map_err(|source| ApiError::NoAnswer {
+            origin: self.base.origin().ascii_serialization(),
+            source: source.without_url(),
+        })?;
+        read(what, response).await
+    }
+}
+
+async fn read<T: DeserializeOwned>(what: String, response: Response) -> Result<T, ApiError> {
+    let status = response.status();
+    let unreadable = |source| ApiError::Unreadable {
+        what: what.clone(),
+        source,
+    };
+    let body = response.bytes().await.map_err(|source| ApiError::Broken {
+        what: what.clone(),
+        source: source.without_url(),
+    })?;
+    if status.is_success() {
+        // An answer without content is read as `null`.
+        let body: &[u8] = if body.is_empty() { b"null" } else { &body };
+        return serde_json::from_slice(body).map_err(unreadable);
+    }
+    let problem: Problem = serde_json::from_slice(&body).unwrap_or_default();
+    Err(ApiError::Refused {
+        what,
+        status,
+        code: problem.code,
+        detail: problem.detail,
+    })
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost"
+        || host
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! `signalbox dead`: messages that could not be processed. Each says what was wrong; mended, it can be sent again.
+
+use std::{fmt::Write, process::ExitCode};
+
+use serde_json::{Value, json};
+
+use super::moment;
+use crate::{
+    cli::{DeadOneArgs, ListArgs},
+    client::shapes::{DeadLetter, shape},
+    print::{print, print_json},
+    table::Table,
+    text::{lines, one_line},
+};
+
+const VALUE_CHARS_MAX: usize = 500;
+/// Stands for no account: what belongs to none is the operator's to see to.
+const OPERATOR: &str = "-";
+
+pub(crate) async fn list(args: &ListArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let client = args.access.client()?;
+    let letters = client.list(&path(&args.account, &[]), &[], args.limit.into()).await?;
+    if json {
+        print_json(&letters)?;
+    } else {
+        print(&table(&letters)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn show(args: &DeadOneArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let client = args.access.client()?;
+    let letter: Value = client.get(&path(&args.account, &[&args.id]), &[]).await?;
+    if json {
+        print_json(&letter)?;
+    } else {
+        print(&full(&shape(&letter)?))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn redrive(args: &DeadOneArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let client = args.access.client()?;
+    let answer: Value = client
+        .post(&path(&args.account, &[&args.id, "redrive"]), &json!({}))
+        .await?;
+    if json {
+        print_json(&answer)?;
+    } else {
+        print(&format!("{} was sent again", one_line(&args.id, 64)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn path<'a>(account: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
+    let mut path = match account {
+        OPERATOR => vec!["api", "dead-letters"],
+        account => vec!["api", "orgs", account, "dead-letters"],
+    };
+    path.extend(rest);
+    path
+}
+
+fn table(letters: &[Value]) -> anyhow::Result<String> {
+    let mut table = Table::new(&["DEAD LETTER", "CREATED", "REASON", "DETAIL", "SUBJECT", "REDRIVEN"]);
+    for letter in letters {
+        let letter: DeadLetter = shape(letter)?;
+        table.row([
+            &letter.id,
+            &moment(letter.created_at.as_deref()),
+            &letter.reason,
+            &letter.detail,
+            &letter.subject,
+            &moment(letter.redriven_at.as_deref()),
+        ]);
+    }
+    Ok(table.render("no dead letters"))
+}
+
+fn full(letter: &DeadLetter) -> String {
+    let mut text = String::new();
+    let mut field = |name: &str, value: &str| {
+        if !value.is_empty() {
+            writeln!(text, "{name:<13}{}", one_line(value, VALUE_CHARS_MAX)).expect("a String takes all");
+        }
+    };
+    field("dead letter", &letter.id);
+    field("subject", &letter.subject);
+    field("reason", &letter.reason);
+    field("detail", &letter.detail);
+    field("attempts", &letter.attempts.to_string());
+    field("created", &moment(letter.created_at.as_deref()));
+    field("redriven", &moment(letter.redriven_at.as_deref()));
+    let payload = match &letter.payload {
+        Value::String(payload) => payload.clone(),
+        other => other.to_string(),
+    };
+    writeln!(text, "\n── payload\n{}", lines(&payload).trim_end()).expect("a String takes all");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_belongs_to_no_account_is_the_operator_s() {
+        assert_eq!(path("demo", &["d"]), ["api", "orgs", "demo", "dead-letters", "d"]);
+        assert_eq!(path("-", &["d", "redrive"]), ["api", "dead-letters", "d", "redrive"]);
+    }
+
+    #[test]
+    fn shows_what_was_wrong_and_what_came() {
+        let letter = json!({"id": "d-1", "subject": "signalbox.notification.demo.T", "reason": "malformed",
+            "detail": "the payload is not JSON", "payload": "{\u{1b}[31m", "attempts": 1,
+            "created_at": "2026-01-02T03:04:05Z", "redriven_at": null});
+        assert_eq!(
+            full(&shape(&letter).unwrap()),
+            "dead letter  d-1\nsubject      signalbox.notification.demo.T\nreason       malformed\n\
+             detail       the payload is not JSON\nattempts     1\ncreated      2026-01-02 03:04:05\n\n── payload\n{[31m\n"
+        );
+        let listed = table(&[letter]).unwrap();
+        assert!(
+            listed
+                .lines()
+                .last()
+                .unwrap()
+                .starts_with("d-1          2026-01-02 03:04:05  malformed  the payload")
+        );
+    }
+}

@@ -1,0 +1,40 @@
+//! One file a command; here is the table. A command returns its exit code, or an error that `main` prints as one line.
+
+mod dead;
+pub(crate) mod migrate;
+mod notifications;
+mod notify;
+mod sessions;
+mod turns;
+
+use std::process::ExitCode;
+
+use crate::{
+    cli::{Cli, Command, DeadCommand},
+    doctor, schemas, up,
+};
+
+pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let json = cli.json;
+    match cli.command {
+        Command::Up(args) => Box::pin(up::run(&args, json)).await,
+        Command::Migrate => migrate::run(json).await,
+        Command::Doctor(args) => doctor::run(&args, json).await,
+        Command::Notify(args) => notify::run(&args, json).await,
+        Command::Sessions(args) => sessions::run(&args, json).await,
+        Command::Turns(args) => turns::run(&args, json).await,
+        Command::Notifications(args) => notifications::run(&args, json).await,
+        Command::Dead(args) => match args.command {
+            DeadCommand::List(args) => dead::list(&args, json).await,
+            DeadCommand::Show(args) => dead::show(&args, json).await,
+            DeadCommand::Redrive(args) => dead::redrive(&args, json).await,
+        },
+        Command::Schemas(args) => schemas::run(&args, json),
+    }
+}
+
+/// A moment of the API as a table shows it: to the second, without its zone, which is always UTC.
+fn moment(at: Option<&str>) -> String {
+    let at = at.unwrap_or_default();
+    at.chars().take(19).collect::<String>().replace('T', " ")
+}

@@ -1,0 +1,85 @@
+//! `signalbox notifications`: what became of what was published.
+
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use super::moment;
+use crate::{
+    cli::NotificationsArgs,
+    client::shapes::{Notification, shape},
+    print::{print, print_json},
+    table::Table,
+};
+
+pub(crate) async fn run(args: &NotificationsArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let client = args.list.access.client()?;
+    let account = args.list.account.as_str();
+    if let Some(id) = &args.id {
+        let notification: Value = client.get(&["api", "orgs", account, "notifications", id], &[]).await?;
+        if json {
+            print_json(&notification)?;
+        } else {
+            print(&table(&[notification])?)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let path = ["api", "orgs", account, "notifications"];
+    let filter = [("task", &args.task), ("agent", &args.agent), ("state", &args.state)];
+    let filter: Vec<(&str, &str)> = filter
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value.as_deref()?)))
+        .collect();
+    let notifications = client.list(&path, &filter, args.list.limit.into()).await?;
+    if json {
+        print_json(&notifications)?;
+    } else {
+        print(&table(&notifications)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn table(notifications: &[Value]) -> anyhow::Result<String> {
+    let mut table = Table::new(&[
+        "NOTIFICATION",
+        "TASK",
+        "AGENT",
+        "TYPE",
+        "STATE",
+        "CREATED",
+        "TURN",
+        "REASON",
+    ]);
+    for notification in notifications {
+        let notification: Notification = shape(notification)?;
+        table.row([
+            &notification.id,
+            notification.task.as_deref().unwrap_or_default(),
+            notification.agent.as_deref().unwrap_or_default(),
+            notification.kind.as_deref().unwrap_or_default(),
+            &notification.state,
+            &moment(notification.created_at.as_deref()),
+            notification.turn_id.as_deref().unwrap_or_default(),
+            notification.reason.as_deref().unwrap_or_default(),
+        ]);
+    }
+    Ok(table.render("no notifications"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn shows_an_outcome_with_its_reason() {
+        let refused = json!({"id": "n-1", "task": "DEMO-1", "agent": "coder", "type": "message", "state": "refused",
+            "session_id": null, "session_key": null, "turn_id": null, "attempts": 0, "reason": "unknown_agent",
+            "created_at": "2026-01-02T03:04:05Z"});
+        assert_eq!(
+            table(&[refused]).unwrap().lines().last().unwrap(),
+            "n-1           DEMO-1  coder  message  refused  2026-01-02 03:04:05  -     unknown_agent"
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! `signalbox notify`: sends one notification over the API, and waits for what becomes of it when asked to.
+
+use std::{io::Read, process::ExitCode, time::Duration};
+
+use anyhow::{Context, bail};
+use domain::NotificationState;
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::notifications::table;
+use crate::{
+    cli::NotifyArgs,
+    client::{
+        ApiError, Client,
+        shapes::{Notification, Turn, shape},
+    },
+    print::{print, print_json},
+    text::lines,
+};
+
+/// The API is asked this often: outcomes take a model's time, not a database's.
+const ASK_EVERY: Duration = Duration::from_millis(250);
+
+pub(crate) async fn run(args: &NotifyArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let client = args.access.client()?;
+    let notification = notification(args, body(&args.body)?);
+    let id = client.notify(&args.account, &notification).await?;
+    if !args.wait {
+        if json {
+            print_json(&json!({ "id": id }))?;
+        } else {
+            print(&id)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let limit = Duration::from_secs(args.timeout);
+    let outcome = outcome(&client, &args.account, &id, limit).await?;
+    let notification: Notification = shape(&outcome)?;
+    let turn = match &notification.turn_id {
+        Some(turn) => Some(
+            client
+                .get::<Value>(&["api", "orgs", &args.account, "turns", turn], &[])
+                .await?,
+        ),
+        None => None,
+    };
+    if json {
+        print_json(&json!({"notification": outcome, "turn": turn}))?;
+    } else {
+        print(&table(&[outcome])?)?;
+        if let Some(turn) = turn {
+            print(&format!("\n{}", lines(&shape::<Turn>(&turn)?.said()).trim_end()))?;
+        }
+    }
+    let delivered = NotificationState::parse(&notification.state) == Some(NotificationState::Delivered);
+    Ok(if delivered {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn body(argument: &str) -> anyhow::Result<String> {
+    if argument != "-" {
+        return Ok(argument.to_owned());
+    }
+    let mut body = String::new();
+    // One byte more than fits, so that a body which is too long is refused and not cut.
+    let limit = u64::try_from(contracts::notification::BODY_BYTES_MAX).expect("a small constant") + 1;
+    std::io::stdin()
+        .take(limit)
+        .read_to_string(&mut body)
+        .context("cannot read the body from standard input")?;
+    Ok(body)
+}
+
+fn notification(args: &NotifyArgs, body: String) -> Value {
+    let mut fields = Map::new();
+    let mut set = |name: &str, value: Option<&str>| {
+        if let Some(value) = value {
+            fields.insert(name.to_owned(), value.into());
+        }
+    };
+    set("task", Some(&args.task));
+    set("agent", Some(&args.agent));
+    set("id", args.id.as_deref());
+    set("type", args.kind.as_deref());
+    set("title", args.title.as_deref());
+    set("queue_mode", args.queue_mode.as_deref());
+    set("body", Some(&body));
+    Value::Object(fields)
+}
+
+/// Waits until the notification has an outcome. The first answers may be "not there": it is on its way.
+async fn outcome(client: &Client, account: &str, id: &str, limit: Duration) -> anyhow::Result<Value> {
+    let deadline = Instant::now() + limit;
+    let mut state = "not known yet".to_owned();
+    loop {
+        let found = client
+            .get::<Value>(&["api", "orgs", account, "notifications", id], &[])
+            .await;
+        match ApiError::not_found_as_none(found) {
+            Ok(Some(found)) => {
+                state = shape::<Notification>(&found)?.state;
+                if NotificationState::parse(&state).is_some_and(NotificationState::is_outcome) {
+                    return Ok(found);
+                }
+            }
+            Ok(None) => {}
+            // The notification is accepted: a restart of the service takes nothing from it.
+            Err(error) if error.may_retry() => {}
+            Err(error) => return Err(error.into()),
+        }
+        if Instant::now() + ASK_EVERY > deadline {
+            bail!(
+                "notification {id} had no outcome within {} s: it is {state}",
+                limit.as_secs()
+            );
+        }
+        sleep(ASK_EVERY).await;
+    }
+}

@@ -1,0 +1,174 @@
+//! `signalbox turns`: what agents did, turn by turn; one turn in full, as the model saw it.
+
+use std::{fmt::Write, process::ExitCode};
+
+use serde_json::Value;
+
+use super::{moment, sessions::query};
+use crate::{
+    cli::TurnsArgs,
+    client::{
+        Client,
+        shapes::{Session, Turn, shape},
+    },
+    print::{print, print_json},
+    table::Table,
+    text::{lines, one_line},
+};
+
+const VALUE_CHARS_MAX: usize = 200;
+
+pub(crate) async fn run(args: &TurnsArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let client = args.list.access.client()?;
+    if let Some(id) = &args.id {
+        let turn: Value = client
+            .get(&["api", "orgs", &args.list.account, "turns", id], &[])
+            .await?;
+        if json {
+            print_json(&turn)?;
+        } else {
+            print(&full(&shape(&turn)?))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let turns = turns(&client, args).await?;
+    if json {
+        print_json(&turns)?;
+    } else {
+        print(&table(&turns)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Of one session, or of every session that fits, one after the other.
+async fn turns(client: &Client, args: &TurnsArgs) -> anyhow::Result<Vec<Value>> {
+    let (account, limit) = (args.list.account.as_str(), usize::from(args.list.limit));
+    let sessions = match &args.session {
+        Some(session) => vec![session.clone()],
+        None => {
+            let query = query(args.task.as_deref(), args.agent.as_deref(), false);
+            let found = client
+                .list(&["api", "orgs", account, "sessions"], &query, limit)
+                .await?;
+            let ids = found.iter().map(|session| Ok(shape::<Session>(session)?.id));
+            ids.collect::<anyhow::Result<_>>()?
+        }
+    };
+    let mut turns = Vec::new();
+    for session in sessions {
+        let path = ["api", "orgs", account, "sessions", &session, "turns"];
+        turns.extend(client.list(&path, &[], limit - turns.len()).await?);
+        if turns.len() >= limit {
+            break;
+        }
+    }
+    Ok(turns)
+}
+
+fn table(turns: &[Value]) -> anyhow::Result<String> {
+    let mut table = Table::new(&[
+        "TURN",
+        "GENERATION",
+        "NUMBER",
+        "STATE",
+        "NOTIFICATIONS",
+        "STARTED",
+        "REPLY",
+    ]);
+    for turn in turns {
+        let turn: Turn = shape(turn)?;
+        table.row([
+            &turn.id,
+            &format!("v{}", turn.generation),
+            &turn.number.to_string(),
+            &turn.state,
+            &turn.notifications.join(" "),
+            &moment(turn.started_at.as_deref()),
+            &one_line(&turn.said(), 60),
+        ]);
+    }
+    Ok(table.render("no turns"))
+}
+
+fn full(turn: &Turn) -> String {
+    let mut text = String::new();
+    let mut field = |name: &str, value: &str| {
+        if !value.is_empty() {
+            writeln!(text, "{name:<14}{}", one_line(value, VALUE_CHARS_MAX)).expect("a String takes all");
+        }
+    };
+    field("turn", &turn.id);
+    field("session", &turn.session_id);
+    field("generation", &format!("v{}, turn {}", turn.generation, turn.number));
+    field("state", &turn.state);
+    field("notifications", &turn.notifications.join(" "));
+    field("started", &moment(turn.started_at.as_deref()));
+    field("finished", &moment(turn.finished_at.as_deref()));
+    if let Some(profile) = &turn.profile {
+        field("profile", &format!("{} {}", profile.version, profile.hash));
+    }
+    for call in &turn.tool_calls {
+        let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let called = format!(
+            "{} {} → {} {}",
+            call.name,
+            plain(&call.arguments),
+            call.state,
+            plain(&call.result)
+        );
+        field("tool", &called);
+    }
+    let mut part = |name: &str, value: Option<&str>| {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            writeln!(text, "\n── {name}\n{}", lines(value).trim_end()).expect("a String takes all");
+        }
+    };
+    part("instructions", turn.instructions.as_deref());
+    part("input", turn.input.as_deref());
+    part("reply", Some(&turn.said()));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn turn() -> Value {
+        json!({"id": "t-1", "session_id": "s-1", "generation": 2, "number": 3, "state": "finished",
+            "notifications": ["n-1", "n-2"], "profile": {"version": "1", "hash": "ab"}, "instructions": "Be kind.",
+            "input": "Notification: n-1\nBody", "reply": "Done.\nReally.", "tool_calls": [{"call_id": "c", "name":
+            "task_status", "arguments": {"status": "done"}, "state": "finished", "result": "{}"}], "usage": null,
+            "error": null, "started_at": "2026-01-02T03:04:05Z", "finished_at": null, "manifest": {}})
+    }
+
+    #[test]
+    fn lists_a_turn_in_a_line() {
+        let listed = table(&[turn()]).unwrap();
+        assert_eq!(
+            listed.lines().last().unwrap(),
+            "t-1   v2          3       finished  n-1 n-2        2026-01-02 03:04:05  Done. Really."
+        );
+    }
+
+    #[test]
+    fn shows_a_turn_as_the_model_saw_it() {
+        let shown = full(&shape(&turn()).unwrap());
+        assert_eq!(
+            shown,
+            "turn          t-1\nsession       s-1\ngeneration    v2, turn 3\nstate         finished\n\
+             notifications n-1 n-2\nstarted       2026-01-02 03:04:05\nprofile       1 ab\n\
+             tool          task_status {\"status\":\"done\"} → finished {}\n\n── instructions\nBe kind.\n\n── input\n\
+             Notification: n-1\nBody\n\n── reply\nDone.\nReally.\n"
+        );
+    }
+
+    #[test]
+    fn says_the_error_where_there_is_no_reply() {
+        let failed: Turn = shape(&json!({"id": "t", "reply": null, "error": "provider away"})).unwrap();
+        assert_eq!(failed.said(), "provider away");
+        let classed: Turn = shape(&json!({"id": "t", "error": {"class": "auth"}})).unwrap();
+        assert_eq!(classed.said(), r#"{"class":"auth"}"#);
+    }
+}

@@ -1,0 +1,65 @@
+//! `signalbox doctor`: looks at everything that an installation stands on and changes nothing. Looking ([`postgres`],
+//! [`nats`], [`providers`], [`ports`]) is apart from judging, which is pure; a judgement is a [`Finding`].
+
+mod finding;
+mod nats;
+mod ports;
+mod postgres;
+mod providers;
+
+use std::{path::Path, process::ExitCode};
+
+use runtime::{Settings, SettingsError};
+
+use crate::{
+    cli::DoctorArgs,
+    endpoints::Endpoints,
+    print::{print, print_json},
+};
+use finding::Finding;
+
+pub(crate) async fn run(args: &DoctorArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let findings = match Settings::load() {
+        Ok(settings) => examine(settings, &args.data_dir).await?,
+        // Without settings there is nothing to look for.
+        Err(error) => vec![finding::settings(&Err(error))],
+    };
+    if json {
+        print_json(&findings)?;
+    } else {
+        print(&finding::render(&findings))?;
+    }
+    let is_well = findings.iter().all(|finding| !finding.is_problem());
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn examine(mut settings: Settings, data_dir: &Path) -> anyhow::Result<Vec<Finding>> {
+    let mut findings = vec![finding::settings(&Ok(()))];
+    let up = running_up(&mut settings, data_dir)?;
+    findings.extend(finding::up(up.as_ref().map(|up| up.http_url.as_str()), data_dir));
+    let (postgres, nats, providers, ports) = tokio::join!(
+        postgres::examine(&settings),
+        nats::examine(&settings),
+        providers::examine(&settings, up.is_some()),
+        ports::examine(&settings, up.as_ref()),
+    );
+    findings.extend(postgres);
+    findings.extend(nats);
+    findings.extend(providers);
+    findings.extend(ports);
+    Ok(findings)
+}
+
+/// Where the settings name no servers, those of the `up` that keeps its data here are looked at.
+fn running_up(settings: &mut Settings, data_dir: &Path) -> anyhow::Result<Option<Endpoints>> {
+    if settings.is_set("database.url") || settings.is_set("nats.url") {
+        return Ok(None);
+    }
+    let Some(endpoints) = Endpoints::read(data_dir)? else {
+        return Ok(None);
+    };
+    let mut set = |setting, url: &str| -> Result<(), SettingsError> { settings.set(setting, url, "endpoints.json") };
+    set("database.url", &endpoints.database_url)?;
+    set("nats.url", &endpoints.nats_url)?;
+    Ok(Some(endpoints))
+}

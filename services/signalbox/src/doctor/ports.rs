@@ -1,0 +1,122 @@
+//! Ports: free for the services to listen on, or taken by Signalbox itself.
+
+use std::{io::ErrorKind, net::SocketAddr, time::Duration};
+
+use runtime::{Settings, SettingsError};
+use tokio::net::TcpListener;
+
+use super::Finding;
+use crate::{endpoints::Endpoints, up::ports::listen_settings};
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+pub(super) async fn examine(settings: &Settings, up: Option<&Endpoints>) -> Vec<Finding> {
+    if let Some(up) = up {
+        let mut findings = Vec::new();
+        for (service, url) in [("orchestrator", &up.http_url), ("tool-gateway", &up.tool_gateway_url)] {
+            findings.push(running(service, url, ask(url, "readyz").await));
+        }
+        return findings;
+    }
+    let wanted = match listen_settings(settings) {
+        Ok(wanted) => wanted,
+        Err(error) => return vec![unreadable(error)],
+    };
+    let mut findings = Vec::new();
+    for (service, address) in wanted {
+        findings.push(judge(service, address, look(address).await));
+    }
+    findings
+}
+
+/// Whether a page answers with success.
+async fn ask(url: &str, page: &str) -> bool {
+    let Ok(client) = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build() else {
+        return false;
+    };
+    let answer = client.get(format!("{}/{page}", url.trim_end_matches('/'))).send().await;
+    answer.is_ok_and(|response| response.status().is_success())
+}
+
+fn unreadable(error: SettingsError) -> Finding {
+    Finding::failed("ports", error, "correct this setting")
+}
+
+fn running(service: &str, url: &str, is_ready: bool) -> Finding {
+    if is_ready {
+        return Finding::ok("running", format!("{service} is ready at {url}"));
+    }
+    Finding::problem(
+        "running",
+        format!("{service} is not ready at {url}"),
+        "is `signalbox up` still running? Its log is signalbox.log in the data directory",
+    )
+}
+
+enum Port {
+    Free,
+    /// Somebody answers there as our health pages do.
+    Ours,
+    Taken,
+    Unusable(std::io::Error),
+}
+
+async fn look(address: SocketAddr) -> Port {
+    match TcpListener::bind(address).await {
+        Ok(_) => Port::Free,
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            if ask(&format!("http://{address}"), "healthz").await {
+                Port::Ours
+            } else {
+                Port::Taken
+            }
+        }
+        Err(error) => Port::Unusable(error),
+    }
+}
+
+fn judge(service: &'static str, address: SocketAddr, port: Port) -> Finding {
+    let mend = format!("set {}.listen to another address", service.replace('-', "_"));
+    match port {
+        Port::Free => Finding::ok("ports", format!("{address} is free for {service}")),
+        Port::Ours => Finding::ok(
+            "ports",
+            format!("{address} is in use by a service that is alive, for {service}"),
+        ),
+        Port::Taken => Finding::problem(
+            "ports",
+            format!("{address} for {service} is taken by another program"),
+            mend,
+        ),
+        Port::Unusable(error) => {
+            let error = anyhow::Error::new(error).context(format!("{service} cannot listen on {address}"));
+            Finding::failed("ports", error, mend)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn tells_a_free_port_from_a_taken_one() {
+        testkit::install_tls_provider();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // Whoever has it hangs up on everybody.
+        let other = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
+        assert!(judge("tool-gateway", address, look(address).await).is_problem());
+        other.abort();
+        let _ = other.await;
+        assert!(!judge("tool-gateway", address, look(address).await).is_problem());
+    }
+
+    #[test]
+    fn a_port_in_our_own_hands_is_no_problem() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 8081));
+        assert!(!judge("tool-gateway", address, Port::Ours).is_problem());
+        let taken = serde_json::to_value(judge("tool-gateway", address, Port::Taken)).unwrap();
+        assert_eq!(taken["mend"], "set tool_gateway.listen to another address");
+    }
+}

@@ -1,0 +1,127 @@
+//! `{data-dir}/endpoints.json`: where a running `up` can be reached, with the credentials that a local program needs.
+//! Written once everything is ready, as a whole or not at all, for its owner's eyes only.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{ErrorKind, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+const FILE: &str = "endpoints.json";
+
+/// The first four names are public; more may stand beside them.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Endpoints {
+    pub(crate) http_url: String,
+    pub(crate) tool_gateway_url: String,
+    pub(crate) nats_url: String,
+    pub(crate) database_url: String,
+    #[serde(default)]
+    pub(crate) operator_token: Option<String>,
+}
+
+impl Endpoints {
+    pub(crate) fn write(&self, data_dir: &Path) -> anyhow::Result<()> {
+        let content = serde_json::to_string_pretty(self).expect("texts are valid JSON") + "\n";
+        write_private(&data_dir.join(FILE), content.as_bytes())
+    }
+
+    /// `None` where no `up` has been ready yet.
+    pub(crate) fn read(data_dir: &Path) -> anyhow::Result<Option<Endpoints>> {
+        let path = data_dir.join(FILE);
+        match fs::read(&path) {
+            Ok(content) => serde_json::from_slice(&content)
+                .map(Some)
+                .with_context(|| format!("{} is not what `signalbox up` writes", path.display())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+
+    /// Whoever waits for the file must not find the one of an earlier run.
+    pub(crate) fn remove(data_dir: &Path) -> anyhow::Result<()> {
+        let path = data_dir.join(FILE);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", path.display()))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+}
+
+/// Writes a file that nobody else ever sees half or with another mode: made beside it, then renamed.
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    let beside = path.with_extension("new");
+    let write = || -> std::io::Result<()> {
+        match fs::remove_file(&beside) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {} // a leftover of a crash is gone, or there was none
+        }
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&beside)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn endpoints() -> Endpoints {
+        Endpoints {
+            http_url: "http://127.0.0.1:8080".to_owned(),
+            tool_gateway_url: "http://127.0.0.1:8081".to_owned(),
+            nats_url: "nats://signalbox:secret@127.0.0.1:4222".to_owned(),
+            database_url: "postgres://signalbox:secret@127.0.0.1:5432/signalbox".to_owned(),
+            operator_token: Some("token".to_owned()),
+        }
+    }
+
+    #[test]
+    fn is_written_for_its_owner_only_and_reads_back() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Endpoints::read(folder.path()).unwrap().is_none());
+        endpoints().write(folder.path()).unwrap();
+        endpoints().write(folder.path()).unwrap();
+        let mode = fs::metadata(folder.path().join(FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(Endpoints::read(folder.path()).unwrap() == Some(endpoints()));
+        let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+        assert_eq!(names.len(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn has_the_public_names() {
+        let written = serde_json::to_value(endpoints()).unwrap();
+        let names: Vec<&str> = written.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(
+            names,
+            [
+                "database_url",
+                "http_url",
+                "nats_url",
+                "operator_token",
+                "tool_gateway_url"
+            ]
+        );
+    }
+
+    #[test]
+    fn an_old_one_can_be_removed_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        endpoints().write(folder.path()).unwrap();
+        Endpoints::remove(folder.path()).unwrap();
+        Endpoints::remove(folder.path()).unwrap();
+        assert!(Endpoints::read(folder.path()).unwrap().is_none());
+    }
+}

@@ -1,0 +1,162 @@
+//! `schemas/machines/*.md`: state tables, printed from the functions that decide.
+
+use std::fmt::Write;
+
+use delivery::queue::{Admission, SessionFacts, TurnFacts, admit};
+use domain::{SessionPhase, TurnState, TurnStep};
+
+const INFALLIBLE: &str = "a String takes all that is written to it";
+
+/// Name and text of each.
+pub(super) fn all() -> Vec<(&'static str, String)> {
+    vec![("session", session()), ("turn", turn())]
+}
+
+/// What may be found when a session is woken, and what follows from it.
+fn session() -> String {
+    let nothing = SessionFacts {
+        phase: SessionPhase::Idle,
+        closed: false,
+        queued: 0,
+        due: false,
+        lease_dead: false,
+    };
+    let queued = SessionFacts { queued: 1, ..nothing };
+    let closed = SessionFacts { closed: true, ..queued };
+    let due = |facts: SessionFacts| SessionFacts { due: true, ..facts };
+    let deserted = |facts: SessionFacts| SessionFacts {
+        lease_dead: true,
+        ..facts
+    };
+    let missing = Some(TurnFacts {
+        state: TurnState::AwaitingTools,
+        calls_requested: 2,
+        calls_over: 1,
+        awaited_too_long: false,
+    });
+    let complete = missing.map(|turn| TurnFacts { calls_over: 2, ..turn });
+    let too_long = missing.map(|turn| TurnFacts {
+        awaited_too_long: true,
+        ..turn
+    });
+    let situations = [
+        (SessionPhase::Idle, "open, something queued", queued, None),
+        (SessionPhase::Idle, "open, nothing queued", nothing, None),
+        (SessionPhase::Idle, "closed", closed, None),
+        (SessionPhase::Running, "its holder is alive", queued, complete),
+        (
+            SessionPhase::Running,
+            "its holder is gone, a turn is in progress",
+            deserted(nothing),
+            complete,
+        ),
+        (
+            SessionPhase::Running,
+            "its holder is gone, closed, a turn is in progress",
+            deserted(closed),
+            complete,
+        ),
+        (
+            SessionPhase::Running,
+            "its holder is gone, no turn, something queued",
+            deserted(queued),
+            None,
+        ),
+        (SessionPhase::Waiting, "results are missing, not due", nothing, missing),
+        (SessionPhase::Waiting, "results are missing, due", due(nothing), missing),
+        (SessionPhase::Waiting, "all results are in", nothing, complete),
+        (
+            SessionPhase::Waiting,
+            "results were awaited too long",
+            due(nothing),
+            too_long,
+        ),
+        (SessionPhase::Backoff, "not due", queued, complete),
+        (
+            SessionPhase::Backoff,
+            "due, a turn is in progress",
+            due(nothing),
+            complete,
+        ),
+        (
+            SessionPhase::Backoff,
+            "due, no turn, something queued",
+            due(queued),
+            None,
+        ),
+        (SessionPhase::Backoff, "due, no turn, closed", due(closed), None),
+    ];
+    let mut text = String::from(
+        "# A session\n\nGenerated from `delivery::queue::admit`. What a session is found in when something wakes it, and what is \
+         done.\n\n| phase | found | then |\n|---|---|---|\n",
+    );
+    for (phase, found, facts, turn) in situations {
+        let then = match admit(SessionFacts { phase, ..facts }, turn) {
+            Admission::Start => "start a turn with what is queued",
+            Admission::Resume => "carry its turn on",
+            Admission::AskAgain => "ask for the missing results again",
+            Admission::Leave => "leave it",
+        };
+        writeln!(text, "| {phase} | {found} | {then} |").expect(INFALLIBLE);
+    }
+    text
+}
+
+fn turn() -> String {
+    let mut text = String::from(
+        "# A turn\n\nGenerated from `domain::TurnState::after`. A row is the state, a column what happens to the turn, the cell \
+         the next state.\n`—`: not possible; a stale worker's write is refused. States in bold are over.\n\n| state |",
+    );
+    for step in TurnStep::ALL {
+        write!(text, " {} |", step_words(step)).expect(INFALLIBLE);
+    }
+    text.push_str("\n|---|");
+    text.push_str(&"---|".repeat(TurnStep::ALL.len()));
+    for &state in TurnState::ALL {
+        let name = if state.is_over() {
+            format!("**{state}**")
+        } else {
+            state.to_string()
+        };
+        write!(text, "\n| {name} |").expect(INFALLIBLE);
+        for step in TurnStep::ALL {
+            let next = state.after(step).map_or("—", TurnState::as_str);
+            write!(text, " {next} |").expect(INFALLIBLE);
+        }
+    }
+    text.push('\n');
+    text
+}
+
+fn step_words(step: TurnStep) -> &'static str {
+    match step {
+        TurnStep::Send => "a call is about to be sent",
+        TurnStep::AskTools => "the provider asks for tools",
+        TurnStep::Reply => "the provider replies",
+        TurnStep::Retry => "the call failed, another attempt is due",
+        TurnStep::GiveUp => "the call failed for good",
+        TurnStep::Abort => "somebody stopped it",
+        TurnStep::Lose => "sent, and nobody can say whether it ran",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_session_s_table_says_what_is_done() {
+        let text = super::session();
+        assert!(text.contains("\n| idle | open, something queued | start a turn with what is queued |\n"));
+        assert!(text.contains("\n| running | its holder is alive | leave it |\n"));
+    }
+
+    #[test]
+    fn a_turn_s_table_has_a_row_a_state() {
+        let text = super::turn();
+        assert!(
+            text.contains(
+                "\n| calling | calling | awaiting_tools | finished | started | failed | aborted | unknown |\n"
+            )
+        );
+        assert!(text.contains("\n| **finished** | — | — | — | — | — | — | — |\n"));
+    }
+}

@@ -1,0 +1,30 @@
+//! `schemas/database.sql`: the schema as a new database gets it, which is every migration in order.
+
+use std::fmt::Write;
+
+pub(super) fn text() -> String {
+    let mut text = String::from(
+        "-- The database's schema: every migration in order, as a new database runs them.\n\
+         -- Generated from shared/storage/src/migrations by `signalbox schemas`.\n",
+    );
+    for (name, sql) in storage::migrations::steps() {
+        let rule = "-".repeat(80usize.saturating_sub(name.len() + 7));
+        write!(text, "\n-- == {name} {rule}\n\n{}\n", sql.trim_end())
+            .expect("a String takes all that is written to it");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn holds_every_step_in_order() {
+        let text = super::text();
+        let mut rest = text.as_str();
+        for (name, sql) in storage::migrations::steps() {
+            let at = rest.find(sql.trim_end()).unwrap_or_else(|| panic!("{name} is missing"));
+            rest = &rest[at..];
+        }
+        assert!(text.contains("create table account"));
+    }
+}

@@ -1,0 +1,87 @@
+//! JSON values as YAML, in block style. Every text is written in double quotes, as JSON writes it, which every YAML 1.2
+//! reader takes; so no text can be mistaken for a number, a date or `no`. Keys go without quotes where that is safe.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+/// A document that begins with a comment.
+pub(super) fn document(comment: &str, value: &Value) -> String {
+    let mut text = String::new();
+    for line in comment.lines() {
+        writeln!(text, "# {line}").expect(INFALLIBLE);
+    }
+    block(&mut text, value, 0);
+    text
+}
+
+const INFALLIBLE: &str = "a String takes all that is written to it";
+
+/// Writes a value whose first line begins at the left; it is known to stand on lines of its own.
+fn block(text: &mut String, value: &Value, depth: usize) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (name, value) in fields {
+                write!(text, "{:indent$}{}:", "", key(name), indent = depth * 2).expect(INFALLIBLE);
+                behind(text, value, depth);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for item in items {
+                write!(text, "{:indent$}-", "", indent = depth * 2).expect(INFALLIBLE);
+                behind(text, item, depth);
+            }
+        }
+        scalar => writeln!(text, "{scalar}").expect(INFALLIBLE),
+    }
+}
+
+/// What stands behind `key:` or `-`: a scalar on the same line, anything else deeper on the next.
+fn behind(text: &mut String, value: &Value, depth: usize) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            text.push('\n');
+            block(text, value, depth + 1);
+        }
+        Value::Array(items) if !items.is_empty() => {
+            text.push('\n');
+            block(text, value, depth + 1);
+        }
+        // `{}`, `[]`, numbers, booleans, null and quoted texts are the same in both.
+        scalar => writeln!(text, " {scalar}").expect(INFALLIBLE),
+    }
+}
+
+fn key(name: &str) -> String {
+    let mut characters = name.chars();
+    let plain = characters.next().is_some_and(|c| c.is_ascii_alphabetic())
+        && characters.all(|c| c.is_ascii_alphanumeric() || c == '_')
+        // YAML 1.1 readers take these for booleans and null.
+        && !["y", "n", "yes", "no", "on", "off", "true", "false", "null"]
+            .contains(&name.to_ascii_lowercase().as_str());
+    if plain {
+        name.to_owned()
+    } else {
+        Value::from(name).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn writes_blocks_and_quotes_every_text() {
+        let value = json!({
+            "title": "no", "on": 1, "$ref": "#/a\nb", "empty": {}, "none": [], "list": [1, "2", {"a": true, "b": [null]}],
+            "deep": {"er": {"still": "x"}}
+        });
+        assert_eq!(
+            document("Generated.\nTwice.", &value),
+            "# Generated.\n# Twice.\n\"$ref\": \"#/a\\nb\"\ndeep:\n  er:\n    still: \"x\"\nempty: {}\nlist:\n  - 1\n  - \"2\"\n  \
+             -\n    a: true\n    b:\n      - null\nnone: []\n\"on\": 1\ntitle: \"no\"\n"
+        );
+    }
+}

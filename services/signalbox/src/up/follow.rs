@@ -1,0 +1,393 @@
+//! Publishes the sample, line by line, and shows what becomes of it and of everything else that happens. What is shown
+//! comes from the HTTP API, as any program would ask it ([`Look`]); what passes on the bus only says when to ask
+//! ([`Hints`]).
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use contracts::dead::DeadLetter;
+use domain::{AccountId, NotificationId, NotificationState};
+use messaging::Bus;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tracing::warn;
+
+use super::{
+    hints::{Hint, Hints},
+    look::{Look, dead_row, has_outcome},
+    progress::Progress,
+    row::Row,
+    sample::Line,
+    show::Show,
+};
+use crate::client::{ApiError, Client};
+
+/// Between two looks at what has no outcome yet: a hint may have been lost.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A turn that runs for longer is shown as running; most are over before.
+const RUNNING_AFTER: Duration = Duration::from_secs(2);
+/// What agents asked of each other shows up within this after the last outcome.
+const QUIET: Duration = Duration::from_millis(700);
+/// Notifications that are followed beside the sample, and looked at in one go.
+const FOLLOWED_MAX: usize = 1_000;
+const LOOKED_AT_MAX: usize = 20;
+/// Outcomes that are remembered as shown.
+const REVEALED_MAX: usize = 10_000;
+/// Rows a second beside the sample's. A table is for eyes; the API has the rest.
+const ROWS_A_SECOND_MAX: u32 = 20;
+const PUBLISH_ATTEMPTS_MAX: u32 = 5;
+const PUBLISH_PAUSE: Duration = Duration::from_millis(500);
+
+/// What is asked of [`follow`].
+pub(super) struct Wanted {
+    pub(super) lines: Vec<Line>,
+    pub(super) exit_when_idle: bool,
+    /// Without any movement for this long, the sample is given up.
+    pub(super) stuck_after: Duration,
+}
+
+/// How it ended.
+pub(super) enum Ended {
+    /// Every line has an outcome, and nothing else moves.
+    Idle { has_failed: bool },
+    /// Nothing has moved for too long; what is still waited for.
+    Stuck { waiting_for: String },
+}
+
+/// Only ends by itself when asked to exit; dropping it loses nothing.
+pub(super) async fn follow(wanted: Wanted, client: &Client, bus: &Bus, show: &mut Show) -> anyhow::Result<Ended> {
+    // Before the first line is published, so that nothing of it is missed.
+    let mut hints = Hints::listen(bus.client(), bus.root()).await?;
+    let mut follow = Follow {
+        look: Look::new(client),
+        bus,
+        show,
+        progress: Progress::new(wanted.lines),
+        followed: BTreeMap::new(),
+        revealed: HashMap::new(),
+        rate: Rate::new(Instant::now()),
+        moved_at: Instant::now(),
+        said: Said::default(),
+    };
+    let mut ticks = interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        follow.publish_due().await?;
+        if let Some(ended) = follow.ended(wanted.exit_when_idle, wanted.stuck_after) {
+            return Ok(ended);
+        }
+        tokio::select! {
+            // A hint that is not taken stays in the subscription; a tick comes again.
+            hint = hints.next() => match hint {
+                Some(hint) => follow.hear(hint).await,
+                None => bail!("the connection to NATS is closed"),
+            },
+            _ = ticks.tick() => follow.look_around().await,
+        }
+    }
+}
+
+/// Account and notification.
+type Name = (AccountId, NotificationId);
+
+struct Follow<'a> {
+    look: Look<'a>,
+    bus: &'a Bus,
+    show: &'a mut Show,
+    progress: Progress,
+    /// Those of which a turn has begun and no outcome was seen.
+    followed: BTreeMap<Name, Followed>,
+    /// Outcomes that were shown: state and turn.
+    revealed: HashMap<Name, (String, Option<i64>)>,
+    rate: Rate,
+    /// When anything was last published, heard or seen.
+    moved_at: Instant,
+    said: Said,
+}
+
+struct Followed {
+    since: Instant,
+    is_shown: bool,
+}
+
+/// What is said once.
+#[derive(Default)]
+struct Said {
+    summary: bool,
+    stuck: bool,
+}
+
+impl Follow<'_> {
+    async fn publish_due(&mut self) -> anyhow::Result<()> {
+        while let Some(index) = self.progress.due() {
+            let line = self.progress.line(index).clone();
+            // Looked at first, so that what an earlier run has done is not taken for done now.
+            let known = self.look.outcome(&line).await;
+            let known = known.with_context(|| format!("notification {} of the sample", line.id))?;
+            self.publish(&line).await?;
+            self.progress.publish();
+            self.moved_at = Instant::now();
+            if let Some(rows) = known {
+                let again = rows.into_iter().map(|row| Row { is_again: true, ..row });
+                self.end_line(index, again.collect());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the broker's acknowledgement. Sent twice after a lost one, it counts once: it has an id.
+    async fn publish(&self, line: &Line) -> anyhow::Result<()> {
+        let message = [line.message(self.bus.root())];
+        for attempt in 1.. {
+            let result = self.bus.publish_all(&message).await.pop();
+            match result.expect("one message has one answer") {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_retriable() && attempt < PUBLISH_ATTEMPTS_MAX => {
+                    warn!(%error, attempt, "a line of the sample was not acknowledged; trying again");
+                    sleep(PUBLISH_PAUSE).await;
+                }
+                Err(error) => {
+                    return Err(error)
+                        .with_context(|| format!("notification {} of the sample was not published", line.id));
+                }
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    fn end_line(&mut self, index: usize, rows: Vec<Row>) {
+        let states: Vec<NotificationState> = rows.iter().filter_map(Row::state).collect();
+        self.progress.end(index, &states);
+        rows.iter().for_each(|row| self.reveal(row));
+    }
+
+    /// Shows an outcome, once; a redriven notification has another one.
+    fn reveal(&mut self, row: &Row) {
+        self.moved_at = Instant::now();
+        if let (Ok(account), Ok(id)) = (AccountId::parse(&row.account), NotificationId::parse(&row.notification)) {
+            let name = (account, id);
+            self.followed.remove(&name);
+            if self.revealed.len() >= REVEALED_MAX {
+                self.revealed.clear();
+            }
+            let outcome = (row.state.clone(), row.turn);
+            let before = self.revealed.insert(name, outcome.clone());
+            if before == Some(outcome) && !row.is_again {
+                return;
+            }
+        }
+        self.show.row(row);
+    }
+
+    async fn hear(&mut self, hint: Hint) {
+        self.moved_at = Instant::now();
+        match hint {
+            Hint::Started(account, ids) => {
+                for id in ids {
+                    if self.followed.len() < FOLLOWED_MAX {
+                        let begun = Followed {
+                            since: Instant::now(),
+                            is_shown: false,
+                        };
+                        self.followed.entry((account.clone(), id)).or_insert(begun);
+                    }
+                }
+            }
+            Hint::Ended(account, ids) => {
+                for id in ids {
+                    self.hear_ended((account.clone(), id)).await;
+                }
+            }
+            Hint::Dead(letter) => self.hear_dead(&letter).await,
+        }
+    }
+
+    async fn hear_ended(&mut self, name: Name) {
+        let line = self.line_of(&name);
+        // A row is made of several answers: what would not be shown is not asked for.
+        if line.is_none() && !self.rate.allows(Instant::now()) {
+            self.followed.remove(&name);
+            return;
+        }
+        self.look_at(&name).await;
+        if let Some(index) = line {
+            self.look_at_line(index).await;
+        }
+    }
+
+    /// What the API has no row for is told by its dead letter.
+    async fn hear_dead(&mut self, letter: &DeadLetter) {
+        let published = self.bus.root().read_notification(&letter.subject);
+        let of_line = |index: &usize| {
+            let line = self.progress.line(*index);
+            line.payload == letter.payload.as_bytes()
+                && published
+                    .as_ref()
+                    .is_ok_and(|(account, task)| *account == line.account && *task == line.task)
+        };
+        let index = self.progress.open().into_iter().find(of_line);
+        if let Some(index) = index {
+            self.look_at_line(index).await;
+            if self.progress.open().contains(&index) {
+                let row = dead_row(letter, Some(self.progress.line(index)));
+                self.end_line(index, vec![row]);
+            }
+        } else if letter.account.is_none() && self.rate.allows(Instant::now()) {
+            self.reveal(&dead_row(letter, None));
+        }
+    }
+
+    /// The open line that a notification comes from: its own id, or one that a fan-out made of it.
+    fn line_of(&self, (account, id): &Name) -> Option<usize> {
+        self.progress.open().into_iter().find(|&index| {
+            let line = self.progress.line(index);
+            let rest = id.as_str().strip_prefix(line.id.as_str());
+            line.account == *account && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        })
+    }
+
+    async fn look_at_line(&mut self, index: usize) {
+        let line = self.progress.line(index).clone();
+        match self.look.outcome(&line).await {
+            Ok(Some(rows)) => self.end_line(index, rows),
+            Ok(None) => {}
+            Err(error) => not_now(&error),
+        }
+    }
+
+    /// Shows its outcome when there is one; else, when it has been running for long, that it runs.
+    async fn look_at(&mut self, name: &Name) {
+        let rows = match self.look.notification(&name.0, name.1.as_str()).await {
+            Ok(rows) => rows,
+            Err(error) => return not_now(&error),
+        };
+        if rows.is_empty() {
+            self.followed.remove(name);
+        }
+        for row in rows {
+            if has_outcome(&row) {
+                self.reveal(&row);
+            } else if let Some(followed) = self.followed.get_mut(name)
+                && followed.since.elapsed() > RUNNING_AFTER
+                && !followed.is_shown
+            {
+                followed.is_shown = true;
+                self.show.row(&row);
+            }
+        }
+    }
+
+    async fn look_around(&mut self) {
+        if let Some(skipped) = self.rate.skipped(Instant::now()) {
+            self.show.say(&format!("… and {skipped} more, too fast to show"));
+        }
+        for index in self.progress.open() {
+            self.look_at_line(index).await;
+        }
+        // At the end nothing else tells whether what was heard to begin is over.
+        let is_last = self.progress.is_over();
+        let due = self.followed.iter().filter(|(_, followed)| {
+            let is_long = followed.since.elapsed() > RUNNING_AFTER;
+            is_long && (is_last || !followed.is_shown)
+        });
+        let due: Vec<Name> = due.map(|(name, _)| name.clone()).take(LOOKED_AT_MAX).collect();
+        for name in due {
+            self.look_at(&name).await;
+        }
+    }
+
+    fn ended(&mut self, exit_when_idle: bool, stuck_after: Duration) -> Option<Ended> {
+        let still = self.moved_at.elapsed();
+        if self.progress.is_over() {
+            if !self.progress.is_empty() && !self.said.summary {
+                self.said.summary = true;
+                self.show.say(&self.progress.summary());
+            }
+            let is_idle = self.followed.is_empty() && still > QUIET;
+            // What agents asked of each other may hang; the sample itself has its outcomes.
+            return (exit_when_idle && (is_idle || still > stuck_after)).then(|| Ended::Idle {
+                has_failed: self.progress.has_failed(),
+            });
+        }
+        if still <= stuck_after {
+            self.said.stuck = false;
+            return None;
+        }
+        let waiting_for = self.progress.waiting_for();
+        if exit_when_idle {
+            return Some(Ended::Stuck { waiting_for });
+        }
+        if !self.said.stuck {
+            self.said.stuck = true;
+            let seconds = stuck_after.as_secs();
+            self.show.say(&format!(
+                "nothing has moved for {seconds} s; still waiting for {waiting_for}"
+            ));
+        }
+        None
+    }
+}
+
+/// Looked at again at the next tick; if it never helps, nothing moves and that is said.
+fn not_now(error: &ApiError) {
+    warn!(
+        error = format!("{error:#}"),
+        "a notification could not be looked at; trying again"
+    );
+}
+
+/// How many rows may be shown in this second.
+struct Rate {
+    second: Instant,
+    shown: u32,
+    skipped: u64,
+}
+
+impl Rate {
+    fn new(now: Instant) -> Rate {
+        Rate {
+            second: now,
+            shown: 0,
+            skipped: 0,
+        }
+    }
+
+    fn allows(&mut self, now: Instant) -> bool {
+        if now.duration_since(self.second) >= Duration::from_secs(1) {
+            self.second = now;
+            self.shown = 0;
+        }
+        if self.shown < ROWS_A_SECOND_MAX {
+            self.shown += 1;
+            return true;
+        }
+        self.skipped += 1;
+        false
+    }
+
+    /// How many were left out, told at most once a second.
+    fn skipped(&mut self, now: Instant) -> Option<u64> {
+        let is_due = self.skipped > 0 && now.duration_since(self.second) >= Duration::from_secs(1);
+        is_due.then(|| std::mem::take(&mut self.skipped))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_no_more_rows_than_eyes_can_read_and_says_how_many_there_were() {
+        let start = Instant::now();
+        let mut rate = Rate::new(start);
+        let shown = (0..50).filter(|_| rate.allows(start)).count();
+        assert_eq!(shown, 20);
+        assert_eq!(rate.skipped(start), None, "not in the same second");
+        let later = start + Duration::from_secs(1);
+        assert_eq!(rate.skipped(later), Some(30));
+        assert_eq!(rate.skipped(later), None);
+        assert!(rate.allows(later));
+    }
+}

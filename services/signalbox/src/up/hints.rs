@@ -1,0 +1,72 @@
+//! What passes on the bus, read as hints that something may be worth looking at. A hint may be lost, come twice or
+//! come from a stranger; what is so, the API says.
+
+use anyhow::Context;
+use async_nats::{Client, Message, Subscriber};
+use contracts::{
+    Root,
+    dead::DeadLetter,
+    event::{Event, EventMessage},
+};
+use domain::{AccountId, NotificationId};
+use futures::{StreamExt, stream::SelectAll};
+
+#[derive(Debug)]
+pub(super) enum Hint {
+    /// A turn began with these.
+    Started(AccountId, Vec<NotificationId>),
+    /// These have an outcome, or are about to be tried again.
+    Ended(AccountId, Vec<NotificationId>),
+    /// A message went nowhere.
+    Dead(DeadLetter),
+}
+
+/// Listens without storage: what is missed is found by looking.
+pub(super) struct Hints {
+    messages: SelectAll<Subscriber>,
+}
+
+impl Hints {
+    pub(super) async fn listen(client: &Client, root: &Root) -> anyhow::Result<Hints> {
+        let mut messages = SelectAll::new();
+        for subject in [format!("{root}.event.>"), format!("{root}.dead.>")] {
+            let subscribed = client.subscribe(subject).await;
+            messages.push(subscribed.context("cannot listen to events on NATS")?);
+        }
+        // What happens from now on is heard.
+        client.flush().await.context("cannot listen to events on NATS")?;
+        Ok(Hints { messages })
+    }
+
+    /// `None` when the connection is closed for good.
+    pub(super) async fn next(&mut self) -> Option<Hint> {
+        loop {
+            let message = self.messages.next().await?;
+            if let Some(hint) = read(&message) {
+                return Some(hint);
+            }
+        }
+    }
+}
+
+/// `None`: not about notifications, or not to be read.
+fn read(message: &Message) -> Option<Hint> {
+    if let Ok(EventMessage { account, event, .. }) = serde_json::from_slice(&message.payload) {
+        return match event {
+            Event::TurnStarted(turn) => Some(Hint::Started(account, turn.notifications)),
+            Event::TurnFinished(turn) => Some(Hint::Ended(account, turn.notifications)),
+            Event::NotificationRefused(ended)
+            | Event::NotificationCancelled(ended)
+            | Event::NotificationFailed(ended) => Some(Hint::Ended(account, vec![ended.id?])),
+            Event::TaskCreated(_)
+            | Event::TaskStatusChanged(_)
+            | Event::MessagePosted(_)
+            | Event::SessionOpened(_)
+            | Event::SessionEnded(_)
+            | Event::AgentRemoved(_)
+            | Event::ProviderSessionMismatched(_)
+            | Event::MessageDied(_) => None,
+        };
+    }
+    serde_json::from_slice(&message.payload).ok().map(Hint::Dead)
+}

@@ -1,0 +1,82 @@
+//! Asks the API what became of a notification, and makes a row of the answer.
+
+use contracts::dead::DeadLetter;
+use domain::{AccountId, NotificationState};
+use serde_json::Value;
+
+use super::{row::Row, sample::Line};
+use crate::client::{
+    ApiError, Client,
+    shapes::{Notification, Turn},
+};
+
+pub(super) struct Look<'a> {
+    client: &'a Client,
+}
+
+impl<'a> Look<'a> {
+    pub(super) fn new(client: &'a Client) -> Look<'a> {
+        Look { client }
+    }
+
+    /// One row, or one for each agent that it fanned out to. None: the API knows nothing of it, or not yet.
+    pub(super) async fn notification(&self, account: &AccountId, id: &str) -> Result<Vec<Row>, ApiError> {
+        let Some(whole) = self.client.notification(account.as_str(), id).await? else {
+            return Ok(Vec::new());
+        };
+        if whole.parts.is_empty() {
+            return Ok(vec![self.row(account, &whole).await?]);
+        }
+        let mut rows = Vec::new();
+        for part in &whole.parts {
+            if let Some(part) = self.client.notification(account.as_str(), &part.id).await? {
+                rows.push(self.row(account, &part).await?);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// What became of a line, as soon as all of it has an outcome.
+    pub(super) async fn outcome(&self, line: &Line) -> Result<Option<Vec<Row>>, ApiError> {
+        let rows = self.notification(&line.account, line.id.as_str()).await?;
+        Ok((!rows.is_empty() && rows.iter().all(has_outcome)).then_some(rows))
+    }
+
+    async fn row(&self, account: &AccountId, notification: &Notification) -> Result<Row, ApiError> {
+        let turn: Option<Turn> = match &notification.turn_id {
+            Some(turn) => {
+                let path = ["api", "orgs", account.as_str(), "turns", turn];
+                ApiError::not_found_as_none(self.client.get(&path, &[]).await)?
+            }
+            None => None,
+        };
+        Ok(Row::new(account.as_str(), notification, turn.as_ref()))
+    }
+}
+
+pub(super) fn has_outcome(row: &Row) -> bool {
+    row.state().is_some_and(NotificationState::is_outcome)
+}
+
+/// What a dead letter says of a notification that the API has no row for: its account does not exist, or it could not
+/// even be read.
+pub(super) fn dead_row(letter: &DeadLetter, line: Option<&Line>) -> Row {
+    let payload: Value = serde_json::from_str(&letter.payload).unwrap_or_default();
+    let field = |name: &str| payload[name].as_str().map(str::to_owned);
+    let account = line.map(|line| &line.account).or(letter.account.as_ref());
+    let id = line.map(|line| line.id.to_string());
+    Row {
+        account: account.map(ToString::to_string).unwrap_or_default(),
+        notification: id.or_else(|| field("id")).unwrap_or_default(),
+        task: line.and_then(|line| line.task.0.as_ref()).map(ToString::to_string),
+        agent: field("agent"),
+        state: NotificationState::Refused.to_string(),
+        session_id: None,
+        session_key: None,
+        turn: None,
+        tools: Vec::new(),
+        reply: None,
+        reason: Some(format!("{}: {}", letter.reason, letter.detail)),
+        is_again: false,
+    }
+}

@@ -1,0 +1,271 @@
+//! `signalbox up`: the whole system in one process, with everything that it needs, and a table of what happens in it.
+//!
+//! In the order in which things begin: the [`sample`] is read and the [`ports`] are looked at, so that a mistake is told
+//! before anything runs; the [`stack`] below the services; the [`services`]; the [`demo`] account, over the API with
+//! the [`operator`]'s token; `endpoints.json`. Then [`follow`] publishes the sample and shows what becomes of it
+//! ([`progress`], [`hints`], [`look`], [`row`], [`show`]). It ends in the opposite order and leaves nothing behind.
+
+mod demo;
+mod follow;
+mod hints;
+mod look;
+mod operator;
+pub(crate) mod ports;
+mod progress;
+mod row;
+mod sample;
+mod services;
+mod show;
+mod stack;
+
+use std::{
+    fs::{self, DirBuilder},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, anyhow, bail};
+use messaging::Bus;
+use orchestrator::OrchestratorSettings;
+use runtime::{Settings, Shutdown, context, shutdown::wait_for_signal, telemetry};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
+
+use self::{
+    follow::{Ended, Wanted, follow},
+    services::{Services, url},
+    show::Show,
+    stack::Stack,
+};
+use crate::{cli::UpArgs, client::Client, commands::migrate, endpoints::Endpoints, print::complain};
+
+const BY: &str = "signalbox up";
+const LOG: &str = "signalbox.log";
+/// A log that has grown beyond this is moved aside at the next start, over the one moved before.
+const LOG_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Without any movement the sample is given up: the demo agent answers at once, a model may think.
+const STUCK_AFTER: Duration = Duration::from_secs(60);
+const STUCK_AFTER_WITH_MODEL: Duration = Duration::from_secs(15 * 60);
+
+pub(crate) async fn run(args: &UpArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let lines = match &args.sample {
+        Some(path) => sample::read(path)?,
+        None => Vec::new(),
+    };
+    let mut settings = Settings::load()?;
+    for (setting, url) in [("nats.url", &args.nats_url), ("database.url", &args.database_url)] {
+        if let Some(url) = url {
+            settings.set(setting, url, BY)?;
+        }
+    }
+    ports::choose(&mut settings, args.http)?;
+    let data_dir = data_dir_open(&args.data_dir)?;
+    let mut stack = tokio::select! {
+        stack = Stack::start(&data_dir, &mut settings) => stack?,
+        // What was begun ends with it.
+        _ = wait_for_signal() => return Ok(ExitCode::SUCCESS),
+    };
+    let ended = match prepare(&data_dir, &mut settings, &args.data_dir) {
+        Ok(log) => {
+            let up = Up {
+                args,
+                json,
+                data_dir,
+                settings: Arc::new(settings),
+                own: stack.own,
+                agent_url: stack.agent_url(),
+                shutdown: Shutdown::new(),
+            };
+            let ended = Box::pin(up.live(lines, &mut stack)).await;
+            log.flush().await;
+            ended
+        }
+        Err(error) => Err(error),
+    };
+    let stopped = stack.stop().await;
+    let code = ended?;
+    stopped.context("not everything could be ended")?;
+    Ok(code)
+}
+
+/// Settles what the process itself needs, now that the data directory is ours.
+fn prepare(data_dir: &Path, settings: &mut Settings, shown: &Path) -> anyhow::Result<telemetry::TelemetryGuard> {
+    Endpoints::remove(data_dir)?;
+    if !settings.is_set("orchestrator.operator_token") {
+        settings.set("orchestrator.operator_token", &operator::token(data_dir)?, BY)?;
+    }
+    if !settings.is_set("telemetry.log_file") {
+        let log = shown.join(LOG);
+        if fs::metadata(&log).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
+            fs::rename(&log, log.with_extension("log.old")).context("cannot move the old log aside")?;
+        }
+        settings.set("telemetry.log_file", &log.to_string_lossy(), BY)?;
+    }
+    Ok(telemetry::init("signalbox", &settings.telemetry)?)
+}
+
+struct Up<'a> {
+    args: &'a UpArgs,
+    json: bool,
+    data_dir: PathBuf,
+    settings: Arc<Settings>,
+    own: stack::Own,
+    agent_url: Option<String>,
+    shutdown: Shutdown,
+}
+
+impl Up<'_> {
+    /// From the first service to the last: until it is idle, a signal comes, or something fails.
+    async fn live(&self, lines: Vec<sample::Line>, stack: &mut Stack) -> anyhow::Result<ExitCode> {
+        let mut show = Show::start(self.json)?;
+        // Dropped when something else comes first: nothing in it is lost, the services end by the shutdown.
+        let ended = tokio::select! {
+            ended = self.serve(lines, &mut show) => ended.map(Some),
+            () = runtime::run::until_stopped(&self.shutdown) => Ok(None),
+            error = stack.ended() => Err(error),
+        };
+        runtime::run::stop(&self.shutdown, &self.settings).await;
+        show.finish();
+        if let Some(failure) = self.shutdown.failure() {
+            bail!("{failure}; the log is {}", self.args.data_dir.join(LOG).display());
+        }
+        match ended? {
+            Some(Ended::Idle { has_failed: false }) => Ok(ExitCode::SUCCESS),
+            Some(Ended::Idle { has_failed: true }) => {
+                complain("a notification of the sample has failed");
+                Ok(ExitCode::FAILURE)
+            }
+            Some(Ended::Stuck { waiting_for }) => {
+                bail!(
+                    "nothing has moved for {} s: still waiting for {waiting_for}",
+                    self.stuck_after().as_secs()
+                )
+            }
+            // A signal is how `up` is meant to end, unless it was to wait for something.
+            None if self.args.exit_when_idle => {
+                complain("stopped before it was idle");
+                Ok(ExitCode::FAILURE)
+            }
+            None => Ok(ExitCode::SUCCESS),
+        }
+    }
+
+    async fn serve(&self, lines: Vec<sample::Line>, show: &mut Show) -> anyhow::Result<Ended> {
+        let settings = &self.settings;
+        migrate::database(settings)
+            .await
+            .context("the database could not be migrated")?;
+        let services = Services::start(settings, &self.shutdown).await?;
+        let token = self.operator_token()?;
+        let client = Client::new(&url(services.orchestrator), token.clone())?;
+        demo::ensure(&client).await?;
+        let endpoints = Endpoints {
+            http_url: url(services.orchestrator),
+            tool_gateway_url: url(services.tool_gateway),
+            nats_url: settings.nats.url()?.expose_secret().to_owned(),
+            database_url: settings.database.url()?.expose_secret().to_owned(),
+            operator_token: Some(token.expose_secret().to_owned()),
+        };
+        endpoints.write(&self.data_dir)?;
+        self.greet(&endpoints, show);
+        let bus = Bus::connect(context::bus_options("up", &settings.nats)?).await?;
+        let wanted = Wanted {
+            lines,
+            exit_when_idle: self.args.exit_when_idle,
+            stuck_after: self.stuck_after(),
+        };
+        Box::pin(follow(wanted, &client, &bus, show)).await
+    }
+
+    fn operator_token(&self) -> anyhow::Result<SecretString> {
+        let orchestrator: OrchestratorSettings = self.settings.section("orchestrator")?;
+        orchestrator
+            .operator_token
+            .ok_or_else(|| anyhow!("orchestrator.operator_token is empty"))
+    }
+
+    fn stuck_after(&self) -> Duration {
+        if self.own.agent {
+            STUCK_AFTER
+        } else {
+            STUCK_AFTER_WITH_MODEL
+        }
+    }
+
+    fn greet(&self, endpoints: &Endpoints, show: &Show) {
+        let data_dir = self.args.data_dir.display();
+        let whose = |is_own: bool| if is_own { "its own" } else { "of the settings" };
+        show.tell(&json!({"ready": {
+            "http_url": endpoints.http_url, "tool_gateway_url": endpoints.tool_gateway_url, "data_dir": data_dir.to_string(),
+        }}));
+        show.say("Signalbox is up; Ctrl-C ends it.");
+        show.say(&format!(
+            "  HTTP API      {}  (operator's token: {data_dir}/endpoints.json)",
+            endpoints.http_url
+        ));
+        show.say(&format!("  tool-gateway  {}", endpoints.tool_gateway_url));
+        show.say(&format!(
+            "  NATS          {}  ({})",
+            address(&endpoints.nats_url),
+            whose(self.own.nats)
+        ));
+        show.say(&format!(
+            "  Postgres      {}  ({})",
+            address(&endpoints.database_url),
+            whose(self.own.postgres)
+        ));
+        show.say(&match &self.agent_url {
+            Some(url) => format!("  provider      {url}  (scripted demo agent)"),
+            None => "  provider      of the settings".to_owned(),
+        });
+        show.say(&format!("  log           {data_dir}/{LOG}"));
+        let option = if self.args.data_dir == Path::new(".data") {
+            String::new()
+        } else {
+            format!(" --data-dir {data_dir}")
+        };
+        show.say(&format!(
+            "Ask an agent: signalbox notify {} DEMO-7 coder 'Tests fail on main' --wait{option}",
+            demo::ACCOUNT
+        ));
+        show.say("");
+    }
+}
+
+/// A URL without what is in it for programs only: the credentials.
+fn address(url: &str) -> String {
+    let one = |url: &str| {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+        let rest = rest.split('?').next().unwrap_or_default();
+        let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+        format!("{scheme}://{host}")
+    };
+    url.split(',').map(one).collect::<Vec<_>>().join(",")
+}
+
+/// As an absolute path, since servers are told of it that have another working directory.
+fn data_dir_open(data_dir: &Path) -> anyhow::Result<PathBuf> {
+    if !data_dir.exists() {
+        // Others may pass through to what is theirs (Postgres' user is not root), and list or read nothing.
+        let made = DirBuilder::new().recursive(true).mode(0o711).create(data_dir);
+        made.with_context(|| format!("cannot create the data directory {}", data_dir.display()))?;
+    }
+    fs::canonicalize(data_dir).with_context(|| format!("cannot open the data directory {}", data_dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_holds_no_credentials() {
+        let check = |url: &str, expected: &str| assert_eq!(address(url), expected);
+        check("nats://signalbox:secret@127.0.0.1:4222", "nats://127.0.0.1:4222");
+        check("nats://a:b@one:1,nats://a:b@two:2", "nats://one:1,nats://two:2");
+        check("postgres://u:p@host:5432/db?password=x", "postgres://host:5432/db");
+        check("postgres://host/db", "postgres://host/db");
+    }
+}

@@ -1,0 +1,103 @@
+//! Where the four services listen. The API has its documented port unless told otherwise, and a start on a taken one is
+//! refused with a line that says what to do; the others have theirs when they are free, or any.
+
+use std::{
+    io::ErrorKind,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+};
+
+use anyhow::{Context, bail};
+use delivery::config::Config as DeliverySettings;
+use orchestrator::OrchestratorSettings;
+use resolver::config::Config as ResolverSettings;
+use runtime::{Settings, SettingsError};
+use tool_gateway::ToolGatewayConfig;
+
+const ANY_FREE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const BY: &str = "signalbox up";
+
+/// Where each service listens by the settings.
+pub(crate) fn listen_settings(settings: &Settings) -> Result<Vec<(&'static str, SocketAddr)>, SettingsError> {
+    Ok(vec![
+        (
+            "orchestrator",
+            settings.section::<OrchestratorSettings>("orchestrator")?.listen,
+        ),
+        (
+            "tool-gateway",
+            settings.section::<ToolGatewayConfig>("tool_gateway")?.listen,
+        ),
+        ("resolver", settings.section::<ResolverSettings>("resolver")?.listen),
+        ("delivery", settings.section::<DeliverySettings>("delivery")?.listen),
+    ])
+}
+
+/// Settles what the settings leave open, and finds out before anything starts whether the API's port can be had. Whoever
+/// asks for any free port for the API has company, so its neighbours take any as well.
+pub(super) fn choose(settings: &mut Settings, http: Option<SocketAddr>) -> anyhow::Result<()> {
+    if let Some(http) = http {
+        settings.set("orchestrator.listen", &http.to_string(), BY)?;
+    }
+    let addresses = listen_settings(settings)?;
+    let api = addresses[0].1;
+    refuse_taken(api)?;
+    for (service, documented) in &addresses[1..] {
+        let setting = format!("{}.listen", service.replace('-', "_"));
+        if settings.is_set(&setting) {
+            continue;
+        }
+        // People are told of the tool-gateway's port; nobody looks for the other two.
+        let keeps = *service == "tool-gateway" && api.port() != 0 && TcpListener::bind(documented).is_ok();
+        if !keeps {
+            settings.set(&setting, &ANY_FREE.to_string(), BY)?;
+        }
+    }
+    Ok(())
+}
+
+fn refuse_taken(api: SocketAddr) -> anyhow::Result<()> {
+    match TcpListener::bind(api) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            bail!(
+                "{api} is taken by another program: choose another with --http ADDR, or any free one with --http 127.0.0.1:0"
+            )
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot listen on {api}: choose another with --http ADDR")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(toml: &str, http: Option<&str>) -> anyhow::Result<Vec<(&'static str, SocketAddr)>> {
+        let none: [(&str, &str); 0] = [];
+        let mut settings = Settings::load_from(toml, none).unwrap();
+        choose(&mut settings, http.map(|http| http.parse().unwrap()))?;
+        Ok(listen_settings(&settings)?)
+    }
+
+    #[test]
+    fn a_port_that_was_set_stays() {
+        let toml = "[tool_gateway]\nlisten = \"127.0.0.1:19081\"\n[resolver]\nlisten = \"127.0.0.1:19082\"\n";
+        let ports: Vec<u16> = chosen(toml, Some("127.0.0.1:0"))
+            .unwrap()
+            .iter()
+            .map(|(_, at)| at.port())
+            .collect();
+        assert_eq!(ports, [0, 19_081, 19_082, 0]);
+    }
+
+    #[test]
+    fn a_taken_port_is_refused_with_what_to_do() {
+        let taken = TcpListener::bind(ANY_FREE).unwrap();
+        let address = taken.local_addr().unwrap();
+        let refused = chosen("", Some(&address.to_string())).unwrap_err().to_string();
+        assert!(
+            refused.starts_with(&format!("{address} is taken by another program")),
+            "{refused}"
+        );
+        assert!(refused.contains("--http 127.0.0.1:0"), "{refused}");
+    }
+}

@@ -1,0 +1,162 @@
+//! A row of the table that `up` shows: one notification and what became of it.
+
+use domain::{NotificationState, SessionKey};
+use serde::Serialize;
+
+use crate::{
+    client::shapes::{Notification, Turn},
+    table::Columns,
+    text::one_line,
+};
+
+const COLUMNS: Columns = Columns::new(&[
+    ("NOTIFICATION", 22),
+    ("TASK", 10),
+    ("AGENT", 10),
+    ("STATE", 9),
+    ("SESSION", 12),
+    ("TURN", 4),
+    ("REPLY OR REASON", TEXT_CHARS_MAX),
+]);
+const TEXT_CHARS_MAX: usize = 80;
+/// The end of a session's id: the beginning is its time, which sessions of one moment share.
+const SESSION_CHARS: usize = 6;
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) account: String,
+    pub(super) notification: String,
+    pub(super) task: Option<String>,
+    pub(super) agent: Option<String>,
+    pub(super) state: String,
+    pub(super) session_id: Option<String>,
+    pub(super) session_key: Option<String>,
+    pub(super) turn: Option<i64>,
+    pub(super) tools: Vec<String>,
+    pub(super) reply: Option<String>,
+    pub(super) reason: Option<String>,
+    /// The outcome is an earlier one: the same id was published again and did nothing.
+    pub(super) is_again: bool,
+}
+
+impl Row {
+    pub(super) fn new(account: &str, notification: &Notification, turn: Option<&Turn>) -> Row {
+        Row {
+            account: account.to_owned(),
+            notification: notification.id.clone(),
+            task: notification.task.clone(),
+            agent: notification.agent.clone(),
+            state: notification.state.clone(),
+            session_id: notification.session_id.clone(),
+            session_key: notification.session_key.clone(),
+            turn: turn.map(|turn| turn.number),
+            tools: turn.map_or_else(Vec::new, |turn| {
+                turn.tool_calls.iter().map(|call| call.name.clone()).collect()
+            }),
+            reply: turn.map(Turn::said).filter(|said| !said.is_empty()),
+            reason: notification.reason.clone().filter(|reason| !reason.is_empty()),
+            is_again: false,
+        }
+    }
+
+    pub(super) fn state(&self) -> Option<NotificationState> {
+        NotificationState::parse(&self.state)
+    }
+
+    pub(super) fn head() -> String {
+        COLUMNS.head()
+    }
+
+    pub(super) fn text(&self) -> String {
+        COLUMNS.row([
+            &self.notification,
+            self.task.as_deref().unwrap_or_default(),
+            self.agent.as_deref().unwrap_or_default(),
+            &self.state,
+            &self.session(),
+            &self.turn.map(|turn| turn.to_string()).unwrap_or_default(),
+            &self.said(),
+        ])
+    }
+
+    /// `…a1b2c3 v2`
+    fn session(&self) -> String {
+        let Some(id) = &self.session_id else {
+            return String::new();
+        };
+        let from = id.char_indices().rev().nth(SESSION_CHARS - 1).map_or(0, |(at, _)| at);
+        let generation = self.session_key.as_deref().and_then(|key| SessionKey::parse(key).ok());
+        match generation.map(|key| key.generation()) {
+            Some(generation) => format!("…{} v{generation}", &id[from..]),
+            None => format!("…{}", &id[from..]),
+        }
+    }
+
+    fn said(&self) -> String {
+        let mut parts = Vec::new();
+        if self.is_again {
+            parts.push("(known already)".to_owned());
+        }
+        if !self.tools.is_empty() {
+            parts.push(format!("[{}]", self.tools.join(", ")));
+        }
+        // Why something ended badly says more than what was said last.
+        let is_delivered = self.state() == Some(NotificationState::Delivered);
+        let said = if is_delivered {
+            [&self.reply, &self.reason]
+        } else {
+            [&self.reason, &self.reply]
+        };
+        parts.extend(said.into_iter().flatten().next().cloned());
+        one_line(&parts.join(" "), TEXT_CHARS_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::client::shapes::shape;
+
+    fn notification(state: &str) -> Notification {
+        shape(&json!({"id": "demo-01", "task": "DEMO-1", "agent": "coder", "type": "message",
+            "state": state, "session_id": "0190b5a8-1111-7000-8000-0000008c2f1a",
+            "session_key": "task:demo-1:agent:0190b5a8-0000-7000-8000-000000000001:demo:v2", "turn_id": "t",
+            "attempts": 1, "reason": (state != "delivered").then_some("provider away"), "created_at": "2026-01-02T03:04:05Z"}))
+        .unwrap()
+    }
+
+    fn turn() -> Turn {
+        let tool =
+            json!({"call_id": "c", "name": "task_history", "arguments": {}, "state": "finished", "result": "{}"});
+        shape(&json!({"id": "t", "number": 3, "generation": 2, "reply": "On DEMO-1:\n\u{1b}[31mdone.", "tool_calls": [tool]}))
+            .unwrap()
+    }
+
+    #[test]
+    fn a_row_is_one_harmless_line_under_its_head() {
+        let mut row = Row::new("demo", &notification("delivered"), Some(&turn()));
+        let head = "NOTIFICATION            TASK        AGENT       STATE      SESSION       TURN  REPLY OR REASON";
+        assert_eq!(Row::head(), head);
+        let line = "demo-01                 DEMO-1      coder       delivered  …8c2f1a v2    3     [task_history] On DEMO-1: [31mdone.";
+        assert_eq!(row.text(), line);
+        row.is_again = true;
+        assert!(
+            row.text()
+                .ends_with("3     (known already) [task_history] On DEMO-1: [31mdone.")
+        );
+    }
+
+    #[test]
+    fn what_was_not_delivered_says_why() {
+        let row = Row::new("demo", &notification("failed"), Some(&turn()));
+        assert!(row.text().ends_with("[task_history] provider away"), "{}", row.text());
+        let refused: Notification = shape(&json!({"id": "n", "state": "refused", "reason": "unknown_agent"})).unwrap();
+        let row = Row::new("demo", &refused, None);
+        assert_eq!(
+            row.text(),
+            "n                       -           -           refused    -             -     unknown_agent"
+        );
+    }
+}

@@ -1,0 +1,92 @@
+//! The four services in this process, each as it would be in its own: with its role's pool, its connection to the bus
+//! and its relay. What they share is the way to stop.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, bail};
+use runtime::{Context, Settings, Shutdown};
+use storage::Role;
+use tokio::time::{Instant, sleep};
+
+const READY_LIMIT: Duration = Duration::from_secs(60);
+const ASK_EVERY: Duration = Duration::from_millis(20);
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// Where they were found to listen.
+pub(super) struct Services {
+    pub(super) orchestrator: SocketAddr,
+    pub(super) tool_gateway: SocketAddr,
+    resolver: SocketAddr,
+    delivery: SocketAddr,
+}
+
+impl Services {
+    /// Starts them and waits until each says that it can do its work.
+    pub(super) async fn start(settings: &Arc<Settings>, shutdown: &Shutdown) -> anyhow::Result<Services> {
+        let context = async |role: Role| Context::connect(role, Arc::clone(settings), shutdown.clone()).await;
+        let failed = |role: Role| format!("{} could not start", role.service());
+        // Who is spoken to first comes up last.
+        let tool_gateway = tool_gateway::start(context(Role::ToolGateway).await?).await;
+        let delivery = delivery::start(context(Role::Delivery).await?).await;
+        let resolver = resolver::start(context(Role::Resolver).await?).await;
+        let orchestrator = orchestrator::start(context(Role::Orchestrator).await?).await;
+        let services = Services {
+            tool_gateway: tool_gateway.with_context(|| failed(Role::ToolGateway))?,
+            delivery: delivery.with_context(|| failed(Role::Delivery))?,
+            resolver: resolver.with_context(|| failed(Role::Resolver))?,
+            orchestrator: orchestrator.with_context(|| failed(Role::Orchestrator))?,
+        };
+        services.wait_until_ready().await?;
+        Ok(services)
+    }
+
+    async fn wait_until_ready(&self) -> anyhow::Result<()> {
+        let client = reqwest::Client::builder().no_proxy().timeout(ANSWER_LIMIT).build()?;
+        let deadline = Instant::now() + READY_LIMIT;
+        for (service, address) in [
+            ("tool-gateway", self.tool_gateway),
+            ("delivery", self.delivery),
+            ("resolver", self.resolver),
+            ("orchestrator", self.orchestrator),
+        ] {
+            let url = format!("{}/readyz", url(address));
+            loop {
+                let answer = client.get(&url).send().await;
+                if answer.is_ok_and(|response| response.status().is_success()) {
+                    break;
+                }
+                if Instant::now() > deadline {
+                    bail!("{service} was not ready within {} s", READY_LIMIT.as_secs());
+                }
+                sleep(ASK_EVERY).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How to reach a listener from this machine: one that listens everywhere is reached on loopback.
+pub(super) fn url(address: SocketAddr) -> String {
+    let mut address = address;
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    format!("http://{address}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_can_be_reached_from_here() {
+        let check = |listens: &str, expected: &str| assert_eq!(url(listens.parse().unwrap()), expected);
+        check("127.0.0.1:8080", "http://127.0.0.1:8080");
+        check("0.0.0.0:8080", "http://127.0.0.1:8080");
+        check("[::]:8080", "http://[::1]:8080");
+        check("192.0.2.7:80", "http://192.0.2.7:80");
+    }
+}

@@ -1,0 +1,101 @@
+//! What the services stand on: a NATS server and a Postgres, our own where nobody named others, and the demo agent where
+//! nobody named a provider.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context, bail};
+use devstack::{DemoAgent, Devstack, DevstackOptions, Durability};
+use runtime::{Settings, SettingsError};
+use tokio::time::sleep;
+
+const BY: &str = "signalbox up";
+/// How often our own servers are looked after.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+pub(super) struct Stack {
+    servers: Devstack,
+    agent: Option<DemoAgent>,
+    pub(super) own: Own,
+}
+
+/// Which parts are ours; the others are somebody's in the settings.
+#[derive(Clone, Copy)]
+pub(super) struct Own {
+    pub(super) nats: bool,
+    pub(super) postgres: bool,
+    pub(super) agent: bool,
+}
+
+impl Stack {
+    /// Takes the data directory for this process alone, starts what is missing, and says in the settings where it is.
+    pub(super) async fn start(data_dir: &Path, settings: &mut Settings) -> anyhow::Result<Stack> {
+        let own = Own {
+            nats: !settings.is_set("nats.url"),
+            postgres: !settings.is_set("database.url"),
+            agent: !settings.is_set("providers.default.url"),
+        };
+        let servers = Devstack::start(DevstackOptions {
+            data_dir: data_dir.to_owned(),
+            durability: Durability::Durable,
+            start_nats: own.nats,
+            start_postgres: own.postgres,
+        })
+        .await?;
+        if let Some(url) = servers.nats_url() {
+            settings.set("nats.url", url, BY)?;
+        }
+        if let Some(url) = servers.database_url() {
+            settings.set("database.url", url, BY)?;
+        }
+        let agent = if own.agent {
+            let agent = DemoAgent::start(([127, 0, 0, 1], 0).into()).await;
+            let agent = agent.context("the demo agent could not start")?;
+            provider(settings, &agent.url())?;
+            Some(agent)
+        } else {
+            None
+        };
+        Ok(Stack { servers, agent, own })
+    }
+
+    /// Where the demo agent is called, when it is ours.
+    pub(super) fn agent_url(&self) -> Option<String> {
+        self.agent.as_ref().map(DemoAgent::url)
+    }
+
+    /// Only returns when one of our own servers has ended by itself.
+    pub(super) async fn ended(&mut self) -> anyhow::Error {
+        loop {
+            match self.look() {
+                Ok(()) => sleep(LOOK_EVERY).await,
+                Err(error) => return error,
+            }
+        }
+    }
+
+    fn look(&mut self) -> anyhow::Result<()> {
+        if let Some(status) = self.servers.nats().map_or(Ok(None), |nats| nats.ended())? {
+            bail!("nats-server has ended ({status}): its log is nats/nats-server.log in the data directory");
+        }
+        if let Some(status) = self.servers.postgres().map_or(Ok(None), |postgres| postgres.ended())? {
+            bail!("Postgres has ended ({status}): its log is postgres/postgres.log in the data directory");
+        }
+        Ok(())
+    }
+
+    /// Everything is written and nothing is left running.
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
+        if let Some(agent) = self.agent {
+            agent.stop().await;
+        }
+        self.servers.stop().await
+    }
+}
+
+/// Provider `default` is the demo agent, whose memory ends with this process.
+fn provider(settings: &mut Settings, url: &str) -> Result<(), SettingsError> {
+    settings.set("providers.default.kind", "openresponses", BY)?;
+    settings.set("providers.default.url", url, BY)?;
+    settings.set("providers.default.model", "demo", BY)?;
+    settings.set("providers.default.thread", "process", BY)
+}

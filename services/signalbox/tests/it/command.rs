@@ -1,0 +1,116 @@
+//! Exit codes and error lines.
+
+use std::process::Stdio;
+
+use crate::{folder, run, signalbox};
+
+/// One line on standard error that begins with the program's name.
+fn refuses(arguments: &[&str], code: i32, says: &str) {
+    let (status, stdout, stderr) = run(&folder(), arguments);
+    assert_eq!((status, stdout.as_str()), (Some(code), ""), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("signalbox: "), "{stderr}");
+    assert!(stderr.contains(says), "{stderr}");
+}
+
+#[test]
+fn help_names_every_command() {
+    let (code, help, _) = run(&folder(), &["--help"]);
+    assert_eq!(code, Some(0));
+    for command in [
+        "up",
+        "migrate",
+        "doctor",
+        "notify",
+        "sessions",
+        "turns",
+        "notifications",
+        "dead",
+        "schemas",
+    ] {
+        assert!(help.contains(&format!("\n  {command} ")), "{command} in {help}");
+    }
+}
+
+#[test]
+fn a_missing_setting_is_one_line_and_code_2() {
+    refuses(&["migrate"], 2, "setting database.url is missing");
+}
+
+#[test]
+fn a_command_without_a_token_says_where_to_get_one() {
+    refuses(
+        &["sessions"],
+        1,
+        "no token for http://127.0.0.1:8080: give --token or SIGNALBOX_TOKEN",
+    );
+}
+
+#[test]
+fn nobody_at_the_address_is_one_line() {
+    // Port 1 is nobody's.
+    let arguments = ["dead", "list", "--url", "http://127.0.0.1:1", "--token", "t"];
+    refuses(&arguments, 1, "Signalbox at http://127.0.0.1:1 does not answer");
+}
+
+#[test]
+fn a_sample_that_cannot_be_read_is_refused_before_anything_starts() {
+    let folder = folder();
+    std::fs::write(
+        folder.path().join("sample.ndjson"),
+        "{\"account\":\"demo\",\"body\":\"a\"}\nnonsense\n",
+    )
+    .unwrap();
+    let (code, _, stderr) = run(&folder, &["up", "--sample", "sample.ndjson", "--http", "127.0.0.1:0"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        stderr.starts_with("signalbox: sample sample.ndjson: line 2: not a JSON object"),
+        "{stderr}"
+    );
+    assert!(!folder.path().join(".data").exists());
+}
+
+#[test]
+fn a_taken_port_is_refused_before_anything_starts() {
+    let folder = folder();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, _, stderr) = run(&folder, &["up", "--http", &address]);
+    assert_eq!(code, Some(1));
+    assert!(
+        stderr.starts_with(&format!("signalbox: {address} is taken by another program")),
+        "{stderr}"
+    );
+    assert!(!folder.path().join(".data").exists());
+}
+
+#[test]
+fn the_doctor_fails_where_nothing_is_set_and_says_what_to_do() {
+    let (code, stdout, stderr) = run(&folder(), &["doctor", "--json"]);
+    assert_eq!((code, stderr.as_str()), (Some(1), ""));
+    let findings: Vec<serde_json::Value> = serde_json::from_str(&stdout).unwrap();
+    let of = |check: &str| findings.iter().find(|finding| finding["check"] == check).unwrap();
+    for check in ["postgres", "nats", "providers"] {
+        assert_eq!(of(check)["status"], "problem");
+        assert!(
+            of(check)["mend"].as_str().unwrap().contains("`signalbox up`"),
+            "{stdout}"
+        );
+    }
+    let (_, stdout, _) = run(&folder(), &["doctor"]);
+    assert!(stdout.contains("\nPROBLEM  postgres"), "{stdout}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let folder = folder();
+    let mut child = signalbox(&folder, &["schemas"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}
