@@ -11,3 +11,4 @@ mod one_notification;
 mod refusals;
 mod restarts;
 mod tracing;
+mod up;
