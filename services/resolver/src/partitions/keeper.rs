@@ -129,6 +129,7 @@ impl Keeper {
         let reading = Reading {
             desk: self.desk.clone(),
             bus: self.context.bus.clone(),
+            topology: self.context.topology.clone(),
             lease,
             stop: stop.clone(),
         };

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use messaging::{Bus, Incoming, PartitionReader, ReadError, notification_stream_identity};
+use messaging::{Bus, Incoming, PartitionReader, ReadError, Topology, TopologyError, notification_stream_identity};
 use runtime::Outbox;
 use storage::StorageError;
 use time::OffsetDateTime;
@@ -42,6 +42,7 @@ pub struct Desk {
 pub struct Reading {
     pub desk: Desk,
     pub bus: Bus,
+    pub topology: Topology,
     pub lease: Lease,
     pub stop: CancellationToken,
 }
@@ -60,15 +61,18 @@ enum ReadingError {
     Place(#[from] StorageError),
     #[error(transparent)]
     Read(#[from] ReadError),
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
 }
 
 impl Reading {
     /// Reads on, whatever happens to the broker, until the end.
     pub async fn run(self) -> End {
         let mut pause = self.desk.pause();
+        let mut reading = self.read().await;
         loop {
             let begun = Instant::now();
-            match self.read().await {
+            match reading {
                 Ok(end) => return end,
                 Err(error) => {
                     let error = format!("{:#}", anyhow::Error::new(error));
@@ -78,14 +82,21 @@ impl Reading {
                     );
                 }
             }
-            // One that went well for a while starts over with short pauses.
-            if begun.elapsed() > self.desk.retry_delay_max {
-                pause = self.desk.pause();
-            }
             if !pause.wait(&self.stop).await {
                 return End::Stopped;
             }
+            reading = self.read_again().await;
+            // One that went well for a while starts over with short pauses.
+            if begun.elapsed() > self.desk.retry_delay_max * 2 {
+                pause = self.desk.pause();
+            }
         }
+    }
+
+    /// Whatever ended the reading, the stream itself may be gone: a broker that lost its store starts with none.
+    async fn read_again(&self) -> Result<End, ReadingError> {
+        self.topology.ensure(&self.bus).await?;
+        self.read().await
     }
 
     /// From the place on, for as long as one consumer lasts.

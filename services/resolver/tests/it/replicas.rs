@@ -1,0 +1,85 @@
+//! Several resolvers: they share the partitions, and hand them over without losing or reordering anything.
+
+use std::collections::BTreeMap;
+
+use testkit::eventually;
+
+use crate::stream::{Stage, stage};
+
+/// How many partitions each replica that is alive holds, the fewest first.
+async fn shares(stage: &Stage) -> Vec<i64> {
+    let rows: Vec<(i64,)> = sqlx::query_as(
+        "select count(*) from resolver_partition p join replica r on r.id = p.owner and r.lease_until > now()
+         group by p.owner order by 1",
+    )
+    .fetch_all(&stage.world.database.owner)
+    .await
+    .unwrap();
+    rows.into_iter().map(|row| row.0).collect()
+}
+
+async fn until_shares(stage: &Stage, expected: &[i64]) {
+    eventually("the partitions are shared", || async {
+        (shares(stage).await == expected).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn replicas_share_and_take_over() {
+    let stage = stage().await;
+    let first = stage.resolver().await;
+    until_shares(&stage, &[8]).await;
+    let second = stage.resolver().await;
+    until_shares(&stage, &[4, 4]).await;
+    let third = stage.resolver().await;
+    until_shares(&stage, &[2, 3, 3]).await;
+    // An orderly stop frees at once, a crash when the lease is over.
+    second.stop().await;
+    until_shares(&stage, &[4, 4]).await;
+    third.cut_off();
+    until_shares(&stage, &[8]).await;
+    first.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nothing_is_lost_doubled_or_reordered_while_replicas_come_and_go() {
+    let stage = stage().await;
+    let tasks = ["A", "B", "C", "D", "E", "F", "G", "H", "I", "J"];
+    let mut expected: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut running = vec![stage.resolver().await];
+    for round in 0..6 {
+        for n in 0..8 {
+            for task in tasks {
+                let id = format!("{task}-{round}-{n}");
+                stage.publish(task, &id, "b").await;
+                expected.entry(task).or_default().push(id);
+            }
+        }
+        match round {
+            0 | 1 => running.push(stage.resolver().await),
+            2 => running.remove(0).stop().await,
+            3 => running.remove(0).cut_off(),
+            _ => running.push(stage.resolver().await),
+        }
+    }
+    stage
+        .until_count(
+            "everything queued",
+            "select count(*) from notification where state = 'queued'",
+            480,
+        )
+        .await;
+    for (task, ids) in expected {
+        assert_eq!(stage.ids(&task.to_lowercase()).await, ids);
+    }
+    assert_eq!(stage.world.database.count("select count(*) from session").await, 10);
+    assert_eq!(
+        stage
+            .world
+            .database
+            .count("select sum(queued)::bigint from session")
+            .await,
+        480
+    );
+}
