@@ -48,7 +48,7 @@ impl Metrics {
                 .with_boundaries(vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0])
                 .build(),
             batch_seconds: meter
-                .f64_histogram("signalbox.resolver.batch.seconds")
+                .f64_histogram("signalbox.resolver.batch.duration")
                 .with_description("Time from a batch's arrival to its commit")
                 .with_unit("s")
                 .with_boundaries(vec![

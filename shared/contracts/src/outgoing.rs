@@ -29,7 +29,7 @@ pub trait Payload: Serialize {
 }
 
 impl Outgoing {
-    /// Builds a message with every header of contracts.md, CloudEvents binary mode included.
+    /// Builds a message with every header of `crate::header`, CloudEvents binary mode included.
     ///
     /// `source` names the service (`/signalbox/delivery`); `id` must follow from the input alone, so that a crash
     /// between commit and publish leads to the same message again. `time` is when the fact happened.

@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 pub struct Incoming {
     /// As the stream stored it: a notification's is `{root}.partition.{p}.{account}.{task}`.
     pub subject: String,
-    /// One value a name. Names that contracts.md knows are spelt as there, whatever the publisher's spelling.
+    /// One value a name. Names that `contracts::header` knows are spelt as there, whatever the publisher's spelling.
     pub headers: Headers,
     pub payload: Bytes,
     pub stream_sequence: u64,

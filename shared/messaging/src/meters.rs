@@ -28,7 +28,7 @@ impl Meters {
                 .with_boundaries(vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0])
                 .build(),
             batch_seconds: meter
-                .f64_histogram("signalbox.messaging.batch.seconds")
+                .f64_histogram("signalbox.messaging.batch.duration")
                 .with_description("time from a batch's arrival to its settlement")
                 .with_unit("s")
                 .with_boundaries(vec![
