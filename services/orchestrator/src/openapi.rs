@@ -42,6 +42,7 @@ pub struct ProblemShape {
         (name = "agents", description = "Named workers of an account"),
         (name = "tasks", description = "Units of work that people and agents share"),
         (name = "messages", description = "A task's thread"),
+        (name = "activities", description = "What happened to a task"),
         (name = "notifications", description = "Reasons for an agent to act, and what became of them"),
         (name = "sessions", description = "One agent's continuous work, in generations"),
         (name = "turns", description = "One run of an agent"),
@@ -115,6 +116,16 @@ fn operation_complete(method: &HttpMethod, path: &str, operation: &mut Operation
             .take()
             .map_or_else(|| who.clone(), |told| format!("{told}\n\n{who}"));
         operation.description = Some(told);
+    }
+}
+
+fn described(status: &str) -> &'static str {
+    match status {
+        "200" => "Here it is",
+        "201" => "Made",
+        "202" => "Accepted: it will be done",
+        "204" => "Done",
+        _ => "",
     }
 }
 

@@ -29,7 +29,7 @@ struct ListQuery {
 }
 
 /// What happened to the task, newest first.
-#[utoipa::path(get, path = "/api/orgs/{account}/tasks/{task}/activities", tag = "tasks", params(ListQuery),
+#[utoipa::path(get, path = "/api/orgs/{account}/tasks/{task}/activities", tag = "activities", params(ListQuery),
     responses((status = 200, body = Items<Activity>)))]
 async fn list(
     State(app): State<App>,

@@ -5,7 +5,7 @@ use domain::AccountId;
 use runtime::http::Problem;
 use serde::Deserialize;
 use storage::{Accounts, accounts::OPERATOR};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 use uuid::Uuid;
 
@@ -43,7 +43,7 @@ struct LetterPath {
 }
 
 /// A redrive takes no fields.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NoFields {}
 

@@ -82,10 +82,22 @@ impl Posted {
         self.message.kind.as_deref().unwrap_or(notification::KIND_DEFAULT)
     }
 
-    /// Tells one content from another: the task too, since an id is unique in its account.
+    /// Tells one content from another as far as nothing can be said in two ways: what differs here is another
+    /// notification. Recipients and metadata are the resolver's to compare, which knows that a slug and an id may be one
+    /// agent.
     pub fn content_hash(&self) -> Vec<u8> {
         let task = self.task.as_ref().map(TaskId::key);
-        let content = serde_json::to_vec(&(task, &self.message)).expect("wire types have no failing serializer");
+        let message = &self.message;
+        let title = message.title.as_deref().filter(|title| !title.is_empty());
+        let content = (
+            task,
+            self.kind(),
+            title,
+            &message.body,
+            message.message_id,
+            &message.sender,
+        );
+        let content = serde_json::to_vec(&content).expect("texts and ids have no failing serializer");
         Sha256::digest(content).to_vec()
     }
 
@@ -161,6 +173,10 @@ mod tests {
         let hash = |json: &str| posted(json).unwrap().content_hash();
         let one = hash(r#"{"id": "a", "body": "b", "task": "T"}"#);
         assert_eq!(one, hash(r#"{"task": "t", "body": "b", "id": "a"}"#));
+        assert_eq!(
+            one,
+            hash(r#"{"id": "a", "body": "b", "task": "T", "title": "", "queue_mode": "followup"}"#)
+        );
         assert_ne!(one, hash(r#"{"id": "a", "body": "c", "task": "T"}"#));
         assert_ne!(one, hash(r#"{"id": "a", "body": "b", "task": "U"}"#));
     }

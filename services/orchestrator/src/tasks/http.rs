@@ -155,8 +155,9 @@ async fn change(
     }
     if let Some(assignees) = assignees {
         let agents = resolve(&tx, account, &assignees).await?;
-        store::assignees_replace(&tx, account, &task, &agents).await?;
+        // Locks the task's row, so that two who assign at once do not both get their way.
         store::task_change(&tx, account, &task, (None, None), now).await?;
+        store::assignees_replace(&tx, account, &task, &agents).await?;
         store::activity_insert(
             &tx,
             (account, &task),

@@ -44,7 +44,7 @@ pub struct Turn {
     /// The provider's name of its last response.
     #[schema(required)]
     pub response_id: Option<String>,
-    /// Provider calls sent, those that failed included.
+    /// Provider calls so far, those that failed and the one under way included.
     pub attempts: i32,
     pub task_history_called: bool,
     /// The agent said that there was nothing to do: recorded, not posted.

@@ -33,6 +33,7 @@ fn every_operation_says_what_it_takes_and_gives() {
     let document = document();
     assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
     assert_eq!(document["components"]["securitySchemes"]["bearer"]["scheme"], "bearer");
+    let mut names = BTreeSet::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
             let about = format!("{method} {path}");
@@ -45,6 +46,8 @@ fn every_operation_says_what_it_takes_and_gives() {
                 operation["responses"]["default"]["content"]["application/problem+json"].is_object(),
                 "{about}"
             );
+            let name = operation["operationId"].as_str().unwrap().to_owned();
+            assert!(names.insert(name.clone()), "{about}: another is called {name}");
             let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
             let named = |name: &str, place: &str| parameters.iter().any(|p| p["name"] == name && p["in"] == place);
             for name in path
@@ -56,6 +59,7 @@ fn every_operation_says_what_it_takes_and_gives() {
             assert_eq!(named("Idempotency-Key", "header"), method == "post", "{about}");
             let answers = operation["responses"].as_object().unwrap();
             let (status, answer) = answers.iter().find(|(status, _)| status.starts_with('2')).unwrap();
+            assert!(!answer["description"].as_str().unwrap().is_empty(), "{about}");
             if status != "204" {
                 assert!(answer["content"]["application/json"]["schema"].is_object(), "{about}");
             }
