@@ -105,10 +105,22 @@ fn operation_complete(method: &HttpMethod, path: &str, operation: &mut Operation
             .schema(Some(text()));
         parameters.push(RefOr::T(parameter.build()));
     }
+    for (status, response) in &mut operation.responses.responses {
+        if let RefOr::T(response) = response
+            && response.description.is_empty()
+        {
+            described(status).clone_into(&mut response.description);
+        }
+    }
     operation
         .responses
         .responses
         .insert("default".to_owned(), RefOr::T(problem()));
+    // Handlers are named within their noun; the document needs one name for each.
+    let noun = operation.tags.iter().flatten().next().map(|tag| tag.replace(' ', "_"));
+    operation.operation_id = noun
+        .zip(operation.operation_id.take())
+        .map(|(noun, verb)| format!("{noun}_{verb}"));
     if let Some(needed) = crate::auth::permission::need_of(name_of(method), path) {
         let who = format!("For: {}.", callers(needed).join(", "));
         let told = operation
