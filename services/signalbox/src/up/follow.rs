@@ -124,8 +124,12 @@ impl Follow<'_> {
         while let Some(index) = self.progress.due() {
             let line = self.progress.line(index).clone();
             // Looked at first, so that what an earlier run has done is not taken for done now.
-            let known = self.look.outcome(&line).await;
-            let known = known.with_context(|| format!("notification {} of the sample", line.id))?;
+            let known = if self.progress.is_conflict(index) {
+                None
+            } else {
+                let known = self.look.outcome(&line).await;
+                known.with_context(|| format!("notification {} of the sample", line.id))?
+            };
             self.publish(&line).await?;
             self.progress.publish();
             self.moved_at = Instant::now();
@@ -232,7 +236,9 @@ impl Follow<'_> {
             self.look_at_line(index).await;
             if self.progress.open().contains(&index) {
                 let row = dead_row(letter, Some(self.progress.line(index)));
-                self.end_line(index, vec![row]);
+                self.progress.end(index, &[NotificationState::Refused]);
+                // Not the outcome of its id, where that was somebody else's.
+                self.show.row(&row);
             }
         } else if letter.account.is_none() && self.rate.allows(Instant::now()) {
             self.reveal(&dead_row(letter, None));
@@ -249,6 +255,9 @@ impl Follow<'_> {
     }
 
     async fn look_at_line(&mut self, index: usize) {
+        if self.progress.is_conflict(index) {
+            return;
+        }
         let line = self.progress.line(index).clone();
         match self.look.outcome(&line).await {
             Ok(Some(rows)) => self.end_line(index, rows),

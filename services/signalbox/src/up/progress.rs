@@ -40,6 +40,16 @@ impl Progress {
         self.published += 1;
     }
 
+    /// Whether an earlier line used its id for something else. Then what the API says of the id is not about this line,
+    /// which is refused: its dead letter tells.
+    pub(super) fn is_conflict(&self, index: usize) -> bool {
+        let line = &self.lines[index];
+        self.lines[..index].iter().any(|earlier| {
+            let is_same_id = earlier.account == line.account && earlier.id == line.id;
+            is_same_id && (earlier.payload != line.payload || !earlier.is_of_same_task(line))
+        })
+    }
+
     /// Published lines without an outcome.
     pub(super) fn open(&self) -> Vec<usize> {
         (0..self.published)
@@ -147,6 +157,15 @@ mod tests {
             progress.summary(),
             "14 of 14 have an outcome: 12 delivered, 1 failed, 1 refused"
         );
+    }
+
+    #[test]
+    fn an_id_that_is_used_for_something_else_is_a_conflict() {
+        let text = |body: &str| format!(r#"{{"account":"demo","task":"T","id":"n","agent":"coder","body":"{body}"}}"#);
+        let lines = [text("a"), text("a"), text("b")].join("\n");
+        let progress = Progress::new(super::super::sample::parse(&lines).unwrap());
+        let conflicts: Vec<bool> = (0..3).map(|index| progress.is_conflict(index)).collect();
+        assert_eq!(conflicts, [false, false, true]);
     }
 
     #[test]

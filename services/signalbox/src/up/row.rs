@@ -10,7 +10,7 @@ use crate::{
 };
 
 const COLUMNS: Columns = Columns::new(&[
-    ("NOTIFICATION", 22),
+    ("NOTIFICATION", ID_CHARS_MAX),
     ("TASK", 10),
     ("AGENT", 10),
     ("STATE", 9),
@@ -18,6 +18,7 @@ const COLUMNS: Columns = Columns::new(&[
     ("TURN", 4),
     ("REPLY OR REASON", TEXT_CHARS_MAX),
 ]);
+const ID_CHARS_MAX: usize = 22;
 const TEXT_CHARS_MAX: usize = 80;
 /// The end of a session's id: the beginning is its time, which sessions of one moment share.
 const SESSION_CHARS: usize = 6;
@@ -69,7 +70,7 @@ impl Row {
 
     pub(super) fn text(&self) -> String {
         COLUMNS.row([
-            &self.notification,
+            &middle_cut(&self.notification, ID_CHARS_MAX),
             self.task.as_deref().unwrap_or_default(),
             self.agent.as_deref().unwrap_or_default(),
             &self.state,
@@ -112,6 +113,18 @@ impl Row {
     }
 }
 
+/// Ids differ in their ends: generated ones begin with their time, those of a fan-out with the id that they share.
+fn middle_cut(id: &str, chars_max: usize) -> String {
+    let chars: Vec<char> = id.chars().collect();
+    if chars.len() <= chars_max {
+        return id.to_owned();
+    }
+    let tail = chars_max / 2;
+    let head = chars_max - tail - 1;
+    let part = |chars: &[char]| chars.iter().collect::<String>();
+    format!("{}…{}", part(&chars[..head]), part(&chars[chars.len() - tail..]))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -146,6 +159,13 @@ mod tests {
             row.text()
                 .ends_with("3     (known already) [task_history] On DEMO-1: [31mdone.")
         );
+    }
+
+    #[test]
+    fn a_long_id_keeps_both_ends() {
+        assert_eq!(middle_cut("demo-01", 22), "demo-01");
+        let part = "demo-07:0190b5a8-0000-7000-8000-000000000001";
+        assert_eq!(middle_cut(part, 22), "demo-07:01…00000000001");
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Line>> {
 }
 
 /// Empty lines are skipped.
-fn parse(text: &str) -> anyhow::Result<Vec<Line>> {
+pub(super) fn parse(text: &str) -> anyhow::Result<Vec<Line>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines
         .map(|(index, line)| parse_line(index, line).with_context(|| format!("line {}", index + 1)))
