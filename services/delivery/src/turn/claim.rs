@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 use super::{
     journal::{Call, Journal},
-    resume::{Due, call_input, due},
+    resume::{Due, call_input, due, lost_since},
     work::Work,
 };
 use crate::{
@@ -262,6 +262,7 @@ impl Claimer {
         let effects = driver.map_or(Effects::GatewayOnly, |driver| driver.effects());
         let thread = driver.map_or(Thread::Durable, |driver| driver.thread());
         let trace = turn.trace();
+        let due = due(turn.state, session.facts.closed, effects);
         Work {
             account: session.account.clone(),
             session_id: session.id,
@@ -273,7 +274,7 @@ impl Claimer {
             number: turn.number,
             agent_id: turn.agent_id,
             effects,
-            due: due(turn.state, session.facts.closed, effects),
+            due,
             instructions: (!turn.inline).then_some(turn.instructions),
             input: call_input(&turn.input, &turn.journal, &turn.results, thread),
             tools: offered(OfferContext {
@@ -290,7 +291,7 @@ impl Claimer {
             notification_ids: turn.notification_ids,
             hops: turn.hops,
             trace,
-            lost_at: turn.lost_at.or(turn.sent_at),
+            lost_at: lost_since(due, turn.lost_at, turn.sent_at),
         }
     }
 }

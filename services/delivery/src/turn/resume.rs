@@ -1,6 +1,7 @@
 //! What is due for a turn in progress that a replica has just claimed. Pure.
 
 use domain::TurnState;
+use time::OffsetDateTime;
 
 use super::journal::{Journal, RESULT_MISSING};
 use crate::providers::{CallInput, Effects, FunctionCall, InputItem, Thread, ToolOutput};
@@ -27,6 +28,19 @@ pub fn due(state: TurnState, closed: bool, effects: Effects) -> Due {
         (TurnState::Calling, _, Effects::Own) => Due::LookUp,
         // An ended turn is nobody's to carry on: its session would not name it any more.
         (TurnState::Finished | TurnState::Failed | TurnState::Aborted | TurnState::Unknown, _, _) => Due::Abort,
+    }
+}
+
+/// Since when nobody knows what became of the call that is due. A call that is sent now is not lost, however long ago the
+/// turn's last one was sent.
+pub fn lost_since(
+    due: Due,
+    lost_at: Option<OffsetDateTime>,
+    sent_at: Option<OffsetDateTime>,
+) -> Option<OffsetDateTime> {
+    match due {
+        Due::LookUp => lost_at.or(sent_at),
+        Due::Send | Due::Abort => None,
     }
 }
 
@@ -98,6 +112,18 @@ mod tests {
         check(TurnState::Calling, true, GatewayOnly, Due::Abort);
         check(TurnState::Calling, false, Own, Due::LookUp);
         check(TurnState::Calling, true, Own, Due::LookUp);
+    }
+
+    #[test]
+    fn only_a_call_that_is_looked_up_is_lost() {
+        let (sent, lost) = (
+            OffsetDateTime::UNIX_EPOCH,
+            OffsetDateTime::UNIX_EPOCH + time::Duration::SECOND,
+        );
+        assert_eq!(lost_since(Due::LookUp, None, Some(sent)), Some(sent));
+        assert_eq!(lost_since(Due::LookUp, Some(lost), Some(sent)), Some(lost));
+        assert_eq!(lost_since(Due::Send, None, Some(sent)), None);
+        assert_eq!(lost_since(Due::Send, Some(lost), Some(sent)), None);
     }
 
     #[test]

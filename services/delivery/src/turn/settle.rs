@@ -107,12 +107,7 @@ pub fn settle(outcome: &Outcome, facts: &Facts, limits: &Limits) -> Settled {
             after: limits.look_up_delay,
         },
         Outcome::DidNotRun if facts.closed => Settled::Aborted,
-        Outcome::DidNotRun => Settled::Again {
-            after: Duration::ZERO,
-            repeats: true,
-            error: "the provider never began the call".to_owned(),
-            class: "not_run",
-        },
+        Outcome::DidNotRun => not_run(facts, limits),
         Outcome::Lost { why } => interrupted(TurnState::Unknown, why.clone(), "outcome_unknown", facts, limits),
         Outcome::Aborted => Settled::Aborted,
     }
@@ -205,6 +200,24 @@ fn failed(error: &ProviderError, facts: &Facts, limits: &Limits) -> Settled {
     }
 }
 
+/// Sent again at once the first time. A provider that loses call after call is no better than one that fails.
+fn not_run(facts: &Facts, limits: &Limits) -> Settled {
+    let (error, class) = ("the provider never began the call".to_owned(), "not_run");
+    if facts.failures + 1 >= limits.attempts_max {
+        return Settled::GaveUp { error, class };
+    }
+    let after = match facts.failures {
+        ..=0 => Duration::ZERO,
+        failures => delay(failures - 1, None, limits),
+    };
+    Settled::Again {
+        after,
+        repeats: true,
+        error,
+        class,
+    }
+}
+
 /// The turn is over and did not answer; what it was for is not lost.
 fn interrupted(state: TurnState, error: String, class: &'static str, facts: &Facts, limits: &Limits) -> Settled {
     if facts.closed {
@@ -232,7 +245,7 @@ fn delay(failures: i32, retry_after: Option<Duration>, limits: &Limits) -> Durat
 }
 
 /// Postgres keeps no NUL in a text, and a provider may send one.
-fn clean(text: &str) -> String {
+pub(super) fn clean(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
@@ -394,6 +407,20 @@ mod tests {
             Facts { closed: true, ..FACTS },
             &|settled| *settled == Settled::Aborted,
         );
+    }
+
+    #[test]
+    fn a_call_that_never_began_is_sent_again_with_an_end() {
+        let settled = |failures| settle(&Outcome::DidNotRun, &Facts { failures, ..FACTS }, &LIMITS);
+        let again = |seconds: u64| Settled::Again {
+            after: Duration::from_secs(seconds),
+            repeats: true,
+            error: "the provider never began the call".to_owned(),
+            class: "not_run",
+        };
+        assert_eq!(settled(0), again(0));
+        assert_eq!(settled(1), again(1));
+        assert!(matches!(settled(2), Settled::GaveUp { class: "not_run", .. }));
     }
 
     #[test]
