@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use axum::Router;
 use messaging::{BatchHandler, Consumer, ConsumerOptions, Durable};
 use runtime::{Context, Incarnation, Replica};
+use storage::StorageError;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
@@ -315,37 +316,15 @@ async fn record(
             return;
         }
         // One transaction holds one outcome a session; a session is in one pair of hands, so there are no two.
-        loop {
-            match recorder.record(&batch).await {
-                Ok(recorded) => {
-                    context.outbox.publish_soon(recorded.outbox);
-                    tell(&signals, Signal::Free(recorded.free)).await;
-                    break;
-                }
-                Err(error) if !error.may_retry() && batch.len() > 1 => {
-                    // One bad report must not hold the others up.
-                    warn!(
-                        error = format!("{:#}", anyhow::Error::new(error)),
-                        reports = batch.len(),
-                        "could not record outcomes together; trying one by one"
-                    );
-                    for report in batch.drain(..) {
-                        record_one(&recorder, report, &signals, &context).await;
-                    }
-                    break;
-                }
-                Err(error) if !error.may_retry() => {
-                    give_up(&batch, &error, &signals).await;
-                    break;
-                }
-                Err(error) => {
-                    warn!(
-                        error = format!("{:#}", anyhow::Error::new(error)),
-                        reports = batch.len(),
-                        "could not record outcomes yet"
-                    );
-                    tokio::time::sleep(RETRY_PAUSE).await;
-                }
+        if let Err(error) = record_patiently(&recorder, &batch, &signals, &context).await {
+            // One bad report must not hold the others up.
+            warn!(
+                error = format!("{:#}", anyhow::Error::new(error)),
+                reports = batch.len(),
+                "could not record outcomes together; trying one by one"
+            );
+            for report in batch.drain(..) {
+                record_one(&recorder, report, &signals, &context).await;
             }
         }
         batch.clear();
@@ -354,26 +333,56 @@ async fn record(
 
 async fn record_one(recorder: &Recorder, report: Report, signals: &mpsc::Sender<Signal>, context: &Context) {
     let one = [report];
-    match recorder.record(&one).await {
-        Ok(recorded) => {
-            context.outbox.publish_soon(recorded.outbox);
-            tell(signals, Signal::Free(recorded.free)).await;
-        }
-        Err(error) => give_up(&one, &error, signals).await,
+    if let Err(error) = record_patiently(recorder, &one, signals, context).await {
+        let [report] = one;
+        record_unrecordable(recorder, report, &error, signals, context).await;
     }
 }
 
-/// The outcome cannot be written. The lease stays until this process ends or loses it, and its next holder finds the
-/// turn in flight and acts by the provider's rules.
-async fn give_up(reports: &[Report], error: &storage::StorageError, signals: &mpsc::Sender<Signal>) {
-    for report in reports {
-        tracing::error!(turn_id = %report.work.turn_id, session_id = %report.work.session_id, error = %error, "an outcome could not be recorded");
+/// What the database takes in no form must not leave its session in our hands for as long as we live: the attempt is
+/// recorded as failed, without any of the provider's words. Failing even that, the lease stays until this process ends
+/// or loses it, and its next holder finds the turn in flight and acts by the provider's rules.
+async fn record_unrecordable(
+    recorder: &Recorder,
+    report: Report,
+    error: &StorageError,
+    signals: &mpsc::Sender<Signal>,
+    context: &Context,
+) {
+    let (turn_id, session_id) = (report.work.turn_id, report.work.session_id);
+    tracing::error!(%turn_id, %session_id, error = error as &dyn std::error::Error, "an outcome could not be recorded; its attempt counts as failed");
+    let name = report.work.name();
+    if let Err(error) = record_patiently(recorder, &[report.unrecordable()], signals, context).await {
+        tracing::error!(%turn_id, %session_id, error = &error as &dyn std::error::Error, "not even the failure could be recorded");
+        tell(signals, Signal::Free(vec![(name, false)])).await;
     }
-    tell(
-        signals,
-        Signal::Free(reports.iter().map(|report| (report.work.name(), false)).collect()),
-    )
-    .await;
+}
+
+/// Tries until it is recorded or cannot be.
+async fn record_patiently(
+    recorder: &Recorder,
+    reports: &[Report],
+    signals: &mpsc::Sender<Signal>,
+    context: &Context,
+) -> Result<(), StorageError> {
+    loop {
+        match recorder.record(reports).await {
+            Ok(recorded) => {
+                context.outbox.publish_soon(recorded.outbox);
+                tell(signals, Signal::Free(recorded.free)).await;
+                return Ok(());
+            }
+            Err(error) if !error.may_retry() => return Err(error),
+            Err(error) => {
+                warn!(
+                    error = format!("{:#}", anyhow::Error::new(error)),
+                    reports = reports.len(),
+                    "could not record outcomes yet"
+                );
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
 }
 
 /// Refused only when the conductor has ended with the process.

@@ -239,9 +239,12 @@ fn usage(wire: &Value) -> Option<Usage> {
     (usage != Usage::default()).then_some(usage)
 }
 
-/// Ids and the like, bounded.
+/// Ids and the like, bounded. They end in rows, and Postgres keeps no NUL in a text.
 pub(super) fn short(text: &str) -> String {
-    text.chars().take(SHORT_CHARS_MAX).collect()
+    text.chars()
+        .take(SHORT_CHARS_MAX)
+        .map(|c| if c == '\0' { '\u{fffd}' } else { c })
+        .collect()
 }
 
 #[cfg(test)]

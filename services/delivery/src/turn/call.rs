@@ -12,7 +12,11 @@ use tokio::sync::mpsc;
 use tracing::{Instrument, warn};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-use super::{resume::Due, settle::Outcome, work::Work};
+use super::{
+    resume::Due,
+    settle::{Outcome, clean},
+    work::Work,
+};
 use crate::providers::{
     Driver, FailureClass, LostCall, ProviderAnswer, ProviderCall, ProviderError, Reconciled, Sent, SessionCheck,
 };
@@ -54,6 +58,18 @@ pub async fn run_guarded(
                 outcome: Outcome::Failed(error),
                 mismatch: None,
             })
+        }
+    }
+}
+
+impl Report {
+    /// The same call, of whose outcome nothing can be kept: it counts as a failed attempt.
+    pub fn unrecordable(self) -> Report {
+        let detail = "the answer could not be recorded; delivery's log says why".to_owned();
+        Report {
+            outcome: Outcome::Failed(failure(FailureClass::Malformed, Sent::Yes, detail)),
+            mismatch: None,
+            ..self
         }
     }
 }
@@ -192,7 +208,7 @@ fn mismatch(check: SessionCheck) -> Option<String> {
     match check {
         SessionCheck::Confirmed | SessionCheck::NotChecked { .. } => None,
         SessionCheck::RanElsewhere { asked, observed } => Some(match observed {
-            Some(observed) => format!("asked for session {asked}, the provider ran {observed}"),
+            Some(observed) => clean(&format!("asked for session {asked}, the provider ran {observed}")),
             None => format!("asked for session {asked}, the provider ran another"),
         }),
     }

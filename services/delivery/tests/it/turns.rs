@@ -553,3 +553,38 @@ async fn an_unknown_provider_fails_the_turn_with_the_setting_to_mend() {
     assert!(scene.state("n-1").await.1.unwrap().contains("[providers.gone]"));
     running.stop().await;
 }
+
+/// What a provider says of itself is a stranger's word too: no part of it may keep an outcome from being recorded, since
+/// its session would then be ours for as long as we live.
+#[tokio::test]
+async fn characters_that_postgres_does_not_keep_hold_no_session_up() {
+    let scene = Scene::with(|_| {
+        let response = json!({"id": "resp\0", "status": "incomplete", "incomplete_details": {"reason": "why\0"},
+            "output": [{"type": "message", "content": [{"type": "output_text", "text": "some\0thing"}]}]});
+        Reply::Status(200, response.to_string(), vec![])
+    })
+    .await;
+    scene.enqueue("n-1", "x").await;
+    let running = scene.run().await;
+    scene.until("n-1", "delivered").await;
+    assert_eq!(scene.turns("reply").await, ["some\u{fffd}thing"]);
+    assert_eq!(scene.turns("response_id").await, ["resp\u{fffd}"]);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_outcome_that_cannot_be_recorded_counts_as_a_failed_attempt() {
+    let scene = Scene::with(|seen| Reply::text(if seen.nth_of_key == 0 { "poison" } else { "fine" })).await;
+    for sql in [
+        "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not this'; end $$",
+        "create trigger refuse before update on turn for each row when (new.reply = 'poison') execute function refuse()",
+    ] {
+        sqlx::query(sql).execute(&scene.world.database.owner).await.unwrap();
+    }
+    scene.enqueue("n-1", "x").await;
+    let running = scene.run().await;
+    scene.until("n-1", "delivered").await;
+    assert_eq!(scene.turns("reply").await, ["fine"]);
+    assert_eq!(scene.provider.seen().len(), 2);
+    running.stop().await;
+}
