@@ -1,6 +1,6 @@
 //! Locks the sessions of a batch, and opens those that are missing.
 //!
-//! Locks go in one order: sessions by id, then agents without waiting, then what is inserted. Whoever closes sessions
+//! Locks go in one order: sessions by account and id, then agents without waiting, then what is inserted. Whoever closes sessions
 //! locks them in the same order (storage::lifecycle), so whichever comes second sees what the first one did: an item
 //! is in the queue when the closer judges it, or finds its session closed and opens the next generation.
 

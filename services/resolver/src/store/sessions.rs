@@ -17,43 +17,47 @@ struct LockedRow {
     queue_tail: i64,
 }
 
-/// Locks are taken in the order of ids, as the closers of sessions take them. A session that closes while we wait for
-/// its lock is not returned: then there is none. Relies on session_active_task.
-const SESSIONS_LOCK_OF_TASKS: &str = "
+/// One statement for both kinds, and in the order of account and id: everybody who locks several sessions takes them that
+/// way (delivery's claims and records, the closers of sessions), so that two who meet wait and do not block each other. A
+/// session that closes while we wait for its lock is not returned: then there is none. Relies on session_active_task,
+/// session_active_system and the primary key.
+const SESSIONS_LOCK: &str = "
     select w.n, s.id, s.generation, s.queue_tail
-    from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as w (account_id, agent_id, n, task_id)
-    join session s on s.account_id = w.account_id and s.task_id = w.task_id and s.agent_id = w.agent_id
-    where s.closed_at is null and s.kind = 'task'
-    order by s.id for no key update of s";
-/// Relies on session_active_system.
-const SESSIONS_LOCK_OF_AGENTS: &str = "
-    select w.n, s.id, s.generation, s.queue_tail
-    from unnest($1::text[], $2::uuid[], $3::bigint[]) as w (account_id, agent_id, n)
-    join session s on s.account_id = w.account_id and s.agent_id = w.agent_id
-    where s.closed_at is null and s.kind = 'system'
-    order by s.id for no key update of s";
+    from (
+        select w.n, t.account_id, t.id
+        from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as w (account_id, agent_id, n, task_id)
+        join session t on t.account_id = w.account_id and t.task_id = w.task_id and t.agent_id = w.agent_id
+        where t.closed_at is null and t.kind = 'task'
+        union all
+        select w.n, t.account_id, t.id
+        from unnest($5::text[], $6::uuid[], $7::bigint[]) as w (account_id, agent_id, n)
+        join session t on t.account_id = w.account_id and t.agent_id = w.agent_id
+        where t.closed_at is null and t.kind = 'system'
+    ) as w
+    join session s on s.account_id = w.account_id and s.id = w.id
+    where s.closed_at is null
+    order by s.account_id, s.id for no key update of s";
 
 /// Locks the active sessions of these conversations; those that have none are not in the answer.
 pub async fn sessions_lock(
     tx: &Tx,
     conversations: &[&Conversation],
 ) -> Result<HashMap<usize, ActiveSession>, StorageError> {
-    let mut found = HashMap::new();
-    for (columns, sql) in by_kind(conversations, SESSIONS_LOCK_OF_TASKS, SESSIONS_LOCK_OF_AGENTS) {
-        let rows = LockedRow::find_by_statement(statement(sql, columns.values()))
-            .all(&**tx)
-            .await
-            .attempt("lock sessions")?;
-        found.extend(rows.into_iter().map(|row| {
-            let session = ActiveSession {
-                id: SessionId(row.id),
-                generation: Generation(row.generation),
-                queue_tail: row.queue_tail,
-            };
-            (index(row.n), session)
-        }));
-    }
-    Ok(found)
+    let (tasks, agents) = columns(conversations);
+    let values = tasks.values().into_iter().chain(agents.values());
+    let rows = LockedRow::find_by_statement(statement(SESSIONS_LOCK, values))
+        .all(&**tx)
+        .await
+        .attempt("lock sessions")?;
+    let found = rows.into_iter().map(|row| {
+        let session = ActiveSession {
+            id: SessionId(row.id),
+            generation: Generation(row.generation),
+            queue_tail: row.queue_tail,
+        };
+        (index(row.n), session)
+    });
+    Ok(found.collect())
 }
 
 #[derive(FromQueryResult)]
@@ -107,39 +111,45 @@ struct ConversationColumns {
     accounts: Vec<String>,
     agents: Vec<Uuid>,
     places: Vec<i64>,
-    /// Only of those that have one.
-    tasks: Vec<String>,
+    /// Only of the kind that has them.
+    tasks: Option<Vec<String>>,
 }
 
 impl ConversationColumns {
     fn values(self) -> Vec<Value> {
         let mut values = vec![self.accounts.into(), self.agents.into(), self.places.into()];
-        if !self.tasks.is_empty() {
-            values.push(self.tasks.into());
-        }
+        values.extend(self.tasks.map(Value::from));
         values
     }
 }
 
-/// A statement for each kind that occurs: partial indexes need the kind spelt out.
-fn by_kind(
-    conversations: &[&Conversation],
-    of_tasks: &'static str,
-    of_agents: &'static str,
-) -> Vec<(ConversationColumns, &'static str)> {
-    let (mut tasks, mut agents) = (ConversationColumns::default(), ConversationColumns::default());
+/// Those of tasks, and those of agents alone: partial indexes need the kind spelt out.
+fn columns(conversations: &[&Conversation]) -> (ConversationColumns, ConversationColumns) {
+    let (mut of_tasks, mut of_agents) = (ConversationColumns::default(), ConversationColumns::default());
+    let mut tasks = Vec::new();
     for (n, conversation) in (0..).zip(conversations) {
         let columns = match &conversation.task {
             Some(task) => {
-                tasks.tasks.push(task.to_string());
-                &mut tasks
+                tasks.push(task.to_string());
+                &mut of_tasks
             }
-            None => &mut agents,
+            None => &mut of_agents,
         };
         columns.accounts.push(conversation.account.to_string());
         columns.agents.push(conversation.agent.uuid());
         columns.places.push(n);
     }
+    of_tasks.tasks = Some(tasks);
+    (of_tasks, of_agents)
+}
+
+/// A statement for each kind that occurs.
+fn by_kind(
+    conversations: &[&Conversation],
+    of_tasks: &'static str,
+    of_agents: &'static str,
+) -> Vec<(ConversationColumns, &'static str)> {
+    let (tasks, agents) = columns(conversations);
     [(tasks, of_tasks), (agents, of_agents)]
         .into_iter()
         .filter(|(columns, _)| !columns.places.is_empty())

@@ -98,6 +98,62 @@ async fn nothing_falls_between_closing_and_queueing() {
     assert_eq!(states, 60);
 }
 
+/// Everybody who locks several sessions takes them by account and id, whatever their kind. So whoever holds the first of
+/// them can take the rest, and two who meet never wait for each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_are_locked_in_one_order() {
+    let scene = scene().await;
+    let fixture = scene.fixture();
+    let zeta = fixture.account("zeta").await;
+    let other = fixture.agent(&zeta, "coder").await;
+    let other_task = fixture.task(&zeta, "PROJ-7", &[]).await;
+    // Made in an order that no kind and no account would give them.
+    fixture.session(&zeta, &other_task, other).await;
+    let system = uuid::Uuid::now_v7();
+    sqlx::query(
+        "insert into session (account_id, id, kind, agent_id, generation, key) values ('acme', $1, 'system', $2, 1, $3)",
+    )
+    .bind(system)
+    .bind(scene.coder.uuid())
+    .bind(format!("system:agent:{}:acme:v1", scene.coder))
+    .execute(&scene.test.owner)
+    .await
+    .unwrap();
+    fixture.session(&scene.account, &scene.task, scene.coder).await;
+
+    let mut holder = scene.test.owner.begin().await.unwrap();
+    sqlx::query("select id from session where id = $1 for no key update")
+        .bind(system)
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    let mut reader = scene.reader().await;
+    let resolving = tokio::spawn(async move {
+        let of = |account: &str, task: &str| message(account, task, &json!({"agent": "coder", "body": "b"}));
+        reader
+            .take(&[of("zeta", "PROJ-7"), of("acme", "PROJ-7"), of("acme", "-")])
+            .await
+    });
+    testkit::eventually("the resolver waits", || async {
+        (scene
+            .test
+            .count(
+                "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'",
+            )
+            .await
+            == 1)
+            .then_some(())
+    })
+    .await;
+    sqlx::query("select id from session for no key update nowait")
+        .execute(&mut *holder)
+        .await
+        .expect("whoever has the first one can have all");
+    holder.rollback().await.unwrap();
+    assert_eq!(resolving.await.unwrap().resolutions.len(), 3);
+    scene.check().await;
+}
+
 /// Removing an agent and opening sessions for it: afterwards it has none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_removed_agent_has_no_session() {
