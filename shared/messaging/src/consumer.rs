@@ -16,8 +16,11 @@ use async_nats::jetstream::{
     stream::{ConsumerError, ConsumerErrorKind},
 };
 use futures::StreamExt;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::{
@@ -81,7 +84,8 @@ pub struct Consumer<H> {
 impl<H: BatchHandler> Consumer<H> {
     /// Consumes until `stop`. Then each loop settles the batch in hand and ends; it works while the broker is down.
     ///
-    /// Dropping this future does not stop the loops; only the token does, since a handler may hold a transaction.
+    /// Dropping this future ends the loops where they are, as a crash would: a batch in hand is not settled, and is
+    /// delivered again when its time is over. A panic of a loop is passed on.
     pub async fn run(self, stop: CancellationToken) {
         let loops = self.options.loops.get();
         let worker = Arc::new(Worker {
@@ -97,14 +101,13 @@ impl<H: BatchHandler> Consumer<H> {
                 postponed: Postponed::default(),
             },
         });
-        let tracker = TaskTracker::new();
+        let mut running = JoinSet::new();
         for number in 0..loops {
             let (worker, stop) = (Arc::clone(&worker), stop.clone());
             let span = tracing::info_span!("consumer", name = worker.durable.name(), number);
-            tracker.spawn(async move { worker.run(&stop).await }.instrument(span));
+            running.spawn(async move { worker.run(&stop).await }.instrument(span));
         }
-        tracker.close();
-        tracker.wait().await;
+        running.join_all().await;
     }
 }
 
