@@ -70,12 +70,14 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         root: context.root().clone(),
         config: Arc::clone(&config),
         drivers: Arc::clone(&drivers),
+        shutdown: context.shutdown.clone(),
     };
     let recorder = Recorder {
         database: context.database.clone(),
         root: context.root().clone(),
         config: Arc::clone(&config),
         metrics,
+        shutdown: context.shutdown.clone(),
     };
     let hands = Hands {
         context: context.clone(),
@@ -281,7 +283,9 @@ impl Hands {
         let (reports, live, signals) = (self.reports.clone(), self.live.clone(), self.signals.clone());
         let (root, name, stop) = (self.context.root().clone(), work.name(), self.context.shutdown.token());
         let drain = Duration::from_millis(self.config.drain_ms);
+        let shutdown = self.context.shutdown.clone();
         self.context.shutdown.spawn_once("delivery turn", async move {
+            shutdown.crash_point("delivery.turn_taken").await;
             let drained = async {
                 stop.cancelled().await;
                 tokio::time::sleep(drain).await;
@@ -294,6 +298,7 @@ impl Hands {
             };
             match report {
                 Some(report) => {
+                    shutdown.crash_point("delivery.turn_answered").await;
                     // Refused only when the recorder has ended with the process.
                     let _ = reports.send(report).await;
                 }

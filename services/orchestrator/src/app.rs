@@ -4,6 +4,7 @@ use std::{fmt, ops::Deref, sync::Arc};
 
 use contracts::{Root, outgoing::Origin};
 use domain::AccountId;
+use runtime::Shutdown;
 use sea_orm::FromQueryResult;
 use storage::{
     Accounts, Database, StorageError, Tx,
@@ -32,16 +33,25 @@ pub struct Parts {
     pub settings: OrchestratorSettings,
     pub meters: Meters,
     publish_soon: PublishSoon,
+    /// For its crash points.
+    pub shutdown: Shutdown,
 }
 
 impl App {
-    pub fn new(database: Database, root: Root, settings: OrchestratorSettings, publish_soon: PublishSoon) -> App {
+    pub fn new(
+        database: Database,
+        root: Root,
+        settings: OrchestratorSettings,
+        publish_soon: PublishSoon,
+        shutdown: Shutdown,
+    ) -> App {
         App(Arc::new(Parts {
             database,
             root,
             settings,
             meters: Meters::new(),
             publish_soon,
+            shutdown,
         }))
     }
 
@@ -53,7 +63,9 @@ impl App {
     /// Commits with what follows from it, and hands that to the relay.
     pub async fn commit(&self, tx: Tx, messages: Vec<Owned>) -> Result<(), StorageError> {
         let rows = outbox_insert(&tx, messages).await?;
+        self.shutdown.crash_point("orchestrator.change_written").await;
         tx.commit().await?;
+        self.shutdown.crash_point("orchestrator.change_committed").await;
         (self.publish_soon)(rows);
         Ok(())
     }

@@ -20,8 +20,9 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let listen = settings.listen;
     let outbox = context.outbox.clone();
     let publish_soon = Arc::new(move |rows| outbox.publish_soon(rows));
-    let app = App::new(context.database.clone(), context.root().clone(), settings, publish_soon);
     let shutdown = &context.shutdown;
+    let (database, root) = (context.database.clone(), context.root().clone());
+    let app = App::new(database, root, settings, publish_soon, shutdown.clone());
     shutdown.spawn("turn finished", consumer(&context, &app).run(shutdown.token()));
     shutdown.spawn("forget", forget(app.clone(), shutdown.token()));
     Ok(context.serve(listen, router(app), context.health()).await?)

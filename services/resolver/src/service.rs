@@ -25,6 +25,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
             database: context.database.clone(),
             root: context.root().clone(),
             hops_max: config.hops_max,
+            shutdown: context.shutdown.clone(),
         },
         outbox: context.outbox.clone(),
         metrics: Metrics::new(),

@@ -14,6 +14,7 @@ use std::{sync::Arc, time::Instant};
 use contracts::{Root, outgoing::Origin as Cause};
 use domain::{TaskId, ToolCallState, TurnId};
 use messaging::trace::current_or;
+use runtime::Shutdown;
 use serde_json::{Map, Value};
 use storage::{
     Accounts, Database, StorageError, Tx,
@@ -49,6 +50,8 @@ pub(crate) struct Executor {
     pub toolbox: Arc<Toolbox>,
     pub limits: Limits,
     pub metrics: Arc<Metrics>,
+    /// For its crash points.
+    pub shutdown: Shutdown,
 }
 
 /// What became of a call.
@@ -102,7 +105,9 @@ impl Executor {
         }
         let (record, messages) = self.decide_and_run(&tx, asked).await?;
         let outbox = outbox_insert(&tx, messages).await?;
+        self.shutdown.crash_point("tool_gateway.effect_written").await;
         tx.commit().await?;
+        self.shutdown.crash_point("tool_gateway.effect_committed").await;
         Ok(Executed::Over {
             record,
             is_replay: false,

@@ -26,6 +26,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
             statement_timeout_ms: config.statement_timeout_ms.get(),
         },
         metrics: Arc::new(Metrics::new()),
+        shutdown: context.shutdown.clone(),
     };
     let consumer = Consumer {
         bus: context.bus.clone(),

@@ -31,6 +31,11 @@ pub trait BatchHandler: Send + Sync + 'static {
     /// One verdict per message, in their order. May see a message again after a crash or a lost acknowledgement, and a
     /// batch again after a panic; runs to its end on shutdown.
     fn handle(&self, batch: &[Incoming]) -> impl Future<Output = Vec<Verdict>> + Send;
+
+    /// Called between two steps of the loop: what follows from a batch is published, nothing is acknowledged yet.
+    fn published(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
 }
 
 /// A message that cannot be processed.
@@ -73,6 +78,7 @@ impl<H: BatchHandler> Processor<H> {
         let (messages, ackers): (Vec<_>, Vec<_>) = deliveries.into_iter().map(|one| (one.incoming, one.acker)).unzip();
         let verdicts = self.decide(&messages, &ackers).await;
         let verdicts = self.publish_outgoing(verdicts).await;
+        self.handler.published().await;
 
         self.note_postponed(&verdicts);
         let mut settled = Vec::with_capacity(size);

@@ -1,13 +1,14 @@
 //! The process that a service runs in. What a service does is its own business; here is what every one of them needs.
 //!
 //! In reading order: [`settings`] (what the operator wants), [`telemetry`] (what the operator sees), [`shutdown`]
-//! (workers, and how they end), [`http`] (a server, problems, health pages), [`outbox`] (committed messages get
+//! (workers, and how they end), [`crash`] (where tests cut them off), [`http`] (a server, problems, health pages), [`outbox`] (committed messages get
 //! published), [`dead`] (messages that cannot be processed), [`replica`] (the name that leases are held in),
 //! [`context`] (all of it, connected), [`mod@run`] (a whole process of one service).
 //!
 //! The only shared crate that sees both storage and messaging.
 
 pub mod context;
+pub mod crash;
 pub mod dead;
 pub mod http;
 pub mod outbox;

@@ -57,6 +57,7 @@ impl Outbox {
             settings: settings.clone(),
             meters: meters.clone(),
             published: published_tx,
+            shutdown: shutdown.clone(),
             _queue: tx.clone(),
         };
         let stop = shutdown.support_token();
@@ -90,6 +91,7 @@ struct Relay {
     settings: OutboxSettings,
     meters: Meters,
     published: mpsc::Sender<Vec<OutboxRow>>,
+    shutdown: Shutdown,
     /// Keeps the queue open when the service has dropped its own ends: only a stop ends the relay.
     _queue: mpsc::Sender<OutboxRow>,
 }
@@ -163,6 +165,7 @@ impl Relay {
     async fn relay(&self, rows: Vec<OutboxRow>, way: &'static str) -> usize {
         let messages: Vec<_> = rows.iter().map(|row| row.outgoing.clone()).collect();
         let answers = self.bus.publish_all(&messages).await;
+        self.shutdown.crash_point("outbox.messages_published").await;
         let mut done = Vec::with_capacity(rows.len());
         let mut failures = Failures::default();
         for (row, answer) in rows.into_iter().zip(answers) {

@@ -25,6 +25,8 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{error, info, warn};
 
+use crate::crash::Crash;
+
 /// How long the second stage may take: one renewal, one batch of messages.
 const SUPPORT_GRACE: Duration = Duration::from_secs(2);
 
@@ -40,14 +42,22 @@ struct Inner {
     support: Stage,
     /// Why the process stops, when no signal asked for it.
     failure: Mutex<Option<String>>,
+    crash: Crash,
 }
 
 #[derive(Debug, Default)]
 struct Stage {
     token: CancellationToken,
     tracker: TaskTracker,
-    running: Arc<Mutex<BTreeMap<u64, Worker>>>,
+    running: Arc<Mutex<Workers>>,
     next: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Workers {
+    by_id: BTreeMap<u64, Worker>,
+    /// Nothing starts any more: what a worker spawns while it is being cut off would outlive it.
+    cut_off: bool,
 }
 
 #[derive(Debug)]
@@ -118,7 +128,7 @@ impl Shutdown {
         let task = async move {
             // What a worker has shared is guarded by the database, or goes down with the process.
             let end = AssertUnwindSafe(worker).catch_unwind().await;
-            lock(&running).remove(&id);
+            lock(&running).by_id.remove(&id);
             let problem = match end.map(WorkerEnd::into_result) {
                 Ok(Ok(())) if lasts == Lasts::UntilDone || token.is_cancelled() => return,
                 Ok(Ok(())) => "ended although it was not told to".to_owned(),
@@ -131,8 +141,11 @@ impl Shutdown {
         };
         // Held over the spawn, so that a worker which ends at once removes what is inserted here.
         let mut workers = lock(&stage.running);
+        if workers.cut_off {
+            return;
+        }
         let abort = stage.tracker.spawn(task).abort_handle();
-        workers.insert(id, Worker { name, abort });
+        workers.by_id.insert(id, Worker { name, abort });
     }
 
     /// Ends when the services' workers must stop. Every loop has a branch for it that works while the broker is down.
@@ -183,10 +196,36 @@ impl Shutdown {
 
     /// Ends all workers where they are, as a crash would. For tests, and for a second signal.
     pub fn abort(&self) {
-        for stage in [&self.inner.services, &self.inner.support] {
-            stage.token.cancel();
+        let stages = [&self.inner.services, &self.inner.support];
+        // All are cut off before any token is cancelled: a worker that saw the token first would stop in good order.
+        for stage in stages {
             stage.abort();
         }
+        for stage in stages {
+            stage.token.cancel();
+        }
+    }
+
+    /// A place between two durable steps (see [`crate::crash`]). When a test has armed it, the process is as if killed
+    /// here: all its workers are cut off, and the caller does not take one more step. Empty in a release build.
+    pub async fn crash_point(&self, point: &'static str) {
+        if cfg!(debug_assertions) && self.inner.crash.is_due(point) {
+            info!(point, "cut off at a crash point");
+            // Told first: whoever sees a connection break shall know why.
+            self.inner.crash.over.cancel();
+            self.abort();
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Arms a point: its `nth` hit from now on, counted from 1, is the end. Only one is armed at a time.
+    pub fn crash_at(&self, point: &'static str, nth: usize) {
+        self.inner.crash.arm(point, nth);
+    }
+
+    /// Ends when the armed point was reached.
+    pub async fn crashed(&self) {
+        self.inner.crash.over.cancelled().await;
     }
 }
 
@@ -204,7 +243,11 @@ impl Stage {
     }
 
     fn abort(&self) -> Vec<&'static str> {
-        let workers = std::mem::take(&mut *lock(&self.running));
+        let workers = {
+            let mut running = lock(&self.running);
+            running.cut_off = true;
+            std::mem::take(&mut running.by_id)
+        };
         workers.values().for_each(|worker| worker.abort.abort());
         workers.values().map(|worker| worker.name).collect()
     }
@@ -283,7 +326,31 @@ mod tests {
             .await
             .expect("it ends");
         assert!(!shutdown.is_stopping());
-        assert!(lock(&shutdown.inner.services.running).is_empty());
+        assert!(lock(&shutdown.inner.services.running).by_id.is_empty());
+    }
+
+    #[tokio::test]
+    async fn nothing_goes_on_after_a_crash_point() {
+        let (shutdown, passed) = (Shutdown::new(), Arc::new(AtomicU64::new(0)));
+        shutdown.crash_at("outbox.messages_published", 2);
+        let (point, count) = (shutdown.clone(), Arc::clone(&passed));
+        shutdown.spawn("relay", async move {
+            for _ in 0..3 {
+                point.crash_point("delivery.claim_written").await;
+                point.crash_point("outbox.messages_published").await;
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let token = shutdown.support_token();
+        shutdown.spawn_support("replica", async move { token.cancelled().await });
+        timeout(GRACE, shutdown.crashed())
+            .await
+            .expect("the second hit ends it");
+        assert!(shutdown.stop(GRACE).await.is_empty());
+        assert_eq!(passed.load(Ordering::SeqCst), 1);
+        shutdown.spawn_once("late", async {});
+        assert!(shutdown.inner.services.tracker.is_empty(), "nothing starts any more");
+        assert_eq!(shutdown.failure(), None);
     }
 
     #[tokio::test]

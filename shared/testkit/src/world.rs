@@ -65,6 +65,16 @@ impl<T> Running<T> {
         self.shutdown.abort();
     }
 
+    /// Cuts the service off at a crash point, the `nth` time from now on that it is reached.
+    pub fn crash_at(&self, point: &'static str, nth: usize) {
+        self.shutdown.crash_at(point, nth);
+    }
+
+    /// Ends when the service was cut off there.
+    pub async fn crashed(&self) {
+        self.shutdown.crashed().await;
+    }
+
     pub fn failure(&self) -> Option<String> {
         self.shutdown.failure()
     }

@@ -17,6 +17,7 @@ use contracts::{
 };
 use domain::{AccountId, CallId, Fence, InstructionLayout, NotificationId, TaskId, TurnId};
 use messaging::trace;
+use runtime::Shutdown;
 use storage::{
     Accounts, Database, StorageError,
     lifecycle::Setting,
@@ -52,6 +53,8 @@ pub struct Claimer {
     pub root: Root,
     pub config: Arc<Config>,
     pub drivers: Arc<HashMap<String, Arc<Driver>>>,
+    /// For its crash points.
+    pub shutdown: Shutdown,
 }
 
 /// What came of a batch.
@@ -160,7 +163,9 @@ impl Claimer {
             }));
         }
         let outbox = outbox_insert(&tx, messages).await?;
+        self.shutdown.crash_point("delivery.claim_written").await;
         tx.commit().await?;
+        self.shutdown.crash_point("delivery.claim_committed").await;
 
         let taken: HashSet<SessionName> = taken.into_iter().collect();
         let left = names.iter().filter(|name| !taken.contains(name)).cloned().collect();

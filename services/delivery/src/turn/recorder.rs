@@ -8,6 +8,7 @@ use contracts::{
     event::{EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, TurnFinished},
 };
 use domain::{NotificationId, NotificationState, SessionPhase, TurnId, TurnState};
+use runtime::Shutdown;
 use storage::{
     Accounts, Database, StorageError, Tx,
     dead_letter::{Given, dead_letter_insert},
@@ -41,6 +42,8 @@ pub struct Recorder {
     pub root: Root,
     pub config: Arc<Config>,
     pub metrics: Metrics,
+    /// For its crash points.
+    pub shutdown: Shutdown,
 }
 
 /// What came of a batch of reports.
@@ -144,7 +147,9 @@ impl Recorder {
             }
         }
         recorded.outbox = outbox_insert(&tx, messages).await?;
+        self.shutdown.crash_point("delivery.outcome_written").await;
         tx.commit().await?;
+        self.shutdown.crash_point("delivery.outcome_committed").await;
         for (Decided { report, settled, .. }, changed) in &decided {
             self.metrics.settled(&report.work, settled, changed);
             log(&report.work, settled, changed);

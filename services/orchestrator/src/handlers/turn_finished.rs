@@ -49,6 +49,7 @@ impl BatchHandler for TurnFinishedHandler {
         // Delivered twice in one batch is once.
         places.sort_unstable();
         places.dedup();
+        self.app.shutdown.crash_point("orchestrator.turns_read").await;
         match self.post(&places).await {
             Ok(mut events) => read
                 .into_iter()
@@ -65,6 +66,10 @@ impl BatchHandler for TurnFinishedHandler {
                     .collect()
             }
         }
+    }
+
+    async fn published(&self) {
+        self.app.shutdown.crash_point("orchestrator.replies_published").await;
     }
 }
 
@@ -100,7 +105,9 @@ impl TurnFinishedHandler {
         let sayings: Vec<Saying> = turns.iter().filter_map(|turn| saying(turn, &self.app)).collect();
         let replies: Vec<Reply<'_>> = sayings.iter().map(Saying::reply).collect();
         let events = replies_post(&tx, &replies).await?;
+        self.app.shutdown.crash_point("orchestrator.replies_written").await;
         tx.commit().await?;
+        self.app.shutdown.crash_point("orchestrator.replies_committed").await;
         let meters = &self.app.meters;
         meters.replies("posted", sayings.len());
         meters.replies("silent", turns.len() - sayings.len());

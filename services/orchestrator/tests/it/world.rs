@@ -75,7 +75,7 @@ impl World {
         change(&mut settings);
         let database = test.connect(Role::Orchestrator).await;
         // What would be published stays in the table, to be looked at.
-        let app = App::new(database, Root::default(), settings, Arc::new(drop));
+        let app = App::new(database, Root::default(), settings, Arc::new(drop), Shutdown::new());
         let http = HttpSettings::default();
         let health = Health::new(&http, &Shutdown::new());
         let router = runtime::http::router(orchestrator::router(app.clone()), health, &http);

@@ -11,6 +11,7 @@ use contracts::{
     notification::{Refusal, RefusalReason},
 };
 use domain::{AccountId, Actor, NotificationId, TaskStatus};
+use runtime::Shutdown;
 use storage::{
     Accounts, Database, StorageError, Tx,
     lifecycle::{NewTask, Setting, tasks_create},
@@ -41,6 +42,8 @@ pub struct NotificationHandler {
     pub database: Database,
     pub root: Root,
     pub hops_max: u16,
+    /// For its crash points.
+    pub shutdown: Shutdown,
 }
 
 #[derive(Debug)]
@@ -96,7 +99,9 @@ impl NotificationHandler {
             Some(mut committed) => {
                 let messages = std::mem::take(&mut committed.messages);
                 let outbox = outbox_insert(&tx, messages).await?;
+                self.shutdown.crash_point("resolver.batch_written").await;
                 tx.commit().await?;
+                self.shutdown.crash_point("resolver.batch_committed").await;
                 Ok(Handled::Committed(Committed {
                     outbox,
                     ..committed.done

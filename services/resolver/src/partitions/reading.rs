@@ -185,6 +185,7 @@ impl Desk {
         batch: Vec<Incoming>,
         stop: &CancellationToken,
     ) -> Option<End> {
+        self.handler.shutdown.crash_point("resolver.batch_read").await;
         let root = bus.root();
         let (batch, _spans): (Vec<Received>, Vec<Span>) = batch
             .into_iter()
@@ -286,6 +287,7 @@ impl Write<'_> {
                 Ok(Handled::Committed(committed)) => {
                     self.desk.metrics.committed(batch.len(), begun.elapsed(), &committed);
                     self.publish(committed.outbox, &committed.wakes).await;
+                    handler.shutdown.crash_point("resolver.batch_published").await;
                     return Settled::Committed;
                 }
                 Ok(Handled::Stale) => {

@@ -9,6 +9,7 @@ use resolver::{
     intake::received::Received,
     store::partitions::{Lease, Place, partitions_claim, partitions_ensure},
 };
+use runtime::Shutdown;
 use serde_json::{Value, json};
 use sqlx::{Row, postgres::PgRow};
 use storage::{Accounts, Database, Role, replica::replica_register};
@@ -121,6 +122,7 @@ impl Scene {
                 database: self.database.clone(),
                 root: Root::default(),
                 hops_max: HOPS_MAX,
+                shutdown: Shutdown::new(),
             },
             lease: leases[0],
             sequence: 0,

@@ -67,6 +67,13 @@ impl BatchHandler for ToolRequestedHandler {
         verdicts.sort_by_key(|(place, _)| *place);
         verdicts.into_iter().map(|(_, verdict)| verdict).collect()
     }
+
+    async fn published(&self) {
+        self.executor
+            .shutdown
+            .crash_point("tool_gateway.result_published")
+            .await;
+    }
 }
 
 impl ToolRequestedHandler {
@@ -102,6 +109,7 @@ impl ToolRequestedHandler {
         let asked = asked(request, incoming.headers.trace());
         let deliveries = u32::try_from(incoming.deliveries).unwrap_or(u32::MAX);
         let waits = deliveries <= self.config.order_attempts_max.get();
+        self.executor.shutdown.crash_point("tool_gateway.request_read").await;
         match self.executor.execute(&asked, waits).await {
             Ok(Executed::Over {
                 record,

@@ -1,0 +1,76 @@
+//! Crash points: named places between two durable steps, where a test can cut a service off as if its process had been
+//! killed there. What this is not: a switch of production. In a release build a crash point is empty.
+//!
+//! A test arms one point of one running service, waits until it was reached, starts the service again, and checks that
+//! the end is the same, once. [`CRASH_POINTS`] is what it goes through, so a point that is missing there panics.
+
+use std::sync::{Mutex, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+/// Every point, by the service that it is in. Those of `outbox` are in each service.
+pub const CRASH_POINTS: &[&str] = &[
+    "resolver.batch_read",
+    "resolver.batch_written",
+    "resolver.batch_committed",
+    "resolver.batch_published",
+    "delivery.claim_written",
+    "delivery.claim_committed",
+    "delivery.turn_taken",
+    "delivery.turn_answered",
+    "delivery.outcome_written",
+    "delivery.outcome_committed",
+    "tool_gateway.request_read",
+    "tool_gateway.effect_written",
+    "tool_gateway.effect_committed",
+    "tool_gateway.result_published",
+    "orchestrator.turns_read",
+    "orchestrator.replies_written",
+    "orchestrator.replies_committed",
+    "orchestrator.replies_published",
+    "orchestrator.change_written",
+    "orchestrator.change_committed",
+    "outbox.messages_published",
+];
+
+/// What a test has asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Crash {
+    armed: Mutex<Option<Armed>>,
+    pub(crate) over: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Armed {
+    point: &'static str,
+    /// How often it is still to be reached, the last time included.
+    left: usize,
+}
+
+impl Crash {
+    pub(crate) fn arm(&self, point: &'static str, nth: usize) {
+        assert!(CRASH_POINTS.contains(&point), "no crash point is called {point}");
+        assert!(nth > 0, "hits are counted from 1");
+        *self.armed() = Some(Armed { point, left: nth });
+    }
+
+    /// Whether it ends here. Only once: afterwards nothing is armed.
+    pub(crate) fn is_due(&self, point: &'static str) -> bool {
+        assert!(CRASH_POINTS.contains(&point), "{point} is missing in CRASH_POINTS");
+        let mut armed = self.armed();
+        let Some(wanted) = armed.as_mut().filter(|wanted| wanted.point == point) else {
+            return false;
+        };
+        wanted.left -= 1;
+        let is_due = wanted.left == 0;
+        if is_due {
+            *armed = None;
+        }
+        is_due
+    }
+
+    /// Whole at any time, also after a panic.
+    fn armed(&self) -> std::sync::MutexGuard<'_, Option<Armed>> {
+        self.armed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
