@@ -44,7 +44,8 @@ impl House {
             orchestrator: None,
             http,
         };
-        house.up().await;
+        // Boxed: four services that start are a large future.
+        Box::pin(house.up()).await;
         house
     }
 
@@ -76,6 +77,17 @@ impl House {
         if let Some(running) = service.take() {
             running.cut_off();
         }
+    }
+
+    pub(crate) fn running(&self, role: Role) -> &Running<SocketAddr> {
+        let service = match role {
+            Role::Resolver => &self.resolver,
+            Role::Delivery => &self.delivery,
+            Role::ToolGateway => &self.tool_gateway,
+            Role::Orchestrator => &self.orchestrator,
+            Role::Owner => panic!("not a service"),
+        };
+        service.as_ref().expect("the service is up")
     }
 
     /// An orderly end, after everything that was committed has been sent.

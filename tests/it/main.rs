@@ -4,11 +4,14 @@
 mod agent_http;
 mod architecture;
 mod closing;
+#[cfg(debug_assertions)]
+mod crash_points;
 mod house;
 mod isolation;
 mod load;
 mod one_notification;
 mod refusals;
 mod restarts;
+mod same_end;
 mod tracing;
 mod up;

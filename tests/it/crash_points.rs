@@ -1,0 +1,170 @@
+//! Every service is killed between any two of its steps and started again, and the end is the same, once.
+//!
+//! Systematic where `restarts` is not: each point of [`runtime::crash::CRASH_POINTS`] is a trial of its own, in a house of
+//! its own, at the first hit and at the second. A point that is not reached fails its trial.
+
+use futures::{StreamExt, stream};
+use reqwest::{Method, StatusCode};
+use runtime::crash::CRASH_POINTS;
+use serde_json::json;
+use storage::Role;
+use testkit::{OPERATOR_TOKEN, eventually};
+
+use crate::{
+    house::House,
+    same_end::{assert_end, furnished},
+};
+
+/// What a dead process held is given to others soon.
+const SETTINGS: &[(&str, &str)] = &[("nats.limits.ack_wait_ms", "1000")];
+/// Each trial mostly waits for leases to end.
+const TRIALS_AT_ONCE: usize = 4;
+/// One session, so one `session.opened`: all that the resolver puts into its outbox here.
+const REACHED_ONCE: &[(Role, &str)] = &[(Role::Resolver, "outbox.messages_published")];
+
+/// One service, one point, one of its hits.
+struct Trial {
+    house: House,
+    role: Role,
+    point: &'static str,
+    nth: usize,
+    died: bool,
+}
+
+impl Trial {
+    async fn run(role: Role, point: &'static str, nth: usize) {
+        let house = furnished(SETTINGS).await;
+        house.running(role).crash_at(point, nth);
+        let mut trial = Trial {
+            house,
+            role,
+            point,
+            nth,
+            died: false,
+        };
+        trial.send("n-0").await;
+        trial.send("n-1").await;
+        trial.post("n-2").await;
+        trial.all_delivered(3).await;
+        // Later hits come with these at the latest.
+        trial.send("n-3").await;
+        trial.post("n-4").await;
+        trial.all_delivered(5).await;
+        trial.settled().await;
+        assert!(trial.died, "{} was never reached {nth} times", trial.name());
+        assert_end(&trial.house, 5).await;
+        assert!(trial.house.provider.overlaps().is_empty(), "{}", trial.name());
+        trial.house.close().await;
+    }
+
+    fn name(&self) -> String {
+        format!("{} of {}, hit {}", self.point, self.role.service(), self.nth)
+    }
+
+    async fn send(&self, id: &str) {
+        self.house.notify("acme", "T-1", "coder", id, "x").await;
+    }
+
+    /// Over HTTP, as often as it takes: nobody knows what became of a request whose connection broke.
+    async fn post(&mut self, id: &str) {
+        let body = json!({"id": id, "agent": "coder", "task": "T-1", "body": "x"});
+        loop {
+            let url = format!("{}/api/orgs/acme/notifications", self.house.api());
+            let headers = [("idempotency-key", id)];
+            let posting = self
+                .house
+                .call(Method::POST, url, OPERATOR_TOKEN, &headers, Some(body.clone()));
+            match self.unless_dead(posting).await {
+                Some((status, answer)) => {
+                    assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
+                    return;
+                }
+                None => self.bring_back().await,
+            }
+        }
+    }
+
+    async fn all_delivered(&mut self, count: i64) {
+        const DELIVERED: &str = "select count(*) from notification where state = 'delivered'";
+        self.until(&format!("{count} notifications are delivered"), DELIVERED, count)
+            .await;
+    }
+
+    /// The last steps of the last turn: its reply posted, and everything published.
+    async fn settled(&mut self) {
+        self.until(
+            "replies are posted",
+            "select count(*) from message where body = 'done'",
+            5,
+        )
+        .await;
+        self.until("the outbox is empty", "select count(*) from outbox", 0)
+            .await;
+    }
+
+    /// Looks into the database, since the API may be what died.
+    async fn until(&mut self, what: &str, sql: &'static str, count: i64) {
+        let what = format!("{}: {what}", self.name());
+        loop {
+            let database = &self.house.world.database;
+            let reaching = eventually(&what, || async { (database.count(sql).await == count).then_some(()) });
+            match self.unless_dead(reaching).await {
+                Some(()) => return,
+                None => self.bring_back().await,
+            }
+        }
+    }
+
+    /// None: the service was cut off meanwhile.
+    async fn unless_dead<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.house.running(self.role).crashed() => None,
+            done = work => Some(done),
+        }
+    }
+
+    async fn bring_back(&mut self) {
+        self.died = true;
+        self.house.kill(self.role);
+        self.house.up().await;
+    }
+}
+
+/// Every point of a service, and of what it shares with the others, at its first and at its second hit.
+async fn every_point_of(role: Role) {
+    let own = format!("{}.", role.service().replace('-', "_"));
+    let points = CRASH_POINTS
+        .iter()
+        .filter(|point| point.starts_with(&own) || point.starts_with("outbox."));
+    let trials: Vec<_> = points
+        .flat_map(|&point| [(point, 1), (point, 2)])
+        .filter(|&(point, nth)| nth == 1 || !REACHED_ONCE.contains(&(role, point)))
+        .collect();
+    assert!(trials.len() > 2, "a service has points of its own");
+    stream::iter(trials)
+        .map(|(point, nth)| Trial::run(role, point, nth))
+        .buffer_unordered(TRIALS_AT_ONCE)
+        .collect::<()>()
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_resolver_dies_anywhere() {
+    every_point_of(Role::Resolver).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn delivery_dies_anywhere() {
+    every_point_of(Role::Delivery).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tool_gateway_dies_anywhere() {
+    every_point_of(Role::ToolGateway).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_orchestrator_dies_anywhere() {
+    every_point_of(Role::Orchestrator).await;
+}

@@ -1,0 +1,85 @@
+//! The work of one session, notification by notification, and what must hold of it in the end, whatever died on the way.
+
+use serde_json::json;
+use testkit::{Reply, eventually};
+
+use crate::house::House;
+
+/// A tool call that has an effect, then a reply.
+fn script(seen: &testkit::Seen) -> Reply {
+    if seen.tool_outputs().is_empty() {
+        let words = seen.input();
+        let id = words
+            .lines()
+            .find_map(|line| line.strip_prefix("Notification: "))
+            .unwrap_or("?")
+            .to_owned();
+        Reply::call(
+            &format!("c-{id}"),
+            "task_message",
+            json!({"task_id": "T-1", "body": format!("effect of {id}")}),
+        )
+    } else {
+        Reply::text("done")
+    }
+}
+
+/// Everything that must hold in the end, whatever happened on the way.
+pub(crate) async fn assert_end(house: &House, count: usize) {
+    for n in 0..count {
+        house.until("acme", &format!("n-{n}"), "delivered").await;
+    }
+    eventually("every reply is posted", || async {
+        (house
+            .world
+            .database
+            .count("select count(*) from message where body = 'done'")
+            .await
+            == i64::try_from(count).unwrap())
+        .then_some(())
+    })
+    .await;
+    let effects = house
+        .world
+        .database
+        .texts("select body from message where body like 'effect of %' order by body")
+        .await;
+    let mut expected: Vec<String> = (0..count).map(|n| format!("effect of n-{n}")).collect();
+    expected.sort();
+    assert_eq!(effects, expected, "each effect once");
+    let database = &house.world.database;
+    assert_eq!(
+        database
+            .count("select count(*) from turn where state <> 'finished'")
+            .await,
+        0
+    );
+    assert_eq!(
+        database.count("select count(*) from turn").await,
+        i64::try_from(count).unwrap()
+    );
+    assert_eq!(
+        database
+            .count("select count(*) from session where closed_at is null")
+            .await,
+        1
+    );
+    assert_eq!(database.count("select count(*) from dead_letter").await, 0);
+    let order: Vec<String> = database
+        .texts("select notification_ids[1] from turn order by number")
+        .await;
+    assert_eq!(
+        order,
+        (0..count).map(|n| format!("n-{n}")).collect::<Vec<_>>(),
+        "turns run in the order of acceptance"
+    );
+}
+
+/// An account with one agent and one task.
+pub(crate) async fn furnished(settings: &[(&str, &str)]) -> House {
+    let house = House::open_with(script, settings).await;
+    house.account("acme").await;
+    house.agent("acme", "coder").await;
+    house.task("acme", "T-1", &[]).await;
+    house
+}
