@@ -21,7 +21,8 @@ pub struct OrchestratorSettings {
     pub list_turns_max: Count,
     /// How long the answer to a POST with an `Idempotency-Key` is given again.
     pub answers_kept_hours: Count,
-    /// How long an accepted notification is known by its id before the resolver has written it down.
+    /// How long an accepted notification is known by its id before the resolver has written it down. As long as the
+    /// stream keeps it, and not as long as what came of it is kept, or it would be told as queued once that is gone.
     pub accepted_kept_hours: Count,
     pub forget_interval_ms: Millis,
     /// Replies posted in one transaction.
