@@ -181,6 +181,16 @@ async fn the_document_and_its_page_are_served_to_anyone() {
         !page.body.as_str().unwrap().contains("http"),
         "it needs nothing from elsewhere"
     );
+    let start = world.call(Method::GET, "/api/docs/swagger-initializer.js").send().await;
+    assert!(start.body.as_str().unwrap().contains("/api/openapi.json"), "{start:?}");
+    assert_eq!(
+        world
+            .call(Method::GET, "/api/docs/swagger-ui-bundle.js")
+            .send()
+            .await
+            .status,
+        200
+    );
     assert!(
         page.headers["content-security-policy"]
             .to_str()
