@@ -44,8 +44,8 @@ pub struct Turn {
     /// The provider's name of its last response.
     #[schema(required)]
     pub response_id: Option<String>,
-    /// Provider calls so far, those that failed and the one under way included.
-    pub attempts: i32,
+    /// Calls to the provider, the one that is due included; one sent again because its answer was lost counts once.
+    pub provider_calls: i32,
     pub task_history_called: bool,
     /// The agent said that there was nothing to do: recorded, not posted.
     pub no_reply: bool,
@@ -103,7 +103,7 @@ impl Turn {
             error_class: row.error_class,
             provider: row.provider,
             response_id: row.response_id,
-            attempts: row.attempt,
+            provider_calls: row.attempt,
             task_history_called: row.task_history_called,
             no_reply: row.no_reply,
             late: row.late,
