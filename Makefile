@@ -62,7 +62,8 @@ build: rust
 smoke: provision build
 	@data_dir=$$(mktemp -d); chmod 711 "$$data_dir"; trap 'rm -rf "$$data_dir"' EXIT; \
 	timeout 300 $(SIGNALBOX) up --data-dir "$$data_dir/data" --http 127.0.0.1:0 \
-	    --sample examples/notifications.ndjson --exit-when-idle
+	    --sample examples/notifications.ndjson --exit-when-idle || \
+	    { echo "smoke: the end of the log:" >&2; tail -n 50 "$$data_dir/data/signalbox.log" >&2; exit 1; }
 
 # Advisories are left out: they need a network that CI may not have.
 deny: rust
