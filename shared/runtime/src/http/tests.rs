@@ -1,3 +1,5 @@
+//! Of the router and of real connections: limits, problems, health pages and an orderly end.
+
 use std::{sync::Arc, time::Duration};
 
 use axum::{

@@ -7,25 +7,25 @@
 //!
 //! Sections of services are only checked by the process that runs them; their names are checked everywhere.
 
-mod common;
 mod environment;
 mod error;
 mod file;
 mod limit;
 mod read;
 mod safety;
+mod sections;
 mod tree;
 
 use std::{ffi::OsString, fmt, path::Path};
 
 use serde::de::DeserializeOwned;
 
-pub use common::{
+pub use error::SettingsError;
+pub use limit::{Count, Millis};
+pub use sections::{
     DatabaseSettings, HttpSettings, LogFormat, NatsSettings, OutboxSettings, ProcessSettings, Provision,
     ReplicaSettings, TelemetrySettings,
 };
-pub use error::SettingsError;
-pub use limit::{Count, Millis};
 
 use tree::{Node, Origin, Tree};
 

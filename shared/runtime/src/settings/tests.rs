@@ -1,3 +1,5 @@
+//! Every rule that stops a start, and the line it says.
+
 use secrecy::ExposeSecret;
 use serde::Deserialize;
 
