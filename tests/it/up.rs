@@ -5,15 +5,16 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Command, Output, Stdio},
     time::Duration,
 };
 
 use serde_json::Value;
-use testkit::eventually;
+use tokio::{process::Child, time::timeout};
 
 /// Longer than the program itself waits for anything.
 const LIMIT: Duration = Duration::from_secs(150);
+const POLL: Duration = Duration::from_millis(20);
 
 #[tokio::test]
 async fn runs_the_sample_to_its_end_and_a_second_time_repeats_nothing() {
@@ -71,8 +72,15 @@ async fn is_found_by_the_commands_beside_it_and_ends_at_a_signal() {
     let place = Place::new();
     let mut up = place.start(&[]);
     let endpoints = place.data_dir().join("endpoints.json");
-    let read = || std::future::ready(fs::read(&endpoints).ok());
-    let read = eventually("endpoints.json is written", read).await;
+    // A whole system starts, on a machine that may be busy with the other tests: its own limit, not the usual one.
+    let written = async {
+        while !endpoints.exists() {
+            assert!(up.try_wait().unwrap().is_none(), "up has ended");
+            tokio::time::sleep(POLL).await;
+        }
+    };
+    timeout(LIMIT, written).await.expect("endpoints.json is written");
+    let read = fs::read(&endpoints).unwrap();
     let read: Value = serde_json::from_slice(&read).expect("it is written as a whole");
     for name in ["http_url", "tool_gateway_url", "nats_url", "database_url"] {
         assert!(read[name].as_str().unwrap().contains("127.0.0.1"), "{read}");
@@ -110,16 +118,10 @@ async fn is_found_by_the_commands_beside_it_and_ends_at_a_signal() {
         second.told()
     );
 
-    let signalled = Command::new("sh")
-        .args(["-c", &format!("kill -s TERM {}", up.id())])
-        .status();
+    let pid = up.id().expect("it runs");
+    let signalled = Command::new("sh").args(["-c", &format!("kill -s TERM {pid}")]).status();
     assert!(signalled.unwrap().success());
-    let ended = tokio::task::spawn_blocking(move || up.wait());
-    let ended = tokio::time::timeout(LIMIT, ended)
-        .await
-        .expect("it ends")
-        .unwrap()
-        .unwrap();
+    let ended = timeout(LIMIT, up.wait()).await.expect("it ends").unwrap();
     assert_eq!(ended.code(), Some(0));
     place.nothing_is_left();
 }
@@ -208,17 +210,16 @@ impl Place {
 
     async fn run(&self, more: &[&str]) -> Ended {
         let mut command = tokio::process::Command::from(self.up(more));
+        // A test that fails leaves nothing running either; the servers end with their parent.
         command.kill_on_drop(true);
-        let output = tokio::time::timeout(LIMIT, command.output()).await;
+        let output = timeout(LIMIT, command.output()).await;
         output.expect("it ends").unwrap().into()
     }
 
     fn start(&self, more: &[&str]) -> Child {
-        self.up(more)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap()
+        let mut command = tokio::process::Command::from(self.up(more));
+        command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+        command.spawn().unwrap()
     }
 
     /// A command beside a running `up`.
