@@ -12,7 +12,7 @@ use testkit::{OPERATOR_TOKEN, eventually};
 
 use crate::{
     house::House,
-    same_end::{assert_end, furnished},
+    same_end::{assert_end, assert_events, furnished},
 };
 
 /// What a dead process held is given to others soon.
@@ -53,6 +53,7 @@ impl Trial {
         trial.settled().await;
         assert!(trial.died, "{} was never reached {nth} times", trial.name());
         assert_end(&trial.house, 5).await;
+        assert_events(&trial.house, 5).await;
         assert!(trial.house.provider.overlaps().is_empty(), "{}", trial.name());
         trial.house.close().await;
     }

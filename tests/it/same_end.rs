@@ -1,5 +1,7 @@
 //! The work of one session, notification by notification, and what must hold of it in the end, whatever died on the way.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::json;
 use testkit::{Reply, eventually};
 
@@ -73,6 +75,34 @@ pub(crate) async fn assert_end(house: &House, count: usize) {
         (0..count).map(|n| format!("n-{n}")).collect::<Vec<_>>(),
         "turns run in the order of acceptance"
     );
+}
+
+/// Whatever was done was also said, under one id: work that is not repeated after a crash may have died before its event
+/// was sent. For houses whose event stream was never wiped or played again.
+pub(crate) async fn assert_events(house: &House, count: usize) {
+    let expected = BTreeMap::from([
+        ("message.posted".to_owned(), 2 * count),
+        ("session.opened".to_owned(), 1),
+        ("turn.finished".to_owned(), count),
+        ("turn.started".to_owned(), count),
+    ]);
+    let jetstream = async_nats::jetstream::new(house.world.client().await);
+    eventually(&format!("the stream has the events {expected:?}"), || async {
+        let mut stream = jetstream.get_stream("SIGNALBOX_EVENT").await.unwrap();
+        let last = stream.info().await.unwrap().state.last_sequence;
+        let mut ids: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for sequence in 1..=last {
+            let message = stream.get_raw_message(sequence).await.unwrap();
+            // signalbox.event.{account}.{task}.{two words}
+            let name = message.subject.splitn(5, '.').last().unwrap().to_owned();
+            let id = message.headers.get("Nats-Msg-Id").unwrap().to_string();
+            ids.entry(name).or_default().insert(id);
+        }
+        let mut found: BTreeMap<String, usize> = ids.into_iter().map(|(name, ids)| (name, ids.len())).collect();
+        found.retain(|name, _| expected.contains_key(name));
+        (found == expected).then_some(())
+    })
+    .await;
 }
 
 /// An account with one agent and one task.
