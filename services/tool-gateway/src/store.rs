@@ -156,11 +156,17 @@ pub(crate) async fn session_lock(tx: &Tx, asked: &Asked) -> Result<(), StorageEr
 }
 
 const TASK_LOCK: &str = "select id from task where account_id = $1 and id = $2 for no key update";
-/// Relies on session_active_task and the primary key. In the order in which whoever closes them takes them.
+/// Relies on session_active_task, notification_queue and the primary key. Those that a closer takes, in its order
+/// (storage::lifecycle), and the caller's own.
 const SESSIONS_LOCK: &str = "
-    select id from session
-    where account_id = $1 and (id = $2 or (task_id = $3 and closed_at is null))
-    order by id for no key update";
+    select s.id from session s
+    where s.account_id = $1
+      and s.id in (select $2::uuid
+                   union all
+                   select id from session where account_id = $1 and task_id = $3 and closed_at is null
+                   union all
+                   select session_id from notification where account_id = $1 and task_id = $3 and state = 'queued')
+    order by s.id for no key update of s";
 
 /// The same for a call that moves a task, and may close its sessions: with weaker locks first, two of them would wait
 /// for each other.

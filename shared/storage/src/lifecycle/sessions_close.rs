@@ -1,7 +1,8 @@
 //! Closing sessions and giving every waiting item its outcome. The rule is [`verdict`], pure; the writes follow it.
 //!
-//! Locks: the closer holds its task or agent row, then takes the session rows, then the waiting items. The resolver
-//! takes session rows and then inserts items, so whoever comes second sees what the first one did: an item is either
+//! Locks: the closer holds its task or agent row, then takes the session rows by id, then the waiting items. Those of a
+//! task may wait in a session that stays open (`session_scope = agent`): that one is taken with the rest, since whoever
+//! takes an item off a queue takes the session first. The resolver takes session rows and then inserts items, so whoever comes second sees what the first one did: an item is either
 //! here to be judged, or finds its session closed and opens the next generation. None falls between.
 
 use contracts::{
@@ -21,6 +22,8 @@ use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
 
 /// The reason on a notification that was cancelled because its task closed.
 pub const TASK_CLOSED: &str = "task closed";
+/// The same for an agent that was removed.
+pub const AGENT_REMOVED: &str = "agent removed";
 
 /// Why sessions close, as far as it decides what becomes of waiting items.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,15 +112,73 @@ struct SessionRow {
     active_turn_id: Option<Uuid>,
 }
 
-/// Relies on session_active_task; the order keeps two closers from waiting for each other.
-const LOCK_OF_TASK: &str = "
-    select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id
-    from session s left join task t on t.account_id = s.account_id and t.id = s.task_id
-    where s.account_id = $1 and s.task_id = $2 and s.closed_at is null order by s.id for no key update of s";
-const LOCK_OF_AGENT: &str = "
-    select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id
-    from session s left join task t on t.account_id = s.account_id and t.id = s.task_id
-    where s.account_id = $1 and s.agent_id = $2 and s.closed_at is null order by s.id for no key update of s";
+/// The task's sessions, and those where its items wait though they are not the task's own. The order keeps two closers
+/// from waiting for each other. Relies on session_active_task and notification_queue.
+macro_rules! of_task {
+    ($lock:literal) => {
+        concat!(
+            "select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id
+             from session s left join task t on t.account_id = s.account_id and t.id = s.task_id
+             where s.account_id = $1 and s.closed_at is null and not s.id = any($3::uuid[])
+               and s.id in (select id from session where account_id = $1 and task_id = $2 and closed_at is null
+                            union all
+                            select session_id from notification where account_id = $1 and task_id = $2 and state = 'queued')
+             order by s.id ",
+            $lock
+        )
+    };
+}
+macro_rules! of_agent {
+    ($lock:literal) => {
+        concat!(
+            "select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id
+             from session s left join task t on t.account_id = s.account_id and t.id = s.task_id
+             where s.account_id = $1 and s.agent_id = $2 and s.closed_at is null and not s.id = any($3::uuid[])
+             order by s.id ",
+            $lock
+        )
+    };
+}
+
+/// Locks what is to be closed, and what only loses items. Another closer that we waited for may have opened the next
+/// generation of what it closed, and only a statement that begins afterwards sees that: so this goes on until one sees
+/// nothing that is not locked.
+async fn lock(
+    tx: &Tx,
+    account: &AccountId,
+    scope: Scope<'_>,
+) -> Result<(Vec<SessionRow>, Vec<SessionRow>), StorageError> {
+    let (lock, look, of) = match scope {
+        Scope::Task(task) => (
+            of_task!("for no key update of s"),
+            of_task!(""),
+            Value::from(String::from(task.key())),
+        ),
+        Scope::Agent(agent) => (
+            of_agent!("for no key update of s"),
+            of_agent!(""),
+            Value::from(agent.uuid()),
+        ),
+    };
+    let mut locked: Vec<SessionRow> = Vec::new();
+    let unlocked = async |sql: &'static str, locked: &[SessionRow]| {
+        let known: Vec<Uuid> = locked.iter().map(|row| row.id).collect();
+        let values = [account.as_str().into(), of.clone(), known.into()];
+        SessionRow::find_by_statement(statement(sql, values))
+            .all(&**tx)
+            .await
+            .attempt("lock sessions to close")
+    };
+    while !unlocked(look, &locked).await?.is_empty() {
+        let more = unlocked(lock, &locked).await?;
+        locked.extend(more);
+    }
+    let (closing, open) = locked.into_iter().partition(|row| match scope {
+        Scope::Task(task) => row.task_id.as_deref() == Some(task.key().as_str()),
+        Scope::Agent(_) => true,
+    });
+    Ok((closing, open))
+}
 
 /// A turn that waits for its next attempt is woken, to be ended: nothing will be sent for it any more.
 const CLOSE: &str = "
@@ -135,14 +196,14 @@ struct ItemRow {
     created_at: OffsetDateTime,
 }
 
-/// Items of the closed sessions, and of this task wherever they wait (with `session_scope = agent` they wait in a
-/// session that stays open). Relies on notification_queue.
+/// Items of the closed sessions, and of this task in sessions that stay open; all of them are locked. Relies on
+/// notification_queue.
 const LOCK_ITEMS: &str = "
     select n.id, n.session_id, n.agent_id, n.sender_kind, n.created_at,
            coalesce(n.metadata -> 'reopen' = 'true'::jsonb, false) as reopens
     from notification n
     where n.account_id = $1 and n.state = 'queued'
-      and (n.session_id = any($2::uuid[]) or ($3::text is not null and n.task_id = $3))
+      and (n.session_id = any($2::uuid[]) or (n.session_id = any($4::uuid[]) and n.task_id = $3))
     order by n.session_id, n.position for no key update";
 
 const CANCEL: &str = "
@@ -172,14 +233,7 @@ pub(super) async fn close(
     closing: Closing,
     setting: &Setting<'_>,
 ) -> Result<Closed, StorageError> {
-    let lock = match scope {
-        Scope::Task(task) => statement(LOCK_OF_TASK, [account.as_str().into(), task.key().as_str().into()]),
-        Scope::Agent(agent) => statement(LOCK_OF_AGENT, [account.as_str().into(), agent.uuid().into()]),
-    };
-    let sessions = SessionRow::find_by_statement(lock)
-        .all(&**tx)
-        .await
-        .attempt("lock sessions to close")?;
+    let (sessions, open) = lock(tx, account, scope).await?;
     let ids: Vec<Uuid> = sessions.iter().map(|session| session.id).collect();
     let values = [
         account.as_str().into(),
@@ -197,7 +251,12 @@ pub(super) async fn close(
     };
     let items = ItemRow::find_by_statement(statement(
         LOCK_ITEMS,
-        [account.as_str().into(), ids.clone().into(), task.into()],
+        [
+            account.as_str().into(),
+            ids.clone().into(),
+            task.into(),
+            open.iter().map(|session| session.id).collect::<Vec<Uuid>>().into(),
+        ],
     ))
     .all(&**tx)
     .await
@@ -279,7 +338,7 @@ pub(super) async fn close(
 fn cancel_reason(scope: Scope<'_>) -> &'static str {
     match scope {
         Scope::Task(_) => TASK_CLOSED,
-        Scope::Agent(_) => "agent removed",
+        Scope::Agent(_) => AGENT_REMOVED,
     }
 }
 

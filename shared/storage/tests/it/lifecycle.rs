@@ -93,6 +93,36 @@ impl Scene {
         moved
     }
 
+    async fn remove_agent(&self) {
+        let database = self.test.connect(Role::Orchestrator).await;
+        let root = Root::default();
+        let setting = Setting {
+            root: &root,
+            source: "/signalbox/orchestrator",
+            origin: Origin::default(),
+            now: OffsetDateTime::now_utc(),
+        };
+        let tx = database.begin(&Accounts::one(&self.account)).await.unwrap();
+        agent_remove(&tx, &self.account, self.agent, &setting)
+            .await
+            .unwrap()
+            .unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    /// Until somebody waits for a lock.
+    async fn until_blocked(&self) {
+        testkit::eventually("somebody waits", || async {
+            (self
+                .test
+                .count("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")
+                .await
+                == 1)
+                .then_some(())
+        })
+        .await;
+    }
+
     async fn state(&self, id: &str) -> (String, Option<String>, Uuid) {
         let row = sqlx::query("select state, reason, session_id from notification where id = $1")
             .bind(id)
@@ -216,4 +246,70 @@ async fn removing_an_agent_closes_its_sessions_and_frees_its_slug() {
     tx.commit().await.unwrap();
     assert_eq!(scene.state("one").await.1.as_deref(), Some("agent removed"));
     Fixture(&scene.test).agent(&scene.account, "coder").await;
+}
+
+/// Done opens the next generation for what is carried, in a transaction that the removal has to wait for: that generation
+/// is the agent's too.
+#[tokio::test]
+async fn removing_an_agent_closes_what_was_opened_while_it_waited() {
+    let scene = scene().await;
+    let past = OffsetDateTime::now_utc() - Duration::minutes(5);
+    scene.waiting("reopening", "user", past, r#"{"reopen": true}"#).await;
+    let database = scene.test.connect(Role::Orchestrator).await;
+    let tx = database.begin(&Accounts::one(&scene.account)).await.unwrap();
+    let by = Actor::system();
+    let root = Root::default();
+    let setting = Setting {
+        root: &root,
+        source: "/signalbox/orchestrator",
+        origin: Origin::default(),
+        now: OffsetDateTime::now_utc(),
+    };
+    let asked = TaskMove {
+        account: &scene.account,
+        task: &scene.task,
+        to: TaskStatus::Done,
+        by: &by,
+        turn: None,
+    };
+    let moved = task_status_set(&tx, &asked, &setting).await.unwrap().unwrap();
+    assert_eq!(moved.carried.len(), 1);
+    tokio::join!(scene.remove_agent(), async {
+        scene.until_blocked().await;
+        tx.commit().await.unwrap();
+    });
+    let open = "select count(*) from session where closed_at is null";
+    assert_eq!(scene.test.count(open).await, 0);
+    assert_eq!(scene.state("reopening").await.1.as_deref(), Some("agent removed"));
+    assert_eq!(scene.test.count("select sum(queued)::bigint from session").await, 0);
+}
+
+/// With `session_scope = agent` a task's items wait in a session that stays open. Whoever takes an item off a queue holds
+/// the session first, and so does whoever closes the task: neither waits for what the other has.
+#[tokio::test]
+async fn a_closer_takes_sessions_before_their_items() {
+    let scene = scene().await;
+    let past = OffsetDateTime::now_utc() - Duration::minutes(5);
+    scene.waiting("one", "service", past, "{}").await;
+    sqlx::query("update session set kind = 'system', task_id = null, key = $1")
+        .bind(format!("system:agent:{}:acme:v3", scene.agent))
+        .execute(&scene.test.owner)
+        .await
+        .unwrap();
+    let mut holder = scene.test.owner.begin().await.unwrap();
+    sqlx::query("select id from session for no key update")
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    let (moved, ()) = tokio::join!(scene.move_to(TaskStatus::Done), async {
+        scene.until_blocked().await;
+        sqlx::query("select id from notification for no key update nowait")
+            .execute(&mut *holder)
+            .await
+            .expect("the items are free as long as their session is held");
+        holder.rollback().await.unwrap();
+    });
+    assert_eq!((moved.closed.len(), moved.cancelled.len()), (0, 1));
+    let row = "select phase || ' ' || queued || ' ' || (closed_at is null) from session";
+    assert_eq!(scene.test.texts(row).await, ["idle 0 true"]);
 }
