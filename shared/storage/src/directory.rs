@@ -36,12 +36,22 @@ struct Found {
     session_id: Uuid,
 }
 
-/// Sessions that something should happen to and nobody is seeing to.
-pub async fn session_neglected(database: &Database, limit: i32) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
+/// Sessions that something should happen to and nobody is seeing to, behind `after` in their order.
+pub async fn session_neglected(
+    database: &Database,
+    after: Option<&(AccountId, SessionId)>,
+    limit: i32,
+) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
+    let (account, session) = after.map_or(("", Uuid::nil()), |(account, session)| {
+        (account.as_str(), session.uuid())
+    });
     find(
         database,
         "find neglected sessions",
-        statement("select * from session_neglected($1)", [limit.into()]),
+        statement(
+            "select * from session_neglected($1, $2, $3)",
+            [account.into(), session.into(), limit.into()],
+        ),
     )
     .await
 }

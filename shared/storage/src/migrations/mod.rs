@@ -26,7 +26,10 @@ impl MigrationTrait for Step {
     }
 }
 
-const STEPS: &[(&str, &str)] = &[("0001_ground", include_str!("0001_ground.sql"))];
+const STEPS: &[(&str, &str)] = &[
+    ("0001_ground", include_str!("0001_ground.sql")),
+    ("0002_neglected_sessions", include_str!("0002_neglected_sessions.sql")),
+];
 
 #[async_trait]
 impl MigratorTrait for Migrator {
