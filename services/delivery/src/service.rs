@@ -244,32 +244,24 @@ async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName>>, 
             () = hands.context.shutdown.cancelled() => return,
         };
         let Some(incarnation) = incarnation else { return };
-        match claimer.claim(&batch, incarnation.id).await {
-            Ok(claimed) => {
-                hands.context.outbox.publish_soon(claimed.outbox);
-                for work in claimed.work {
-                    hands.take(work, incarnation.clone());
-                }
-                tell(&hands.signals, Signal::Limits(claimed.limits)).await;
-                tell(
-                    &hands.signals,
-                    Signal::Free(claimed.left.into_iter().map(|name| (name, false)).collect()),
-                )
-                .await;
-            }
-            Err(error) => {
+        match hands.claim(&claimer, &batch, &incarnation).await {
+            Ok(()) => {}
+            // One session that cannot be read must not hold the others up: the same ones would come together again.
+            Err(error) if !error.may_retry() && batch.len() > 1 => {
                 warn!(
                     error = format!("{:#}", anyhow::Error::new(error)),
                     sessions = batch.len(),
-                    "could not claim sessions; the sweep finds them again"
+                    "could not claim sessions together; trying one by one"
                 );
+                for name in batch {
+                    if let Err(error) = hands.claim(&claimer, std::slice::from_ref(&name), &incarnation).await {
+                        hands.not_claimed(vec![name], error).await;
+                    }
+                }
+            }
+            Err(error) => {
                 tokio::time::sleep(RETRY_PAUSE).await;
-                // Not "more": a batch that can never be claimed must not spin. The sweep brings it back, slowly.
-                tell(
-                    &hands.signals,
-                    Signal::Free(batch.into_iter().map(|name| (name, false)).collect()),
-                )
-                .await;
+                hands.not_claimed(batch, error).await;
             }
         }
         tell(&hands.signals, Signal::Idle).await;
@@ -277,6 +269,35 @@ async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName>>, 
 }
 
 impl Hands {
+    /// Claims a batch and sets a worker on each turn.
+    async fn claim(
+        &self,
+        claimer: &Claimer,
+        batch: &[SessionName],
+        incarnation: &Incarnation,
+    ) -> Result<(), StorageError> {
+        let claimed = claimer.claim(batch, incarnation.id).await?;
+        self.context.outbox.publish_soon(claimed.outbox);
+        for work in claimed.work {
+            self.take(work, incarnation.clone());
+        }
+        tell(&self.signals, Signal::Limits(claimed.limits)).await;
+        let left = claimed.left.into_iter().map(|name| (name, false)).collect();
+        tell(&self.signals, Signal::Free(left)).await;
+        Ok(())
+    }
+
+    /// Not "more": what can never be claimed must not spin. The sweep brings it back, slowly.
+    async fn not_claimed(&self, batch: Vec<SessionName>, error: StorageError) {
+        warn!(
+            error = format!("{:#}", anyhow::Error::new(error)),
+            sessions = batch.len(),
+            "could not claim sessions; the sweep finds them again"
+        );
+        let names = batch.into_iter().map(|name| (name, false)).collect();
+        tell(&self.signals, Signal::Free(names)).await;
+    }
+
     /// One worker a turn, for the length of one provider call.
     fn take(&self, work: Work, incarnation: Incarnation) {
         let driver = self.drivers.get(&work.provider).cloned();

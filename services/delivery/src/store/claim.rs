@@ -1,6 +1,8 @@
 //! Reading sessions under lock, and taking the lease of those that were admitted.
 
-use domain::{AccountId, AgentId, Fence, Generation, SessionId, SessionPhase, TaskId, TurnId, TurnState};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use domain::{AccountId, AgentId, CloseReason, Fence, Generation, SessionId, SessionPhase, TaskId, TurnId, TurnState};
 use sea_orm::{ConnectionTrait, FromQueryResult};
 use storage::{StorageError, Tx, error::Attempt, statement};
 use time::OffsetDateTime;
@@ -24,6 +26,8 @@ pub struct Session {
     pub active_turn: Option<TurnId>,
     pub turn_count: i64,
     pub interrupted: bool,
+    pub close_reason: Option<CloseReason>,
+    pub lease_owner: Option<Uuid>,
     pub facts: SessionFacts,
     /// The account's own limit of turns at once.
     pub turns_in_flight_max: Option<i32>,
@@ -49,8 +53,9 @@ struct SessionRow {
     turn_count: i64,
     interrupted: bool,
     closed: bool,
+    close_reason: Option<String>,
     due: bool,
-    lease_dead: bool,
+    lease_owner: Option<Uuid>,
     turns_in_flight_max: Option<i32>,
 }
 
@@ -58,10 +63,8 @@ struct SessionRow {
 /// from waiting for each other.
 const SESSIONS_LOCK: &str = "
     select s.account_id, s.id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
-           s.interrupted, s.closed_at is not null as closed, coalesce(s.wake_at <= now(), false) as due,
-           s.lease_owner is not null and not exists (
-               select from replica r where r.id = s.lease_owner and r.lease_until > now()) as lease_dead,
-           a.turns_in_flight_max
+           s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
+           s.lease_owner, a.turns_in_flight_max
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     join session s on s.account_id = w.account_id and s.id = w.id
     join account a on a.id = s.account_id
@@ -86,16 +89,79 @@ pub async fn sessions_lock(tx: &Tx, names: &[SessionName]) -> Result<Vec<Session
                 active_turn: row.active_turn_id.map(TurnId),
                 turn_count: row.turn_count,
                 interrupted: row.interrupted,
+                close_reason: row.close_reason.as_deref().and_then(CloseReason::parse),
+                lease_owner: row.lease_owner,
                 facts: SessionFacts {
                     phase: SessionPhase::parse(&row.phase)
                         .ok_or_else(|| StorageError::unreadable(ATTEMPT, &row.phase))?,
                     closed: row.closed,
                     queued: row.queued,
                     due: row.due,
-                    lease_dead: row.lease_dead,
+                    lease_dead: false,
                 },
                 turns_in_flight_max: row.turns_in_flight_max,
             })
+        })
+        .collect()
+}
+
+#[derive(FromQueryResult)]
+struct AliveRow {
+    id: Uuid,
+}
+
+const REPLICAS_ALIVE: &str = "select id from replica where id = any($1::uuid[]) and lease_until > now()";
+
+/// Says of each session whether its holder is gone. In a statement of its own: the one that waited for the locks sees
+/// replicas as they were before, and would take a holder that has just entered for one that is not there.
+pub async fn leases_check(tx: &Tx, sessions: &mut [Session]) -> Result<(), StorageError> {
+    let owners: Vec<Uuid> = sessions.iter().filter_map(|session| session.lease_owner).collect();
+    if owners.is_empty() {
+        return Ok(());
+    }
+    let alive = AliveRow::find_by_statement(statement(REPLICAS_ALIVE, [owners.into()]))
+        .all(&**tx)
+        .await
+        .attempt("look for holders of leases")?;
+    let alive: HashSet<Uuid> = alive.into_iter().map(|row| row.id).collect();
+    for session in sessions {
+        session.facts.lease_dead = session.lease_owner.is_some_and(|owner| !alive.contains(&owner));
+    }
+    Ok(())
+}
+
+/// Claims for an account with a limit of its own take turns, so that two of them do not count the same free place.
+const IN_FLIGHT_LOCK: &str = "
+    select pg_advisory_xact_lock(hashtextextended('turns in flight ' || a.id, 0))::text as locked
+    from unnest($1::text[]) as a (id)";
+/// Relies on index session_attention.
+const IN_FLIGHT_COUNT: &str = "
+    select account_id, count(*) as turns from session
+    where account_id = any($1::text[]) and phase = 'running' group by account_id";
+
+#[derive(FromQueryResult)]
+struct InFlightRow {
+    account_id: String,
+    turns: i64,
+}
+
+/// Turns in flight of these accounts, in all processes together; nobody else adds any until the transaction ends.
+/// Accounts in order: two claims take them in the same one.
+pub async fn in_flight_lock(tx: &Tx, accounts: &BTreeSet<AccountId>) -> Result<HashMap<AccountId, i64>, StorageError> {
+    const ATTEMPT: &str = "count turns in flight";
+    let names: Vec<String> = accounts.iter().map(AccountId::to_string).collect();
+    tx.execute_raw(statement(IN_FLIGHT_LOCK, [names.clone().into()]))
+        .await
+        .attempt(ATTEMPT)?;
+    let rows = InFlightRow::find_by_statement(statement(IN_FLIGHT_COUNT, [names.into()]))
+        .all(&**tx)
+        .await
+        .attempt(ATTEMPT)?;
+    rows.into_iter()
+        .map(|row| {
+            let account =
+                AccountId::parse(&row.account_id).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
+            Ok((account, row.turns))
         })
         .collect()
 }

@@ -4,7 +4,7 @@
 //! that are carried on, or tool calls asked for again. What comes out is [`Work`]; the rest of the batch is free again.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -41,7 +41,10 @@ use crate::{
     store::{
         SessionName,
         begin::{NewTurn, turns_begin},
-        claim::{Session, Turn, lease_take, sessions_lock, turns_load, turns_resume, wait_longer},
+        claim::{
+            Session, Turn, in_flight_lock, lease_take, leases_check, sessions_lock, turns_load, turns_resume,
+            wait_longer,
+        },
         context::{Extract, Item, overview_load, queue_next, threads_load},
     },
 };
@@ -76,7 +79,8 @@ impl Claimer {
             .database
             .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
             .await?;
-        let sessions = sessions_lock(&tx, names).await?;
+        let mut sessions = sessions_lock(&tx, names).await?;
+        leases_check(&tx, &mut sessions).await?;
         let in_progress: Vec<(AccountId, TurnId)> = sessions
             .iter()
             .filter_map(|session| Some((session.account.clone(), session.active_turn?)))
@@ -109,6 +113,7 @@ impl Claimer {
             .into_iter()
             .filter_map(|session| items.remove(&session.name()).map(|item| (session, item)))
             .collect();
+        let start = within_limits(&tx, start).await?;
 
         let taken: Vec<SessionName> = start
             .iter()
@@ -299,6 +304,33 @@ impl Claimer {
             lost_at: lost_since(due, turn.lost_at, turn.sent_at),
         }
     }
+}
+
+/// Those that their accounts' own limits leave room for; the sweep brings the others back. Turns that are carried on are
+/// not held up: what they began should end.
+async fn within_limits(
+    tx: &storage::Tx,
+    mut start: Vec<(Session, Item)>,
+) -> Result<Vec<(Session, Item)>, StorageError> {
+    let limited: BTreeSet<AccountId> = start
+        .iter()
+        .filter(|(session, _)| session.turns_in_flight_max.is_some())
+        .map(|(session, _)| session.account.clone())
+        .collect();
+    if limited.is_empty() {
+        return Ok(start);
+    }
+    let mut in_flight = in_flight_lock(tx, &limited).await?;
+    start.retain(|(session, _)| {
+        let Some(limit) = session.turns_in_flight_max else {
+            return true;
+        };
+        let turns = in_flight.entry(session.account.clone()).or_default();
+        let fits = *turns < i64::from(limit);
+        *turns += i64::from(fits);
+        fits
+    });
+    Ok(start)
 }
 
 struct Surroundings {

@@ -7,12 +7,12 @@ use contracts::{
     Root,
     event::{EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, TurnFinished},
 };
-use domain::{NotificationId, NotificationState, SessionPhase, TurnId, TurnState};
+use domain::{CloseReason, NotificationId, NotificationState, SessionPhase, TurnId, TurnState};
 use runtime::Shutdown;
 use storage::{
     Accounts, Database, StorageError, Tx,
     dead_letter::{Given, dead_letter_insert},
-    lifecycle::{Setting, TASK_CLOSED},
+    lifecycle::{AGENT_REMOVED, Setting, TASK_CLOSED},
     outbox::{OutboxRow, Owned, outbox_insert},
 };
 use time::OffsetDateTime;
@@ -221,7 +221,7 @@ impl Recorder {
             }
             Settled::Again { .. } | Settled::LookAgain { .. } => {}
             Settled::Finished { .. } | Settled::Interrupted { .. } | Settled::GaveUp { .. } | Settled::Aborted => {
-                let event = Event::TurnFinished(turn_finished(work, settled, changed));
+                let event = Event::TurnFinished(turn_finished(work, session, settled, changed));
                 messages.push(setting.event(&work.account, work.task.as_ref(), &work.turn_id.to_string(), event));
             }
         }
@@ -231,7 +231,7 @@ impl Recorder {
                     id: NotificationId::parse(id).ok(),
                     agent: Some(work.agent_id.to_string()),
                     reason: "cancelled".to_owned(),
-                    detail: TASK_CLOSED.to_owned(),
+                    detail: ended_because(session).to_owned(),
                     dead_letter_id: None,
                 };
                 setting.event(
@@ -429,9 +429,9 @@ fn change(report: &Report, session: &Session, settled: &Settled, config: &Config
         }
         Settled::Aborted => {
             turn.state = TurnState::Aborted;
-            turn.error = Some(TASK_CLOSED.to_owned());
+            turn.error = Some(ended_because(session).to_owned());
             turn.error_class = Some("session_closed".to_owned());
-            item(NotificationState::Cancelled, Some(TASK_CLOSED.to_owned()))
+            item(NotificationState::Cancelled, Some(ended_because(session).to_owned()))
         }
     };
     Change {
@@ -439,6 +439,15 @@ fn change(report: &Report, session: &Session, settled: &Settled, config: &Config
         session: rest,
         items,
         more,
+    }
+}
+
+/// Why a turn ended with its session, in the words that its waiting items got.
+fn ended_because(session: &Session) -> &'static str {
+    match session.close_reason {
+        Some(CloseReason::AgentRemoved) => AGENT_REMOVED,
+        Some(CloseReason::Reset | CloseReason::Rotated) => "session closed",
+        Some(CloseReason::TaskDone | CloseReason::TaskCancelled | CloseReason::TaskArchived) | None => TASK_CLOSED,
     }
 }
 
@@ -451,13 +460,13 @@ fn total(journal: &Journal, last: Option<Tokens>) -> Option<serde_json::Value> {
     sum.map(|tokens| serde_json::to_value(tokens).expect("tokens are numbers"))
 }
 
-fn turn_finished(work: &Work, settled: &Settled, changed: &Changed) -> TurnFinished {
+fn turn_finished(work: &Work, session: &Session, settled: &Settled, changed: &Changed) -> TurnFinished {
     let (state, reply, late, error) = match settled {
         Settled::Finished { reply, late, note, .. } => (TurnState::Finished, Some(reply.clone()), *late, note.clone()),
         Settled::Interrupted { state, error, .. } => (*state, None, false, Some(error.clone())),
         Settled::GaveUp { error, .. } => (TurnState::Failed, None, false, Some(error.clone())),
         Settled::Aborted | Settled::AwaitTools { .. } | Settled::Again { .. } | Settled::LookAgain { .. } => {
-            (TurnState::Aborted, None, true, Some(TASK_CLOSED.to_owned()))
+            (TurnState::Aborted, None, true, Some(ended_because(session).to_owned()))
         }
     };
     let reply_cut = reply.as_ref().is_some_and(|reply| reply.len() > EVENT_REPLY_BYTES_MAX);
