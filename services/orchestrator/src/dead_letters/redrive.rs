@@ -29,6 +29,10 @@ pub fn redrive(root: &Root, account: Option<&AccountId>, letter: &Model) -> Resu
         // As readers of the first delivery preferred it.
         headers.set(header::CE_ID, message_id);
     }
+    if headers.get(header::CE_ID).is_none() {
+        // One that never had an id gets the letter's, so that redriving it twice is once.
+        headers.set(header::CE_ID, letter.id.to_string());
+    }
     headers.set(
         header::MESSAGE_ID,
         format!("redrive:{}:{}", letter.id, letter.redrives + 1),
@@ -117,6 +121,18 @@ mod tests {
         let sent = redrive(&Root::default(), Some(&acme()), &letter).unwrap();
         let read = contracts::notification::read(&sent.headers, &sent.payload).unwrap();
         assert_eq!(read.id.unwrap().as_str(), "ci-1");
+    }
+
+    #[test]
+    fn a_message_without_an_id_is_one_notification_however_often_it_is_redriven() {
+        let read = |redrives: i32| {
+            let mut letter = letter("signalbox.notification.acme.-", r#"{"body": ""}"#, json!({}));
+            letter.redrives = redrives;
+            let sent = redrive(&Root::default(), Some(&acme()), &letter).unwrap();
+            contracts::notification::read(&sent.headers, &sent.payload).unwrap().id
+        };
+        assert!(read(0).is_some());
+        assert_eq!(read(0), read(1));
     }
 
     #[test]
