@@ -112,7 +112,7 @@ async fn a_notification_for_several_is_stored_as_its_parts() {
     let mut reader = scene.reader().await;
     let part = |agent| format!("all:{agent}");
     let all = message("acme", "PROJ-7", &json!({"id": "all", "body": "b"}));
-    let committed = reader.take(&[all.clone()]).await;
+    let committed = reader.take(std::slice::from_ref(&all)).await;
     assert_eq!(committed.wakes.len(), 2);
     for agent in [scene.coder, scene.reviewer] {
         assert_eq!(
@@ -121,7 +121,7 @@ async fn a_notification_for_several_is_stored_as_its_parts() {
         );
     }
     assert_eq!(scene.stored("all").await, None);
-    assert_eq!(reader.take(&[all.clone()]).await.duplicates, 1);
+    assert_eq!(reader.take(std::slice::from_ref(&all)).await.duplicates, 1);
 
     // Somebody joins: they get theirs, nobody else anything.
     let tester = scene.fixture().agent(&scene.account, "tester").await;
@@ -196,7 +196,7 @@ async fn a_redrive_of_a_refused_one_finds_what_was_mended() {
     assert_eq!(scene.stored("n").await.unwrap().state, "refused");
     assert_eq!(scene.stored("all").await.unwrap().state, "refused");
     // Published once more without being redriven, it stays what it is.
-    assert_eq!(reader.take(&[to_tester.clone()]).await.duplicates, 1);
+    assert_eq!(reader.take(std::slice::from_ref(&to_tester)).await.duplicates, 1);
 
     let tester = scene.fixture().agent(&scene.account, "tester").await;
     scene.fixture().task(&scene.account, "EMPTY", &[tester]).await;
@@ -219,7 +219,7 @@ async fn a_redrive_that_is_still_wrong_is_another_dead_letter() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let ghost = message("acme", "PROJ-7", &json!({"id": "n", "agent": "ghost", "body": "b"}));
-    reader.take(&[ghost.clone()]).await;
+    reader.take(std::slice::from_ref(&ghost)).await;
     reader.take(&[ghost.clone().again()]).await;
     assert_eq!(scene.test.count("select count(*) from dead_letter").await, 2);
     assert_eq!(scene.stored("n").await.unwrap().state, "refused");
