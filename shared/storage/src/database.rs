@@ -125,6 +125,16 @@ impl Database {
 
 const DECLARE_ACCOUNTS: &str = "select set_config('signalbox.accounts', $1, true)";
 
+/// A service looks rows up by their keys, a batch at a time, and prepares that once. A plan must not depend on whether
+/// the tables were small, or not counted yet, when it was made: so there is one way left to join and to find a row, and
+/// no compiling of plans that pretend to be expensive.
+const PLANS: [(&str, &str); 4] = [
+    ("enable_seqscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("jit", "off"),
+];
+
 /// `guarded: false` exists for the test that shows what the guard is for.
 pub(crate) async fn pool(
     url: &str,
@@ -149,7 +159,7 @@ pub(crate) async fn pool(
     // Statements hold ids, and slow ones are the database's own to report.
     connect = connect.disable_statement_logging();
     if let Some(name) = role.database_role() {
-        connect = connect.options([("role", name)]);
+        connect = connect.options([("role", name)]).options(PLANS);
     }
     let mut pool = PgPoolOptions::new()
         .max_connections(options.connections_max)
