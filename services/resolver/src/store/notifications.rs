@@ -63,7 +63,7 @@ macro_rules! counted {
 }
 
 /// Relies on the primary keys.
-const NOTIFICATIONS_ENTER: &str = concat!(
+pub const NOTIFICATIONS_ENTER: &str = concat!(
     "with entered as (
         insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, title, body, message_id,
             sender_kind, sender_id, sender_name, queue_mode, metadata, content_hash, state, reason, cause, hops,
@@ -83,7 +83,7 @@ const NOTIFICATIONS_ENTER: &str = concat!(
 );
 
 /// Refused and failed rows start over, with what was said now. Relies on the primary keys.
-const NOTIFICATIONS_REQUEUE: &str = concat!(
+pub const NOTIFICATIONS_REQUEUE: &str = concat!(
     "with entered as (
         update notification n set task_id = nullif(r.task_id, ''), agent_id = nullif(r.agent_id, none.id),
             session_id = nullif(r.session_id, none.id), position = nullif(r.position, 0), kind = r.kind,
@@ -172,7 +172,7 @@ fn columns(rows: &[&NotificationRow<'_>]) -> [Value; 21] {
 }
 
 /// The refused whole of a notification whose parts now take its place. Relies on the primary key.
-const REFUSED_REPLACE: &str = "
+pub const REFUSED_REPLACE: &str = "
     delete from notification n using unnest($1::text[], $2::text[]) as r (account_id, id)
     where n.account_id = r.account_id and n.id = r.id and n.state = 'refused'";
 

@@ -20,21 +20,27 @@ struct LockedRow {
 /// One statement for both kinds, and in the order of account and id: everybody who locks several sessions takes them that
 /// way (delivery's claims and records, the closers of sessions), so that two who meet wait and do not block each other. A
 /// session that closes while we wait for its lock is not returned: then there is none. Relies on session_active_task,
-/// session_active_system and the primary key.
-const SESSIONS_LOCK: &str = "
-    select w.n, s.id, s.generation, s.queue_tail
-    from (
+/// session_active_system and the primary key; `offset 0` keeps the planner from walking through all active sessions.
+pub const SESSIONS_LOCK: &str = "
+    with found as materialized (
         select w.n, t.account_id, t.id
         from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as w (account_id, agent_id, n, task_id)
-        join session t on t.account_id = w.account_id and t.task_id = w.task_id and t.agent_id = w.agent_id
-        where t.closed_at is null and t.kind = 'task'
+        cross join lateral (
+            select t.account_id, t.id from session t
+            where t.account_id = w.account_id and t.task_id = w.task_id and t.agent_id = w.agent_id
+              and t.closed_at is null and t.kind = 'task'
+            offset 0) as t
         union all
         select w.n, t.account_id, t.id
         from unnest($5::text[], $6::uuid[], $7::bigint[]) as w (account_id, agent_id, n)
-        join session t on t.account_id = w.account_id and t.agent_id = w.agent_id
-        where t.closed_at is null and t.kind = 'system'
-    ) as w
-    join session s on s.account_id = w.account_id and s.id = w.id
+        cross join lateral (
+            select t.account_id, t.id from session t
+            where t.account_id = w.account_id and t.agent_id = w.agent_id
+              and t.closed_at is null and t.kind = 'system'
+            offset 0) as t
+    )
+    select f.n, s.id, s.generation, s.queue_tail
+    from found f join session s on s.account_id = f.account_id and s.id = f.id
     where s.closed_at is null
     order by s.account_id, s.id for no key update of s";
 
@@ -67,23 +73,28 @@ struct NewestRow {
 }
 
 /// The agents are held until the end of the transaction, so that none is removed while a session is opened for it (S11).
-/// Nobody is waited for: whoever removes an agent waits for its sessions, which we hold. Relies on session_generation.
-const SESSIONS_NEWEST_OF_TASKS: &str = "
-    select w.n, (select max(s.generation) from session s
+/// Nobody is waited for: whoever removes an agent waits for its sessions, which we hold. Relies on session_generation, and
+/// asks in its order, columns that are null included.
+pub const SESSIONS_NEWEST_OF_TASKS: &str = "
+    select w.n, (select s.generation from session s
                  where s.account_id = w.account_id and s.kind = 'task' and s.task_id = w.task_id
-                   and s.agent_id = w.agent_id and s.user_id is null) as generation
+                   and s.agent_id = w.agent_id and s.user_id is null
+                 order by s.user_id desc, s.generation desc limit 1) as generation
     from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as w (account_id, agent_id, n, task_id)
-    join agent a on a.account_id = w.account_id and a.id = w.agent_id
-    where a.removed_at is null
-    for share of a nowait";
-const SESSIONS_NEWEST_OF_AGENTS: &str = "
-    select w.n, (select max(s.generation) from session s
+    cross join lateral (
+        select a.removed_at from agent a where a.account_id = w.account_id and a.id = w.agent_id
+        offset 0 for share nowait) as a
+    where a.removed_at is null";
+pub const SESSIONS_NEWEST_OF_AGENTS: &str = "
+    select w.n, (select s.generation from session s
                  where s.account_id = w.account_id and s.kind = 'system' and s.task_id is null
-                   and s.agent_id = w.agent_id and s.user_id is null) as generation
+                   and s.agent_id = w.agent_id and s.user_id is null
+                 order by s.task_id desc, s.user_id desc, s.generation desc limit 1) as generation
     from unnest($1::text[], $2::uuid[], $3::bigint[]) as w (account_id, agent_id, n)
-    join agent a on a.account_id = w.account_id and a.id = w.agent_id
-    where a.removed_at is null
-    for share of a nowait";
+    cross join lateral (
+        select a.removed_at from agent a where a.account_id = w.account_id and a.id = w.agent_id
+        offset 0 for share nowait) as a
+    where a.removed_at is null";
 
 /// The newest generation of each conversation, if it ever had one; a conversation whose agent was removed is not in the
 /// answer.
@@ -168,7 +179,7 @@ pub struct NewSession<'a> {
 }
 
 /// Whoever was first wins: session_active_task, session_active_system and session_generation let nobody else in.
-const SESSIONS_OPEN: &str = "
+pub const SESSIONS_OPEN: &str = "
     insert into session (account_id, id, kind, task_id, agent_id, generation, key)
     select w.account_id, w.id, w.kind, nullif(w.task_id, ''), w.agent_id, w.generation, w.key
     from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::integer[], $7::text[])

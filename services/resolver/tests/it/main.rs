@@ -4,6 +4,7 @@
 
 mod batches;
 mod ids;
+mod plans;
 mod races;
 mod refusals;
 mod replicas;
