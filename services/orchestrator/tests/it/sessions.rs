@@ -84,7 +84,7 @@ async fn a_turn_is_told_whole() {
         "tool_calls": [
             {"call_id": "call-1", "name": "task_history", "arguments": {"message_limit": 5}, "state": "finished", "result": "a result"},
             {"call_id": "call-2", "name": "task_history", "arguments": "{broken", "state": "finished", "result": "a result"}],
-        "late": false, "no_reply": false, "task_history_called": false, "provider": "default", "attempts": 1, "response_id": null});
+        "late": false, "no_reply": false, "task_history_called": false, "provider": "default", "provider_calls": 1, "response_id": null});
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(&read.body[name], value, "{name}");
     }
