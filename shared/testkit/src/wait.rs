@@ -3,7 +3,7 @@
 use std::{future::Future, time::Duration};
 
 /// Far longer than anything here takes, so that only what never happens fails.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
 /// Asks until the answer is `Some`; panics with `what` when the limit is over.

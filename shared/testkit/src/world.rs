@@ -16,6 +16,8 @@ use crate::{Fixture, StubProvider, TestDatabase, install_tls_provider};
 const SETTINGS: &str = r#"
 [nats]
 publish_timeout_ms = 1000
+[nats.limits]
+ack_wait_ms = 3000
 [outbox]
 sweep_interval_ms = 200
 sweep_age_ms = 1000
@@ -26,6 +28,7 @@ renew_ms = 400
 listen = "127.0.0.1:0"
 [delivery]
 listen = "127.0.0.1:0"
+tools_again_ms = 3000
 sweep_interval_ms = 100
 retry_delay_ms = 50
 retry_delay_ms_max = 400

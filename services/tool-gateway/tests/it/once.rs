@@ -1,5 +1,6 @@
 //! Once, however often a call arrives, whoever takes it, and whatever breaks in between; and in the turn's order.
 
+use async_nats::jetstream::consumer::PullConsumer;
 use contracts::{Headers, Outgoing, header};
 use domain::{CallId, SessionId};
 use serde_json::json;
@@ -113,6 +114,14 @@ async fn calls_that_were_asked_for_while_nobody_was_there_are_run_later() {
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
     gateway.stop().await;
+    // The server has noticed, too: it gives nothing to the request that the stopped one left behind.
+    let jetstream = async_nats::jetstream::new(world.bus.client().clone());
+    eventually("nobody asks for messages", async || {
+        let consumer = jetstream.get_consumer_from_stream("tool_gateway_tool_requested", "SIGNALBOX_TOOL");
+        let mut consumer: PullConsumer = consumer.await.unwrap();
+        (consumer.info().await.unwrap().num_waiting == 0).then_some(())
+    })
+    .await;
     let requests: Vec<_> = (1..=5)
         .map(|ordinal| {
             let body = format!("m{ordinal}");
