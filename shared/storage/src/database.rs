@@ -3,7 +3,7 @@
 //! Two guards live here. *Cancelled transactions*: sqlx 0.9 can return a connection to the pool inside an open
 //! transaction when a `begin()` is dropped half-way; the next borrower's autocommit write is then acknowledged and
 //! lost, and a tenant setting survives into another tenant's query. Every connection is therefore rolled back on its
-//! way into the pool (tests/it/cancelled_begin.rs shows the loss without it). *Accounts*: a transaction begins by
+//! way into the pool (tests/it/cancelled_begin.rs fails without it). *Accounts*: a transaction begins by
 //! declaring which accounts it works for; row-level security does the rest.
 
 use std::{ops::Deref, str::FromStr, time::Duration};
@@ -82,7 +82,7 @@ impl Database {
     /// Connects, and proves with one query that the role may be taken.
     pub async fn connect(url: &str, role: Role, options: &DatabaseOptions) -> Result<Database, StorageError> {
         Ok(Self {
-            connection: SqlxPostgresConnector::from_sqlx_postgres_pool(pool(url, role, options, true).await?),
+            connection: SqlxPostgresConnector::from_sqlx_postgres_pool(pool(url, role, options).await?),
             role,
         })
     }
@@ -135,13 +135,7 @@ const PLANS: [(&str, &str); 4] = [
     ("jit", "off"),
 ];
 
-/// `guarded: false` exists for the test that shows what the guard is for.
-pub(crate) async fn pool(
-    url: &str,
-    role: Role,
-    options: &DatabaseOptions,
-    guarded: bool,
-) -> Result<sqlx::PgPool, StorageError> {
+async fn pool(url: &str, role: Role, options: &DatabaseOptions) -> Result<sqlx::PgPool, StorageError> {
     let mut connect = PgConnectOptions::from_str(url)
         .map_err(|source| StorageError::Connect { source })?
         .application_name(&format!("signalbox-{}", role.service()))
@@ -161,19 +155,17 @@ pub(crate) async fn pool(
     if let Some(name) = role.database_role() {
         connect = connect.options([("role", name)]).options(PLANS);
     }
-    let mut pool = PgPoolOptions::new()
+    let pool = PgPoolOptions::new()
         .max_connections(options.connections_max)
         .acquire_timeout(Duration::from_millis(options.acquire_timeout_ms))
         // a connection that broke shows itself at its first statement; asking before each use costs a round trip
-        .test_before_acquire(false);
-    if guarded {
-        pool = pool.after_release(|connection, _| {
+        .test_before_acquire(false)
+        .after_release(|connection, _| {
             Box::pin(async move {
                 connection.execute("ROLLBACK").await?;
                 Ok(true)
             })
         });
-    }
     // One connection outside of the pool first: the pool would try again in silence and then say no more than that its
     // time was over, whatever the server had answered.
     let limit = Duration::from_millis(options.acquire_timeout_ms);
