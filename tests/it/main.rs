@@ -6,6 +6,7 @@ mod architecture;
 mod closing;
 #[cfg(debug_assertions)]
 mod crash_points;
+mod documents;
 mod house;
 mod isolation;
 mod load;
