@@ -1,16 +1,19 @@
 //! What tests of every crate stand on: a fresh database from a migrated template ([`database`]), accounts, agents and
 //! tasks in it ([`fixture`]), a provider that does what a script says and logs what it saw ([`provider`]), and waiting
-//! for a condition with a limit ([`wait`]). A [`world`] has all of it and runs services. Dev-dependency only.
+//! for a condition with a limit ([`wait`]), a network that fails as it is told to ([`proxy`]). A [`world`] has all of it and
+//! runs services. Dev-dependency only.
 
 pub mod database;
 pub mod fixture;
 pub mod provider;
+pub mod proxy;
 pub mod wait;
 pub mod world;
 
 pub use database::TestDatabase;
 pub use fixture::Fixture;
 pub use provider::{Reply, Seen, StubProvider};
+pub use proxy::{NetworkFault, Proxy, Way};
 pub use wait::eventually;
 pub use world::{OPERATOR_TOKEN, Running, World};
 

@@ -1,0 +1,147 @@
+//! As much of Postgres' protocol as it takes to find the answer of a commit. Every message has a type and a length,
+//! except for what comes before the start: a client may ask whether the server speaks TLS, and is answered with one byte.
+//! Nothing is kept but the place in the message and the beginning of a short one.
+
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+const SSL_REQUEST: u32 = 80_877_103;
+const GSS_REQUEST: u32 = 80_877_104;
+/// Length and code.
+const REQUEST_BYTES: usize = 8;
+/// Type and length.
+const HEADER_BYTES: usize = 5;
+const COMMAND_COMPLETE: u8 = b'C';
+const COMMIT_TAG: &[u8] = b"COMMIT\0";
+
+/// What a client says before it starts.
+#[derive(Default)]
+pub(super) struct Greeting {
+    head: Vec<u8>,
+    over: bool,
+}
+
+impl Greeting {
+    /// How many requests that are answered with one byte end in this piece.
+    pub(super) fn requests_in(&mut self, piece: &[u8]) -> u64 {
+        let mut found = 0;
+        for byte in piece {
+            if self.over {
+                break;
+            }
+            self.head.push(*byte);
+            if self.head.len() == REQUEST_BYTES {
+                let code = u32::from_be_bytes([self.head[4], self.head[5], self.head[6], self.head[7]]);
+                self.over = code != SSL_REQUEST && code != GSS_REQUEST;
+                found += u64::from(!self.over);
+                self.head.clear();
+            }
+        }
+        found
+    }
+}
+
+/// What a server says.
+#[derive(Default)]
+pub(super) struct Answers {
+    header: Vec<u8>,
+    /// The beginning of a body that may say that a commit is done.
+    tag: Vec<u8>,
+    /// How much of the body is still to come.
+    left: usize,
+}
+
+impl Answers {
+    /// Where answers of commits end in this piece: from the first byte here that belongs to one, to the first behind it.
+    /// An answer whose beginning went through with an earlier piece is no answer without its end.
+    pub(super) fn commits_in(&mut self, piece: &[u8], bare_answers: &AtomicU64) -> Vec<Range<usize>> {
+        let mut commits = Vec::new();
+        let mut start = 0;
+        for (place, byte) in piece.iter().enumerate() {
+            if self.left == 0 && self.header.is_empty() {
+                if take_one(bare_answers) {
+                    continue;
+                }
+                start = place;
+            }
+            if self.header.len() < HEADER_BYTES {
+                self.header.push(*byte);
+                if self.header.len() == HEADER_BYTES {
+                    let length = u32::from_be_bytes([self.header[1], self.header[2], self.header[3], self.header[4]]);
+                    self.left = usize::try_from(length).expect("32 bits fit").saturating_sub(4);
+                }
+            } else {
+                self.left -= 1;
+                if self.tag.len() < COMMIT_TAG.len() {
+                    self.tag.push(*byte);
+                }
+            }
+            if self.header.len() == HEADER_BYTES && self.left == 0 {
+                if self.header[0] == COMMAND_COMPLETE && self.tag == COMMIT_TAG {
+                    commits.push(start..place + 1);
+                }
+                self.header.clear();
+                self.tag.clear();
+            }
+        }
+        commits
+    }
+}
+
+fn take_one(count: &AtomicU64) -> bool {
+    count
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+        .is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+        [&[kind][..], &length, body].concat()
+    }
+
+    #[test]
+    fn finds_the_answer_of_a_commit_however_it_is_cut_up() {
+        let before = [
+            message(b'S', b"a\0b\0"),
+            message(b'C', b"COMMIT PREPARED\0"),
+            message(b'n', b""),
+        ]
+        .concat();
+        let all = [before.clone(), message(b'C', b"COMMIT\0"), message(b'Z', b"I")].concat();
+        let bare = AtomicU64::new(0);
+        let commit = before.len()..before.len() + 12;
+        assert_eq!(Answers::default().commits_in(&all, &bare), vec![commit.clone()]);
+        let mut answers = Answers::default();
+        let ends: Vec<usize> = (0..all.len())
+            .filter(|place| !answers.commits_in(&all[*place..=*place], &bare).is_empty())
+            .collect();
+        assert_eq!(ends, [commit.end - 1]);
+    }
+
+    #[test]
+    fn a_rollback_is_no_commit() {
+        let bare = AtomicU64::new(0);
+        assert!(
+            Answers::default()
+                .commits_in(&message(b'C', b"ROLLBACK\0"), &bare)
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn what_comes_before_the_start_has_no_type() {
+        let ssl = [8_u32.to_be_bytes(), SSL_REQUEST.to_be_bytes()].concat();
+        let start = [9_u32.to_be_bytes(), 196_608_u32.to_be_bytes()].concat();
+        let mut greeting = Greeting::default();
+        assert_eq!(greeting.requests_in(&[ssl, start.clone(), start].concat()), 1);
+        let answers = [b"N".to_vec(), message(b'C', b"COMMIT\0")].concat();
+        let commits = Answers::default().commits_in(&answers, &AtomicU64::new(1));
+        assert_eq!((commits.len(), &commits[0]), (1, &(1..13)));
+    }
+}

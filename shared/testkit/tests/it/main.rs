@@ -1,0 +1,5 @@
+//! What tests stand on, tested itself.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod proxy;
+mod proxy_postgres;
