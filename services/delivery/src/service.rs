@@ -287,14 +287,18 @@ impl Hands {
         Ok(())
     }
 
-    /// Not "more": what can never be claimed must not spin. The sweep brings it back, slowly.
+    /// Where trying again may help they are tried again: if only the answer to the commit was lost, their leases are
+    /// ours, and no sweep finds what a living replica holds. What can never be claimed must not spin: the sweep brings it
+    /// back, slowly.
     async fn not_claimed(&self, batch: Vec<SessionName>, error: StorageError) {
+        let again = error.may_retry();
         warn!(
             error = format!("{:#}", anyhow::Error::new(error)),
             sessions = batch.len(),
-            "could not claim sessions; the sweep finds them again"
+            again,
+            "could not claim sessions"
         );
-        let names = batch.into_iter().map(|name| (name, false)).collect();
+        let names = batch.into_iter().map(|name| (name, again)).collect();
         tell(&self.signals, Signal::Free(names)).await;
     }
 

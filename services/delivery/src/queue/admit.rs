@@ -21,7 +21,7 @@ pub struct SessionFacts {
     pub queued: i32,
     /// `wake_at` is set and has come.
     pub due: bool,
-    /// Somebody holds the lease and is no longer alive.
+    /// There is a lease, and nobody works under it.
     pub lease_dead: bool,
 }
 

@@ -112,11 +112,15 @@ struct AliveRow {
 
 const REPLICAS_ALIVE: &str = "select id from replica where id = any($1::uuid[]) and lease_until > now()";
 
-/// Says of each session whether its holder is gone. In a statement of its own: the one that waited for the locks sees
-/// replicas as they were before, and would take a holder that has just entered for one that is not there.
-pub async fn leases_check(tx: &Tx, sessions: &mut [Session]) -> Result<(), StorageError> {
-    let owners: Vec<Uuid> = sessions.iter().filter_map(|session| session.lease_owner).collect();
-    if owners.is_empty() {
+/// Says of each session whether nobody works under its lease. In a statement of its own: the one that waited for the
+/// locks sees replicas as they were before, and would take a holder that has just entered for one that is not there.
+///
+/// A lease of `replica`, who is about to claim, is one of those: a session that is worked on here is not claimed here
+/// (the line sees to it), so the lease was taken by a claim whose commit was not answered.
+pub async fn leases_check(tx: &Tx, sessions: &mut [Session], replica: Uuid) -> Result<(), StorageError> {
+    let mut owners: Vec<Uuid> = sessions.iter().filter_map(|session| session.lease_owner).collect();
+    owners.retain(|owner| *owner != replica);
+    if owners.is_empty() && sessions.iter().all(|session| session.lease_owner.is_none()) {
         return Ok(());
     }
     let alive = AliveRow::find_by_statement(statement(REPLICAS_ALIVE, [owners.into()]))

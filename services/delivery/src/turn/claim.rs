@@ -73,14 +73,15 @@ pub struct Claimed {
 }
 
 impl Claimer {
-    /// Claims what may be claimed of `names`, in the name of `replica`.
+    /// Claims what may be claimed of `names`, in the name of `replica`. None of them may be worked on by this replica.
+    /// After an error nobody knows whether they were claimed; claiming them again finds out.
     pub async fn claim(&self, names: &[SessionName], replica: Uuid) -> Result<Claimed, StorageError> {
         let tx = self
             .database
             .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
             .await?;
         let mut sessions = sessions_lock(&tx, names).await?;
-        leases_check(&tx, &mut sessions).await?;
+        leases_check(&tx, &mut sessions, replica).await?;
         let in_progress: Vec<(AccountId, TurnId)> = sessions
             .iter()
             .filter_map(|session| Some((session.account.clone(), session.active_turn?)))

@@ -1,6 +1,7 @@
 //! Integration tests of this service, one binary.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod claims;
 mod gateway;
 mod prompt;
 mod providers;

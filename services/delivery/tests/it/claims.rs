@@ -1,0 +1,56 @@
+//! Claims against a real Postgres, without a service around them: what stands when a claim's answer was lost.
+
+use std::{collections::HashMap, sync::Arc};
+
+use contracts::Root;
+use delivery::{config::Config, turn::claim::Claimer};
+use domain::{Fence, TurnState};
+use runtime::Shutdown;
+use storage::{Database, DatabaseOptions, Role, replica::replica_register};
+use testkit::Reply;
+use uuid::Uuid;
+
+use crate::scene::Scene;
+
+async fn claimer(scene: &Scene) -> (Claimer, Database) {
+    let database = Database::connect(&scene.world.database.url, Role::Delivery, &DatabaseOptions::default())
+        .await
+        .unwrap();
+    let claimer = Claimer {
+        database: database.clone(),
+        root: Root::parse("signalbox").unwrap(),
+        config: Arc::new(Config::default()),
+        drivers: Arc::new(HashMap::new()),
+        shutdown: Shutdown::new(),
+    };
+    (claimer, database)
+}
+
+async fn replica(database: &Database) -> Uuid {
+    let id = Uuid::now_v7();
+    replica_register(database, id, 60_000).await.unwrap();
+    id
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_was_lost_is_taken_up_by_its_replica_only() {
+    let scene = Scene::with(|_| Reply::text("never asked")).await;
+    scene.enqueue("n-1", "x").await;
+    let (claimer, database) = claimer(&scene).await;
+    let (ours, other) = (replica(&database).await, replica(&database).await);
+    let name = [(scene.account.clone(), scene.session)];
+
+    // It was committed, and nobody was told.
+    let lost = claimer.claim(&name, ours).await.unwrap();
+    assert_eq!(lost.work.len(), 1);
+
+    let theirs = claimer.claim(&name, other).await.unwrap();
+    assert!(theirs.work.is_empty(), "the lease's holder is alive");
+    assert_eq!(theirs.left, name);
+
+    let found = claimer.claim(&name, ours).await.unwrap();
+    assert_eq!(found.work.len(), 1);
+    assert_eq!(found.work[0].turn_id, lost.work[0].turn_id, "no second turn");
+    assert_eq!(found.work[0].fence, Fence(lost.work[0].fence.0 + 1));
+    assert_eq!(scene.turns("state").await, [TurnState::Calling.as_str()]);
+}
