@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 /// What somebody says they want.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub struct Asked {
     pub account: AccountId,
     pub session: SessionId,
     pub call_id: CallId,
@@ -29,7 +29,7 @@ pub(crate) struct Asked {
 
 /// Where a call comes from.
 #[derive(Clone, Debug)]
-pub(crate) enum Origin {
+pub enum Origin {
     /// Delivery, for a turn. What it says of the session must agree with the session.
     Turn(Claims),
     /// The agent itself, over `/agent/*`: it holds the session's key and a gateway token of the account.
@@ -38,7 +38,7 @@ pub(crate) enum Origin {
 
 /// What a `tool.requested` says of its session.
 #[derive(Clone, Debug)]
-pub(crate) struct Claims {
+pub struct Claims {
     pub turn: TurnId,
     pub task: Option<TaskId>,
     pub session_key: String,
@@ -49,7 +49,7 @@ pub(crate) struct Claims {
 
 impl Asked {
     /// The id of the call's record.
-    pub(crate) fn id(&self) -> Uuid {
+    pub fn id(&self) -> Uuid {
         let turn = match &self.origin {
             Origin::Turn(claims) => Some(claims.turn),
             // Whether a turn runs must not decide whether a repeated request is the same request.
@@ -61,7 +61,7 @@ impl Asked {
 
 /// What the database says of the session and its turn, under lock.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
+pub struct Facts {
     pub session_key: String,
     pub generation: Generation,
     pub fence: Fence,
@@ -77,10 +77,10 @@ pub(crate) struct Facts {
 
 /// Why the session is closed; nothing in it when this version does not know the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Closed(pub Option<CloseReason>);
+pub struct Closed(pub Option<CloseReason>);
 
 #[derive(Clone, Debug)]
-pub(crate) struct Turn {
+pub struct Turn {
     pub id: TurnId,
     pub session: SessionId,
     pub state: TurnState,
@@ -92,33 +92,33 @@ pub(crate) struct Turn {
 
 impl Facts {
     /// The task that the caller works on: its turn's, since an agent-wide session works on many (S14).
-    pub(crate) fn task(&self) -> Option<&TaskId> {
+    pub fn task(&self) -> Option<&TaskId> {
         self.turn
             .as_ref()
             .and_then(|turn| turn.task.as_ref())
             .or(self.session_task.as_ref())
     }
 
-    pub(crate) fn is_coordinator(&self) -> bool {
+    pub fn is_coordinator(&self) -> bool {
         match (self.task(), &self.coordinator_task) {
             (Some(task), Some(coordinator)) => task.key() == coordinator.key(),
             _ => false,
         }
     }
 
-    pub(crate) fn offer(&self) -> OfferContext {
+    pub fn offer(&self) -> OfferContext {
         OfferContext {
             has_task: self.task().is_some(),
             is_coordinator: self.is_coordinator(),
         }
     }
 
-    pub(crate) fn hops(&self) -> u16 {
+    pub fn hops(&self) -> u16 {
         self.turn.as_ref().map_or(0, |turn| turn.hops)
     }
 
     /// The agent, as the author of what its call does.
-    pub(crate) fn actor(&self) -> Actor {
+    pub fn actor(&self) -> Actor {
         Actor {
             kind: ActorKind::Agent,
             id: self.agent.to_string(),
@@ -145,7 +145,7 @@ impl Effect {
 
 /// Why the agent does not get what it asked for, in words that it can act on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Told {
+pub struct Told {
     /// `Failed` or `Refused`.
     pub state: ToolCallState,
     /// The session or turn was over: recorded, changes nothing.
@@ -158,7 +158,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    pub(crate) fn failed(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Told {
+    pub fn failed(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Told {
         Told {
             state: ToolCallState::Failed,
             late: false,
@@ -168,21 +168,21 @@ impl Told {
         }
     }
 
-    pub(crate) fn refused(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Told {
+    pub fn refused(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Told {
         Told {
             state: ToolCallState::Refused,
             ..Told::failed(code, message, hint)
         }
     }
 
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         json!({"error": {"code": self.code, "message": self.message, "hint": self.hint}}).to_string()
     }
 }
 
 /// A call that is over, as recorded.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Record {
+pub struct Record {
     pub name: String,
     pub arguments: String,
     pub state: ToolCallState,

@@ -231,14 +231,18 @@ fn replayed(record: Record) -> Result<Executed, Error> {
 }
 
 async fn earlier_are_over(tx: &Tx, asked: &Asked) -> Result<bool, StorageError> {
-    let Origin::Turn(claims) = &asked.origin else {
-        return Ok(true);
-    };
-    let earlier = i64::from(asked.ordinal) - 1;
-    if earlier <= 0 {
-        return Ok(true);
+    match awaits_earlier(asked) {
+        None => Ok(true),
+        Some((turn, earlier)) => Ok(store::calls_before(tx, &asked.account, turn, asked.ordinal).await? >= earlier),
     }
-    Ok(store::calls_before(tx, &asked.account, claims.turn, asked.ordinal).await? >= earlier)
+}
+
+/// How many calls of which turn are to be over before this one. Pure.
+pub fn awaits_earlier(asked: &Asked) -> Option<(TurnId, i64)> {
+    match &asked.origin {
+        Origin::Turn(claims) => Some((claims.turn, i64::from(asked.ordinal) - 1)).filter(|(_, earlier)| *earlier > 0),
+        Origin::Http => None,
+    }
 }
 
 /// Keeps what the checks will look at from changing before the commit.

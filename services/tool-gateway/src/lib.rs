@@ -22,6 +22,16 @@ mod metrics;
 mod service;
 mod store;
 
+/// What this service decides, without its database: for the simulation, which runs the same decisions against a model.
+pub mod decisions {
+    pub use crate::{
+        call::{Asked, Claims, Closed, Facts, Origin, Record, Told, Turn},
+        execute::awaits_earlier,
+        handlers::{asked, order_delay},
+        policy::{Decision, Denial, permission, standing, task_permission},
+    };
+}
+
 pub use config::ToolGatewayConfig;
 pub use http::openapi;
 pub use service::start;

@@ -10,14 +10,14 @@ use domain::{SessionId, TaskId};
 use crate::call::{Claims, Closed, Facts, Origin, Told};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Decision {
+pub enum Decision {
     Allow,
     Deny(Denial),
 }
 
 /// Why not. What is said to the agent is [`Denial::told`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Denial {
+pub enum Denial {
     /// What the request says of its session is not what the session is.
     Disagrees,
     UnknownTurn,
@@ -48,7 +48,7 @@ pub(crate) enum Denial {
 /// Whether the call may still have an effect. What a turn asked for counts as long as the turn waits for it: its fence
 /// lies between the turn's (nobody newer has taken the turn further) and the session's (nobody made it up). A newer
 /// claim that has not touched the turn will ask for the same calls again, and they are the same calls.
-pub(crate) fn standing(origin: &Origin, session: SessionId, facts: &Facts) -> Decision {
+pub fn standing(origin: &Origin, session: SessionId, facts: &Facts) -> Decision {
     if let Origin::Turn(claims) = origin {
         if !agrees(claims, facts) {
             return Decision::Deny(Denial::Disagrees);
@@ -97,7 +97,7 @@ fn has_turn(claims: &Claims, session: SessionId, facts: &Facts) -> bool {
 }
 
 /// Whether the tool is there for this caller. Calling what was not offered is not a way around the offer.
-pub(crate) fn permission(tool: Option<&ToolDefinition>, facts: &Facts, known: impl FnOnce() -> String) -> Decision {
+pub fn permission(tool: Option<&ToolDefinition>, facts: &Facts, known: impl FnOnce() -> String) -> Decision {
     match tool {
         None => Decision::Deny(Denial::UnknownTool { known: known() }),
         Some(tool) if tool.offered_to.includes(facts.offer()) => Decision::Allow,
@@ -107,7 +107,7 @@ pub(crate) fn permission(tool: Option<&ToolDefinition>, facts: &Facts, known: im
 
 /// Whether the caller may touch the task: its own, or, in the coordinator's chat, any of the account's. Whether there
 /// is such a task is the handler's to find out, and it answers in the same words.
-pub(crate) fn task_permission(task: &TaskId, facts: &Facts) -> Decision {
+pub fn task_permission(task: &TaskId, facts: &Facts) -> Decision {
     if facts.is_coordinator() || facts.task().is_some_and(|own| own.key() == task.key()) {
         Decision::Allow
     } else {
@@ -124,7 +124,7 @@ pub(crate) fn not_there(task: &TaskId, facts: &Facts) -> Denial {
 
 impl Denial {
     /// Whether the call came after the end of what it belonged to.
-    pub(crate) fn is_late(&self) -> bool {
+    pub fn is_late(&self) -> bool {
         match self {
             Self::SessionClosed { .. } | Self::TurnOver | Self::Superseded => true,
             Self::Disagrees
@@ -136,7 +136,7 @@ impl Denial {
         }
     }
 
-    pub(crate) fn told(&self) -> Told {
+    pub fn told(&self) -> Told {
         let finish = "Nothing was changed. Make no more tool calls; finish your turn with what you have.";
         let told = match self {
             Self::Disagrees => Told::refused(

@@ -178,7 +178,8 @@ async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender
     (outcome, mismatch)
 }
 
-fn looked_up(reconciled: Reconciled) -> Outcome {
+/// What the provider's record of a lost call means. Pure.
+pub fn looked_up(reconciled: Reconciled) -> Outcome {
     match reconciled {
         Reconciled::Ran(answer) => Outcome::Answered(answer),
         Reconciled::Failed(error) => Outcome::Failed(error),

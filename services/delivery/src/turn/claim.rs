@@ -87,18 +87,7 @@ impl Claimer {
             .filter_map(|session| Some((session.account.clone(), session.active_turn?)))
             .collect();
         let turns = turns_load(&tx, &in_progress, self.config.tools_wait_ms_max).await?;
-        let mut turns: HashMap<TurnId, Turn> = turns.into_iter().map(|turn| (turn.id, turn)).collect();
-
-        let (mut start, mut resume, mut again) = (Vec::new(), Vec::new(), Vec::new());
-        for session in sessions {
-            let turn = session.active_turn.and_then(|id| turns.remove(&id));
-            match (admit(session.facts, turn.as_ref().map(Turn::facts)), turn) {
-                (Admission::Start, _) => start.push(session),
-                (Admission::Resume, Some(turn)) => resume.push((session, turn)),
-                (Admission::AskAgain, Some(turn)) => again.push((session, turn)),
-                (Admission::Leave | Admission::Resume | Admission::AskAgain, _) => {}
-            }
-        }
+        let Admitted { start, resume, again } = admitted(sessions, turns);
         let limits = start
             .iter()
             .map(|session| (session.account.clone(), session.turns_in_flight_max))
@@ -142,7 +131,7 @@ impl Claimer {
                 .collect::<Vec<_>>(),
         )
         .await?;
-        work.extend(resume.into_iter().map(|(session, turn)| self.carry_on(&session, turn)));
+        work.extend(resume.into_iter().map(|(session, turn)| self.resumed(&session, turn)));
 
         wait_longer(
             &tx,
@@ -151,11 +140,8 @@ impl Claimer {
         )
         .await?;
         for (session, turn) in &again {
-            let missing = turn.journal.calls().filter(|call| {
-                call.answered.is_none() && !turn.results.iter().any(|result| result.ordinal == call.ordinal)
-            });
             let origin = origin(turn.id, turn.hops, turn.trace());
-            messages.extend(missing.map(|call| {
+            messages.extend(turn.missing().map(|call| {
                 tool_requested(
                     &self.root,
                     session,
@@ -207,104 +193,159 @@ impl Claimer {
     /// A new turn: its prompt, its row, its work.
     fn begin(&self, session: &Session, item: Item, surroundings: &Surroundings) -> (NewTurn, Work) {
         let driver = self.drivers.get(&item.provider);
-        let task = item.task.as_ref().map(|task| task.id.clone());
-        let context = OfferContext {
-            has_task: task.is_some(),
-            is_coordinator: item.is_coordinator,
-        };
-        let prompt = prompt(session, &item, surroundings, driver.map(Arc::as_ref));
         let turn_id = TurnId(Uuid::now_v7());
-        let trace = turn_span(turn_id, session, &item);
-        let hops = item.hops;
-        let new_turn = NewTurn {
-            account_id: session.account.clone(),
-            id: turn_id,
-            session_id: session.id.uuid(),
-            task_id: task.as_ref().map(|task| task.key().into()),
-            agent_id: item.agent_id.uuid(),
-            generation: session.generation.0,
-            number: session.turn_count + 1,
-            fence: session.fence.0 + 1,
-            notification_id: item.notification.to_string(),
-            provider: item.provider.clone(),
-            profile_version: prompt.profile.version.to_owned(),
-            profile_hash: prompt.profile.hash.clone(),
-            instructions: prompt.profile.text.clone(),
-            input: prompt.input.clone(),
-            manifest: serde_json::to_value(&prompt.manifest).expect("a manifest is texts and numbers"),
-            cause: item.notification.to_string(),
-            hops,
-            traceparent: trace.traceparent.clone(),
-            tracestate: trace.tracestate.clone(),
-        };
-        let work = Work {
-            account: session.account.clone(),
-            session_id: session.id,
-            session_key: session.key.clone(),
-            generation: session.generation,
-            fence: Fence(session.fence.0 + 1),
-            first: session.turn_count == 0,
+        let beginning = Beginning {
             turn_id,
-            number: session.turn_count + 1,
-            agent_id: item.agent_id,
-            task,
-            provider: item.provider,
+            prompt: prompt(session, &item, surroundings, driver.map(Arc::as_ref)),
             effects: driver.map_or(Effects::GatewayOnly, |driver| driver.effects()),
-            profile_version: prompt.profile.version.to_owned(),
-            due: Due::Send,
-            instructions: (item.layout == InstructionLayout::Layered).then_some(prompt.profile.text),
-            input: CallInput::Message(prompt.input),
-            tools: offered(context),
-            journal: Journal::default(),
-            attempt: 1,
-            failures: 0,
-            attempts: item.attempts,
-            notification_ids: vec![item.notification.into()],
-            hops,
-            trace,
-            lost_at: None,
+            tools: offered(OfferContext {
+                has_task: item.task.is_some(),
+                is_coordinator: item.is_coordinator,
+            }),
+            trace: turn_span(turn_id, session, &item),
         };
-        (new_turn, work)
+        begin(session, item, beginning)
     }
 
-    /// A turn in progress, as any replica finds it.
-    fn carry_on(&self, session: &Session, turn: Turn) -> Work {
+    fn resumed(&self, session: &Session, turn: Turn) -> Work {
         let driver = self.drivers.get(&turn.provider);
+        let tools = offered(OfferContext {
+            has_task: turn.task.is_some(),
+            is_coordinator: turn.is_coordinator,
+        });
         let effects = driver.map_or(Effects::GatewayOnly, |driver| driver.effects());
         let thread = driver.map_or(Thread::Durable, |driver| driver.thread());
-        let trace = turn.trace();
-        let due = due(turn.state, session.facts.closed, effects);
-        Work {
-            account: session.account.clone(),
-            session_id: session.id,
-            session_key: session.key.clone(),
-            generation: session.generation,
-            fence: Fence(session.fence.0 + 1),
-            first: turn.number == 1,
-            turn_id: turn.id,
-            number: turn.number,
-            agent_id: turn.agent_id,
-            effects,
-            due,
-            instructions: (!turn.inline).then_some(turn.instructions),
-            input: call_input(&turn.input, &turn.journal, &turn.results, thread),
-            tools: offered(OfferContext {
-                has_task: turn.task.is_some(),
-                is_coordinator: turn.is_coordinator,
-            }),
-            task: turn.task,
-            provider: turn.provider,
-            profile_version: turn.profile_version,
-            journal: turn.journal,
-            attempt: turn.attempt,
-            failures: turn.failures,
-            attempts: turn.attempts,
-            notification_ids: turn.notification_ids,
-            hops: turn.hops,
-            trace,
-            lost_at: lost_since(due, turn.lost_at, turn.sent_at),
+        carry_on(session, turn, effects, thread, tools)
+    }
+}
+
+/// What a new turn is given besides its session and its item.
+#[derive(Debug)]
+pub struct Beginning {
+    pub turn_id: TurnId,
+    pub prompt: Prompt,
+    pub effects: Effects,
+    pub tools: Vec<ToolDefinition>,
+    pub trace: TraceContext,
+}
+
+/// The row and the work of a new turn. Pure.
+pub fn begin(session: &Session, item: Item, beginning: Beginning) -> (NewTurn, Work) {
+    let Beginning {
+        turn_id,
+        prompt,
+        effects,
+        tools,
+        trace,
+    } = beginning;
+    let task = item.task.as_ref().map(|task| task.id.clone());
+    let hops = item.hops;
+    let new_turn = NewTurn {
+        account_id: session.account.clone(),
+        id: turn_id,
+        session_id: session.id.uuid(),
+        task_id: task.as_ref().map(|task| task.key().into()),
+        agent_id: item.agent_id.uuid(),
+        generation: session.generation.0,
+        number: session.turn_count + 1,
+        fence: session.fence.0 + 1,
+        notification_id: item.notification.to_string(),
+        provider: item.provider.clone(),
+        profile_version: prompt.profile.version.to_owned(),
+        profile_hash: prompt.profile.hash.clone(),
+        instructions: prompt.profile.text.clone(),
+        input: prompt.input.clone(),
+        manifest: serde_json::to_value(&prompt.manifest).expect("a manifest is texts and numbers"),
+        cause: item.notification.to_string(),
+        hops,
+        traceparent: trace.traceparent.clone(),
+        tracestate: trace.tracestate.clone(),
+    };
+    let work = Work {
+        account: session.account.clone(),
+        session_id: session.id,
+        session_key: session.key.clone(),
+        generation: session.generation,
+        fence: Fence(session.fence.0 + 1),
+        first: session.turn_count == 0,
+        turn_id,
+        number: session.turn_count + 1,
+        agent_id: item.agent_id,
+        task,
+        provider: item.provider,
+        effects,
+        profile_version: prompt.profile.version.to_owned(),
+        due: Due::Send,
+        instructions: (item.layout == InstructionLayout::Layered).then_some(prompt.profile.text),
+        input: CallInput::Message(prompt.input),
+        tools,
+        journal: Journal::default(),
+        attempt: 1,
+        failures: 0,
+        attempts: item.attempts,
+        notification_ids: vec![item.notification.into()],
+        hops,
+        trace,
+        lost_at: None,
+    };
+    (new_turn, work)
+}
+
+/// A turn in progress, as any replica finds it. Pure.
+pub fn carry_on(session: &Session, turn: Turn, effects: Effects, thread: Thread, tools: Vec<ToolDefinition>) -> Work {
+    let trace = turn.trace();
+    let due = due(turn.state, session.facts.closed, effects);
+    Work {
+        account: session.account.clone(),
+        session_id: session.id,
+        session_key: session.key.clone(),
+        generation: session.generation,
+        fence: Fence(session.fence.0 + 1),
+        first: turn.number == 1,
+        turn_id: turn.id,
+        number: turn.number,
+        agent_id: turn.agent_id,
+        effects,
+        due,
+        instructions: (!turn.inline).then_some(turn.instructions),
+        input: call_input(&turn.input, &turn.journal, &turn.results, thread),
+        tools,
+        task: turn.task,
+        provider: turn.provider,
+        profile_version: turn.profile_version,
+        journal: turn.journal,
+        attempt: turn.attempt,
+        failures: turn.failures,
+        attempts: turn.attempts,
+        notification_ids: turn.notification_ids,
+        hops: turn.hops,
+        trace,
+        lost_at: lost_since(due, turn.lost_at, turn.sent_at),
+    }
+}
+
+/// What is to be done with the sessions of a batch; the rest of them is left alone.
+#[derive(Debug, Default)]
+pub struct Admitted {
+    pub start: Vec<Session>,
+    pub resume: Vec<(Session, Turn)>,
+    pub again: Vec<(Session, Turn)>,
+}
+
+/// Asks [`admit`] for each of them, with its turn in progress. Pure.
+pub fn admitted(sessions: Vec<Session>, turns: Vec<Turn>) -> Admitted {
+    let mut turns: HashMap<TurnId, Turn> = turns.into_iter().map(|turn| (turn.id, turn)).collect();
+    let mut admitted = Admitted::default();
+    for session in sessions {
+        let turn = session.active_turn.and_then(|id| turns.remove(&id));
+        match (admit(session.facts, turn.as_ref().map(Turn::facts)), turn) {
+            (Admission::Start, _) => admitted.start.push(session),
+            (Admission::Resume, Some(turn)) => admitted.resume.push((session, turn)),
+            (Admission::AskAgain, Some(turn)) => admitted.again.push((session, turn)),
+            (Admission::Leave | Admission::Resume | Admission::AskAgain, _) => {}
         }
     }
+    admitted
 }
 
 /// Those that their accounts' own limits leave room for; the sweep brings the others back. Turns that are carried on are
@@ -340,10 +381,11 @@ struct Surroundings {
     overviews: HashMap<AccountId, Vec<crate::prompt::OverviewEntry>>,
 }
 
-struct Prompt {
-    profile: Profile,
-    input: String,
-    manifest: Manifest,
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    pub profile: Profile,
+    pub input: String,
+    pub manifest: Manifest,
 }
 
 fn prompt(session: &Session, item: &Item, surroundings: &Surroundings, driver: Option<&Driver>) -> Prompt {
@@ -426,6 +468,13 @@ fn offered(context: OfferContext) -> Vec<ToolDefinition> {
 }
 
 impl Turn {
+    /// Calls that were passed on and have no result yet.
+    pub fn missing(&self) -> impl Iterator<Item = &Call> {
+        self.journal
+            .calls()
+            .filter(|call| call.answered.is_none() && !self.results.iter().any(|result| result.ordinal == call.ordinal))
+    }
+
     fn trace(&self) -> TraceContext {
         TraceContext {
             traceparent: self.traceparent.clone(),
@@ -496,7 +545,7 @@ fn turn_started(root: &Root, work: &Work, now: OffsetDateTime) -> Owned {
     clippy::too_many_arguments,
     reason = "every one is a field of the message, and both callers have them apart"
 )]
-pub(super) fn tool_requested(
+pub fn tool_requested(
     root: &Root,
     session: &Session,
     turn: TurnId,

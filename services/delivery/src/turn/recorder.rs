@@ -55,19 +55,22 @@ pub struct Recorded {
 }
 
 /// A report under a fence that is still ours, and what it means.
-struct Decided<'a> {
-    report: &'a Report,
-    session: &'a Session,
-    settled: Settled,
-    change: Change,
+#[derive(Debug)]
+pub struct Decided<'a> {
+    pub report: &'a Report,
+    pub session: &'a Session,
+    pub settled: Settled,
+    pub change: Change,
 }
 
 /// Everything that one report leads to.
-struct Change {
-    turn: TurnChange,
-    session: SessionChange,
-    items: Option<ItemChange>,
-    more: bool,
+#[derive(Debug)]
+pub struct Change {
+    pub turn: TurnChange,
+    pub session: SessionChange,
+    pub items: Option<ItemChange>,
+    /// The session has more to do at once.
+    pub more: bool,
 }
 
 impl Recorder {
@@ -93,7 +96,7 @@ impl Recorder {
                 .get(&report.work.name())
                 .filter(|session| session.fence == report.work.fence)
             {
-                Some(session) => decided.push(self.decide(report, session, now)),
+                Some(session) => decided.push(decide(report, session, now, &self.config)),
                 None => {
                     self.metrics.stale();
                     let (turn_id, fence) = (report.work.turn_id, report.work.fence);
@@ -155,27 +158,6 @@ impl Recorder {
             log(&report.work, settled, changed);
         }
         Ok(recorded)
-    }
-
-    fn decide<'a>(&self, report: &'a Report, session: &'a Session, now: OffsetDateTime) -> Decided<'a> {
-        let work = &report.work;
-        let facts = Facts {
-            effects: work.effects,
-            closed: session.facts.closed,
-            failures: work.failures,
-            rounds: i32::try_from(work.journal.rounds.len()).expect("rounds of a turn are limited"),
-            calls_before: i32::try_from(work.journal.calls().count()).expect("calls of a turn are limited"),
-            attempts: work.attempts,
-            lost_for: work.lost_for(now),
-        };
-        let settled = settle(&report.outcome, &facts, &self.config.settle());
-        let change = change(report, session, &settled, &self.config);
-        Decided {
-            report,
-            session,
-            settled,
-            change,
-        }
     }
 
     fn messages(
@@ -298,6 +280,28 @@ impl Recorder {
             ));
         }
         Ok(messages)
+    }
+}
+
+/// What a report means for its session, which is locked and whose fence is the report's own. Pure.
+pub fn decide<'a>(report: &'a Report, session: &'a Session, now: OffsetDateTime, config: &Config) -> Decided<'a> {
+    let work = &report.work;
+    let facts = Facts {
+        effects: work.effects,
+        closed: session.facts.closed,
+        failures: work.failures,
+        rounds: i32::try_from(work.journal.rounds.len()).expect("rounds of a turn are limited"),
+        calls_before: i32::try_from(work.journal.calls().count()).expect("calls of a turn are limited"),
+        attempts: work.attempts,
+        lost_for: work.lost_for(now),
+    };
+    let settled = settle(&report.outcome, &facts, &config.settle());
+    let change = change(report, session, &settled, config);
+    Decided {
+        report,
+        session,
+        settled,
+        change,
     }
 }
 

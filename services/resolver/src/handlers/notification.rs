@@ -22,13 +22,13 @@ use time::OffsetDateTime;
 use crate::{
     SOURCE,
     intake::{
-        batch::{Decided, Queued, Work, account_of, conversation, conversations, decide_all, queue},
+        batch::{Decided, Queued, Work, account_of, conversations, decide_all, queue, refuse_removed},
         decide::{AcceptedTask, Refused},
         facts::{Facts, Questions},
         received::Received,
         refusals::{refusal_rows, refusals_write},
         resolve::Finding,
-        sessions::{Resolved, sessions_resolve},
+        sessions::sessions_resolve,
     },
     store::{
         facts::facts_find,
@@ -283,34 +283,6 @@ async fn facts(tx: &Tx, batch: &[Received]) -> Result<Facts, StorageError> {
         facts_find(tx, &parts, &mut facts).await?;
     }
     Ok(facts)
-}
-
-/// Whatever was accepted for an agent that was removed while we looked is refused after all, as a whole.
-fn refuse_removed(decided: &mut Decided<'_>, resolved: &Resolved, facts: &Facts) {
-    if resolved.refused.is_empty() {
-        return;
-    }
-    let accepted = std::mem::take(&mut decided.accepted);
-    for (received, accepted) in accepted {
-        let refusal = accepted.entries.iter().find_map(|entry| {
-            resolved
-                .refused
-                .get(&conversation(received, &accepted, entry.agent, facts))
-        });
-        match refusal {
-            None => decided.accepted.push((received, accepted)),
-            Some(refusal) => decided.refused.push((
-                received,
-                Refused {
-                    refusal: refusal.clone(),
-                    agent: None,
-                    account_exists: true,
-                    task: accepted.task.id().cloned(),
-                    keep_row: received.given_id.is_some() && accepted.entries.iter().all(|entry| !entry.requeue),
-                },
-            )),
-        }
-    }
 }
 
 /// `false`: somebody else was first with one of the ids.

@@ -11,7 +11,7 @@ use super::{
     facts::{Fact, Facts, Known},
     received::Received,
     resolve::{Conversation, Finding},
-    sessions::Session,
+    sessions::{Resolved, Session},
 };
 use crate::{SOURCE, store::notifications::NotificationRow};
 
@@ -95,6 +95,34 @@ pub fn conversation(received: &Received, accepted: &Accepted, agent: domain::Age
         .expect("without an account it is refused")
         .session_scope;
     Conversation::of(account, scope, accepted.task.id(), agent)
+}
+
+/// Whatever was accepted for an agent that was removed while we looked is refused after all, as a whole.
+pub fn refuse_removed(decided: &mut Decided<'_>, resolved: &Resolved, facts: &Facts) {
+    if resolved.refused.is_empty() {
+        return;
+    }
+    let accepted = std::mem::take(&mut decided.accepted);
+    for (received, accepted) in accepted {
+        let refusal = accepted.entries.iter().find_map(|entry| {
+            resolved
+                .refused
+                .get(&conversation(received, &accepted, entry.agent, facts))
+        });
+        match refusal {
+            None => decided.accepted.push((received, accepted)),
+            Some(refusal) => decided.refused.push((
+                received,
+                Refused {
+                    refusal: refusal.clone(),
+                    agent: None,
+                    account_exists: true,
+                    task: accepted.task.id().cloned(),
+                    keep_row: received.given_id.is_some() && accepted.entries.iter().all(|entry| !entry.requeue),
+                },
+            )),
+        }
+    }
 }
 
 /// The rows of what was accepted, and the sessions as they are afterwards.

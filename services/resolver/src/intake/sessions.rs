@@ -53,32 +53,7 @@ pub async fn sessions_resolve(
         }
     }
 
-    let mut resolved = Resolved::default();
-    for (&conversation, found) in all.iter().zip(found) {
-        match resolve(found) {
-            Resolution::Reuse(session) => {
-                let session = Session {
-                    id: session.id,
-                    generation: session.generation,
-                    queue_tail: session.queue_tail,
-                    finding: Finding::Reused,
-                };
-                resolved.sessions.insert(conversation.clone(), session);
-            }
-            Resolution::OpenNext(generation) => {
-                let session = Session {
-                    id: SessionId(Uuid::now_v7()),
-                    generation,
-                    queue_tail: 0,
-                    finding: Finding::of_opened(generation),
-                };
-                resolved.sessions.insert(conversation.clone(), session);
-            }
-            Resolution::Refuse(refusal) => {
-                resolved.refused.insert(conversation.clone(), refusal);
-            }
-        }
-    }
+    let resolved = assign(all.iter().copied().zip(found), || SessionId(Uuid::now_v7()));
     let new: Vec<NewSession<'_>> = resolved
         .sessions
         .iter()
@@ -95,4 +70,34 @@ pub async fn sessions_resolve(
         sessions_open(tx, &new).await?
     };
     Ok((opened == new.len() as u64).then_some(resolved))
+}
+
+/// What [`resolve`] says of each conversation; `fresh` names the sessions that are to be opened. Pure.
+pub fn assign<'a>(
+    found: impl IntoIterator<Item = (&'a Conversation, Found)>,
+    mut fresh: impl FnMut() -> SessionId,
+) -> Resolved {
+    let mut resolved = Resolved::default();
+    for (conversation, found) in found {
+        let session = match resolve(found) {
+            Resolution::Reuse(session) => Session {
+                id: session.id,
+                generation: session.generation,
+                queue_tail: session.queue_tail,
+                finding: Finding::Reused,
+            },
+            Resolution::OpenNext(generation) => Session {
+                id: fresh(),
+                generation,
+                queue_tail: 0,
+                finding: Finding::of_opened(generation),
+            },
+            Resolution::Refuse(refusal) => {
+                resolved.refused.insert(conversation.clone(), refusal);
+                continue;
+            }
+        };
+        resolved.sessions.insert(conversation.clone(), session);
+    }
+    resolved
 }

@@ -152,7 +152,7 @@ impl Reading {
 }
 
 /// Where to begin: behind the place, if it is a place in this stream.
-fn start(place: &Place, stream_created: OffsetDateTime) -> messaging::Place {
+pub fn start(place: &Place, stream_created: OffsetDateTime) -> messaging::Place {
     match place.stream_created {
         Some(created) if is_same_moment(created, stream_created) => messaging::Place {
             sequence: place.sequence,

@@ -7,3 +7,4 @@
 mod tool_requested;
 
 pub(crate) use tool_requested::ToolRequestedHandler;
+pub use tool_requested::{asked, order_delay};

@@ -160,7 +160,8 @@ fn read(root: &Root, incoming: &Incoming) -> Result<ToolRequested, Verdict> {
     Ok(request)
 }
 
-fn asked(request: &ToolRequested, trace: TraceContext) -> Asked {
+/// The call that a request asks for. Pure.
+pub fn asked(request: &ToolRequested, trace: TraceContext) -> Asked {
     Asked {
         trace,
         account: request.account.clone(),
@@ -211,7 +212,8 @@ fn finished(root: &Root, request: &ToolRequested, incoming: &Incoming, record: &
     )
 }
 
-fn order_delay(deliveries: u32) -> Duration {
+/// How long a call that came before earlier ones of its turn is put back.
+pub fn order_delay(deliveries: u32) -> Duration {
     let factor = 2u32.saturating_pow(deliveries.saturating_sub(1));
     ORDER_DELAY.saturating_mul(factor).min(ORDER_DELAY_MAX)
 }

@@ -65,6 +65,34 @@ pub fn verdict(closing: Closing, item: Waiting) -> Verdict {
     }
 }
 
+/// What becomes of the items that wait where sessions close.
+#[derive(Debug)]
+pub struct Judged<T> {
+    pub cancelled: Vec<T>,
+    /// They leave a closed session for its next generation.
+    pub moving: Vec<T>,
+    /// They go on where they are: in a session that stays open.
+    pub staying: Vec<T>,
+}
+
+/// Gives every item its [`verdict`]. Pure; the order stays.
+pub fn judge<T>(
+    closing: Closing,
+    items: Vec<T>,
+    in_closed_session: impl Fn(&T) -> bool,
+    waiting: impl Fn(&T) -> Waiting,
+) -> Judged<T> {
+    let (carried, cancelled): (Vec<T>, Vec<T>) = items
+        .into_iter()
+        .partition(|item| verdict(closing, waiting(item)) == Verdict::Carry);
+    let (moving, staying) = carried.into_iter().partition(in_closed_session);
+    Judged {
+        cancelled,
+        moving,
+        staying,
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct ClosedSession {
     pub session_id: SessionId,
@@ -261,16 +289,8 @@ pub(super) async fn close(
     .all(&**tx)
     .await
     .attempt("lock waiting items")?;
-    let (carried, cancelled): (Vec<ItemRow>, Vec<ItemRow>) = items.into_iter().partition(|item| {
-        let waiting = Waiting {
-            from_person: item.sender_kind == "user",
-            accepted_at: item.created_at,
-            reopens: item.reopens,
-        };
-        verdict(closing, waiting) == Verdict::Carry
-    });
-    // What is carried leaves a closed session; in a session that stays open it just stays.
-    let moving: Vec<&ItemRow> = carried.iter().filter(|item| ids.contains(&item.session_id)).collect();
+    let judged = judge(closing, items, |item| ids.contains(&item.session_id), ItemRow::waiting);
+    let Judged { cancelled, moving, .. } = &judged;
 
     let cancelled_ids: Vec<String> = cancelled.iter().map(|item| item.id.clone()).collect();
     tx.execute_raw(statement(
@@ -283,11 +303,7 @@ pub(super) async fn close(
     ))
     .await
     .attempt("cancel waiting items")?;
-    let left: Vec<Uuid> = cancelled
-        .iter()
-        .chain(moving.iter().copied())
-        .map(|item| item.session_id)
-        .collect();
+    let left: Vec<Uuid> = cancelled.iter().chain(moving).map(|item| item.session_id).collect();
     tx.execute_raw(statement(UNCOUNT, [account.as_str().into(), left.into()]))
         .await
         .attempt("count the queues")?;
@@ -296,7 +312,7 @@ pub(super) async fn close(
     for session in &sessions {
         messages.extend(ended_messages(account, session, reason, setting)?);
     }
-    for item in &cancelled {
+    for item in cancelled {
         let ended = NotificationEnded {
             id: NotificationId::parse(&item.id).ok(),
             agent: Some(item.agent_id.to_string()),
@@ -321,15 +337,10 @@ pub(super) async fn close(
             messages.extend(open_next(tx, account, session, moved, setting).await?);
         }
     }
-    let parse = |items: &[ItemRow]| {
-        items
-            .iter()
-            .filter_map(|item| NotificationId::parse(&item.id).ok())
-            .collect()
-    };
+    let parse = |item: &ItemRow| NotificationId::parse(&item.id).ok();
     Ok(Closed {
-        cancelled: parse(&cancelled),
-        carried: parse(&carried),
+        cancelled: cancelled.iter().filter_map(parse).collect(),
+        carried: moving.iter().chain(&judged.staying).filter_map(parse).collect(),
         sessions: sessions.iter().map(closed_session).collect::<Result<_, _>>()?,
         messages,
     })
@@ -339,6 +350,16 @@ fn cancel_reason(scope: Scope<'_>) -> &'static str {
     match scope {
         Scope::Task(_) => TASK_CLOSED,
         Scope::Agent(_) => AGENT_REMOVED,
+    }
+}
+
+impl ItemRow {
+    fn waiting(&self) -> Waiting {
+        Waiting {
+            from_person: self.sender_kind == "user",
+            accepted_at: self.created_at,
+            reopens: self.reopens,
+        }
     }
 }
 

@@ -125,7 +125,8 @@ pub async fn task_status_set(
     Ok(Some(moved))
 }
 
-fn close_reason(to: TaskStatus) -> Option<CloseReason> {
+/// Why sessions close when their task moves there; `None`: they stay open. Pure.
+pub fn close_reason(to: TaskStatus) -> Option<CloseReason> {
     match to {
         TaskStatus::Done => Some(CloseReason::TaskDone),
         TaskStatus::Cancelled => Some(CloseReason::TaskCancelled),
