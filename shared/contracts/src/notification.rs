@@ -12,8 +12,9 @@ pub const BODY_BYTES_MAX: usize = 256 * 1024;
 pub const TITLE_BYTES_MAX: usize = 1024;
 pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 pub const AGENTS_MAX: usize = 64;
-/// Longer messages are refused unread. Above the sum of the parts' limits, below the broker's 1 MiB.
-pub const MESSAGE_BYTES_MAX: usize = 768 * 1024;
+/// Longer messages are refused unread. The broker's own limit: what it took is read, since the parts are measured as
+/// texts and some writers of JSON escape every letter beyond ASCII, which makes a body three times as long.
+pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 
 /// A notification as published on `{root}.notification.{account}.{task}`. Only `body` has to be there; unknown fields
 /// are kept in `metadata`.
@@ -147,7 +148,7 @@ pub const KIND_DEFAULT: &str = "notification";
 pub fn read(headers: &Headers, payload: &[u8]) -> Result<Notification, Unreadable> {
     let header_id = header_id(headers);
     let refuse = |reason, detail: String| Unreadable {
-        id: header_id.clone(),
+        id: header_id.clone().unwrap_or_default(),
         refusal: Refusal::new(reason, detail),
     };
     if payload.len() > MESSAGE_BYTES_MAX {
@@ -178,7 +179,9 @@ pub fn read(headers: &Headers, payload: &[u8]) -> Result<Notification, Unreadabl
         ));
     }
     let id = match fields.remove("id") {
-        None | Some(Value::Null) => header_id.clone(),
+        None | Some(Value::Null) => header_id
+            .clone()
+            .map_err(|detail| refuse(RefusalReason::InvalidField, detail))?,
         Some(Value::String(text)) => Some(
             NotificationId::parse(&text)
                 .map_err(|error| refuse(RefusalReason::InvalidField, format!("id: {error}")))?,
@@ -194,15 +197,19 @@ pub fn read(headers: &Headers, payload: &[u8]) -> Result<Notification, Unreadabl
 }
 
 /// A redriven message has a message id of its own; which notification it is stands in `ce-id`.
-fn header_id(headers: &Headers) -> Option<NotificationId> {
+///
+/// An error when what stands there is no id: taken for none, its publisher would believe to repeat what is new each time.
+fn header_id(headers: &Headers) -> Result<Option<NotificationId>, String> {
     let names = match headers.get(header::REDRIVE) {
         None => [header::MESSAGE_ID, header::CE_ID],
         Some(_) => [header::CE_ID, header::MESSAGE_ID],
     };
-    names
+    let given = names
         .iter()
-        .find_map(|name| headers.get(name))
-        .and_then(|text| NotificationId::parse(text).ok())
+        .find_map(|name| headers.0.get(*name).map(|text| (name, text)));
+    given
+        .map(|(name, text)| NotificationId::parse(text).map_err(|error| format!("header {name}: {error}")))
+        .transpose()
 }
 
 fn fields_read(mut fields: Map<String, Value>) -> Result<Notification, Refusal> {
@@ -413,6 +420,27 @@ mod tests {
             "from-ce",
             "a redrive has a message id of its own"
         );
+    }
+
+    #[test]
+    fn a_header_that_is_no_id_is_refused_unless_the_body_has_one() {
+        let mut headers = Headers::default();
+        headers.set(header::MESSAGE_ID, "x".repeat(129));
+        let refusal = read(&headers, br#"{"body": ""}"#).unwrap_err().refusal;
+        assert_eq!(refusal.reason, RefusalReason::InvalidField);
+        assert!(refusal.detail.starts_with("header Nats-Msg-Id: "), "{}", refusal.detail);
+        assert!(read(&headers, br#"{"id": "own", "body": ""}"#).is_ok());
+        headers.set(header::MESSAGE_ID, "x".repeat(5000));
+        assert!(read(&headers, br#"{"body": ""}"#).is_err(), "however long it is");
+    }
+
+    #[test]
+    fn a_body_is_measured_as_text_whatever_its_writer_escapes() {
+        let escaped = |letters: usize| format!(r#"{{"body": "{}"}}"#, "\\u00e9".repeat(letters));
+        let fits = read_json(&escaped(BODY_BYTES_MAX / 2)).unwrap();
+        assert_eq!(fits.body.len(), BODY_BYTES_MAX);
+        let refused = read_json(&escaped(BODY_BYTES_MAX / 2 + 1)).unwrap_err();
+        assert!(refused.refusal.detail.starts_with("body has 262146 bytes"));
     }
 
     #[test]

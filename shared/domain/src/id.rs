@@ -1,7 +1,7 @@
 //! Typed ids. Two plain strings side by side are a defect waiting to be swapped, so every noun has its own type, and
 //! a value of the type has been checked: it can stand in a NATS subject and in a key without escaping.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, ops::RangeInclusive, str::FromStr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -130,6 +130,20 @@ fn lower(text: &str) -> bool {
     !text.bytes().any(|b| b.is_ascii_uppercase())
 }
 
+/// Of any script. What cannot be seen, or turns what can be seen around, would make two ids that look like one.
+fn is_printable(c: char) -> bool {
+    !c.is_control() && (c == ' ' || !c.is_whitespace()) && !INVISIBLE.iter().any(|range| range.contains(&c))
+}
+
+const INVISIBLE: [RangeInclusive<char>; 6] = [
+    '\u{ad}'..='\u{ad}',
+    '\u{200b}'..='\u{200f}',
+    '\u{202a}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{feff}'..='\u{feff}',
+    '\u{fff9}'..='\u{fffb}',
+];
+
 text_id! {
     /// The tenant. Chosen when the account is made, never changes, and begins every key.
     AccountId, Account, r"^[a-z0-9][a-z0-9-]{0,62}$", |t| slug_like(t, 63, |_| false) && lower(t)
@@ -145,8 +159,8 @@ text_id! {
 }
 text_id! {
     /// The publisher's idempotency key, unique in its account.
-    NotificationId, Notification, r"^[ -~]{1,128}$",
-    |t| !t.is_empty() && t.len() <= 128 && t.bytes().all(|b| (b' '..=b'~').contains(&b))
+    NotificationId, Notification, r"^[^\x00-\x1f\x7f-\x9f]{1,128}$",
+    |t| (1..=128).contains(&t.chars().count()) && t.chars().all(is_printable)
 }
 text_id! {
     /// A person, as the account's own system names them.
@@ -223,10 +237,28 @@ mod tests {
         for bad in ["", "-", "_a", "a.b", "a b", "a>", &"T".repeat(65)] {
             assert!(TaskId::parse(bad).is_err(), "{bad}");
         }
-        for good in ["ci-4711", "a b", "~", &"x".repeat(128)] {
+        for good in [
+            "ci-4711",
+            "a b",
+            "~",
+            "a/b?c#d%",
+            "Lauf-ü",
+            "実行-7",
+            &"x".repeat(128),
+            &"é".repeat(128),
+        ] {
             assert!(NotificationId::parse(good).is_ok(), "{good}");
         }
-        for bad in ["", "a\n", "é", &"x".repeat(129)] {
+        for bad in [
+            "",
+            "a\n",
+            "a\0b",
+            "a\u{85}",
+            "a\u{202e}b",
+            "a\u{200b}",
+            "a\u{2028}",
+            &"é".repeat(129),
+        ] {
             assert!(NotificationId::parse(bad).is_err(), "{bad}");
         }
     }
