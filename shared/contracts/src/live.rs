@@ -4,6 +4,8 @@ use domain::{SessionId, TurnId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::outgoing::Payload;
+
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LiveText {
     pub session_id: SessionId,
@@ -13,4 +15,16 @@ pub struct LiveText {
     /// From 0, one up for every piece of an attempt.
     pub sequence: u32,
     pub text: String,
+}
+
+impl LiveText {
+    pub fn message_id(&self) -> String {
+        format!("live:{}:{}:{}", self.turn_id, self.attempt, self.sequence)
+    }
+}
+
+impl Payload for LiveText {
+    fn kind(&self) -> String {
+        "signalbox.live".to_owned()
+    }
 }

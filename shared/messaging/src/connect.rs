@@ -12,14 +12,14 @@ use async_nats::{
     connection::State,
     jetstream::{self, context::ContextBuilder},
 };
-use bytes::Bytes;
-use contracts::Root;
+use contracts::{Outgoing, Root};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::{
     delay,
     error::{BusError, Cause},
     meters::Meters,
+    publish::wire_headers,
     url::{UrlCredentials, parse_url, shown},
 };
 
@@ -165,12 +165,18 @@ impl Bus {
 
     /// Sends without storage and without an answer: text for pages, lost when nobody listens or the broker is away.
     /// A turn must not wait for pages, so neither does this.
-    pub async fn publish_live(&self, subject: String, payload: Bytes) {
+    pub async fn publish_live(&self, message: Outgoing) {
         if !self.is_connected() {
             return;
         }
+        let headers = match wire_headers(&message) {
+            Ok(headers) => headers,
+            Err(error) => return tracing::debug!(%error, "live text was not sent"),
+        };
+        let client = &self.0.client;
+        let sending = client.publish_with_headers(message.subject, headers, message.payload.into());
         // Only a connection that takes nothing in makes this wait.
-        match timeout(LIVE_WAIT, self.0.client.publish(subject, payload)).await {
+        match timeout(LIVE_WAIT, sending).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "live text was not sent"),
             Err(_) => tracing::debug!("live text was not sent: the connection is congested"),

@@ -103,7 +103,7 @@ impl Answers {
 }
 
 /// Headers for the wire. The library's own conversions panic on a line break, so they are not used.
-fn wire_headers(message: &Outgoing) -> Result<HeaderMap, PublishError> {
+pub(crate) fn wire_headers(message: &Outgoing) -> Result<HeaderMap, PublishError> {
     let malformed = |reason: String| PublishError::Malformed {
         id: message.id().to_owned(),
         subject: message.subject.clone(),

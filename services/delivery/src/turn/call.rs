@@ -2,8 +2,7 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use contracts::{Root, live::LiveText};
+use contracts::{Outgoing, Root, Timestamp, live::LiveText};
 use futures::FutureExt;
 use messaging::{Bus, trace};
 use runtime::Incarnation;
@@ -17,12 +16,13 @@ use super::{
     settle::{Outcome, clean},
     work::Work,
 };
+use crate::SOURCE;
 use crate::providers::{
     Driver, FailureClass, LostCall, ProviderAnswer, ProviderCall, ProviderError, Reconciled, Sent, SessionCheck,
 };
 
-/// A piece of text for pages: subject and payload.
-pub type Live = (String, Bytes);
+/// A piece of text for pages.
+pub type Live = Outgoing;
 
 /// How a turn's call went, for the record.
 #[derive(Debug)]
@@ -217,7 +217,8 @@ fn mismatch(check: SessionCheck) -> Option<String> {
 
 /// Passes text on without ever waiting: pages may miss a piece, a turn must not wait for them.
 fn speaker<'a>(work: &'a Work, root: &Root, live: &'a mpsc::Sender<Live>) -> impl FnMut(&str) + Send + 'a {
-    let subject = root.live(&work.account, work.task.as_ref());
+    let about = (&work.account, work.task.as_ref());
+    let (subject, origin) = (root.live(about.0, about.1), work.origin());
     let mut sequence = 0;
     move |text: &str| {
         let piece = LiveText {
@@ -228,15 +229,16 @@ fn speaker<'a>(work: &'a Work, root: &Root, live: &'a mpsc::Sender<Live>) -> imp
             text: text.to_owned(),
         };
         sequence += 1;
-        let payload = serde_json::to_vec(&piece).expect("a piece of text is texts and numbers");
+        let (id, at) = (piece.message_id(), Timestamp::from(OffsetDateTime::now_utc()));
+        let message = Outgoing::new(subject.clone(), &id, SOURCE, about, &origin, at, &piece);
         // Full: the broker is slow, and this text is not worth waiting for.
-        let _ = live.try_send((subject.clone(), Bytes::from(payload)));
+        let _ = live.try_send(message);
     }
 }
 
 /// Sends live text to the broker until all speakers are gone.
 pub async fn live_publisher(bus: Bus, mut pieces: mpsc::Receiver<Live>) {
-    while let Some((subject, payload)) = pieces.recv().await {
-        bus.publish_live(subject, payload).await;
+    while let Some(piece) = pieces.recv().await {
+        bus.publish_live(piece).await;
     }
 }

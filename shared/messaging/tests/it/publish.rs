@@ -162,10 +162,14 @@ async fn live_text_reaches_who_listens() {
     broker.bus.client().flush().await.unwrap();
     broker
         .bus
-        .publish_live("signalbox.live.acme.t-1".to_owned(), Bytes::from_static(b"Hel"))
+        .publish_live(message("signalbox.live.acme.t-1", "live:1:1:0", "Hel"))
         .await;
     let received = within("live text", page.next()).await.unwrap();
     assert_eq!(received.payload, Bytes::from_static(b"Hel"));
+    assert_eq!(
+        received.headers.unwrap().get("Nats-Msg-Id").unwrap().as_str(),
+        "live:1:1:0"
+    );
 }
 
 #[tokio::test]
