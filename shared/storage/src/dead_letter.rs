@@ -4,6 +4,7 @@
 use contracts::{
     Headers, Outgoing, Root, Timestamp,
     dead::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter},
+    header,
     outgoing::Origin,
 };
 use domain::{AccountId, TaskId};
@@ -65,7 +66,7 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
     tx.execute_raw(statement(DEAD_LETTER_INSERT, values))
         .await
         .attempt("write dead letter")?;
-    let message = Outgoing::new(
+    let mut message = Outgoing::new(
         root.dead(given.account, given.task),
         &format!("dead:{id}"),
         &format!("/signalbox/{}", tx.role().service()),
@@ -74,10 +75,13 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
         letter.created_at,
         &letter,
     );
+    if given.account.is_none() {
+        message.headers.set(header::CE_SUBJECT, OPERATOR);
+    }
     Ok((id, (given.account.cloned(), message)))
 }
 
-/// Only for the CloudEvents subject of what belongs to nobody.
+/// Stands in for the account of what belongs to nobody, and is on no message.
 fn nobody() -> AccountId {
     AccountId::parse("0").expect("a digit is an account id")
 }
@@ -95,19 +99,13 @@ fn dead_letter_id(service: &str, account: &str, given: &Given<'_>) -> Uuid {
         "{service}\n{account}\n{}\n{}\n{}\n",
         given.subject,
         given.reason,
-        given.headers.get(contracts::header::MESSAGE_ID).unwrap_or_default()
+        given.headers.get(header::MESSAGE_ID).unwrap_or_default()
     )
     .into_bytes();
     name.extend_from_slice(given.payload);
     // A turn that fails is the cause of its letter: the same notification may fail again in another.
     name.extend_from_slice(given.origin.cause.as_deref().unwrap_or_default().as_bytes());
     // A redriven message that dies again is a new letter.
-    name.extend_from_slice(
-        given
-            .headers
-            .get(contracts::header::REDRIVE)
-            .unwrap_or_default()
-            .as_bytes(),
-    );
+    name.extend_from_slice(given.headers.get(header::REDRIVE).unwrap_or_default().as_bytes());
     Uuid::new_v5(&DEAD_LETTERS, &name)
 }

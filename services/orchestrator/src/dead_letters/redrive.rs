@@ -1,13 +1,15 @@
-//! What a redrive sends. Pure.
+//! What a redrive sends. Pure, but for the trace of the request that asks for it.
 //!
 //! The payload goes out as it came, where it was published, under a message id of its own (the old one would be taken
 //! for a duplicate) and with `Signalbox-Redrive` naming the letter. Headers stay, so that hops, cause and trace go on.
 //! Which notification it is stays too: an id that came in a header moves to `ce-id`, where readers of a redrive look.
 
-use contracts::{Headers, Outgoing, Root, dead::DEAD_PAYLOAD_BYTES_MAX, header};
+use contracts::{Headers, Outgoing, Root, Timestamp, dead::DEAD_PAYLOAD_BYTES_MAX, header};
 use domain::AccountId;
 use runtime::http::Problem;
 use storage::entity::dead_letter::Model;
+
+use crate::app::SOURCE;
 
 /// The message, or why there is none. `account`: whose letter it is; none for the operator's.
 pub fn redrive(root: &Root, account: Option<&AccountId>, letter: &Model) -> Result<Outgoing, Problem> {
@@ -38,11 +40,38 @@ pub fn redrive(root: &Root, account: Option<&AccountId>, letter: &Model) -> Resu
         format!("redrive:{}:{}", letter.id, letter.redrives + 1),
     );
     headers.set(header::REDRIVE, letter.id.to_string());
+    event_complete(&mut headers, &subject, letter);
     Ok(Outgoing {
         subject,
         headers,
         payload: letter.payload.clone().into_bytes(),
     })
+}
+
+/// A publisher needs no headers; what we send is a CloudEvent all the same, and has hops and a trace. What the message
+/// brought stays.
+fn event_complete(headers: &mut Headers, subject: &str, letter: &Model) {
+    let address: Vec<&str> = subject.rsplit('.').take(2).collect();
+    let about = match address[..] {
+        [task, account] if task != "-" => format!("{account}/{task}"),
+        [_, account] => account.to_owned(),
+        _ => String::new(),
+    };
+    let trace = messaging::trace::current_trace();
+    let defaults = [
+        (header::CE_SPECVERSION, "1.0".to_owned()),
+        (header::CE_TYPE, "signalbox.notification".to_owned()),
+        (header::CE_SOURCE, SOURCE.to_owned()),
+        (header::CE_SUBJECT, about),
+        (header::CE_TIME, Timestamp::from(letter.created_at).to_string()),
+        (header::HOPS, "0".to_owned()),
+        (header::TRACEPARENT, trace.traceparent.unwrap_or_default()),
+    ];
+    for (name, value) in defaults {
+        if headers.get(name).is_none() {
+            headers.set(name, value);
+        }
+    }
 }
 
 /// Where it was published. A letter's subject is a stranger's word: only what a service of ours reads is sent to, and
@@ -112,6 +141,34 @@ mod tests {
         assert_eq!(sent.headers.get("Nats-Expected-Stream"), None);
         let read = contracts::notification::read(&sent.headers, &sent.payload).unwrap();
         assert_eq!(read.id.unwrap().as_str(), "ci-1", "it is the same notification");
+    }
+
+    #[test]
+    fn what_is_sent_is_a_cloud_event_whatever_came() {
+        let sent = |headers| {
+            let letter = letter("signalbox.partition.3.acme.PROJ-7", "{}", headers);
+            redrive(&Root::default(), Some(&acme()), &letter).unwrap().headers
+        };
+        let bare = sent(json!({}));
+        for (name, value) in [
+            (header::CE_SPECVERSION, "1.0"),
+            (header::CE_TYPE, "signalbox.notification"),
+            (header::CE_SOURCE, "/signalbox/orchestrator"),
+            (header::CE_SUBJECT, "acme/PROJ-7"),
+            (header::CE_TIME, "1970-01-01T00:00:00Z"),
+            (header::HOPS, "0"),
+        ] {
+            assert_eq!(bare.get(name), Some(value), "{name}");
+        }
+        let theirs = sent(json!({"ce-type": "ci.failed", "ce-source": "/ci", "Signalbox-Hops": "3"}));
+        assert_eq!(
+            (
+                theirs.get(header::CE_TYPE),
+                theirs.get(header::CE_SOURCE),
+                theirs.hops()
+            ),
+            (Some("ci.failed"), Some("/ci"), 3)
+        );
     }
 
     #[test]
