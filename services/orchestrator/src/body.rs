@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use axum::{
     body::Bytes,
     extract::{FromRequest, FromRequestParts, Request},
-    http::{HeaderMap, StatusCode, header, request::Parts},
+    http::{HeaderMap, StatusCode, Uri, header, request::Parts},
 };
 use runtime::http::Problem;
 use serde::{
@@ -30,16 +30,28 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// The query of a URL.
+/// The query of a URL. A parameter without a value is as good as absent.
 pub struct Query<T>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
-        axum::extract::Query::try_from_uri(&parts.uri)
+        let query = parts.uri.query().unwrap_or_default();
+        let has_value = |pair: &&str| pair.split_once('=').is_none_or(|(_, value)| !value.is_empty());
+        let given: Vec<&str> = query.split('&').filter(has_value).collect();
+        let given: Uri = format!("/?{}", given.join("&"))
+            .parse()
+            .expect("what is left of a query is one");
+        axum::extract::Query::try_from_uri(&given)
             .map(|axum::extract::Query(query)| Query(query))
-            .map_err(|rejection| invalid_field("query", rejection.body_text()))
+            .map_err(|rejection| {
+                let what = rejection.body_text();
+                let what = what
+                    .strip_prefix("Failed to deserialize query string: ")
+                    .unwrap_or(&what);
+                Problem::new(StatusCode::BAD_REQUEST, "invalid_field").detail(what)
+            })
     }
 }
 
@@ -235,6 +247,36 @@ mod tests {
         assert_eq!(read(r#"{"title": "a"}"#), None);
         assert_eq!(read(r#"{"title": "a", "limit": null}"#), Some(None));
         assert_eq!(read(r#"{"title": "a", "limit": 3}"#), Some(Some(3)));
+    }
+
+    #[tokio::test]
+    async fn a_parameter_without_a_value_is_absent_and_a_wrong_one_is_named() {
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Asked {
+            task: Option<String>,
+            limit: Option<u32>,
+        }
+        let read = async |query: &str| {
+            let request = axum::http::Request::get(format!("/list{query}")).body(()).unwrap();
+            let read = Query::<Asked>::from_request_parts(&mut request.into_parts().0, &()).await;
+            read.map(|Query(asked)| (asked.task, asked.limit))
+        };
+        let none = (None, None);
+        for query in ["", "?", "?task=", "?task=&limit=", "?&task=&"] {
+            assert_eq!(read(query).await.unwrap(), none, "{query}");
+        }
+        assert_eq!(
+            read("?task=a%20b&limit=3").await.unwrap(),
+            (Some("a b".to_owned()), Some(3))
+        );
+        for (query, words) in [("?limit=x", "limit: invalid digit"), ("?tsk=a", "unknown field `tsk`")] {
+            let problem = format!("{:?}", read(query).await.unwrap_err());
+            assert!(
+                problem.contains("invalid_field") && problem.contains(words),
+                "{query}: {problem}"
+            );
+        }
     }
 
     #[test]
