@@ -10,6 +10,7 @@ pub mod store;
 use contracts::Timestamp;
 use domain::NotificationState;
 use serde::Serialize;
+use serde_json::Value;
 use storage::entity;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -51,6 +52,17 @@ pub struct Notification {
     pub cause: Option<String>,
     /// How many wake-ups of agents by agents lie behind it.
     pub hops: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, schema_with = queue_mode)]
+    pub queue_mode: Option<String>,
+    /// What it says; not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub body: Option<String>,
+    /// What its publisher added, unknown fields included; not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, value_type = Object)]
+    pub metadata: Option<Value>,
     /// One for several agents: the notifications that it became, one an agent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
@@ -95,7 +107,7 @@ pub struct NewNotification {
     pub queue_mode: Option<String>,
     /// At most 64 KiB. `reopen: true` says that a person means to take a finished task up again.
     #[schema(value_type = Option<Object>)]
-    pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
+    pub metadata: Option<serde_json::Map<String, Value>>,
 }
 
 /// What was said yes to.
@@ -124,6 +136,9 @@ impl Notification {
             message_id: None,
             cause: None,
             hops: 0,
+            queue_mode: None,
+            body: None,
+            metadata: None,
             parts: Vec::new(),
             created_at: row.created_at.into(),
         }

@@ -32,6 +32,10 @@ pub struct Row {
     message_id: Option<Uuid>,
     cause: Option<String>,
     hops: i32,
+    queue_mode: String,
+    /// Read for one, not for a list: they are large.
+    body: Option<String>,
+    metadata: Option<serde_json::Value>,
     pub created_at: OffsetDateTime,
 }
 
@@ -58,6 +62,9 @@ impl From<Row> for Notification {
             message_id: row.message_id,
             cause: row.cause,
             hops: row.hops,
+            queue_mode: Some(row.queue_mode),
+            body: row.body,
+            metadata: row.metadata,
             parts: Vec::new(),
             created_at: row.created_at.into(),
         }
@@ -66,11 +73,13 @@ impl From<Row> for Notification {
 
 /// A notification with the names of what it belongs to.
 macro_rules! select {
-    ($rest:literal) => {
+    ($content:literal, $rest:literal) => {
         concat!(
             "select n.id, coalesce(t.display_id, n.task_id) as task, n.agent_id, a.slug as agent, n.kind, n.state,
                     n.session_id, s.key as session_key, n.turn_id, n.attempts, n.reason, n.title, n.sender_kind,
-                    n.sender_id, n.sender_name, n.message_id, n.cause, n.hops, n.created_at
+                    n.sender_id, n.sender_name, n.message_id, n.cause, n.hops, n.queue_mode, n.created_at, ",
+            $content,
+            "
              from notification n
              left join task t on t.account_id = n.account_id and t.id = n.task_id
              left join agent a on a.account_id = n.account_id and a.id = n.agent_id
@@ -82,16 +91,18 @@ macro_rules! select {
 }
 
 /// Relies on the primary key.
-const FIND: &str = select!("and n.id = $2");
+const FIND: &str = select!("n.body, n.metadata", "and n.id = $2");
 
 /// One for several agents became one each, named after it. Relies on the primary key, once an agent of the account.
 const FIND_PARTS: &str = select!(
+    "n.body, n.metadata",
     "and n.id in (select $2 || ':' || agent.id::text from agent where agent.account_id = $1)
      order by a.slug"
 );
 
 /// Relies on notification_newest.
 const LIST: &str = select!(
+    "null::text as body, null::jsonb as metadata",
     "and ($2::text is null or n.state = $2)
      and ($3::text is null or n.task_id = $3)
      and ($4::text is null or a.slug = $4) and ($5::uuid is null or n.agent_id = $5)
