@@ -12,6 +12,12 @@ use crate::providers::settings::SettingsError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayAgent(String);
 
+impl fmt::Display for GatewayAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl GatewayAgent {
     /// From `model = "openclaw/<agent>"`, or from `gateway_agent` where the model leaves it open. The key's agent beats
     /// the model's without a word, so two different names are an error.

@@ -40,7 +40,8 @@ impl OpenClaw {
     pub(super) fn new(settings: &ProviderSettings, agent: GatewayAgent) -> Result<Self, DriverError> {
         Ok(Self {
             transport: Transport::new(settings, classify)?,
-            model: settings.model.clone(),
+            // A gateway with several agents refuses the bare `openclaw`, also beside a key that names one.
+            model: format!("openclaw/{agent}"),
             stream: settings.stream,
             agent,
             lookup: Lookup::beside(&settings.url),

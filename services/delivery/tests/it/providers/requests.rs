@@ -116,6 +116,24 @@ async fn words_a_call_for_the_gateway() {
 }
 
 #[tokio::test]
+async fn names_the_gateway_s_agent_to_it_wherever_the_operator_did() {
+    let done = || vec![whole("200 OK", "application/json", "", DONE)];
+    for settings in [
+        json!({"model": "openclaw/alpha"}),
+        json!({"model": "openclaw/Alpha"}),
+        json!({"model": "openclaw", "gateway_agent": "alpha"}),
+        json!({"model": "openclaw/default", "gateway_agent": "ALPHA"}),
+    ] {
+        let stub = Stub::start([done()]).await;
+        called(&driver("openclaw", &stub, settings.clone()), &message("x"))
+            .await
+            .0
+            .unwrap();
+        assert_eq!(stub.seen().remove(0).json()["model"], "openclaw/alpha", "{settings}");
+    }
+}
+
+#[tokio::test]
 async fn sends_the_gateway_only_what_it_was_seen_to_accept() {
     let mut accepted = BTreeSet::new();
     for name in recording::names() {
