@@ -82,7 +82,14 @@ async fn is_found_by_the_commands_beside_it_and_ends_at_a_signal() {
     timeout(LIMIT, written).await.expect("endpoints.json is written");
     let read = fs::read(&endpoints).unwrap();
     let read: Value = serde_json::from_slice(&read).expect("it is written as a whole");
-    for name in ["http_url", "tool_gateway_url", "nats_url", "database_url"] {
+    for name in [
+        "http_url",
+        "tool_gateway_url",
+        "nats_url",
+        "database_url",
+        "resolver_url",
+        "delivery_url",
+    ] {
         assert!(read[name].as_str().unwrap().contains("127.0.0.1"), "{read}");
     }
     assert_eq!(fs::metadata(&endpoints).unwrap().permissions().mode() & 0o777, 0o600);

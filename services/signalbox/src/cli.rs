@@ -1,7 +1,10 @@
 //! The command line: what can be asked for, and what `--help` says about it. What is done about it stands in
 //! [`crate::commands`].
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    net::{SocketAddr, ToSocketAddrs},
+    path::PathBuf,
+};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -54,7 +57,8 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Without URLs, a NATS server and a Postgres of its own are started below the data directory, on free ports. Provider
-`default` is a scripted demo agent unless providers.default.url is set. There will be an account `demo` with the agents
+`default` is a scripted demo agent unless SIGNALBOX__PROVIDERS__DEFAULT__URL (or providers.default.url in signalbox.toml)
+is set; kind is `openresponses` and model `default` until they are set, too. There will be an account `demo` with the agents
 `coder` and `reviewer`. Once all is ready, {data-dir}/endpoints.json says where everything is; the log is in
 {data-dir}/signalbox.log. Ctrl-C ends it and everything it has started.")]
 pub(crate) struct UpArgs {
@@ -62,7 +66,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "DIR", default_value = ".data")]
     pub(crate) data_dir: PathBuf,
     /// Where the HTTP API listens; port 0 picks a free one [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) http: Option<SocketAddr>,
     /// Use this NATS server (2.12 or newer, with JetStream) instead of one of its own
     #[arg(long, value_name = "URL")]
@@ -77,6 +81,12 @@ pub(crate) struct UpArgs {
     /// End once everything in the sample has an outcome: with code 0, or 1 if something failed
     #[arg(long)]
     pub(crate) exit_when_idle: bool,
+}
+
+/// `127.0.0.1:8080`, or `localhost:8080`.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
+    found.ok_or_else(|| "expected an address and a port, such as 127.0.0.1:8080".to_owned())
 }
 
 #[derive(Args, Debug)]
@@ -233,6 +243,16 @@ mod tests {
             "signalbox migrate --json",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).unwrap().json, "{line}");
+        }
+    }
+
+    #[test]
+    fn an_address_may_have_a_name() {
+        for line in ["signalbox up --http 127.0.0.1:0", "signalbox up --http localhost:0"] {
+            let Command::Up(up) = Cli::try_parse_from(line.split(' ')).unwrap().command else {
+                panic!("{line}");
+            };
+            assert!(up.http.unwrap().ip().is_loopback(), "{line}");
         }
     }
 

@@ -22,6 +22,11 @@ pub(crate) struct Endpoints {
     pub(crate) database_url: String,
     #[serde(default)]
     pub(crate) operator_token: Option<String>,
+    /// The other two have health pages and metrics only.
+    #[serde(default)]
+    pub(crate) resolver_url: Option<String>,
+    #[serde(default)]
+    pub(crate) delivery_url: Option<String>,
 }
 
 impl Endpoints {
@@ -84,6 +89,8 @@ mod tests {
             nats_url: "nats://signalbox:secret@127.0.0.1:4222".to_owned(),
             database_url: "postgres://signalbox:secret@127.0.0.1:5432/signalbox".to_owned(),
             operator_token: Some("token".to_owned()),
+            resolver_url: Some("http://127.0.0.1:8082".to_owned()),
+            delivery_url: None,
         }
     }
 
@@ -108,9 +115,11 @@ mod tests {
             names,
             [
                 "database_url",
+                "delivery_url",
                 "http_url",
                 "nats_url",
                 "operator_token",
+                "resolver_url",
                 "tool_gateway_url"
             ]
         );

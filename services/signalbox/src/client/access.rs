@@ -87,6 +87,8 @@ mod tests {
             nats_url: String::new(),
             database_url: String::new(),
             operator_token: Some("operator".to_owned()),
+            resolver_url: None,
+            delivery_url: None,
         });
         let chosen = access.choose(up).ok();
         let chosen = chosen

@@ -13,7 +13,12 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) async fn examine(settings: &Settings, up: Option<&Endpoints>) -> Vec<Finding> {
     if let Some(up) = up {
         let mut findings = Vec::new();
-        for (service, url) in [("orchestrator", &up.http_url), ("tool-gateway", &up.tool_gateway_url)] {
+        let others = [("resolver", &up.resolver_url), ("delivery", &up.delivery_url)];
+        let others = others
+            .into_iter()
+            .filter_map(|(service, url)| Some((service, url.as_ref()?)));
+        let told = [("orchestrator", &up.http_url), ("tool-gateway", &up.tool_gateway_url)];
+        for (service, url) in told.into_iter().chain(others) {
             findings.push(running(service, url, ask(url, "readyz").await));
         }
         return findings;

@@ -168,6 +168,8 @@ impl Up<'_> {
             nats_url: settings.nats.url()?.expose_secret().to_owned(),
             database_url: settings.database.url()?.expose_secret().to_owned(),
             operator_token: Some(token.expose_secret().to_owned()),
+            resolver_url: Some(url(services.resolver)),
+            delivery_url: Some(url(services.delivery)),
         };
         endpoints.write(&self.data_dir)?;
         self.greet(&endpoints, show);

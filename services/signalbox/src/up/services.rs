@@ -16,8 +16,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 pub(super) struct Services {
     pub(super) orchestrator: SocketAddr,
     pub(super) tool_gateway: SocketAddr,
-    resolver: SocketAddr,
-    delivery: SocketAddr,
+    pub(super) resolver: SocketAddr,
+    pub(super) delivery: SocketAddr,
 }
 
 impl Services {

@@ -53,6 +53,7 @@ impl Stack {
             provider(settings, &agent.url())?;
             Some(agent)
         } else {
+            provider_complete(settings)?;
             None
         };
         Ok(Stack { servers, agent, own })
@@ -98,4 +99,54 @@ fn provider(settings: &mut Settings, url: &str) -> Result<(), SettingsError> {
     settings.set("providers.default.url", url, BY)?;
     settings.set("providers.default.model", "demo", BY)?;
     settings.set("providers.default.thread", "process", BY)
+}
+
+/// Whoever names nothing but a URL wants to try what answers there.
+fn provider_complete(settings: &mut Settings) -> Result<(), SettingsError> {
+    let model = if settings.is_set("providers.default.gateway_agent") {
+        "openclaw"
+    } else {
+        "default"
+    };
+    for (setting, value) in [
+        ("providers.default.kind", "openresponses"),
+        ("providers.default.model", model),
+    ] {
+        if !settings.is_set(setting) {
+            settings.set(setting, value, BY)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use delivery::providers::{ProviderKind, ProviderSettings};
+
+    use super::*;
+
+    #[test]
+    fn a_url_is_enough_for_a_provider() {
+        let completed = |variables: &[(&str, &str)]| -> Result<ProviderSettings, SettingsError> {
+            let mut settings = Settings::load_from("", variables.iter().copied())?;
+            provider_complete(&mut settings)?;
+            let mut providers: BTreeMap<String, ProviderSettings> = settings.section("providers")?;
+            Ok(providers.remove("default").expect("it was set"))
+        };
+        let url = ("SIGNALBOX__PROVIDERS__DEFAULT__URL", "http://127.0.0.1:9/v1/responses");
+        let kind = ("SIGNALBOX__PROVIDERS__DEFAULT__KIND", "openclaw");
+        let agent = ("SIGNALBOX__PROVIDERS__DEFAULT__GATEWAY_AGENT", "alpha");
+        let bare = completed(&[url]).unwrap();
+        assert_eq!(
+            (bare.kind, bare.model.as_str()),
+            (ProviderKind::OpenResponses, "default")
+        );
+        let named = completed(&[url, ("SIGNALBOX__PROVIDERS__DEFAULT__MODEL", "gpt-5")]).unwrap();
+        assert_eq!(named.model, "gpt-5");
+        assert_eq!(completed(&[url, kind, agent]).unwrap().kind, ProviderKind::OpenClaw);
+        let refused = completed(&[url, kind]).unwrap_err().to_string();
+        assert!(refused.contains("name the gateway's agent"), "{refused}");
+    }
 }
