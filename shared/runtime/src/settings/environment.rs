@@ -18,6 +18,12 @@ const USUAL: [(&str, &str); 5] = [
     ("SIGNALBOX_OPERATOR_TOKEN", "orchestrator.operator_token"),
 ];
 
+/// `SIGNALBOX_SECTION__KEY`: one underscore too few, and the setting would be left alone without a word.
+fn is_misspelt(name: &str) -> bool {
+    let rest = name.strip_prefix("SIGNALBOX_");
+    rest.is_some_and(|rest| !rest.starts_with('_') && rest.contains("__"))
+}
+
 /// The variables that concern us, as text. Others may hold anything.
 pub(super) fn variables(
     all: impl Iterator<Item = (OsString, OsString)>,
@@ -25,7 +31,8 @@ pub(super) fn variables(
     let mut ours = Vec::new();
     for (name, value) in all {
         let Ok(name) = name.into_string() else { continue };
-        if !name.starts_with(PREFIX) && name != super::FILE_VARIABLE && USUAL.iter().all(|(usual, _)| *usual != name) {
+        let is_usual = name == super::FILE_VARIABLE || USUAL.iter().any(|(usual, _)| *usual == name);
+        if !is_usual && !name.starts_with(PREFIX) && !is_misspelt(&name) {
             continue;
         }
         let value = value.into_string().map_err(|_| SettingsError::Invalid {
@@ -48,8 +55,16 @@ pub(super) fn merge(tree: &mut Tree, mut variables: Vec<(String, String)>) -> Re
             tree.insert(setting.split('.'), Node::text(Origin::Variable(name.clone()), value))?;
         }
     }
+    let known = || format!("SIGNALBOX__SECTION__KEY with section {}", SECTIONS.join(", "));
     for (name, value) in &variables {
         let Some(setting) = name.strip_prefix(PREFIX) else {
+            if is_misspelt(name) {
+                return Err(SettingsError::Unknown {
+                    setting: name.clone(),
+                    origin: "environment".to_owned(),
+                    known: known(),
+                });
+            }
             continue;
         };
         let setting = setting.to_ascii_lowercase();
@@ -58,7 +73,7 @@ pub(super) fn merge(tree: &mut Tree, mut variables: Vec<(String, String)>) -> Re
             return Err(SettingsError::Unknown {
                 setting: keys.join("."),
                 origin: format!("environment {name}"),
-                known: format!("SIGNALBOX__SECTION__KEY with section {}", SECTIONS.join(", ")),
+                known: known(),
             });
         }
         tree.insert(keys, Node::text(Origin::Variable(name.clone()), value))?;

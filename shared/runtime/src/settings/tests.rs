@@ -158,6 +158,16 @@ fn refuses_with_one_clear_line() {
         ),
     );
     check(
+        "",
+        &[
+            ("SIGNALBOX_DELIVERY__PAUSE_MS", "1"),
+            ("SIGNALBOX_POSTGRES_BIN", "/usr"),
+        ],
+        &format!(
+            "setting SIGNALBOX_DELIVERY__PAUSE_MS (environment) is unknown; known are: SIGNALBOX__SECTION__KEY with section {sections}"
+        ),
+    );
+    check(
         "[delivery]\neager = true\nturnz = 4\n",
         &[],
         &format!("setting delivery.turnz (signalbox.toml, line 3) is unknown; known are: {known}"),
