@@ -4,6 +4,7 @@
 mod agent_http;
 mod architecture;
 mod closing;
+mod contract;
 #[cfg(debug_assertions)]
 mod crash_points;
 mod documents;
