@@ -20,7 +20,7 @@ mod up;
 use std::process::ExitCode;
 
 use clap::Parser;
-use runtime::SettingsError;
+use runtime::{SettingsError, StartError};
 
 use crate::{cli::Cli, print::ReaderGone};
 
@@ -45,6 +45,32 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     print::complain(&text::error_line(error));
-    let refused = error.chain().any(|cause| cause.is::<SettingsError>());
-    ExitCode::from(if refused { EXIT_REFUSED } else { 1 })
+    ExitCode::from(if is_refused_setting(error) { EXIT_REFUSED } else { 1 })
+}
+
+fn is_refused_setting(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let start = cause.downcast_ref::<StartError>();
+        cause.is::<SettingsError>() || start.is_some_and(StartError::is_refused_setting)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+    use messaging::BusError;
+
+    use super::*;
+
+    #[test]
+    fn a_setting_that_a_dependency_refuses_is_a_refused_setting() {
+        let check = |error: BusError, expected: bool| {
+            let error = Err::<(), _>(StartError::Bus(error)).context("delivery could not start");
+            assert_eq!(is_refused_setting(&error.unwrap_err()), expected);
+        };
+        let reason = "no host".to_owned();
+        check(BusError::Url { reason }, true);
+        let servers = "127.0.0.1:4222".to_owned();
+        check(BusError::NoJetStream { servers }, false);
+    }
 }

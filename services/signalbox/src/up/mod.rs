@@ -30,7 +30,7 @@ use std::{
 use anyhow::{Context, anyhow, bail};
 use messaging::Bus;
 use orchestrator::OrchestratorSettings;
-use runtime::{Settings, Shutdown, context, shutdown::wait_for_signal, telemetry};
+use runtime::{Settings, Shutdown, StartError, context, shutdown::wait_for_signal, telemetry};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 
@@ -104,7 +104,7 @@ fn prepare(data_dir: &Path, settings: &mut Settings, shown: &Path) -> anyhow::Re
         }
         settings.set("telemetry.log_file", &log.to_string_lossy(), BY)?;
     }
-    Ok(telemetry::init("signalbox", &settings.telemetry)?)
+    Ok(telemetry::init("signalbox", &settings.telemetry).map_err(StartError::from)?)
 }
 
 struct Up<'a> {
