@@ -84,3 +84,27 @@ async fn taskless_work_has_a_session_of_its_own_and_tasks_compare_without_case()
     );
     house.close().await;
 }
+
+/// Publishers choose ids of tasks and notifications, and the broker remembers ids of messages for all accounts together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_happens_in_two_accounts_and_both_are_told() {
+    let house = House::open(|_| Reply::text("ok")).await;
+    for account in ["acme", "other"] {
+        house.account(account).await;
+        house.agent(account, "coder").await;
+        house.notify(account, "NEW-1", "coder", "n-1", "x").await;
+        house.until(account, "n-1", "delivered").await;
+    }
+    let events = async_nats::jetstream::new(house.world.client().await)
+        .get_stream("SIGNALBOX_EVENT")
+        .await
+        .unwrap();
+    for account in ["acme", "other"] {
+        testkit::eventually(&format!("{account} is told of its new task"), || async {
+            let subject = format!("signalbox.event.{account}.NEW-1.task.created");
+            events.get_last_raw_message_by_subject(&subject).await.ok()
+        })
+        .await;
+    }
+    house.close().await;
+}

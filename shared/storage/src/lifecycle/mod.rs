@@ -49,7 +49,8 @@ pub struct Setting<'a> {
 }
 
 impl Setting<'_> {
-    /// An event for the outbox. `id` follows from what happened.
+    /// An event for the outbox. `id` follows from what happened, and has to be unique in the account only: publishers choose
+    /// ids of tasks and notifications, and the broker would take one account's event for the repetition of another's.
     pub fn event(&self, account: &AccountId, task: Option<&TaskId>, id: &str, event: Event) -> Owned {
         let kind = event.kind();
         let message = EventMessage {
@@ -60,7 +61,7 @@ impl Setting<'_> {
         };
         let outgoing = Outgoing::new(
             self.root.event(account, task, kind),
-            &format!("{kind}:{id}"),
+            &format!("{kind}:{account}:{id}"),
             self.source,
             (account, task),
             &self.origin,
@@ -74,4 +75,36 @@ impl Setting<'_> {
 /// An id for a row that follows from an event of now.
 fn fresh_id() -> Uuid {
     Uuid::now_v7()
+}
+
+#[cfg(test)]
+mod tests {
+    use contracts::event::TaskCreated;
+    use domain::{Actor, TaskStatus};
+
+    use super::*;
+
+    #[test]
+    fn the_same_fact_in_two_accounts_is_two_events() {
+        let root = Root::default();
+        let setting = Setting {
+            root: &root,
+            source: "/signalbox/test",
+            origin: Origin::default(),
+            now: OffsetDateTime::UNIX_EPOCH,
+        };
+        let task = TaskId::parse("PROJ-7").unwrap();
+        let id_in = |account: &str| {
+            let created = TaskCreated {
+                title: "Seven".to_owned(),
+                status: TaskStatus::Inbox,
+                by: Actor::system(),
+            };
+            let account = AccountId::parse(account).unwrap();
+            let (_, outgoing) = setting.event(&account, Some(&task), "proj-7", Event::TaskCreated(created));
+            outgoing.id().to_owned()
+        };
+        assert_ne!(id_in("acme"), id_in("globex"), "the broker would drop the second");
+        assert_eq!(id_in("acme"), id_in("acme"), "a crash repeats it under its id");
+    }
 }
