@@ -249,3 +249,79 @@ async fn removing_an_agent_closes_all_of_its_sessions() {
     );
     house.close().await;
 }
+
+/// A provider that fails does not decide what becomes of a person's words: between two attempts they wait like any others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_person_said_goes_on_though_its_turn_waits_for_another_attempt() {
+    let gate = Arc::new(Semaphore::new(0));
+    let script = Arc::clone(&gate);
+    let house = House::open_with(
+        move |seen| match (seen.text().contains("(`reviewer`)"), seen.key.ends_with(":v1")) {
+            (true, _) if seen.nth_of_key == 0 => Reply::Gated(
+                Arc::clone(&script),
+                Box::new(Reply::call(
+                    "c-1",
+                    "task_status",
+                    json!({"task_id": "T-1", "status": "done"}),
+                )),
+            ),
+            (false, true) => Reply::Status(500, "{}".to_owned(), vec![]),
+            _ => Reply::text("ok"),
+        },
+        &[
+            ("delivery.retry_delay_ms", "600000"),
+            ("delivery.retry_delay_ms_max", "600000"),
+        ],
+    )
+    .await;
+    house.account("acme").await;
+    for agent in ["coder", "reviewer"] {
+        house.agent("acme", agent).await;
+    }
+    house.task("acme", "T-1", &[]).await;
+    house.notify("acme", "T-1", "reviewer", "n-closing", "accept it").await;
+    eventually("the closing turn began", || async {
+        (house.provider.seen().len() == 1).then_some(())
+    })
+    .await;
+    house.notify("acme", "T-1", "coder", "n-person", "one more thing").await;
+    eventually("it was tried, and waits", || async {
+        let sessions = house.sessions("acme", "task=T-1").await;
+        sessions
+            .iter()
+            .any(|session| session["phase"] == "backoff")
+            .then_some(())
+    })
+    .await;
+    gate.add_permits(1);
+    let carried = house.until("acme", "n-person", "delivered").await;
+    assert!(carried["session_key"].as_str().unwrap().ends_with(":v2"), "{carried}");
+    assert_eq!(carried["attempts"], 2);
+    eventually("the turn that was tried has ended", || async {
+        (house
+            .world
+            .database
+            .count("select count(*) from turn where state = 'aborted'")
+            .await
+            == 1)
+            .then_some(())
+    })
+    .await;
+    house.until("acme", "n-closing", "delivered").await;
+    // Nobody was told that it was cancelled.
+    eventually("everything was said", || async {
+        (house.world.database.count("select count(*) from outbox").await == 0).then_some(())
+    })
+    .await;
+    let events = async_nats::jetstream::new(house.world.client().await)
+        .get_stream("SIGNALBOX_EVENT")
+        .await
+        .unwrap();
+    let told = |fact: &str| {
+        let subject = format!("signalbox.event.acme.T-1.{fact}");
+        let events = &events;
+        async move { events.get_last_raw_message_by_subject(&subject).await.is_ok() }
+    };
+    assert!(told("turn.finished").await && !told("notification.cancelled").await);
+    house.close().await;
+}

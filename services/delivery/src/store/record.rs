@@ -1,6 +1,8 @@
 //! Writing how provider calls went: one row a turn in each of three statements, guarded by the fence that the caller
 //! checked under the sessions' locks.
 
+use std::collections::HashSet;
+
 use domain::{AccountId, SessionPhase, TurnId, TurnState};
 use sea_orm::{ConnectionTrait, FromQueryResult};
 use serde::Serialize;
@@ -40,7 +42,7 @@ const TURNS_CHANGE: &str = "
         lost_at = case when r.lost then coalesce(t.lost_at, now()) end,
         response_id = coalesce(r.response_id, t.response_id), reply = coalesce(r.reply, t.reply), usage = coalesce(r.usage, t.usage),
         error = r.error, error_class = r.error_class,
-        task_history_called = r.state = 'finished' and exists (
+        task_history_called = r.state in ('finished', 'failed', 'aborted', 'unknown') and exists (
             select from tool_call c where c.account_id = t.account_id and c.turn_id = t.id
             and c.name in ('task_history', 'task_load') and c.state = 'finished'),
         no_reply = r.state = 'finished' and exists (
@@ -124,15 +126,28 @@ const ITEMS_CHANGE: &str = "
     from jsonb_to_recordset($1) as r (
         account_id text, turn_id uuid, notification_ids jsonb, state text, reason text, attempts_more integer)
     cross join lateral jsonb_array_elements_text(r.notification_ids) as i (id)
-    where n.account_id = r.account_id and n.id = i.id and n.turn_id = r.turn_id and n.state = 'running'";
+    where n.account_id = r.account_id and n.id = i.id and n.turn_id = r.turn_id and n.state = 'running'
+    returning n.id, r.turn_id";
 
-pub async fn items_change(tx: &Tx, changes: &[ItemChange]) -> Result<(), StorageError> {
+#[derive(FromQueryResult)]
+struct ChangedItem {
+    id: String,
+    turn_id: Uuid,
+}
+
+/// Gives those that were changed, each with its turn. The rest is the turn's no more: whoever closed its session has given
+/// it its outcome.
+pub async fn items_change(tx: &Tx, changes: &[ItemChange]) -> Result<HashSet<(TurnId, String)>, StorageError> {
     if changes.is_empty() {
-        return Ok(());
+        return Ok(HashSet::new());
     }
     let rows = serde_json::to_value(changes).expect("rows are texts and numbers");
-    tx.execute_raw(statement(ITEMS_CHANGE, [rows.into()]))
+    let changed = ChangedItem::find_by_statement(statement(ITEMS_CHANGE, [rows.into()]))
+        .all(&**tx)
         .await
-        .attempt("change notifications")
-        .map(|_| ())
+        .attempt("change notifications")?;
+    Ok(changed
+        .into_iter()
+        .map(|item| (TurnId(item.turn_id), item.id))
+        .collect())
 }

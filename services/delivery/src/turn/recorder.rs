@@ -1,7 +1,10 @@
 //! Recording outcomes: one transaction for all turns that ended close together. Locks their sessions, checks each fence,
 //! asks [`settle`] what the outcome means, writes it, and says which sessions have more to do.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use contracts::{
     Root,
@@ -132,7 +135,7 @@ impl Recorder {
             .iter()
             .filter_map(|(decided, _)| decided.change.items.clone())
             .collect();
-        items_change(&tx, &items).await?;
+        let ended = items_change(&tx, &items).await?;
         let mut messages = Vec::new();
         for (
             Decided {
@@ -144,8 +147,8 @@ impl Recorder {
             changed,
         ) in &decided
         {
-            messages.extend(self.messages(report, session, settled, changed, now));
-            if let Settled::GaveUp { error, class } = settled {
+            messages.extend(self.messages(report, session, settled, changed, &ended, now));
+            if let Settled::GaveUp { error, class, .. } = settled {
                 messages.extend(self.bury(&tx, &report.work, error, class, now).await?);
             }
         }
@@ -166,6 +169,7 @@ impl Recorder {
         session: &Session,
         settled: &Settled,
         changed: &Changed,
+        ended: &HashSet<(TurnId, String)>,
         now: OffsetDateTime,
     ) -> Vec<Owned> {
         let work = &report.work;
@@ -208,7 +212,8 @@ impl Recorder {
             }
         }
         if let Settled::Aborted = settled {
-            messages.extend(work.notification_ids.iter().map(|id| {
+            let ours = |id: &&String| ended.contains(&(work.turn_id, (*id).clone()));
+            messages.extend(work.notification_ids.iter().filter(ours).map(|id| {
                 let ended = NotificationEnded {
                     id: NotificationId::parse(id).ok(),
                     agent: Some(work.agent_id.to_string()),
@@ -424,7 +429,12 @@ fn change(report: &Report, session: &Session, settled: &Settled, config: &Config
             more = false;
             item(NotificationState::Queued, None)
         }
-        Settled::GaveUp { error, class } => {
+        Settled::GaveUp {
+            error,
+            class,
+            interrupted,
+        } => {
+            rest.interrupted = *interrupted;
             turn.state = TurnState::Failed;
             turn.failures = work.failures + 1;
             turn.error = Some(error.clone());

@@ -89,8 +89,12 @@ pub enum Settled {
         error: String,
         class: &'static str,
     },
-    /// The turn and its notifications failed.
-    GaveUp { error: String, class: &'static str },
+    /// The turn and its notifications failed. `interrupted`: nobody knows how far the agent got, so the next turn is told.
+    GaveUp {
+        error: String,
+        class: &'static str,
+        interrupted: bool,
+    },
     /// The turn ended because its session had.
     Aborted,
 }
@@ -135,6 +139,7 @@ fn answered(answer: &ProviderAnswer, facts: &Facts, limits: &Limits) -> Settled 
                 limits.rounds_max, limits.calls_max
             ),
             class: "tool_loop",
+            interrupted: false,
         };
     }
     let calls = answer
@@ -175,12 +180,17 @@ fn failed(error: &ProviderError, facts: &Facts, limits: &Limits) -> Settled {
         NextStep::Reconcile => Settled::LookAgain {
             after: limits.look_up_delay,
         },
-        NextStep::GiveUp => Settled::GaveUp { error: text, class },
+        NextStep::GiveUp => Settled::GaveUp {
+            error: text,
+            class,
+            interrupted: false,
+        },
         NextStep::TellTheAgent => interrupted(TurnState::Failed, text, class, facts, limits),
         NextStep::SendAgain | NextStep::Pause if facts.closed => Settled::Aborted,
         NextStep::SendAgain | NextStep::Pause if facts.failures + 1 >= limits.attempts_max => Settled::GaveUp {
             error: format!("{text} (attempt {} of {})", facts.failures + 1, limits.attempts_max),
             class,
+            interrupted: false,
         },
         NextStep::SendAgain => Settled::Again {
             after: delay(facts.failures, error.retry_after, limits),
@@ -204,7 +214,11 @@ fn failed(error: &ProviderError, facts: &Facts, limits: &Limits) -> Settled {
 fn not_run(facts: &Facts, limits: &Limits) -> Settled {
     let (error, class) = ("the provider never began the call".to_owned(), "not_run");
     if facts.failures + 1 >= limits.attempts_max {
-        return Settled::GaveUp { error, class };
+        return Settled::GaveUp {
+            error,
+            class,
+            interrupted: false,
+        };
     }
     let after = match facts.failures {
         ..=0 => Duration::ZERO,
@@ -224,7 +238,11 @@ fn interrupted(state: TurnState, error: String, class: &'static str, facts: &Fac
         return Settled::Aborted;
     }
     if facts.attempts + 1 >= limits.attempts_max {
-        return Settled::GaveUp { error, class };
+        return Settled::GaveUp {
+            error,
+            class,
+            interrupted: true,
+        };
     }
     Settled::Interrupted {
         state,
@@ -397,7 +415,16 @@ mod tests {
                 attempts: 2,
                 ..own.clone()
             },
-            &gave_up("outcome_unknown"),
+            &|settled| {
+                matches!(
+                    settled,
+                    Settled::GaveUp {
+                        class: "outcome_unknown",
+                        interrupted: true,
+                        ..
+                    }
+                )
+            },
         );
         check(lost(), Facts { closed: true, ..own }, &|settled| {
             *settled == Settled::Aborted

@@ -27,6 +27,8 @@ enum First {
     NeverBegins,
     BeginsAndSaysNothing,
     AnswersFromAnotherSession,
+    /// Runs, and its answer never leaves.
+    RunsAndHoldsTheAnswer,
 }
 
 #[derive(Default)]
@@ -87,6 +89,11 @@ async fn respond(State(gateway): State<Gateway>, headers: HeaderMap, Json(body):
                 let elsewhere = "agent:alpha:openresponses:somewhere".to_owned();
                 history.rows.extend([(elsewhere.clone(), user), (elsewhere, answer)]);
                 return completed(&id, "answer 0").into_response();
+            }
+            First::RunsAndHoldsTheAnswer => {
+                history.rows.extend([(key.clone(), user), (key, answer)]);
+                let never = futures::stream::pending::<Result<axum::body::Bytes, std::io::Error>>();
+                return ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(never)).into_response();
             }
         }
         // The stream ends before its answer.
@@ -158,6 +165,27 @@ async fn an_answer_that_was_lost_is_found_in_the_history_and_nothing_is_sent_aga
             .contains("`signalbox_task_history`")
     );
     running.stop().await;
+}
+
+/// Whoever takes the session over knows only that a call may have left: it asks before it sends.
+#[tokio::test]
+async fn a_call_whose_holder_died_is_looked_up_by_the_next_one_and_not_sent_again() {
+    let (scene, gateway) = scene(First::RunsAndHoldsTheAnswer).await;
+    scene.enqueue("n-1", "Deploy it").await;
+    let first = scene.run().await;
+    eventually("the call is in flight", || async {
+        (gateway.posts().len() == 1).then_some(())
+    })
+    .await;
+    first.cut_off();
+    let second = scene.run().await;
+    scene.until("n-1", "delivered").await;
+    assert_eq!(
+        scene.turns("state || ' ' || reply || ' ' || fence").await,
+        ["finished answer 0 2"]
+    );
+    assert_eq!(gateway.posts().len(), 1);
+    second.stop().await;
 }
 
 #[tokio::test]

@@ -259,10 +259,29 @@ async fn what_cannot_succeed_fails_with_its_reason_and_can_be_redriven() {
         let mut scene = Scene::with(move |_| reply.clone()).await;
         scene.world.set("delivery.attempts_max", 3);
         scene.world.set("providers.default.answer_bytes_max", 4096);
+        let client = scene.world.client().await;
+        let mut events = client
+            .subscribe("signalbox.event.acme.PROJ-7.notification.failed")
+            .await
+            .unwrap();
+        client.flush().await.unwrap();
         scene.enqueue("n-1", "x").await;
         scene.enqueue("n-2", "y").await;
         let running = scene.run().await;
         scene.until("n-2", "failed").await;
+        let ids = scene
+            .world
+            .database
+            .texts("select id::text from dead_letter order by created_at")
+            .await;
+        for (id, letter) in ["n-1", "n-2"].into_iter().zip(ids) {
+            let event: Value = serde_json::from_slice(&events.next().await.unwrap().payload).unwrap();
+            assert_eq!(event["data"]["reason"], class);
+            assert_eq!(
+                (&event["data"]["id"], &event["data"]["dead_letter_id"]),
+                (&json!(id), &json!(letter))
+            );
+        }
         let (state, reason) = scene.state("n-1").await;
         assert_eq!(state, "failed");
         assert!(reason.as_deref().unwrap().starts_with(class), "{reason:?}");
@@ -362,6 +381,37 @@ async fn an_agent_with_tools_of_its_own_is_told_and_never_sent_the_same_blindly(
     running.stop().await;
 }
 
+/// The notification is given up, and what the agent did for it is still not known: whatever comes next begins with that.
+#[tokio::test]
+async fn an_interruption_that_was_the_last_attempt_is_told_to_the_next_notification() {
+    let mut scene = Scene::with(|seen| {
+        if seen.nth_of_key == 0 {
+            Reply::CutStream
+        } else {
+            Reply::text("I looked first.")
+        }
+    })
+    .await;
+    scene.world.set("providers.default.effects", "own");
+    scene.world.set("delivery.attempts_max", 1);
+    scene.enqueue("n-1", "Deploy it").await;
+    scene.enqueue("n-2", "And now?").await;
+    scene.enqueue("n-3", "Well done").await;
+    let running = scene.run().await;
+    scene.until("n-3", "delivered").await;
+    let (state, reason) = scene.state("n-1").await;
+    assert_eq!(state, "failed");
+    assert!(reason.as_deref().unwrap().starts_with("outcome_unknown"), "{reason:?}");
+    let told: Vec<bool> = scene
+        .provider
+        .seen()
+        .iter()
+        .map(|seen| seen.input().contains("was interrupted"))
+        .collect();
+    assert_eq!(told, [false, true, false]);
+    running.stop().await;
+}
+
 #[tokio::test]
 async fn a_reply_after_the_close_is_recorded_and_changes_nothing() {
     let gate = Arc::new(Semaphore::new(0));
@@ -430,6 +480,11 @@ async fn an_agent_that_keeps_calling_tools_is_stopped() {
     }
     scene.until("n-1", "failed").await;
     assert!(scene.state("n-1").await.1.unwrap().starts_with("tool_loop"));
+    assert_eq!(
+        scene.turns("task_history_called").await,
+        ["true"],
+        "every turn says so, however it ended"
+    );
     running.stop().await;
 }
 

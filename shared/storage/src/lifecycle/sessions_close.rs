@@ -5,6 +5,8 @@
 //! takes an item off a queue takes the session first. The resolver takes session rows and then inserts items, so whoever comes second sees what the first one did: an item is either
 //! here to be judged, or finds its session closed and opens the next generation. None falls between.
 
+use std::collections::HashSet;
+
 use contracts::{
     Outgoing, Timestamp,
     event::{Event, NotificationEnded, SessionEnded, SessionOpened},
@@ -138,6 +140,7 @@ struct SessionRow {
     key: String,
     generation: i32,
     active_turn_id: Option<Uuid>,
+    interrupted: bool,
 }
 
 /// The task's sessions, and those where its items wait though they are not the task's own. The order keeps two closers
@@ -145,7 +148,7 @@ struct SessionRow {
 macro_rules! of_task {
     ($lock:literal) => {
         concat!(
-            "select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id
+            "select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id, s.interrupted
              from session s left join task t on t.account_id = s.account_id and t.id = s.task_id
              where s.account_id = $1 and s.closed_at is null and not s.id = any($3::uuid[])
                and s.id in (select id from session where account_id = $1 and task_id = $2 and closed_at is null
@@ -159,7 +162,7 @@ macro_rules! of_task {
 macro_rules! of_agent {
     ($lock:literal) => {
         concat!(
-            "select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id
+            "select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id, s.interrupted
              from session s left join task t on t.account_id = s.account_id and t.id = s.task_id
              where s.account_id = $1 and s.agent_id = $2 and s.closed_at is null and not s.id = any($3::uuid[])
              order by s.id ",
@@ -234,6 +237,18 @@ const LOCK_ITEMS: &str = "
       and (n.session_id = any($2::uuid[]) or (n.session_id = any($4::uuid[]) and n.task_id = $3))
     order by n.session_id, n.position for no key update";
 
+/// Items whose turn waits for its next attempt: no call is in flight, so they wait as well, at the head of their queue.
+/// Their turn ends as aborted when it is woken, and touches them no more. Relies on the primary keys.
+const LOCK_TRIED: &str = "
+    select n.id, n.session_id, n.agent_id, n.sender_kind, n.created_at,
+           coalesce(n.metadata -> 'reopen' = 'true'::jsonb, false) as reopens
+    from session s
+    join turn t on t.account_id = s.account_id and t.id = s.active_turn_id and t.state = 'started'
+    join notification n on n.account_id = t.account_id and n.id = any(t.notification_ids)
+    where s.account_id = $1 and s.id = any($2::uuid[]) and s.phase = 'backoff'
+      and n.state = 'running' and n.turn_id = t.id
+    order by n.session_id, n.position for no key update of n";
+
 const CANCEL: &str = "
     update notification set state = 'cancelled', reason = $3 where account_id = $1 and id = any($2::text[])";
 
@@ -244,13 +259,14 @@ const UNCOUNT: &str = "
     where s.account_id = $1 and s.id = gone.id";
 
 const CARRY: &str = "
-    update notification n set session_id = $2, position = moved.position
+    update notification n set session_id = $2, position = moved.position, state = 'queued', turn_id = null
     from unnest($3::text[]) with ordinality as moved (id, position)
     where n.account_id = $1 and n.id = moved.id";
 
+/// That the last turn was interrupted goes on as well: what is carried may be what it was about.
 const OPEN_NEXT: &str = "
-    insert into session (account_id, id, kind, task_id, agent_id, generation, key, opened_at, queued, queue_tail)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)";
+    insert into session (account_id, id, kind, task_id, agent_id, generation, key, opened_at, queued, queue_tail, interrupted)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10)";
 
 /// Closes the active sessions in scope and judges what waits. The caller holds the row that makes it the only closer.
 pub(super) async fn close(
@@ -277,7 +293,11 @@ pub(super) async fn close(
         Scope::Task(task) => Some(task.key().into()),
         Scope::Agent(_) => None,
     };
-    let items = ItemRow::find_by_statement(statement(
+    let mut items = ItemRow::find_by_statement(statement(LOCK_TRIED, [account.as_str().into(), ids.clone().into()]))
+        .all(&**tx)
+        .await
+        .attempt("lock items that were tried")?;
+    let queued = ItemRow::find_by_statement(statement(
         LOCK_ITEMS,
         [
             account.as_str().into(),
@@ -289,6 +309,9 @@ pub(super) async fn close(
     .all(&**tx)
     .await
     .attempt("lock waiting items")?;
+    // Counted are those that are queued; a claim has taken the others off.
+    let counted: HashSet<String> = queued.iter().map(|item| item.id.clone()).collect();
+    items.extend(queued);
     let judged = judge(closing, items, |item| ids.contains(&item.session_id), ItemRow::waiting);
     let Judged { cancelled, moving, .. } = &judged;
 
@@ -303,7 +326,12 @@ pub(super) async fn close(
     ))
     .await
     .attempt("cancel waiting items")?;
-    let left: Vec<Uuid> = cancelled.iter().chain(moving).map(|item| item.session_id).collect();
+    let left: Vec<Uuid> = cancelled
+        .iter()
+        .chain(moving)
+        .filter(|item| counted.contains(&item.id))
+        .map(|item| item.session_id)
+        .collect();
     tx.execute_raw(statement(UNCOUNT, [account.as_str().into(), left.into()]))
         .await
         .attempt("count the queues")?;
@@ -437,7 +465,7 @@ async fn open_next(
         .with_generation(generation);
     let id = SessionId(fresh_id());
     let count = i64::try_from(items.len()).expect("a queue is shorter than 2^63");
-    let values: [Value; 9] = [
+    let values: [Value; 10] = [
         account.as_str().into(),
         id.uuid().into(),
         row.kind.as_str().into(),
@@ -447,6 +475,7 @@ async fn open_next(
         key.to_string().into(),
         setting.now.into(),
         count.into(),
+        row.interrupted.into(),
     ];
     tx.execute_raw(statement(OPEN_NEXT, values))
         .await

@@ -65,6 +65,26 @@ impl Scene {
         .unwrap();
     }
 
+    /// A turn has the item, and waits for its second attempt.
+    async fn tried(&self, id: &str) -> Uuid {
+        let turn = Uuid::now_v7();
+        for sql in [
+            "insert into instruction_text (account_id, hash, version, body) values ('acme', 'h', '1', 'b') on conflict do nothing",
+            "insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids,
+                               provider, profile_version, profile_hash, input, manifest)
+             select 'acme', $1, s.id, s.task_id, s.agent_id, 3, 1, 1, 'started', array[$2], 'default', '1', 'h', 'i', '{}'
+             from session s",
+            "update session set phase = 'backoff', active_turn_id = $1, queued = queued - 1, wake_at = now() + interval '1 hour'",
+            "update notification set state = 'running', turn_id = $1, attempts = 1 where id = $2",
+        ] {
+            let query = sqlx::query(sql);
+            let query = if sql.contains("$1") { query.bind(turn) } else { query };
+            let query = if sql.contains("$2") { query.bind(id) } else { query };
+            query.execute(&self.test.owner).await.unwrap();
+        }
+        turn
+    }
+
     async fn move_to(&self, to: TaskStatus) -> TaskMoved {
         let database = self.test.connect(Role::Orchestrator).await;
         let tx = database.begin(&Accounts::one(&self.account)).await.unwrap();
@@ -199,6 +219,50 @@ async fn cancelled_and_archived_end_everything() {
             0
         );
     }
+}
+
+/// No call is in flight for it, so it waits like the others, though a turn has it.
+#[tokio::test]
+async fn an_item_between_two_attempts_is_judged_with_those_that_wait() {
+    for (metadata, state, generation) in [("{}", "cancelled", 3), (r#"{"reopen": true}"#, "queued", 4)] {
+        let scene = scene().await;
+        let past = OffsetDateTime::now_utc() - Duration::minutes(5);
+        scene.waiting("tried", "user", past, metadata).await;
+        scene.waiting("behind", "user", past, metadata).await;
+        let turn = scene.tried("tried").await;
+        let moved = scene.move_to(TaskStatus::Done).await;
+        assert_eq!(moved.cancelled.len() + moved.carried.len(), 2, "{metadata}");
+        let rows = "select n.id || ' ' || n.state || ' ' || s.generation || ' ' || coalesce(n.turn_id::text, '-')
+                    from notification n join session s on s.id = n.session_id order by n.position";
+        let of = |id: &str, turn: String| format!("{id} {state} {generation} {turn}");
+        let kept = if state == "queued" {
+            "-".to_owned()
+        } else {
+            turn.to_string()
+        };
+        assert_eq!(
+            scene.test.texts(rows).await,
+            [of("tried", kept), of("behind", "-".to_owned())]
+        );
+        let queued = "select generation || ' ' || queued from session order by generation";
+        let expected: &[&str] = if state == "queued" { &["3 0", "4 2"] } else { &["3 0"] };
+        assert_eq!(scene.test.texts(queued).await, expected);
+    }
+}
+
+/// What an agent is told after an interruption goes with the items that may have been interrupted.
+#[tokio::test]
+async fn the_next_generation_of_an_interrupted_session_is_told() {
+    let scene = scene().await;
+    let past = OffsetDateTime::now_utc() - Duration::minutes(5);
+    scene.waiting("reopening", "user", past, r#"{"reopen": true}"#).await;
+    sqlx::query("update session set interrupted = true")
+        .execute(&scene.test.owner)
+        .await
+        .unwrap();
+    scene.move_to(TaskStatus::Done).await;
+    let told = "select generation || ' ' || interrupted from session where closed_at is null";
+    assert_eq!(scene.test.texts(told).await, ["4 true"]);
 }
 
 #[tokio::test]
