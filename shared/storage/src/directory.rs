@@ -56,8 +56,8 @@ pub async fn session_neglected(
     .await
 }
 
-/// Closed sessions whose time is over.
-pub async fn session_expired(
+/// Closed sessions whose time is over, and that are not emptied yet.
+pub async fn session_outlived(
     database: &Database,
     older_than: OffsetDateTime,
     limit: i32,
@@ -66,7 +66,7 @@ pub async fn session_expired(
         database,
         "find expired sessions",
         statement(
-            "select * from session_expired($1, $2)",
+            "select * from session_outlived($1, $2)",
             [older_than.into(), limit.into()],
         ),
     )
