@@ -2,8 +2,8 @@
 //! field or a fact is free, changing one is not.
 
 use domain::{
-    AccountId, Actor, AgentId, CloseReason, Generation, MessageId, NotificationId, SessionId, SessionKind, TaskId,
-    TaskStatus, TurnId, TurnState,
+    AccountId, Actor, AgentId, CloseReason, Fence, Generation, MessageId, NotificationId, SessionId, SessionKind,
+    TaskId, TaskStatus, TurnId, TurnState,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -140,6 +140,9 @@ pub struct TurnStarted {
     pub session_id: SessionId,
     pub session_key: String,
     pub generation: Generation,
+    /// Of the claim under which it was written (B1). Absent from messages of older versions.
+    #[serde(default)]
+    pub fence: Fence,
     pub number: i64,
     pub agent_id: AgentId,
     pub notifications: Vec<NotificationId>,
@@ -152,6 +155,9 @@ pub struct TurnFinished {
     pub session_id: SessionId,
     pub session_key: String,
     pub generation: Generation,
+    /// Of the claim under which it was written (B1). Absent from messages of older versions.
+    #[serde(default)]
+    pub fence: Fence,
     pub number: i64,
     pub agent_id: AgentId,
     pub notifications: Vec<NotificationId>,
@@ -179,6 +185,8 @@ pub struct ProviderSessionMismatched {
     pub turn_id: TurnId,
     pub session_id: SessionId,
     pub session_key: String,
+    pub generation: Generation,
+    pub fence: Fence,
     pub detail: String,
 }
 

@@ -1,6 +1,6 @@
 //! Text as it is generated: core NATS, not stored, may be lost. The turn's reply is in Postgres.
 
-use domain::{SessionId, TurnId};
+use domain::{Fence, Generation, SessionId, TurnId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +9,9 @@ use crate::outgoing::Payload;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LiveText {
     pub session_id: SessionId,
+    pub generation: Generation,
+    /// A higher one took the turn over: what lower ones said of it is void.
+    pub fence: Fence,
     pub turn_id: TurnId,
     /// Which attempt of the turn speaks; text of an earlier attempt is void when a later one begins.
     pub attempt: i32,

@@ -25,8 +25,8 @@ impl fmt::Display for Generation {
     }
 }
 
-/// The number of a session's lease; every claim takes the next.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize, JsonSchema)]
+/// The number of a session's lease; every claim takes the next. 0: none was given out yet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Fence(pub i64);
 

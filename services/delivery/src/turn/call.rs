@@ -223,6 +223,8 @@ fn speaker<'a>(work: &'a Work, root: &Root, live: &'a mpsc::Sender<Live>) -> imp
     move |text: &str| {
         let piece = LiveText {
             session_id: work.session_id,
+            generation: work.generation,
+            fence: work.fence,
             turn_id: work.turn_id,
             attempt: work.attempt,
             sequence,

@@ -515,6 +515,7 @@ fn turn_started(root: &Root, work: &Work, now: OffsetDateTime) -> Owned {
         session_id: work.session_id,
         session_key: work.session_key.clone(),
         generation: work.generation,
+        fence: work.fence,
         number: work.number,
         agent_id: work.agent_id,
         notifications: work

@@ -185,6 +185,8 @@ impl Recorder {
                 turn_id: work.turn_id,
                 session_id: work.session_id,
                 session_key: work.session_key.clone(),
+                generation: work.generation,
+                fence: work.fence,
                 detail: detail.clone(),
             });
             messages.push(setting.event(&work.account, work.task.as_ref(), &work.turn_id.to_string(), event));
@@ -489,6 +491,7 @@ fn turn_finished(work: &Work, session: &Session, settled: &Settled, changed: &Ch
         session_id: work.session_id,
         session_key: work.session_key.clone(),
         generation: work.generation,
+        fence: work.fence,
         number: work.number,
         agent_id: work.agent_id,
         notifications: work

@@ -5,7 +5,7 @@ use contracts::{
     Headers, Outgoing,
     event::{Event, EventMessage, TurnFinished},
 };
-use domain::{AccountId, AgentId, Generation, SessionId, TurnId, TurnState};
+use domain::{AccountId, AgentId, Fence, Generation, SessionId, TurnId, TurnState};
 use messaging::{BatchHandler, Incoming, Verdict};
 use orchestrator::handlers::turn_finished::TurnFinishedHandler;
 use serde_json::{Value, json};
@@ -24,6 +24,7 @@ fn event(tenant: &Tenant, turn: Uuid) -> Incoming {
         session_id: SessionId(Uuid::nil()),
         session_key: "k".to_owned(),
         generation: Generation(1),
+        fence: Fence(1),
         number: 1,
         agent_id: AgentId(Uuid::nil()),
         notifications: Vec::new(),
