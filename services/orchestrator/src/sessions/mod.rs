@@ -38,6 +38,9 @@ pub struct Session {
     pub turns: i64,
     #[schema(required)]
     pub active_turn_id: Option<Uuid>,
+    /// Its provider was seen to run another session than the key says: which. Null as long as nothing of the kind was seen.
+    #[schema(required)]
+    pub mismatch: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]

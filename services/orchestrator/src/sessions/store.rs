@@ -28,6 +28,7 @@ pub struct Row {
     queued: i32,
     turn_count: i64,
     active_turn_id: Option<Uuid>,
+    mismatch: Option<String>,
 }
 
 impl From<Row> for Session {
@@ -50,6 +51,7 @@ impl From<Row> for Session {
             queued: row.queued,
             turns: row.turn_count,
             active_turn_id: row.active_turn_id,
+            mismatch: row.mismatch,
         }
     }
 }
@@ -59,7 +61,8 @@ macro_rules! select {
     ($rest:literal) => {
         concat!(
             "select s.id, s.kind, coalesce(t.display_id, s.task_id) as task, s.agent_id, a.slug as agent, s.generation,
-                    s.key, s.phase, s.opened_at, s.closed_at, s.close_reason, s.queued, s.turn_count, s.active_turn_id
+                    s.key, s.phase, s.opened_at, s.closed_at, s.close_reason, s.queued, s.turn_count, s.active_turn_id,
+                    s.mismatch
              from session s
              left join task t on t.account_id = s.account_id and t.id = s.task_id
              left join agent a on a.account_id = s.account_id and a.id = s.agent_id
