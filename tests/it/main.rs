@@ -3,6 +3,7 @@
 
 mod agent_http;
 mod architecture;
+mod choices;
 mod closing;
 mod contract;
 #[cfg(debug_assertions)]

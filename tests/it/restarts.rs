@@ -1,5 +1,6 @@
 //! Every service dies and comes back, messages come twice and out of order, and the end is the same, once.
 
+use futures::TryStreamExt;
 use storage::Role;
 use testkit::eventually;
 
@@ -78,6 +79,18 @@ async fn every_message_comes_twice_and_out_of_order() {
                 .unwrap();
             ack.await.unwrap();
         }
+    }
+    // All of it has been read before the end is looked at.
+    for name in ["SIGNALBOX_SESSION", "SIGNALBOX_TOOL", "SIGNALBOX_EVENT"] {
+        eventually(&format!("{name} is read to its end"), || async {
+            let stream = jetstream.get_stream(name).await.unwrap();
+            let consumers: Vec<_> = stream.consumers().try_collect().await.unwrap();
+            let read = |consumer: &async_nats::jetstream::consumer::Info| {
+                consumer.num_pending == 0 && consumer.num_ack_pending == 0
+            };
+            (!consumers.is_empty() && consumers.iter().all(read)).then_some(())
+        })
+        .await;
     }
     house.notify("acme", "T-1", "coder", "n-6", "x").await;
     assert_end(&house, 7).await;
