@@ -356,12 +356,13 @@ pub async fn lease_take(tx: &Tx, names: &[SessionName], replica: Uuid) -> Result
         .map(|_| ())
 }
 
-/// Turns that are carried on: their fence is the lease's, so that whoever had it before can change nothing.
+/// Turns that are carried on: their fence is the lease's, so that whoever had it before can change nothing. Relies on the
+/// primary keys.
 const TURNS_RESUME: &str = "
     update turn t set fence = s.fence, state = 'calling', sent_at = now()
-    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
-    join session s on s.account_id = w.account_id and s.active_turn_id = w.id
-    where t.account_id = w.account_id and t.id = w.id";
+    from unnest($1::text[], $2::uuid[]) as w (account_id, id), session s
+    where t.account_id = w.account_id and t.id = w.id
+      and s.account_id = t.account_id and s.id = t.session_id and s.active_turn_id = t.id";
 
 pub async fn turns_resume(tx: &Tx, turns: &[(AccountId, TurnId)]) -> Result<(), StorageError> {
     if turns.is_empty() {
