@@ -72,7 +72,11 @@ pub struct Facts {
     pub session_task: Option<TaskId>,
     /// The account's coordinator task, if it has one.
     pub coordinator_task: Option<TaskId>,
+    /// The agent is among those it is assigned to, or it is assigned to nobody.
+    pub coordinates: bool,
     pub turn: Option<Turn>,
+    /// Hops of the session's newest turn, over or not: what an agent does after it follows from it.
+    pub newest_hops: u16,
 }
 
 /// Why the session is closed; nothing in it when this version does not know the reason.
@@ -100,10 +104,14 @@ impl Facts {
     }
 
     pub fn is_coordinator(&self) -> bool {
-        match (self.task(), &self.coordinator_task) {
-            (Some(task), Some(coordinator)) => task.key() == coordinator.key(),
-            _ => false,
-        }
+        self.coordinates && self.task().is_some_and(|task| self.is_chat(task))
+    }
+
+    /// Whether the task is the coordinator's chat.
+    pub fn is_chat(&self, task: &TaskId) -> bool {
+        self.coordinator_task
+            .as_ref()
+            .is_some_and(|chat| chat.key() == task.key())
     }
 
     pub fn offer(&self) -> OfferContext {
@@ -114,7 +122,7 @@ impl Facts {
     }
 
     pub fn hops(&self) -> u16 {
-        self.turn.as_ref().map_or(0, |turn| turn.hops)
+        self.turn.as_ref().map_or(self.newest_hops, |turn| turn.hops)
     }
 
     /// The agent, as the author of what its call does.

@@ -225,6 +225,7 @@ mod tests {
             agent_name: "Coder".to_owned(),
             session_task: Some(task("proj-7")),
             coordinator_task: Some(task("chat")),
+            coordinates: true,
             turn: Some(Turn {
                 id: TURN,
                 session: SESSION,
@@ -233,6 +234,7 @@ mod tests {
                 task: Some(task("proj-7")),
                 hops: 0,
             }),
+            newest_hops: 0,
         }
     }
 
@@ -338,6 +340,16 @@ mod tests {
         check(Some("proj-7"), "chat", false);
         check(Some("CHAT"), "proj-8", true);
         check(None, "proj-7", false);
+    }
+
+    #[test]
+    fn whoever_is_not_the_coordinator_has_the_chat_only() {
+        let mut facts = facts();
+        facts.turn.as_mut().unwrap().task = Some(task("chat"));
+        assert_eq!(task_permission(&task("proj-8"), &facts), Decision::Allow);
+        facts.coordinates = false;
+        assert!(matches!(task_permission(&task("proj-8"), &facts), Decision::Deny(_)));
+        assert_eq!(task_permission(&task("chat"), &facts), Decision::Allow);
     }
 
     #[test]

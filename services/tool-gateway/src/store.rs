@@ -194,28 +194,36 @@ struct FactsRow {
     agent_slug: String,
     agent_name: String,
     coordinator_task: Option<String>,
+    coordinates: bool,
     turn_id: Option<Uuid>,
     turn_session: Option<Uuid>,
     turn_state: Option<String>,
     turn_fence: Option<i64>,
     turn_task: Option<String>,
     turn_hops: Option<i32>,
+    newest_hops: Option<i32>,
     now: OffsetDateTime,
 }
 
-/// Primary keys only. Tasks as their client spelled them: subjects and texts carry them that way.
-const FACTS: &str = "
+/// Primary keys and turn_number only. Tasks as their client spelled them: subjects and texts carry them that way.
+const FACTS: &str = concat!(
+    "
     select s.key, s.generation, s.fence, s.closed_at is not null as is_closed, s.close_reason,
            st.display_id as session_task, a.id as agent_id, a.slug as agent_slug, a.name as agent_name,
-           acc.coordinator_task, t.id as turn_id, t.session_id as turn_session, t.state as turn_state,
-           t.fence as turn_fence, tt.display_id as turn_task, t.hops as turn_hops, clock_timestamp() as now
+           acc.coordinator_task, ",
+    storage::coordinates!("acc", "a.id"),
+    " as coordinates, t.id as turn_id, t.session_id as turn_session, t.state as turn_state,
+           t.fence as turn_fence, tt.display_id as turn_task, t.hops as turn_hops,
+           (select l.hops from turn l where l.account_id = s.account_id and l.session_id = s.id
+            order by l.number desc limit 1) as newest_hops, clock_timestamp() as now
     from session s
     join account acc on acc.id = s.account_id
     join agent a on a.account_id = s.account_id and a.id = s.agent_id
     left join task st on st.account_id = s.account_id and st.id = s.task_id
     left join turn t on t.account_id = s.account_id and t.id = coalesce($3, s.active_turn_id)
     left join task tt on tt.account_id = s.account_id and tt.id = t.task_id
-    where s.account_id = $1 and s.id = $2";
+    where s.account_id = $1 and s.id = $2"
+);
 
 /// What is true of the session and the turn, and the database's time. Read after the lock, in a statement of its own:
 /// only a fresh snapshot shows what the lock waited for.
@@ -259,6 +267,8 @@ pub(crate) async fn facts(
         agent_name: row.agent_name,
         session_task: task(ATTEMPT, row.session_task)?,
         coordinator_task: task(ATTEMPT, row.coordinator_task)?,
+        coordinates: row.coordinates,
+        newest_hops: u16::try_from(row.newest_hops.unwrap_or(0)).unwrap_or(u16::MAX),
         // Over HTTP, a turn that has just ended is none.
         turn: turn_row.filter(|row| turn.is_some() || !row.state.is_over()),
     };

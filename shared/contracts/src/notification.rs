@@ -70,6 +70,8 @@ pub enum RefusalReason {
     NoAgent,
     IdConflict,
     MessageMismatch,
+    /// The task is the coordinator's chat, and the agent is not the coordinator (S6).
+    NotCoordinator,
     HopLimit,
     /// The database takes it in no form. Nothing known leads here; it keeps what is not known from stopping the rest.
     Unprocessable,
@@ -88,6 +90,7 @@ impl RefusalReason {
             Self::NoAgent => "no_agent",
             Self::IdConflict => "id_conflict",
             Self::MessageMismatch => "message_mismatch",
+            Self::NotCoordinator => "not_coordinator",
             Self::HopLimit => "hop_limit",
             Self::Unprocessable => "unprocessable",
         }

@@ -6,3 +6,19 @@ use sea_orm::{DbBackend, Statement, Value};
 pub fn statement(sql: &'static str, values: impl IntoIterator<Item = Value>) -> Statement {
     Statement::from_sql_and_values(DbBackend::Postgres, sql, values)
 }
+
+/// SQL: whether an agent is its account's coordinator (S6): one that the account's `coordinator_task` is assigned to, or
+/// anybody as long as it is assigned to nobody. For places where an account and an agent's id are at hand under these
+/// names. Relies on the primary keys of task_assignee and agent.
+#[macro_export]
+macro_rules! coordinates {
+    ($account:literal, $agent:literal) => {
+        concat!(
+            "(exists (select from task_assignee ca where ca.account_id = ", $account, ".id
+                        and ca.task_id = lower(", $account, ".coordinator_task) and ca.agent_id = ", $agent, ")
+              or not exists (select from task_assignee ca
+                        join agent cg on cg.account_id = ca.account_id and cg.id = ca.agent_id and cg.removed_at is null
+                        where ca.account_id = ", $account, ".id and ca.task_id = lower(", $account, ".coordinator_task)))"
+        )
+    };
+}

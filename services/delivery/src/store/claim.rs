@@ -242,10 +242,13 @@ struct TurnRow {
 }
 
 /// Relies on primary keys only.
-const TURNS_LOAD: &str = "
+const TURNS_LOAD: &str = concat!(
+    "
     select t.account_id, t.id, t.session_id, k.display_id, t.agent_id, t.number, t.state, t.provider, t.profile_version,
            i.body as instructions, t.input, t.manifest ->> 'layout' = 'inline' as inline,
-           coalesce(k.id = lower(a.coordinator_task), false) as is_coordinator, t.journal, t.attempt, t.failures, t.hops, t.traceparent, t.tracestate, t.sent_at, t.lost_at,
+           case when k.id = lower(a.coordinator_task) then ",
+    storage::coordinates!("a", "t.agent_id"),
+    " else false end as is_coordinator, t.journal, t.attempt, t.failures, t.hops, t.traceparent, t.tracestate, t.sent_at, t.lost_at,
            t.notification_ids,
            coalesce((select max(n.attempts) from notification n
                      where n.account_id = t.account_id and n.id = any(t.notification_ids)), 0) as attempts,
@@ -254,7 +257,8 @@ const TURNS_LOAD: &str = "
     join turn t on t.account_id = w.account_id and t.id = w.id
     join account a on a.id = t.account_id
     join instruction_text i on i.account_id = t.account_id and i.hash = t.profile_hash
-    left join task k on k.account_id = t.account_id and k.id = t.task_id";
+    left join task k on k.account_id = t.account_id and k.id = t.task_id"
+);
 
 #[derive(FromQueryResult)]
 struct ResultRow {

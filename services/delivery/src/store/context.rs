@@ -37,7 +37,7 @@ pub struct Item {
     pub provider: String,
     pub layout: InstructionLayout,
     pub task: Option<TaskFacts>,
-    /// The task is the account's coordinator task (S6).
+    /// The task is the account's coordinator task, and the agent its coordinator (S6).
     pub is_coordinator: bool,
     pub briefing: String,
 }
@@ -74,11 +74,14 @@ struct ItemRow {
 
 /// Relies on index notification_queue and on primary keys. The session is locked by the caller, so nobody else takes
 /// the item.
-const QUEUE_NEXT: &str = "
+const QUEUE_NEXT: &str = concat!(
+    "
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.title, n.body, n.message_id,
            n.attempts, n.hops, n.traceparent, n.tracestate, g.id as agent_id, g.slug, g.name as agent_name, g.role, g.provider,
            a.instruction_layout, k.display_id, k.title as task_title, k.description, k.status,
-           coalesce(k.id = lower(a.coordinator_task), false) as is_coordinator,
+           case when k.id = lower(a.coordinator_task) then ",
+    storage::coordinates!("a", "g.id"),
+    " else false end as is_coordinator,
            case when k.id = lower(a.coordinator_task) then a.briefing end as briefing
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (
@@ -87,7 +90,8 @@ const QUEUE_NEXT: &str = "
         order by n.position limit 1) n
     join account a on a.id = n.account_id
     join agent g on g.account_id = n.account_id and g.id = n.agent_id
-    left join task k on k.account_id = n.account_id and k.id = n.task_id";
+    left join task k on k.account_id = n.account_id and k.id = n.task_id"
+);
 
 pub async fn queue_next(tx: &Tx, names: &[SessionName]) -> Result<Vec<Item>, StorageError> {
     if names.is_empty() {

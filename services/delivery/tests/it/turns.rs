@@ -597,6 +597,29 @@ async fn only_the_coordinator_sees_the_overview() {
             && !other.text().contains("COORD")
             && !other.text().contains("Coordinate only")
     );
+    // Assigned to somebody, it is theirs alone: whoever else still has something to do in it is shown nothing of it.
+    let lead = fixture.agent(&scene.account, "lead").await;
+    sqlx::query("insert into task_assignee (account_id, task_id, agent_id) values ('acme', 'coord', $1)")
+        .bind(lead.uuid())
+        .execute(&scene.world.database.owner)
+        .await
+        .unwrap();
+    let (of_lead, lead_key) = fixture.session(&scene.account, &coordinator, lead).await;
+    fixture.enqueue(&scene.account, of_lead, "n-lead", "And now?").await;
+    fixture.enqueue(&scene.account, session, "n-left", "And you?").await;
+    scene.until("n-lead", "delivered").await;
+    scene.until("n-left", "delivered").await;
+    assert!(
+        scene.provider.seen_of(&lead_key)[0]
+            .text()
+            .contains("We ship on Friday.")
+    );
+    let left = &scene.provider.seen_of(&key)[1];
+    assert!(
+        !left.text().contains("Friday") && !left.text().contains("PROJ-7"),
+        "{}",
+        left.text()
+    );
     running.stop().await;
 }
 

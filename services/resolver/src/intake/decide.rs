@@ -2,7 +2,7 @@
 //!
 //! In this order, since the earlier answer is the more useful one: is there such an account; was this said before; did
 //! it come through too many agents; do task and message agree (S9); is there such a task, or may it be created; who is
-//! to act. Nothing is accepted in part: one unknown agent of three refuses all three.
+//! to act; and may they be told, if it is the coordinator's chat (S6). Nothing is accepted in part: one unknown agent of three refuses all three.
 //!
 //! A notification that fans out is not stored itself. Its parts are, one an agent, under ids of their own; they are how
 //! a second arrival is recognised, and an agent assigned since then gets its part.
@@ -165,6 +165,7 @@ fn judge(
     message_check(received, notification, account)?;
     let task = task(received, account)?;
     let agents = agents?;
+    coordinator_check(task.id(), &agents, account)?;
     let accepted = match agents {
         Agents::One(agent) => Accepted {
             task,
@@ -260,6 +261,25 @@ fn message_check(received: &Received, notification: &Notification, account: &Acc
         (Some(_) | None, Some(task)) => mismatch(format!("message {message} is not in the thread of task {task}")),
         (Some(_) | None, None) => mismatch(format!(
             "message {message} cannot go with a notification that names no task"
+        )),
+    }
+}
+
+/// S6: what is said in the coordinator's chat reaches the coordinator alone.
+fn coordinator_check(task: Option<&TaskId>, agents: &Agents, account: &AccountFacts) -> Result<(), Refusal> {
+    let Some(task) = task else { return Ok(()) };
+    let all = match agents {
+        Agents::One(agent) => std::slice::from_ref(agent),
+        Agents::Many(agents) => agents.as_slice(),
+    };
+    match all.iter().find(|agent| !account.may_reach(task, **agent)) {
+        None => Ok(()),
+        Some(stranger) => Err(Refusal::new(
+            RefusalReason::NotCoordinator,
+            format!(
+                "task {task} is the coordinator's chat and not assigned to agent {stranger}: name the task that it is about, or \
+                 assign the chat to the agent"
+            ),
         )),
     }
 }

@@ -85,6 +85,8 @@ pub struct AccountFacts {
     /// Key to the id as its client spelled it.
     tasks: HashMap<TaskId, TaskId>,
     assignees: HashMap<TaskId, Vec<AgentId>>,
+    /// By the key of the coordinator's chat: whom it is assigned to. Empty where it is assigned to nobody.
+    coordinators: HashMap<TaskId, Vec<AgentId>>,
     messages: HashMap<MessageId, TaskId>,
     notifications: BTreeMap<NotificationId, Known>,
 }
@@ -109,6 +111,8 @@ pub enum Fact {
     Task(TaskId),
     /// By the task's key.
     Assignee(TaskId, AgentId),
+    /// By the key of the coordinator's chat (S6).
+    Coordinator(TaskId, AgentId),
     /// A message and the key of its task.
     Message(MessageId, TaskId),
     Notification(NotificationId, Known),
@@ -128,6 +132,7 @@ impl Facts {
                 agents: HashMap::new(),
                 tasks: HashMap::new(),
                 assignees: HashMap::new(),
+                coordinators: HashMap::new(),
                 messages: HashMap::new(),
                 notifications: BTreeMap::new(),
             };
@@ -149,6 +154,7 @@ impl AccountFacts {
             Fact::Agent(agent, id) => drop(self.agents.insert(agent, id)),
             Fact::Task(task) => drop(self.tasks.insert(task.key(), task)),
             Fact::Assignee(task, agent) => self.assignees.entry(task).or_default().push(agent),
+            Fact::Coordinator(task, agent) => self.coordinators.entry(task).or_default().push(agent),
             Fact::Message(message, task) => drop(self.messages.insert(message, task)),
             Fact::Notification(id, known) => drop(self.notifications.insert(id, known)),
         }
@@ -169,6 +175,13 @@ impl AccountFacts {
         let mut agents = self.assignees.get(&task.key()).cloned().unwrap_or_default();
         agents.sort_unstable();
         agents
+    }
+
+    /// Whether what is on this task may reach the agent: in the coordinator's chat, its coordinators alone.
+    pub fn may_reach(&self, task: &TaskId, agent: AgentId) -> bool {
+        self.coordinators
+            .get(&task.key())
+            .is_none_or(|coordinators| coordinators.contains(&agent))
     }
 
     /// The key of the task in whose thread a message is.

@@ -53,6 +53,14 @@ pub const FACTS_FIND: &str = "
     cross join lateral (select * from agent a where a.account_id = s.account_id and a.id = s.agent_id offset 0) as a
     where a.removed_at is null
     union all
+    select 'coordinator', a.id, lower(a.coordinator_task), '', s.agent_id, null
+    from unnest($1::text[]) as w (id)
+    cross join lateral (select * from account a where a.id = w.id and a.coordinator_task is not null offset 0) as a
+    cross join lateral (
+        select * from task_assignee s where s.account_id = a.id and s.task_id = lower(a.coordinator_task) offset 0) as s
+    cross join lateral (select * from agent g where g.account_id = s.account_id and g.id = s.agent_id offset 0) as g
+    where g.removed_at is null
+    union all
     select 'message', m.account_id, m.task_id, '', m.id, null
     from unnest($10::text[], $11::uuid[]) as w (account_id, id)
     cross join lateral (select * from message m where m.account_id = w.account_id and m.id = w.id offset 0) as m
@@ -116,6 +124,7 @@ impl FactRow {
             }
             "task" => Fact::Task(task()?),
             "assignee" => Fact::Assignee(task()?, AgentId(id()?)),
+            "coordinator" => Fact::Coordinator(task()?, AgentId(id()?)),
             "message" => Fact::Message(MessageId(id()?), task()?),
             "notification" => {
                 let known = Known {

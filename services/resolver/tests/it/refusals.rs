@@ -9,6 +9,11 @@ use crate::scene::{Message, message, raw, scene, to_coder};
 async fn every_refusal_explains_itself() {
     let scene = scene().await;
     let elsewhere = scene.fixture().task(&scene.account, "ELSE", &[]).await;
+    scene.fixture().task(&scene.account, "HQ", &[scene.reviewer]).await;
+    scene
+        .fixture()
+        .account_set(&scene.account, "coordinator_task", "HQ")
+        .await;
     let foreign = scene.fixture().message(&scene.account, &elsewhere, "hello").await;
     let mut reader = scene.reader().await;
     let on = |task: &str, payload: Value| message("acme", task, &payload);
@@ -40,6 +45,10 @@ async fn every_refusal_explains_itself() {
                 "PROJ-7",
                 json!({"id": "message_mismatch", "agent": "coder", "body": "b", "message_id": foreign}),
             ),
+        ),
+        (
+            "not_coordinator",
+            on("hq", json!({"id": "not_coordinator", "agent": "coder", "body": "b"})),
         ),
         (
             "hop_limit",

@@ -235,11 +235,12 @@ fn answer(record: Record) -> Result<Response, Problem> {
 }
 
 /// Codes that agents are told, and how HTTP says them.
-const STATUSES: [(&str, StatusCode); 11] = [
+const STATUSES: [(&str, StatusCode); 12] = [
     ("invalid_arguments", StatusCode::UNPROCESSABLE_ENTITY),
     ("arguments_too_large", StatusCode::PAYLOAD_TOO_LARGE),
     ("unknown_agent", StatusCode::UNPROCESSABLE_ENTITY),
     ("own_name", StatusCode::UNPROCESSABLE_ENTITY),
+    ("coordinator_chat", StatusCode::UNPROCESSABLE_ENTITY),
     ("unknown_tool", StatusCode::NOT_FOUND),
     ("task_not_found", StatusCode::NOT_FOUND),
     ("not_offered", StatusCode::FORBIDDEN),

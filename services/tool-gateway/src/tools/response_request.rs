@@ -28,6 +28,9 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         None => running.facts.task().cloned(),
     };
     let asked = agents(running, &arguments).await?;
+    if let Some(chat) = task.as_ref().filter(|task| running.facts.is_chat(task)) {
+        chat_check(running, chat, &asked).await?;
+    }
     let mut messages = Vec::with_capacity(asked.len());
     let mut told = Vec::with_capacity(asked.len());
     for (agent, slug) in &asked {
@@ -93,6 +96,28 @@ async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<
         return Err(invalid_field("agents", &format!("expected 1 to {AGENTS_MAX} agents")).into());
     }
     Ok(found)
+}
+
+/// What is said in the coordinator's chat reaches the coordinator and nobody else (S6): others are asked on a task of theirs.
+async fn chat_check(running: Running<'_>, chat: &TaskId, asked: &[(AgentId, AgentSlug)]) -> Result<(), ToolError> {
+    let coordinators = store::assignees(running.tx, running.account, chat).await?;
+    let strangers: Vec<&str> = asked
+        .iter()
+        .filter(|(id, _)| !coordinators.iter().any(|coordinator| coordinator.id == id.uuid()))
+        .map(|(_, slug)| slug.as_str())
+        .collect();
+    if strangers.is_empty() {
+        return Ok(());
+    }
+    let told = Told::failed(
+        "coordinator_chat",
+        format!(
+            "Task {chat} is the coordinator's chat, and {} has no part in it.",
+            strangers.join(", ")
+        ),
+        "Nobody was asked. Call again with the task that it is about in task_id.",
+    );
+    Err(told.into())
 }
 
 /// The notification for one agent. Its id follows from the call and the agent.

@@ -205,6 +205,53 @@ async fn a_request_reaches_every_named_agent_once_and_one_hop_further() {
     world.end(&[&gateway]).await;
 }
 
+/// The overview and the briefing are shown in the coordinator's chat, so nobody else gets a session on it (S6).
+#[tokio::test]
+async fn the_coordinator_asks_others_on_their_tasks_and_not_in_its_chat() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let fixture = world.fixture();
+    let coder = world.coder("acme").await;
+    let lead = fixture.agent(&coder.account, "lead").await;
+    let chat = fixture.task(&coder.account, "Chat", &[]).await;
+    fixture.account_set(&coder.account, "coordinator_task", "CHAT").await;
+    let lead = world.session(&coder.account, Some(&chat), lead).await;
+    let mut ordinal = 0;
+    let mut ask = |task: Option<&str>| {
+        ordinal += 1;
+        let mut arguments = json!({"agents": ["coder"], "body": "Please mend the build."});
+        if let Some(task) = task {
+            arguments["task_id"] = json!(task);
+        }
+        lead.request(ordinal, "response_request", &arguments)
+    };
+    for task in [None, Some("Chat"), Some("CHAT")] {
+        let answer = world.call(&ask(task)).await;
+        assert_eq!(answer.code(Failed), "coordinator_chat", "{task:?}");
+        assert!(answer.result["error"]["hint"].as_str().unwrap().contains("task_id"));
+    }
+    world.call(&ask(Some("PROJ-7"))).await.ok();
+    eventually("one is asked, on its own task", async || {
+        (world.heard("signalbox.notification.").len() == 1).then_some(())
+    })
+    .await;
+    assert_eq!(
+        world.heard("signalbox.notification.")[0].subject,
+        "signalbox.notification.acme.PROJ-7"
+    );
+    // Two who share the chat may ask each other there.
+    for agent in ["lead", "coder"] {
+        world
+            .run(
+                sqlx::query("insert into task_assignee (account_id, task_id, agent_id) select 'acme', 'chat', id from agent where slug = $1")
+                    .bind(agent),
+            )
+            .await;
+    }
+    world.call(&ask(None)).await.ok();
+    world.end(&[&gateway]).await;
+}
+
 #[tokio::test]
 async fn a_request_with_one_wrong_name_asks_nobody() {
     let world = World::new().await;

@@ -171,6 +171,18 @@ async fn the_coordinator_reads_every_task_of_its_account() {
         told.push(answer.result.to_string().replace(task, "X"));
     }
     assert_eq!(told[0], told[1]);
+    // Assigned to somebody, it is theirs alone.
+    let boss = fixture.agent(&coder.account, "boss").await;
+    world
+        .run(
+            sqlx::query("insert into task_assignee (account_id, task_id, agent_id) values ('acme', 'chat', $1)")
+                .bind(boss.uuid()),
+        )
+        .await;
+    let answer = world
+        .call(&lead.request(4, "task_history", &json!({"task_id": "PROJ-7"})))
+        .await;
+    assert_eq!(answer.code(Refused), "task_not_found");
     // It is the chat that makes the coordinator, not the agent.
     let elsewhere = world.session(&coder.account, coder.task.as_ref(), lead.agent).await;
     let answer = world

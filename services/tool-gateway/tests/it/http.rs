@@ -337,3 +337,31 @@ async fn what_goes_wrong_is_a_problem_with_the_tools_own_words() {
     assert_eq!(status, StatusCode::OK);
     world.end(&[&gateway]).await;
 }
+
+/// An agent that goes on by itself after its turn does not begin a new chain: two of them would wake each other for ever.
+#[tokio::test]
+async fn a_request_after_the_turn_follows_from_that_turn() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    world.fixture().agent(&coder.account, "reviewer").await;
+    let agent = Agent::of(&world, &gateway, &coder.account).await;
+    for sql in [
+        "update session set active_turn_id = null",
+        "update turn set state = 'finished', finished_at = now()",
+    ] {
+        world.run(sqlx::query(sql)).await;
+    }
+    let ask = json!({"agents": ["reviewer"], "body": "b"});
+    assert_eq!(
+        read(agent.post("/agent/response-request", &coder.key, &ask)).await.0,
+        StatusCode::OK
+    );
+    eventually("one is asked", async || {
+        (world.heard("signalbox.notification.").len() == 1).then_some(())
+    })
+    .await;
+    let heard = &world.heard("signalbox.notification.")[0];
+    assert_eq!(heard.headers.hops(), 3, "the turn that is over has two behind it");
+    world.end(&[&gateway]).await;
+}

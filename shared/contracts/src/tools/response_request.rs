@@ -47,7 +47,8 @@ pub(super) fn definition() -> ToolDefinition {
                     "minLength": 1,
                     "maxLength": 64,
                     "description": "Optional. The task that it is about: the one you are working on unless given. Only \
-                                    the coordinator can name another one.",
+                                    the coordinator can name another one, and has to, since nobody else is woken in \
+                                    its chat.",
                 },
             },
             "required": ["agents", "body"],

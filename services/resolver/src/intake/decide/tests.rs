@@ -224,6 +224,34 @@ fn a_message_belongs_to_the_task_it_comes_with() {
 }
 
 #[test]
+fn the_coordinator_s_chat_reaches_the_coordinator_alone() {
+    let account = AccountId::parse("acme").unwrap();
+    let mut facts = facts(true);
+    let chat = |agents: &str| {
+        message(
+            "signalbox.partition.3.acme.EMPTY",
+            &format!(r#"{{"id": "n", {agents}, "body": "b"}}"#),
+        )
+    };
+    // Assigned to nobody, it is whose it is said to be.
+    check(&facts, &chat(r#""agent": "coder""#), "EMPTY: coder");
+    facts.add(&account, Fact::Coordinator(task_id("empty"), agent(REVIEWER)));
+    check(&facts, &chat(r#""agent": "reviewer""#), "EMPTY: reviewer");
+    check(&facts, &chat(r#""agent": "coder""#), "not_coordinator +row");
+    check(
+        &facts,
+        &chat(r#""agents": ["reviewer", "coder"]"#),
+        "not_coordinator +row",
+    );
+    // Other tasks are nobody's but their own.
+    check(
+        &facts,
+        &message(TASK, r#"{"id": "n", "agent": "coder", "body": "b"}"#),
+        "Proj-7: coder",
+    );
+}
+
+#[test]
 fn a_chain_of_agents_has_an_end() {
     let facts = facts(true);
     let check = |hops: &str, more: Option<(&str, &str)>, expected: &str| {
