@@ -3,6 +3,7 @@
 
 mod agent_http;
 mod architecture;
+mod broker_lost;
 mod choices;
 mod closing;
 mod contract;

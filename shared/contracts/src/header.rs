@@ -13,6 +13,8 @@ pub const CAUSE: &str = "Signalbox-Cause";
 pub const HOPS: &str = "Signalbox-Hops";
 /// Id of the dead letter that this message is a redrive of.
 pub const REDRIVE: &str = "Signalbox-Redrive";
+/// Id of the outbox row that is kept until this message was read: its reader deletes it as it takes the message in.
+pub const RECEIPT: &str = "Signalbox-Receipt";
 
 pub const CE_SPECVERSION: &str = "ce-specversion";
 pub const CE_ID: &str = "ce-id";

@@ -21,5 +21,5 @@ pub mod tools;
 
 pub use header::{Headers, TraceContext};
 pub use outgoing::Outgoing;
-pub use subject::{Root, SubjectError, TaskToken};
+pub use subject::{Awaited, Root, SubjectError, TaskToken};
 pub use timestamp::Timestamp;

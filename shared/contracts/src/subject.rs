@@ -168,6 +168,28 @@ impl Root {
     }
 }
 
+/// Messages without which nobody would know what was accepted or done: no other row tells their reader. Their outbox
+/// row is kept until they are read. Everything else is a wake-up, which a sweep replaces, or news.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Awaited {
+    /// By the resolver.
+    Notification,
+    /// By the orchestrator.
+    TurnFinished,
+}
+
+impl Awaited {
+    /// By the subject that a message is published on, whatever its root.
+    pub fn of(subject: &str) -> Option<Awaited> {
+        let mut tokens = subject.split('.').skip(1);
+        match (tokens.next(), tokens.count()) {
+            (Some("notification"), 2) => Some(Awaited::Notification),
+            (Some("event"), 4) if subject.ends_with(".turn.finished") => Some(Awaited::TurnFinished),
+            _ => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,6 +205,25 @@ mod tests {
         check("signalbox.partition.3.ACME.*", "signalbox.notification.ACME.*");
         check("signalbox.notification.acme.-", "signalbox.notification.acme.-");
         check("other.partition.3.acme.-", "other.partition.3.acme.-");
+    }
+
+    #[test]
+    fn what_nothing_else_tells_is_awaited() {
+        let (root, account) = (Root::parse("box").unwrap(), AccountId::parse("acme").unwrap());
+        let task = TaskId::parse("PROJ-7").unwrap();
+        for task in [Some(&task), None] {
+            let check = |subject: String, awaited| assert_eq!(Awaited::of(&subject), awaited, "{subject}");
+            check(root.notification(&account, task), Some(Awaited::Notification));
+            check(root.event(&account, task, "turn.finished"), Some(Awaited::TurnFinished));
+            check(root.event(&account, task, "turn.started"), None);
+            check(root.event(&account, task, "notification.refused"), None);
+            check(root.session_resolved(&account, task), None);
+            check(root.session_closed(&account, task), None);
+            check(root.tool_requested(&account, task), None);
+            check(root.tool_finished(&account, task), None);
+            check(root.dead(Some(&account), task), None);
+            check(root.live(&account, task), None);
+        }
     }
 
     #[test]

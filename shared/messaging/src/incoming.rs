@@ -62,13 +62,14 @@ impl From<Info<'_>> for DeliveryPlace {
     }
 }
 
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 13] = [
     header::MESSAGE_ID,
     header::TRACEPARENT,
     header::TRACESTATE,
     header::CAUSE,
     header::HOPS,
     header::REDRIVE,
+    header::RECEIPT,
     header::CE_SPECVERSION,
     header::CE_ID,
     header::CE_TYPE,

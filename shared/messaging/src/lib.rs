@@ -27,6 +27,7 @@ mod meters;
 mod partition;
 mod postponed;
 pub mod publish;
+mod stored;
 pub mod trace;
 mod url;
 
@@ -38,4 +39,5 @@ pub use incoming::Incoming;
 pub use partition::{
     PartitionReader, Place, StreamIdentity, first_unread, notification_stream_identity, purge_consumed,
 };
+pub use publish::Stored;
 pub use topology::{Durable, Provision, Stream, Topology, TopologyLimits};

@@ -15,13 +15,20 @@ use futures::{StreamExt, stream::FuturesUnordered};
 
 use crate::{Bus, PublishError};
 
+/// Where the broker has put a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stored {
+    /// In its stream.
+    pub sequence: u64,
+}
+
 impl Bus {
     /// Publishes messages in their order and waits for all acknowledgements. The answers stand in the same order.
     ///
     /// A retriable error ([`PublishError::is_retriable`]) means: send the same message, with the same id, again. One
     /// that was stored already is acknowledged as well, so `Ok` says "stored", not "stored now".
     /// A server that does not answer is not waited for once per message: what was not sent by then is not sent.
-    pub async fn publish_all(&self, messages: &[Outgoing]) -> Vec<Result<(), PublishError>> {
+    pub async fn publish_all(&self, messages: &[Outgoing]) -> Vec<Result<Stored, PublishError>> {
         let mut answers = Answers::new(messages.len());
         let mut unanswered = FuturesUnordered::new();
         for (index, message) in messages.iter().enumerate() {
@@ -39,7 +46,10 @@ impl Bus {
             match sent {
                 Ok(acknowledgement) => unanswered.push(async move {
                     let answer = acknowledgement.await;
-                    (index, answer.map(drop).map_err(|error| classified(message, error)))
+                    let stored = answer.map(|acknowledged| Stored {
+                        sequence: acknowledged.sequence,
+                    });
+                    (index, stored.map_err(|error| classified(message, error)))
                 }),
                 Err(error) => answers.note(index, Err(error)),
             }
@@ -69,7 +79,7 @@ impl Bus {
 
 /// Answers as they come in, in whatever order.
 struct Answers {
-    by_index: Vec<Option<Result<(), PublishError>>>,
+    by_index: Vec<Option<Result<Stored, PublishError>>>,
     is_server_silent: bool,
 }
 
@@ -81,13 +91,13 @@ impl Answers {
         }
     }
 
-    fn note(&mut self, index: usize, answer: Result<(), PublishError>) {
+    fn note(&mut self, index: usize, answer: Result<Stored, PublishError>) {
         self.is_server_silent |= matches!(answer, Err(PublishError::Unknown { .. }));
         self.by_index[index] = Some(answer);
     }
 
     /// What has no answer was not sent, which to the caller is the same as not knowing.
-    fn complete(self, messages: &[Outgoing]) -> Vec<Result<(), PublishError>> {
+    fn complete(self, messages: &[Outgoing]) -> Vec<Result<Stored, PublishError>> {
         let answers = self.by_index.into_iter().zip(messages);
         let completed = answers.map(|(answer, message)| {
             answer.unwrap_or_else(|| {

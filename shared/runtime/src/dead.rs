@@ -13,7 +13,10 @@ use storage::{
     Accounts, Database, StorageError, Tx,
     accounts::account_exists,
     dead_letter::{Given, dead_letter_insert},
-    outbox::{OutboxRow, Owned, outbox_insert},
+    outbox::{
+        OutboxRow, Owned, outbox_insert,
+        unread::{Receipt, outbox_receive},
+    },
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -50,6 +53,9 @@ impl DeadLetterSink for DeadLetters {
             };
             let tx = self.database.begin(&owner.accounts()).await?;
             let rows = write(&tx, &self.root, &fallen).await?;
+            // Given up is read: its row must not bring it back.
+            let receipts = Receipt::of(owner.account.as_ref(), &dead.incoming.headers);
+            outbox_receive(&tx, receipts).await?;
             tx.commit().await?;
             self.outbox.publish_soon(rows);
             Ok(())
@@ -58,12 +64,13 @@ impl DeadLetterSink for DeadLetters {
     }
 }
 
-/// For a message of the outbox that the broker will never take. Its row stays: the caller deletes it, and the letter's
+/// For a message of the outbox that the broker will never take, or that nobody ever read. Its row stays: the caller deletes it, and the letter's
 /// id follows from the message, so that a crash in between buries it no second time.
 pub(crate) async fn bury_outgoing(
     database: &Database,
     root: &Root,
     row: &OutboxRow,
+    reason: &str,
     detail: &str,
 ) -> Result<(), StorageError> {
     let Outgoing {
@@ -86,7 +93,7 @@ pub(crate) async fn bury_outgoing(
         subject,
         headers,
         payload,
-        reason: "unpublishable",
+        reason,
         detail,
         attempts: 1,
         cause: headers.get(contracts::header::CAUSE).map(str::to_owned),

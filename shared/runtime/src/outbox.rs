@@ -5,8 +5,13 @@
 //! back: a crash, a full queue or a broker that was away left them. Nothing is lost either way, since a row goes only
 //! after the broker has acknowledged its message; a message may be published twice, with the same id.
 //!
+//! A row whose message is awaited stays until its reader has deleted it (`unread`): the broker's word is not enough.
+//!
 //! Rows that are handed over together or one after the other are published in that order. A row that fails is left to
 //! the sweep and comes later than its neighbours: whoever needs an order takes it from Postgres.
+
+mod settlement;
+mod unread;
 
 use std::time::Duration;
 
@@ -17,7 +22,7 @@ use opentelemetry::{
 };
 use storage::{
     Database, StorageError,
-    outbox::{OutboxRow, outbox_claim, outbox_delete},
+    outbox::{OutboxRow, outbox_claim, unread::StoredRow},
 };
 use tokio::{
     sync::mpsc,
@@ -26,9 +31,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{Shutdown, dead, settings::OutboxSettings};
-
-/// Deletions waiting for the database, in batches. Full, publishing waits for it.
-const DELETIONS_MAX: usize = 8;
+use settlement::{SETTLEMENTS_MAX, Settled, Settlement};
 
 /// Where services put their committed rows. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -50,20 +53,22 @@ impl Outbox {
     pub fn start(database: &Database, bus: &Bus, settings: &OutboxSettings, shutdown: &Shutdown) -> Outbox {
         let meters = Meters::new(database.role().service());
         let (tx, rx) = mpsc::channel(settings.queue_messages_max.usize());
-        let (published_tx, published_rx) = mpsc::channel(DELETIONS_MAX);
+        let (settled_tx, settled_rx) = mpsc::channel(SETTLEMENTS_MAX);
         let relay = Relay {
             database: database.clone(),
             bus: bus.clone(),
             settings: settings.clone(),
             meters: meters.clone(),
-            published: published_tx,
+            settled: settled_tx,
             shutdown: shutdown.clone(),
             _queue: tx.clone(),
         };
         let stop = shutdown.support_token();
         shutdown.spawn_support("outbox relay", relay.clone().publish(rx, stop.clone()));
-        shutdown.spawn_support("outbox sweep", relay.sweep(stop));
-        shutdown.spawn_support("outbox deletion", delete(database.clone(), published_rx));
+        shutdown.spawn_support("outbox sweep", relay.clone().sweep(stop.clone()));
+        shutdown.spawn_support("outbox unread", relay.look_after_unread(stop));
+        let settlement = Settlement::new(database, settings);
+        shutdown.spawn_support("outbox settlement", settlement.run(settled_rx));
         Outbox { tx, meters }
     }
 
@@ -90,7 +95,7 @@ struct Relay {
     bus: Bus,
     settings: OutboxSettings,
     meters: Meters,
-    published: mpsc::Sender<Vec<OutboxRow>>,
+    settled: mpsc::Sender<Settled>,
     shutdown: Shutdown,
     /// Keeps the queue open when the service has dropped its own ends: only a stop ends the relay.
     _queue: mpsc::Sender<OutboxRow>,
@@ -161,43 +166,49 @@ impl Relay {
         Ok(full && relayed > 0)
     }
 
-    /// Publishes rows in their order and passes those that are done with on to be deleted. Gives their number.
+    /// Publishes rows in their order and passes those that were taken on to be settled. Gives their number.
     async fn relay(&self, rows: Vec<OutboxRow>, way: &'static str) -> usize {
         let messages: Vec<_> = rows.iter().map(|row| row.outgoing.clone()).collect();
         let answers = self.bus.publish_all(&messages).await;
         self.shutdown.crash_point("outbox.messages_published").await;
-        let mut done = Vec::with_capacity(rows.len());
+        let mut settled = Settled::default();
         let mut failures = Failures::default();
         for (row, answer) in rows.into_iter().zip(answers) {
             match answer {
-                Ok(()) => done.push(row),
+                Ok(stored) if row.is_awaited() => settled.stored.push(StoredRow {
+                    account: row.account,
+                    id: row.id,
+                    sequence: i64::try_from(stored.sequence).unwrap_or(i64::MAX),
+                }),
+                Ok(_) => settled.over.push(row),
                 Err(error) if error.is_retriable() => failures.note(error),
                 Err(error) => {
-                    if self.bury(&row, &error).await {
-                        done.push(row);
+                    if self.bury(&row, "unpublishable", &error.to_string()).await {
+                        settled.over.push(row);
                     }
                 }
             }
         }
         failures.log();
-        let count = done.len();
+        let count = settled.count();
         self.meters.relayed(count, way);
-        if !done.is_empty() && self.published.send(done).await.is_err() {
-            warn!("outbox deletion has ended; messages will be published again");
-        }
+        self.settle(settled).await;
         count
     }
 
-    /// A message that the broker will never take becomes a dead letter, once, and its row goes.
-    async fn bury(&self, row: &OutboxRow, error: &PublishError) -> bool {
-        match dead::bury_outgoing(&self.database, self.bus.root(), row, &error.to_string()).await {
+    async fn settle(&self, settled: Settled) {
+        if settled.count() > 0 && self.settled.send(settled).await.is_err() {
+            warn!("outbox settlement has ended; messages will be published again");
+        }
+    }
+
+    /// A message that is given up becomes a dead letter, once, and its row goes.
+    async fn bury(&self, row: &OutboxRow, reason: &str, detail: &str) -> bool {
+        match dead::bury_outgoing(&self.database, self.bus.root(), row, reason, detail).await {
             Ok(()) => true,
             Err(error) => {
                 let error = format!("{:#}", anyhow::Error::new(error));
-                warn!(
-                    message = row.outgoing.id(),
-                    error, "cannot bury an unpublishable message"
-                );
+                warn!(message = row.outgoing.id(), reason, error, "cannot bury a message");
                 false
             }
         }
@@ -228,19 +239,6 @@ impl Failures {
     }
 }
 
-/// Deletes what was published, as much at once as has come together. Ends when the relay and the sweep have.
-async fn delete(database: Database, mut rx: mpsc::Receiver<Vec<OutboxRow>>) {
-    let mut batches = Vec::new();
-    while rx.recv_many(&mut batches, DELETIONS_MAX).await > 0 {
-        let rows: Vec<OutboxRow> = batches.drain(..).flatten().collect();
-        if let Err(error) = outbox_delete(&database, &rows).await {
-            // The sweep finds them, publishes them a second time, and deletes them then.
-            let error = format!("{:#}", anyhow::Error::new(error));
-            warn!(rows = rows.len(), error, "published outbox rows not deleted");
-        }
-    }
-}
-
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).expect("settings end at a day")
 }
@@ -251,7 +249,7 @@ impl Meters {
         Meters {
             relayed: meter
                 .u64_counter("signalbox.outbox.relayed")
-                .with_description("Outbox messages published, by the way they came: memory or sweep")
+                .with_description("Outbox messages published, by the way they came: memory, sweep, or unread (again)")
                 .build(),
             overflowed: meter
                 .u64_counter("signalbox.outbox.overflowed")

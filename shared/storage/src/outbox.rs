@@ -3,8 +3,12 @@
 //! The service hands the rows to its relay right after commit; the relay publishes them and deletes them. What a crash
 //! left in between is claimed by age, never by place: ids do not commit in order. No transaction is open while a
 //! message is on its way: a claim is one short update, and a claim that is old counts as given up.
+//!
+//! A row whose message is awaited ([`Awaited`]) goes later: [`unread`] is about those.
 
-use contracts::{Headers, Outgoing};
+pub mod unread;
+
+use contracts::{Awaited, Headers, Outgoing, header};
 use domain::AccountId;
 use sea_orm::{ConnectionTrait, FromQueryResult};
 use uuid::Uuid;
@@ -19,21 +23,34 @@ pub struct OutboxRow {
     pub outgoing: Outgoing,
 }
 
+impl OutboxRow {
+    /// Whether it stays until its message was read.
+    pub fn is_awaited(&self) -> bool {
+        Awaited::of(&self.outgoing.subject).is_some()
+    }
+}
+
 /// Whose message it is: an account's, or the operator's.
 pub type Owned = (Option<AccountId>, Outgoing);
 
-/// Writes messages into the transaction and gives the rows for the relay. The transaction must have declared the
-/// accounts.
+/// Writes messages into the transaction and gives the rows for the relay. Those that are awaited ask for a receipt. The
+/// transaction must have declared the accounts.
 pub async fn outbox_insert(tx: &Tx, messages: Vec<Owned>) -> Result<Vec<OutboxRow>, StorageError> {
     if messages.is_empty() {
         return Ok(Vec::new());
     }
     let rows: Vec<OutboxRow> = messages
         .into_iter()
-        .map(|(account, outgoing)| OutboxRow {
-            account: account.map_or_else(|| OPERATOR.to_owned(), String::from),
-            id: Uuid::now_v7(),
-            outgoing,
+        .map(|(account, mut outgoing)| {
+            let id = Uuid::now_v7();
+            if Awaited::of(&outgoing.subject).is_some() {
+                outgoing.headers.set(header::RECEIPT, id.to_string());
+            }
+            OutboxRow {
+                account: account.map_or_else(|| OPERATOR.to_owned(), String::from),
+                id,
+                outgoing,
+            }
         })
         .collect();
     let accounts: Vec<String> = rows.iter().map(|row| row.account.clone()).collect();
@@ -61,7 +78,7 @@ const OUTBOX_INSERT: &str = "
     select r.account_id, r.id, $3, r.subject, r.headers::jsonb, r.payload
     from unnest($1::text[], $2::uuid[], $4::text[], $5::text[], $6::bytea[]) as r (account_id, id, subject, headers, payload)";
 
-/// Removes what was published.
+/// Removes what was published and is not awaited, or was given up.
 pub async fn outbox_delete(database: &Database, rows: &[OutboxRow]) -> Result<(), StorageError> {
     let tx = database.begin(&Accounts::none()).await?;
     let accounts: Vec<String> = rows.iter().map(|row| row.account.clone()).collect();
@@ -72,8 +89,9 @@ pub async fn outbox_delete(database: &Database, rows: &[OutboxRow]) -> Result<()
     tx.commit().await
 }
 
-/// Relies on the primary key; the relay's policy limits it to the service's own rows.
-const OUTBOX_DELETE: &str = "
+/// Relies on the primary key. The relay's policy limits it to the service's own rows, a reader's to those of the accounts
+/// that it works for.
+pub const OUTBOX_DELETE: &str = "
     delete from outbox o using unnest($1::text[], $2::uuid[]) as r (account_id, id)
     where o.account_id = r.account_id and o.id = r.id";
 
@@ -86,7 +104,23 @@ struct Claimed {
     payload: Vec<u8>,
 }
 
-/// Takes up to `limit` rows that are older than `age_ms` and that nobody took in the last `claim_ms`.
+impl Claimed {
+    fn row(self, attempt: &'static str) -> Result<OutboxRow, StorageError> {
+        let headers: Headers =
+            serde_json::from_value(self.headers).map_err(|error| StorageError::unreadable(attempt, error))?;
+        Ok(OutboxRow {
+            account: self.account_id,
+            id: self.id,
+            outgoing: Outgoing {
+                subject: self.subject,
+                headers,
+                payload: self.payload,
+            },
+        })
+    }
+}
+
+/// Takes up to `limit` rows that no broker has acknowledged, that are older than `age_ms`, and that nobody took in the last `claim_ms`.
 pub async fn outbox_claim(
     database: &Database,
     age_ms: i64,
@@ -105,29 +139,14 @@ pub async fn outbox_claim(
         .await
         .attempt("claim outbox")?;
     tx.commit().await?;
-    claimed
-        .into_iter()
-        .map(|row| {
-            let headers: Headers =
-                serde_json::from_value(row.headers).map_err(|error| StorageError::unreadable("claim outbox", error))?;
-            Ok(OutboxRow {
-                account: row.account_id,
-                id: row.id,
-                outgoing: Outgoing {
-                    subject: row.subject,
-                    headers,
-                    payload: row.payload,
-                },
-            })
-        })
-        .collect()
+    claimed.into_iter().map(|row| row.row("claim outbox")).collect()
 }
 
-/// Relies on index outbox_oldest.
+/// Relies on index outbox_unsent.
 const OUTBOX_CLAIM: &str = "
     with due as (
         select account_id, id from outbox
-        where service = $1 and created_at < now() - $2 * interval '1 millisecond'
+        where service = $1 and stored_at is null and created_at < now() - $2 * interval '1 millisecond'
           and (claimed_at is null or claimed_at < now() - $3 * interval '1 millisecond')
         order by created_at limit $4 for update skip locked
     )

@@ -21,6 +21,7 @@ ack_wait_ms = 3000
 [outbox]
 sweep_interval_ms = 200
 sweep_age_ms = 1000
+unread_look_ms = 3000
 [replica]
 lease_ms = 2000
 renew_ms = 400

@@ -2,7 +2,8 @@
 //!
 //! Consumes `turn.finished` events.
 //! Decides what of them is to be posted: what a finished turn said on a task, unless it was late or had nothing to say.
-//! Writes one message a turn, whose id follows from the turn, and its activity.
+//! Writes one message a turn, whose id follows from the turn, and its activity; gives receipts, which end the outbox rows
+//! of the events.
 //! Publishes `message.posted`.
 //!
 //! The event only says where to look: what the turn said and whether it counts is read from its row, so that neither a
@@ -19,7 +20,10 @@ use messaging::{BatchHandler, Incoming, Verdict};
 use storage::{
     Accounts, StorageError,
     lifecycle::{Reply, Setting, replies_post},
-    outbox::Owned,
+    outbox::{
+        Owned,
+        unread::{Receipt, outbox_receive},
+    },
 };
 use time::OffsetDateTime;
 
@@ -50,7 +54,13 @@ impl BatchHandler for TurnFinishedHandler {
         places.sort_unstable();
         places.dedup();
         self.app.shutdown.crash_point("orchestrator.turns_read").await;
-        match self.post(&places).await {
+        let receipts = batch
+            .iter()
+            .zip(&read)
+            .filter_map(|(incoming, place)| Some((incoming, place.as_ref().ok()?)))
+            .flat_map(|(incoming, (account, _))| Receipt::of(Some(account), &incoming.headers))
+            .collect();
+        match self.post(&places, receipts).await {
             Ok(mut events) => read
                 .into_iter()
                 .map(|place| match place {
@@ -95,16 +105,22 @@ fn read(payload: &[u8]) -> Result<Place, Verdict> {
 
 impl TurnFinishedHandler {
     /// Posts what is to be posted, in one transaction; gives the event of each.
-    async fn post(&self, places: &[Place]) -> Result<HashMap<Place, contracts::Outgoing>, StorageError> {
+    async fn post(
+        &self,
+        places: &[Place],
+        receipts: Vec<Receipt>,
+    ) -> Result<HashMap<Place, contracts::Outgoing>, StorageError> {
         if places.is_empty() {
             return Ok(HashMap::new());
         }
-        let accounts = Accounts::many(places.iter().map(|(account, _)| account));
+        // The operator's, for what was sent again from there.
+        let accounts = Accounts::many(places.iter().map(|(account, _)| account)).with_operator();
         let tx = self.app.database.begin(&accounts).await?;
         let turns = ended_turns(&tx, places).await?;
         let sayings: Vec<Saying> = turns.iter().filter_map(|turn| saying(turn, &self.app)).collect();
         let replies: Vec<Reply<'_>> = sayings.iter().map(Saying::reply).collect();
         let events = replies_post(&tx, &replies).await?;
+        outbox_receive(&tx, receipts).await?;
         self.app.shutdown.crash_point("orchestrator.replies_written").await;
         tx.commit().await?;
         self.app.shutdown.crash_point("orchestrator.replies_committed").await;

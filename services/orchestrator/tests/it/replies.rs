@@ -182,6 +182,50 @@ async fn an_unreadable_event_dies_alone() {
     assert_eq!(published(&verdicts[2]).len(), 1);
 }
 
+/// Whoever keeps an event until it was read learns that it was, also of a turn that says nothing.
+#[tokio::test]
+async fn what_was_read_is_kept_no_longer() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let coder = world.agent(&tenant, "coder").await;
+    world.task(&tenant, "T", &["coder"]).await;
+    let session = seed::session(&world, &tenant, "T", &coder, 1, true).await;
+    let silent = Ended {
+        no_reply: true,
+        ..Ended::default()
+    };
+    let speaks = seed::turn(&world, &tenant, session, 1, Ended::default()).await;
+    let silent = seed::turn(&world, &tenant, session, 2, silent).await;
+    let mut batch = Vec::new();
+    for (owner, turn) in [("acme", speaks), ("acme", silent), ("-", speaks)] {
+        let row = Uuid::now_v7();
+        sqlx::query(
+            "insert into outbox (account_id, id, service, subject, headers, payload, stored_at)
+             values ($1, $2, 'delivery', 'signalbox.event.acme.T.turn.finished', '{}', '', now())",
+        )
+        .bind(owner)
+        .bind(row)
+        .execute(&world.test.owner)
+        .await
+        .unwrap();
+        let mut event = event(&tenant, turn);
+        event.headers.set(contracts::header::RECEIPT, row.to_string());
+        if owner == "-" {
+            event.headers.set(contracts::header::REDRIVE, "letter");
+        }
+        batch.push(event);
+    }
+    let unread = "select count(*) from outbox where service = 'delivery'";
+    assert_eq!(world.test.count(unread).await, 3);
+    let verdicts = TurnFinishedHandler::new(world.app.clone()).handle(&batch).await;
+    assert!(
+        verdicts.iter().all(|verdict| matches!(verdict, Verdict::Done(_))),
+        "{verdicts:?}"
+    );
+    assert_eq!(world.test.count(unread).await, 0);
+    assert_eq!(world.test.count("select count(*) from message").await, 1);
+}
+
 #[tokio::test]
 async fn an_outage_counts_no_attempts() {
     let world = World::new().await;

@@ -2,7 +2,8 @@
 //!
 //! Consumes `{root}.notification.{account}.{task}`, a batch of one partition, in stream order.
 //! Decides who is to act and in which session (`intake`).
-//! Writes notifications, sessions, tasks that were unknown, dead letters, and the partition's place, in one transaction.
+//! Writes notifications, sessions, tasks that were unknown, dead letters, and the partition's place, in one transaction; gives
+//! receipts, which end the outbox rows of the messages.
 //! Publishes `session.resolved` for every session that got work; events and dead letters through the outbox.
 
 use contracts::{
@@ -15,7 +16,10 @@ use runtime::Shutdown;
 use storage::{
     Accounts, Database, StorageError, Tx,
     lifecycle::{NewTask, Setting, tasks_create},
-    outbox::{OutboxRow, Owned, outbox_insert},
+    outbox::{
+        OutboxRow, Owned, outbox_insert,
+        unread::{Receipt, outbox_receive},
+    },
 };
 use time::OffsetDateTime;
 
@@ -99,6 +103,7 @@ impl NotificationHandler {
             Some(mut committed) => {
                 let messages = std::mem::take(&mut committed.messages);
                 let outbox = outbox_insert(&tx, messages).await?;
+                outbox_receive(&tx, receipts(batch)).await?;
                 self.shutdown.crash_point("resolver.batch_written").await;
                 tx.commit().await?;
                 self.shutdown.crash_point("resolver.batch_committed").await;
@@ -143,6 +148,7 @@ impl NotificationHandler {
         };
         let messages = refusals_write(&tx, &self.root, &[(received, refused)], now).await?;
         let outbox = outbox_insert(&tx, messages).await?;
+        outbox_receive(&tx, receipts(batch)).await?;
         tx.commit().await?;
         Ok(Handled::Committed(Committed {
             outbox,
@@ -151,13 +157,15 @@ impl NotificationHandler {
         }))
     }
 
-    /// Moves the place past messages of which nothing can be kept.
-    pub async fn skip(&self, lease: &Lease, to: &Place) -> Result<Handled, StorageError> {
-        let tx = self.database.begin(&Accounts::none()).await?;
+    /// Moves the place past a message of which nothing can be kept.
+    pub async fn skip(&self, lease: &Lease, to: &Place, received: &Received) -> Result<Handled, StorageError> {
+        let batch = std::slice::from_ref(received);
+        let tx = self.database.begin(&accounts(batch)).await?;
         if !place_move(&tx, lease, to).await? {
             tx.rollback().await?;
             return Ok(Handled::Stale);
         }
+        outbox_receive(&tx, receipts(batch)).await?;
         tx.commit().await?;
         Ok(Handled::Committed(Committed::default()))
     }
@@ -273,6 +281,14 @@ struct TakenIn {
 /// operator's are for dead letters that belong to no account.
 fn accounts(batch: &[Received]) -> Accounts {
     Accounts::many(batch.iter().filter_map(|received| received.account.as_ref())).with_operator()
+}
+
+/// Whatever was decided about it, it was read: whoever keeps it to publish it again need not.
+fn receipts(batch: &[Received]) -> Vec<Receipt> {
+    batch
+        .iter()
+        .flat_map(|received| Receipt::of(received.account.as_ref(), &received.headers))
+        .collect()
 }
 
 async fn facts(tx: &Tx, batch: &[Received]) -> Result<Facts, StorageError> {

@@ -281,7 +281,7 @@ impl Write<'_> {
             let handled = match means {
                 Means::Handle => handler.handle(self.lease, &to, batch, now).await,
                 Means::Bury => handler.bury(self.lease, &to, last, now).await,
-                Means::Skip => handler.skip(self.lease, &to).await,
+                Means::Skip => handler.skip(self.lease, &to, last).await,
             };
             match handled {
                 Ok(Handled::Committed(committed)) => {

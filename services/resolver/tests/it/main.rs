@@ -6,6 +6,7 @@ mod batches;
 mod ids;
 mod plans;
 mod races;
+mod receipts;
 mod refusals;
 mod replicas;
 mod scene;

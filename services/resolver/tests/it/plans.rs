@@ -3,12 +3,12 @@
 
 use resolver::store::{facts, notifications, sessions};
 use sea_orm::{ConnectionTrait, Statement};
-use storage::{Accounts, Tx};
+use storage::{Accounts, Tx, outbox::OUTBOX_DELETE};
 
 use crate::scene::{Scene, scene};
 
 /// Statement, its parameters, and the indexes by which it may find rows.
-const STATEMENTS: [(&str, usize, &[&str]); 7] = [
+const STATEMENTS: [(&str, usize, &[&str]); 8] = [
     (
         facts::FACTS_FIND,
         13,
@@ -44,6 +44,7 @@ const STATEMENTS: [(&str, usize, &[&str]); 7] = [
         21,
         &["notification_pkey", "session_pkey"],
     ),
+    (OUTBOX_DELETE, 2, &["outbox_pkey"]),
 ];
 
 #[tokio::test]
@@ -55,6 +56,9 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
             "alter table notification set (autovacuum_enabled = off);
              alter table session set (autovacuum_enabled = off);
              alter table task set (autovacuum_enabled = off);
+             alter table outbox set (autovacuum_enabled = off);
+             insert into outbox (account_id, id, service, subject, headers, payload)
+             select 'acme', gen_random_uuid(), 'orchestrator', 's', '{}', '' from generate_series(1, 5000) n;
              insert into task (account_id, id, display_id, title, status)
              select 'acme', 't-' || n, 't-' || n, '', 'inbox' from generate_series(1, 5000) n;
              insert into session (account_id, id, kind, task_id, agent_id, generation, key)

@@ -205,6 +205,10 @@ fn envelope() -> Value {
             header::REDRIVE,
             "Id of the dead letter that this message is a redrive of.",
         ),
+        (
+            header::RECEIPT,
+            "Id of the outbox row that is kept until this message was read. Signalbox's own.",
+        ),
         (header::CE_SPECVERSION, "CloudEvents 1.0, binary mode."),
         (header::CE_ID, "CloudEvents."),
         (header::CE_TYPE, "CloudEvents."),

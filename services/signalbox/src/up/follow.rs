@@ -147,7 +147,7 @@ impl Follow<'_> {
         for attempt in 1.. {
             let result = self.bus.publish_all(&message).await.pop();
             match result.expect("one message has one answer") {
-                Ok(()) => return Ok(()),
+                Ok(_) => return Ok(()),
                 Err(error) if error.is_retriable() && attempt < PUBLISH_ATTEMPTS_MAX => {
                     warn!(%error, attempt, "a line of the sample was not acknowledged; trying again");
                     sleep(PUBLISH_PAUSE).await;

@@ -22,6 +22,12 @@ pub(super) fn check(settings: &Settings) -> Result<(), SettingsError> {
         settings.outbox.claim_timeout_ms.get(),
         publish_ms,
     )?;
+    // Looked after earlier, a message may be on its way right now.
+    outlives_publish(
+        "outbox.unread_look_ms",
+        settings.outbox.unread_look_ms.get(),
+        publish_ms,
+    )?;
     trace_ratio(settings.telemetry.trace_ratio)?;
     root(&settings.nats.root)
 }

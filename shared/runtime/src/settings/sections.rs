@@ -216,6 +216,14 @@ pub struct OutboxSettings {
     pub sweep_age_ms: Millis,
     /// Rows that a sweep has claimed and not deleted by then are anybody's again.
     pub claim_timeout_ms: Millis,
+    /// Until the broker is asked whether it still has a message that was not read. From then on again, up to six times as
+    /// long apart.
+    pub unread_look_ms: Millis,
+    /// A message that was not read for this long is published again, whatever the broker says.
+    pub unread_again_ms: Millis,
+    /// A message that was not read is given up when it is this old, and becomes a dead letter. Longer than the streams
+    /// keep it.
+    pub unread_kept_hours: Count,
 }
 
 impl Default for OutboxSettings {
@@ -226,6 +234,9 @@ impl Default for OutboxSettings {
             sweep_interval_ms: Millis::new(2_000),
             sweep_age_ms: Millis::new(5_000),
             claim_timeout_ms: Millis::new(15_000),
+            unread_look_ms: Millis::new(10_000),
+            unread_again_ms: Millis::new(60 * 60 * 1000),
+            unread_kept_hours: Count::new(14 * 24),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! buried.
 
 use bytes::Bytes;
-use contracts::{Headers, header};
+use contracts::{Headers, Outgoing, header};
 use messaging::{DeadLetterSink, DeadMessage, Incoming, Stream};
 use time::OffsetDateTime;
 
@@ -76,5 +76,26 @@ async fn what_names_no_account_is_the_operators() {
     world.outbox_is_empty().await;
     let announced = stored(&context, Stream::Dead, 2).await;
     assert!(announced.iter().all(|(subject, _, _)| subject == "signalbox.dead.-.-"));
+    world.stop().await;
+}
+
+/// Given up is read: who keeps the message until then need not say it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_buried_is_kept_no_longer() {
+    let world = World::new().await;
+    let context = world.context("").await;
+    let subject = "signalbox.event.acme.PROJ-7.turn.finished";
+    let event = Outgoing {
+        subject: subject.to_owned(),
+        ..world.event("e-1", b"not json")
+    };
+    let rows = world.commit(&context, vec![event]).await;
+    let mut message = dead(subject);
+    message.incoming.headers = rows[0].outgoing.headers.clone();
+    context.outbox.publish_soon(rows);
+    world.unread(1).await;
+    context.dead_letters().bury(message).await.unwrap();
+    world.outbox_is_empty().await;
+    assert_eq!(world.database.count("select count(*) from dead_letter").await, 1);
     world.stop().await;
 }

@@ -4,4 +4,5 @@ mod context;
 mod dead;
 mod outbox;
 mod replica;
+mod unread;
 mod world;

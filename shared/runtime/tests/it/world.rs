@@ -11,7 +11,10 @@ use messaging::Stream;
 use runtime::{Context, Settings, Shutdown};
 use storage::{
     Accounts, Role,
-    outbox::{OutboxRow, outbox_insert},
+    outbox::{
+        OutboxRow, outbox_insert,
+        unread::{Receipt, outbox_receive},
+    },
 };
 use testkit::{Fixture, TestDatabase, eventually};
 
@@ -62,6 +65,55 @@ impl World {
             headers,
             payload: payload.to_vec(),
         }
+    }
+
+    /// A notification of the account, which somebody is to read.
+    pub(crate) fn notification(&self, id: &str) -> Outgoing {
+        Outgoing {
+            subject: format!("signalbox.notification.{}.-", self.account),
+            ..self.event(id, b"{}")
+        }
+    }
+
+    /// Reads messages as their consumer does: gives the receipts that they ask for.
+    pub(crate) async fn read(&self, headers: impl IntoIterator<Item = Headers>) {
+        let receipts = headers
+            .into_iter()
+            .flat_map(|headers| Receipt::of(Some(&self.account), &headers))
+            .collect();
+        let database = self.database.connect(Role::Resolver).await;
+        let tx = database.begin(&Accounts::one(&self.account)).await.expect("begin");
+        outbox_receive(&tx, receipts).await.expect("receive");
+        tx.commit().await.expect("commit");
+    }
+
+    /// As if the time had come, and waits until a sweep has looked.
+    pub(crate) async fn look(&self) {
+        let due = "update outbox set look_at = now() - interval '1 second' where stored_at is not null";
+        sqlx::query(due).execute(&self.database.owner).await.expect("an update");
+        eventually("somebody has looked at every row", async || {
+            (self
+                .database
+                .count("select count(*) from outbox where look_at < now()")
+                .await
+                == 0)
+                .then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until the broker is known to have this many messages that nobody has read.
+    pub(crate) async fn unread(&self, count: i64) {
+        eventually("the broker has what is unread", async || {
+            let (stored, all) = (
+                self.database
+                    .count("select count(*) from outbox where stored_at is not null")
+                    .await,
+                self.database.count("select count(*) from outbox").await,
+            );
+            (stored == count && all == count).then_some(())
+        })
+        .await;
     }
 
     /// Commits messages and gives the rows for the relay.

@@ -29,6 +29,7 @@ impl MigrationTrait for Step {
 const STEPS: &[(&str, &str)] = &[
     ("0001_ground", include_str!("0001_ground.sql")),
     ("0002_neglected_sessions", include_str!("0002_neglected_sessions.sql")),
+    ("0003_kept_until_read", include_str!("0003_kept_until_read.sql")),
     ("0004_emptied_sessions", include_str!("0004_emptied_sessions.sql")),
 ];
 

@@ -1,0 +1,99 @@
+//! Who keeps a message until it was read learns that it was: with the batch, whatever was decided, and not before.
+
+use contracts::header;
+use resolver::handlers::notification::Handled;
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::{
+    batches::poison,
+    scene::{Message, Scene, message, raw, scene, to_coder},
+};
+
+impl Scene {
+    /// The row that somebody else's relay keeps of a message, as the message names it.
+    async fn kept(&self, owner: &str, message: Message) -> Message {
+        let id = Uuid::now_v7();
+        sqlx::query(
+            "insert into outbox (account_id, id, service, subject, headers, payload, stored_at)
+             values ($1, $2, 'orchestrator', 'signalbox.notification.acme.-', '{}', '', now())",
+        )
+        .bind(owner)
+        .bind(id)
+        .execute(&self.test.owner)
+        .await
+        .unwrap();
+        message.with(header::RECEIPT, &id.to_string())
+    }
+
+    async fn unread(&self) -> i64 {
+        self.test
+            .count("select count(*) from outbox where stored_at is not null")
+            .await
+    }
+}
+
+#[tokio::test]
+async fn whatever_is_decided_gives_a_receipt() {
+    let scene = scene().await;
+    let mut reader = scene.reader().await;
+    let ghost = json!({"id": "refused", "agent": "ghost", "body": "b"});
+    let batch = [
+        scene.kept("acme", to_coder("n-1", "b")).await,
+        scene.kept("acme", to_coder("n-1", "b")).await,
+        scene.kept("acme", to_coder("n-1", "other")).await,
+        scene
+            .kept("acme", message("acme", "PROJ-7", &json!({"id": "all", "body": "b"})))
+            .await,
+        scene.kept("acme", message("acme", "PROJ-7", &ghost)).await,
+        scene.kept("acme", raw("acme", "PROJ-7", "nonsense")).await,
+        scene
+            .kept("-", message("nowhere", "-", &json!({"body": "b"})))
+            .await
+            .again(),
+    ];
+    assert_eq!(scene.unread().await, 7);
+    reader.take(&batch).await;
+    assert_eq!(scene.unread().await, 0);
+    // Once more, after a crash that nobody noticed: there is nothing left to give.
+    reader.rewind();
+    reader.take(&batch).await;
+    scene.check().await;
+}
+
+#[tokio::test]
+async fn what_was_not_taken_in_is_not_read() {
+    let scene = scene().await;
+    let mut reader = scene.reader().await;
+    let batch = [scene
+        .kept(
+            "acme",
+            message(
+                "acme",
+                "PROJ-7",
+                &json!({"id": "n", "agent": "coder", "body": "poison"}),
+            ),
+        )
+        .await];
+    poison(&scene).await;
+    reader.handle(&batch).await.unwrap_err();
+    assert_eq!(scene.unread().await, 1);
+    // Given up is read, even where nothing can be kept of it.
+    let received = reader.received(&batch);
+    let to = reader.place(&received);
+    let handled = reader.handler.skip(&reader.lease, &to, &received[0]).await.unwrap();
+    assert!(matches!(handled, Handled::Committed(_)));
+    assert_eq!(scene.unread().await, 0);
+}
+
+#[tokio::test]
+async fn nobody_gives_a_receipt_for_another_account() {
+    let scene = scene().await;
+    scene.fixture().account("other").await;
+    let mut reader = scene.reader().await;
+    let mine = to_coder("n-1", "b");
+    let theirs = scene.kept("other", mine).await;
+    let beside = message("other", "-", &json!({"id": "n-2", "agent": "ghost", "body": "b"}));
+    reader.take(&[theirs, beside]).await;
+    assert_eq!(scene.unread().await, 1, "though the batch works for both accounts");
+}

@@ -1,0 +1,38 @@
+//! Whether the broker still has what it once acknowledged. A store that was wiped has not, and neither has one that lost
+//! its tail, though other messages may lie there under the same numbers by now.
+
+use async_nats::jetstream::stream::Stream as RawStream;
+use contracts::{Outgoing, header};
+use futures::StreamExt;
+
+use crate::{Bus, Stored, Stream};
+
+/// Questions on their way at one time.
+const QUESTIONS_MAX: usize = 64;
+
+impl Bus {
+    /// Says of each message whether the broker has it where it was put: known by its receipt, which no other message has.
+    /// `false` also when there was no answer: publishing what is there already costs a duplicate, and nothing else.
+    pub async fn still_has(&self, messages: &[(Stream, Stored, &Outgoing)]) -> Vec<bool> {
+        // By index, since a future that borrows from an iterator's item is not general enough for a spawned worker.
+        let questions = (0..messages.len()).map(|index| async move {
+            let (stream, stored, message) = messages[index];
+            let Ok(stream) = self.jetstream().get_stream_no_info(stream.name(self.root())).await else {
+                return false;
+            };
+            has(&stream, stored, message).await
+        });
+        futures::stream::iter(questions).buffered(QUESTIONS_MAX).collect().await
+    }
+}
+
+async fn has<T>(stream: &RawStream<T>, stored: Stored, message: &Outgoing) -> bool {
+    let receipt = message.headers.get(header::RECEIPT);
+    match stream.get_raw_message(stored.sequence).await {
+        Ok(there) => receipt.is_some() && there.headers.get(header::RECEIPT).map(|value| value.as_str()) == receipt,
+        Err(error) => {
+            tracing::debug!(sequence = stored.sequence, %error, "the broker does not have a message, or does not say");
+            false
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The sweep that looks after messages which were published and that nobody has read yet.
+//!
+//! A reader that is away is no reason to say things twice: the broker is asked first whether it still has the message,
+//! and only what it has lost is published again, as it was. Every replica looks, each at rows of its own service that no
+//! other has taken.
+
+use messaging::{Stored, Stream};
+use storage::{
+    StorageError,
+    outbox::{
+        OutboxRow,
+        unread::{Due, Look, UnreadRow, outbox_look},
+    },
+};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{Relay, Settled, millis};
+
+impl Relay {
+    pub(super) async fn look_after_unread(self, stop: CancellationToken) {
+        let mut ticks = interval(self.settings.sweep_interval_ms.duration());
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            // A broker that is away cannot be asked, and has lost nothing yet.
+            while self.bus.is_connected() && !stop.is_cancelled() {
+                match self.look_once().await {
+                    Ok(more) if more => {}
+                    Ok(_) => break,
+                    Err(error) => {
+                        let error = format!("{:#}", anyhow::Error::new(error));
+                        warn!(error, "could not look after unread messages");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One batch; says whether there may be more.
+    async fn look_once(&self) -> Result<bool, StorageError> {
+        let rows_max = self.settings.batch_messages_max;
+        let look = Look {
+            every_ms: millis(self.settings.unread_look_ms.duration()),
+            again_ms: millis(self.settings.unread_again_ms.duration()),
+            kept_ms: i64::from(self.settings.unread_kept_hours.get()) * 60 * 60 * 1000,
+            rows_max: i64::from(rows_max.get()),
+        };
+        let unread = outbox_look(&self.database, &look).await?;
+        let full = unread.len() >= rows_max.usize();
+        let (mut check, mut again, mut given_up) = (Vec::new(), Vec::new(), Vec::new());
+        for unread in unread {
+            match unread.due {
+                Due::Check => check.push(unread),
+                Due::Again => again.push(unread.row),
+                Due::GiveUp => given_up.push(unread.row),
+            }
+        }
+        let lost = self.lost(check).await;
+        if !lost.is_empty() {
+            warn!(
+                messages = lost.len(),
+                "the broker has lost messages that nobody had read; publishing them again"
+            );
+        }
+        again.extend(lost);
+        if !again.is_empty() {
+            // Made in time order: within one writer this is the order of its transactions.
+            again.sort_by_key(|row| row.id);
+            self.relay(again, "unread").await;
+        }
+        self.give_up(given_up).await;
+        Ok(full)
+    }
+
+    /// Those that the broker does not have any more.
+    async fn lost(&self, unread: Vec<UnreadRow>) -> Vec<OutboxRow> {
+        let questions: Vec<_> = unread
+            .iter()
+            .map(|unread| {
+                let stored = Stored {
+                    sequence: unread.sequence,
+                };
+                (stream(&unread.row), stored, &unread.row.outgoing)
+            })
+            .collect();
+        let there = self.bus.still_has(&questions).await;
+        unread
+            .into_iter()
+            .zip(there)
+            .filter(|(_, is_there)| !is_there)
+            .map(|(unread, _)| unread.row)
+            .collect()
+    }
+
+    async fn give_up(&self, rows: Vec<OutboxRow>) {
+        let mut settled = Settled::default();
+        for row in rows {
+            let detail = "nobody read this message for as long as it is kept: see that its reader runs, then redrive";
+            if self.bury(&row, "unread", detail).await {
+                settled.over.push(row);
+            }
+        }
+        self.settle(settled).await;
+    }
+}
+
+/// Where a message that is awaited lies.
+fn stream(row: &OutboxRow) -> Stream {
+    match contracts::Awaited::of(&row.outgoing.subject) {
+        Some(contracts::Awaited::Notification) => Stream::Notification,
+        // What is not awaited has no place among the unread; the broker will not know its receipt.
+        Some(contracts::Awaited::TurnFinished) | None => Stream::Event,
+    }
+}

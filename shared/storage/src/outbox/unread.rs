@@ -1,0 +1,215 @@
+//! Rows that stay until their message was read: the broker has it, and nothing else would tell its reader.
+//!
+//! The message carries the row's id as its receipt ([`header::RECEIPT`]). Whoever reads it deletes the row in the
+//! transaction in which it takes the message in, whatever comes of it there: accepted, known already or refused, it was
+//! read. Usually that is before the relay has come to note that the broker has the message, and no row is ever touched
+//! in between. What is there for longer is looked at from time to time.
+
+use contracts::{Headers, header};
+use domain::AccountId;
+use sea_orm::{ConnectionTrait, FromQueryResult};
+use uuid::Uuid;
+
+use super::{Claimed, OUTBOX_DELETE, OutboxRow};
+use crate::{Accounts, Database, StorageError, Tx, accounts::OPERATOR, error::Attempt, statement};
+
+/// Names the row that waits for a message to be read.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Receipt {
+    account: String,
+    id: Uuid,
+}
+
+impl Receipt {
+    /// What a message of this account asks for: one receipt or none, as a publisher outside does. A message that the
+    /// operator sent again from a letter of nobody's has its row in the operator's place.
+    pub fn of(account: Option<&AccountId>, headers: &Headers) -> Vec<Receipt> {
+        let Some(id) = headers.get(header::RECEIPT).and_then(|text| Uuid::try_parse(text).ok()) else {
+            return Vec::new();
+        };
+        let is_redrive = headers.get(header::REDRIVE).is_some();
+        let operator = is_redrive.then_some(OPERATOR);
+        account
+            .map(AccountId::as_str)
+            .into_iter()
+            .chain(operator)
+            .map(|owner| Receipt {
+                account: owner.to_owned(),
+                id,
+            })
+            .collect()
+    }
+}
+
+/// Gives receipts: the rows go with the transaction that takes their messages in. One statement a batch, none when
+/// nobody asks. The transaction must have declared the accounts.
+pub async fn outbox_receive(tx: &Tx, mut receipts: Vec<Receipt>) -> Result<(), StorageError> {
+    if receipts.is_empty() {
+        return Ok(());
+    }
+    // In one order, so that two readers of the same messages do not wait for each other.
+    receipts.sort_unstable();
+    receipts.dedup();
+    let (accounts, ids): (Vec<String>, Vec<Uuid>) = receipts
+        .into_iter()
+        .map(|receipt| (receipt.account, receipt.id))
+        .unzip();
+    tx.execute_raw(statement(OUTBOX_DELETE, [accounts.into(), ids.into()]))
+        .await
+        .attempt("give receipts")
+        .map(|_| ())
+}
+
+/// Where the broker has put a message.
+#[derive(Clone, PartialEq, Debug)]
+pub struct StoredRow {
+    pub account: String,
+    pub id: Uuid,
+    pub sequence: i64,
+}
+
+/// Notes that the broker has these messages; what was read meanwhile is gone, and stays so. From `look_ms` on a sweep
+/// looks after them.
+pub async fn outbox_stored(database: &Database, rows: &[StoredRow], look_ms: i64) -> Result<(), StorageError> {
+    let tx = database.begin(&Accounts::none()).await?;
+    let accounts: Vec<String> = rows.iter().map(|row| row.account.clone()).collect();
+    let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+    let sequences: Vec<i64> = rows.iter().map(|row| row.sequence).collect();
+    let values = [accounts.into(), ids.into(), sequences.into(), look_ms.into()];
+    tx.execute_raw(statement(OUTBOX_STORED, values))
+        .await
+        .attempt("note that the broker has messages")?;
+    tx.commit().await
+}
+
+/// Relies on the primary key. A row that is locked is being read at this moment.
+const OUTBOX_STORED: &str = "
+    with there as (
+        select o.account_id, o.id, r.sequence
+        from unnest($1::text[], $2::uuid[], $3::bigint[]) as r (account_id, id, sequence)
+        join outbox o on o.account_id = r.account_id and o.id = r.id
+        for update of o skip locked
+    )
+    update outbox o
+    set stored_at = now(), stored_sequence = there.sequence, look_at = now() + $4 * interval '1 millisecond'
+    from there where o.account_id = there.account_id and o.id = there.id";
+
+/// When to look after what is not yet read.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// From one look to the next; up to six times this for what has waited for long.
+    pub every_ms: i64,
+    /// Published again after this long, whatever the broker says.
+    pub again_ms: i64,
+    /// Given up when it is this old.
+    pub kept_ms: i64,
+    pub rows_max: i64,
+}
+
+/// A message that nobody has read yet.
+#[derive(Clone, PartialEq, Debug)]
+pub struct UnreadRow {
+    pub row: OutboxRow,
+    pub sequence: u64,
+    pub due: Due,
+}
+
+/// What is to be done about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// Ask the broker whether it still has it.
+    Check,
+    /// Publish it again.
+    Again,
+    GiveUp,
+}
+
+#[derive(FromQueryResult)]
+struct Looked {
+    #[sea_orm(nested)]
+    claimed: Claimed,
+    stored_sequence: i64,
+    is_again: bool,
+    is_over: bool,
+}
+
+/// Takes rows that are due to be looked at; they are due again after a while.
+pub async fn outbox_look(database: &Database, look: &Look) -> Result<Vec<UnreadRow>, StorageError> {
+    const ATTEMPT: &str = "look after unread messages";
+    let tx = database.begin(&Accounts::none()).await?;
+    let values = [
+        database.role().service().into(),
+        look.every_ms.into(),
+        look.again_ms.into(),
+        look.kept_ms.into(),
+        look.rows_max.into(),
+    ];
+    let looked = Looked::find_by_statement(statement(OUTBOX_LOOK, values))
+        .all(&*tx)
+        .await
+        .attempt(ATTEMPT)?;
+    tx.commit().await?;
+    looked
+        .into_iter()
+        .map(|looked| {
+            Ok(UnreadRow {
+                row: looked.claimed.row(ATTEMPT)?,
+                sequence: looked.stored_sequence.unsigned_abs(),
+                due: match (looked.is_over, looked.is_again) {
+                    (true, _) => Due::GiveUp,
+                    (false, true) => Due::Again,
+                    (false, false) => Due::Check,
+                },
+            })
+        })
+        .collect()
+}
+
+/// Relies on index outbox_unread. What has waited for long is looked at less often: a reader that is far behind has enough
+/// to do without us.
+const OUTBOX_LOOK: &str = "
+    with due as (
+        select account_id, id from outbox
+        where service = $1 and stored_at is not null and look_at < now()
+        order by look_at limit $5 for update skip locked
+    )
+    update outbox o set look_at = now() + least(greatest($2 * interval '1 millisecond', now() - o.stored_at),
+                                                6 * $2 * interval '1 millisecond')
+    from due
+    where o.account_id = due.account_id and o.id = due.id
+    returning o.account_id, o.id, o.subject, o.headers, o.payload, coalesce(o.stored_sequence, 0) as stored_sequence,
+              o.stored_at < now() - $3 * interval '1 millisecond' as is_again,
+              o.created_at < now() - $4 * interval '1 millisecond' as is_over";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_asks_gets_a_receipt() {
+        let account = AccountId::parse("acme").unwrap();
+        let id = Uuid::from_u128(7);
+        let check = |headers: &[(&str, &str)], account: Option<&AccountId>, owners: &[&str]| {
+            let mut map = Headers::default();
+            for (name, value) in headers {
+                map.set(name, *value);
+            }
+            let expected: Vec<Receipt> = owners
+                .iter()
+                .map(|owner| Receipt {
+                    account: (*owner).to_owned(),
+                    id,
+                })
+                .collect();
+            assert_eq!(Receipt::of(account, &map), expected, "{headers:?}");
+        };
+        let asks = (header::RECEIPT, id.to_string());
+        let asks = (asks.0, asks.1.as_str());
+        check(&[], Some(&account), &[]);
+        check(&[(header::RECEIPT, "acme")], Some(&account), &[]);
+        check(&[asks], Some(&account), &["acme"]);
+        check(&[asks], None, &[]);
+        check(&[asks, (header::REDRIVE, "letter")], Some(&account), &["acme", "-"]);
+        check(&[asks, (header::REDRIVE, "letter")], None, &["-"]);
+    }
+}
