@@ -1,9 +1,10 @@
 //! What waits in this process, and who is next: one account after the other, each with a limit, all with a limit.
 //!
 //! [`Line`] is the data structure, without time or I/O; `service.rs` runs it. Nothing here is the truth: a wake-up that
-//! is dropped because the line is full is found by the sweep.
+//! is dropped because the line is full is found by the sweep. The line is everybody's, and a full one is shared evenly:
+//! whoever has the most waiting makes room for those who have less.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use domain::{AccountId, SessionId};
 
@@ -44,6 +45,8 @@ pub struct Line {
     accounts: HashMap<AccountId, Account>,
     /// Accounts with somebody waiting, in the order in which they are next.
     turn: VecDeque<AccountId>,
+    /// The same by how many wait: the last one makes room when the line is full.
+    shares: BTreeSet<(usize, AccountId)>,
     in_flight: usize,
     waiting: usize,
 }
@@ -55,12 +58,14 @@ impl Line {
             places: HashMap::new(),
             accounts: HashMap::new(),
             turn: VecDeque::new(),
+            shares: BTreeSet::new(),
             in_flight: 0,
             waiting: 0,
         }
     }
 
-    /// A session may have something to do. `false`: there is no room to note it.
+    /// A session may have something to do. `false`: there was no room for all, and this wake-up, or one of the account
+    /// with the most of them, is forgotten.
     pub fn wake(&mut self, name: SessionName) -> bool {
         match self.places.get_mut(&name) {
             Some(Place::Waiting) => true,
@@ -68,10 +73,15 @@ impl Line {
                 *again = true;
                 true
             }
-            None if self.waiting >= self.limits.waiting_max => false,
-            None => {
+            None if self.waiting < self.limits.waiting_max => {
                 self.append(name);
                 true
+            }
+            None => {
+                if self.make_room(&name.0) {
+                    self.append(name);
+                }
+                false
             }
         }
     }
@@ -97,6 +107,7 @@ impl Line {
             account.in_flight += 1;
             self.in_flight += 1;
             self.waiting -= 1;
+            shared(&mut self.shares, &id, account.waiting.len() + 1, account.waiting.len());
             if !account.waiting.is_empty() {
                 self.turn.push_back(id.clone());
             }
@@ -140,14 +151,40 @@ impl Line {
         self.waiting
     }
 
+    /// Forgets the newest of the account with the most waiting, if that leaves it with no less than `account` then has.
+    fn make_room(&mut self, account: &AccountId) -> bool {
+        let own = self.accounts.get(account).map_or(0, |account| account.waiting.len());
+        let Some((most, id)) = self.shares.last().filter(|(most, _)| own + 1 < *most).cloned() else {
+            return false;
+        };
+        let crowd = self.accounts.get_mut(&id).expect("an account in line has an entry");
+        let session = crowd
+            .waiting
+            .pop_back()
+            .expect("an account in line has somebody waiting");
+        shared(&mut self.shares, &id, most, most - 1);
+        self.places.remove(&(id, session));
+        self.waiting -= 1;
+        true
+    }
+
     fn append(&mut self, name: SessionName) {
         let account = self.accounts.entry(name.0.clone()).or_default();
         if account.waiting.is_empty() {
             self.turn.push_back(name.0.clone());
         }
         account.waiting.push_back(name.1);
+        shared(&mut self.shares, &name.0, account.waiting.len() - 1, account.waiting.len());
         self.waiting += 1;
         self.places.insert(name, Place::Waiting);
+    }
+}
+
+/// Notes that of this account as many wait `now`.
+fn shared(shares: &mut BTreeSet<(usize, AccountId)>, account: &AccountId, before: usize, now: usize) {
+    shares.remove(&(before, account.clone()));
+    if now > 0 {
+        shares.insert((now, account.clone()));
     }
 }
 
@@ -202,7 +239,7 @@ mod tests {
         line.free(session.clone(), false);
         assert!(line.take(10).is_empty());
         assert!(
-            line.accounts.is_empty() && line.places.is_empty(),
+            line.accounts.is_empty() && line.places.is_empty() && line.shares.is_empty(),
             "nothing is kept of who is gone"
         );
     }
@@ -219,5 +256,38 @@ mod tests {
         assert!(!line.wake(name("acme", 3)));
         line.limit(&AccountId::parse("acme").unwrap(), Some(1));
         assert_eq!(line.take(10).len(), 1);
+    }
+
+    #[test]
+    fn an_account_over_its_share_of_a_full_line_loses_only_its_own_wake_ups() {
+        let mut line = Line::new(LineLimits {
+            waiting_max: 6,
+            in_flight_max: 100,
+            in_flight_account_max: 100,
+        });
+        for session in 0..1_000 {
+            line.wake(name("big", session));
+        }
+        assert_eq!(line.waiting(), 6);
+        assert!(!line.wake(name("small", 1)), "somebody lost a wake-up");
+        assert!(!line.wake(name("small", 2)));
+        assert!(!line.wake(name("other", 3)));
+        assert!(!line.wake(name("big", 1_000)));
+        assert!(!line.wake(name("small", 4)), "as much as anybody has now");
+        let taken = line.take(100);
+        let of = |account: &str| accounts(&taken).iter().filter(|one| **one == account).count();
+        assert_eq!((of("big"), of("small"), of("other")), (3, 2, 1));
+        assert_eq!(
+            taken.iter().find(|(account, _)| account.as_str() == "big"),
+            Some(&name("big", 0)),
+            "the oldest keep their places"
+        );
+        assert!(line.wake(name("big", 5)), "who was forgotten can be woken again");
+        for name in taken {
+            line.free(name, false);
+        }
+        assert_eq!(line.take(100), [name("big", 5)]);
+        line.free(name("big", 5), false);
+        assert!(line.accounts.is_empty() && line.places.is_empty() && line.shares.is_empty());
     }
 }
