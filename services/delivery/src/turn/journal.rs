@@ -8,6 +8,10 @@ use crate::providers::Usage;
 /// What an agent may be told of a call whose result did not come.
 pub const RESULT_MISSING: &str = r#"{"error":{"code":"outcome_unknown","message":"The tool did not answer in time. It may or may not have run.","hint":"Look at what has been done, for example with task_history, before you try again."}}"#;
 
+/// Of a call that we answer ourselves. The tool-gateway waits for every place before a call's own, so that a place which
+/// it never hears of would hold up the calls behind it.
+pub const NO_PLACE: i32 = 0;
+
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Journal {
@@ -27,7 +31,7 @@ pub struct Round {
 pub struct Call {
     /// The provider's id. Unique in its answer only.
     pub call_id: String,
-    /// Ours: place among all calls of the turn, from 1.
+    /// Ours: place among the calls of the turn that are passed on, from 1; [`NO_PLACE`] for one that is not.
     pub ordinal: i32,
     pub name: String,
     pub arguments: String,
@@ -48,6 +52,11 @@ impl Journal {
     /// Calls that were passed on.
     pub fn requested(&self) -> i32 {
         i32::try_from(self.calls().filter(|call| call.answered.is_none()).count()).expect("calls of a turn are limited")
+    }
+
+    /// The place of the last call that was passed on.
+    pub fn last_ordinal(&self) -> i32 {
+        self.calls().map(|call| call.ordinal).max().unwrap_or(NO_PLACE)
     }
 
     /// All that the provider counted in this turn so far.

@@ -299,6 +299,7 @@ pub fn decide<'a>(report: &'a Report, session: &'a Session, now: OffsetDateTime,
         failures: work.failures,
         rounds: i32::try_from(work.journal.rounds.len()).expect("rounds of a turn are limited"),
         calls_before: i32::try_from(work.journal.calls().count()).expect("calls of a turn are limited"),
+        ordinal_before: work.journal.last_ordinal(),
         attempts: work.attempts,
         lost_for: work.lost_for(now),
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use domain::TurnState;
 
-use super::journal::{Call, Round, Tokens};
+use super::journal::{Call, NO_PLACE, Round, Tokens};
 use crate::providers::{Advice, Effects, NextStep, ProviderAnswer, ProviderError, Sent};
 use contracts::tool::ARGUMENTS_BYTES_MAX;
 
@@ -36,8 +36,9 @@ pub struct Facts {
     pub failures: i32,
     /// Provider calls answered before this one.
     pub rounds: i32,
-    /// Tool calls asked for before.
+    /// Tool calls asked for before, and the place of the last one that was passed on.
     pub calls_before: i32,
+    pub ordinal_before: i32,
     /// Attempts that its notifications have behind them.
     pub attempts: i32,
     /// Since when nobody knows what became of the call.
@@ -142,17 +143,22 @@ fn answered(answer: &ProviderAnswer, facts: &Facts, limits: &Limits) -> Settled 
             interrupted: false,
         };
     }
+    let mut ordinals = facts.ordinal_before + 1..;
     let calls = answer
         .calls
         .iter()
-        .zip(facts.calls_before + 1..)
-        .map(|(call, ordinal)| {
+        .map(|call| {
             let answered = (call.arguments.len() > ARGUMENTS_BYTES_MAX).then(too_large);
             // What is not passed on is not kept either.
             let arguments = if answered.is_some() {
                 String::new()
             } else {
                 clean(&call.arguments)
+            };
+            // Places are for calls that are passed on, without a gap: a call is not run before those in front of it.
+            let ordinal = match answered {
+                Some(_) => NO_PLACE,
+                None => ordinals.next().expect("calls of a turn are limited"),
             };
             Call {
                 call_id: short(clean(&call.call_id)),
@@ -307,6 +313,7 @@ mod tests {
         failures: 0,
         rounds: 0,
         calls_before: 0,
+        ordinal_before: 0,
         attempts: 0,
         lost_for: Duration::ZERO,
     };
@@ -467,6 +474,7 @@ mod tests {
             &Facts {
                 rounds: 1,
                 calls_before: 2,
+                ordinal_before: 2,
                 ..FACTS
             },
             &LIMITS,
@@ -501,5 +509,28 @@ mod tests {
                 .is_some_and(|text| text.contains("arguments_too_large"))
         );
         assert_eq!(round.calls[0].arguments, "");
+    }
+
+    #[test]
+    fn calls_that_are_passed_on_have_places_without_a_gap() {
+        let Outcome::Answered(mut answer) = calls(4, "{}") else {
+            panic!("calls")
+        };
+        answer.calls[0].arguments = "x".repeat(ARGUMENTS_BYTES_MAX + 1);
+        answer.calls[2].arguments = "x".repeat(ARGUMENTS_BYTES_MAX + 1);
+        let limits = Limits {
+            calls_max: 20,
+            ..LIMITS
+        };
+        let facts = Facts {
+            calls_before: 6,
+            ordinal_before: 5,
+            ..FACTS
+        };
+        let Settled::AwaitTools { round } = settle(&Outcome::Answered(answer), &facts, &limits) else {
+            panic!("calls")
+        };
+        let places: Vec<i32> = round.calls.iter().map(|call| call.ordinal).collect();
+        assert_eq!(places, [NO_PLACE, 6, NO_PLACE, 7]);
     }
 }
