@@ -2,12 +2,117 @@
 //! lets things calm down, and has a checker decide by what was written down whether anything was lost, done twice or
 //! shown to the wrong eyes. Where a decision of the services is wrong is not found here but in their own tests and in the
 //! simulation; this finds what only whole processes do.
+//!
+//! In reading order: [`plan`] (what happens when, from the seed alone), [`system`] (what it happens to), [`provider`],
+//! [`clients`], [`faults`], [`campaign`] (all of it together), [`quiesce`], [`records`], [`checker`], [`report`].
 
-#![allow(
-    dead_code,
-    reason = "the campaign is being put together; what is not used in the end goes"
-)]
-
+mod arguments;
+mod book;
+mod campaign;
+mod checker;
+mod clients;
+mod dice;
+mod faults;
+mod plan;
+mod provider;
+mod quiesce;
 mod records;
+mod report;
+mod system;
 
-fn main() {}
+use std::{fs, path::Path, process::ExitCode};
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use tempfile::TempDir;
+
+use arguments::{Arguments, CampaignArguments, Command};
+use campaign::Campaign;
+use plan::Plan;
+use records::Records;
+use report::Report;
+
+/// The campaign could not be run.
+const EXIT_FAILED: u8 = 2;
+
+fn main() -> ExitCode {
+    testkit::install_tls_provider();
+    let arguments = Arguments::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.into()),
+    };
+    let ended = runtime.block_on(async {
+        tokio::select! {
+            ended = run(arguments) => ended,
+            // Everything that was started is dropped with the campaign, and ends.
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        }
+    });
+    // Tasks that are still there hold processes of ours.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+    ended.unwrap_or_else(|error| failed(&error))
+}
+
+#[expect(clippy::print_stderr, reason = "a program for people")]
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("chaos: {error:#}");
+    ExitCode::from(EXIT_FAILED)
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    match arguments.command {
+        None => campaign(&arguments.campaign).await,
+        Some(Command::Recovery(_)) => bail!("not yet"),
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the report is what the program is for")]
+async fn campaign(arguments: &CampaignArguments) -> anyhow::Result<ExitCode> {
+    let plan = Plan::new(arguments.seed, arguments.faults, &arguments.kinds).map_err(anyhow::Error::msg)?;
+    if arguments.plan {
+        print!("{plan}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let temporary = TempDir::with_prefix("signalbox-chaos-").context("could not make a temporary directory")?;
+    let directory = match &arguments.keep {
+        Some(directory) => empty(directory)?,
+        None => temporary.path(),
+    };
+    reachable(directory)?;
+    fs::write(directory.join("plan.txt"), plan.to_string()).context("could not write the schedule")?;
+    let (campaign, outcome) = Box::pin(Campaign::run(&plan, directory)).await?;
+    let violations = checker::check(&outcome.records).await.context("the checker")?;
+    let report = Report::of(&plan, &campaign, &outcome, &violations).await?;
+    if arguments.keep.is_some() {
+        keep(directory, &outcome.records)?;
+    }
+    campaign.system.stop().await?;
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&report).context("a report is JSON")?);
+    } else {
+        print!("{report}");
+    }
+    Ok(report.verdict().into())
+}
+
+fn empty(directory: &Path) -> anyhow::Result<&Path> {
+    fs::create_dir_all(directory).with_context(|| format!("could not make {}", directory.display()))?;
+    let mut entries = fs::read_dir(directory).with_context(|| format!("could not read {}", directory.display()))?;
+    if entries.next().is_some() {
+        bail!("{} is not empty", directory.display());
+    }
+    Ok(directory)
+}
+
+/// Postgres, which is not root, has to pass through it.
+fn reachable(directory: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o711))
+        .context("could not open the directory to Postgres")
+}
+
+fn keep(directory: &Path, records: &Records) -> anyhow::Result<()> {
+    let json = serde_json::to_vec(records).context("records are JSON")?;
+    fs::write(directory.join("records.json"), json).context("could not keep the records")
+}

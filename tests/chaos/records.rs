@@ -66,7 +66,7 @@ pub(crate) enum Offered {
         id: String,
         /// None: without a task.
         task: Option<String>,
-        /// Slugs. One: the notification has `id`. Several: one each, ids `{id}:{agent_id}`.
+        /// Slugs. One: the notification has `id`. Several: one each, ids `{id}:{agent_id}`, and the work is `Reply`.
         agents: Vec<String>,
         work: Work,
     },
@@ -77,7 +77,8 @@ pub(crate) enum Offered {
     Conflict { of: usize, id: String },
     /// What cannot be read, or is too large, or names nobody: refused with this reason.
     Poison { id: Option<String>, reason: String },
-    /// A thread message; wakes the task's assignees, one notification each (`message:{message id}:{agent id}`).
+    /// A thread message; wakes the task's assignees, one notification each (`message:{message id}:{agent id}`), and the
+    /// work is `Reply`.
     Message { task: String, work: Work },
     /// PATCH of a task.
     Status { task: String, status: String },

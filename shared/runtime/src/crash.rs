@@ -3,8 +3,16 @@
 //!
 //! A test arms one point of one running service, waits until it was reached, starts the service again, and checks that
 //! the end is the same, once. [`CRASH_POINTS`] is what it goes through, so a point that is missing there panics.
+//!
+//! A service that is a process of its own is told by a file, whose path stands in the variable [`CRASH_FILE`]: one line,
+//! `<point> die` or `<point> freeze`. Whoever reaches the point first removes the file and does as told.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::{Mutex, OnceLock, PoisonError},
+};
 
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +40,34 @@ pub const CRASH_POINTS: &[&str] = &[
     "orchestrator.change_committed",
     "outbox.messages_published",
 ];
+
+/// Names the file that arms a point of this process.
+pub const CRASH_FILE: &str = "SIGNALBOX_CRASH_FILE";
+
+/// Ends or stops this process where it stands, if the file says so.
+pub(crate) fn obey_file(point: &'static str) {
+    static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let Some(file) = FILE.get_or_init(|| std::env::var_os(CRASH_FILE).map(PathBuf::from)) else {
+        return;
+    };
+    let Ok(told) = fs::read_to_string(file) else { return };
+    let Some((wanted, what)) = told.trim().split_once(' ') else {
+        return;
+    };
+    // Two workers may be here at once; the file can be removed once.
+    if wanted != point || fs::remove_file(file).is_err() {
+        return;
+    }
+    if what == "freeze" {
+        // Its parent is this process, and has stopped before the shell ends: nothing here runs on before SIGCONT.
+        let mut stop = Command::new("sh");
+        stop.args(["-c", "kill -s STOP \"$PPID\""]).stdin(Stdio::null());
+        let _ = stop.status();
+    } else {
+        // As SIGKILL would: no destructor, no flush, nothing said.
+        std::process::abort();
+    }
+}
 
 /// What a test has asked for.
 #[derive(Debug, Default)]

@@ -209,7 +209,11 @@ impl Shutdown {
     /// A place between two durable steps (see [`crate::crash`]). When a test has armed it, the process is as if killed
     /// here: all its workers are cut off, and the caller does not take one more step. Empty in a release build.
     pub async fn crash_point(&self, point: &'static str) {
-        if cfg!(debug_assertions) && self.inner.crash.is_due(point) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        crate::crash::obey_file(point);
+        if self.inner.crash.is_due(point) {
             info!(point, "cut off at a crash point");
             // Told first: whoever sees a connection break shall know why.
             self.inner.crash.over.cancel();

@@ -102,6 +102,15 @@ impl PostgresServer {
         self.end(Signal::Quit, CRASH_LIMIT).await
     }
 
+    /// SIGKILL to the postmaster alone. Its backends notice and end a moment later; until then the data directory takes
+    /// no other server, so that a start may have to be tried again.
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        if let Some(mut process) = self.process.take() {
+            process.kill().await?;
+        }
+        Ok(())
+    }
+
     async fn end(&mut self, signal: Signal, limit: Duration) -> anyhow::Result<()> {
         if let Some(mut process) = self.process.take()
             && !process.end(signal, limit).await?

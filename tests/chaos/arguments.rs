@@ -1,0 +1,62 @@
+//! What can be asked of the program.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Real processes and real servers under faults, from one seed: was anything lost, done twice, or shown to others?
+///
+/// Ends with 0 when nothing was, 1 when something was, 3 when too little happened for a verdict.
+#[derive(Debug, Parser)]
+#[command(name = "chaos")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) campaign: CampaignArguments,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Measure how long it takes until work goes on after a fault, with the settings of an installation.
+    Recovery(RecoveryArguments),
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CampaignArguments {
+    /// How many faults are scheduled.
+    #[arg(long, default_value_t = 60)]
+    pub(crate) faults: usize,
+    /// The same seed gives the same schedule.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Only these kinds of faults, by their names in the report.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) kinds: Vec<String>,
+    /// Write logs and records here and leave them. Must not exist yet, or be empty.
+    #[arg(long)]
+    pub(crate) keep: Option<PathBuf>,
+    /// Write the report as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print the schedule and end.
+    #[arg(long)]
+    pub(crate) plan: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RecoveryArguments {
+    /// Trials of each kind; the wiped store has a tenth.
+    #[arg(long, default_value_t = 20)]
+    pub(crate) trials: usize,
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Only these, by their names in the report.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) kinds: Vec<String>,
+    /// Notifications in flight when the broker's store is wiped.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) in_flight: usize,
+    #[arg(long)]
+    pub(crate) json: bool,
+}

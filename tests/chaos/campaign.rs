@@ -1,0 +1,316 @@
+//! One campaign from its schedule to its records: the system comes up, offers and faults happen at their moments and
+//! overlap, everything is healed, and when all queues are empty the book is closed.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Context;
+use sqlx::Row;
+use time::OffsetDateTime;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    book::Book,
+    clients::Clients,
+    dice::Dice,
+    faults::{self, TRIPWIRES},
+    plan::{ACCOUNTS, Plan, account_id, canary},
+    provider::{PACE, Stub},
+    quiesce,
+    records::{Offered, Records, ServiceLog, Via},
+    system::{OPERATOR_TOKEN, PROVIDER_KEY, SETTINGS, System},
+};
+
+/// Between two looks of the accounts at what they may see, and at what they may not.
+const LOOK_EVERY: Duration = Duration::from_millis(400);
+/// A NATS offer younger than this when the store was wiped may not have been read.
+const UNREAD_S: i64 = 180;
+
+pub(crate) struct Campaign {
+    pub(crate) system: Arc<System>,
+    pub(crate) stub: Stub,
+    pub(crate) clients: Clients,
+    pub(crate) book: Book,
+    started_at: OffsetDateTime,
+    /// Offers that are still tried.
+    pending: TaskTracker,
+    /// Fault number → how often it hit.
+    hits: Mutex<BTreeMap<usize, usize>>,
+    zombies_with_work: AtomicUsize,
+    weak: std::sync::Weak<Campaign>,
+}
+
+/// What a campaign has to say, besides the records.
+pub(crate) struct Outcome {
+    pub(crate) records: Records,
+    /// Fault number → how often it hit.
+    pub(crate) hits: BTreeMap<usize, usize>,
+    /// Processes that were frozen with a provider call in flight.
+    pub(crate) zombies_with_work: usize,
+    /// Service processes that ended although nobody had ended them.
+    pub(crate) surprises: Vec<String>,
+    /// What did not come to rest in time. Empty: everything did.
+    pub(crate) stuck: Vec<String>,
+    pub(crate) took: Duration,
+    pub(crate) quiesce_took: Duration,
+}
+
+impl Campaign {
+    /// Runs a plan. `directory` keeps logs and data.
+    pub(crate) async fn run(plan: &Plan, directory: &Path) -> anyhow::Result<(Arc<Campaign>, Outcome)> {
+        let begun = Instant::now();
+        let campaign = Campaign::prepare(plan.seed, directory).await?;
+        let supervisor = tokio::spawn(Arc::clone(&campaign.system).supervise());
+        let looking = tokio::spawn(Arc::clone(&campaign).look(plan.seed));
+        let work = async {
+            tokio::try_join!(campaign.make_offers(plan), campaign.make_faults(plan))?;
+            campaign.stub.heal_all();
+            campaign.system.heal().await
+        };
+        work.await?;
+        let healed = Instant::now();
+        let stuck = quiesce::wait(&campaign).await?;
+        let quiet_at = OffsetDateTime::now_utc();
+        looking.abort();
+        supervisor.abort();
+        if let Err(error) = supervisor.await
+            && !error.is_cancelled()
+        {
+            return Err(error).context("the supervisor panicked");
+        }
+        let outcome = Outcome {
+            records: campaign.records(plan.seed, quiet_at),
+            hits: lock(&campaign.hits).clone(),
+            zombies_with_work: campaign.zombies_with_work.load(Ordering::Relaxed),
+            surprises: campaign.system.surprises().await,
+            stuck,
+            took: begun.elapsed(),
+            quiesce_took: healed.elapsed(),
+        };
+        Ok((campaign, outcome))
+    }
+
+    async fn prepare(seed: u64, directory: &Path) -> anyhow::Result<Arc<Campaign>> {
+        let canaries = (0..ACCOUNTS)
+            .map(|account| (account_id(account), canary(seed, account)))
+            .collect();
+        let stub = Stub::start(seed, PACE, canaries, known_secrets()).await?;
+        let system = System::prepare(directory, stub.address, SETTINGS).await?;
+        sqlx::raw_sql(TRIPWIRES)
+            .execute(&system.observer)
+            .await
+            .context("could not make the tripwires")?;
+        system.start().await?;
+        let clients = Clients::furnish(&system, seed).await?;
+        Ok(Arc::new_cyclic(|weak| Campaign {
+            system: Arc::new(system),
+            stub,
+            clients,
+            book: Book::default(),
+            started_at: OffsetDateTime::now_utc(),
+            pending: TaskTracker::new(),
+            hits: Mutex::default(),
+            zombies_with_work: AtomicUsize::default(),
+            weak: weak.clone(),
+        }))
+    }
+
+    async fn make_offers(&self, plan: &Plan) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        for planned in &plan.offers {
+            sleep_until(begun + Duration::from_millis(planned.at_ms)).await;
+            let number = self.book.offer(account_id(planned.account), planned.what.clone());
+            self.pursue(number, planned.account, planned.via);
+        }
+        Ok(())
+    }
+
+    async fn make_faults(&self, plan: &Plan) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        let mut running = JoinSet::new();
+        for planned in &plan.faults {
+            sleep_until(begun + Duration::from_millis(planned.at_ms)).await;
+            let (campaign, planned) = (self.shared(), planned.clone());
+            running.spawn(async move {
+                let hits = faults::run(&campaign, &planned)
+                    .await
+                    .with_context(|| format!("fault {} ({:?})", planned.number, planned.fault))?;
+                lock(&campaign.hits).insert(planned.number, hits);
+                anyhow::Ok(())
+            });
+            while let Some(done) = running.try_join_next() {
+                done.context("a fault panicked")??;
+            }
+        }
+        while let Some(done) = running.join_next().await {
+            done.context("a fault panicked")??;
+        }
+        Ok(())
+    }
+
+    fn shared(&self) -> Arc<Campaign> {
+        self.weak.upgrade().expect("whoever calls has it from its Arc")
+    }
+
+    /// Tries an offer in the background until it has its answer.
+    fn pursue(&self, number: usize, account: usize, via: Via) {
+        let campaign = self.shared();
+        self.pending.spawn(async move {
+            campaign.clients.pursue(&campaign.book, number, account, via).await;
+        });
+    }
+
+    /// Makes an offer and sees it through; gives its number.
+    pub(crate) async fn offer(&self, account: usize, via: Via, what: Offered) -> usize {
+        self.clients.offer(&self.book, account, via, what).await
+    }
+
+    /// Offers that have no answer yet.
+    pub(crate) fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    pub(crate) fn zombie_with_work(&self) {
+        self.zombies_with_work.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The moment from which a wiped store holds nothing any more.
+    pub(crate) fn wiping(&self) -> OffsetDateTime {
+        OffsetDateTime::now_utc()
+    }
+
+    /// Publishers do not know what was read. Those who published a while before the store was wiped look, and publish
+    /// again what they do not find.
+    pub(crate) fn publish_again(&self, wiped_at: OffsetDateTime) {
+        let since = wiped_at - time::Duration::seconds(UNREAD_S);
+        let lately = |offer: &crate::records::Offer| {
+            offer.tries.iter().any(|tried| {
+                tried.via == Via::Nats && tried.ended_at >= since && tried.sent_at <= OffsetDateTime::now_utc()
+            })
+        };
+        let concerned = self.book.recent(usize::MAX, |offer| {
+            matches!(offer.what, Offered::Notification { .. } | Offered::Conflict { .. }) && lately(offer)
+        });
+        let campaign = self.shared();
+        self.pending.spawn(async move {
+            for offer in concerned {
+                let (Offered::Notification { id, agents, .. }, account) = (&offer.what, &offer.account) else {
+                    continue;
+                };
+                const READ: &str = "select count(*) from notification
+                    where account_id = $1 and (id = $2 or starts_with(id, $2 || ':'))";
+                let read: i64 = loop {
+                    let look = sqlx::query(READ).bind(account).bind(id);
+                    match look.fetch_one(&campaign.system.observer).await {
+                        Ok(row) => break row.get(0),
+                        Err(_) => sleep(Duration::from_millis(200)).await,
+                    }
+                };
+                if usize::try_from(read).unwrap_or_default() < agents.len() {
+                    let place = campaign.clients.tenants.iter().position(|tenant| tenant.id == *account);
+                    let place = place.expect("an offer is of an account of the campaign");
+                    campaign
+                        .clients
+                        .pursue(&campaign.book, offer.number, place, Via::Nats)
+                        .await;
+                }
+            }
+        });
+    }
+
+    /// Accounts look at their own, and try others'. The checker reads what they were shown.
+    async fn look(self: Arc<Self>, seed: u64) {
+        let mut dice = Dice::new(seed, "look");
+        loop {
+            sleep(LOOK_EVERY).await;
+            let (own, other) = (dice.below(ACCOUNTS), dice.below(ACCOUNTS));
+            let whose = account_id(own);
+            let task = *dice.pick(&crate::plan::TASKS);
+            let paths = [
+                format!("/api/orgs/{whose}/tasks/{task}/messages?limit=20"),
+                format!("/api/orgs/{whose}/notifications?limit=20"),
+                format!("/api/orgs/{whose}/sessions?limit=20"),
+                format!("/api/orgs/{whose}/dead-letters?limit=5"),
+                format!("/api/orgs/{whose}/notifications/n-{}", dice.below(500)),
+            ];
+            let path = dice.pick(&paths);
+            // With the key of any account: most of the time not its owner's.
+            self.clients.look(&self.book, &mut dice, other, path).await;
+            self.clients.look(&self.book, &mut dice, own, path).await;
+            // A session's id of one account, asked for in the other's name.
+            const ANY: &str = "select id from session where account_id = $1 order by random() limit 1";
+            let found = sqlx::query(ANY)
+                .bind(&whose)
+                .fetch_optional(&self.system.observer)
+                .await;
+            if let Ok(Some(row)) = found {
+                let id: uuid::Uuid = row.get(0);
+                for path in [
+                    format!("/api/orgs/{}/sessions/{id}/turns", account_id(other)),
+                    format!("/api/orgs/{}/sessions/{id}", account_id(other)),
+                ] {
+                    self.clients.look(&self.book, &mut dice, other, &path).await;
+                }
+            }
+        }
+    }
+
+    fn records(&self, seed: u64, quiet_at: OffsetDateTime) -> Records {
+        let logs = self.system.services.iter().map(|service| ServiceLog {
+            process: service.process.name(),
+            path: service.log.clone(),
+        });
+        let mut secrets = known_secrets();
+        secrets.extend(self.clients.secrets());
+        for (name, url) in [
+            ("password of Postgres", &self.system.database_url),
+            ("password of NATS", &self.system.nats_url),
+        ] {
+            if let Some(password) = password_of(url) {
+                secrets.insert(name.to_owned(), password);
+            }
+        }
+        Records {
+            seed,
+            started_at: self.started_at,
+            quiet_at,
+            database_url: self.system.database_url.clone(),
+            accounts: self.clients.tenants.clone(),
+            offers: self.book.offers(),
+            calls: self.stub.calls(),
+            faults: self.book.faults(),
+            logs: logs.collect(),
+            secrets,
+            answers: self.book.answers(),
+        }
+    }
+}
+
+/// Those that are known before anything runs.
+fn known_secrets() -> BTreeMap<String, String> {
+    BTreeMap::from([
+        ("operator token".to_owned(), OPERATOR_TOKEN.to_owned()),
+        ("provider key".to_owned(), PROVIDER_KEY.to_owned()),
+    ])
+}
+
+fn password_of(url: &str) -> Option<String> {
+    let (user, _) = url.split_once("://")?.1.rsplit_once('@')?;
+    Some(user.split_once(':')?.1.to_owned())
+}
+
+/// Nothing panics while one of these is held, and what they guard is whole at any time.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,351 @@
+//! Those who want something: publishers on NATS, and programs that use the HTTP API with a key of their account. They
+//! behave as they should: the same id until there is an answer, and the same idempotency key.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use async_nats::jetstream;
+use bytes::Bytes;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    book::Book,
+    dice::Dice,
+    plan::{ACCOUNTS, AGENTS, ASSIGNED, TASKS, account_id, canary},
+    provider::word,
+    records::{Agent, Answer, ApiAnswer, Offered, Tenant, Try, Via, Work},
+    system::{OPERATOR_TOKEN, System},
+};
+
+const PUBLISH_LIMIT: Duration = Duration::from_millis(1_500);
+const REQUEST_LIMIT: Duration = Duration::from_secs(6);
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+pub(crate) struct Clients {
+    pub(crate) tenants: Vec<Tenant>,
+    /// An `admin` key of each account.
+    keys: Vec<String>,
+    jetstream: jetstream::Context,
+    http: reqwest::Client,
+    /// Of the orchestrators.
+    urls: Vec<String>,
+    /// Whoever has no answer by then goes without.
+    pub(crate) over: CancellationToken,
+}
+
+impl Clients {
+    /// Makes accounts, agents and tasks over the API. The system is up.
+    pub(crate) async fn furnish(system: &System, seed: u64) -> anyhow::Result<Clients> {
+        let http = reqwest::Client::builder().no_proxy().timeout(REQUEST_LIMIT).build()?;
+        let urls = system
+            .of_role(storage::Role::Orchestrator)
+            .map(|service| service.url())
+            .collect();
+        let mut clients = Clients {
+            tenants: Vec::new(),
+            keys: Vec::new(),
+            jetstream: jetstream::new(publisher(&system.nats_url).await?),
+            http,
+            urls,
+            over: CancellationToken::new(),
+        };
+        for account in 0..ACCOUNTS {
+            let (tenant, key) = clients.account(account, canary(seed, account)).await?;
+            clients.tenants.push(tenant);
+            clients.keys.push(key);
+        }
+        Ok(clients)
+    }
+
+    async fn account(&self, account: usize, canary: String) -> anyhow::Result<(Tenant, String)> {
+        let id = account_id(account);
+        self.made("/api/accounts", json!({"id": id, "name": format!("{id} {canary}")}))
+            .await?;
+        let key = self
+            .made(
+                &format!("/api/orgs/{id}/keys"),
+                json!({"name": "chaos", "role": "admin"}),
+            )
+            .await?;
+        let mut agents = Vec::new();
+        for slug in AGENTS {
+            let body = json!({"slug": slug, "name": slug, "role": format!("Works for {canary}.")});
+            let agent = self.made(&format!("/api/orgs/{id}/agents"), body).await?;
+            agents.push(Agent {
+                id: agent["id"].as_str().context("an agent has an id")?.to_owned(),
+                slug: slug.to_owned(),
+            });
+        }
+        for (place, task) in TASKS.iter().enumerate() {
+            let assignees: &[&str] = if place < ASSIGNED { &AGENTS[..2] } else { &[] };
+            let body = json!({"id": task, "title": format!("{task} {canary}"), "assignees": assignees});
+            self.made(&format!("/api/orgs/{id}/tasks"), body).await?;
+        }
+        let tenant = Tenant {
+            id,
+            canary,
+            agents,
+            tasks: TASKS.map(str::to_owned).to_vec(),
+        };
+        Ok((tenant, key["key"].as_str().context("a key is shown once")?.to_owned()))
+    }
+
+    async fn made(&self, path: &str, body: Value) -> anyhow::Result<Value> {
+        let url = format!("{}{path}", self.urls[0]);
+        let answer = self
+            .http
+            .post(url)
+            .bearer_auth(OPERATOR_TOKEN)
+            .json(&body)
+            .send()
+            .await?;
+        let status = answer.status();
+        let body: Value = answer.json().await.context("an answer is JSON")?;
+        if !status.is_success() {
+            bail!("POST {path}: {status} {body}");
+        }
+        Ok(body)
+    }
+
+    /// Keys that must stand nowhere but at their owner's.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = (String, String)> {
+        self.keys
+            .iter()
+            .enumerate()
+            .map(|(account, key)| (format!("key of {}", account_id(account)), key.clone()))
+    }
+
+    /// Tries until there is an answer; enters every try. Gives the offer's number.
+    pub(crate) async fn offer(&self, book: &Book, account: usize, via: Via, what: Offered) -> usize {
+        let number = book.offer(account_id(account), what);
+        self.pursue(book, number, account, via).await;
+        number
+    }
+
+    /// Tries an offer that is in the book until there is an answer.
+    pub(crate) async fn pursue(&self, book: &Book, number: usize, account: usize, via: Via) {
+        let Some(message) = self.message(book, number, account, via) else {
+            return;
+        };
+        for place in 0.. {
+            let answer = self.attempt(book, number, &message, place).await;
+            if !matches!(answer, Answer::Unknown { .. }) {
+                return;
+            }
+            tokio::select! {
+                () = self.over.cancelled() => return,
+                () = sleep(AGAIN_AFTER) => {}
+            }
+        }
+    }
+
+    async fn attempt(&self, book: &Book, number: usize, message: &Message, place: usize) -> Answer {
+        let sent_at = OffsetDateTime::now_utc();
+        let (via, answer) = match message {
+            Message::Publish { subject, payload } => (Via::Nats, self.publish(subject.clone(), payload.clone()).await),
+            Message::Request {
+                account,
+                method,
+                path,
+                body,
+                key,
+            } => {
+                let place = number + place;
+                let answer = self
+                    .request(book, place, *account, (method.clone(), path), Some((body, key)))
+                    .await;
+                (Via::Http, answer)
+            }
+        };
+        book.tried(
+            number,
+            Try {
+                via,
+                sent_at,
+                ended_at: OffsetDateTime::now_utc(),
+                answer: answer.clone(),
+            },
+        );
+        answer
+    }
+
+    pub(crate) async fn publish(&self, subject: String, payload: Bytes) -> Answer {
+        let publishing = async {
+            self.jetstream
+                .publish(subject, payload)
+                .await
+                .map_err(|error| error.to_string())?
+                .await
+                .map_err(|error| error.to_string())
+        };
+        match timeout(PUBLISH_LIMIT, publishing).await {
+            Ok(Ok(_)) => Answer::Accepted,
+            Ok(Err(why)) => Answer::Unknown { why },
+            Err(_) => Answer::Unknown {
+                why: "no acknowledgement".to_owned(),
+            },
+        }
+    }
+
+    /// With the account's key, to one of the orchestrators.
+    pub(crate) async fn request(
+        &self,
+        book: &Book,
+        place: usize,
+        account: usize,
+        (method, path): (Method, &str),
+        body: Option<(&Bytes, &str)>,
+    ) -> Answer {
+        let url = format!("{}{path}", self.urls[place % self.urls.len()]);
+        let mut request = self.http.request(method, url).bearer_auth(&self.keys[account]);
+        if let Some((body, key)) = body {
+            request = request
+                .header("content-type", "application/json")
+                .header("idempotency-key", key)
+                .body(body.clone());
+        }
+        let answered = async {
+            let answer = request.send().await?;
+            Ok::<_, reqwest::Error>((answer.status(), answer.text().await?))
+        };
+        match answered.await {
+            Ok((status, body)) => {
+                let answer = read(status, &body);
+                book.answered(ApiAnswer {
+                    account: Some(account_id(account)),
+                    path: path.to_owned(),
+                    status: status.as_u16(),
+                    body,
+                });
+                answer
+            }
+            Err(error) => Answer::Unknown { why: error.to_string() },
+        }
+    }
+
+    /// The same request from a client that goes away before there is an answer.
+    pub(crate) async fn request_and_leave(&self, number: usize, book: &Book, account: usize, after: Duration) {
+        if let Some(message) = self.message(book, number, account, Via::Http) {
+            // Dropped, which closes the connection in the middle of whatever the server does.
+            let _ = timeout(after, self.attempt(book, number, &message, number)).await;
+        }
+    }
+
+    pub(crate) async fn look(&self, book: &Book, dice: &mut Dice, account: usize, path: &str) -> Answer {
+        self.request(book, dice.below(2), account, (Method::GET, path), None)
+            .await
+    }
+
+    /// What goes over the wire for an offer; for a repetition, what went before.
+    fn message(&self, book: &Book, number: usize, account: usize, via: Via) -> Option<Message> {
+        let (id, canary) = (account_id(account), &self.tenants[account].canary);
+        let key = format!("offer-{number}");
+        let request = |method: Method, path: String, body: Value| Message::Request {
+            account,
+            method,
+            path: format!("/api/orgs/{id}{path}"),
+            body: Bytes::from(body.to_string()),
+            key: key.clone(),
+        };
+        Some(match book.find(number).what {
+            Offered::Notification {
+                id: notification,
+                task,
+                agents,
+                work,
+            } => {
+                let mut payload = json!({"id": notification, "body": words(canary, &work),
+                    "sender": {"kind": "user", "id": "u-1", "name": "A person"}});
+                match agents.as_slice() {
+                    [one] => payload["agent"] = json!(one),
+                    several => payload["agents"] = json!(several),
+                }
+                match via {
+                    Via::Nats => publish(&id, task.as_deref(), &payload),
+                    Via::Http => {
+                        payload["task"] = json!(task);
+                        request(Method::POST, "/notifications".to_owned(), payload)
+                    }
+                }
+            }
+            Offered::Repeat { of } => self.message(book, of, account, via)?,
+            Offered::Conflict { of, id: notification } => {
+                let Offered::Notification { task, agents, .. } = book.find(of).what else {
+                    return None;
+                };
+                let payload =
+                    json!({"id": notification, "agent": agents.first(), "body": format!("{canary} something else")});
+                publish(&id, task.as_deref(), &payload)
+            }
+            Offered::Message { task, work } => {
+                let body = json!({"body": words(canary, &work)});
+                request(Method::POST, format!("/tasks/{task}/messages"), body)
+            }
+            Offered::Status { task, status } => {
+                request(Method::PATCH, format!("/tasks/{task}"), json!({"status": status}))
+            }
+            // Made by the fault itself, which knows what is wrong with it.
+            Offered::Poison { .. } => return None,
+        })
+    }
+}
+
+enum Message {
+    Publish {
+        subject: String,
+        payload: Bytes,
+    },
+    Request {
+        account: usize,
+        method: Method,
+        path: String,
+        body: Bytes,
+        key: String,
+    },
+}
+
+fn publish(account: &str, task: Option<&str>, payload: &Value) -> Message {
+    Message::Publish {
+        subject: format!("signalbox.notification.{account}.{}", task.unwrap_or("-")),
+        payload: Bytes::from(payload.to_string()),
+    }
+}
+
+/// A body that says what the agent does.
+fn words(canary: &str, work: &Work) -> String {
+    format!("{canary} work={} effect={};", word(work.kind), work.effect)
+}
+
+fn read(status: StatusCode, body: &str) -> Answer {
+    let again = status.is_server_error()
+        || status == StatusCode::TOO_MANY_REQUESTS
+        || status == StatusCode::REQUEST_TIMEOUT
+        || (status == StatusCode::CONFLICT && body.contains("request_in_flight"));
+    if again {
+        Answer::Unknown {
+            why: status.to_string(),
+        }
+    } else if status.is_success() {
+        Answer::Accepted
+    } else {
+        Answer::Refused {
+            status: status.as_u16(),
+        }
+    }
+}
+
+/// A plain connection, as a publisher outside has it.
+pub(crate) async fn publisher(nats_url: &str) -> anyhow::Result<async_nats::Client> {
+    let address: async_nats::ServerAddr = nats_url.parse().context("the URL of our own server")?;
+    let user = address.username().unwrap_or_default().to_owned();
+    let password = address.password().unwrap_or_default().to_owned();
+    async_nats::ConnectOptions::with_user_and_password(user, password)
+        .ping_interval(Duration::from_millis(500))
+        .connect(address)
+        .await
+        .context("could not connect to our own nats-server")
+}

@@ -1,0 +1,181 @@
+//! What is done to Postgres.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use devstack::PostgresServer;
+use sqlx::{Connection, Executor, PgConnection, Row};
+use storage::Role;
+use tokio::time::{Instant, sleep};
+
+use super::POLL;
+use crate::{
+    campaign::Campaign,
+    system::{family, signal, stopped_within},
+};
+
+/// Its port may be taken for a moment, as the broker's; after SIGKILL the last backend has to notice first.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// More than the server allows.
+const CONNECTIONS: usize = 220;
+const TRIPPED_LIMIT: Duration = Duration::from_secs(4);
+
+pub(super) async fn restart(campaign: &Campaign, down: Duration) -> anyhow::Result<usize> {
+    let mut postgres = campaign.system.postgres.lock().await;
+    postgres.stop().await?;
+    sleep(down).await;
+    start(&mut postgres).await
+}
+
+pub(super) async fn crash(campaign: &Campaign, down: Duration) -> anyhow::Result<usize> {
+    let mut postgres = campaign.system.postgres.lock().await;
+    postgres.crash().await?;
+    sleep(down).await;
+    start(&mut postgres).await
+}
+
+pub(super) async fn kill(campaign: &Campaign, down: Duration) -> anyhow::Result<usize> {
+    let mut postgres = campaign.system.postgres.lock().await;
+    postgres.kill().await?;
+    sleep(down).await;
+    start(&mut postgres).await
+}
+
+/// SIGKILL to one backend: the server takes all others with it and recovers by itself.
+pub(super) async fn backend_kill(campaign: &Campaign, nth: usize) -> anyhow::Result<usize> {
+    let _postgres = campaign.system.postgres.lock().await;
+    const BACKENDS: &str = "select pid from pg_stat_activity where application_name like 'signalbox-%' order by pid";
+    let Ok(rows) = sqlx::query(BACKENDS).fetch_all(&campaign.system.observer).await else {
+        return Ok(0);
+    };
+    let pids: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+    let Some(pid) = pids.get(nth % pids.len().max(1)) else {
+        return Ok(0);
+    };
+    signal(&[u32::try_from(*pid).context("a pid is positive")?], "KILL").await?;
+    Ok(1)
+}
+
+/// Every connection of one service is closed by an administrator.
+pub(super) async fn sessions_terminate(campaign: &Campaign, role: Role) -> anyhow::Result<usize> {
+    let _postgres = campaign.system.postgres.lock().await;
+    const END: &str =
+        "select count(*) filter (where pg_terminate_backend(pid)) from pg_stat_activity where application_name = $1";
+    let name = format!("signalbox-{}", role.service());
+    let ended = sqlx::query(END).bind(name).fetch_one(&campaign.system.observer).await;
+    Ok(ended.map_or(0, |row| usize::try_from(row.get::<i64, _>(0)).unwrap_or_default()))
+}
+
+/// The postmaster and all its backends: connections stay open and say nothing.
+pub(super) async fn freeze(campaign: &Campaign, time: Duration) -> anyhow::Result<usize> {
+    let postgres = campaign.system.postgres.lock().await;
+    let postmaster = postgres.pid().context("Postgres runs")?;
+    signal(&[postmaster], "STOP").await?;
+    let hit = stopped_within(postmaster, Duration::from_secs(1)).await;
+    // No new ones come about now.
+    let all = family(postmaster);
+    signal(&all, "STOP").await?;
+    sleep(time).await;
+    signal(&all, "CONT").await?;
+    Ok(hit.into())
+}
+
+/// Someone takes every connection that there is, those of the services first.
+pub(super) async fn connections_taken(campaign: &Campaign, time: Duration) -> anyhow::Result<usize> {
+    let _postgres = campaign.system.postgres.lock().await;
+    const END_ALL: &str =
+        "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'signalbox-%'";
+    let Ok(mut first) = PgConnection::connect(&campaign.system.database_url).await else {
+        return Ok(0);
+    };
+    let mut taken = Vec::new();
+    let mut refused = 0;
+    for nth in 0..CONNECTIONS {
+        if nth % 20 == 0 {
+            // They come back at once, and then there is no room.
+            let _ = first.execute(END_ALL).await;
+        }
+        match PgConnection::connect(&campaign.system.database_url).await {
+            Ok(connection) => taken.push(connection),
+            Err(_) => {
+                refused += 1;
+                break;
+            }
+        }
+    }
+    sleep(time).await;
+    for connection in taken {
+        // In good order, or the server's log is all it would be in.
+        let _ = connection.close().await;
+    }
+    let _ = first.close().await;
+    Ok(refused)
+}
+
+/// The next statements on what matters fail as those do that lost against another transaction.
+pub(super) async fn statements_fail(campaign: &Campaign, sqlstate: &str, count: u64) -> anyhow::Result<usize> {
+    let observer = &campaign.system.observer;
+    const ARM: &str = "update chaos.trip set sqlstate = $1, hits_until = (select last_value from chaos.hits) + $2
+                       returning hits_until";
+    const HITS: &str = "select last_value from chaos.hits";
+    const DISARM: &str = "update chaos.trip set hits_until = 0";
+    let _postgres = campaign.system.postgres.lock().await;
+    let count = i64::try_from(count).unwrap_or(1);
+    let Ok(armed) = sqlx::query(ARM).bind(sqlstate).bind(count).fetch_one(observer).await else {
+        return Ok(0);
+    };
+    let until: i64 = armed.get(0);
+    let deadline = Instant::now() + TRIPPED_LIMIT;
+    let mut hits = until - count;
+    while hits < until && Instant::now() < deadline {
+        sleep(POLL * 5).await;
+        if let Ok(row) = sqlx::query(HITS).fetch_one(observer).await {
+            hits = row.get(0);
+        }
+    }
+    sqlx::query(DISARM)
+        .execute(observer)
+        .await
+        .context("could not disarm failing statements")?;
+    Ok(usize::try_from(hits - (until - count)).unwrap_or_default())
+}
+
+/// Triggers that fail on command. A sequence counts, since it keeps its count in a transaction that is rolled back.
+pub(crate) const TRIPWIRES: &str = r"
+create schema chaos;
+grant usage on schema chaos to public;
+create sequence chaos.hits;
+select nextval('chaos.hits');
+create table chaos.trip (sqlstate text not null, hits_until bigint not null);
+insert into chaos.trip values ('40001', 0);
+create function chaos.trip() returns trigger language plpgsql security definer as $$
+declare state text;
+begin
+    select sqlstate into state from chaos.trip where hits_until > (select last_value from chaos.hits);
+    if found then
+        perform nextval('chaos.hits');
+        raise exception 'as the schedule wants' using errcode = state;
+    end if;
+    return null;
+end $$;
+do $$
+declare name text;
+begin
+    foreach name in array array['session', 'notification', 'turn', 'tool_call', 'message', 'task', 'outbox',
+                                'resolver_partition'] loop
+        execute format('create trigger chaos after insert or update on public.%I for each statement
+                        execute function chaos.trip()', name);
+    end loop;
+end $$;
+";
+
+async fn start(postgres: &mut PostgresServer) -> anyhow::Result<usize> {
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        match postgres.restart().await {
+            Ok(()) => return Ok(1),
+            Err(error) if Instant::now() > deadline => return Err(error),
+            Err(_) => sleep(Duration::from_millis(200)).await,
+        }
+    }
+}

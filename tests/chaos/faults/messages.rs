@@ -1,0 +1,255 @@
+//! What is done with messages: said again, said late, said wrongly, too large, and requests whose client goes away.
+
+use std::time::Duration;
+
+use async_nats::jetstream;
+use bytes::Bytes;
+use futures::future::join_all;
+use reqwest::Method;
+use time::OffsetDateTime;
+
+use crate::{
+    campaign::Campaign,
+    clients::publisher,
+    dice::Dice,
+    plan::{AGENTS, TASKS, account_id},
+    records::{Answer, Offer, Offered, Try, Via, Work, WorkKind},
+};
+
+/// Of the newest offers, repetitions choose among so many: what is in flight is more of interest than what is over.
+const RECENT: usize = 150;
+/// Requests end between nothing and everything.
+const LEAVE_AFTER_MS: (u64, u64) = (0, 40);
+const PAUSE: Duration = Duration::from_millis(1_200);
+
+/// The same notifications once more, over one way or the other.
+pub(super) async fn repeat(campaign: &Campaign, count: usize, choice: u64) -> usize {
+    let mut dice = Dice::new(choice, "repeat");
+    let recent = campaign.book.recent(RECENT, |offer| {
+        matches!(offer.what, Offered::Notification { .. }) && !offer.tries.is_empty()
+    });
+    if recent.is_empty() {
+        return 0;
+    }
+    let repeating = (0..count).map(|_| {
+        let offer = dice.pick(&recent);
+        // A repetition over HTTP names the same sender, so it is the same content.
+        let via = *dice.pick(&[Via::Nats, Via::Nats, Via::Http]);
+        (account_of(campaign, offer), via, Offered::Repeat { of: offer.number })
+    });
+    let repeating: Vec<_> = repeating.collect();
+    join_all(
+        repeating
+            .into_iter()
+            .map(|(account, via, what)| campaign.offer(account, via, what)),
+    )
+    .await
+    .len()
+}
+
+/// The id of a notification that is known to be written down, with another body.
+pub(super) async fn conflict(campaign: &Campaign, choice: u64) -> anyhow::Result<usize> {
+    let mut dice = Dice::new(choice, "conflict");
+    let recent = campaign.book.recent(
+        RECENT,
+        |offer| matches!(&offer.what, Offered::Notification { agents, .. } if agents.len() == 1 && offer.is_accepted()),
+    );
+    for _ in 0..recent.len().min(10) {
+        let offer = dice.pick(&recent);
+        let Offered::Notification { id, .. } = &offer.what else {
+            continue;
+        };
+        const WRITTEN: &str = "select 1 from notification where account_id = $1 and id = $2";
+        let look = sqlx::query(WRITTEN).bind(&offer.account).bind(id);
+        let Ok(Some(_)) = look.fetch_optional(&campaign.system.observer).await else {
+            continue;
+        };
+        let what = Offered::Conflict {
+            of: offer.number,
+            id: id.clone(),
+        };
+        campaign.offer(account_of(campaign, offer), Via::Nats, what).await;
+        return Ok(1);
+    }
+    Ok(0)
+}
+
+/// Messages between services, out of the streams, published again under other ids: newest first, and long after their
+/// time where the task was closed meanwhile.
+pub(super) async fn replay(campaign: &Campaign, count: usize, choice: u64) -> anyhow::Result<usize> {
+    let mut dice = Dice::new(choice, "replay");
+    let stream = *dice.pick(&["SIGNALBOX_SESSION", "SIGNALBOX_TOOL", "SIGNALBOX_EVENT"]);
+    let Ok(client) = publisher(&campaign.system.nats_url).await else {
+        return Ok(0);
+    };
+    let jetstream = jetstream::new(client);
+    let Ok(mut stream) = jetstream.get_stream(stream).await else {
+        return Ok(0);
+    };
+    let Ok(info) = stream.info().await else { return Ok(0) };
+    let last = info.state.last_sequence;
+    let mut hits = 0;
+    for nth in 0..count as u64 {
+        let Some(sequence) = last.checked_sub(nth).filter(|sequence| *sequence > 0) else {
+            break;
+        };
+        let Ok(message) = stream.get_raw_message(sequence).await else {
+            continue;
+        };
+        let mut headers = message.headers.clone();
+        headers.insert("Nats-Msg-Id", format!("replay-{choice}-{nth}"));
+        let published = jetstream
+            .publish_with_headers(message.subject.clone(), headers, message.payload.clone())
+            .await;
+        if let Ok(acknowledgement) = published
+            && acknowledgement.await.is_ok()
+        {
+            hits += 1;
+        }
+    }
+    Ok(hits)
+}
+
+/// What cannot be read or names nobody, in every way that there is a word for.
+pub(super) async fn poison(campaign: &Campaign, fault: usize, nth: usize) -> usize {
+    let id = format!("poison-{fault}");
+    let (payload, has_id, reason) = match nth % 8 {
+        0 => ("{\"id\": ".to_owned(), false, "malformed"),
+        1 => ("[1, 2]".to_owned(), false, "malformed"),
+        2 => (
+            format!("{{\"id\": \"{id}\", \"agent\": \"coder\"}}"),
+            true,
+            "invalid_field",
+        ),
+        3 => (
+            format!("{{\"id\": \"{id}\", \"agent\": \"nobody-here\", \"body\": \"x\"}}"),
+            true,
+            "unknown_agent",
+        ),
+        4 => (
+            format!("{{\"id\": \"{id}\", \"agent\": \"coder\", \"body\": \"a\\u0000b\"}}"),
+            true,
+            "invalid_field",
+        ),
+        5 => ("\u{0}\u{1}\u{2}".to_owned(), false, "malformed"),
+        6 => ("[".repeat(100_000), false, "malformed"),
+        _ => (
+            format!(
+                "{{\"id\": \"{id}\", \"agent\": \"coder\", \"body\": \"x\", \"message_id\": \"{}\"}}",
+                uuid::Uuid::nil()
+            ),
+            true,
+            "message_mismatch",
+        ),
+    };
+    let what = Offered::Poison {
+        id: has_id.then(|| id.clone()),
+        reason: reason.to_owned(),
+    };
+    wrong(campaign, nth % crate::plan::ACCOUNTS, what, Bytes::from(payload)).await
+}
+
+/// Over a limit of ours, or of the broker.
+pub(super) async fn oversize(campaign: &Campaign, fault: usize, over_http: bool) -> usize {
+    let account = fault % crate::plan::ACCOUNTS;
+    let id = format!("oversize-{fault}");
+    let bytes = if over_http { 2 * 1024 * 1024 } else { 300 * 1024 };
+    let payload = format!(
+        "{{\"id\": \"{id}\", \"agent\": \"coder\", \"body\": \"{}\"}}",
+        "x".repeat(bytes)
+    );
+    let what = Offered::Poison {
+        id: Some(id.clone()),
+        reason: "too_large".to_owned(),
+    };
+    if !over_http {
+        return wrong(campaign, account, what, Bytes::from(payload)).await;
+    }
+    let number = campaign.book.offer(account_id(account), what);
+    let sent_at = OffsetDateTime::now_utc();
+    let (path, payload) = (
+        format!("/api/orgs/{}/notifications", account_id(account)),
+        Bytes::from(payload),
+    );
+    let asking = campaign.clients.request(
+        &campaign.book,
+        fault,
+        account,
+        (Method::POST, &path),
+        Some((&payload, &id)),
+    );
+    tried(campaign, number, Via::Http, sent_at, asking.await)
+}
+
+async fn wrong(campaign: &Campaign, account: usize, what: Offered, payload: Bytes) -> usize {
+    let number = campaign.book.offer(account_id(account), what);
+    let sent_at = OffsetDateTime::now_utc();
+    let subject = format!("signalbox.notification.{}.{}", account_id(account), TASKS[0]);
+    let answer = campaign.clients.publish(subject, payload).await;
+    tried(campaign, number, Via::Nats, sent_at, answer)
+}
+
+/// It hit when it was taken or turned away.
+fn tried(campaign: &Campaign, number: usize, via: Via, sent_at: OffsetDateTime, answer: Answer) -> usize {
+    let hit = !matches!(answer, Answer::Unknown { .. });
+    campaign.book.tried(
+        number,
+        Try {
+            via,
+            sent_at,
+            ended_at: OffsetDateTime::now_utc(),
+            answer,
+        },
+    );
+    hit.into()
+}
+
+/// Writes whose client goes away in the middle, so that the server drops what it was doing; and then they come back with
+/// the same key.
+pub(super) async fn clients_gone(campaign: &Campaign, fault: usize, count: usize, choice: u64) -> usize {
+    let mut dice = Dice::new(choice, "gone");
+    let leaving = (0..count).map(|nth| {
+        let account = dice.below(crate::plan::ACCOUNTS);
+        let what = Offered::Notification {
+            id: format!("gone-{fault}-{nth}"),
+            task: Some((*dice.pick(&TASKS)).to_owned()),
+            agents: vec![(*dice.pick(&AGENTS)).to_owned()],
+            work: Work {
+                kind: WorkKind::Reply,
+                effect: format!("g{fault:06}-{nth}"),
+            },
+        };
+        let after = Duration::from_millis(dice.between(LEAVE_AFTER_MS.0, LEAVE_AFTER_MS.1));
+        (account, what, after)
+    });
+    let leaving: Vec<_> = leaving.collect();
+    let all = leaving.into_iter().map(|(account, what, after)| async move {
+        let number = campaign.book.offer(account_id(account), what);
+        let sent_at = OffsetDateTime::now_utc();
+        campaign
+            .clients
+            .request_and_leave(number, &campaign.book, account, after)
+            .await;
+        let left = campaign.book.find(number).tries.is_empty();
+        if left {
+            let why = "the client left".to_owned();
+            tried(campaign, number, Via::Http, sent_at, Answer::Unknown { why });
+            tokio::time::sleep(PAUSE).await;
+            campaign
+                .clients
+                .pursue(&campaign.book, number, account, Via::Http)
+                .await;
+        }
+        usize::from(left)
+    });
+    join_all(all).await.into_iter().sum()
+}
+
+fn account_of(campaign: &Campaign, offer: &Offer) -> usize {
+    let place = campaign
+        .clients
+        .tenants
+        .iter()
+        .position(|tenant| tenant.id == offer.account);
+    place.expect("an offer is of an account of the campaign")
+}

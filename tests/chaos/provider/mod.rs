@@ -1,0 +1,386 @@
+//! The stub provider: answers every turn as the words in its input say, fails as the schedule says, and writes down every
+//! request from its first byte to its last. It speaks the OpenResponses shape over real HTTP, and remembers nothing of a
+//! conversation: what a request holds decides the answer, so that a call that is made again is answered alike.
+
+mod answer;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, Path, State},
+    http::{HeaderMap, header},
+    response::Response,
+    routing::post,
+};
+use serde_json::Value;
+use time::OffsetDateTime;
+use tokio::{net::TcpListener, task::JoinHandle};
+
+use crate::{
+    dice::Dice,
+    plan::{ASKED, ProviderFailure},
+    records::{CallEnd, ProviderCall, WorkKind},
+};
+use answer::Said;
+
+pub(crate) struct Stub {
+    pub(crate) address: SocketAddr,
+    shared: Arc<Shared>,
+    server: JoinHandle<()>,
+}
+
+struct Shared {
+    seed: u64,
+    /// Account id → canary.
+    canaries: BTreeMap<String, String>,
+    secrets: BTreeMap<String, String>,
+    /// An answer takes so long, spread evenly; some take the other.
+    think_ms: (u64, u64),
+    think_long_ms: (u64, u64),
+    log: Mutex<Vec<ProviderCall>>,
+    /// What the next requests get instead of an answer: which fault asked for it, and what.
+    failures: Mutex<VecDeque<(usize, ProviderFailure)>>,
+    /// Fault → how often it was served.
+    served: Mutex<BTreeMap<usize, usize>>,
+}
+
+/// How long answers take.
+#[derive(Clone, Copy)]
+pub(crate) struct Pace {
+    pub(crate) think_ms: (u64, u64),
+    pub(crate) think_long_ms: (u64, u64),
+}
+
+/// Turns in flight are what faults hit, so answers take a while, and one in eight longer than a lease.
+pub(crate) const PACE: Pace = Pace {
+    think_ms: (0, 500),
+    think_long_ms: (1_500, 3_500),
+};
+
+impl Stub {
+    pub(crate) async fn start(
+        seed: u64,
+        pace: Pace,
+        canaries: BTreeMap<String, String>,
+        secrets: BTreeMap<String, String>,
+    ) -> anyhow::Result<Stub> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            seed,
+            canaries,
+            secrets,
+            think_ms: pace.think_ms,
+            think_long_ms: pace.think_long_ms,
+            log: Mutex::default(),
+            failures: Mutex::default(),
+            served: Mutex::default(),
+        });
+        let router = Router::new()
+            .route("/{caller}/v1/responses", post(respond))
+            .layer(DefaultBodyLimit::max(16 * 1024 * 1024))
+            .with_state(Arc::clone(&shared));
+        let server = tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, router).await {
+                panic!("the stub provider ended: {error}");
+            }
+        });
+        Ok(Stub {
+            address,
+            shared,
+            server,
+        })
+    }
+
+    /// The next `count` requests fail like this.
+    pub(crate) fn fail(&self, fault: usize, failure: ProviderFailure, count: usize) {
+        let mut failures = lock(&self.shared.failures);
+        failures.extend(std::iter::repeat_n((fault, failure), count));
+    }
+
+    /// Forgets what is left of a fault.
+    pub(crate) fn heal(&self, fault: usize) {
+        lock(&self.shared.failures).retain(|(of, _)| *of != fault);
+    }
+
+    pub(crate) fn heal_all(&self) {
+        lock(&self.shared.failures).clear();
+    }
+
+    /// How often this fault was served.
+    pub(crate) fn served(&self, fault: usize) -> usize {
+        lock(&self.shared.served).get(&fault).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn calls(&self) -> Vec<ProviderCall> {
+        lock(&self.shared.log).clone()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.shared.log).len()
+    }
+
+    /// Session keys with a call of this process that has no end yet.
+    pub(crate) fn in_flight_of(&self, caller: &str) -> Vec<String> {
+        let log = lock(&self.shared.log);
+        let open = log
+            .iter()
+            .filter(|call| call.end == CallEnd::Open && call.caller == caller);
+        open.map(|call| call.session_key.clone()).collect()
+    }
+}
+
+impl Drop for Stub {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+/// Nothing panics while one of these is held, and what they guard is whole at any time.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A call that is under way. Dropped without [`Flight::land`], its caller went away.
+struct Flight {
+    shared: Arc<Shared>,
+    order: usize,
+}
+
+impl Flight {
+    fn land(&self, end: CallEnd) {
+        let mut log = lock(&self.shared.log);
+        let call = &mut log[self.order];
+        if call.end == CallEnd::Open {
+            call.end = end;
+            call.ended_at = Some(OffsetDateTime::now_utc());
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.land(CallEnd::Aborted);
+    }
+}
+
+async fn respond(
+    State(shared): State<Arc<Shared>>,
+    Path(caller): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let request = Request::read(&headers, &body);
+    let flight = shared.begin(caller, &request, &headers, &body);
+    let failure = lock(&shared.failures).pop_front();
+    let mut dice = Dice::new(shared.seed, &format!("{} {}", request.session_key, flight.order));
+    let think = if dice.below(8) == 0 {
+        shared.think_long_ms
+    } else {
+        shared.think_ms
+    };
+    tokio::time::sleep(Duration::from_millis(dice.between(think.0, think.1))).await;
+    let said = shared.answer(&request, flight.order);
+    match failure {
+        Some((fault, failure)) => {
+            *lock(&shared.served).entry(fault).or_default() += 1;
+            answer::failed(failure, said, flight).await
+        }
+        None => answer::whole(said, flight),
+    }
+}
+
+impl Shared {
+    fn begin(self: &Arc<Self>, caller: String, request: &Request, headers: &HeaderMap, body: &[u8]) -> Flight {
+        let text = String::from_utf8_lossy(body);
+        let mut elsewhere = headers.clone();
+        // The one place where the provider's own credential belongs.
+        elsewhere.remove(header::AUTHORIZATION);
+        let header_text = format!("{elsewhere:?}");
+        let names_in = |named: &BTreeMap<String, String>| -> Vec<String> {
+            let found = named
+                .iter()
+                .filter(|(_, word)| text.contains(*word) || header_text.contains(*word));
+            found.map(|(name, _)| name.clone()).collect()
+        };
+        let mut log = lock(&self.log);
+        let order = log.len();
+        log.push(ProviderCall {
+            order,
+            caller,
+            session_key: request.session_key.clone(),
+            idempotency_key: request.idempotency_key.clone(),
+            effect: request.effect.clone(),
+            results: request.results.clone(),
+            canaries: names_in(&self.canaries),
+            secrets: names_in(&self.secrets),
+            begun_at: OffsetDateTime::now_utc(),
+            ended_at: None,
+            end: CallEnd::Open,
+        });
+        Flight {
+            shared: Arc::clone(self),
+            order,
+        }
+    }
+
+    /// What the words of the input ask for. Call ids carry the effect and the round, and end with a number of their own:
+    /// a model that is asked again makes new ones.
+    fn answer(&self, request: &Request, order: usize) -> Said {
+        let effect = request.effect.as_deref().unwrap_or("nothing");
+        let account = request.account();
+        let canary = self.canaries.get(account).map_or("", String::as_str);
+        let reply = Said::Text(format!("reply {effect}; {canary}"));
+        let Some(kind) = request.work else { return reply };
+        let round = request.round;
+        let call = |tool: &str, arguments: Value| {
+            let id = format!("{}.{effect}.{round}.{order}", word(kind));
+            Said::Calls(vec![(id, tool.to_owned(), arguments)])
+        };
+        let task = request.task();
+        let post = |suffix: &str| {
+            let body = format!("effect {effect}{suffix}; {canary}");
+            call("task_message", serde_json::json!({"task_id": task, "body": body}))
+        };
+        match (kind, round) {
+            (WorkKind::Message | WorkKind::TwoMessages, 0) => post(""),
+            (WorkKind::TwoMessages, 1) => post("-2"),
+            (WorkKind::History, 0) => call("task_history", serde_json::json!({"task_id": task})),
+            (WorkKind::Ask, 0) => {
+                let body = format!("{canary} work=reply effect={effect}-asked;");
+                call("response_request", serde_json::json!({"agents": [ASKED], "body": body}))
+            }
+            (WorkKind::Done, 0) => call("task_status", serde_json::json!({"task_id": task, "status": "done"})),
+            (WorkKind::Silent, 0) => call("no_reply", serde_json::json!({})),
+            _ => reply,
+        }
+    }
+}
+
+const WORDS: &[(WorkKind, &str)] = &[
+    (WorkKind::Reply, "reply"),
+    (WorkKind::Message, "message"),
+    (WorkKind::TwoMessages, "two_messages"),
+    (WorkKind::History, "history"),
+    (WorkKind::Ask, "ask"),
+    (WorkKind::Done, "done"),
+    (WorkKind::Silent, "silent"),
+];
+
+/// As it stands in a notification's body.
+pub(crate) fn word(kind: WorkKind) -> &'static str {
+    WORDS
+        .iter()
+        .find(|(of, _)| *of == kind)
+        .expect("every kind has a word")
+        .1
+}
+
+/// A request, as far as the stub cares.
+struct Request {
+    session_key: String,
+    idempotency_key: String,
+    work: Option<WorkKind>,
+    effect: Option<String>,
+    /// How many rounds of tool calls are behind it.
+    round: usize,
+    results: Vec<String>,
+}
+
+impl Request {
+    fn read(headers: &HeaderMap, body: &[u8]) -> Request {
+        let text = |name: &str| {
+            let value = headers.get(name).and_then(|value| value.to_str().ok());
+            value.unwrap_or_default().to_owned()
+        };
+        let body: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+        let items = body["input"].as_array().cloned().unwrap_or_default();
+        let results: Vec<String> = items
+            .iter()
+            .filter(|item| item["type"] == "function_call_output")
+            .map(|item| item["call_id"].as_str().unwrap_or_default().to_owned())
+            .collect();
+        let input = body["input"].to_string();
+        // `<work>.<effect>.<round>.<number>`
+        let carried = results.last().map(|id| id.split('.').collect::<Vec<_>>());
+        let (work, effect, round) = match carried.as_deref() {
+            Some([work, effect, round, _]) => (
+                kind_of(work),
+                Some((*effect).to_owned()),
+                round.parse().map_or(1, |round: usize| round + 1),
+            ),
+            // The notification stands before the extract of its thread, so the first words are its own.
+            _ => (
+                after(&input, "work=").and_then(kind_of),
+                after(&input, "effect=").map(str::to_owned),
+                0,
+            ),
+        };
+        Request {
+            session_key: text("x-openclaw-session-key"),
+            idempotency_key: text("idempotency-key"),
+            work,
+            effect,
+            round,
+            results,
+        }
+    }
+
+    /// From the session key, which ends with `:{account}:v{generation}`.
+    fn account(&self) -> &str {
+        self.session_key.rsplit(':').nth(1).unwrap_or_default()
+    }
+
+    fn task(&self) -> String {
+        let task = self
+            .session_key
+            .strip_prefix("task:")
+            .and_then(|rest| rest.split(':').next());
+        task.unwrap_or_default().to_uppercase()
+    }
+}
+
+fn kind_of(text: &str) -> Option<WorkKind> {
+    WORDS.iter().find(|(_, word)| *word == text).map(|(kind, _)| *kind)
+}
+
+/// The word behind a mark: letters, digits, `_` and `-`.
+fn after<'t>(text: &'t str, mark: &str) -> Option<&'t str> {
+    let rest = &text[text.find(mark)? + mark.len()..];
+    let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '-'));
+    Some(&rest[..end.unwrap_or(rest.len())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &Value) -> Request {
+        Request::read(&HeaderMap::new(), body.to_string().as_bytes())
+    }
+
+    #[test]
+    fn the_first_words_decide() {
+        let input =
+            "Notification: n-1\nBody:\n[begin]\nx work=two_messages effect=e000001;\n[end]\nwork=reply effect=e2;";
+        let request = read(&serde_json::json!({ "input": input }));
+        assert_eq!(request.work, Some(WorkKind::TwoMessages));
+        assert_eq!((request.effect.as_deref(), request.round), (Some("e000001"), 0));
+    }
+
+    #[test]
+    fn results_carry_the_work_on() {
+        let item = serde_json::json!({"type": "function_call_output", "call_id": "two_messages.e000001-asked.0.17",
+            "output": "work=done effect=e9;"});
+        let request = read(&serde_json::json!({ "input": [item] }));
+        assert_eq!(request.work, Some(WorkKind::TwoMessages));
+        assert_eq!((request.effect.as_deref(), request.round), (Some("e000001-asked"), 1));
+    }
+}

@@ -1,0 +1,132 @@
+//! Coming to rest: everything is healed, and then every queue gets empty within a limit. What does not is stuck, which is
+//! a finding of its own, and is described here while it can still be seen.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use async_nats::jetstream;
+use contracts::Root;
+use messaging::{Durable, Stream, topology::PARTITIONS};
+use sqlx::{PgPool, Row};
+use tokio::time::{Instant, sleep};
+
+use crate::{campaign::Campaign, clients::publisher};
+
+/// After that, what still waits is stuck. Longer than anything here has to wait: the longest is a call that is cut off,
+/// whose turn is told again, with its delay.
+const LIMIT: Duration = Duration::from_secs(90);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// So often in a row must nothing be found: what is between two queues is in none of them.
+const CALM_LOOKS: usize = 4;
+
+/// What must be empty, with what is shown of it when it is not.
+const QUEUES: &[(&str, &str)] = &[
+    (
+        "notifications without an outcome",
+        "select account_id || ' ' || id || ' ' || state || ' attempts ' || attempts || ' task ' || coalesce(task_id, '-')
+         from notification where state in ('queued', 'running') limit 10",
+    ),
+    (
+        "sessions with something to do",
+        "select account_id || ' ' || key || ' ' || phase || ' queued ' || queued || ' fence ' || fence
+             || coalesce(' wakes ' || wake_at::text, '') || case when closed_at is null then '' else ' closed' end
+         from session where phase <> 'idle' or queued > 0 limit 10",
+    ),
+    (
+        "turns without an end",
+        "select account_id || ' ' || id || ' ' || state || ' attempt ' || attempt || coalesce(' ' || error, '')
+         from turn where state in ('started', 'calling', 'awaiting_tools') limit 10",
+    ),
+    (
+        "messages in the outbox",
+        "select service || ' ' || subject || ' ' || created_at || coalesce(' claimed ' || claimed_at::text, '')
+         from outbox limit 10",
+    ),
+];
+
+/// Empty: all came to rest.
+pub(crate) async fn wait(campaign: &Campaign) -> anyhow::Result<Vec<String>> {
+    let deadline = Instant::now() + LIMIT;
+    let jetstream = jetstream::new(publisher(&campaign.system.nats_url).await?);
+    let mut calm = 0;
+    loop {
+        let waiting = waiting(campaign, &jetstream).await?;
+        calm = if waiting.is_empty() { calm + 1 } else { 0 };
+        if calm >= CALM_LOOKS {
+            return Ok(Vec::new());
+        }
+        if Instant::now() > deadline && !waiting.is_empty() {
+            campaign.clients.over.cancel();
+            return Ok(waiting);
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn waiting(campaign: &Campaign, jetstream: &jetstream::Context) -> anyhow::Result<Vec<String>> {
+    let mut found = Vec::new();
+    let pending = campaign.pending();
+    if pending > 0 {
+        found.push(format!("{pending} offers without an answer"));
+    }
+    for (what, sql) in QUEUES {
+        let rows = texts(&campaign.system.observer, sql)
+            .await
+            .with_context(|| (*what).to_owned())?;
+        found.extend(rows.into_iter().map(|row| format!("{what}: {row}")));
+    }
+    for durable in Durable::ALL {
+        found.extend(consumer_waiting(jetstream, durable).await?);
+    }
+    found.extend(partitions_waiting(&campaign.system.observer, jetstream).await?);
+    Ok(found)
+}
+
+async fn consumer_waiting(jetstream: &jetstream::Context, durable: Durable) -> anyhow::Result<Option<String>> {
+    let stream = durable.stream().name(&Root::default());
+    let consumer: Result<jetstream::consumer::PullConsumer, _> =
+        jetstream.get_consumer_from_stream(durable.name(), &stream).await;
+    let Ok(mut consumer) = consumer else {
+        return Ok(Some(format!("the consumer {} is not there", durable.name())));
+    };
+    let info = consumer.info().await.with_context(|| durable.name().to_owned())?;
+    let (pending, unsettled) = (info.num_pending, info.num_ack_pending);
+    let waits = pending > 0 || unsettled > 0;
+    Ok(waits.then(|| {
+        format!(
+            "the consumer {}: {pending} not delivered, {unsettled} not settled",
+            durable.name()
+        )
+    }))
+}
+
+/// Notifications are read by place: the last of every partition was read.
+async fn partitions_waiting(observer: &PgPool, jetstream: &jetstream::Context) -> anyhow::Result<Vec<String>> {
+    let root = Root::default();
+    let Ok(stream) = jetstream.get_stream(Stream::Notification.name(&root)).await else {
+        return Ok(vec!["the stream of notifications is not there".to_owned()]);
+    };
+    let rows = sqlx::query("select partition, sequence from resolver_partition")
+        .fetch_all(observer)
+        .await?;
+    let mut found = Vec::new();
+    for partition in 0..PARTITIONS {
+        let subject = format!("{root}.partition.{partition}.>");
+        let Ok(last) = stream.get_last_raw_message_by_subject(&subject).await else {
+            continue;
+        };
+        let read = rows
+            .iter()
+            .find(|row| row.get::<i32, _>(0) == i32::from(partition))
+            .map_or(0, |row| row.get::<i64, _>(1));
+        if u64::try_from(read).unwrap_or_default() < last.sequence {
+            found.push(format!("partition {partition}: read up to {read} of {}", last.sequence));
+        }
+    }
+    Ok(found)
+}
+
+async fn texts(observer: &PgPool, sql: &'static str) -> anyhow::Result<Vec<String>> {
+    let rows = sqlx::query(sql).fetch_all(observer).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}

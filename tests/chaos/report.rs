@@ -1,0 +1,292 @@
+//! What a campaign found, for people and as JSON, and the verdict. A fault that hit nothing is not counted as fired, and
+//! a campaign in which too little happened is invalid: it neither passed nor failed.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display},
+    process::ExitCode,
+};
+
+use serde::Serialize;
+use sqlx::Row;
+
+use crate::{
+    campaign::{Campaign, Outcome},
+    checker::Violation,
+    plan::{KINDS, Plan},
+    records::{Answer, CallEnd},
+};
+
+/// Of the scheduled faults, so many have to have hit.
+const FIRED_PERCENT_MIN: usize = 60;
+/// Of the offers, so many have to have been answered.
+const ANSWERED_PERCENT_MIN: usize = 98;
+/// Of the notifications that have an outcome, so many have to have been delivered: campaigns move tasks to `done`, which
+/// cancels what waits, and providers refuse for good at times.
+const DELIVERED_PERCENT_MIN: usize = 60;
+/// Violations that are written out; the rest is counted.
+const VIOLATIONS_SHOWN: usize = 40;
+
+#[derive(Serialize)]
+pub(crate) struct Report {
+    seed: u64,
+    faults_scheduled: usize,
+    faults_fired: usize,
+    kinds: Vec<KindCount>,
+    /// Processes that were frozen with a provider call in flight.
+    zombies_with_work: usize,
+    offers: BTreeMap<&'static str, usize>,
+    /// State → how many notifications ended in it.
+    notifications: BTreeMap<String, usize>,
+    turns: BTreeMap<String, usize>,
+    provider_calls: BTreeMap<&'static str, usize>,
+    api_answers_checked: usize,
+    /// Service processes that ended although nobody had ended them.
+    surprises: Vec<String>,
+    stuck: Vec<String>,
+    /// Why no verdict can be given.
+    invalid: Vec<String>,
+    violations: BTreeMap<&'static str, usize>,
+    examples: Vec<String>,
+    took_s: u64,
+    quiesce_took_ms: u128,
+    faults_per_s: f64,
+}
+
+#[derive(Serialize)]
+struct KindCount {
+    kind: &'static str,
+    rows: &'static str,
+    scheduled: usize,
+    fired: usize,
+    /// How often the fault hit: connections that were cut, statements that failed, requests that were served badly.
+    hits: usize,
+}
+
+impl Report {
+    pub(crate) async fn of(
+        plan: &Plan,
+        campaign: &Campaign,
+        outcome: &Outcome,
+        violations: &[Violation],
+    ) -> anyhow::Result<Report> {
+        const NOTIFICATIONS: &str = "select state, count(*) from notification group by 1";
+        const TURNS: &str = "select state, count(*) from turn group by 1";
+        let observer = &campaign.system.observer;
+        let counts = async |sql: &'static str| -> anyhow::Result<BTreeMap<String, usize>> {
+            let rows = sqlx::query(sql).fetch_all(observer).await?;
+            let count = |row: &sqlx::postgres::PgRow| usize::try_from(row.get::<i64, _>(1)).unwrap_or_default();
+            Ok(rows.iter().map(|row| (row.get(0), count(row))).collect())
+        };
+        let fired = outcome.hits.values().filter(|hits| **hits > 0).count();
+        let mut by_invariant: BTreeMap<&'static str, usize> = BTreeMap::new();
+        violations
+            .iter()
+            .for_each(|one| *by_invariant.entry(one.invariant).or_default() += 1);
+        let seconds = outcome.took.as_secs_f64() - outcome.quiesce_took.as_secs_f64();
+        let mut report = Report {
+            seed: plan.seed,
+            faults_scheduled: plan.faults.len(),
+            faults_fired: fired,
+            kinds: kinds(plan, outcome),
+            zombies_with_work: outcome.zombies_with_work,
+            offers: offers(outcome),
+            notifications: counts(NOTIFICATIONS).await?,
+            turns: counts(TURNS).await?,
+            provider_calls: calls(outcome),
+            api_answers_checked: outcome.records.answers.len(),
+            surprises: outcome.surprises.clone(),
+            stuck: outcome.stuck.clone(),
+            invalid: Vec::new(),
+            violations: by_invariant,
+            examples: violations
+                .iter()
+                .take(VIOLATIONS_SHOWN)
+                .map(|one| format!("{} {}", one.invariant, one.found))
+                .collect(),
+            took_s: outcome.took.as_secs(),
+            quiesce_took_ms: outcome.quiesce_took.as_millis(),
+            #[expect(clippy::cast_precision_loss, reason = "a number of faults")]
+            faults_per_s: fired as f64 / seconds,
+        };
+        report.invalid = report.too_little();
+        Ok(report)
+    }
+
+    fn too_little(&self) -> Vec<String> {
+        let mut why = Vec::new();
+        let mut floor = |what: &str, found: usize, of: usize, percent: usize| {
+            if found * 100 < of * percent {
+                why.push(format!("{found} of {of} {what}: less than {percent} %"));
+            }
+        };
+        floor(
+            "scheduled faults hit",
+            self.faults_fired,
+            self.faults_scheduled,
+            FIRED_PERCENT_MIN,
+        );
+        let unanswered = self.offers.get("without an answer").copied().unwrap_or_default();
+        let offers: usize = self.offers.values().sum();
+        floor(
+            "offers were answered",
+            offers - unanswered,
+            offers,
+            ANSWERED_PERCENT_MIN,
+        );
+        let delivered = self.notifications.get("delivered").copied().unwrap_or_default();
+        let ended: usize = self
+            .notifications
+            .iter()
+            .filter(|(state, _)| *state != "refused")
+            .map(|(_, count)| count)
+            .sum();
+        floor("notifications were delivered", delivered, ended, DELIVERED_PERCENT_MIN);
+        if delivered == 0 {
+            why.push("nothing was delivered".to_owned());
+        }
+        why
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        if !self.violations.is_empty() || !self.stuck.is_empty() {
+            Verdict::Broken
+        } else if !self.invalid.is_empty() {
+            Verdict::Invalid
+        } else {
+            Verdict::Held
+        }
+    }
+}
+
+/// What follows for the program's exit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    Held,
+    Broken,
+    Invalid,
+}
+
+impl From<Verdict> for ExitCode {
+    fn from(verdict: Verdict) -> ExitCode {
+        match verdict {
+            Verdict::Held => ExitCode::SUCCESS,
+            Verdict::Broken => ExitCode::from(1),
+            Verdict::Invalid => ExitCode::from(3),
+        }
+    }
+}
+
+fn kinds(plan: &Plan, outcome: &Outcome) -> Vec<KindCount> {
+    let count = |name: &str| {
+        let of_kind = || plan.faults.iter().filter(move |planned| planned.kind == name);
+        let hits = || of_kind().map(|planned| outcome.hits.get(&planned.number).copied().unwrap_or_default());
+        (of_kind().count(), hits().filter(|hits| *hits > 0).count(), hits().sum())
+    };
+    let all = KINDS.iter().map(|kind| {
+        let (scheduled, fired, hits) = count(kind.name);
+        KindCount {
+            kind: kind.name,
+            rows: kind.rows,
+            scheduled,
+            fired,
+            hits,
+        }
+    });
+    all.filter(|counted| counted.scheduled > 0).collect()
+}
+
+fn offers(outcome: &Outcome) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for offer in &outcome.records.offers {
+        let answered = |is: fn(&Answer) -> bool| offer.tries.iter().any(|tried| is(&tried.answer));
+        let word = if answered(|answer| *answer == Answer::Accepted) {
+            "accepted"
+        } else if answered(|answer| matches!(answer, Answer::Refused { .. })) {
+            "refused"
+        } else {
+            "without an answer"
+        };
+        *counts.entry(word).or_default() += 1;
+    }
+    counts
+}
+
+fn calls(outcome: &Outcome) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for call in &outcome.records.calls {
+        let word = match call.end {
+            CallEnd::Open => "open",
+            CallEnd::Text { .. } => "text",
+            CallEnd::Calls { .. } => "tool calls",
+            CallEnd::Failure { .. } => "failure",
+            CallEnd::Aborted => "aborted",
+        };
+        *counts.entry(word).or_default() += 1;
+    }
+    counts
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "seed {}: {} of {} faults fired, {:.1} a second, in {} s (at rest after {} ms)",
+            self.seed, self.faults_fired, self.faults_scheduled, self.faults_per_s, self.took_s, self.quiesce_took_ms
+        )?;
+        writeln!(
+            f,
+            "\n{:<20} {:<12} {:>9} {:>6} {:>6}",
+            "fault", "rows", "scheduled", "fired", "hits"
+        )?;
+        for count in &self.kinds {
+            writeln!(
+                f,
+                "{:<20} {:<12} {:>9} {:>6} {:>6}",
+                count.kind, count.rows, count.scheduled, count.fired, count.hits
+            )?;
+        }
+        writeln!(f, "\nfrozen with a call in flight: {}", self.zombies_with_work)?;
+        writeln!(f, "offers          {}", list(&self.offers))?;
+        writeln!(f, "notifications   {}", list(&self.notifications))?;
+        writeln!(f, "turns           {}", list(&self.turns))?;
+        writeln!(f, "provider calls  {}", list(&self.provider_calls))?;
+        writeln!(
+            f,
+            "answers of the API that were read for others' words: {}",
+            self.api_answers_checked
+        )?;
+        for (heading, lines) in [
+            ("ended by themselves", &self.surprises),
+            ("stuck", &self.stuck),
+            ("too little happened", &self.invalid),
+            ("violations", &self.examples),
+        ] {
+            if !lines.is_empty() {
+                writeln!(f, "\n{heading}:")?;
+                lines.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
+            }
+        }
+        if !self.violations.is_empty() {
+            writeln!(f, "\nby invariant: {}", list(&self.violations))?;
+        }
+        writeln!(
+            f,
+            "\n{}",
+            match self.verdict() {
+                Verdict::Held => "HELD: nothing lost, nothing doubled, no invariant broken",
+                Verdict::Broken => "BROKEN",
+                Verdict::Invalid => "INVALID: too little happened for a verdict",
+            }
+        )
+    }
+}
+
+fn list<K: Display, V: Display>(counts: &BTreeMap<K, V>) -> String {
+    let parts: Vec<String> = counts.iter().map(|(word, count)| format!("{word} {count}")).collect();
+    if parts.is_empty() {
+        "none".to_owned()
+    } else {
+        parts.join(", ")
+    }
+}

@@ -1,0 +1,288 @@
+//! The system under test: four services in two processes each, a nats-server, a Postgres and the stub provider, all on
+//! loopback and all children of this process. Between every service process and what it stands on is a proxy.
+
+mod process;
+
+use std::{
+    fs,
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use devstack::{Durability, NatsOptions, NatsServer, PostgresOptions, PostgresServer};
+use sqlx::{PgPool, postgres::PgPoolOptions};
+use storage::{Database, DatabaseOptions, Role};
+use testkit::proxy::Proxy;
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep},
+};
+
+use process::Surroundings;
+pub(crate) use process::{Service, aborted, family, signal, stopped_within};
+
+use crate::plan::{Link, Process};
+
+pub(crate) const OPERATOR_TOKEN: &str = "operator-token-2b1f64c09d7e";
+pub(crate) const PROVIDER_KEY: &str = "provider-key-9f0c51ab44e2";
+
+const READY_LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Short times, so that what waits is not waited for. The lease is what freezes are measured against.
+pub(crate) const SETTINGS: &str = r#"
+[database]
+connections_max = 8
+acquire_timeout_ms = 3000
+statement_timeout_ms = 5000
+lock_timeout_ms = 3000
+[nats]
+publish_timeout_ms = 1000
+request_timeout_ms = 2000
+ping_interval_ms = 500
+[nats.limits]
+ack_wait_ms = 3000
+[outbox]
+sweep_interval_ms = 200
+sweep_age_ms = 1000
+claim_timeout_ms = 3000
+[replica]
+lease_ms = 2000
+renew_ms = 400
+[process]
+stop_grace_ms = 3000
+dependencies_timeout_ms = 60000
+[resolver]
+claim_interval_ms = 300
+retry_delay_ms_max = 500
+[delivery]
+tools_again_ms = 3000
+sweep_interval_ms = 200
+retry_delay_ms = 50
+retry_delay_ms_max = 400
+pause_delay_ms = 200
+look_up_delay_ms = 100
+drain_ms = 500
+attempts_max = 8
+[tool_gateway]
+retry_delay_ms = 100
+postpone_delay_ms = 300
+[orchestrator]
+replies_retry_ms = 200
+[providers.default]
+kind = "openresponses"
+model = "stub"
+connect_timeout_ms = 1000
+first_byte_timeout_ms = 5000
+idle_timeout_ms = 2500
+call_timeout_ms_max = 12000
+"#;
+
+pub(crate) struct System {
+    pub(crate) directory: PathBuf,
+    pub(crate) services: Vec<Service>,
+    pub(crate) nats: Mutex<NatsServer>,
+    pub(crate) nats_url: String,
+    pub(crate) postgres: Mutex<PostgresServer>,
+    /// The superuser's, and not through a proxy.
+    pub(crate) database_url: String,
+    /// To look at what happened; survives restarts.
+    pub(crate) observer: PgPool,
+}
+
+impl System {
+    /// Starts the servers and prepares the services, without starting them.
+    pub(crate) async fn prepare(directory: &Path, provider: SocketAddr, settings: &str) -> anyhow::Result<System> {
+        let programs = programs()?;
+        let postgres_options = PostgresOptions {
+            directory: directory.join("postgres"),
+            durability: Durability::Fast,
+        };
+        let nats_options = NatsOptions {
+            directory: directory.join("nats"),
+            durability: Durability::Fast,
+        };
+        let (postgres, nats) =
+            tokio::try_join!(PostgresServer::start(postgres_options), NatsServer::start(nats_options))?;
+        let database_url = postgres.database_url().to_owned();
+        migrate(&database_url).await?;
+        let observer = PgPoolOptions::new()
+            .max_connections(4)
+            .acquire_timeout(Duration::from_secs(20))
+            .connect(&database_url)
+            .await
+            .context("could not connect to look at the database")?;
+        let config = directory.join("signalbox.toml");
+        fs::write(&config, settings).context("could not write the services' settings")?;
+        let nats_url = nats.url().to_owned();
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let mut services = Vec::new();
+        for process in Process::all() {
+            let to_nats = Proxy::start(address(nats.port())).await;
+            let to_postgres = Proxy::postgres(address(postgres.port())).await;
+            let to_provider = Proxy::start(provider).await;
+            let own = |name: &str, value: String| (name.to_owned(), value);
+            let environment = vec![
+                own("SIGNALBOX_CONFIG", config.to_string_lossy().into_owned()),
+                own("DATABASE_URL", to_postgres.url(&database_url)),
+                own("NATS_URL", to_nats.url(&nats_url)),
+                own("SIGNALBOX_OPERATOR_TOKEN", OPERATOR_TOKEN.to_owned()),
+                own("SIGNALBOX__PROVIDERS__DEFAULT__API_KEY", PROVIDER_KEY.to_owned()),
+                // The stub tells its callers apart by the path.
+                own(
+                    "SIGNALBOX__PROVIDERS__DEFAULT__URL",
+                    format!("http://{}/{}/v1/responses", to_provider.address(), process.name()),
+                ),
+            ];
+            let surroundings = Surroundings {
+                nats: to_nats,
+                postgres: to_postgres,
+                provider: to_provider,
+                environment,
+            };
+            services.push(Service::new(process, directory, &programs, free_port()?, surroundings)?);
+        }
+        Ok(System {
+            directory: directory.to_path_buf(),
+            services,
+            nats: Mutex::new(nats),
+            nats_url,
+            postgres: Mutex::new(postgres),
+            database_url,
+            observer,
+        })
+    }
+
+    /// Starts every service and waits until each says that it can do its work.
+    pub(crate) async fn start(&self) -> anyhow::Result<()> {
+        for service in &self.services {
+            service.start(&mut *service.life().await)?;
+        }
+        for service in &self.services {
+            self.ready(service).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a service answers that it is ready.
+    pub(crate) async fn ready(&self, service: &Service) -> anyhow::Result<()> {
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(Duration::from_secs(2))
+            .build()?;
+        let (url, deadline) = (format!("{}/readyz", service.url()), Instant::now() + READY_LIMIT);
+        while Instant::now() < deadline {
+            if client
+                .get(&url)
+                .send()
+                .await
+                .is_ok_and(|answer| answer.status().is_success())
+            {
+                return Ok(());
+            }
+            sleep(POLL).await;
+        }
+        bail!(
+            "{} was not ready within {READY_LIMIT:?}; its log is {}",
+            service.process.name(),
+            service.log.display()
+        )
+    }
+
+    pub(crate) fn service(&self, process: Process) -> &Service {
+        &self.services[process.0]
+    }
+
+    pub(crate) fn of_role(&self, role: Role) -> impl Iterator<Item = &Service> {
+        self.services
+            .iter()
+            .filter(move |service| service.process.role() == role)
+    }
+
+    /// Ends what ended by itself again, and starts it: what a supervisor does. Until it is dropped.
+    pub(crate) async fn supervise(self: Arc<Self>) -> anyhow::Result<()> {
+        loop {
+            for service in &self.services {
+                if let Some(mut life) = service.try_life() {
+                    service.revive(&mut life)?;
+                }
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Everything up and nothing in the way, whatever was done before.
+    pub(crate) async fn heal(&self) -> anyhow::Result<()> {
+        for service in &self.services {
+            service.heal();
+            service.ensure(&mut *service.life().await)?;
+        }
+        for service in &self.services {
+            self.ready(service).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends that nobody had asked for.
+    pub(crate) async fn surprises(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for service in &self.services {
+            all.extend(service.life().await.surprises.clone());
+        }
+        all
+    }
+
+    pub(crate) async fn stop(&self) -> anyhow::Result<()> {
+        for service in &self.services {
+            service.life().await.kill().await?;
+        }
+        self.observer.close().await;
+        self.nats.lock().await.kill().await?;
+        self.postgres.lock().await.crash().await
+    }
+}
+
+impl Service {
+    pub(crate) fn link(&self, link: Link) -> &Proxy {
+        match link {
+            Link::Nats => &self.nats,
+            Link::Postgres => &self.postgres,
+            Link::Provider => &self.provider,
+        }
+    }
+}
+
+async fn migrate(database_url: &str) -> anyhow::Result<()> {
+    let options = DatabaseOptions {
+        connections_max: 2,
+        ..DatabaseOptions::default()
+    };
+    let database = Database::connect(database_url, Role::Owner, &options).await?;
+    storage::migrations::migrate(database.connection()).await?;
+    database.close().await;
+    Ok(())
+}
+
+/// Where the services' programs are: beside this one, or a folder above where it is a test.
+fn programs() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("this program has no path")?;
+    let folder = own.parent().context("a program lies in a folder")?;
+    Ok(folder.to_path_buf())
+}
+
+/// One that was free a moment ago, below those that the kernel gives to connections: the services keep theirs over
+/// restarts, and nobody must be given one while its service is down.
+fn free_port() -> anyhow::Result<u16> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let begin = u16::try_from(std::process::id() % 11_000).expect("less than it was divided by");
+    (0..1_000)
+        .map(|_| 20_000 + (begin + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000)
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .context("no free port from 20000 to 32000")
+}

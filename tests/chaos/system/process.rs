@@ -1,0 +1,272 @@
+//! One service process: started, ended in every way there is, stopped and continued, and started again when it ended by
+//! itself. Each has a way of its own to NATS, Postgres and the provider, through a proxy, so that one can be cut off
+//! while the others go on.
+
+use std::{
+    fs::{self, OpenOptions},
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use testkit::proxy::Proxy;
+use tokio::{
+    process::{Child, Command},
+    sync::{Mutex, MutexGuard},
+    time::{Instant, sleep, timeout},
+};
+
+use crate::plan::Process;
+
+const SIGABRT: i32 = 6;
+/// Longer than `process.stop_grace_ms` of the campaign's settings.
+const STOP_LIMIT: Duration = Duration::from_secs(8);
+const POLL: Duration = Duration::from_millis(5);
+
+/// A process and its surroundings, which outlive each of its lives.
+pub(crate) struct Service {
+    pub(crate) process: Process,
+    pub(crate) listen: u16,
+    pub(crate) log: PathBuf,
+    pub(crate) nats: Proxy,
+    pub(crate) postgres: Proxy,
+    pub(crate) provider: Proxy,
+    program: PathBuf,
+    crash_file: PathBuf,
+    environment: Vec<(String, String)>,
+    /// Whoever holds it does something to the process; others wait for their turn.
+    life: Mutex<Life>,
+}
+
+#[derive(Default)]
+pub(crate) struct Life {
+    child: Option<Child>,
+    /// Ends that nobody had asked for.
+    pub(crate) surprises: Vec<String>,
+}
+
+pub(crate) struct Surroundings {
+    pub(crate) nats: Proxy,
+    pub(crate) postgres: Proxy,
+    pub(crate) provider: Proxy,
+    pub(crate) environment: Vec<(String, String)>,
+}
+
+impl Service {
+    pub(crate) fn new(
+        process: Process,
+        directory: &Path,
+        programs: &Path,
+        listen: u16,
+        surroundings: Surroundings,
+    ) -> anyhow::Result<Service> {
+        let program = programs.join(process.role().service());
+        if !program.is_file() {
+            bail!("{} is missing: build the workspace's programs first", program.display());
+        }
+        let Surroundings {
+            nats,
+            postgres,
+            provider,
+            mut environment,
+        } = surroundings;
+        let crash_file = directory.join(format!("{}.crash", process.name()));
+        let section = process.role().service().replace('-', "_").to_uppercase();
+        environment.push((format!("SIGNALBOX__{section}__LISTEN"), format!("127.0.0.1:{listen}")));
+        environment.push((
+            runtime::crash::CRASH_FILE.to_owned(),
+            crash_file.to_string_lossy().into_owned(),
+        ));
+        Ok(Service {
+            process,
+            listen,
+            log: directory.join(format!("{}.log", process.name())),
+            nats,
+            postgres,
+            provider,
+            program,
+            crash_file,
+            environment,
+            life: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.listen)
+    }
+
+    /// Waits until nobody else does anything to it.
+    pub(crate) async fn life(&self) -> MutexGuard<'_, Life> {
+        self.life.lock().await
+    }
+
+    pub(crate) fn try_life(&self) -> Option<MutexGuard<'_, Life>> {
+        self.life.try_lock().ok()
+    }
+
+    /// Starts it; it is not ready yet.
+    pub(crate) fn start(&self, life: &mut Life) -> anyhow::Result<()> {
+        let open = || OpenOptions::new().append(true).create(true).open(&self.log);
+        let output = open().with_context(|| format!("could not open {}", self.log.display()))?;
+        // Ended by the kernel when the thread that started it ends: the runtime's threads live as long as it does.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(&self.program);
+        command
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().context("could not share a log file")?)
+            .stderr(output)
+            // Not Ctrl-C's business: the campaign ends what it started.
+            .process_group(0)
+            .kill_on_drop(true);
+        let child = command
+            .spawn()
+            .with_context(|| format!("could not start {}", self.program.display()))?;
+        life.child = Some(child);
+        Ok(())
+    }
+
+    /// Starts it if it is down.
+    pub(crate) fn ensure(&self, life: &mut Life) -> anyhow::Result<()> {
+        if life.running() { Ok(()) } else { self.start(life) }
+    }
+
+    /// What nobody did and yet happened: written down, and started again as a supervisor would.
+    pub(crate) fn revive(&self, life: &mut Life) -> anyhow::Result<()> {
+        if life.running() {
+            return Ok(());
+        }
+        if let Some(status) = life.child.take().and_then(|mut child| child.try_wait().ok().flatten()) {
+            life.surprises
+                .push(format!("{} ended with {status}", self.process.name()));
+        }
+        self.start(life)
+    }
+
+    /// The next time that the process comes by this point it does `what`: `die` or `freeze`.
+    pub(crate) fn arm(&self, point: &str, what: &str) -> anyhow::Result<()> {
+        let draft = self.crash_file.with_extension("draft");
+        fs::write(&draft, format!("{point} {what}")).context("could not write a crash file")?;
+        fs::rename(&draft, &self.crash_file).context("could not arm a crash point")
+    }
+
+    pub(crate) fn disarm(&self) {
+        // It is not there when the point was reached.
+        let _ = fs::remove_file(&self.crash_file);
+    }
+
+    /// Whether the point was reached.
+    pub(crate) fn is_disarmed(&self) -> bool {
+        !self.crash_file.exists()
+    }
+
+    pub(crate) fn heal(&self) {
+        self.disarm();
+        for proxy in [&self.nats, &self.postgres, &self.provider] {
+            proxy.heal();
+        }
+    }
+}
+
+impl Life {
+    pub(crate) fn running(&mut self) -> bool {
+        matches!(self.child.as_mut().map(Child::try_wait), Some(Ok(None)))
+    }
+
+    pub(crate) fn pid(&mut self) -> Option<u32> {
+        if self.running() {
+            self.child.as_ref().and_then(Child::id)
+        } else {
+            None
+        }
+    }
+
+    /// SIGKILL, and sees it out. False when it was not running.
+    pub(crate) async fn kill(&mut self) -> anyhow::Result<bool> {
+        let was_running = self.running();
+        if let Some(mut child) = self.child.take() {
+            child.start_kill().ok();
+            child.wait().await.context("could not wait for a killed process")?;
+        }
+        Ok(was_running)
+    }
+
+    /// SIGTERM, and waits; killed when it does not end in time, which is an error of the process.
+    pub(crate) async fn terminate(&mut self) -> anyhow::Result<bool> {
+        let Some(pid) = self.pid() else { return Ok(false) };
+        signal(&[pid], "TERM").await?;
+        let ended = self.ended_within(STOP_LIMIT).await?;
+        if ended.is_none() {
+            self.surprises
+                .push(format!("process {pid} did not end within {STOP_LIMIT:?} of SIGTERM"));
+            self.kill().await?;
+        }
+        self.child = None;
+        Ok(true)
+    }
+
+    /// How it ended, if it does in time.
+    pub(crate) async fn ended_within(&mut self, limit: Duration) -> anyhow::Result<Option<ExitStatus>> {
+        let Some(child) = &mut self.child else { return Ok(None) };
+        match timeout(limit, child.wait()).await {
+            Ok(status) => Ok(Some(status.context("could not wait for a process")?)),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+/// Whether it ended itself, as an armed crash point does.
+pub(crate) fn aborted(status: ExitStatus) -> bool {
+    status.signal() == Some(SIGABRT)
+}
+
+/// Sends a signal to processes of ours; those that are gone are passed over.
+pub(crate) async fn signal(pids: &[u32], name: &str) -> anyhow::Result<()> {
+    let mut kill = Command::new("sh");
+    kill.args([
+        "-c",
+        "name=$1; shift; for pid; do kill -s \"$name\" \"$pid\"; done",
+        "sh",
+        name,
+    ]);
+    kill.args(pids.iter().map(u32::to_string)).stderr(Stdio::null());
+    kill.status()
+        .await
+        .with_context(|| format!("could not send SIG{name}"))?;
+    Ok(())
+}
+
+/// Waits until the process is stopped, as after SIGSTOP.
+pub(crate) async fn stopped_within(pid: u32, limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    while Instant::now() < deadline {
+        if state_of(pid) == Some('T') {
+            return true;
+        }
+        sleep(POLL).await;
+    }
+    false
+}
+
+/// As in `/proc/{pid}/stat`, behind the name in brackets.
+fn state_of(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// A process and those that it started.
+pub(crate) fn family(parent: u32) -> Vec<u32> {
+    let children = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let its_parent: u32 = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
+            (its_parent == parent).then_some(pid)
+        });
+    std::iter::once(parent).chain(children).collect()
+}
