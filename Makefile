@@ -12,8 +12,14 @@ ARGS ?=
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SIGNALBOX := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/signalbox
+# Tests and the campaign are built with these, always the same, so that nothing is compiled twice.
+TEST_FEATURES := --features system-tests/chaos
 # With dev, binaries are built together with the tests: apart, dependencies would be compiled again with fewer features.
-TARGETS := $(if $(filter dev,$(PROFILE)),--all-targets,--bins)
+TARGETS := $(if $(filter dev,$(PROFILE)),--all-targets $(TEST_FEATURES),--bins)
+# Of `make chaos`: how many faults, from which seed, and further arguments, as in: make chaos ARGS=recovery
+FAULTS ?= 200
+SEED ?= 1
+
 # Tools that this file installs go here and not into the user's own folders.
 TOOLS := $(CURDIR)/.tools
 export PATH := $(TOOLS)/bin:$(PATH)
@@ -21,7 +27,7 @@ export PATH := $(TOOLS)/bin:$(PATH)
 NEXTEST_VERSION := 0.9.143
 DENY_VERSION := 0.20.2
 
-.PHONY: help run test ci lint fmt schemas provision build smoke rust nextest deny
+.PHONY: help run test ci chaos lint fmt schemas provision build smoke rust nextest deny
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,21 +36,26 @@ run: provision build ## Start Signalbox with its own NATS, Postgres and demo age
 	exec $(SIGNALBOX) up --data-dir $(DATA_DIR) --sample examples/notifications.ndjson $(ARGS)
 
 test: provision rust nextest ## Run all tests
-	cargo nextest run --workspace
+	cargo nextest run --workspace $(TEST_FEATURES)
 
-ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, tests, schemas, the sample
+ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, tests, schemas, the sample, a short campaign
 	cargo fmt --all --check
 	$(MAKE) lint
 	$(MAKE) deny
-	cargo nextest run --workspace --profile ci
+	cargo nextest run --workspace $(TEST_FEATURES) --profile ci
 	$(MAKE) schemas PROFILE=dev
 	@git diff --exit-code -- schemas || { echo "ci: schemas/ is out of date: run make schemas and commit" >&2; exit 1; }
 	@untracked=$$(git ls-files --others --exclude-standard -- schemas); \
 	[ -z "$$untracked" ] || { echo "ci: not committed: $$untracked" >&2; exit 1; }
 	$(MAKE) smoke PROFILE=dev
+	$(MAKE) chaos FAULTS=60
+
+chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=, ARGS=)
+	cargo build --workspace --bins $(TEST_FEATURES)
+	$(TARGET_DIR)/debug/chaos --faults $(FAULTS) --seed $(SEED) $(ARGS)
 
 lint: rust ## Lint everything; a warning fails
-	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --workspace --all-targets $(TEST_FEATURES) -- -D warnings
 
 fmt: rust ## Format everything
 	cargo fmt --all

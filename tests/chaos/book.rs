@@ -84,4 +84,11 @@ impl Offer {
     pub(crate) fn is_accepted(&self) -> bool {
         self.tries.iter().any(|tried| tried.answer == Answer::Accepted)
     }
+
+    /// Accepted or refused.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.tries
+            .iter()
+            .any(|tried| !matches!(tried.answer, Answer::Unknown { .. }))
+    }
 }

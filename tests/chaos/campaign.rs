@@ -34,6 +34,8 @@ use crate::{
 
 /// Between two looks of the accounts at what they may see, and at what they may not.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
+/// How often a campaign says how it goes.
+const SAY_EVERY: Duration = Duration::from_secs(15);
 /// A NATS offer younger than this when the store was wiped may not have been read.
 const UNREAD_S: i64 = 180;
 
@@ -48,6 +50,7 @@ pub(crate) struct Campaign {
     /// Fault number → how often it hit.
     hits: Mutex<BTreeMap<usize, usize>>,
     zombies_with_work: AtomicUsize,
+    begun: Instant,
     weak: std::sync::Weak<Campaign>,
 }
 
@@ -89,9 +92,10 @@ impl Campaign {
         {
             return Err(error).context("the supervisor panicked");
         }
+        let hits = lock(&campaign.hits).clone();
         let outcome = Outcome {
             records: campaign.records(plan.seed, quiet_at),
-            hits: lock(&campaign.hits).clone(),
+            hits,
             zombies_with_work: campaign.zombies_with_work.load(Ordering::Relaxed),
             surprises: campaign.system.surprises().await,
             stuck,
@@ -122,6 +126,7 @@ impl Campaign {
             pending: TaskTracker::new(),
             hits: Mutex::default(),
             zombies_with_work: AtomicUsize::default(),
+            begun: Instant::now(),
             weak: weak.clone(),
         }))
     }
@@ -139,7 +144,18 @@ impl Campaign {
     async fn make_faults(&self, plan: &Plan) -> anyhow::Result<()> {
         let begun = Instant::now();
         let mut running = JoinSet::new();
+        let mut said_at = begun;
         for planned in &plan.faults {
+            if said_at.elapsed() > SAY_EVERY {
+                said_at = Instant::now();
+                self.say(&format!(
+                    "fault {} of {}, {} under way; {} offers without an answer",
+                    planned.number,
+                    plan.faults.len(),
+                    running.len(),
+                    self.pending()
+                ));
+            }
             sleep_until(begun + Duration::from_millis(planned.at_ms)).await;
             let (campaign, planned) = (self.shared(), planned.clone());
             running.spawn(async move {
@@ -164,7 +180,7 @@ impl Campaign {
     }
 
     /// Tries an offer in the background until it has its answer.
-    fn pursue(&self, number: usize, account: usize, via: Via) {
+    pub(crate) fn pursue(&self, number: usize, account: usize, via: Via) {
         let campaign = self.shared();
         self.pending.spawn(async move {
             campaign.clients.pursue(&campaign.book, number, account, via).await;
@@ -174,6 +190,15 @@ impl Campaign {
     /// Makes an offer and sees it through; gives its number.
     pub(crate) async fn offer(&self, account: usize, via: Via, what: Offered) -> usize {
         self.clients.offer(&self.book, account, via, what).await
+    }
+
+    /// How it goes, for whoever watches.
+    #[expect(
+        clippy::print_stderr,
+        reason = "a program for people; the report is on the other stream"
+    )]
+    pub(crate) fn say(&self, what: &str) {
+        eprintln!("{:>7.1} s  {what}", self.begun.elapsed().as_secs_f64());
     }
 
     /// Offers that have no answer yet.

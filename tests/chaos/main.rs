@@ -4,7 +4,8 @@
 //! simulation; this finds what only whole processes do.
 //!
 //! In reading order: [`plan`] (what happens when, from the seed alone), [`system`] (what it happens to), [`provider`],
-//! [`clients`], [`faults`], [`campaign`] (all of it together), [`quiesce`], [`records`], [`checker`], [`report`].
+//! [`clients`], [`faults`], [`campaign`] (all of it together), [`quiesce`], [`records`], [`checker`], [`report`]. [`recovery`] measures, and judges
+//! nothing.
 
 mod arguments;
 mod book;
@@ -17,6 +18,7 @@ mod plan;
 mod provider;
 mod quiesce;
 mod records;
+mod recovery;
 mod report;
 mod system;
 
@@ -63,7 +65,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         None => campaign(&arguments.campaign).await,
-        Some(Command::Recovery(_)) => bail!("not yet"),
+        Some(Command::Recovery(arguments)) => Box::pin(recovery::run(&arguments)).await,
     }
 }
 

@@ -12,9 +12,13 @@ use tokio::time::{Instant, sleep};
 
 use crate::{campaign::Campaign, clients::publisher};
 
-/// After that, what still waits is stuck. Longer than anything here has to wait: the longest is a call that is cut off,
-/// whose turn is told again, with its delay.
-const LIMIT: Duration = Duration::from_secs(90);
+/// When nothing gets less for so long, what still waits is stuck. Longer than anything here has to wait: the longest is a
+/// call that gets no answer.
+const STILL_LIMIT: Duration = Duration::from_secs(45);
+/// And for all of it, however busily it goes on.
+const LIMIT: Duration = Duration::from_secs(300);
+/// How often a wait says what for.
+const SAY_EVERY: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// So often in a row must nothing be found: what is between two queues is in none of them.
 const CALM_LOOKS: usize = 4;
@@ -46,21 +50,38 @@ const QUEUES: &[(&str, &str)] = &[
 
 /// Empty: all came to rest.
 pub(crate) async fn wait(campaign: &Campaign) -> anyhow::Result<Vec<String>> {
-    let deadline = Instant::now() + LIMIT;
+    let begun = Instant::now();
     let jetstream = jetstream::new(publisher(&campaign.system.nats_url).await?);
-    let mut calm = 0;
+    let (mut calm, mut least, mut moved_at, mut said_at) = (0, i64::MAX, begun, begun);
     loop {
         let waiting = waiting(campaign, &jetstream).await?;
         calm = if waiting.is_empty() { calm + 1 } else { 0 };
         if calm >= CALM_LOOKS {
             return Ok(Vec::new());
         }
-        if Instant::now() > deadline && !waiting.is_empty() {
+        let now = Instant::now();
+        let left = left(&campaign.system.observer).await?;
+        if left < least || waiting.is_empty() {
+            (least, moved_at) = (left, now);
+        }
+        if now > moved_at + STILL_LIMIT || now > begun + LIMIT {
             campaign.clients.over.cancel();
             return Ok(waiting);
         }
+        if now > said_at + SAY_EVERY {
+            campaign.say(&format!(
+                "{left} notifications wait for their outcome; {}",
+                waiting.first().map_or("", |one| one)
+            ));
+            said_at = now;
+        }
         sleep(LOOK_EVERY).await;
     }
+}
+
+async fn left(observer: &PgPool) -> anyhow::Result<i64> {
+    const LEFT: &str = "select count(*) from notification where state in ('queued', 'running')";
+    Ok(sqlx::query(LEFT).fetch_one(observer).await?.get(0))
 }
 
 async fn waiting(campaign: &Campaign, jetstream: &jetstream::Context) -> anyhow::Result<Vec<String>> {

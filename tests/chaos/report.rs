@@ -102,7 +102,7 @@ impl Report {
             examples: violations
                 .iter()
                 .take(VIOLATIONS_SHOWN)
-                .map(|one| format!("{} {}", one.invariant, one.found))
+                .map(|one| format!("{} {}: {}", one.invariant, one.expected, one.found))
                 .collect(),
             took_s: outcome.took.as_secs(),
             quiesce_took_ms: outcome.quiesce_took.as_millis(),

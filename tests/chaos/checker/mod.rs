@@ -7,7 +7,9 @@ use crate::records::Records;
 pub(crate) struct Violation {
     /// `I1` … `I17`, as in docs/reliability.md.
     pub(crate) invariant: &'static str,
-    /// What was found, with ids.
+    /// What must hold.
+    pub(crate) expected: &'static str,
+    /// The rows, requests or lines that show that it does not.
     pub(crate) found: String,
 }
 

@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use devstack::PostgresServer;
+use futures::future::join_all;
 use sqlx::{Connection, Executor, PgConnection, Row};
 use storage::Role;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep},
+};
 
 use super::POLL;
 use crate::{
@@ -16,8 +20,9 @@ use crate::{
 
 /// Its port may be taken for a moment, as the broker's; after SIGKILL the last backend has to notice first.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// More than the server allows.
-const CONNECTIONS: usize = 220;
+/// The server allows two hundred.
+const CONNECTIONS_AT_ONCE: usize = 50;
+const TAKING_LIMIT: Duration = Duration::from_secs(8);
 const TRIPPED_LIMIT: Duration = Duration::from_secs(4);
 
 pub(super) async fn restart(campaign: &Campaign, down: Duration) -> anyhow::Result<usize> {
@@ -90,16 +95,15 @@ pub(super) async fn connections_taken(campaign: &Campaign, time: Duration) -> an
     };
     let mut taken = Vec::new();
     let mut refused = 0;
-    for nth in 0..CONNECTIONS {
-        if nth % 20 == 0 {
-            // They come back at once, and then there is no room.
-            let _ = first.execute(END_ALL).await;
-        }
-        match PgConnection::connect(&campaign.system.database_url).await {
-            Ok(connection) => taken.push(connection),
-            Err(_) => {
-                refused += 1;
-                break;
+    let deadline = Instant::now() + TAKING_LIMIT;
+    while refused == 0 && Instant::now() < deadline {
+        // They come back at once, and then there is no room.
+        let _ = first.execute(END_ALL).await;
+        let connecting = (0..CONNECTIONS_AT_ONCE).map(|_| PgConnection::connect(&campaign.system.database_url));
+        for connected in join_all(connecting).await {
+            match connected {
+                Ok(connection) => taken.push(connection),
+                Err(_) => refused += 1,
             }
         }
     }
@@ -114,30 +118,36 @@ pub(super) async fn connections_taken(campaign: &Campaign, time: Duration) -> an
 
 /// The next statements on what matters fail as those do that lost against another transaction.
 pub(super) async fn statements_fail(campaign: &Campaign, sqlstate: &str, count: u64) -> anyhow::Result<usize> {
-    let observer = &campaign.system.observer;
+    /// One at a time: they count with the same sequence.
+    static ONE: Mutex<()> = Mutex::const_new(());
     const ARM: &str = "update chaos.trip set sqlstate = $1, hits_until = (select last_value from chaos.hits) + $2
                        returning hits_until";
     const HITS: &str = "select last_value from chaos.hits";
     const DISARM: &str = "update chaos.trip set hits_until = 0";
-    let _postgres = campaign.system.postgres.lock().await;
+    let observer = &campaign.system.observer;
+    let _one = ONE.lock().await;
     let count = i64::try_from(count).unwrap_or(1);
-    let Ok(armed) = sqlx::query(ARM).bind(sqlstate).bind(count).fetch_one(observer).await else {
-        return Ok(0);
-    };
-    let until: i64 = armed.get(0);
     let deadline = Instant::now() + TRIPPED_LIMIT;
-    let mut hits = until - count;
-    while hits < until && Instant::now() < deadline {
-        sleep(POLL * 5).await;
-        if let Ok(row) = sqlx::query(HITS).fetch_one(observer).await {
-            hits = row.get(0);
+    // The database may be away because of other faults; what the answer was lost of is disarmed below.
+    let armed = sqlx::query(ARM).bind(sqlstate).bind(count).fetch_one(observer).await;
+    let mut hits = 0;
+    if let Ok(armed) = armed {
+        let until: i64 = armed.get(0);
+        while hits < count && Instant::now() < deadline {
+            sleep(POLL * 5).await;
+            if let Ok(row) = sqlx::query(HITS).fetch_one(observer).await {
+                hits = row.get::<i64, _>(0) - (until - count);
+            }
         }
     }
-    sqlx::query(DISARM)
-        .execute(observer)
-        .await
-        .context("could not disarm failing statements")?;
-    Ok(usize::try_from(hits - (until - count)).unwrap_or_default())
+    let deadline = Instant::now() + START_LIMIT;
+    while let Err(error) = sqlx::query(DISARM).execute(observer).await {
+        if Instant::now() > deadline {
+            return Err(error).context("could not disarm failing statements");
+        }
+        sleep(POLL * 20).await;
+    }
+    Ok(usize::try_from(hits).unwrap_or_default())
 }
 
 /// Triggers that fail on command. A sequence counts, since it keeps its count in a transaction that is rolled back.

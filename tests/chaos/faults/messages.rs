@@ -235,10 +235,9 @@ pub(super) async fn clients_gone(campaign: &Campaign, fault: usize, count: usize
             let why = "the client left".to_owned();
             tried(campaign, number, Via::Http, sent_at, Answer::Unknown { why });
             tokio::time::sleep(PAUSE).await;
-            campaign
-                .clients
-                .pursue(&campaign.book, number, account, Via::Http)
-                .await;
+        }
+        if !campaign.book.find(number).is_answered() {
+            campaign.pursue(number, account, Via::Http);
         }
         usize::from(left)
     });

@@ -226,6 +226,9 @@ const fn kind(name: &'static str, rows: &'static str, weight: u64, choose: fn(&m
     }
 }
 
+/// Lost against another transaction, a deadlock, a lock that did not come.
+const SQLSTATES: &[&str] = &["40001", "40P01", "55P03"];
+
 /// Down for a moment, as a supervisor leaves it.
 fn down(dice: &mut Dice) -> u64 {
     dice.between(0, 600)
@@ -300,7 +303,7 @@ pub(crate) const KINDS: &[Kind] = &[
         for_ms: dice.between(300, 1_500),
     }),
     kind("statements_fail", "F18", 4, |dice| Fault::StatementsFail {
-        sqlstate: *dice.pick(&["40001", "40P01", "55P03"]),
+        sqlstate: SQLSTATES[dice.below(SQLSTATES.len())],
         count: dice.between(1, 6),
     }),
     kind("commit_lost", "F19", 8, |dice| Fault::CommitLost {

@@ -13,7 +13,7 @@ pub(crate) use offers::{ACCOUNTS, AGENTS, ASKED, ASSIGNED, PlannedOffer, TASKS, 
 /// Between two faults, evenly spread. Faults last longer than that and overlap.
 const GAP_MS: (u64, u64) = (150, 950);
 /// Between two offers.
-const OFFER_GAP_MS: (u64, u64) = (20, 240);
+const OFFER_GAP_MS: (u64, u64) = (40, 320);
 /// Offers go on for so long after the last fault: that there is work at the end shows that there is somebody to do it.
 const AFTERWARDS_MS: u64 = 1_500;
 /// Work is under way before the first fault.

@@ -55,11 +55,11 @@ pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
         let account = dice.below(ACCOUNTS);
         let effect = format!("e{:06}", offers.len());
         let what = match dice.below(100) {
-            0..=87 => {
+            0..=90 => {
                 ids[account] += 1;
                 notification(&mut dice, format!("n-{}", ids[account]), effect)
             }
-            88..=94 => Offered::Message {
+            91..=95 => Offered::Message {
                 task: TASKS[dice.below(ASSIGNED)].to_owned(),
                 work: reply(effect),
             },

@@ -58,10 +58,10 @@ pub(crate) struct Pace {
     pub(crate) think_long_ms: (u64, u64),
 }
 
-/// Turns in flight are what faults hit, so answers take a while, and one in eight longer than a lease.
+/// Turns in flight are what faults hit, so answers take a while, and one in twelve about as long as a lease.
 pub(crate) const PACE: Pace = Pace {
-    think_ms: (0, 500),
-    think_long_ms: (1_500, 3_500),
+    think_ms: (0, 400),
+    think_long_ms: (1_500, 3_000),
 };
 
 impl Stub {
@@ -123,10 +123,6 @@ impl Stub {
         lock(&self.shared.log).clone()
     }
 
-    pub(crate) fn count(&self) -> usize {
-        lock(&self.shared.log).len()
-    }
-
     /// Session keys with a call of this process that has no end yet.
     pub(crate) fn in_flight_of(&self, caller: &str) -> Vec<String> {
         let log = lock(&self.shared.log);
@@ -181,7 +177,7 @@ async fn respond(
     let flight = shared.begin(caller, &request, &headers, &body);
     let failure = lock(&shared.failures).pop_front();
     let mut dice = Dice::new(shared.seed, &format!("{} {}", request.session_key, flight.order));
-    let think = if dice.below(8) == 0 {
+    let think = if dice.below(12) == 0 {
         shared.think_long_ms
     } else {
         shared.think_ms

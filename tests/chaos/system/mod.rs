@@ -85,7 +85,6 @@ call_timeout_ms_max = 12000
 "#;
 
 pub(crate) struct System {
-    pub(crate) directory: PathBuf,
     pub(crate) services: Vec<Service>,
     pub(crate) nats: Mutex<NatsServer>,
     pub(crate) nats_url: String,
@@ -149,7 +148,6 @@ impl System {
             services.push(Service::new(process, directory, &programs, free_port()?, surroundings)?);
         }
         Ok(System {
-            directory: directory.to_path_buf(),
             services,
             nats: Mutex::new(nats),
             nats_url,
