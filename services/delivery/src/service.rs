@@ -77,6 +77,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         root: context.root().clone(),
         config: Arc::clone(&config),
         metrics,
+        outbox: context.outbox.clone(),
         shutdown: context.shutdown.clone(),
     };
     let hands = Hands {
@@ -106,10 +107,9 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     context
         .shutdown
         .spawn("delivery claimer", claim(claimer, batched, hands));
-    context.shutdown.spawn(
-        "delivery recorder",
-        record(recorder, reported, signals.clone(), context.clone()),
-    );
+    context
+        .shutdown
+        .spawn("delivery recorder", record(recorder, reported, signals.clone()));
     consume(
         &context,
         Durable::DeliverySessionResolved,
@@ -334,19 +334,14 @@ impl Hands {
 }
 
 /// Records until every worker is gone, also after the stop: what was answered is written down.
-async fn record(
-    recorder: Recorder,
-    mut reports: mpsc::Receiver<Report>,
-    signals: mpsc::Sender<Signal>,
-    context: Context,
-) {
+async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals: mpsc::Sender<Signal>) {
     let mut batch = Vec::new();
     loop {
         if reports.recv_many(&mut batch, recorder.config.settle_batch_max).await == 0 {
             return;
         }
         // One transaction holds one outcome a session; a session is in one pair of hands, so there are no two.
-        if let Err(error) = record_patiently(&recorder, &batch, &signals, &context).await {
+        if let Err(error) = record_patiently(&recorder, &batch, &signals).await {
             // One bad report must not hold the others up.
             warn!(
                 error = format!("{:#}", anyhow::Error::new(error)),
@@ -354,18 +349,18 @@ async fn record(
                 "could not record outcomes together; trying one by one"
             );
             for report in batch.drain(..) {
-                record_one(&recorder, report, &signals, &context).await;
+                record_one(&recorder, report, &signals).await;
             }
         }
         batch.clear();
     }
 }
 
-async fn record_one(recorder: &Recorder, report: Report, signals: &mpsc::Sender<Signal>, context: &Context) {
+async fn record_one(recorder: &Recorder, report: Report, signals: &mpsc::Sender<Signal>) {
     let one = [report];
-    if let Err(error) = record_patiently(recorder, &one, signals, context).await {
+    if let Err(error) = record_patiently(recorder, &one, signals).await {
         let [report] = one;
-        record_unrecordable(recorder, report, &error, signals, context).await;
+        record_unrecordable(recorder, report, &error, signals).await;
     }
 }
 
@@ -377,12 +372,11 @@ async fn record_unrecordable(
     report: Report,
     error: &StorageError,
     signals: &mpsc::Sender<Signal>,
-    context: &Context,
 ) {
     let (turn_id, session_id) = (report.work.turn_id, report.work.session_id);
     tracing::error!(%turn_id, %session_id, error = error as &dyn std::error::Error, "an outcome could not be recorded; its attempt counts as failed");
     let name = report.work.name();
-    if let Err(error) = record_patiently(recorder, &[report.unrecordable()], signals, context).await {
+    if let Err(error) = record_patiently(recorder, &[report.unrecordable()], signals).await {
         tracing::error!(%turn_id, %session_id, error = &error as &dyn std::error::Error, "not even the failure could be recorded");
         tell(signals, Signal::Free(vec![(name, false)])).await;
     }
@@ -393,12 +387,10 @@ async fn record_patiently(
     recorder: &Recorder,
     reports: &[Report],
     signals: &mpsc::Sender<Signal>,
-    context: &Context,
 ) -> Result<(), StorageError> {
     loop {
         match recorder.record(reports).await {
             Ok(recorded) => {
-                context.outbox.publish_soon(recorded.outbox);
                 tell(signals, Signal::Free(recorded.free)).await;
                 return Ok(());
             }

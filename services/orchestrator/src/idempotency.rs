@@ -11,7 +11,10 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
-use domain::AccountId;
+use domain::{
+    AccountId,
+    planted::{Bug, is_planted},
+};
 use runtime::http::Problem;
 use sea_orm::{ConnectionTrait, EntityTrait, FromQueryResult};
 use serde::{Serialize, de::DeserializeOwned};
@@ -97,7 +100,7 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
             format_args!("1-{KEY_BYTES_MAX} printable characters"),
         ));
     }
-    Ok(Some(text.to_owned()))
+    Ok(Some(text.to_owned()).filter(|_| !is_planted(Bug::KeyIgnored)))
 }
 
 /// What a POST says when it did what it was asked for.

@@ -8,6 +8,7 @@ use std::{convert::Infallible, error::Error, future::Future, panic::AssertUnwind
 
 use async_nats::jetstream::{AckKind, message::Acker};
 use contracts::Outgoing;
+use domain::planted::{Bug, is_planted};
 use futures::{FutureExt, future::BoxFuture};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
@@ -76,6 +77,11 @@ impl<H: BatchHandler> Processor<H> {
     pub(crate) async fn process(&self, deliveries: Vec<Delivery>) {
         let (started, size) = (Instant::now(), deliveries.len());
         let (messages, ackers): (Vec<_>, Vec<_>) = deliveries.into_iter().map(|one| (one.incoming, one.acker)).unzip();
+        if is_planted(Bug::AckFirst) {
+            for acker in &ackers {
+                acker.ack().await.ok();
+            }
+        }
         let verdicts = self.decide(&messages, &ackers).await;
         let verdicts = self.publish_outgoing(verdicts).await;
         self.handler.published().await;

@@ -5,6 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use contracts::Root;
+use domain::planted::{self, Bug, is_planted};
 use messaging::{Bus, BusError, BusOptions, Topology, TopologyError};
 use secrecy::ExposeSecret;
 use storage::{Database, DatabaseOptions, Role, StorageError, migrations};
@@ -87,6 +88,9 @@ impl Context {
     /// makes or verifies the streams, and starts the relay.
     pub async fn connect(role: Role, settings: Arc<Settings>, shutdown: Shutdown) -> Result<Context, StartError> {
         let deadline = Instant::now() + settings.process.dependencies_timeout_ms.duration();
+        if let Some(bug) = planted::chosen() {
+            warn!(%bug, "this process has a bug on purpose");
+        }
         // What is missing is said before anything is waited for.
         settings.nats.url()?;
         schema_check(&settings, deadline).await?;
@@ -218,6 +222,9 @@ async fn database_connect(
     deadline: Instant,
 ) -> Result<Database, StartError> {
     let url = settings.database.url()?.expose_secret();
+    if is_planted(Bug::SecretLogged) {
+        info!(url, "connecting");
+    }
     saying_so("Postgres", async {
         loop {
             match Database::connect(url, role, options).await {

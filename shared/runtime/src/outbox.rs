@@ -13,8 +13,12 @@
 mod settlement;
 mod unread;
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use domain::planted::{Bug, is_planted};
 use messaging::{Bus, PublishError};
 use opentelemetry::{
     KeyValue, global,
@@ -29,6 +33,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 use tracing::{debug, warn};
+use uuid::Uuid;
 
 use crate::{Shutdown, dead, settings::OutboxSettings};
 use settlement::{SETTLEMENTS_MAX, Settled, Settlement};
@@ -61,6 +66,7 @@ impl Outbox {
             meters: meters.clone(),
             settled: settled_tx,
             shutdown: shutdown.clone(),
+            position: Arc::default(),
             _queue: tx.clone(),
         };
         let stop = shutdown.support_token();
@@ -97,6 +103,8 @@ struct Relay {
     meters: Meters,
     settled: mpsc::Sender<Settled>,
     shutdown: Shutdown,
+    /// Of the newest message that was published; for the planted bug that goes by it.
+    position: Arc<Mutex<Uuid>>,
     /// Keeps the queue open when the service has dropped its own ends: only a stop ends the relay.
     _queue: mpsc::Sender<OutboxRow>,
 }
@@ -155,6 +163,10 @@ impl Relay {
             i64::from(limit),
         )
         .await?;
+        if is_planted(Bug::OutboxByPosition) {
+            let position = *self.position.lock().expect("no holder panics");
+            rows.retain(|row| row.id > position);
+        }
         let (found, full) = (rows.len(), rows.len() >= limit as usize);
         if found == 0 {
             return Ok(false);
@@ -168,6 +180,7 @@ impl Relay {
 
     /// Publishes rows in their order and passes those that were taken on to be settled. Gives their number.
     async fn relay(&self, rows: Vec<OutboxRow>, way: &'static str) -> usize {
+        let newest = rows.iter().map(|row| row.id).max();
         let messages: Vec<_> = rows.iter().map(|row| row.outgoing.clone()).collect();
         let answers = self.bus.publish_all(&messages).await;
         self.shutdown.crash_point("outbox.messages_published").await;
@@ -191,6 +204,10 @@ impl Relay {
         }
         failures.log();
         let count = settled.count();
+        if is_planted(Bug::OutboxByPosition) && count > 0 {
+            let mut position = self.position.lock().expect("no holder panics");
+            *position = newest.map_or(*position, |newest| newest.max(*position));
+        }
         self.meters.relayed(count, way);
         self.settle(settled).await;
         count

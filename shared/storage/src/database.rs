@@ -8,6 +8,7 @@
 
 use std::{ops::Deref, str::FromStr, time::Duration};
 
+use domain::planted::{Bug, is_planted};
 use sea_orm::{ConnectionTrait, DatabaseConnection, DatabaseTransaction, SqlxPostgresConnector, TransactionTrait};
 use sqlx::{
     ConnectOptions, Connection, Executor, PgConnection,
@@ -94,8 +95,13 @@ impl Database {
     /// A transaction for these accounts and no others.
     pub async fn begin(&self, accounts: &Accounts) -> Result<Tx, StorageError> {
         let transaction = self.connection.begin().await.attempt("begin")?;
+        let declare = if is_planted(Bug::WallsDropped) {
+            DECLARE_PLANTED
+        } else {
+            DECLARE_ACCOUNTS
+        };
         transaction
-            .execute_raw(statement(DECLARE_ACCOUNTS, [accounts.setting().into()]))
+            .execute_raw(statement(declare, [accounts.setting().into()]))
             .await
             .attempt("declare accounts")?;
         Ok(Tx {
@@ -124,6 +130,8 @@ impl Database {
 }
 
 const DECLARE_ACCOUNTS: &str = "select set_config('signalbox.accounts', $1, true)";
+/// As the login, which no policy holds where it is a superuser.
+const DECLARE_PLANTED: &str = "select set_config('signalbox.accounts', $1, true), set_config('role', 'none', true)";
 
 /// A service looks rows up by their keys, a batch at a time, and prepares that once. A plan must not depend on whether
 /// the tables were small, or not counted yet, when it was made: so there is one way left to join and to find a row, and

@@ -174,7 +174,12 @@ impl Line {
             self.turn.push_back(name.0.clone());
         }
         account.waiting.push_back(name.1);
-        shared(&mut self.shares, &name.0, account.waiting.len() - 1, account.waiting.len());
+        shared(
+            &mut self.shares,
+            &name.0,
+            account.waiting.len() - 1,
+            account.waiting.len(),
+        );
         self.waiting += 1;
         self.places.insert(name, Place::Waiting);
     }

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, AgentSlug, InstructionLayout, MessageId, NotificationId, SessionId, TaskId,
     TaskStatus,
+    planted::{Bug, is_planted},
 };
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx, error::Attempt, statement};
@@ -74,8 +75,10 @@ struct ItemRow {
 
 /// Relies on index notification_queue and on primary keys. The session is locked by the caller, so nobody else takes
 /// the item.
-const QUEUE_NEXT: &str = concat!(
-    "
+macro_rules! queue_next {
+    ($order:literal) => {
+        concat!(
+            "
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.title, n.body, n.message_id,
            n.attempts, n.hops, n.traceparent, n.tracestate, g.id as agent_id, g.slug, g.name as agent_name, g.role, g.provider,
            a.instruction_layout, k.display_id, k.title as task_title, k.description, k.status,
@@ -87,18 +90,29 @@ const QUEUE_NEXT: &str = concat!(
     cross join lateral (
         select * from notification n
         where n.account_id = w.account_id and n.session_id = w.id and n.state = 'queued'
-        order by n.position limit 1) n
+        order by n.position ",
+            $order,
+            " limit 1) n
     join account a on a.id = n.account_id
     join agent g on g.account_id = n.account_id and g.id = n.agent_id
     left join task k on k.account_id = n.account_id and k.id = n.task_id"
-);
+        )
+    };
+}
+const QUEUE_NEXT: &str = queue_next!("asc");
+const QUEUE_NEXT_PLANTED: &str = queue_next!("desc");
 
 pub async fn queue_next(tx: &Tx, names: &[SessionName]) -> Result<Vec<Item>, StorageError> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
     let (accounts, ids) = columns(names);
-    let rows = ItemRow::find_by_statement(statement(QUEUE_NEXT, [accounts.into(), ids.into()]))
+    let next = if is_planted(Bug::NewestFirst) {
+        QUEUE_NEXT_PLANTED
+    } else {
+        QUEUE_NEXT
+    };
+    let rows = ItemRow::find_by_statement(statement(next, [accounts.into(), ids.into()]))
         .all(&**tx)
         .await
         .attempt("take from queues")?;

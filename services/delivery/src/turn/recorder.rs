@@ -10,13 +10,16 @@ use contracts::{
     Root,
     event::{EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, TurnFinished},
 };
-use domain::{CloseReason, NotificationId, NotificationState, SessionPhase, TurnId, TurnState};
-use runtime::Shutdown;
+use domain::{
+    CloseReason, NotificationId, NotificationState, SessionPhase, TurnId, TurnState,
+    planted::{Bug, is_planted},
+};
+use runtime::{Outbox, Shutdown};
 use storage::{
     Accounts, Database, StorageError, Tx,
     dead_letter::{Given, dead_letter_insert},
     lifecycle::{AGENT_REMOVED, Setting, TASK_CLOSED},
-    outbox::{OutboxRow, Owned, outbox_insert},
+    outbox::{Owned, outbox_insert},
 };
 use time::OffsetDateTime;
 
@@ -45,6 +48,7 @@ pub struct Recorder {
     pub root: Root,
     pub config: Arc<Config>,
     pub metrics: Metrics,
+    pub outbox: Outbox,
     /// For its crash points.
     pub shutdown: Shutdown,
 }
@@ -54,7 +58,6 @@ pub struct Recorder {
 pub struct Recorded {
     /// Sessions, and whether there is more for them now.
     pub free: Vec<(SessionName, bool)>,
-    pub outbox: Vec<OutboxRow>,
 }
 
 /// A report under a fence that is still ours, and what it means.
@@ -97,7 +100,7 @@ impl Recorder {
             // A newer fence: somebody took the session over and carries the turn on. A normal outcome.
             match sessions
                 .get(&report.work.name())
-                .filter(|session| session.fence == report.work.fence)
+                .filter(|session| session.fence == report.work.fence || is_planted(Bug::FenceDropped))
             {
                 Some(session) => decided.push(decide(report, session, now, &self.config)),
                 None => {
@@ -152,10 +155,14 @@ impl Recorder {
                 messages.extend(self.bury(&tx, &report.work, error, class, now).await?);
             }
         }
-        recorded.outbox = outbox_insert(&tx, messages).await?;
+        let outbox = outbox_insert(&tx, messages).await?;
+        if is_planted(Bug::PublishFirst) {
+            self.outbox.publish_soon(outbox.clone());
+        }
         self.shutdown.crash_point("delivery.outcome_written").await;
         tx.commit().await?;
         self.shutdown.crash_point("delivery.outcome_committed").await;
+        self.outbox.publish_soon(outbox);
         for (Decided { report, settled, .. }, changed) in &decided {
             self.metrics.settled(&report.work, settled, changed);
             log(&report.work, settled, changed);
@@ -320,7 +327,11 @@ fn change(report: &Report, session: &Session, settled: &Settled, config: &Config
     let mut turn = TurnChange {
         account_id: work.account.clone(),
         id: work.turn_id,
-        fence: work.fence.0,
+        fence: if is_planted(Bug::FenceDropped) {
+            session.fence.0
+        } else {
+            work.fence.0
+        },
         state: TurnState::Finished,
         round: None,
         attempt: work.attempt,

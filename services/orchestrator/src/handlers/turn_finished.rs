@@ -15,7 +15,10 @@ use contracts::{
     event::{Event, EventMessage},
     outgoing::Origin,
 };
-use domain::{AccountId, Actor, ActorKind, TaskId, TurnId, TurnState};
+use domain::{
+    AccountId, Actor, ActorKind, TaskId, TurnId, TurnState,
+    planted::{Bug, is_planted},
+};
 use messaging::{BatchHandler, Incoming, Verdict};
 use storage::{
     Accounts, StorageError,
@@ -158,7 +161,8 @@ struct Saying<'a> {
 
 /// `None`: there is nothing to post. The moment is the turn's end, so that the event is the same every time.
 fn saying<'a>(turn: &'a EndedTurn, app: &'a App) -> Option<Saying<'a>> {
-    let counts = turn.state == TurnState::Finished && !turn.late && !turn.no_reply;
+    let late = turn.late && !is_planted(Bug::LatePosted);
+    let counts = turn.state == TurnState::Finished && !late && !turn.no_reply;
     let body = turn
         .reply
         .as_deref()

@@ -1,6 +1,9 @@
 //! Every query on messages. Posting is `storage::lifecycle`'s, since agents post too.
 
-use domain::{AccountId, TaskId};
+use domain::{
+    AccountId, TaskId,
+    planted::{Bug, is_planted},
+};
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 use storage::{
     StorageError, Tx,
@@ -18,9 +21,10 @@ pub async fn message_list(
     task: &TaskId,
     page: &Page<'_, Moment<Uuid>>,
 ) -> Result<Vec<Model>, StorageError> {
-    let mut query = Entity::find()
-        .filter(Column::AccountId.eq(account.as_str()))
-        .filter(Column::TaskId.eq(task.key().as_str()));
+    let mut query = Entity::find().filter(Column::TaskId.eq(task.key().as_str()));
+    if !is_planted(Bug::WallsDropped) {
+        query = query.filter(Column::AccountId.eq(account.as_str()));
+    }
     if let Some(after) = &page.after {
         query = query.filter(sql::after(Column::CreatedAt, Column::Id, after));
     }

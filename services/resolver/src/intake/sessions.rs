@@ -7,12 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::notification::Refusal;
-use domain::{Generation, SessionId};
+use domain::{
+    Generation, SessionId,
+    planted::{Bug, is_planted},
+};
 use storage::{StorageError, Tx};
 use uuid::Uuid;
 
 use super::resolve::{Conversation, Finding, Found, Resolution, resolve};
-use crate::store::sessions::{NewSession, sessions_lock, sessions_newest, sessions_open};
+use crate::store::sessions::{NewSession, sessions_lock, sessions_newest, sessions_open, sessions_reopen};
 
 /// An active session, ours until the transaction ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +40,9 @@ pub async fn sessions_resolve(
 ) -> Result<Option<Resolved>, StorageError> {
     let conversations: Vec<Conversation> = conversations.into_iter().collect();
     let all: Vec<&Conversation> = conversations.iter().collect();
+    if is_planted(Bug::GenerationReused) {
+        sessions_reopen(tx, &all).await?;
+    }
     let active = sessions_lock(tx, &all).await?;
     let missing: Vec<usize> = (0..all.len()).filter(|n| !active.contains_key(n)).collect();
     let mut found: Vec<Found> = (0..all.len())

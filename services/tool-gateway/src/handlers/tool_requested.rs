@@ -10,7 +10,10 @@ use contracts::{
     outgoing::Origin as Cause,
     tool::{RESULT_BYTES_MAX, ToolFinished, ToolRequested},
 };
-use domain::SessionId;
+use domain::{
+    CallId, SessionId,
+    planted::{Bug, is_planted},
+};
 use futures::StreamExt;
 use messaging::{
     BatchHandler, Incoming, Verdict,
@@ -106,11 +109,19 @@ impl ToolRequestedHandler {
     }
 
     async fn call(&self, request: &ToolRequested, incoming: &Incoming) -> Verdict {
-        let asked = asked(request, incoming.headers.trace());
+        let mut asked = asked(request, incoming.headers.trace());
+        if is_planted(Bug::OnceKeyDropped) {
+            asked.call_id = another(&request.call_id);
+        }
         let deliveries = u32::try_from(incoming.deliveries).unwrap_or(u32::MAX);
         let waits = deliveries <= self.config.order_attempts_max.get();
         self.executor.shutdown.crash_point("tool_gateway.request_read").await;
-        match self.executor.execute(&asked, waits).await {
+        let mut executed = self.executor.execute(&asked, waits).await;
+        if executed.is_err() && is_planted(Bug::UnknownRetried) {
+            asked.call_id = another(&request.call_id);
+            executed = self.executor.execute(&asked, waits).await;
+        }
+        match executed {
             Ok(Executed::Over {
                 record,
                 is_replay: _,
@@ -179,6 +190,11 @@ pub fn asked(request: &ToolRequested, trace: TraceContext) -> Asked {
             agent: request.agent_id,
         }),
     }
+}
+
+/// For planted bugs: an id that no call had before.
+fn another(call: &CallId) -> CallId {
+    CallId(format!("{}.{}", call.0, uuid::Uuid::now_v7()))
 }
 
 /// The one result. The same record gives the same message, its id included.

@@ -2,7 +2,10 @@
 //! its id follows from the turn.
 
 use contracts::event::{Event, MessagePosted};
-use domain::{AccountId, Actor, MessageId, TaskId, TurnId};
+use domain::{
+    AccountId, Actor, MessageId, TaskId, TurnId,
+    planted::{Bug, is_planted},
+};
 use sea_orm::ConnectionTrait;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -58,7 +61,14 @@ pub async fn replies_post(tx: &Tx, replies: &[Reply<'_>]) -> Result<Vec<Owned>, 
     let moments: Vec<OffsetDateTime> = replies.iter().map(|reply| reply.setting.now).collect();
     let values = [
         texts(|reply| reply.account.to_string()).into(),
-        ids(|reply| reply_message_id(reply.turn).uuid()).into(),
+        ids(|reply| {
+            if is_planted(Bug::ReplyTwice) {
+                fresh_id()
+            } else {
+                reply_message_id(reply.turn).uuid()
+            }
+        })
+        .into(),
         texts(|reply| reply.task.key().into()).into(),
         texts(|reply| reply.author.id.clone()).into(),
         texts(|reply| reply.author.name.clone()).into(),

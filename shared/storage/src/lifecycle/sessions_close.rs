@@ -14,6 +14,7 @@ use contracts::{
 };
 use domain::{
     AccountId, AgentId, CloseReason, Generation, NotificationId, SessionId, SessionKey, SessionKind, TaskId, TurnId,
+    planted::{Bug, is_planted},
 };
 use sea_orm::{ConnectionTrait, FromQueryResult, Value};
 use time::OffsetDateTime;
@@ -315,7 +316,11 @@ pub(super) async fn close(
     let judged = judge(closing, items, |item| ids.contains(&item.session_id), ItemRow::waiting);
     let Judged { cancelled, moving, .. } = &judged;
 
-    let cancelled_ids: Vec<String> = cancelled.iter().map(|item| item.id.clone()).collect();
+    let cancelled_ids: Vec<String> = cancelled
+        .iter()
+        .filter(|_| !is_planted(Bug::QueueLost))
+        .map(|item| item.id.clone())
+        .collect();
     tx.execute_raw(statement(
         CANCEL,
         [

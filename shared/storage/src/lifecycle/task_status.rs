@@ -2,7 +2,10 @@
 //! whoever moves it: person, service or agent.
 
 use contracts::event::{Event, TaskStatusChanged};
-use domain::{AccountId, Actor, CloseReason, NotificationId, TaskId, TaskStatus, TurnId};
+use domain::{
+    AccountId, Actor, CloseReason, NotificationId, TaskId, TaskStatus, TurnId,
+    planted::{Bug, is_planted},
+};
 use sea_orm::{ConnectionTrait, FromQueryResult};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -109,7 +112,8 @@ pub async fn task_status_set(
             Event::TaskStatusChanged(changed),
         ));
     }
-    if let Some(reason) = close_reason(asked.to) {
+    let keeps = asked.turn.is_some() && is_planted(Bug::DoneKeepsSession);
+    if let Some(reason) = close_reason(asked.to).filter(|_| !keeps) {
         let closing = match asked.to {
             TaskStatus::Done => Closing::TaskDone {
                 since: closing_since(tx, asked, setting.now).await?,

@@ -73,7 +73,11 @@ async fn accounts_do_not_survive_into_the_next_borrower() {
         accounts = seen => assert_eq!(accounts.unwrap(), "acme", "declared, in a transaction that is open"),
     }
     let pool = database.connection().get_postgres_connection_pool();
-    assert_eq!(declared_accounts(pool).await, "", "the next borrower of the one connection");
+    assert_eq!(
+        declared_accounts(pool).await,
+        "",
+        "the next borrower of the one connection"
+    );
 }
 
 async fn declared_accounts<'c>(connection: impl PgExecutor<'c>) -> String {
