@@ -17,5 +17,8 @@ mod one_notification;
 mod refusals;
 mod restarts;
 mod same_end;
+mod simulated;
+#[path = "../simulation/mod.rs"]
+mod simulation;
 mod tracing;
 mod up;

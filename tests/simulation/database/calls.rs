@@ -1,0 +1,264 @@
+//! The tool-gateway's transactions: one call, from its record to its result. One step: the call holds its own record and
+//! its session, which nobody closes or claims meanwhile.
+
+use contracts::{
+    Headers, TraceContext, header,
+    notification::NotificationMessage,
+    tool::ToolRequested,
+    tools::{self, ToolDefinition},
+};
+use domain::{
+    AccountId, Actor, ActorKind, AgentId, Fence, Generation, NotificationId, SessionId, TaskId, TaskStatus,
+    ToolCallState, TurnId,
+};
+use tool_gateway::decisions::{
+    Asked, Closed, Decision, Denial, Facts, Told, Turn, asked, awaits_earlier, permission, standing, task_permission,
+};
+use uuid::Uuid;
+
+use super::{
+    CallRow, Database,
+    outbox::{Message, Published, Service},
+};
+use crate::simulation::bugs::Bug;
+
+/// What became of a request.
+#[derive(Debug)]
+pub(crate) enum Executed {
+    Over {
+        state: ToolCallState,
+        outbox: Vec<Uuid>,
+        /// The tool ran, here and now.
+        effect: Option<Effect>,
+    },
+    OutOfTurn,
+    UnknownSession,
+}
+
+/// What a tool did, for whoever watches.
+#[derive(Clone, Debug)]
+pub(crate) struct Effect {
+    pub(crate) turn: TurnId,
+    pub(crate) ordinal: i32,
+    /// Its session was closed before it began.
+    pub(crate) in_closed_session: bool,
+    pub(crate) closed: Vec<SessionId>,
+    pub(crate) cancelled: Vec<NotificationId>,
+    /// The notification that it led to.
+    pub(crate) asked: Option<(AccountId, NotificationId)>,
+}
+
+impl Database {
+    /// `CALL_INSERT`, `CALLS_BEFORE`, the locks, `FACTS`, the tool, `CALL_FINISH` and the outbox.
+    pub(crate) fn execute(&mut self, request: &ToolRequested, waits: bool, bug: Option<Bug>) -> Executed {
+        let asked = asked(request, TraceContext::default());
+        let name = (asked.account.clone(), asked.session);
+        let key = (asked.account.clone(), asked.id());
+        if let Some(row) = self.calls.get(&key)
+            && bug != Some(Bug::CallRunAgain)
+        {
+            return Executed::Over {
+                state: row.state,
+                outbox: Vec::new(),
+                effect: None,
+            };
+        }
+        let Some(facts) = self.call_facts(&asked, request.turn_id) else {
+            return Executed::UnknownSession;
+        };
+        if waits
+            && let Some((turn, earlier)) = awaits_earlier(&asked)
+            && self.calls_before(&asked, turn) < earlier
+        {
+            return Executed::OutOfTurn;
+        }
+        let was_closed = self.sessions[&name].closed.is_some();
+        let (state, result, done) = match self.run(&asked, &facts, bug) {
+            Ok(done) => (ToolCallState::Finished, "ok".to_owned(), Some(done)),
+            Err(told) => (told.state, told.code.to_owned(), None),
+        };
+        let row = CallRow {
+            session: asked.session,
+            turn: Some(request.turn_id),
+            ordinal: asked.ordinal,
+            name: asked.name.clone(),
+            state,
+            result,
+        };
+        self.calls.insert(key, row);
+        self.version += 1;
+        let Some(done) = done else {
+            return Executed::Over {
+                state,
+                outbox: Vec::new(),
+                effect: None,
+            };
+        };
+        Executed::Over {
+            state,
+            outbox: self.outbox_insert(Service::ToolGateway, done.messages),
+            effect: Some(Effect {
+                turn: request.turn_id,
+                ordinal: asked.ordinal,
+                in_closed_session: was_closed,
+                closed: done.closed,
+                cancelled: done.cancelled,
+                asked: done.asked,
+            }),
+        }
+    }
+
+    fn calls_before(&self, asked: &Asked, turn: TurnId) -> i64 {
+        let before = self.calls.iter().filter(|((account, _), call)| {
+            *account == asked.account && call.turn == Some(turn) && call.ordinal > 0 && call.ordinal < asked.ordinal
+        });
+        i64::try_from(before.count()).expect("calls of a turn are few")
+    }
+
+    /// `FACTS`.
+    fn call_facts(&self, asked: &Asked, turn: TurnId) -> Option<Facts> {
+        let row = self.sessions.get(&(asked.account.clone(), asked.session))?;
+        let agent = &self.agents[&(asked.account.clone(), row.conversation.agent)];
+        let turn = self.turns.get(&(asked.account.clone(), turn)).map(|found| Turn {
+            id: turn,
+            session: found.session,
+            state: found.state,
+            fence: Fence(found.fence),
+            task: found.task.clone(),
+            hops: u16::try_from(found.hops).unwrap_or(u16::MAX),
+        });
+        Some(Facts {
+            session_key: row.key.clone(),
+            generation: Generation(row.generation),
+            fence: Fence(row.fence),
+            closed: row.closed.map(|(_, reason)| Closed(Some(reason))),
+            agent: row.conversation.agent,
+            agent_slug: agent.slug.clone(),
+            agent_name: agent.slug.clone(),
+            session_task: row.conversation.task.clone(),
+            coordinator_task: None,
+            coordinates: false,
+            turn,
+            newest_hops: 0,
+        })
+    }
+
+    /// `Executor::checked`, then the tool.
+    fn run(&mut self, asked: &Asked, facts: &Facts, bug: Option<Bug>) -> Result<Done, Told> {
+        let told = |denial: &Denial| denial.told();
+        match standing(&asked.origin, asked.session, facts) {
+            Decision::Deny(Denial::SessionClosed { .. }) if bug == Some(Bug::ClosedCallAllowed) => {}
+            Decision::Deny(denial) => return Err(told(&denial)),
+            Decision::Allow => {}
+        }
+        let found = with_tools(|tools| match tools.iter().find(|tool| tool.name == asked.name) {
+            Some(tool) => permission(Some(tool), facts, String::new),
+            None => permission(None, facts, String::new),
+        });
+        if let Decision::Deny(denial) = found {
+            return Err(told(&denial));
+        }
+        match asked.name.as_str() {
+            "task_status" => self.run_task_status(asked, facts, bug),
+            "response_request" => self.run_response_request(asked, facts),
+            _ => Ok(Done::default()),
+        }
+    }
+
+    /// `tools/task_status.rs`.
+    fn run_task_status(&mut self, asked: &Asked, facts: &Facts, bug: Option<Bug>) -> Result<Done, Told> {
+        let to = TaskStatus::parse(&asked.arguments).unwrap_or(TaskStatus::InProgress);
+        let task = facts.task().cloned().expect("offered with a task only");
+        if let Decision::Deny(denial) = task_permission(&task, facts) {
+            return Err(denial.told());
+        }
+        if self.tasks[&(asked.account.clone(), task.key())].status == TaskStatus::AwaitingApproval {
+            return Err(Denial::AwaitsApproval { task }.told());
+        }
+        let turn = facts.turn.as_ref().map(|turn| turn.id);
+        let closed = self
+            .task_status_set(&asked.account, &task, to, turn, bug)
+            .unwrap_or_default();
+        Ok(Done {
+            messages: closed.messages,
+            closed: closed.sessions,
+            cancelled: closed.cancelled,
+            asked: None,
+        })
+    }
+
+    /// `tools/response_request.rs`: the argument is the agent.
+    fn run_response_request(&mut self, asked: &Asked, facts: &Facts) -> Result<Done, Told> {
+        let agent = AgentId::parse(&asked.arguments).ok();
+        let there = agent.filter(|agent| {
+            *agent != facts.agent
+                && self
+                    .agents
+                    .get(&(asked.account.clone(), *agent))
+                    .is_some_and(|agent| !agent.removed)
+        });
+        let Some(agent) = there else {
+            return Err(Told::failed("unknown_agent", "", ""));
+        };
+        let id = Uuid::new_v5(&asked.id(), agent.uuid().as_bytes()).to_string();
+        let id = NotificationId::parse(&id).expect("a UUID is an id");
+        let published = notification(
+            &asked.account,
+            facts.task(),
+            &NotificationMessage {
+                id: Some(id.clone()),
+                kind: None,
+                agent: Some(agent.to_string()),
+                agents: Vec::new(),
+                title: None,
+                body: String::new(),
+                message_id: None,
+                sender: Some(Actor {
+                    kind: ActorKind::Agent,
+                    id: facts.agent.to_string(),
+                    name: String::new(),
+                }),
+                queue_mode: None,
+                metadata: serde_json::Map::new(),
+            },
+            facts.hops().saturating_add(1),
+        );
+        Ok(Done {
+            messages: vec![Message::Notification(published)],
+            asked: Some((asked.account.clone(), id)),
+            ..Done::default()
+        })
+    }
+}
+
+#[derive(Debug, Default)]
+struct Done {
+    messages: Vec<Message>,
+    closed: Vec<SessionId>,
+    cancelled: Vec<NotificationId>,
+    asked: Option<(AccountId, NotificationId)>,
+}
+
+/// A notification on its subject.
+pub(crate) fn notification(
+    account: &AccountId,
+    task: Option<&TaskId>,
+    message: &NotificationMessage,
+    hops: u16,
+) -> Published {
+    let mut headers = Headers::default();
+    headers.set(header::HOPS, hops.to_string());
+    Published {
+        subject: contracts::Root::default().notification(account, task),
+        headers,
+        payload: serde_json::to_vec(message).expect("wire types have string keys").into(),
+    }
+}
+
+/// Definitions hold schemas and are made once.
+fn with_tools<T>(see: impl FnOnce(&[ToolDefinition]) -> T) -> T {
+    thread_local! {
+        static TOOLS: Vec<ToolDefinition> = tools::all();
+    }
+    TOOLS.with(|tools| see(tools))
+}

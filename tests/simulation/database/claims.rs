@@ -1,0 +1,365 @@
+//! Delivery's claims: a batch of woken sessions, from their locks to turns that may be sent. One transaction under the
+//! sessions' locks, and so one step.
+
+use std::{collections::HashMap, rc::Rc};
+
+use contracts::{TraceContext, outgoing::Origin, tool::ToolRequested};
+use delivery::{
+    prompt::{Manifest, Profile, TaskFacts},
+    queue::SessionFacts,
+    store::{
+        SessionName,
+        claim::{Session, Turn},
+        context::Item,
+    },
+    turn::{
+        claim::{Admitted, Beginning, Prompt, admitted, begin, carry_on, tool_requested},
+        journal::Journal,
+        resume::{Due, ToolResult},
+        work::Work,
+    },
+};
+use domain::{
+    Actor, ActorKind, AgentSlug, Fence, Generation, InstructionLayout, NotificationId, NotificationState, SessionPhase,
+    TaskId, TaskStatus, TurnId, TurnState,
+};
+use uuid::Uuid;
+
+use super::{Database, Millis, SessionRow, TurnRow, moment, outbox::Message};
+use crate::simulation::{bugs::Bug, settings::Settings};
+
+/// How far a clock that is wrong runs ahead ([`Bug::LeaseByLocalClock`]).
+const AHEAD: Millis = 10_000;
+
+#[derive(Debug, Default)]
+pub(crate) struct Claimed {
+    pub(crate) work: Vec<Work>,
+    pub(crate) left: Vec<SessionName>,
+    pub(crate) outbox: Vec<Uuid>,
+    /// Sessions whose lease was taken, new turns among them.
+    pub(crate) started: Vec<(SessionName, TurnId, NotificationId)>,
+    pub(crate) resumed: Vec<(SessionName, TurnId)>,
+}
+
+impl Database {
+    /// `SESSIONS_LOCK` and, for one who is about to claim, `REPLICAS_ALIVE`.
+    pub(crate) fn session(&self, name: &SessionName, claimer: Option<Uuid>, bug: Option<Bug>) -> Option<Session> {
+        let row = self.sessions.get(name)?;
+        let dead = |owner: Uuid| match bug {
+            Some(Bug::LeaseByLocalClock) => self.replicas.get(&owner).is_none_or(|until| *until < self.now + AHEAD),
+            Some(Bug::OwnLeaseForgotten) => !self.is_alive(owner),
+            _ => claimer == Some(owner) || !self.is_alive(owner),
+        };
+        Some(Session {
+            account: name.0.clone(),
+            id: name.1,
+            key: row.key.clone(),
+            agent_id: Some(row.conversation.agent),
+            generation: Generation(row.generation),
+            fence: Fence(row.fence),
+            active_turn: row.active_turn,
+            turn_count: row.turn_count,
+            interrupted: row.interrupted,
+            close_reason: row.closed.map(|(_, reason)| reason),
+            lease_owner: row.lease_owner,
+            facts: SessionFacts {
+                phase: row.phase,
+                closed: row.closed.is_some() && bug != Some(Bug::ClosedAdmitted),
+                queued: row.queued,
+                due: row.wake_at.is_some_and(|at| at <= self.now),
+                lease_dead: row.lease_owner.is_some_and(dead),
+            },
+            turns_in_flight_max: None,
+        })
+    }
+
+    /// `TURNS_LOAD` and `RESULTS_LOAD`.
+    fn turn(&self, session: &Session, settings: &Settings) -> Option<Turn> {
+        let id = session.active_turn?;
+        let row = self.turns.get(&(session.account.clone(), id))?;
+        let results = self
+            .calls
+            .iter()
+            .filter(|((account, _), call)| {
+                *account == session.account && call.turn == Some(id) && call.ordinal > 0 && call.state.is_over()
+            })
+            .map(|(_, call)| ToolResult {
+                ordinal: call.ordinal,
+                result: call.result.clone(),
+            })
+            .collect();
+        let notification = NotificationId::parse(&row.notification).expect("ids of rows are ids");
+        let attempts = self
+            .notifications
+            .get(&(session.account.clone(), notification))
+            .map_or(0, |row| row.attempts);
+        Some(Turn {
+            account: session.account.clone(),
+            id,
+            session_id: row.session,
+            task: row.task.clone(),
+            agent_id: row.agent,
+            number: row.number,
+            state: row.state,
+            provider: row.provider.clone(),
+            instructions: String::new(),
+            profile_version: String::new(),
+            input: String::new(),
+            inline: false,
+            is_coordinator: false,
+            journal: row.journal.clone(),
+            attempt: row.attempt,
+            failures: row.failures,
+            hops: row.hops,
+            traceparent: None,
+            tracestate: None,
+            sent_at: Some(moment(row.sent_at)),
+            lost_at: row.lost_at.map(moment),
+            notification_ids: vec![row.notification.clone()],
+            attempts,
+            awaited_too_long: row
+                .waiting_since
+                .is_some_and(|since| since < self.now - settings.delivery.tools_wait_ms_max),
+            results,
+        })
+    }
+
+    /// The whole of a claim.
+    pub(crate) fn claim(
+        &mut self,
+        names: &[SessionName],
+        replica: Uuid,
+        settings: &Settings,
+        bug: Option<Bug>,
+    ) -> Claimed {
+        let mut names: Vec<&SessionName> = names.iter().collect();
+        names.sort_unstable();
+        let sessions: Vec<Session> = names
+            .iter()
+            .filter_map(|name| self.session(name, Some(replica), bug))
+            .collect();
+        let turns: Vec<Turn> = sessions
+            .iter()
+            .filter_map(|session| self.turn(session, settings))
+            .collect();
+        let Admitted { start, resume, again } = admitted(sessions, turns);
+        let mut claimed = Claimed::default();
+        let mut taken: HashMap<SessionName, ()> = HashMap::new();
+        for session in start {
+            let Some(item) = self.queue_next(&session) else {
+                continue;
+            };
+            let name = session.name();
+            taken.insert(name.clone(), ());
+            self.lease_take(&name, replica);
+            let turn_id = TurnId(self.fresh_id());
+            let notification = item.notification.clone();
+            let beginning = Beginning {
+                turn_id,
+                prompt: prompt(),
+                effects: settings.effects(&item.provider),
+                tools: Vec::new(),
+                trace: TraceContext::default(),
+            };
+            let (new, work) = begin(&session, item, beginning);
+            self.turn_begin(&name, &work, new.number, new.fence);
+            claimed.started.push((name, turn_id, notification));
+            claimed.work.push(work);
+        }
+        for (session, turn) in resume {
+            let name = session.name();
+            taken.insert(name.clone(), ());
+            self.lease_take(&name, replica);
+            self.turn_resume(&name, turn.id);
+            let effects = settings.effects(&turn.provider);
+            claimed.resumed.push((name, turn.id));
+            let mut work = carry_on(&session, turn, effects, settings.thread, Vec::new());
+            if bug == Some(Bug::LostSentBlindly) && work.due == Due::LookUp {
+                work.due = Due::Send;
+            }
+            claimed.work.push(work);
+        }
+        let mut messages = Vec::new();
+        for (session, turn) in again {
+            self.wait_longer(&session.name(), settings.delivery.tools_again_ms);
+            for call in turn.missing() {
+                messages.push(self.request(&session, turn.id, turn.task.as_ref(), turn.agent_id, call));
+            }
+        }
+        claimed.outbox = self.outbox_insert(super::outbox::Service::Delivery, messages);
+        claimed.left = names
+            .into_iter()
+            .filter(|name| !taken.contains_key(*name))
+            .cloned()
+            .collect();
+        self.version += 1;
+        claimed
+    }
+
+    /// The message for the tool-gateway, as delivery builds it.
+    pub(super) fn request(
+        &self,
+        session: &Session,
+        turn: TurnId,
+        task: Option<&TaskId>,
+        agent: domain::AgentId,
+        call: &delivery::turn::journal::Call,
+    ) -> Message {
+        let (_, outgoing) = tool_requested(
+            &contracts::Root::default(),
+            session,
+            turn,
+            task,
+            agent,
+            call,
+            &Origin::default(),
+            self.now(),
+        );
+        let request: ToolRequested = serde_json::from_slice(&outgoing.payload).expect("what was written is read");
+        Message::ToolRequested(request)
+    }
+
+    /// `QUEUE_NEXT`.
+    fn queue_next(&self, session: &Session) -> Option<Item> {
+        let ((_, id), row) = self
+            .notifications
+            .iter()
+            .filter(|((account, _), row)| {
+                *account == session.account
+                    && row.state == NotificationState::Queued
+                    && row.place.is_some_and(|(of, _)| of == session.id)
+            })
+            .min_by_key(|(_, row)| row.place.map(|(_, position)| position))?;
+        let agent_id = row.agent?;
+        let agent = self.agents.get(&(session.account.clone(), agent_id))?;
+        Some(Item {
+            account: session.account.clone(),
+            session_id: session.id,
+            notification: id.clone(),
+            kind: String::new(),
+            sender: Actor {
+                kind: ActorKind::Service,
+                id: String::new(),
+                name: String::new(),
+            },
+            title: None,
+            body: String::new(),
+            about_message: None,
+            attempts: row.attempts,
+            hops: i32::from(row.hops),
+            traceparent: None,
+            tracestate: None,
+            agent_id,
+            agent_slug: AgentSlug::parse(&agent.slug).expect("slugs of the simulation are slugs"),
+            agent_name: String::new(),
+            agent_role: String::new(),
+            provider: agent.provider.clone(),
+            layout: InstructionLayout::Layered,
+            task: row.task.as_ref().map(|id| TaskFacts {
+                id: id.clone(),
+                title: String::new(),
+                description: String::new(),
+                status: TaskStatus::Inbox,
+            }),
+            is_coordinator: false,
+            briefing: String::new(),
+        })
+    }
+
+    /// `LEASE_TAKE`.
+    fn lease_take(&mut self, name: &SessionName, replica: Uuid) {
+        let row = self.sessions.get_mut(name).expect("locked");
+        row.phase = SessionPhase::Running;
+        row.lease_owner = Some(replica);
+        row.fence += 1;
+        row.wake_at = None;
+    }
+
+    /// `TURNS_INSERT`, `ITEMS_TAKE` and `SESSIONS_OCCUPY`.
+    fn turn_begin(&mut self, name: &SessionName, work: &Work, number: i64, fence: i64) {
+        let turn = TurnRow {
+            session: work.session_id,
+            task: work.task.clone(),
+            agent: work.agent_id,
+            number,
+            fence,
+            state: TurnState::Calling,
+            notification: work.notification_ids[0].clone(),
+            provider: work.provider.clone(),
+            journal: Journal::default(),
+            attempt: 1,
+            failures: 0,
+            hops: work.hops,
+            waiting_since: None,
+            lost_at: None,
+            sent_at: self.now,
+            started_at: self.now,
+            reply: None,
+            no_reply: false,
+            late: false,
+        };
+        self.turns.insert((name.0.clone(), work.turn_id), turn);
+        let id = NotificationId::parse(&work.notification_ids[0]).expect("ids of rows are ids");
+        if let Some(item) = self.notifications.get_mut(&(name.0.clone(), id))
+            && item.state == NotificationState::Queued
+        {
+            item.state = NotificationState::Running;
+            item.turn = Some(work.turn_id);
+        }
+        let session = self.sessions.get_mut(name).expect("locked");
+        session.active_turn = Some(work.turn_id);
+        session.queued -= 1;
+        session.turn_count = number;
+        session.interrupted = false;
+    }
+
+    /// `TURNS_RESUME`.
+    fn turn_resume(&mut self, name: &SessionName, turn: TurnId) {
+        let fence = self.sessions[name].fence;
+        let row = self.turns.get_mut(&(name.0.clone(), turn)).expect("loaded");
+        row.fence = fence;
+        row.state = TurnState::Calling;
+        row.sent_at = self.now;
+    }
+
+    /// `WAIT_LONGER`.
+    fn wait_longer(&mut self, name: &SessionName, ms: Millis) {
+        let now = self.now;
+        let row = self.sessions.get_mut(name).expect("locked");
+        if row.phase == SessionPhase::Waiting {
+            row.wake_at = Some(now + ms);
+        }
+    }
+
+    /// `session_neglected`.
+    pub(crate) fn neglected(&self) -> Vec<SessionName> {
+        self.sessions
+            .iter()
+            .filter(|(_, row)| self.is_neglected(row))
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
+    pub(crate) fn is_neglected(&self, row: &SessionRow) -> bool {
+        let due = row.wake_at.is_some_and(|at| at <= self.now);
+        match row.phase {
+            SessionPhase::Idle => row.queued > 0 && row.closed.is_none(),
+            SessionPhase::Backoff | SessionPhase::Waiting => {
+                due && (row.active_turn.is_some() || (row.queued > 0 && row.closed.is_none()))
+            }
+            SessionPhase::Running => row.lease_owner.is_none_or(|owner| !self.is_alive(owner)),
+        }
+    }
+}
+
+/// What a model would be sent does not matter here.
+fn prompt() -> Prompt {
+    thread_local! {
+        static PROMPT: Rc<Prompt> = Rc::new(Prompt {
+            profile: Profile { version: "1", hash: String::new(), text: String::new() },
+            input: String::new(),
+            manifest: Manifest::new(InstructionLayout::Layered),
+        });
+    }
+    PROMPT.with(|prompt| Prompt::clone(prompt))
+}

@@ -1,0 +1,416 @@
+//! The resolver's transactions. A batch's reads come before its locks, so others may commit in between: what it looked
+//! up ([`Database::facts`]), which sessions it saw as active ([`Database::active_seen`]), and what it then finds under
+//! its locks ([`Database::batch_write`]) are three moments.
+
+use std::collections::BTreeMap;
+
+use domain::{
+    AgentRef, AgentSlug, Generation, NotificationId, NotificationState, SessionId, SessionPhase, TaskId, TaskStatus,
+};
+use resolver::{
+    intake::{
+        batch::{Queued, account_of, conversations, decide_all, queue, refuse_removed},
+        decide::{Accepted, AcceptedTask},
+        facts::{Fact, Facts, Known, Questions},
+        received::Received,
+        refusals::refusal_rows,
+        resolve::{ActiveSession, Conversation, Found},
+        sessions::assign,
+    },
+    store::{
+        notifications::NotificationRow as NewRow,
+        partitions::{Lease, Place},
+    },
+};
+
+use super::{
+    Database, DeadLetter, NotificationRow, SessionRow, Task,
+    outbox::{Message, receipt},
+};
+use crate::simulation::bugs::Bug;
+
+/// As in `[resolver]`.
+const HOPS_MAX: u16 = 8;
+
+/// What a batch came to.
+#[derive(Debug)]
+pub(crate) enum Written {
+    Committed {
+        wakes: Vec<Message>,
+        /// What was queued for the first time or again: its place in the stream, its session, its position.
+        queued: Vec<(NotificationId, u64, SessionId, i64)>,
+    },
+    Stale,
+    Raced,
+}
+
+impl Database {
+    /// `FACTS_FIND`, twice: the second time for the parts of what fans out.
+    pub(crate) fn facts(&self, batch: &[Received]) -> Facts {
+        let mut facts = Facts::default();
+        self.answer(&Questions::about(batch), &mut facts);
+        self.answer(&Questions::about_parts(batch, &facts), &mut facts);
+        facts
+    }
+
+    fn answer(&self, questions: &Questions, facts: &mut Facts) {
+        for id in &questions.accounts {
+            if let Some(account) = self.accounts.get(id) {
+                let fact = Fact::Account {
+                    session_scope: account.scope,
+                    auto_create_tasks: account.auto_create_tasks,
+                };
+                facts.add(id, fact);
+            }
+        }
+        for (account, id) in &questions.agents {
+            if self
+                .agents
+                .get(&(account.clone(), *id))
+                .is_some_and(|agent| !agent.removed)
+            {
+                facts.add(account, Fact::Agent(AgentRef::Id(*id), *id));
+            }
+        }
+        for (account, slug) in &questions.slugs {
+            let named = self
+                .agents
+                .iter()
+                .find(|((owner, _), agent)| owner == account && !agent.removed && agent.slug == slug.as_str());
+            if let Some(((_, id), agent)) = named {
+                let slug = AgentSlug::parse(&agent.slug).expect("slugs of the simulation are slugs");
+                facts.add(account, Fact::Agent(AgentRef::Slug(slug), *id));
+            }
+        }
+        for (account, id) in &questions.tasks {
+            if self.tasks.contains_key(&(account.clone(), id.key())) {
+                facts.add(account, Fact::Task(id.clone()));
+            }
+        }
+        for (account, id) in &questions.assigned {
+            let assignees = self
+                .tasks
+                .get(&(account.clone(), id.key()))
+                .map(|task| task.assignees.as_slice());
+            for agent in assignees.unwrap_or_default() {
+                if !self.agents[&(account.clone(), *agent)].removed {
+                    facts.add(account, Fact::Assignee(id.key(), *agent));
+                }
+            }
+        }
+        for (account, id) in &questions.notifications {
+            if let Some(row) = self.notifications.get(&(account.clone(), id.clone())) {
+                let known = Known {
+                    hash: row.hash,
+                    agent: row.agent,
+                    state: row.state,
+                };
+                facts.add(account, Fact::Notification(id.clone(), known));
+            }
+        }
+    }
+
+    /// What the snapshot of `SESSIONS_LOCK` shows before the statement waits for anybody's lock.
+    pub(crate) fn active_seen(&self, batch: &[Received], facts: &Facts) -> BTreeMap<Conversation, SessionId> {
+        let mut facts = facts.clone();
+        let decided = decide_all(batch, &mut facts, HOPS_MAX);
+        conversations(&decided, &facts)
+            .into_iter()
+            .filter_map(|conversation| {
+                let (_, id) = self.active(&conversation)?;
+                let id = *id;
+                Some((conversation, id))
+            })
+            .collect()
+    }
+
+    /// Everything from the locks to the commit: `PLACE_MOVE`, tasks, `SESSIONS_LOCK`, `SESSIONS_NEWEST_*`,
+    /// `SESSIONS_OPEN`, `REFUSED_REPLACE`, `NOTIFICATIONS_ENTER`, `NOTIFICATIONS_REQUEUE`, `UNCOUNT`'s opposite.
+    pub(crate) fn batch_write(
+        &mut self,
+        lease: &Lease,
+        to: &Place,
+        batch: &[Received],
+        mut facts: Facts,
+        seen: &BTreeMap<Conversation, SessionId>,
+        bug: Option<Bug>,
+    ) -> Written {
+        if !self.place_is_ours(lease) {
+            return Written::Stale;
+        }
+        let mut decided = decide_all(batch, &mut facts, HOPS_MAX);
+        let wanted: Vec<Conversation> = conversations(&decided, &facts).into_iter().collect();
+        let found: Vec<Found> = wanted.iter().map(|one| self.found(one, seen.get(one), bug)).collect();
+        let resolved = assign(wanted.iter().zip(found), || SessionId(self.fresh_id()));
+        // `SESSIONS_OPEN … on conflict do nothing`: somebody else opened one of them, by either index.
+        let taken = |conversation: &Conversation, generation: Generation| {
+            self.active(conversation).is_some()
+                || (bug != Some(Bug::GenerationReused) && self.newest(conversation) >= Some(generation.0))
+        };
+        let mut opened: Vec<(Conversation, SessionId, Generation)> = Vec::new();
+        let mut raced = false;
+        for (conversation, session) in &resolved.sessions {
+            if session.finding == resolver::intake::resolve::Finding::Reused {
+                continue;
+            }
+            if taken(conversation, session.generation) {
+                raced = true;
+            } else {
+                opened.push((conversation.clone(), session.id, session.generation));
+            }
+        }
+        if raced && bug != Some(Bug::RaceIgnored) {
+            return Written::Raced;
+        }
+        refuse_removed(&mut decided, &resolved, &facts);
+        let queued = queue(&decided, &facts, &resolved.sessions);
+        let replaced: Vec<_> = decided
+            .accepted
+            .iter()
+            .filter_map(|(received, accepted)| Some((account_of(received).clone(), accepted.replaces.clone()?)))
+            .collect();
+        if self.conflicts(&queued) {
+            return Written::Raced;
+        }
+
+        self.place_write(lease, to);
+        for (received, accepted) in &decided.accepted {
+            self.task_create(received, accepted);
+        }
+        for (conversation, id, generation) in opened {
+            self.session_open(conversation, id, generation, 0);
+        }
+        for whole in replaced {
+            if self
+                .notifications
+                .get(&whole)
+                .is_some_and(|row| row.state == NotificationState::Refused)
+            {
+                self.notifications.remove(&whole);
+            }
+        }
+        let sequences: BTreeMap<(&domain::AccountId, &str), u64> = decided
+            .accepted
+            .iter()
+            .map(|(received, _)| ((account_of(received), received.id.as_str()), received.sequence))
+            .collect();
+        let mut places = Vec::new();
+        for (row, requeue) in queued
+            .new
+            .iter()
+            .map(|row| (row, false))
+            .chain(queued.again.iter().map(|row| (row, true)))
+        {
+            let Some(received) = batch.iter().rev().find(|received| {
+                received.account.as_ref() == Some(row.account)
+                    && (received.id == *row.id || row.id.as_str().starts_with(&format!("{}:", received.id)))
+            }) else {
+                continue;
+            };
+            self.notification_enter(row, received, requeue);
+            let (session, position) = row.queued.expect("what was accepted is queued");
+            let sequence = sequences
+                .get(&(row.account, received.id.as_str()))
+                .copied()
+                .unwrap_or(received.sequence);
+            places.push((row.id.clone(), sequence, session, position));
+        }
+        for row in refusal_rows(&decided.refused) {
+            if !self.notifications.contains_key(&(row.account.clone(), row.id.clone()))
+                && let Some(received) = batch.iter().find(|received| received.id == *row.id)
+            {
+                self.notification_enter(&row, received, false);
+            }
+        }
+        for (received, refused) in &decided.refused {
+            let letter = DeadLetter {
+                id: self.fresh_id(),
+                account: received.account.clone().filter(|_| refused.account_exists),
+                subject: received.subject.clone(),
+                notification: Some(received.id.clone()),
+                payload: received.payload.clone(),
+                redrives: 0,
+            };
+            self.dead_letters.push(letter);
+        }
+        if bug != Some(Bug::ReceiptBeforeRead) {
+            self.outbox_receive(batch.iter().filter_map(|received| receipt(&received.headers)));
+        }
+        let root = contracts::Root::default();
+        let now = self.now();
+        let wakes = queued
+            .work
+            .iter()
+            .filter_map(|work| {
+                let outgoing = work.wake(&root, now);
+                serde_json::from_slice(&outgoing.payload)
+                    .ok()
+                    .map(Message::SessionResolved)
+            })
+            .collect();
+        if bug == Some(Bug::DuplicateQueued) {
+            self.queue_duplicates(batch);
+        }
+        self.version += 1;
+        Written::Committed { wakes, queued: places }
+    }
+
+    /// Of one conversation, under lock: the session that was seen if it is still open, else the newest that there is now.
+    fn found(&self, conversation: &Conversation, seen: Option<&SessionId>, bug: Option<Bug>) -> Found {
+        let locked = seen.and_then(|id| {
+            let row = self.sessions.get(&(conversation.account.clone(), *id))?;
+            row.closed.is_none().then_some(ActiveSession {
+                id: *id,
+                generation: Generation(row.generation),
+                queue_tail: row.queue_tail,
+            })
+        });
+        if let Some(session) = locked {
+            return Found::Active(session);
+        }
+        if self.agents[&(conversation.account.clone(), conversation.agent)].removed {
+            return Found::AgentRemoved;
+        }
+        match self.newest(conversation) {
+            None => Found::Never,
+            Some(newest) if bug == Some(Bug::GenerationReused) => Found::Closed(Generation(newest - 1)),
+            Some(newest) => Found::Closed(Generation(newest)),
+        }
+    }
+
+    /// Whether `NOTIFICATIONS_ENTER` or `NOTIFICATIONS_REQUEUE` would write fewer rows than asked.
+    fn conflicts(&self, queued: &Queued<'_>) -> bool {
+        let row = |new: &NewRow<'_>| self.notifications.get(&(new.account.clone(), new.id.clone()));
+        queued.new.iter().any(|new| row(new).is_some())
+            || queued.again.iter().any(|new| {
+                row(new).is_none_or(|row| !matches!(row.state, NotificationState::Refused | NotificationState::Failed))
+            })
+    }
+
+    /// `TASK_INSERT … on conflict do nothing`.
+    fn task_create(&mut self, received: &Received, accepted: &Accepted) {
+        if let AcceptedTask::New(task) = &accepted.task {
+            let key = (account_of(received).clone(), task.key());
+            self.tasks.entry(key).or_insert(Task {
+                status: TaskStatus::Inbox,
+                assignees: Vec::new(),
+            });
+        }
+    }
+
+    /// `SESSIONS_OPEN`, and `OPEN_NEXT` of whoever closes sessions.
+    pub(super) fn session_open(
+        &mut self,
+        conversation: Conversation,
+        id: SessionId,
+        generation: Generation,
+        queued: i32,
+    ) {
+        let row = SessionRow {
+            key: conversation.key(generation).to_string(),
+            generation: generation.0,
+            closed: None,
+            phase: SessionPhase::Idle,
+            fence: 0,
+            lease_owner: None,
+            wake_at: None,
+            active_turn: None,
+            queued,
+            queue_tail: i64::from(queued),
+            turn_count: 0,
+            interrupted: false,
+            conversation,
+        };
+        self.sessions.insert((row.conversation.account.clone(), id), row);
+    }
+
+    /// One row of `NOTIFICATIONS_ENTER` or `NOTIFICATIONS_REQUEUE`, counted in its session.
+    fn notification_enter(&mut self, new: &NewRow<'_>, received: &Received, requeue: bool) {
+        let row = NotificationRow {
+            task: new.task.map(TaskId::key),
+            agent: new.agent,
+            place: new.queued,
+            from_person: new.sender.is_some_and(domain::Actor::is_person),
+            reopens: new.metadata.contains("\"reopen\":true"),
+            hash: new.hash,
+            state: if new.queued.is_some() {
+                NotificationState::Queued
+            } else {
+                NotificationState::Refused
+            },
+            turn: None,
+            attempts: 0,
+            hops: new.hops,
+            created_at: self.now,
+            payload: received.payload.clone(),
+            subject: received.subject.clone(),
+        };
+        self.notifications.insert((new.account.clone(), new.id.clone()), row);
+        debug_assert!(!requeue || new.queued.is_some(), "what is queued again has a place");
+        if let Some((session, position)) = new.queued
+            && let Some(session) = self.sessions.get_mut(&(new.account.clone(), session))
+        {
+            session.queued += 1;
+            session.queue_tail = session.queue_tail.max(position);
+        }
+    }
+
+    fn queue_duplicates(&mut self, batch: &[Received]) {
+        for received in batch {
+            let Some(account) = &received.account else { continue };
+            if let Some(row) = self.notifications.get_mut(&(account.clone(), received.id.clone()))
+                && row.state == NotificationState::Delivered
+                && let Some((session, _)) = row.place
+                && let Some(session) = self.sessions.get_mut(&(account.clone(), session))
+                && session.closed.is_none()
+            {
+                row.state = NotificationState::Queued;
+                session.queue_tail += 1;
+                row.place = row.place.map(|(id, _)| (id, session.queue_tail));
+                session.queued += 1;
+            }
+        }
+    }
+
+    /// The condition of `PLACE_MOVE`, `PLACE_FIND` and `RELEASE`.
+    pub(crate) fn place_is_ours(&self, lease: &Lease) -> bool {
+        let row = &self.partitions[usize::from(lease.partition)];
+        row.owner == Some(lease.owner) && row.fence == lease.fence
+    }
+
+    /// `PLACE_MOVE`.
+    pub(crate) fn place_write(&mut self, lease: &Lease, to: &Place) {
+        let row = &mut self.partitions[usize::from(lease.partition)];
+        (row.sequence, row.published, row.stream_created) = (to.sequence, to.published, to.stream_created);
+        self.version += 1;
+    }
+
+    /// `PLACE_FIND`.
+    pub(crate) fn place_find(&self, lease: &Lease) -> Option<Place> {
+        let row = &self.partitions[usize::from(lease.partition)];
+        self.place_is_ours(lease).then_some(Place {
+            sequence: row.sequence,
+            published: row.published,
+            stream_created: row.stream_created,
+        })
+    }
+
+    /// `CLAIM`: one that nobody holds who is alive.
+    pub(crate) fn partition_claim(&mut self, owner: uuid::Uuid) -> Option<Lease> {
+        let free = (0..self.partitions.len()).find(|n| self.partition_is_free(*n))?;
+        let row = &mut self.partitions[free];
+        row.owner = Some(owner);
+        row.fence += 1;
+        self.version += 1;
+        Some(Lease {
+            partition: u16::try_from(free).expect("partitions are few"),
+            owner,
+            fence: row.fence,
+        })
+    }
+
+    pub(crate) fn partition_is_free(&self, n: usize) -> bool {
+        let row = &self.partitions[n];
+        !row.locked && row.owner.is_none_or(|owner| !self.is_alive(owner))
+    }
+}

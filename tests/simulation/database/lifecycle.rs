@@ -1,0 +1,208 @@
+//! The writes that span owners: a task is moved, an agent is removed, and the sessions that close with them. One step
+//! each: the closer holds its task or agent and all the sessions it looks at.
+
+use contracts::session::{SessionClosed, SessionResolved};
+use domain::{
+    AccountId, AgentId, CloseReason, Generation, NotificationId, NotificationState, SessionId, SessionPhase, TaskId,
+    TaskStatus, TurnId,
+};
+use storage::lifecycle::{Closing, Waiting, close_reason, judge};
+
+use super::{Database, moment, outbox::Message};
+use crate::simulation::bugs::Bug;
+
+/// Which sessions and items.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scope<'a> {
+    Task(&'a TaskId),
+    Agent(AgentId),
+}
+
+/// What closed, for whoever watches.
+#[derive(Debug, Default)]
+pub(crate) struct Closed {
+    pub(crate) sessions: Vec<SessionId>,
+    pub(crate) cancelled: Vec<NotificationId>,
+    pub(crate) messages: Vec<Message>,
+}
+
+impl Database {
+    /// `TASK_LOCK`, `TASK_SET`, `TURN_START` and [`Self::close`]. `None`: there is no such task.
+    pub(crate) fn task_status_set(
+        &mut self,
+        account: &AccountId,
+        task: &TaskId,
+        to: TaskStatus,
+        turn: Option<TurnId>,
+        bug: Option<Bug>,
+    ) -> Option<Closed> {
+        self.tasks.get_mut(&(account.clone(), task.key()))?.status = to;
+        self.version += 1;
+        let Some(reason) = close_reason(to) else {
+            return Some(Closed::default());
+        };
+        let closing = match to {
+            TaskStatus::Done => {
+                let started = turn
+                    .and_then(|turn| self.turns.get(&(account.clone(), turn)))
+                    .map(|turn| turn.started_at);
+                Closing::TaskDone {
+                    since: moment(started.unwrap_or(self.now)),
+                }
+            }
+            _ => Closing::Ended,
+        };
+        Some(self.close(account, Scope::Task(task), reason, closing, bug))
+    }
+
+    /// `AGENT_REMOVE` and [`Self::close`]. `None`: there is no such agent, or no longer.
+    pub(crate) fn agent_remove(&mut self, account: &AccountId, agent: AgentId, bug: Option<Bug>) -> Option<Closed> {
+        let row = self.agents.get_mut(&(account.clone(), agent))?;
+        if row.removed {
+            return None;
+        }
+        row.removed = true;
+        Some(self.close(
+            account,
+            Scope::Agent(agent),
+            CloseReason::AgentRemoved,
+            Closing::Ended,
+            bug,
+        ))
+    }
+
+    /// `CLOSE`, `LOCK_ITEMS`, `CANCEL`, `UNCOUNT`, then `OPEN_NEXT` and `CARRY` for what goes on.
+    fn close(
+        &mut self,
+        account: &AccountId,
+        scope: Scope<'_>,
+        reason: CloseReason,
+        closing: Closing,
+        bug: Option<Bug>,
+    ) -> Closed {
+        let now = self.now;
+        let ids: Vec<SessionId> = self
+            .of_account(account)
+            .filter(|(_, row)| {
+                row.closed.is_none()
+                    && match scope {
+                        Scope::Task(task) => row.conversation.task.as_ref() == Some(&task.key()),
+                        Scope::Agent(agent) => row.conversation.agent == agent,
+                    }
+            })
+            .map(|((_, id), _)| *id)
+            .collect();
+        for id in &ids {
+            let row = self.sessions.get_mut(&(account.clone(), *id)).expect("locked");
+            row.closed = Some((now, reason));
+            if row.phase == SessionPhase::Backoff {
+                row.wake_at = Some(now);
+            }
+        }
+        let mut items: Vec<(NotificationId, SessionId, i64)> = self
+            .notifications
+            .iter()
+            .filter(|((owner, _), row)| owner == account && row.state == NotificationState::Queued)
+            .filter_map(|((_, id), row)| row.place.map(|(session, position)| (id, row, session, position)))
+            .filter(|(_, row, session, _)| {
+                let of_task = matches!(scope, Scope::Task(task) if row.task.as_ref() == Some(&task.key()));
+                ids.contains(session) || of_task
+            })
+            .map(|(id, _, session, position)| (id.clone(), session, position))
+            .collect();
+        items.sort_unstable_by_key(|(_, session, position)| (*session, *position));
+        let judged = judge(
+            closing,
+            items,
+            |(_, session, _)| ids.contains(session),
+            |(id, _, _)| {
+                let row = &self.notifications[&(account.clone(), id.clone())];
+                Waiting {
+                    from_person: row.from_person,
+                    accepted_at: moment(row.created_at),
+                    reopens: row.reopens,
+                }
+            },
+        );
+        for (id, session, _) in &judged.cancelled {
+            let row = self
+                .notifications
+                .get_mut(&(account.clone(), id.clone()))
+                .expect("locked");
+            row.state = NotificationState::Cancelled;
+            if bug != Some(Bug::CancelledCounted) {
+                self.sessions
+                    .get_mut(&(account.clone(), *session))
+                    .expect("locked")
+                    .queued -= 1;
+            }
+        }
+        if bug != Some(Bug::CarriedForgotten) {
+            for (_, session, _) in &judged.moving {
+                self.sessions
+                    .get_mut(&(account.clone(), *session))
+                    .expect("locked")
+                    .queued -= 1;
+            }
+        }
+        let mut closed = Closed {
+            cancelled: judged.cancelled.iter().map(|(id, _, _)| id.clone()).collect(),
+            ..Closed::default()
+        };
+        for id in &ids {
+            closed.messages.push(self.closed_message(account, *id, reason));
+        }
+        for id in &ids {
+            let moved: Vec<NotificationId> = judged
+                .moving
+                .iter()
+                .filter(|(_, session, _)| session == id)
+                .map(|(item, _, _)| item.clone())
+                .collect();
+            if !moved.is_empty() && bug != Some(Bug::CarriedForgotten) {
+                closed.messages.push(self.open_next(account, *id, &moved));
+            }
+        }
+        closed.sessions = ids;
+        self.version += 1;
+        closed
+    }
+
+    fn closed_message(&self, account: &AccountId, id: SessionId, reason: CloseReason) -> Message {
+        let row = &self.sessions[&(account.clone(), id)];
+        Message::SessionClosed(SessionClosed {
+            account: account.clone(),
+            task: row.conversation.task.clone(),
+            session_id: id,
+            session_key: row.key.clone(),
+            generation: Generation(row.generation),
+            agent_id: Some(row.conversation.agent),
+            reason,
+        })
+    }
+
+    /// `OPEN_NEXT` and `CARRY`.
+    fn open_next(&mut self, account: &AccountId, closed: SessionId, items: &[NotificationId]) -> Message {
+        let row = &self.sessions[&(account.clone(), closed)];
+        let (conversation, generation) = (row.conversation.clone(), Generation(row.generation).next());
+        let id = SessionId(self.fresh_id());
+        let count = i32::try_from(items.len()).expect("a queue of the simulation is short");
+        self.session_open(conversation.clone(), id, generation, count);
+        for (position, item) in (1..).zip(items) {
+            let row = self
+                .notifications
+                .get_mut(&(account.clone(), item.clone()))
+                .expect("locked");
+            row.place = Some((id, position));
+        }
+        Message::SessionResolved(SessionResolved {
+            account: account.clone(),
+            task: conversation.task.clone(),
+            session_id: id,
+            session_key: conversation.key(generation).to_string(),
+            generation,
+            agent_id: Some(conversation.agent),
+            position: i64::from(count),
+        })
+    }
+}

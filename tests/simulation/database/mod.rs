@@ -1,0 +1,208 @@
+//! Postgres, as far as the pipeline relies on it: rows, guarded writes, and transactions that are there or not. Each
+//! guarded write names the statement that it stands for, and is as literal to it as possible.
+//!
+//! What two transactions do to each other is modelled where statements of one see different moments: the resolver's
+//! reads before its locks ([`intake`]). Everything that happens under the locks of its sessions is one step.
+
+pub(crate) mod calls;
+pub(crate) mod claims;
+pub(crate) mod intake;
+pub(crate) mod lifecycle;
+pub(crate) mod outbox;
+pub(crate) mod outcomes;
+
+use std::collections::BTreeMap;
+
+use delivery::{store::SessionName, turn::journal::Journal};
+use domain::{
+    AccountId, AgentId, CloseReason, MessageId, NotificationId, NotificationState, SessionPhase, SessionScope, TaskId,
+    TaskStatus, ToolCallState, TurnId, TurnState,
+};
+use resolver::intake::{content::ContentHash, resolve::Conversation};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use self::outbox::OutboxRow;
+
+pub(crate) type Millis = i64;
+
+/// Simulated milliseconds as the moment that decisions see.
+pub(crate) fn moment(at: Millis) -> OffsetDateTime {
+    OffsetDateTime::UNIX_EPOCH + time::Duration::milliseconds(1_800_000_000_000 + at)
+}
+
+pub(crate) fn millis(at: OffsetDateTime) -> Millis {
+    let nanos = (at - OffsetDateTime::UNIX_EPOCH).whole_milliseconds() - 1_800_000_000_000;
+    Millis::try_from(nanos).expect("a moment of the simulation")
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Account {
+    pub(crate) scope: SessionScope,
+    pub(crate) auto_create_tasks: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Agent {
+    pub(crate) slug: String,
+    pub(crate) provider: String,
+    pub(crate) removed: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    pub(crate) status: TaskStatus,
+    pub(crate) assignees: Vec<AgentId>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct SessionRow {
+    pub(crate) conversation: Conversation,
+    pub(crate) generation: i32,
+    pub(crate) key: String,
+    pub(crate) closed: Option<(Millis, CloseReason)>,
+    pub(crate) phase: SessionPhase,
+    pub(crate) fence: i64,
+    pub(crate) lease_owner: Option<Uuid>,
+    pub(crate) wake_at: Option<Millis>,
+    pub(crate) active_turn: Option<TurnId>,
+    pub(crate) queued: i32,
+    pub(crate) queue_tail: i64,
+    pub(crate) turn_count: i64,
+    pub(crate) interrupted: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct NotificationRow {
+    pub(crate) task: Option<TaskId>,
+    pub(crate) agent: Option<AgentId>,
+    pub(crate) place: Option<(domain::SessionId, i64)>,
+    pub(crate) from_person: bool,
+    pub(crate) reopens: bool,
+    pub(crate) hash: ContentHash,
+    pub(crate) state: NotificationState,
+    pub(crate) turn: Option<TurnId>,
+    pub(crate) attempts: i32,
+    pub(crate) hops: u16,
+    pub(crate) created_at: Millis,
+    /// What a dead letter of it would hold.
+    pub(crate) payload: bytes::Bytes,
+    pub(crate) subject: String,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct TurnRow {
+    pub(crate) session: domain::SessionId,
+    pub(crate) task: Option<TaskId>,
+    pub(crate) agent: AgentId,
+    pub(crate) number: i64,
+    pub(crate) fence: i64,
+    pub(crate) state: TurnState,
+    pub(crate) notification: String,
+    pub(crate) provider: String,
+    pub(crate) journal: Journal,
+    pub(crate) attempt: i32,
+    pub(crate) failures: i32,
+    pub(crate) hops: i32,
+    pub(crate) waiting_since: Option<Millis>,
+    pub(crate) lost_at: Option<Millis>,
+    pub(crate) sent_at: Millis,
+    pub(crate) started_at: Millis,
+    pub(crate) reply: Option<String>,
+    pub(crate) no_reply: bool,
+    pub(crate) late: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct CallRow {
+    pub(crate) session: domain::SessionId,
+    pub(crate) turn: Option<TurnId>,
+    pub(crate) ordinal: i32,
+    pub(crate) name: String,
+    pub(crate) state: ToolCallState,
+    pub(crate) result: String,
+}
+
+/// The resolver's place in one partition.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PartitionRow {
+    pub(crate) owner: Option<Uuid>,
+    pub(crate) fence: i64,
+    pub(crate) sequence: u64,
+    pub(crate) published: Option<OffsetDateTime>,
+    pub(crate) stream_created: Option<OffsetDateTime>,
+    /// A batch is being written: who claims partitions passes this one by (`skip locked`).
+    pub(crate) locked: bool,
+}
+
+/// Kept for a person to send it again.
+#[derive(Clone, Debug)]
+pub(crate) struct DeadLetter {
+    pub(crate) id: Uuid,
+    pub(crate) account: Option<AccountId>,
+    pub(crate) subject: String,
+    pub(crate) notification: Option<NotificationId>,
+    pub(crate) payload: bytes::Bytes,
+    pub(crate) redrives: u32,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Database {
+    pub(crate) now: Millis,
+    /// Grows with every committed transaction that wrote something.
+    pub(crate) version: u64,
+    pub(crate) accounts: BTreeMap<AccountId, Account>,
+    pub(crate) agents: BTreeMap<(AccountId, AgentId), Agent>,
+    pub(crate) tasks: BTreeMap<(AccountId, TaskId), Task>,
+    pub(crate) sessions: BTreeMap<SessionName, SessionRow>,
+    pub(crate) notifications: BTreeMap<(AccountId, NotificationId), NotificationRow>,
+    pub(crate) turns: BTreeMap<(AccountId, TurnId), TurnRow>,
+    pub(crate) calls: BTreeMap<(AccountId, Uuid), CallRow>,
+    /// Replies in threads, by the message that each became.
+    pub(crate) messages: BTreeMap<(AccountId, MessageId), TurnId>,
+    pub(crate) outbox: BTreeMap<Uuid, OutboxRow>,
+    pub(crate) dead_letters: Vec<DeadLetter>,
+    /// Alive until.
+    pub(crate) replicas: BTreeMap<Uuid, Millis>,
+    pub(crate) partitions: Vec<PartitionRow>,
+    ids: u64,
+}
+
+impl Database {
+    /// Ids arrive in time order, as version 7 does.
+    pub(crate) fn fresh_id(&mut self) -> Uuid {
+        self.ids += 1;
+        Uuid::from_u128((0x0190_0000_0000_7000_8000 << 48) | u128::from(self.ids))
+    }
+
+    pub(crate) fn now(&self) -> OffsetDateTime {
+        moment(self.now)
+    }
+
+    /// `REPLICAS_ALIVE`, and the same condition in `CENSUS`, `CLAIM` and `session_neglected`.
+    pub(crate) fn is_alive(&self, replica: Uuid) -> bool {
+        self.replicas.get(&replica).is_some_and(|until| *until > self.now)
+    }
+
+    /// Of a conversation, by `session_active_task` and `session_active_system`.
+    pub(crate) fn active<'a>(&'a self, conversation: &'a Conversation) -> Option<&'a SessionName> {
+        self.of_account(&conversation.account)
+            .find(|(_, row)| row.closed.is_none() && row.conversation == *conversation)
+            .map(|(name, _)| name)
+    }
+
+    /// Of a conversation, by `session_generation`.
+    pub(crate) fn newest(&self, conversation: &Conversation) -> Option<i32> {
+        self.of_account(&conversation.account)
+            .filter(|(_, row)| row.conversation == *conversation)
+            .map(|(_, row)| row.generation)
+            .max()
+    }
+
+    pub(crate) fn of_account<'a>(
+        &'a self,
+        account: &'a AccountId,
+    ) -> impl Iterator<Item = (&'a SessionName, &'a SessionRow)> {
+        self.sessions.iter().filter(move |((owner, _), _)| owner == account)
+    }
+}

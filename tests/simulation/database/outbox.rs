@@ -1,0 +1,212 @@
+//! Messages that must follow from a transaction, as rows of it, and what is on its way between services.
+
+use bytes::Bytes;
+use contracts::{
+    Headers, header,
+    session::{SessionClosed, SessionResolved},
+    tool::{ToolFinished, ToolRequested},
+};
+use domain::{AccountId, TurnId};
+use uuid::Uuid;
+
+use super::{Database, Millis};
+
+/// Which service a row, a process or a message belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Service {
+    Resolver,
+    Delivery,
+    ToolGateway,
+    Orchestrator,
+}
+
+/// What travels, each with the id that its contract gives it.
+#[derive(Clone, Debug)]
+pub(crate) enum Message {
+    SessionResolved(SessionResolved),
+    SessionClosed(SessionClosed),
+    ToolRequested(ToolRequested),
+    ToolFinished(ToolFinished),
+    /// With its receipt.
+    TurnFinished(AccountId, TurnId, Option<Uuid>),
+    Notification(Published),
+}
+
+/// A notification on its subject.
+#[derive(Clone, Debug)]
+pub(crate) struct Published {
+    pub(crate) subject: String,
+    pub(crate) headers: Headers,
+    pub(crate) payload: Bytes,
+}
+
+impl Message {
+    pub(crate) fn id(&self) -> String {
+        match self {
+            Self::SessionResolved(message) => message.message_id(),
+            Self::SessionClosed(message) => message.message_id(),
+            Self::ToolRequested(message) => message.message_id(),
+            Self::ToolFinished(message) => message.message_id(),
+            Self::TurnFinished(_, turn, _) => format!("turn.finished:{turn}"),
+            // Not deduplicated by the broker (topology.rs).
+            Self::Notification(_) => String::new(),
+        }
+    }
+
+    /// As `contracts::Awaited`: its row stays until it was read.
+    pub(crate) fn is_awaited(&self) -> bool {
+        matches!(self, Self::TurnFinished(..) | Self::Notification(_))
+    }
+
+    /// Names the row that waits for it to be read.
+    pub(crate) fn receipt(&self) -> Option<Uuid> {
+        match self {
+            Self::TurnFinished(_, _, receipt) => *receipt,
+            Self::Notification(published) => receipt(&published.headers),
+            Self::SessionResolved(_) | Self::SessionClosed(_) | Self::ToolRequested(_) | Self::ToolFinished(_) => None,
+        }
+    }
+
+    fn with_receipt(mut self, id: Uuid) -> Message {
+        match &mut self {
+            Self::TurnFinished(_, _, receipt) => *receipt = Some(id),
+            Self::Notification(published) => published.headers.set(header::RECEIPT, id.to_string()),
+            Self::SessionResolved(_) | Self::SessionClosed(_) | Self::ToolRequested(_) | Self::ToolFinished(_) => {}
+        }
+        self
+    }
+}
+
+/// What a message asks for.
+pub(crate) fn receipt(headers: &Headers) -> Option<Uuid> {
+    headers.get(header::RECEIPT).and_then(|id| Uuid::try_parse(id).ok())
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct OutboxRow {
+    pub(crate) service: Service,
+    pub(crate) message: Message,
+    pub(crate) created_at: Millis,
+    pub(crate) claimed_at: Option<Millis>,
+    /// The broker has it, and nobody has read it yet: since when, and when to look next.
+    pub(crate) stored: Option<(Millis, Millis)>,
+}
+
+/// As in `[outbox]`: `sweep_age_ms`, `claim_timeout_ms`, `unread_look_ms`. Published again after a while, whatever the
+/// broker says: sooner than `unread_again_ms`, so that it happens.
+pub(crate) const SWEEP_AGE: Millis = 5_000;
+pub(crate) const CLAIM_TIMEOUT: Millis = 15_000;
+pub(crate) const UNREAD_LOOK: Millis = 10_000;
+pub(crate) const UNREAD_AGAIN: Millis = 300_000;
+
+impl Database {
+    /// `OUTBOX_INSERT`. Gives the ids for the relay.
+    pub(crate) fn outbox_insert(&mut self, service: Service, messages: Vec<Message>) -> Vec<Uuid> {
+        let mut ids = Vec::with_capacity(messages.len());
+        for message in messages {
+            let id = self.fresh_id();
+            let row = OutboxRow {
+                service,
+                message: message.with_receipt(id),
+                created_at: self.now,
+                claimed_at: None,
+                stored: None,
+            };
+            self.outbox.insert(id, row);
+            ids.push(id);
+        }
+        ids
+    }
+
+    /// Those that `OUTBOX_CLAIM` would take. `after`: of a planted bug, which polls by id.
+    pub(crate) fn outbox_due(&self, service: Service, after: Option<Uuid>) -> Vec<Uuid> {
+        self.outbox
+            .iter()
+            .filter(|(id, row)| {
+                row.service == service
+                    && row.stored.is_none()
+                    && row.created_at < self.now - SWEEP_AGE
+                    && row.claimed_at.is_none_or(|at| at < self.now - CLAIM_TIMEOUT)
+                    && after.is_none_or(|after| **id > after)
+            })
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    /// When one of them will be due, or due to be looked after, if nobody does anything before.
+    pub(crate) fn outbox_next_due(&self) -> Option<Millis> {
+        self.outbox
+            .values()
+            .map(|row| match row.stored {
+                Some((_, look_at)) => look_at + 1,
+                None => {
+                    let claimed = row.claimed_at.map_or(0, |at| at + CLAIM_TIMEOUT);
+                    (row.created_at + SWEEP_AGE).max(claimed) + 1
+                }
+            })
+            .filter(|at| *at > self.now)
+            .min()
+    }
+
+    /// `OUTBOX_STORED`: those that were not read meanwhile.
+    pub(crate) fn outbox_stored(&mut self, ids: &[Uuid]) {
+        let now = self.now;
+        for id in ids {
+            if let Some(row) = self.outbox.get_mut(id) {
+                row.stored = Some((now, now + UNREAD_LOOK));
+            }
+        }
+        self.version += 1;
+    }
+
+    /// Those that `OUTBOX_LOOK` would take.
+    pub(crate) fn outbox_unread(&self, service: Service) -> Vec<Uuid> {
+        let due = |row: &OutboxRow| row.stored.is_some_and(|(_, look_at)| look_at < self.now);
+        self.outbox
+            .iter()
+            .filter(|(_, row)| row.service == service && due(row))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    /// `OUTBOX_LOOK`. Gives each with whether it is to be published again whatever the broker says.
+    pub(crate) fn outbox_look(&mut self, ids: &[Uuid]) -> Vec<(Uuid, bool)> {
+        let now = self.now;
+        let mut looked = Vec::with_capacity(ids.len());
+        for id in ids {
+            if let Some(row) = self.outbox.get_mut(id)
+                && let Some((since, look_at)) = &mut row.stored
+            {
+                *look_at = now + (now - *since).clamp(UNREAD_LOOK, 6 * UNREAD_LOOK);
+                looked.push((*id, *since < now - UNREAD_AGAIN));
+            }
+        }
+        self.version += 1;
+        looked
+    }
+
+    /// `OUTBOX_DELETE` by a reader, in the transaction in which it takes the messages in.
+    pub(crate) fn outbox_receive(&mut self, receipts: impl IntoIterator<Item = Uuid>) {
+        for receipt in receipts {
+            self.outbox.remove(&receipt);
+        }
+    }
+
+    /// `OUTBOX_CLAIM`.
+    pub(crate) fn outbox_claim(&mut self, ids: &[Uuid]) {
+        for id in ids {
+            if let Some(row) = self.outbox.get_mut(id) {
+                row.claimed_at = Some(self.now);
+            }
+        }
+        self.version += 1;
+    }
+
+    /// `OUTBOX_DELETE`.
+    pub(crate) fn outbox_delete(&mut self, ids: &[Uuid]) {
+        for id in ids {
+            self.outbox.remove(id);
+        }
+        self.version += 1;
+    }
+}

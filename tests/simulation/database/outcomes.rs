@@ -1,0 +1,193 @@
+//! Delivery's records: a batch of outcomes, under their sessions' locks and fences. One step.
+
+use delivery::{
+    store::claim::Session,
+    turn::{
+        call::Report,
+        journal::Round,
+        recorder::{Change, decide},
+        settle::Settled,
+    },
+};
+use domain::{NotificationId, NotificationState, SessionId, TurnId, TurnState};
+use uuid::Uuid;
+
+use super::{
+    Database, DeadLetter, moment,
+    outbox::{Message, Service},
+};
+use crate::simulation::{bugs::Bug, settings::Settings};
+
+#[derive(Debug, Default)]
+pub(crate) struct Recorded {
+    /// As the service tells its line.
+    pub(crate) free: Vec<((domain::AccountId, SessionId), bool)>,
+    pub(crate) outbox: Vec<Uuid>,
+    pub(crate) written: Vec<Outcome>,
+    pub(crate) stale: u64,
+}
+
+/// What one record did to its turn.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) account: domain::AccountId,
+    pub(crate) session: SessionId,
+    pub(crate) turn: TurnId,
+    pub(crate) fence: i64,
+    /// Of the session, when it was written.
+    pub(crate) session_fence: i64,
+    pub(crate) state: TurnState,
+}
+
+impl Database {
+    /// `SESSIONS_LOCK`, the fences, `TURNS_CHANGE`, `SESSIONS_CHANGE`, `ITEMS_CHANGE`, dead letters and the outbox.
+    pub(crate) fn record(&mut self, reports: &[Report], settings: &Settings, bug: Option<Bug>) -> Recorded {
+        let mut recorded = Recorded::default();
+        let mut messages = Vec::new();
+        for report in reports {
+            let name = report.work.name();
+            let session = self
+                .session(&name, None, bug)
+                .filter(|session| session.fence == report.work.fence || bug == Some(Bug::FenceUnchecked));
+            let Some(session) = session else {
+                recorded.stale += 1;
+                recorded.free.push((name, true));
+                continue;
+            };
+            let decided = decide(report, &session, moment(self.now), &settings.delivery);
+            if !self.turn_change(&decided.change, bug) {
+                recorded.free.push((name, true));
+                continue;
+            }
+            recorded.free.push((name, decided.change.more));
+            recorded.written.push(Outcome {
+                account: session.account.clone(),
+                session: session.id,
+                turn: report.work.turn_id,
+                fence: report.work.fence.0,
+                session_fence: session.fence.0,
+                state: decided.change.turn.state,
+            });
+            self.session_change(&session, &decided.change);
+            self.items_change(&decided.change);
+            messages.extend(self.messages(report, &session, &decided.settled));
+        }
+        recorded.outbox = self.outbox_insert(Service::Delivery, messages);
+        self.version += 1;
+        recorded
+    }
+
+    /// `TURNS_CHANGE`. `false`: not in flight under this fence.
+    fn turn_change(&mut self, change: &Change, bug: Option<Bug>) -> bool {
+        let now = self.now;
+        let turn = &change.turn;
+        let called = |name: &str| {
+            self.calls.iter().any(|((account, _), call)| {
+                *account == turn.account_id
+                    && call.turn == Some(turn.id)
+                    && call.name == name
+                    && call.state == domain::ToolCallState::Finished
+            })
+        };
+        let no_reply = turn.state == TurnState::Finished && called("no_reply");
+        let Some(row) = self.turns.get_mut(&(turn.account_id.clone(), turn.id)) else {
+            return false;
+        };
+        let ours = row.fence == turn.fence || bug == Some(Bug::FenceUnchecked);
+        if !ours || row.state != TurnState::Calling {
+            return false;
+        }
+        row.state = turn.state;
+        row.attempt = turn.attempt;
+        row.failures = turn.failures;
+        if let Some(round) = &turn.round {
+            let round: Round = serde_json::from_value(round.clone()).expect("what was written is read");
+            row.journal.rounds.push(round);
+        }
+        row.waiting_since = turn.waits.then_some(now);
+        row.lost_at = turn.lost.then(|| row.lost_at.unwrap_or(now));
+        row.reply = turn.reply.clone().or(row.reply.take());
+        row.no_reply = no_reply;
+        row.late = turn.late;
+        true
+    }
+
+    /// `SESSIONS_CHANGE`.
+    fn session_change(&mut self, session: &Session, change: &Change) {
+        let now = self.now;
+        let row = self.sessions.get_mut(&session.name()).expect("locked");
+        let change = &change.session;
+        row.phase = change.phase;
+        row.lease_owner = None;
+        row.active_turn = row.active_turn.filter(|_| change.keeps_turn);
+        row.wake_at = change.wake_ms.map(|ms| now + ms);
+        row.queued += change.queued;
+        row.interrupted |= change.interrupted;
+    }
+
+    /// `ITEMS_CHANGE`.
+    fn items_change(&mut self, change: &Change) {
+        let Some(items) = &change.items else { return };
+        for id in &items.notification_ids {
+            let id = NotificationId::parse(id).expect("ids of rows are ids");
+            if let Some(row) = self.notifications.get_mut(&(items.account_id.clone(), id))
+                && row.turn == Some(items.turn_id)
+                && row.state == NotificationState::Running
+            {
+                row.state = items.state;
+                row.attempts += items.attempts_more;
+            }
+        }
+    }
+
+    fn messages(&mut self, report: &Report, session: &Session, settled: &Settled) -> Vec<Message> {
+        let work = &report.work;
+        let over = Message::TurnFinished(work.account.clone(), work.turn_id, None);
+        match settled {
+            Settled::AwaitTools { round } => round
+                .calls
+                .iter()
+                .filter(|call| call.answered.is_none())
+                .map(|call| self.request(session, work.turn_id, work.task.as_ref(), work.agent_id, call))
+                .collect(),
+            Settled::Again { .. } | Settled::LookAgain { .. } => Vec::new(),
+            Settled::GaveUp { .. } => {
+                for id in &work.notification_ids {
+                    self.bury(&work.account, id);
+                }
+                vec![over]
+            }
+            Settled::Finished { .. } | Settled::Interrupted { .. } | Settled::Aborted => vec![over],
+        }
+    }
+
+    /// The notification itself, so that it can be sent again.
+    fn bury(&mut self, account: &domain::AccountId, id: &str) {
+        let id = NotificationId::parse(id).expect("ids of rows are ids");
+        let Some(row) = self.notifications.get(&(account.clone(), id.clone())) else {
+            return;
+        };
+        let (subject, payload) = (row.subject.clone(), row.payload.clone());
+        let agent = row.agent;
+        let letter = DeadLetter {
+            id: self.fresh_id(),
+            account: Some(account.clone()),
+            subject,
+            payload: for_one(&payload, &id, agent),
+            notification: Some(id),
+            redrives: 0,
+        };
+        self.dead_letters.push(letter);
+    }
+}
+
+/// A notification as its publisher could have sent it to the one agent it came to (`store/refused.rs`).
+fn for_one(payload: &bytes::Bytes, id: &NotificationId, agent: Option<domain::AgentId>) -> bytes::Bytes {
+    let Ok(mut message) = serde_json::from_slice::<contracts::notification::NotificationMessage>(payload) else {
+        return payload.clone();
+    };
+    message.id = Some(id.clone());
+    message.agent = agent.map(|agent| agent.to_string());
+    message.agents = Vec::new();
+    serde_json::to_vec(&message).expect("what was read is written").into()
+}

@@ -1,0 +1,231 @@
+//! What people and publishers do: offer notifications, move tasks, remove an agent, send dead letters again. A deed stays
+//! to be done until whoever does it was told that it is done.
+
+use contracts::{header, notification::NotificationMessage};
+use domain::{AccountId, Actor, ActorKind, AgentId, NotificationId, TaskId, TaskStatus};
+
+use super::{
+    database::{
+        calls::notification,
+        outbox::{Message, Published, Service},
+    },
+    world::{Fate, World},
+};
+
+#[derive(Clone, Debug)]
+pub(crate) enum Deed {
+    /// By its place among the offers.
+    Publish(usize),
+    Move(AccountId, TaskId, TaskStatus),
+    Remove(AccountId, AgentId),
+    /// By the dead letter's place.
+    Redrive(usize),
+}
+
+impl World {
+    pub(crate) fn plan_deeds(&mut self) {
+        for n in 0..self.settings.offers {
+            let deed = self.offer(n);
+            self.deeds.push(deed);
+            if self.random.chance(250) {
+                let (account, _) = self.random.pick(&self.agents).clone();
+                let task = self.some_task();
+                let status = *self.random.pick(&[
+                    TaskStatus::Done,
+                    TaskStatus::Done,
+                    TaskStatus::Cancelled,
+                    TaskStatus::InProgress,
+                ]);
+                self.deeds.push(Deed::Move(account, task, status));
+            }
+        }
+        if self.random.chance(150) {
+            let (account, agent) = self.random.pick(&self.agents).clone();
+            let place = self.random.below(self.deeds.len());
+            self.deeds.insert(place, Deed::Remove(account, agent));
+        }
+    }
+
+    fn some_task(&mut self) -> TaskId {
+        let name: &str = self.random.pick::<&str>(&["t-1", "t-1", "t-2", "T-9"]);
+        TaskId::parse(name).expect("a task")
+    }
+
+    fn offer(&mut self, n: usize) -> Deed {
+        let (account, agent) = self.random.pick(&self.agents).clone();
+        let task = self.random.chance(850).then(|| self.some_task());
+        // The same ids in both accounts, and now and then one that was used before for something else.
+        let id = if self.random.chance(40) { 0 } else { n };
+        let id = NotificationId::parse(&format!("n-{id}")).expect("an id");
+        let (one, many) = match self.random.below(10) {
+            0 => (None, vec!["ada".to_owned(), "ben".to_owned()]),
+            1 if task.is_some() => (None, Vec::new()),
+            2 => (Some("ada".to_owned()), Vec::new()),
+            3 => (Some("nobody".to_owned()), Vec::new()),
+            _ => (Some(agent.to_string()), Vec::new()),
+        };
+        let kind = if self.random.chance(500) {
+            ActorKind::User
+        } else {
+            ActorKind::Service
+        };
+        let mut metadata = serde_json::Map::new();
+        if self.random.chance(100) {
+            metadata.insert("reopen".to_owned(), true.into());
+        }
+        let message = NotificationMessage {
+            id: Some(id.clone()),
+            kind: None,
+            agent: one,
+            agents: many,
+            title: None,
+            body: n.to_string(),
+            message_id: None,
+            sender: Some(Actor {
+                kind,
+                id: "somebody".to_owned(),
+                name: String::new(),
+            }),
+            queue_mode: None,
+            metadata,
+        };
+        let published = notification(&account, task.as_ref(), &message, 0);
+        let by_api = self.random.chance(400);
+        Deed::Publish(self.witness.offer(account, id, published, by_api))
+    }
+
+    pub(crate) fn can_do(&self, n: usize) -> bool {
+        match &self.deeds[n] {
+            Deed::Publish(offer) if !self.witness.offers[*offer].by_api => self.broker_is_up(),
+            Deed::Redrive(_) | Deed::Publish(_) | Deed::Move(..) | Deed::Remove(..) => self.orchestrator().is_some(),
+        }
+    }
+
+    fn orchestrator(&self) -> Option<usize> {
+        (0..self.processes.len()).find(|p| {
+            self.processes[*p].service == Service::Orchestrator && self.processes[*p].is_running(self.database.now)
+        })
+    }
+
+    pub(crate) fn do_deed(&mut self, n: usize) {
+        let deed = self.deeds[n].clone();
+        if self.done(&deed) {
+            self.deeds.remove(n);
+        }
+    }
+
+    fn done(&mut self, deed: &Deed) -> bool {
+        match deed {
+            Deed::Publish(offer) if !self.witness.offers[*offer].by_api => self.offer_to_broker(*offer),
+            Deed::Publish(offer) => self.offer_to_api(*offer),
+            Deed::Move(account, task, status) => self.move_task(account, task, *status),
+            Deed::Remove(account, agent) => self.remove_agent(account, *agent),
+            Deed::Redrive(letter) => self.redrive(*letter),
+        }
+    }
+
+    fn offer_to_broker(&mut self, n: usize) -> bool {
+        let offer = self.witness.offers[n].clone();
+        let stored = self.publish(Message::Notification(offer.published));
+        self.note("offered", [n as u64, u64::from(stored)], || {
+            format!("{} over the broker: {stored}", offer.id)
+        });
+        self.witness.offers[n].accepted |= stored;
+        stored
+    }
+
+    fn offer_to_api(&mut self, n: usize) -> bool {
+        let Some(p) = self.orchestrator() else { return false };
+        let offer = self.witness.offers[n].clone();
+        let answered = self.commit_messages(p, vec![Message::Notification(offer.published)]);
+        self.note("offered", [n as u64, u64::from(answered)], || {
+            format!("{} to the API: {answered}", offer.id)
+        });
+        self.witness.offers[n].accepted |= answered;
+        answered
+    }
+
+    /// One transaction of an orchestrator that leaves messages behind. `true`: it was answered.
+    fn commit_messages(&mut self, p: usize, messages: Vec<Message>) -> bool {
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return false;
+        }
+        let rows = self.database.outbox_insert(Service::Orchestrator, messages);
+        self.database.version += 1;
+        if fate == Fate::Committed {
+            self.processes[p].relay.extend(rows);
+        }
+        fate == Fate::Committed
+    }
+
+    fn move_task(&mut self, account: &AccountId, task: &TaskId, status: TaskStatus) -> bool {
+        let Some(p) = self.orchestrator() else { return false };
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return false;
+        }
+        let closed = self
+            .database
+            .task_status_set(account, task, status, None, self.bug)
+            .unwrap_or_default();
+        self.note(
+            "task moved",
+            [closed.sessions.len() as u64, closed.cancelled.len() as u64],
+            || {
+                format!(
+                    "{account}/{task} to {status}: closes {:?}, cancels {:?}; {fate:?}",
+                    closed.sessions, closed.cancelled
+                )
+            },
+        );
+        let rows = self.database.outbox_insert(Service::Orchestrator, closed.messages);
+        if fate == Fate::Committed {
+            self.processes[p].relay.extend(rows);
+        }
+        fate == Fate::Committed
+    }
+
+    fn remove_agent(&mut self, account: &AccountId, agent: AgentId) -> bool {
+        let Some(p) = self.orchestrator() else { return false };
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return false;
+        }
+        let closed = self.database.agent_remove(account, agent, self.bug).unwrap_or_default();
+        self.note(
+            "agent removed",
+            [closed.sessions.len() as u64, closed.cancelled.len() as u64],
+            || {
+                format!(
+                    "{account}/{agent}: closes {:?}, cancels {:?}; {fate:?}",
+                    closed.sessions, closed.cancelled
+                )
+            },
+        );
+        let rows = self.database.outbox_insert(Service::Orchestrator, closed.messages);
+        if fate == Fate::Committed {
+            self.processes[p].relay.extend(rows);
+        }
+        fate == Fate::Committed
+    }
+
+    /// As `dead_letters/redrive.rs`: the same payload on the same subject, marked as sent again.
+    fn redrive(&mut self, n: usize) -> bool {
+        let Some(p) = self.orchestrator() else { return false };
+        let letter = &mut self.database.dead_letters[n];
+        letter.redrives += 1;
+        let letter = letter.clone();
+        let mut published = Published {
+            subject: contracts::Root::default().notification_published(&letter.subject),
+            headers: contracts::Headers::default(),
+            payload: letter.payload,
+        };
+        published.headers.set(header::REDRIVE, letter.id.to_string());
+        published
+            .headers
+            .set(header::MESSAGE_ID, format!("redrive:{}:{}", letter.id, letter.redrives));
+        self.note("redriven", [n as u64, 0], || format!("{:?}", letter.notification));
+        self.commit_messages(p, vec![Message::Notification(published)])
+    }
+}

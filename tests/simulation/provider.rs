@@ -1,0 +1,213 @@
+//! The agents' providers: what they are sent, what they run, and what they answer. Each request is open from its first
+//! byte to its answer or to the end of its connection; a run may outlive its connection, since a provider need not notice.
+
+use std::collections::BTreeMap;
+
+use delivery::{
+    providers::{FailureClass, FunctionCall, ProviderAnswer, ProviderError, Reconciled, Sent},
+    turn::work::Work,
+};
+use domain::{AccountId, AgentId, TurnId};
+
+use super::{random::Random, settings::Rates};
+
+/// One call, as the provider knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) id: u64,
+    pub(crate) session_key: String,
+    pub(crate) turn: TurnId,
+    pub(crate) attempt: i32,
+    pub(crate) round: usize,
+    /// Which process holds the other end.
+    pub(crate) holder: usize,
+    pub(crate) open: bool,
+    /// The answer was given, or never will be.
+    pub(crate) over: bool,
+}
+
+/// What became of a call at the provider's.
+#[derive(Clone, Debug)]
+enum Run {
+    Running,
+    Answered(ProviderAnswer),
+    Failed(ProviderError),
+}
+
+/// What the holder of a connection sees.
+#[derive(Debug)]
+pub(crate) enum Seen {
+    Answer(ProviderAnswer),
+    Error(ProviderError),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Provider {
+    pub(crate) requests: Vec<Request>,
+    record: BTreeMap<(TurnId, i32), Run>,
+    /// How often the agent began to act, by turn and round.
+    pub(crate) begun: BTreeMap<(TurnId, usize), u32>,
+    next: u64,
+}
+
+impl Provider {
+    /// Takes a call in. Gives its number.
+    pub(crate) fn request(&mut self, work: &Work, holder: usize) -> u64 {
+        self.next += 1;
+        self.requests.retain(|request| request.open || !request.over);
+        self.requests.push(Request {
+            id: self.next,
+            session_key: work.session_key.clone(),
+            turn: work.turn_id,
+            attempt: work.attempt,
+            round: work.journal.rounds.len(),
+            holder,
+            open: true,
+            over: false,
+        });
+        self.next
+    }
+
+    /// Ends a connection from our side, or with our process.
+    pub(crate) fn hang_up(&mut self, of: impl Fn(&Request) -> bool, random: &mut Random) {
+        for request in self.requests.iter_mut().filter(|request| request.open && of(request)) {
+            request.open = false;
+            // A provider that notices stops; then the call began all the same, or it never did.
+            if random.chance(500) {
+                request.over = true;
+                if self.record.contains_key(&(request.turn, request.attempt)) {
+                    continue;
+                }
+                if random.chance(300) {
+                    *self.begun.entry((request.turn, request.round)).or_default() += 1;
+                    let error = error(FailureClass::Failed, Sent::Yes);
+                    self.record.insert((request.turn, request.attempt), Run::Failed(error));
+                }
+            }
+        }
+    }
+
+    /// Something comes of a call. Gives what its connection shows, if it is still there.
+    pub(crate) fn proceed(
+        &mut self,
+        n: usize,
+        rates: &Rates,
+        tools: impl FnOnce(&mut Random, usize) -> Vec<FunctionCall>,
+        random: &mut Random,
+    ) -> Option<(u64, Seen)> {
+        let request = &mut self.requests[n];
+        let key = (request.turn, request.attempt);
+        let open = std::mem::take(&mut request.open);
+        request.over = true;
+        let (id, turn, round) = (request.id, request.turn, request.round);
+        if random.chance(rates.refused) {
+            let class = *random.pick(&[
+                FailureClass::Refused,
+                FailureClass::RateLimited,
+                FailureClass::ServerError,
+                FailureClass::Unauthorized,
+                FailureClass::BadRequest,
+            ]);
+            return open.then(|| (id, Seen::Error(error(class, Sent::No))));
+        }
+        *self.begun.entry((turn, round)).or_default() += 1;
+        if random.chance(rates.failed) {
+            let class = *random.pick(&[
+                FailureClass::ServerError,
+                FailureClass::RateLimited,
+                FailureClass::Failed,
+            ]);
+            let error = error(class, Sent::Yes);
+            self.record.insert(key, Run::Failed(error.clone()));
+            return open.then_some((id, Seen::Error(error)));
+        }
+        let calls = if random.chance(rates.calls_tools) {
+            tools(random, round)
+        } else {
+            Vec::new()
+        };
+        let answer = ProviderAnswer {
+            response_id: None,
+            // Says which turn it answers, so that a reply that goes astray shows.
+            text: format!("{turn}"),
+            calls,
+            usage: None,
+            incomplete_reason: None,
+        };
+        self.record.insert(key, Run::Answered(answer.clone()));
+        if random.chance(rates.broken) {
+            let class = *random.pick(&[FailureClass::Timeout, FailureClass::Truncated, FailureClass::Malformed]);
+            // Broken off while the agent still works, or when it was done.
+            if random.chance(300) {
+                self.record.insert(key, Run::Running);
+                self.requests[n].over = false;
+                self.begun.entry((turn, round)).and_modify(|count| *count -= 1);
+            }
+            return open.then(|| (id, Seen::Error(error(class, Sent::Maybe))));
+        }
+        open.then_some((id, Seen::Answer(answer)))
+    }
+
+    /// What the provider's own record says of a call.
+    pub(crate) fn reconcile(&self, turn: TurnId, attempt: i32, has_record: bool, random: &mut Random) -> Reconciled {
+        if !has_record {
+            return Reconciled::Unknown {
+                reason: "this provider keeps no record",
+            };
+        }
+        if random.chance(100) {
+            return Reconciled::Unreachable(error(FailureClass::Refused, Sent::No));
+        }
+        match self.record.get(&(turn, attempt)) {
+            Some(Run::Answered(answer)) => Reconciled::Ran(answer.clone()),
+            Some(Run::Failed(error)) => Reconciled::Failed(error.clone()),
+            Some(Run::Running) => Reconciled::StillRunning,
+            None if self.is_running(turn, attempt) => Reconciled::StillRunning,
+            None => Reconciled::DidNotRun,
+        }
+    }
+
+    fn is_running(&self, turn: TurnId, attempt: i32) -> bool {
+        self.requests
+            .iter()
+            .any(|request| request.turn == turn && request.attempt == attempt && !request.over)
+    }
+}
+
+fn error(class: FailureClass, sent: Sent) -> ProviderError {
+    ProviderError {
+        class,
+        sent,
+        retry_after: None,
+        response_id: None,
+        detail: String::new(),
+    }
+}
+
+/// What an agent may ask for next: tools that change something, tools that are not there, ids used a second time.
+pub(crate) fn calls(random: &mut Random, agents: &[(AccountId, AgentId)]) -> Vec<FunctionCall> {
+    let count = 1 + random.below(2);
+    (0..count)
+        .map(|n| {
+            let (name, arguments) = match random.below(12) {
+                0 | 1 => ("task_status", "done".to_owned()),
+                2 => ("task_status", "in_progress".to_owned()),
+                3 => ("task_status", "cancelled".to_owned()),
+                4 | 5 => {
+                    let (_, agent) = random.pick(agents);
+                    // Also somebody else's, who is not there for this one.
+                    ("response_request", agent.to_string())
+                }
+                6 | 7 => ("task_message", String::new()),
+                8 => ("no_reply", String::new()),
+                9 => ("no_such_tool", String::new()),
+                _ => ("task_history", String::new()),
+            };
+            FunctionCall {
+                call_id: format!("call_{n}"),
+                name: name.to_owned(),
+                arguments,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,150 @@
+//! What a seed decides before anything happens: limits small enough that every one of them is met, how its agents'
+//! providers are, and how often which fault strikes. Many seeds leave most faults out: what goes wrong with one alone is
+//! hidden where everything goes wrong at once.
+
+use delivery::{
+    config::Config,
+    providers::{Effects, Thread},
+};
+
+use super::{database::Millis, random::Random};
+
+/// As `[replica]`: how long a lease is, how often it is renewed, and by how much it ends earlier for its holder.
+pub(crate) const LEASE: Millis = 4_000;
+pub(crate) const RENEW: Millis = 1_000;
+pub(crate) const MARGIN: Millis = LEASE / 8;
+pub(crate) const PARTITIONS: usize = 2;
+/// As `ack_wait_ms`.
+pub(crate) const ACK_WAIT: Millis = 30_000;
+/// The broker's window for the streams that have one.
+pub(crate) const DEDUP_WINDOW: Millis = 120_000;
+/// As `order_attempts_max`.
+pub(crate) const ORDER_ATTEMPTS_MAX: u32 = 8;
+
+/// How often in a thousand opportunities.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rates {
+    /// Per step of the scheduler.
+    pub(crate) crash: u32,
+    pub(crate) freeze: u32,
+    pub(crate) cut_off: u32,
+    pub(crate) broker_down: u32,
+    pub(crate) broker_wiped: u32,
+    pub(crate) tail_lost: u32,
+    pub(crate) duplicate: u32,
+    pub(crate) lose: u32,
+    pub(crate) stale: u32,
+    pub(crate) time_jump: u32,
+    pub(crate) close: u32,
+    /// Per transaction: it fails, or it commits and nobody is told.
+    pub(crate) transaction_failed: u32,
+    pub(crate) answer_lost: u32,
+    /// Per message: the broker does not store it, or stores it and nobody is told.
+    pub(crate) publish_failed: u32,
+    pub(crate) ack_lost: u32,
+    /// Per provider call.
+    pub(crate) refused: u32,
+    pub(crate) failed: u32,
+    pub(crate) broken: u32,
+    pub(crate) calls_tools: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) delivery: Config,
+    pub(crate) thread: Thread,
+    /// Whether the record of an agent with effects of its own can be asked.
+    pub(crate) has_record: bool,
+    pub(crate) rates: Rates,
+    /// How many processes of each service.
+    pub(crate) replicas: usize,
+    /// Steps with faults; then things calm down.
+    pub(crate) steps: u64,
+    pub(crate) offers: usize,
+}
+
+pub(crate) const GATEWAY_ONLY: &str = "plain";
+pub(crate) const OWN: &str = "own";
+
+impl Settings {
+    pub(crate) fn new(random: &mut Random) -> Settings {
+        let delivery = Config {
+            attempts_max: 3,
+            rounds_max: 4,
+            calls_max: 6,
+            retry_delay_ms: 100,
+            retry_delay_ms_max: 1_000,
+            pause_delay_ms: 2_000,
+            look_up_delay_ms: 300,
+            look_up_ms_max: 6_000,
+            tools_again_ms: 3_000,
+            tools_wait_ms_max: 20_000,
+            turns_in_flight_max: 8,
+            turns_in_flight_account_max: 4,
+            claim_batch_max: 3,
+            settle_batch_max: 3,
+            ..Config::default()
+        };
+        Settings {
+            delivery,
+            thread: if random.chance(500) {
+                Thread::Durable
+            } else {
+                Thread::None
+            },
+            has_record: random.chance(700),
+            rates: Rates::new(random),
+            replicas: 1 + random.below(2),
+            steps: 120 + random.below(240) as u64,
+            offers: 3 + random.below(8),
+        }
+    }
+
+    pub(crate) fn effects(&self, provider: &str) -> Effects {
+        if provider == OWN {
+            Effects::Own
+        } else {
+            Effects::GatewayOnly
+        }
+    }
+}
+
+impl Rates {
+    fn new(random: &mut Random) -> Rates {
+        // Each fault is in about half of the seeds, and in some of them often.
+        let mut rate = |often: u32| match random.below(4) {
+            0 | 1 => 0,
+            2 => often,
+            _ => often * 3,
+        };
+        Rates {
+            crash: rate(12),
+            freeze: rate(8),
+            cut_off: rate(8),
+            broker_down: rate(5),
+            broker_wiped: rate(3),
+            tail_lost: rate(2),
+            duplicate: rate(15),
+            lose: rate(8),
+            stale: rate(10),
+            time_jump: rate(6),
+            close: rate(12),
+            transaction_failed: rate(40),
+            answer_lost: rate(40),
+            publish_failed: rate(40),
+            ack_lost: rate(60),
+            refused: rate(60),
+            failed: rate(40),
+            broken: rate(60),
+            calls_tools: 250 + rate(150),
+        }
+    }
+
+    /// Things calm down: agents still call tools, and nothing fails.
+    pub(crate) fn calm(self) -> Rates {
+        Rates {
+            calls_tools: self.calls_tools.min(250),
+            ..Rates::default()
+        }
+    }
+}

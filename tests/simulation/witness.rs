@@ -1,0 +1,400 @@
+//! What must hold, watched from outside of the rows that it is about: I1 to I11 of the design. Some of it is asked after
+//! every transaction, the rest when nothing is left to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use domain::{AccountId, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
+use resolver::intake::resolve::Conversation;
+use storage::lifecycle::reply_message_id;
+
+use super::{
+    database::{Database, NotificationRow, calls::Effect, claims::Claimed, outbox::Published, outcomes::Outcome},
+    provider::Request,
+};
+
+/// A promise that was broken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Broken {
+    /// `I1` … `I11`, or `stuck`.
+    pub(crate) invariant: &'static str,
+    pub(crate) how: String,
+}
+
+/// A notification that somebody offered.
+#[derive(Clone, Debug)]
+pub(crate) struct Offer {
+    pub(crate) account: AccountId,
+    pub(crate) id: NotificationId,
+    pub(crate) published: Published,
+    pub(crate) by_api: bool,
+    /// The publisher was told that it was taken.
+    pub(crate) accepted: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Witness {
+    pub(crate) offers: Vec<Offer>,
+    pub(crate) broken: Option<Broken>,
+    seen_version: u64,
+    notifications: BTreeMap<(AccountId, NotificationId), NotificationState>,
+    turns_over: BTreeMap<TurnId, TurnState>,
+    closed: BTreeSet<SessionId>,
+    effects: BTreeMap<(TurnId, i32), u32>,
+    /// Notifications that agents' requests led to.
+    requests: BTreeSet<(AccountId, NotificationId)>,
+    started: BTreeMap<SessionId, (i64, NotificationId)>,
+    accepted: BTreeMap<(AccountId, SessionId, (u16, u64)), u64>,
+}
+
+impl Witness {
+    pub(crate) fn breaks(&mut self, invariant: &'static str, how: impl FnOnce() -> String) {
+        if self.broken.is_none() {
+            self.broken = Some(Broken { invariant, how: how() });
+        }
+    }
+
+    /// After every step: looks only when something was committed.
+    pub(crate) fn look(&mut self, database: &Database) {
+        if self.seen_version == database.version {
+            return;
+        }
+        self.seen_version = database.version;
+        self.look_at_sessions(database);
+        self.look_at_notifications(database);
+        self.look_at_turns(database);
+    }
+
+    fn look_at_sessions(&mut self, database: &Database) {
+        let mut waiting: BTreeMap<(&AccountId, SessionId), i32> = BTreeMap::new();
+        for ((account, _), row) in &database.notifications {
+            if let (NotificationState::Queued, Some((session, _))) = (row.state, row.place) {
+                *waiting.entry((account, session)).or_default() += 1;
+            }
+        }
+        let mut generations: Vec<(&Conversation, i32, bool)> = Vec::with_capacity(database.sessions.len());
+        for ((account, id), row) in &database.sessions {
+            generations.push((&row.conversation, row.generation, row.closed.is_none()));
+            if row.closed.is_some() {
+                self.closed.insert(*id);
+            } else if self.closed.contains(id) {
+                self.breaks("I3", || format!("session {id} is open again"));
+            }
+            let counted = waiting.get(&(account, *id)).copied().unwrap_or_default();
+            if counted != row.queued {
+                self.breaks("I1", || {
+                    format!("session {id} counts {} waiting, {counted} are", row.queued)
+                });
+            }
+            if counted > 0 && row.closed.is_some() {
+                self.breaks("I9", || {
+                    format!("{counted} items wait in session {id}, which is closed")
+                });
+            }
+            if (row.phase == SessionPhase::Running) != row.lease_owner.is_some() {
+                self.breaks("I4", || {
+                    format!("session {id} is {} with lease {:?}", row.phase, row.lease_owner)
+                });
+            }
+            let turn = row
+                .active_turn
+                .and_then(|turn| database.turns.get(&(account.clone(), turn)));
+            if row.active_turn.is_some() && turn.is_none_or(|turn| turn.state.is_over() || turn.session != *id) {
+                self.breaks("I4", || format!("session {id} names a turn that is not in progress"));
+            }
+        }
+        generations.sort_unstable();
+        for pair in generations.windows(2) {
+            let [(one, generation, open), (other, next, _)] = pair else {
+                continue;
+            };
+            if one == other && (*next != generation + 1 || *open) {
+                let invariant = if *open { "I2" } else { "I3" };
+                self.breaks(invariant, || {
+                    format!("{one:?}: generation {generation} (open: {open}) is followed by {next}")
+                });
+            }
+        }
+        let mut before: Option<&Conversation> = None;
+        for (conversation, generation, _) in generations {
+            if before != Some(conversation) && generation != 1 {
+                self.breaks("I3", || format!("{conversation:?} begins with generation {generation}"));
+            }
+            before = Some(conversation);
+        }
+    }
+
+    fn look_at_notifications(&mut self, database: &Database) {
+        for (name, row) in &database.notifications {
+            let before = self.notifications.get(name).copied();
+            if before == Some(row.state) {
+                continue;
+            }
+            if let Some(before) = before
+                && !may_follow(before, row.state)
+            {
+                self.breaks("I1", || {
+                    format!("notification {} was {before} and is {}", name.1, row.state)
+                });
+            }
+            self.notifications.insert(name.clone(), row.state);
+        }
+    }
+
+    fn look_at_turns(&mut self, database: &Database) {
+        for ((account, id), row) in &database.turns {
+            match self.turns_over.get(id) {
+                Some(state) if *state != row.state => {
+                    let state = *state;
+                    self.breaks("I7", || format!("turn {id} was {state} and is {}", row.state));
+                }
+                Some(_) => {}
+                None if row.state.is_over() => {
+                    self.turns_over.insert(*id, row.state);
+                    if row.reply.as_ref().is_some_and(|reply| *reply != id.to_string()) {
+                        self.breaks("I7", || format!("turn {id} has the reply of {:?}", row.reply));
+                    }
+                }
+                None => {
+                    let session = &database.sessions[&(account.clone(), row.session)];
+                    if session.active_turn != Some(*id) {
+                        self.breaks("I4", || {
+                            format!("turn {id} is {} and its session does not name it", row.state)
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The resolver queued something: places in a queue are in the order of the stream, as one reader numbers it.
+    pub(crate) fn entered(
+        &mut self,
+        account: &AccountId,
+        reader: (u16, u64),
+        queued: &[(NotificationId, u64, SessionId, i64)],
+    ) {
+        for (id, sequence, session, _) in queued {
+            let last = self.accepted.entry((account.clone(), *session, reader)).or_default();
+            let (before, now) = (*last, *sequence);
+            *last = now;
+            if before > now {
+                self.breaks("I8", || format!("{id} of place {now} was queued behind place {before}"));
+            }
+        }
+    }
+
+    pub(crate) fn claimed(&mut self, database: &Database, claimed: &Claimed) {
+        for ((account, session), turn, notification) in &claimed.started {
+            if self.closed.contains(session) {
+                self.breaks("I9", || {
+                    format!("turn {turn} began in session {session}, which is closed")
+                });
+            }
+            let row = &database.notifications[&(account.clone(), notification.clone())];
+            self.in_order(*session, notification, row);
+        }
+    }
+
+    fn in_order(&mut self, session: SessionId, id: &NotificationId, row: &NotificationRow) {
+        let Some((_, position)) = row.place else { return };
+        if let Some((before, last)) = self.started.insert(session, (position, id.clone()))
+            && (before > position || (before == position && last != *id))
+        {
+            self.breaks("I8", || {
+                format!("{id} of position {position} ran after {last} of position {before}")
+            });
+        }
+    }
+
+    pub(crate) fn recorded(&mut self, outcomes: &[Outcome]) {
+        for outcome in outcomes {
+            if outcome.fence != outcome.session_fence {
+                self.breaks("I4", || {
+                    format!(
+                        "turn {} was written as {} under fence {}, its session has {}",
+                        outcome.turn, outcome.state, outcome.fence, outcome.session_fence
+                    )
+                });
+            }
+        }
+    }
+
+    pub(crate) fn acted(&mut self, effect: &Effect) {
+        self.requests.extend(effect.asked.clone());
+        let count = self.effects.entry((effect.turn, effect.ordinal)).or_default();
+        *count += 1;
+        let count = *count;
+        if count > 1 {
+            self.breaks("I5", || {
+                format!("call {} of turn {} ran {count} times", effect.ordinal, effect.turn)
+            });
+        }
+        if effect.in_closed_session {
+            self.breaks("I9", || {
+                format!(
+                    "call {} of turn {} ran in a closed session",
+                    effect.ordinal, effect.turn
+                )
+            });
+        }
+    }
+
+    /// A provider is called while another call for the same session is open.
+    pub(crate) fn overlapping(&mut self, one: &Request, turn: TurnId) {
+        self.breaks("I4", || {
+            format!(
+                "turn {turn} calls for {}, while the call of turn {} by process {} is open",
+                one.session_key, one.turn, one.holder
+            )
+        });
+    }
+
+    /// Nothing is left to do.
+    pub(crate) fn look_at_the_end(&mut self, database: &Database) {
+        self.look(database);
+        for offer in self.offers.clone() {
+            self.has_outcome(database, &offer);
+        }
+        self.requests_arrived(database);
+        for ((account, id), row) in &database.notifications {
+            if !row.state.is_outcome() {
+                self.breaks("I1", || format!("notification {id} is {} for ever", row.state));
+            }
+            let delivered = database.turns.iter().filter(|((owner, _), turn)| {
+                owner == account && turn.notification == id.as_str() && turn.state == TurnState::Finished
+            });
+            let (count, expected) = (
+                delivered.count(),
+                usize::from(row.state == NotificationState::Delivered),
+            );
+            if count != expected {
+                self.breaks("I7", || {
+                    format!("notification {id} is {}, {count} of its turns finished", row.state)
+                });
+            }
+        }
+        if let Some((id, row)) = database.outbox.iter().next() {
+            self.breaks("I10", || {
+                format!("outbox row {id} was never published: {:?}", row.message)
+            });
+        }
+        for ((_, id), row) in &database.sessions {
+            if row.phase != SessionPhase::Idle && row.active_turn.is_some() {
+                self.breaks("I1", || format!("session {id} is {} for ever", row.phase));
+            }
+        }
+        for ((account, id), turn) in &database.turns {
+            for call in turn.journal.calls().filter(|call| call.answered.is_none()) {
+                let runs = self.effects.get(&(*id, call.ordinal)).copied().unwrap_or_default();
+                let recorded = database.calls.values().any(|row| {
+                    row.turn == Some(*id) && row.ordinal == call.ordinal && row.state == domain::ToolCallState::Finished
+                });
+                if (runs == 1) != recorded {
+                    self.breaks("I5", || {
+                        format!(
+                            "call {} of turn {id} ran {runs} times, recorded: {recorded}",
+                            call.ordinal
+                        )
+                    });
+                }
+            }
+            let speaks = turn.state == TurnState::Finished && !turn.late && !turn.no_reply && turn.task.is_some();
+            let posted = database
+                .messages
+                .contains_key(&(account.clone(), reply_message_id(*id)));
+            if posted != speaks {
+                self.breaks("I11", || {
+                    format!("the reply of turn {id}: wanted {speaks}, posted {posted}")
+                });
+            }
+        }
+        for ((turn, ordinal), _) in self.effects.clone() {
+            let asked = database.turns.iter().any(|((_, id), row)| {
+                *id == turn
+                    && row
+                        .journal
+                        .calls()
+                        .any(|call| call.ordinal == ordinal && call.answered.is_none())
+            });
+            if !asked {
+                self.breaks("I5", || {
+                    format!("call {ordinal} of turn {turn} ran, and nobody had asked for it")
+                });
+            }
+        }
+    }
+
+    /// Whom an agent asked has been asked.
+    fn requests_arrived(&mut self, database: &Database) {
+        for (account, id) in self.requests.clone() {
+            if !database.notifications.contains_key(&(account, id.clone())) {
+                self.breaks("I1", || format!("the request {id} of an agent is nowhere"));
+            }
+        }
+    }
+
+    fn has_outcome(&mut self, database: &Database, offer: &Offer) {
+        if !offer.accepted {
+            return;
+        }
+        let whole = offer.id.as_str();
+        let known = database.notifications.keys().any(|(account, id)| {
+            *account == offer.account
+                && id
+                    .as_str()
+                    .strip_prefix(whole)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        });
+        let refused = database
+            .dead_letters
+            .iter()
+            .any(|letter| letter.notification.as_ref() == Some(&offer.id));
+        if !known && !refused {
+            self.breaks("I1", || format!("notification {whole} was accepted and is nowhere"));
+        }
+    }
+
+    /// Offers that somebody was told are taken, and that no row knows of.
+    pub(crate) fn unknown_offers(&self, database: &Database) -> Vec<usize> {
+        (0..self.offers.len())
+            .filter(|n| {
+                let offer = &self.offers[*n];
+                let mut fresh = Witness::default();
+                fresh.has_outcome(database, offer);
+                fresh.broken.is_some()
+            })
+            .collect()
+    }
+
+    pub(crate) fn offer(
+        &mut self,
+        account: AccountId,
+        id: NotificationId,
+        published: Published,
+        by_api: bool,
+    ) -> usize {
+        self.offers.push(Offer {
+            account,
+            id,
+            published,
+            by_api,
+            accepted: false,
+        });
+        self.offers.len() - 1
+    }
+
+    pub(crate) fn effects(&self) -> u64 {
+        self.effects.values().map(|count| u64::from(*count)).sum()
+    }
+}
+
+/// An outcome is reached once. What was refused or had failed may be sent again by a person.
+fn may_follow(before: NotificationState, after: NotificationState) -> bool {
+    use NotificationState::{Cancelled, Delivered, Failed, Queued, Refused, Running};
+    match before {
+        Queued => matches!(after, Running | Cancelled),
+        Running => matches!(after, Queued | Delivered | Failed | Cancelled),
+        Refused | Failed => after == Queued,
+        Delivered | Cancelled => false,
+    }
+}

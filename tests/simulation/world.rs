@@ -1,0 +1,404 @@
+//! Everything there is in one run, and the scheduler: the seed picks what happens next, one small step at a time, until
+//! nothing is left to do.
+
+use contracts::tool::ToolRequested;
+use domain::{AccountId, AgentId, SessionScope, TaskId, TaskStatus};
+use uuid::Uuid;
+
+use super::{
+    broker::Broker,
+    bugs::Bug,
+    database::{
+        Account, Agent, Database, Millis, PartitionRow, Task,
+        outbox::{Message, Service},
+    },
+    deeds::Deed,
+    processes::{Act, Process},
+    provider::Provider,
+    random::Random,
+    settings::{GATEWAY_ONLY, LEASE, MARGIN, OWN, PARTITIONS, Rates, Settings},
+    trace::Trace,
+    witness::Witness,
+};
+
+/// Steps to calm down in. A run that needs more is stuck: the longest of some million took a tenth of it.
+const CALM_STEPS_MAX: u64 = 20_000;
+/// And so long, at most, by its own clock.
+const CALM_TIME_MAX: Millis = 3 * 3_600_000;
+
+pub(crate) struct World {
+    pub(crate) settings: Settings,
+    pub(crate) rates: Rates,
+    pub(crate) random: Random,
+    pub(crate) database: Database,
+    pub(crate) broker: Broker,
+    pub(crate) provider: Provider,
+    pub(crate) witness: Witness,
+    pub(crate) trace: Trace,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) deeds: Vec<Deed>,
+    pub(crate) agents: Vec<(AccountId, AgentId)>,
+    pub(crate) bug: Option<Bug>,
+    pub(crate) counts: Counts,
+    pub(crate) calm: bool,
+    /// Requests for tools as they were sent once, for those that come late.
+    pub(crate) requests: Vec<ToolRequested>,
+}
+
+/// What happened in a run, for its summary.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Counts {
+    pub(crate) steps: u64,
+    pub(crate) turns: u64,
+    pub(crate) resumed: u64,
+    pub(crate) stale: u64,
+    pub(crate) raced: u64,
+    pub(crate) crashes: u64,
+    pub(crate) leases_lost: u64,
+    pub(crate) faults: u64,
+    pub(crate) answers_lost: u64,
+}
+
+/// What may happen next.
+#[derive(Clone, Copy, Debug)]
+enum Choice {
+    Process(usize, Act),
+    HandOut(usize, usize),
+    Provider(usize),
+    Deed(usize),
+    Time,
+}
+
+/// What happens to a lease that could not be renewed for a while.
+#[derive(Clone, Copy, Debug)]
+enum LeaseTurn {
+    /// It could be again, in time.
+    Renewed,
+    /// Its holder was frozen when it ended, and does not know yet.
+    Overslept,
+    /// Its holder knows, before anybody else may take anything over.
+    Lost,
+}
+
+/// What becomes of a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    Committed,
+    /// It committed; whoever asked will never know.
+    Unanswered,
+    Failed,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, bug: Option<Bug>, in_words: bool) -> World {
+        let mut random = Random::new(seed);
+        let settings = Settings::new(&mut random);
+        let mut world = World {
+            rates: settings.rates,
+            settings,
+            random,
+            database: Database::default(),
+            broker: Broker::new(),
+            provider: Provider::default(),
+            witness: Witness::default(),
+            trace: Trace::new(in_words),
+            processes: Vec::new(),
+            deeds: Vec::new(),
+            agents: Vec::new(),
+            bug,
+            counts: Counts::default(),
+            calm: false,
+            requests: Vec::new(),
+        };
+        world.people();
+        world.database.partitions = vec![PartitionRow::default(); PARTITIONS];
+        for service in [
+            Service::Resolver,
+            Service::Delivery,
+            Service::ToolGateway,
+            Service::Orchestrator,
+        ] {
+            for _ in 0..world.settings.replicas {
+                world.processes.push(Process::new(service, &world.settings));
+            }
+        }
+        for p in 0..world.processes.len() {
+            world.enter(p);
+        }
+        world.plan_deeds();
+        world
+    }
+
+    fn people(&mut self) {
+        for (account, scope) in [("acme", SessionScope::Task), ("blue", SessionScope::Agent)] {
+            let account = AccountId::parse(account).expect("an account");
+            let row = Account {
+                scope,
+                auto_create_tasks: self.random.chance(500),
+            };
+            self.database.accounts.insert(account.clone(), row);
+            let mut assignees = Vec::new();
+            for (n, slug) in (1_u128..).zip(["ada", "ben"]) {
+                // Both accounts' agents have the same ids where that is allowed: nothing may rest on an id alone.
+                let agent = AgentId(Uuid::from_u128((0x0180_0000_0000_7000_8000 << 48) | n));
+                let provider = if self.random.chance(400) { OWN } else { GATEWAY_ONLY };
+                let row = Agent {
+                    slug: slug.to_owned(),
+                    provider: provider.to_owned(),
+                    removed: false,
+                };
+                self.database.agents.insert((account.clone(), agent), row);
+                self.agents.push((account.clone(), agent));
+                assignees.push(agent);
+            }
+            for name in ["t-1", "t-2"] {
+                let row = Task {
+                    status: TaskStatus::InProgress,
+                    assignees: assignees.clone(),
+                };
+                self.database
+                    .tasks
+                    .insert((account.clone(), TaskId::parse(name).expect("a task")), row);
+            }
+        }
+    }
+
+    /// To the end, or to the first promise that is broken.
+    pub(crate) fn run(&mut self) {
+        for _ in 0..self.settings.steps {
+            if !self.step() || self.witness.broken.is_some() {
+                break;
+            }
+            self.strike();
+        }
+        self.calm_down();
+        let calm_since = self.database.now;
+        let mut steps = 0;
+        while self.witness.broken.is_none() && self.step() {
+            steps += 1;
+            if steps > CALM_STEPS_MAX || self.database.now - calm_since > CALM_TIME_MAX {
+                let waiting = self.waiting();
+                self.witness.breaks("stuck", || waiting);
+            }
+        }
+        if self.witness.broken.is_none() {
+            self.witness.look_at_the_end(&self.database);
+        }
+    }
+
+    /// One thing happens. `false`: nothing is left to happen.
+    fn step(&mut self) -> bool {
+        let choices = self.choices();
+        let next = self.next_moment();
+        let Some(choice) = self.choose(&choices, next.is_some()) else {
+            return false;
+        };
+        self.counts.steps += 1;
+        match choice {
+            Choice::Process(p, act) => self.act(p, act),
+            Choice::HandOut(n, p) => self.hand_out(n, p),
+            Choice::Provider(n) => self.provider_proceeds(n),
+            Choice::Deed(n) => self.do_deed(n),
+            Choice::Time => self.let_time_pass(next),
+        }
+        self.witness.look(&self.database);
+        true
+    }
+
+    fn choose(&mut self, choices: &[Choice], may_wait: bool) -> Option<Choice> {
+        if choices.is_empty() {
+            return may_wait.then_some(Choice::Time);
+        }
+        if self.random.chance(60) {
+            return Some(Choice::Time);
+        }
+        Some(*self.random.pick(choices))
+    }
+
+    fn choices(&self) -> Vec<Choice> {
+        let mut choices = Vec::with_capacity(32);
+        let mut acts = Vec::with_capacity(16);
+        for p in 0..self.processes.len() {
+            acts.clear();
+            self.acts(p, &mut acts);
+            choices.extend(acts.iter().map(|act| Choice::Process(p, *act)));
+        }
+        if self.broker_is_up() {
+            for (n, queued) in self.broker.queued.iter().enumerate() {
+                if queued.not_before > self.database.now {
+                    continue;
+                }
+                let reader = Broker::reader(&queued.message);
+                let readers = (0..self.processes.len()).filter(|p| {
+                    self.processes[*p].service == reader && self.processes[*p].is_running(self.database.now)
+                });
+                choices.extend(readers.map(|p| Choice::HandOut(n, p)));
+            }
+        }
+        for (n, request) in self.provider.requests.iter().enumerate() {
+            if !request.over {
+                choices.push(Choice::Provider(n));
+            }
+        }
+        choices.extend(
+            (0..self.deeds.len().min(3))
+                .filter(|n| self.can_do(*n))
+                .map(Choice::Deed),
+        );
+        choices
+    }
+
+    /// When something becomes possible that is not now.
+    fn next_moment(&self) -> Option<Millis> {
+        let now = self.database.now;
+        let mut next: Option<Millis> = None;
+        let mut at = |moment: Option<Millis>| {
+            if let Some(moment) = moment.filter(|moment| *moment > now) {
+                next = Some(next.map_or(moment, |next| next.min(moment)));
+            }
+        };
+        at(self.broker.next_due());
+        at((self.broker.down_until > now).then_some(self.broker.down_until));
+        at(self.database.outbox_next_due());
+        for row in self.database.sessions.values() {
+            at(row
+                .wake_at
+                .filter(|_| row.active_turn.is_some() || (row.queued > 0 && row.closed.is_none())));
+            let holder = row.lease_owner.and_then(|owner| self.database.replicas.get(&owner));
+            at(holder.copied().filter(|_| !self.is_held(row.lease_owner)));
+        }
+        for row in &self.database.partitions {
+            let holder = row.owner.and_then(|owner| self.database.replicas.get(&owner));
+            at(holder.copied().filter(|_| !self.is_held(row.owner)));
+        }
+        let neglected = self
+            .database
+            .sessions
+            .values()
+            .any(|row| self.database.is_neglected(row));
+        for process in &self.processes {
+            process.moments(now, neglected, &mut at);
+        }
+        next
+    }
+
+    /// By a process that goes on renewing it.
+    fn is_held(&self, replica: Option<Uuid>) -> bool {
+        self.processes
+            .iter()
+            .any(|process| process.renews() && process.incarnation.is_some_and(|one| Some(one.id) == replica))
+    }
+
+    fn let_time_pass(&mut self, next: Option<Millis>) {
+        let now = self.database.now;
+        let to = match next {
+            Some(next) if self.random.chance(500) => next,
+            _ if self.calm && next.is_none() => now + 1,
+            _ => now + self.random.between(1, 50),
+        };
+        self.advance(to);
+    }
+
+    /// Renewals happen in time wherever they can. A holder that cannot renew knows in time that it has lost; one that
+    /// was frozen finds out later.
+    pub(crate) fn advance(&mut self, to: Millis) {
+        let now = self.database.now;
+        while let Some((at, p, turn)) = self.next_turn_of_a_lease().filter(|(at, _, _)| *at <= to) {
+            self.database.now = at.max(self.database.now);
+            match turn {
+                LeaseTurn::Renewed => self.processes[p].paused = false,
+                LeaseTurn::Overslept => {
+                    self.processes[p].paused = false;
+                    self.processes[p].overslept = true;
+                }
+                LeaseTurn::Lost => self.lose_leases(p),
+            }
+        }
+        self.database.now = to.max(now);
+        let now = self.database.now;
+        for process in self.processes.iter_mut().filter(|process| process.renews()) {
+            if let Some(incarnation) = &mut process.incarnation {
+                incarnation.ends = now + LEASE - MARGIN;
+                self.database.replicas.insert(incarnation.id, now + LEASE);
+            }
+        }
+    }
+
+    /// Of the leases that are not being renewed, what happens next to one.
+    fn next_turn_of_a_lease(&self) -> Option<(Millis, usize, LeaseTurn)> {
+        (0..self.processes.len())
+            .filter_map(|p| {
+                let process = &self.processes[p];
+                let ends = process.incarnation.filter(|_| process.paused)?.ends;
+                let (thaws, reaches) = (process.frozen_until, process.frozen_until.max(process.cut_off_until));
+                Some(if ends > reaches {
+                    (reaches, p, LeaseTurn::Renewed)
+                } else if thaws > ends {
+                    (thaws, p, LeaseTurn::Overslept)
+                } else {
+                    (ends, p, LeaseTurn::Lost)
+                })
+            })
+            .min_by_key(|(at, p, _)| (*at, *p))
+    }
+
+    pub(crate) fn fate(&mut self, p: usize) -> Fate {
+        if self.processes[p].cut_off_until > self.database.now || self.random.chance(self.rates.transaction_failed) {
+            return Fate::Failed;
+        }
+        if self.random.chance(self.rates.answer_lost) {
+            self.counts.answers_lost += 1;
+            return Fate::Unanswered;
+        }
+        Fate::Committed
+    }
+
+    pub(crate) fn broker_is_up(&self) -> bool {
+        self.broker.down_until <= self.database.now
+    }
+
+    /// `true`: the broker says that it has it. It may have it and not say so.
+    pub(crate) fn publish(&mut self, message: Message) -> bool {
+        if !self.broker_is_up() {
+            return false;
+        }
+        if self.random.chance(self.rates.publish_failed) {
+            if self.random.chance(500) {
+                self.broker.publish(message, self.database.now);
+            }
+            return false;
+        }
+        self.broker.publish(message, self.database.now);
+        true
+    }
+
+    pub(crate) fn note(&mut self, what: &'static str, numbers: [u64; 2], text: impl FnOnce() -> String) {
+        self.trace.note(self.database.now, what, numbers, text);
+    }
+
+    /// What a run that does not end is waiting for.
+    fn waiting(&self) -> String {
+        let neglected = self.database.neglected();
+        let sessions: Vec<String> = self
+            .database
+            .sessions
+            .iter()
+            .filter(|(_, row)| row.queued > 0 || row.active_turn.is_some())
+            .map(|((_, id), row)| {
+                format!(
+                    "session {id}: {} queued {} turn {:?} fence {} owner {:?} wake {:?} closed {:?}",
+                    row.phase, row.queued, row.active_turn, row.fence, row.lease_owner, row.wake_at, row.closed
+                )
+            })
+            .collect();
+        format!(
+            "after {} ms: {} neglected, {} outbox rows, {} messages, {} deeds; {}",
+            self.database.now,
+            neglected.len(),
+            self.database.outbox.len(),
+            self.broker.queued.len(),
+            self.deeds.len(),
+            sessions.join("; ")
+        )
+    }
+}
