@@ -19,6 +19,8 @@ TARGETS := $(if $(filter dev,$(PROFILE)),--all-targets $(TEST_FEATURES),--bins)
 # Of `make chaos`: how many faults, from which seed, and further arguments, as in: make chaos ARGS=recovery
 FAULTS ?= 200
 SEED ?= 1
+# So many seeds of the simulation instead, from SEED on.
+SIM ?=
 
 # Tools that this file installs go here and not into the user's own folders.
 TOOLS := $(CURDIR)/.tools
@@ -50,9 +52,9 @@ ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, tes
 	$(MAKE) smoke PROFILE=dev
 	$(MAKE) chaos FAULTS=60
 
-chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=, ARGS=)
+chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=, ARGS=), or run SIM= seeds of the simulation
 	cargo build --workspace --bins $(TEST_FEATURES)
-	$(TARGET_DIR)/debug/chaos --faults $(FAULTS) --seed $(SEED) $(ARGS)
+	$(TARGET_DIR)/debug/chaos $(if $(SIM),simulate --seeds $(SIM) --from $(SEED),--faults $(FAULTS) --seed $(SEED) $(ARGS))
 
 lint: rust ## Lint everything; a warning fails
 	cargo clippy --workspace --all-targets $(TEST_FEATURES) -- -D warnings

@@ -20,6 +20,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Measure how long it takes until work goes on after a fault, with the settings of an installation.
     Recovery(RecoveryArguments),
+    /// Run the simulation of the core instead, with no process at all (docs/reliability.md).
+    Simulate(SimulateArguments),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -59,4 +61,17 @@ pub(crate) struct RecoveryArguments {
     pub(crate) in_flight: usize,
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SimulateArguments {
+    /// How many seeds.
+    #[arg(long, default_value_t = 100_000)]
+    pub(crate) seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) from: u64,
+    /// As many as there are cores, when none is given.
+    #[arg(long)]
+    pub(crate) threads: Option<usize>,
 }

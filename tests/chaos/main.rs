@@ -20,6 +20,8 @@ mod quiesce;
 mod records;
 mod recovery;
 mod report;
+#[path = "../simulation/mod.rs"]
+mod simulation;
 mod system;
 
 use std::{fs, path::Path, process::ExitCode};
@@ -28,7 +30,7 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use tempfile::TempDir;
 
-use arguments::{Arguments, CampaignArguments, Command};
+use arguments::{Arguments, CampaignArguments, Command, SimulateArguments};
 use campaign::Campaign;
 use plan::Plan;
 use records::Records;
@@ -66,6 +68,26 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         None => campaign(&arguments.campaign).await,
         Some(Command::Recovery(arguments)) => Box::pin(recovery::run(&arguments)).await,
+        Some(Command::Simulate(arguments)) => Ok(simulate(&arguments)),
+    }
+}
+
+/// Blocks, and nobody minds: nothing else runs.
+#[expect(clippy::print_stdout, reason = "the report is what the program is for")]
+fn simulate(arguments: &SimulateArguments) -> ExitCode {
+    let begun = std::time::Instant::now();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    match simulation::run_many(arguments.from, arguments.seeds, arguments.threads.unwrap_or(cores)) {
+        Ok(many) => {
+            println!("{many}");
+            let seconds = begun.elapsed().as_secs_f64();
+            println!("{seconds:.0} s, {:.0} seeds a second", many.seeds as f64 / seconds);
+            ExitCode::SUCCESS
+        }
+        Err(violation) => {
+            println!("{violation}");
+            ExitCode::FAILURE
+        }
     }
 }
 
