@@ -1,10 +1,11 @@
 //! What tests of every crate stand on: a fresh database from a migrated template ([`database`]), accounts, agents and
-//! tasks in it ([`fixture`]), a provider that does what a script says and logs what it saw ([`provider`]), and waiting
-//! for a condition with a limit ([`wait`]), a network that fails as it is told to ([`proxy`]). A [`world`] has all of it and
-//! runs services. Dev-dependency only.
+//! tasks in it ([`fixture`]), how statements find their rows ([`plans`]), a provider that does what a script says and
+//! logs what it saw ([`provider`]), a network that fails as it is told to ([`proxy`]), and waiting for a condition with
+//! a limit ([`wait`]). A [`world`] has all of it and runs services. Dev-dependency only.
 
 pub mod database;
 pub mod fixture;
+pub mod plans;
 pub mod provider;
 pub mod proxy;
 pub mod wait;

@@ -32,14 +32,14 @@ pub struct NewTurn {
     pub tracestate: Option<String>,
 }
 
-const INSTRUCTIONS_KEEP: &str = "
+pub const INSTRUCTIONS_KEEP: &str = "
     insert into instruction_text (account_id, hash, version, body)
     select r.account_id, r.hash, r.version, r.body
     from unnest($1::text[], $2::text[], $3::text[], $4::text[]) as r (account_id, hash, version, body)
     on conflict do nothing";
 
 /// Written as `calling` before the first byte leaves: whoever finds it after a crash knows that it may have been sent.
-const TURNS_INSERT: &str = "
+pub const TURNS_INSERT: &str = "
     insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
                       profile_version, profile_hash, input, manifest, cause, hops, traceparent, tracestate, sent_at)
     select r.account_id, r.id, r.session_id, r.task_id, r.agent_id, r.generation, r.number, r.fence, 'calling',
@@ -50,12 +50,14 @@ const TURNS_INSERT: &str = "
         notification_id text, provider text, profile_version text, profile_hash text, input text, manifest jsonb, cause text,
         hops integer, traceparent text, tracestate text)";
 
-const ITEMS_TAKE: &str = "
+/// Relies on the primary key. The state is asked for in a way that promises nothing to the index of what is queued, by
+/// which all of that would be read.
+pub const ITEMS_TAKE: &str = "
     update notification n set state = 'running', turn_id = w.turn_id, reason = null
     from unnest($1::text[], $2::text[], $3::uuid[]) as w (account_id, id, turn_id)
-    where n.account_id = w.account_id and n.id = w.id and n.state = 'queued'";
+    where n.account_id = w.account_id and n.id = w.id and n.state || '' = 'queued'";
 
-const SESSIONS_OCCUPY: &str = "
+pub const SESSIONS_OCCUPY: &str = "
     update session s set active_turn_id = w.turn_id, queued = s.queued - 1, turn_count = w.number, interrupted = false
     from unnest($1::text[], $2::uuid[], $3::uuid[], $4::bigint[]) as w (account_id, id, turn_id, number)
     where s.account_id = w.account_id and s.id = w.id";

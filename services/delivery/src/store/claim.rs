@@ -64,13 +64,13 @@ struct SessionRow {
 
 /// Relies on the primary key. Enqueuing takes the same lock, so no wake-up falls between; the order keeps two claimers
 /// from waiting for each other.
-const SESSIONS_LOCK: &str = "
+pub const SESSIONS_LOCK: &str = "
     select s.account_id, s.id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
-           s.lease_owner, a.turns_in_flight_max
+           s.lease_owner,
+           (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     join session s on s.account_id = w.account_id and s.id = w.id
-    join account a on a.id = s.account_id
     order by s.account_id, s.id for no key update of s";
 
 pub async fn sessions_lock(tx: &Tx, names: &[SessionName]) -> Result<Vec<Session>, StorageError> {
@@ -113,7 +113,7 @@ struct AliveRow {
     id: Uuid,
 }
 
-const REPLICAS_ALIVE: &str = "select id from replica where id = any($1::uuid[]) and lease_until > now()";
+pub const REPLICAS_ALIVE: &str = "select id from replica where id = any($1::uuid[]) and lease_until > now()";
 /// As a clock would have it that is ahead by three seconds.
 const REPLICAS_ALIVE_PLANTED: &str =
     "select id from replica where id = any($1::uuid[]) and lease_until > now() + interval '3 s'";
@@ -151,7 +151,7 @@ const IN_FLIGHT_LOCK: &str = "
     select pg_advisory_xact_lock(hashtextextended('turns in flight ' || a.id, 0))::text as locked
     from unnest($1::text[]) as a (id)";
 /// Relies on index session_attention.
-const IN_FLIGHT_COUNT: &str = "
+pub const IN_FLIGHT_COUNT: &str = "
     select account_id, count(*) as turns from session
     where account_id = any($1::text[]) and phase = 'running' group by account_id";
 
@@ -254,7 +254,7 @@ struct TurnRow {
 }
 
 /// Relies on primary keys only.
-const TURNS_LOAD: &str = concat!(
+pub const TURNS_LOAD: &str = concat!(
     "
     select t.account_id, t.id, t.session_id, k.display_id, t.agent_id, t.number, t.state, t.provider, t.profile_version,
            i.body as instructions, t.input, t.manifest ->> 'layout' = 'inline' as inline,
@@ -281,7 +281,7 @@ struct ResultRow {
 }
 
 /// Relies on index tool_call_turn. Calls over HTTP inside a turn have ordinal 0: nobody waits for them.
-const RESULTS_LOAD: &str = "
+pub const RESULTS_LOAD: &str = "
     select c.account_id, c.turn_id, c.ordinal, c.result
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     join tool_call c on c.account_id = w.account_id and c.turn_id = w.id
@@ -356,7 +356,7 @@ pub async fn turns_load(
 }
 
 /// The lease: phase, holder, and the next fence. The caller holds the rows' locks and has admitted them.
-const LEASE_TAKE: &str = "
+pub const LEASE_TAKE: &str = "
     update session s set phase = 'running', lease_owner = $3, fence = s.fence + 1, wake_at = null
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     where s.account_id = w.account_id and s.id = w.id";
@@ -372,9 +372,9 @@ pub async fn lease_take(tx: &Tx, names: &[SessionName], replica: Uuid) -> Result
         .map(|_| ())
 }
 
-/// Turns that are carried on: their fence is the lease's, so that whoever had it before can change nothing. Relies on the
-/// primary keys.
-const TURNS_RESUME: &str = "
+/// Turns that are carried on: their fence is the lease's, so that whoever had it before can change nothing. Relies on
+/// primary keys: the turn's, and by it the session's, of which no index says which turn is its active one.
+pub const TURNS_RESUME: &str = "
     update turn t set fence = s.fence, state = 'calling', sent_at = now()
     from unnest($1::text[], $2::uuid[]) as w (account_id, id), session s
     where t.account_id = w.account_id and t.id = w.id
@@ -394,11 +394,12 @@ pub async fn turns_resume(tx: &Tx, turns: &[(AccountId, TurnId)]) -> Result<(), 
         .map(|_| ())
 }
 
-/// Results are asked for again: look after them again later.
-const WAIT_LONGER: &str = "
+/// Results are asked for again: look after them again later. Relies on the primary key. The caller holds the rows' locks
+/// and has seen that they wait; asked again here, it would be an index of its own that finds all who do.
+pub const WAIT_LONGER: &str = "
     update session s set wake_at = now() + $3 * interval '1 millisecond'
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
-    where s.account_id = w.account_id and s.id = w.id and s.phase = 'waiting'";
+    where s.account_id = w.account_id and s.id = w.id";
 
 pub async fn wait_longer(tx: &Tx, names: &[SessionName], ms: i64) -> Result<(), StorageError> {
     if names.is_empty() {

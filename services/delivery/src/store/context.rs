@@ -99,7 +99,7 @@ macro_rules! queue_next {
         )
     };
 }
-const QUEUE_NEXT: &str = queue_next!("asc");
+pub const QUEUE_NEXT: &str = queue_next!("asc");
 const QUEUE_NEXT_PLANTED: &str = queue_next!("desc");
 
 pub async fn queue_next(tx: &Tx, names: &[SessionName]) -> Result<Vec<Item>, StorageError> {
@@ -188,7 +188,7 @@ struct MessageRow {
 }
 
 /// Relies on index message_thread. Bodies are cut by the prompt anyway, and far below this.
-const THREADS_LOAD: &str = "
+pub const THREADS_LOAD: &str = "
     select m.account_id, m.task_id, m.id, m.author_kind, m.author_id, m.author_name, left(m.body, 4000) as body, m.created_at,
            (select count(*) from message c where c.account_id = w.account_id and c.task_id = w.id) as total
     from unnest($1::text[], $2::text[]) as w (account_id, id)
@@ -240,7 +240,7 @@ struct OverviewRow {
 }
 
 /// Relies on index task_newest.
-const OVERVIEW_LOAD: &str =
+pub const OVERVIEW_LOAD: &str =
     "select display_id, title, status from task where account_id = $1 order by created_at desc, id desc limit $2";
 
 /// The account's newest tasks, for its coordinator alone.

@@ -33,7 +33,7 @@ pub struct TurnChange {
 
 /// Relies on the primary key and on index tool_call_turn. Which tools were called is read from the record of the calls,
 /// since an agent may also call them over HTTP. A turn that somebody newer carries on has a newer fence and is not touched.
-const TURNS_CHANGE: &str = "
+pub const TURNS_CHANGE: &str = "
     update turn t set
         state = r.state, attempt = r.attempt, failures = r.failures, calls_requested = r.calls_requested,
         journal = case when r.round is null then t.journal else t.journal || r.round end,
@@ -91,7 +91,7 @@ pub struct SessionChange {
     pub mismatch: Option<String>,
 }
 
-const SESSIONS_CHANGE: &str = "
+pub const SESSIONS_CHANGE: &str = "
     update session s set
         phase = r.phase, lease_owner = null,
         active_turn_id = case when r.keeps_turn then s.active_turn_id end,
@@ -121,7 +121,7 @@ pub struct ItemChange {
     pub attempts_more: i32,
 }
 
-const ITEMS_CHANGE: &str = "
+pub const ITEMS_CHANGE: &str = "
     update notification n set state = r.state, reason = r.reason, attempts = n.attempts + r.attempts_more
     from jsonb_to_recordset($1) as r (
         account_id text, turn_id uuid, notification_ids jsonb, state text, reason text, attempts_more integer)

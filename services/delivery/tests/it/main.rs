@@ -3,6 +3,7 @@
 
 mod claims;
 mod gateway;
+mod plans;
 mod prompt;
 mod providers;
 mod scene;

@@ -2,13 +2,12 @@
 //! empty, full but not yet counted, or counted. A prepared plan outlives all three.
 
 use resolver::store::{facts, notifications, sessions};
-use sea_orm::{ConnectionTrait, Statement};
-use storage::{Accounts, Tx, outbox::OUTBOX_DELETE};
+use storage::outbox::OUTBOX_DELETE;
+use testkit::plans::{Planned, check_plans};
 
-use crate::scene::{Scene, scene};
+use crate::scene::scene;
 
-/// Statement, its parameters, and the indexes by which it may find rows.
-const STATEMENTS: [(&str, usize, &[&str]); 8] = [
+const STATEMENTS: [Planned; 8] = [
     (
         facts::FACTS_FIND,
         13,
@@ -50,7 +49,7 @@ const STATEMENTS: [(&str, usize, &[&str]); 8] = [
 #[tokio::test]
 async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
     let scene = scene().await;
-    check(&scene, "empty").await;
+    check_plans(&scene.database, &scene.account, &STATEMENTS, "empty").await;
     scene
         .execute(
             "alter table notification set (autovacuum_enabled = off);
@@ -69,50 +68,7 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
              select account_id, id, task_id, agent_id, id, 1, 'k', 'b', 'user', 'u', 'u', '', 'queued' from session",
         )
         .await;
-    check(&scene, "full").await;
+    check_plans(&scene.database, &scene.account, &STATEMENTS, "full").await;
     scene.execute("analyze").await;
-    check(&scene, "counted").await;
-}
-
-async fn check(scene: &Scene, tables: &str) {
-    for (sql, parameters, indexes) in STATEMENTS {
-        let tx = scene.database.begin(&Accounts::one(&scene.account)).await.unwrap();
-        let plan = plan(&tx, sql, parameters).await;
-        tx.rollback().await.unwrap();
-        let used: Vec<&str> = plan
-            .lines()
-            .filter_map(|line| {
-                let (_, rest) = line
-                    .split_once(" using ")
-                    .or_else(|| line.split_once("Bitmap Index Scan on "))?;
-                rest.split_whitespace().next()
-            })
-            .collect();
-        for index in indexes {
-            assert!(used.contains(index), "{tables}: {index} is not used\n{plan}");
-        }
-        for index in &used {
-            assert!(indexes.contains(index), "{tables}: {index} is used\n{plan}");
-        }
-        assert!(!plan.contains("Seq Scan"), "{tables}\n{plan}");
-    }
-}
-
-/// The plan that the service's own connections keep.
-async fn plan(tx: &Tx, sql: &str, parameters: usize) -> String {
-    let nulls = vec!["null"; parameters].join(", ");
-    tx.execute_unprepared("set local plan_cache_mode = force_generic_plan")
-        .await
-        .unwrap();
-    tx.execute_unprepared(&format!("prepare of_a_batch as {sql}"))
-        .await
-        .unwrap();
-    let explain = Statement::from_string(
-        sea_orm::DbBackend::Postgres,
-        format!("explain execute of_a_batch({nulls})"),
-    );
-    let lines = tx.query_all_raw(explain).await.unwrap();
-    tx.execute_unprepared("deallocate of_a_batch").await.unwrap();
-    let lines: Vec<String> = lines.iter().map(|line| line.try_get_by_index(0).unwrap()).collect();
-    lines.join("\n")
+    check_plans(&scene.database, &scene.account, &STATEMENTS, "counted").await;
 }
