@@ -14,11 +14,22 @@ pub fn statement(sql: &'static str, values: impl IntoIterator<Item = Value>) -> 
 macro_rules! coordinates {
     ($account:literal, $agent:literal) => {
         concat!(
-            "(exists (select from task_assignee ca where ca.account_id = ", $account, ".id
-                        and ca.task_id = lower(", $account, ".coordinator_task) and ca.agent_id = ", $agent, ")
+            "(exists (select from task_assignee ca where ca.account_id = ",
+            $account,
+            ".id
+                        and ca.task_id = lower(",
+            $account,
+            ".coordinator_task) and ca.agent_id = ",
+            $agent,
+            ")
               or not exists (select from task_assignee ca
-                        join agent cg on cg.account_id = ca.account_id and cg.id = ca.agent_id and cg.removed_at is null
-                        where ca.account_id = ", $account, ".id and ca.task_id = lower(", $account, ".coordinator_task)))"
+                        where ca.account_id = ",
+            $account,
+            ".id and ca.task_id = lower(",
+            $account,
+            ".coordinator_task)
+                          and (select cg.removed_at is null from agent cg
+                               where cg.account_id = ca.account_id and cg.id = ca.agent_id)))"
         )
     };
 }

@@ -50,12 +50,12 @@ pub const TURNS_INSERT: &str = "
         notification_id text, provider text, profile_version text, profile_hash text, input text, manifest jsonb, cause text,
         hops integer, traceparent text, tracestate text)";
 
-/// Relies on the primary key. The state is asked for in a way that promises nothing to the index of what is queued, by
-/// which all of that would be read.
+/// Relies on the primary key. The state is asked for in a way that promises nothing to the planner: by the index of what
+/// is queued, all of that would be read.
 pub const ITEMS_TAKE: &str = "
     update notification n set state = 'running', turn_id = w.turn_id, reason = null
     from unnest($1::text[], $2::text[], $3::uuid[]) as w (account_id, id, turn_id)
-    where n.account_id = w.account_id and n.id = w.id and n.state || '' = 'queued'";
+    where n.account_id = w.account_id and n.id = w.id and coalesce(n.state = 'queued', false)";
 
 pub const SESSIONS_OCCUPY: &str = "
     update session s set active_turn_id = w.turn_id, queued = s.queued - 1, turn_count = w.number, interrupted = false

@@ -253,7 +253,7 @@ struct TurnRow {
     awaited_too_long: bool,
 }
 
-/// Relies on primary keys only.
+/// Relies on primary keys only. A turn is looked up by itself, lest all turns of the accounts are read to find a few.
 pub const TURNS_LOAD: &str = concat!(
     "
     select t.account_id, t.id, t.session_id, k.display_id, t.agent_id, t.number, t.state, t.provider, t.profile_version,
@@ -262,11 +262,12 @@ pub const TURNS_LOAD: &str = concat!(
     storage::coordinates!("a", "t.agent_id"),
     " else false end as is_coordinator, t.journal, t.attempt, t.failures, t.hops, t.traceparent, t.tracestate, t.sent_at, t.lost_at,
            t.notification_ids,
-           coalesce((select max(n.attempts) from notification n
-                     where n.account_id = t.account_id and n.id = any(t.notification_ids)), 0) as attempts,
+           coalesce((select max(n.attempts) from unnest(t.notification_ids) as l (id)
+                     cross join lateral (select attempts from notification n
+                                         where n.account_id = t.account_id and n.id = l.id limit 1) n), 0) as attempts,
            coalesce(t.waiting_since < now() - $3 * interval '1 millisecond', false) as awaited_too_long
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
-    join turn t on t.account_id = w.account_id and t.id = w.id
+    cross join lateral (select * from turn t where t.account_id = w.account_id and t.id = w.id limit 1) t
     join account a on a.id = t.account_id
     join instruction_text i on i.account_id = t.account_id and i.hash = t.profile_hash
     left join task k on k.account_id = t.account_id and k.id = t.task_id"
@@ -280,12 +281,14 @@ struct ResultRow {
     result: Option<String>,
 }
 
-/// Relies on index tool_call_turn. Calls over HTTP inside a turn have ordinal 0: nobody waits for them.
+/// Relies on index tool_call_turn, whose order is asked for: without it an empty table's other index costs the same. Calls
+/// over HTTP inside a turn have ordinal 0: nobody waits for them.
 pub const RESULTS_LOAD: &str = "
     select c.account_id, c.turn_id, c.ordinal, c.result
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
-    join tool_call c on c.account_id = w.account_id and c.turn_id = w.id
-    where c.finished_at is not null and c.ordinal > 0";
+    cross join lateral (
+        select * from tool_call c
+        where c.account_id = w.account_id and c.turn_id = w.id and c.finished_at is not null and c.ordinal > 0 order by c.ordinal) c";
 
 pub async fn turns_load(
     tx: &Tx,
@@ -373,22 +376,23 @@ pub async fn lease_take(tx: &Tx, names: &[SessionName], replica: Uuid) -> Result
 }
 
 /// Turns that are carried on: their fence is the lease's, so that whoever had it before can change nothing. Relies on
-/// primary keys: the turn's, and by it the session's, of which no index says which turn is its active one.
+/// primary keys; no index says which turn is a session's active one.
 pub const TURNS_RESUME: &str = "
     update turn t set fence = s.fence, state = 'calling', sent_at = now()
-    from unnest($1::text[], $2::uuid[]) as w (account_id, id), session s
-    where t.account_id = w.account_id and t.id = w.id
-      and s.account_id = t.account_id and s.id = t.session_id and s.active_turn_id = t.id";
+    from unnest($1::text[], $2::uuid[], $3::uuid[]) as w (account_id, id, session_id)
+    cross join lateral (
+        select * from session s where s.account_id = w.account_id and s.id = w.session_id and s.active_turn_id = w.id limit 1) s
+    where t.account_id = w.account_id and t.id = w.id";
 
-pub async fn turns_resume(tx: &Tx, turns: &[(AccountId, TurnId)]) -> Result<(), StorageError> {
+pub async fn turns_resume(tx: &Tx, turns: &[(SessionName, TurnId)]) -> Result<(), StorageError> {
     if turns.is_empty() {
         return Ok(());
     }
-    let (accounts, ids): (Vec<String>, Vec<Uuid>) = turns
-        .iter()
-        .map(|(account, turn)| (account.to_string(), turn.uuid()))
-        .unzip();
-    tx.execute_raw(statement(TURNS_RESUME, [accounts.into(), ids.into()]))
+    let (names, ids): (Vec<SessionName>, Vec<Uuid>) =
+        turns.iter().map(|(name, turn)| (name.clone(), turn.uuid())).unzip();
+    let (accounts, sessions) = columns(&names);
+    let values = [accounts.into(), ids.into(), sessions.into()];
+    tx.execute_raw(statement(TURNS_RESUME, values))
         .await
         .attempt("resume turns")
         .map(|_| ())

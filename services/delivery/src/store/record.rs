@@ -31,7 +31,9 @@ pub struct TurnChange {
     pub late: bool,
 }
 
-/// Relies on the primary key and on index tool_call_turn. Which tools were called is read from the record of the calls,
+/// Relies on the primary key and on index tool_call_turn, whose order is asked for: without it an empty table's other
+/// index costs the same. The states are read where the planner does not count on them: it would expect so few turns in
+/// progress that it looks at all of them first. Which tools were called is read from the record of the calls,
 /// since an agent may also call them over HTTP. A turn that somebody newer carries on has a newer fence and is not touched.
 pub const TURNS_CHANGE: &str = "
     update turn t set
@@ -42,19 +44,21 @@ pub const TURNS_CHANGE: &str = "
         lost_at = case when r.lost then coalesce(t.lost_at, now()) end,
         response_id = coalesce(r.response_id, t.response_id), reply = coalesce(r.reply, t.reply), usage = coalesce(r.usage, t.usage),
         error = r.error, error_class = r.error_class,
-        task_history_called = r.state in ('finished', 'failed', 'aborted', 'unknown') and exists (
-            select from tool_call c where c.account_id = t.account_id and c.turn_id = t.id
-            and c.name in ('task_history', 'task_load') and c.state = 'finished'),
-        no_reply = r.state = 'finished' and exists (
-            select from tool_call c where c.account_id = t.account_id and c.turn_id = t.id
-            and c.name = 'no_reply' and c.state = 'finished'),
+        task_history_called = r.state in ('finished', 'failed', 'aborted', 'unknown') and coalesce((
+            select bool_or(c.name in ('task_history', 'task_load')) from (
+                select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
+            where c.state = 'finished'), false),
+        no_reply = r.state = 'finished' and coalesce((
+            select bool_or(c.name = 'no_reply') from (
+                select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
+            where c.state = 'finished'), false),
         late = r.late,
         finished_at = case when r.state in ('finished', 'failed', 'aborted', 'unknown') then now() end
     from jsonb_to_recordset($1) as r (
         account_id text, id uuid, fence bigint, state text, round jsonb, attempt integer, failures integer,
         calls_requested integer, waits boolean, lost boolean, response_id text, reply text, usage jsonb, error text,
         error_class text, late boolean)
-    where t.account_id = r.account_id and t.id = r.id and t.fence = r.fence and t.state = 'calling'
+    where t.account_id = r.account_id and t.id = r.id and t.fence = r.fence and coalesce(t.state = 'calling', false)
     returning t.account_id, t.id, t.task_history_called, t.no_reply";
 
 /// A turn that was changed, and what the record of its calls says.
@@ -111,7 +115,7 @@ pub async fn sessions_change(tx: &Tx, changes: &[SessionChange]) -> Result<(), S
 }
 
 /// What becomes of the notifications of a turn.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct ItemChange {
     pub account_id: AccountId,
     pub turn_id: TurnId,
@@ -121,12 +125,24 @@ pub struct ItemChange {
     pub attempts_more: i32,
 }
 
+/// Of one notification, as the statement reads it.
+#[derive(Serialize)]
+struct ItemChangeRow<'a> {
+    account_id: &'a AccountId,
+    id: &'a str,
+    turn_id: TurnId,
+    state: domain::NotificationState,
+    reason: Option<&'a str>,
+    attempts_more: i32,
+}
+
+/// Relies on the primary key. One row a notification: for lists in rows as many would be expected as make reading the
+/// whole table cheaper.
 pub const ITEMS_CHANGE: &str = "
     update notification n set state = r.state, reason = r.reason, attempts = n.attempts + r.attempts_more
     from jsonb_to_recordset($1) as r (
-        account_id text, turn_id uuid, notification_ids jsonb, state text, reason text, attempts_more integer)
-    cross join lateral jsonb_array_elements_text(r.notification_ids) as i (id)
-    where n.account_id = r.account_id and n.id = i.id and n.turn_id = r.turn_id and n.state = 'running'
+        account_id text, id text, turn_id uuid, state text, reason text, attempts_more integer)
+    where n.account_id = r.account_id and n.id = r.id and n.turn_id = r.turn_id and coalesce(n.state = 'running', false)
     returning n.id, r.turn_id";
 
 #[derive(FromQueryResult)]
@@ -141,7 +157,19 @@ pub async fn items_change(tx: &Tx, changes: &[ItemChange]) -> Result<HashSet<(Tu
     if changes.is_empty() {
         return Ok(HashSet::new());
     }
-    let rows = serde_json::to_value(changes).expect("rows are texts and numbers");
+    let rows: Vec<ItemChangeRow> = changes
+        .iter()
+        .flat_map(|change| change.notification_ids.iter().map(move |id| (change, id)))
+        .map(|(change, id)| ItemChangeRow {
+            account_id: &change.account_id,
+            id,
+            turn_id: change.turn_id,
+            state: change.state,
+            reason: change.reason.as_deref(),
+            attempts_more: change.attempts_more,
+        })
+        .collect();
+    let rows = serde_json::to_value(rows).expect("rows are texts and numbers");
     let changed = ChangedItem::find_by_statement(statement(ITEMS_CHANGE, [rows.into()]))
         .all(&**tx)
         .await

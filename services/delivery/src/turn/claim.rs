@@ -127,7 +127,7 @@ impl Claimer {
             &tx,
             &resume
                 .iter()
-                .map(|(_, turn)| (turn.account.clone(), turn.id))
+                .map(|(session, turn)| (session.name(), turn.id))
                 .collect::<Vec<_>>(),
         )
         .await?;

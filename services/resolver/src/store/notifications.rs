@@ -82,7 +82,8 @@ pub const NOTIFICATIONS_ENTER: &str = concat!(
     counted!()
 );
 
-/// Refused and failed rows start over, with what was said now. Relies on the primary keys.
+/// Refused and failed rows start over, with what was said now. Relies on the primary keys. The state is asked for in a
+/// way that promises nothing to the planner: it would expect so few of them that it looks at all first.
 pub const NOTIFICATIONS_REQUEUE: &str = concat!(
     "with entered as (
         update notification n set task_id = nullif(r.task_id, ''), agent_id = nullif(r.agent_id, none.id),
@@ -95,7 +96,7 @@ pub const NOTIFICATIONS_REQUEUE: &str = concat!(
         from ",
     rows!(),
     "
-        where n.account_id = r.account_id and n.id = r.id and n.state in ('refused', 'failed')
+        where n.account_id = r.account_id and n.id = r.id and coalesce(n.state in ('refused', 'failed'), false)
         returning n.account_id, n.session_id, n.position
     ), ",
     counted!()
@@ -171,10 +172,11 @@ fn columns(rows: &[&NotificationRow<'_>]) -> [Value; 21] {
     ]
 }
 
-/// The refused whole of a notification whose parts now take its place. Relies on the primary key.
+/// The refused whole of a notification whose parts now take its place. Relies on the primary key; the state is asked for
+/// as above.
 pub const REFUSED_REPLACE: &str = "
     delete from notification n using unnest($1::text[], $2::text[]) as r (account_id, id)
-    where n.account_id = r.account_id and n.id = r.id and n.state = 'refused'";
+    where n.account_id = r.account_id and n.id = r.id and coalesce(n.state = 'refused', false)";
 
 pub async fn refused_replace(tx: &Tx, wholes: &[(AccountId, NotificationId)]) -> Result<(), StorageError> {
     if wholes.is_empty() {

@@ -20,7 +20,8 @@ struct LockedRow {
 /// One statement for both kinds, and in the order of account and id: everybody who locks several sessions takes them that
 /// way (delivery's claims and records, the closers of sessions), so that two who meet wait and do not block each other. A
 /// session that closes while we wait for its lock is not returned: then there is none. Relies on session_active_task,
-/// session_active_system and the primary key; `offset 0` keeps the planner from walking through all active sessions.
+/// session_active_system and the primary key; `offset 0`, and asking in a way that promises the planner nothing, keep it
+/// from walking through all active sessions.
 pub const SESSIONS_LOCK: &str = "
     with found as materialized (
         select w.n, t.account_id, t.id
@@ -41,7 +42,7 @@ pub const SESSIONS_LOCK: &str = "
     )
     select f.n, s.id, s.generation, s.queue_tail
     from found f join session s on s.account_id = f.account_id and s.id = f.id
-    where s.closed_at is null
+    where coalesce(s.closed_at is null, false)
     order by s.account_id, s.id for no key update of s";
 
 /// Locks the active sessions of these conversations; those that have none are not in the answer.

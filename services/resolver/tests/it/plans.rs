@@ -7,7 +7,7 @@ use testkit::plans::{Planned, check_plans};
 
 use crate::scene::scene;
 
-const STATEMENTS: [Planned; 8] = [
+const STATEMENTS: [Planned; 9] = [
     (
         facts::FACTS_FIND,
         13,
@@ -43,6 +43,7 @@ const STATEMENTS: [Planned; 8] = [
         21,
         &["notification_pkey", "session_pkey"],
     ),
+    (notifications::REFUSED_REPLACE, 2, &["notification_pkey"]),
     (OUTBOX_DELETE, 2, &["outbox_pkey"]),
 ];
 
@@ -58,6 +59,9 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
              alter table outbox set (autovacuum_enabled = off);
              insert into outbox (account_id, id, service, subject, headers, payload)
              select 'acme', gen_random_uuid(), 'orchestrator', 's', '{}', '' from generate_series(1, 5000) n;
+             insert into agent (account_id, id, slug, name)
+             select 'acme', gen_random_uuid(), 'a' || n, '' from generate_series(1, 300) n;
+             insert into account (id, name) select 'a' || n, '' from generate_series(1, 300) n;
              insert into task (account_id, id, display_id, title, status)
              select 'acme', 't-' || n, 't-' || n, '', 'inbox' from generate_series(1, 5000) n;
              insert into session (account_id, id, kind, task_id, agent_id, generation, key)
