@@ -24,6 +24,8 @@ pub struct OrchestratorSettings {
     /// How long an accepted notification is known by its id before the resolver has written it down. As long as the
     /// stream keeps it, and not as long as what came of it is kept, or it would be told as queued once that is gone.
     pub accepted_kept_hours: Count,
+    /// How long a dead letter is kept, redriven or not.
+    pub dead_letters_kept_days: Count,
     pub forget_interval_ms: Millis,
     /// Replies posted in one transaction.
     pub replies_batch_max: Count,
@@ -43,6 +45,7 @@ impl Default for OrchestratorSettings {
             list_turns_max: Count::new(50),
             answers_kept_hours: Count::new(24),
             accepted_kept_hours: Count::new(7 * 24),
+            dead_letters_kept_days: Count::new(90),
             forget_interval_ms: Millis::new(10 * 60 * 1000),
             replies_batch_max: Count::new(256),
             replies_attempts_max: Count::new(10),

@@ -1,5 +1,5 @@
-//! Forgets what was kept for a time: stored answers of POSTs and notifications' acceptances. Safe to run twice, and in
-//! every replica at once.
+//! Forgets what was kept for a time: stored answers of POSTs, notifications' acceptances, dead letters. Safe to run
+//! twice, and in every replica at once.
 
 use std::time::Duration;
 
@@ -58,6 +58,31 @@ const ANSWERS: &str = "
 const ACCEPTED: &str = "
     delete from accepted_notification where account_id = $1 and created_at < now() - $2 * interval '1 second'";
 
+/// Relies on dead_letter_newest.
+const LETTERS: &str = "
+    delete from dead_letter where account_id = $1 and id in (
+        select id from dead_letter where account_id = $1 and created_at < now() - $2 * interval '1 second'
+        order by created_at, id limit $3)";
+/// Dead letters are large: so many in one transaction.
+const LETTERS_MAX: i64 = 1_000;
+
+async fn letters_forget(app: &App, accounts: &Accounts, owner: &str) -> Result<(), StorageError> {
+    let kept = Duration::from_secs(u64::from(app.settings.dead_letters_kept_days.get()) * 24 * 3600);
+    loop {
+        let tx = app.database.begin(accounts).await?;
+        let values = [owner.into(), kept.as_secs_f64().into(), LETTERS_MAX.into()];
+        let forgotten = tx
+            .execute_raw(statement(LETTERS, values))
+            .await
+            .attempt("forget dead letters")?
+            .rows_affected();
+        tx.commit().await?;
+        if i64::try_from(forgotten).is_ok_and(|forgotten| forgotten < LETTERS_MAX) {
+            return Ok(());
+        }
+    }
+}
+
 async fn forget_of(app: &App, accounts: &Accounts, owner: &str) -> Result<(), StorageError> {
     let hours = |hours: u32| Duration::from_secs(u64::from(hours) * 3600).as_secs_f64();
     let tx = app.database.begin(accounts).await?;
@@ -70,5 +95,6 @@ async fn forget_of(app: &App, accounts: &Accounts, owner: &str) -> Result<(), St
             .await
             .attempt("forget what was kept for a time")?;
     }
-    tx.commit().await
+    tx.commit().await?;
+    letters_forget(app, accounts, owner).await
 }

@@ -25,10 +25,15 @@ pub struct Config {
     /// How long a closed session is kept, with its turns and notifications (S12). Not shorter than the notification
     /// stream keeps its messages: reading one again finds what came of it.
     pub closed_sessions_days: Count,
+    /// How long a refused notification is kept. Not shorter than the notification stream keeps its messages either:
+    /// reading one again finds that it was refused.
+    pub refused_days: Count,
     /// How often the sweeps run.
     pub sweep_interval_ms: Millis,
     /// Sessions removed in one transaction.
     pub sweep_sessions_max: Count,
+    /// Refused notifications removed at a time.
+    pub sweep_refused_max: Count,
     /// Notifications that stay in the stream after they were read, for people to look at.
     pub consumed_messages_kept: u32,
 }
@@ -44,8 +49,10 @@ impl Default for Config {
             retry_delay_ms: Millis::new(50),
             retry_delay_ms_max: Millis::new(5_000),
             closed_sessions_days: Count::new(30),
+            refused_days: Count::new(30),
             sweep_interval_ms: Millis::new(60_000),
             sweep_sessions_max: Count::new(500),
+            sweep_refused_max: Count::new(20_000),
             consumed_messages_kept: 100_000,
         }
     }
@@ -53,6 +60,14 @@ impl Default for Config {
 
 impl Config {
     pub fn closed_sessions_kept(&self) -> Duration {
-        Duration::from_secs(u64::from(self.closed_sessions_days.get()) * 24 * 60 * 60)
+        days(self.closed_sessions_days)
     }
+
+    pub fn refused_kept(&self) -> Duration {
+        days(self.refused_days)
+    }
+}
+
+fn days(days: Count) -> Duration {
+    Duration::from_secs(u64::from(days.get()) * 24 * 60 * 60)
 }

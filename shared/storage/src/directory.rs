@@ -73,6 +73,36 @@ pub async fn session_outlived(
     .await
 }
 
+#[derive(FromQueryResult)]
+struct Refused {
+    account_id: String,
+    notification_id: String,
+}
+
+/// Refused notifications whose time is over, the oldest first.
+pub async fn notification_refused(
+    database: &Database,
+    older_than: OffsetDateTime,
+    limit: i32,
+) -> Result<Vec<(AccountId, String)>, StorageError> {
+    const ATTEMPT: &str = "find refused notifications";
+    let tx = database.begin(&Accounts::none()).await?;
+    let values = [older_than.into(), limit.into()];
+    let found = Refused::find_by_statement(statement("select * from notification_refused($1, $2)", values))
+        .all(&*tx)
+        .await;
+    tx.commit().await?;
+    found
+        .attempt(ATTEMPT)?
+        .into_iter()
+        .map(|row| {
+            let account =
+                AccountId::parse(&row.account_id).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
+            Ok((account, row.notification_id))
+        })
+        .collect()
+}
+
 async fn find(
     database: &Database,
     attempt: &'static str,

@@ -219,8 +219,21 @@ async fn answers_are_forgotten_after_their_time() {
     world
         .execute("update accepted_notification set created_at = now() - interval '8 days' where id = 'old'")
         .await;
+    for owner in ["acme", "-"] {
+        let old = seed::letter(&world, owner, "signalbox.notification.acme.T", "{}", json!({})).await;
+        seed::letter(&world, owner, "signalbox.notification.acme.T", "new", json!({})).await;
+        sqlx::query("update dead_letter set created_at = now() - interval '91 days' where id = $1")
+            .bind(old)
+            .execute(&world.test.owner)
+            .await
+            .unwrap();
+    }
     let stop = tokio_util::sync::CancellationToken::new();
     orchestrator::forget::forget_once(&world.app, &stop).await.unwrap();
     assert_eq!(world.test.texts("select key from idempotency").await, ["new"]);
     assert_eq!(world.test.texts("select id from accepted_notification").await, ["new"]);
+    assert_eq!(
+        world.test.texts("select payload from dead_letter").await,
+        ["new", "new"]
+    );
 }

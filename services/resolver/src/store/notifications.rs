@@ -188,3 +188,15 @@ pub async fn refused_replace(tx: &Tx, wholes: &[(AccountId, NotificationId)]) ->
         .attempt("replace refused notifications")
         .map(|_| ())
 }
+
+/// Relies on the primary key. One that was redriven meanwhile is not refused any more.
+const REFUSED_REMOVE: &str = "
+    delete from notification where account_id = $1 and id = any($2::text[]) and state = 'refused'";
+
+/// Removes refused notifications of one account; gives how many. Twice is once.
+pub async fn refused_remove(tx: &Tx, account: &AccountId, ids: Vec<String>) -> Result<u64, StorageError> {
+    let removed = tx
+        .execute_raw(statement(REFUSED_REMOVE, [account.as_str().into(), ids.into()]))
+        .await;
+    Ok(removed.attempt("remove refused notifications")?.rows_affected())
+}

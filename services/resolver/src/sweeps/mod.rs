@@ -2,6 +2,7 @@
 
 mod closed_sessions;
 mod consumed_notifications;
+mod refused_notifications;
 
 use std::time::Duration;
 
@@ -11,10 +12,11 @@ use tracing::warn;
 
 pub use closed_sessions::closed_sessions_remove;
 pub use consumed_notifications::consumed_notifications_purge;
+pub use refused_notifications::refused_notifications_remove;
 
 use crate::config::Config;
 
-/// Runs both, now and then.
+/// Runs all, now and then.
 pub async fn run(context: Context, config: Config) {
     let mut ticks = tokio::time::interval(config.sweep_interval_ms.duration());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -29,6 +31,13 @@ pub async fn run(context: Context, config: Config) {
         if let Err(error) = removed {
             let error = format!("{:#}", anyhow::Error::new(error));
             warn!(error, "could not remove closed sessions");
+        }
+        let removed =
+            refused_notifications_remove(&context.database, config.refused_kept(), config.sweep_refused_max.get())
+                .await;
+        if let Err(error) = removed {
+            let error = format!("{:#}", anyhow::Error::new(error));
+            warn!(error, "could not remove refused notifications");
         }
         let purged = consumed_notifications_purge(&context.database, &context.bus, config.consumed_messages_kept).await;
         if let Err(error) = purged {

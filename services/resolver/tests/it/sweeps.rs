@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream;
 use messaging::{Bus, BusOptions};
-use resolver::sweeps::{closed_sessions_remove, consumed_notifications_purge};
+use resolver::sweeps::{closed_sessions_remove, consumed_notifications_purge, refused_notifications_remove};
 
 use crate::{
     scene::{scene, to_coder},
@@ -38,6 +38,34 @@ async fn closed_sessions_go_when_their_time_is_over_but_for_the_newest() {
     // The number goes on.
     let committed = reader.take(&[to_coder("n-4", "b")]).await;
     assert_eq!(committed.resolutions[0].generation.0, 5);
+}
+
+#[tokio::test]
+async fn refused_notifications_go_when_their_time_is_over_and_nothing_else() {
+    let scene = scene().await;
+    let mut reader = scene.reader().await;
+    reader.take(&[to_coder("n-1", "b"), to_coder("n-2", "b")]).await;
+    scene
+        .execute(
+            "insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state,
+                                       created_at)
+             select 'acme', r.id, 'k', 'b', 'user', 'u', 'u', '', 'refused', now() - r.days * interval '1 day'
+             from (values ('old-1', 40), ('old-2', 31), ('new', 29)) as r (id, days);
+             update notification set created_at = now() - interval '50 days' where id = 'n-1'",
+        )
+        .await;
+    let month = Duration::from_secs(30 * 24 * 60 * 60);
+    let removed = refused_notifications_remove(&scene.database, month, 1).await.unwrap();
+    let left = "select id from notification order by id";
+    assert_eq!(removed, 1);
+    assert_eq!(
+        scene.test.texts(left).await,
+        ["n-1", "n-2", "new", "old-2"],
+        "the oldest first"
+    );
+    let removed = refused_notifications_remove(&scene.database, month, 100).await.unwrap();
+    assert_eq!(removed, 1);
+    assert_eq!(scene.test.texts(left).await, ["n-1", "n-2", "new"]);
 }
 
 #[tokio::test]

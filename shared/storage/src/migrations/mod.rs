@@ -31,6 +31,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0002_neglected_sessions", include_str!("0002_neglected_sessions.sql")),
     ("0003_kept_until_read", include_str!("0003_kept_until_read.sql")),
     ("0004_emptied_sessions", include_str!("0004_emptied_sessions.sql")),
+    ("0005_kept_for_a_time", include_str!("0005_kept_for_a_time.sql")),
 ];
 
 #[async_trait]
