@@ -8,6 +8,7 @@ use axum::{
     extract::{FromRequest, FromRequestParts, Request},
     http::{HeaderMap, StatusCode, Uri, header, request::Parts},
 };
+use contracts::storable::holds_nul;
 use runtime::http::Problem;
 use serde::{
     Deserialize, Deserializer,
@@ -143,18 +144,6 @@ fn read<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Problem> {
             invalid_field(&last.borrow(), what)
         }
     })
-}
-
-/// JSON nesting is bounded by its reader, so this recursion is too.
-fn holds_nul(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.contains('\0'),
-        Value::Array(items) => items.iter().any(holds_nul),
-        Value::Object(fields) => fields
-            .iter()
-            .any(|(name, value)| name.contains('\0') || holds_nul(value)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
 }
 
 /// A text that must be there and has an end.

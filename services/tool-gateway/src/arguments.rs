@@ -1,6 +1,7 @@
 //! Reads a call's arguments: JSON, an object, as the tool's schema says. Pure. What is wrong is said so that a model
 //! can put it right: which field, what was expected, what was found.
 
+use contracts::storable::holds_nul;
 use jsonschema::{
     ValidationError, Validator,
     error::{TypeKind, ValidationErrorKind},
@@ -195,18 +196,6 @@ fn snake_case(name: &str) -> String {
         snake.push(character.to_ascii_lowercase());
     }
     snake
-}
-
-/// Postgres keeps no NUL in a text. The reader bounds the nesting, and so this recursion.
-fn holds_nul(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.contains('\0'),
-        Value::Array(items) => items.iter().any(holds_nul),
-        Value::Object(fields) => fields
-            .iter()
-            .any(|(name, value)| name.contains('\0') || holds_nul(value)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
 }
 
 #[cfg(test)]

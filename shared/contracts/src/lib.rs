@@ -14,6 +14,7 @@ pub mod notification;
 pub mod outgoing;
 pub mod schema;
 pub mod session;
+pub mod storable;
 pub mod subject;
 pub mod timestamp;
 pub mod tool;

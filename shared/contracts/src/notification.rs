@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Headers, header, outgoing::Payload};
+use crate::{Headers, header, outgoing::Payload, storable::holds_nul};
 
 pub const BODY_BYTES_MAX: usize = 256 * 1024;
 pub const TITLE_BYTES_MAX: usize = 1024;
@@ -285,18 +285,6 @@ fn fields_read(mut fields: Map<String, Value>) -> Result<Notification, Refusal> 
 
 fn invalid(field: &str, what: &str) -> Refusal {
     Refusal::new(RefusalReason::InvalidField, format!("{field}: {what}"))
-}
-
-/// JSON nesting is bounded by the reader, so this recursion is too.
-fn holds_nul(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.contains('\0'),
-        Value::Array(items) => items.iter().any(holds_nul),
-        Value::Object(fields) => fields
-            .iter()
-            .any(|(name, value)| name.contains('\0') || holds_nul(value)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
 }
 
 /// Takes an optional text; `null` is as good as absent.

@@ -16,7 +16,7 @@ pub use task_history::{
 };
 pub use task_status::AGENT_STATUSES;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Bodies that an agent writes (a message, a request) are at most this long.
 pub const BODY_BYTES_MAX: usize = 16 * 1024;
@@ -88,9 +88,18 @@ pub fn find(name: &str) -> Option<ToolDefinition> {
         .find(|tool| tool.name == name || tool.aliases.contains(&name))
 }
 
+/// The argument that names a task.
+fn task_id() -> Value {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 64,
+        "description": "The id of the task, as given in the notification, for example PROJ-7.",
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Audience, ToolDefinition};
+use super::{Audience, ToolDefinition, task_id};
 
 pub const MESSAGE_LIMIT_DEFAULT: i64 = 25;
 pub const MESSAGE_LIMIT_MAX: i64 = 200;
@@ -27,12 +27,7 @@ pub(super) fn definition() -> ToolDefinition {
         parameters: json!({
             "type": "object",
             "properties": {
-                "task_id": {
-                    "type": "string",
-                    "minLength": 1,
-                    "maxLength": 64,
-                    "description": "The id of the task, as given in the notification, for example PROJ-7.",
-                },
+                "task_id": task_id(),
                 "message_limit": {
                     "type": "integer",
                     "minimum": 0,

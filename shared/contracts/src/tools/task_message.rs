@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Audience, BODY_BYTES_MAX, ToolDefinition};
+use super::{Audience, BODY_BYTES_MAX, ToolDefinition, task_id};
 
 const DESCRIPTION: &str = "\
 Post a message to the thread of the task you are working on, where people and other agents can read it. Use it for what \
@@ -19,12 +19,7 @@ pub(super) fn definition() -> ToolDefinition {
         parameters: json!({
             "type": "object",
             "properties": {
-                "task_id": {
-                    "type": "string",
-                    "minLength": 1,
-                    "maxLength": 64,
-                    "description": "The id of the task, as given in the notification, for example PROJ-7.",
-                },
+                "task_id": task_id(),
                 "body": {
                     "type": "string",
                     "minLength": 1,

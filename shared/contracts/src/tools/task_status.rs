@@ -3,7 +3,7 @@
 use domain::TaskStatus;
 use serde_json::json;
 
-use super::{Audience, BODY_BYTES_MAX, ToolDefinition};
+use super::{Audience, BODY_BYTES_MAX, ToolDefinition, task_id};
 
 /// What an agent may set. Not `inbox` and `archived`, which are how people sort their work, and not
 /// `awaiting_approval`, which is a gate: whoever stands before it must not be the one who opens it.
@@ -35,12 +35,7 @@ pub(super) fn definition() -> ToolDefinition {
         parameters: json!({
             "type": "object",
             "properties": {
-                "task_id": {
-                    "type": "string",
-                    "minLength": 1,
-                    "maxLength": 64,
-                    "description": "The id of the task, as given in the notification, for example PROJ-7.",
-                },
+                "task_id": task_id(),
                 "status": {
                     "type": "string",
                     "enum": statuses,

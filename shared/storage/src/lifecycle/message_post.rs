@@ -4,7 +4,7 @@ use contracts::event::{Event, MessagePosted};
 use domain::{AccountId, Actor, MessageId, TaskId, TurnId};
 use sea_orm::ConnectionTrait;
 
-use super::{Setting, task_status::activity};
+use super::{Setting, activity::activity_insert};
 use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
 
 #[derive(Clone, Debug)]
@@ -46,10 +46,9 @@ pub async fn message_post(
     if inserted.rows_affected() == 0 {
         return Ok(None);
     }
-    activity(
+    activity_insert(
         tx,
-        new.account,
-        new.task,
+        (new.account, new.task),
         "message.posted",
         new.author,
         serde_json::json!({"message_id": new.id}),

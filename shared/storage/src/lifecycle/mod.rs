@@ -9,6 +9,7 @@
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
 //! | [`sessions_remove`] | sessions, turns, calls, notifications | closed sessions are kept for a time (S12) |
 
+mod activity;
 mod agent_remove;
 mod message_post;
 mod replies_post;
@@ -17,6 +18,7 @@ mod sessions_remove;
 mod task_create;
 mod task_status;
 
+pub use activity::activity_insert;
 pub use agent_remove::{AgentRemoval, agent_remove};
 pub use message_post::{NewMessage, message_post};
 pub use replies_post::{Reply, replies_post, reply_message_id};

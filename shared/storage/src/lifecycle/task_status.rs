@@ -8,10 +8,10 @@ use domain::{
 };
 use sea_orm::{ConnectionTrait, FromQueryResult};
 use time::OffsetDateTime;
-use uuid::Uuid;
 
 use super::{
-    ClosedSession, Setting, fresh_id,
+    ClosedSession, Setting,
+    activity::activity_insert,
     sessions_close::{Closing, Scope, close},
 };
 use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
@@ -49,9 +49,6 @@ struct TaskRow {
 const TASK_LOCK: &str = "select status, display_id from task where account_id = $1 and id = $2 for no key update";
 const TASK_SET: &str = "update task set status = $3, updated_at = $4 where account_id = $1 and id = $2";
 const TURN_START: &str = "select started_at from turn where account_id = $1 and id = $2";
-const ACTIVITY_INSERT: &str = "
-    insert into activity (account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 #[derive(FromQueryResult)]
 struct TurnRow {
@@ -90,10 +87,9 @@ pub async fn task_status_set(
         tx.execute_raw(statement(TASK_SET, values))
             .await
             .attempt("set task status")?;
-        let id = activity(
+        let id = activity_insert(
             tx,
-            asked.account,
-            &task,
+            (asked.account, &task),
             "task.status_changed",
             asked.by,
             serde_json::json!({"from": from, "to": asked.to}),
@@ -158,32 +154,4 @@ async fn closing_since(tx: &Tx, asked: &TaskMove<'_>, now: OffsetDateTime) -> Re
         .await
         .attempt("read closing turn")?
         .map_or(now, |row| row.started_at))
-}
-
-/// Writes an activity of a task; gives its id.
-pub(super) async fn activity(
-    tx: &Tx,
-    account: &AccountId,
-    task: &TaskId,
-    kind: &str,
-    by: &Actor,
-    detail: serde_json::Value,
-    now: OffsetDateTime,
-) -> Result<Uuid, StorageError> {
-    let id = fresh_id();
-    let values = [
-        account.as_str().into(),
-        id.into(),
-        task.key().as_str().into(),
-        kind.into(),
-        by.kind.as_str().into(),
-        by.id.as_str().into(),
-        by.name.as_str().into(),
-        detail.into(),
-        now.into(),
-    ];
-    tx.execute_raw(statement(ACTIVITY_INSERT, values))
-        .await
-        .attempt("write activity")?;
-    Ok(id)
 }

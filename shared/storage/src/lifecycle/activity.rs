@@ -1,0 +1,40 @@
+//! What happened to a task, written with what it tells of, in the same transaction.
+
+use domain::{AccountId, Actor, TaskId};
+use sea_orm::ConnectionTrait;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::fresh_id;
+use crate::{StorageError, Tx, error::Attempt, statement};
+
+const ACTIVITY_INSERT: &str = "
+    insert into activity (account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+
+/// Writes an activity of a task; gives its id.
+pub async fn activity_insert(
+    tx: &Tx,
+    (account, task): (&AccountId, &TaskId),
+    kind: &str,
+    by: &Actor,
+    detail: serde_json::Value,
+    now: OffsetDateTime,
+) -> Result<Uuid, StorageError> {
+    let id = fresh_id();
+    let values = [
+        account.as_str().into(),
+        id.into(),
+        task.key().as_str().into(),
+        kind.into(),
+        by.kind.as_str().into(),
+        by.id.as_str().into(),
+        by.name.as_str().into(),
+        detail.into(),
+        now.into(),
+    ];
+    tx.execute_raw(statement(ACTIVITY_INSERT, values))
+        .await
+        .attempt("write activity")?;
+    Ok(id)
+}
