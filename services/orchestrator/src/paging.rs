@@ -4,15 +4,24 @@
 //! is, and nothing is skipped when items come and go) and a tag over the list that it was made for: account, filters
 //! and all. A cursor of another list, or one that somebody wrote, is refused. The tag is no secret: what a cursor may
 //! show is decided by the query, which names the account.
+//!
+//! A route makes its [`Page`] of what was asked for, the store reads it ([`Page::read`], or SQL of its own with
+//! [`Page::values`] and [`Page::cut`]), and what comes out is [`Rows`], shown as [`Items`].
 
+use domain::AccountId;
 use runtime::http::Problem;
-use serde::Serialize;
+use sea_orm::{
+    EntityTrait, ModelTrait, QueryFilter, QueryOrder, QuerySelect, Select, Value,
+    sea_query::{self, Nullable},
+};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use storage::{StorageError, Tx, error::Attempt};
 use time::OffsetDateTime;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use crate::{config::OrchestratorSettings, error::invalid_field};
+use crate::{app::App, config::OrchestratorSettings, error::invalid_field};
 
 const TAG_BYTES: usize = 8;
 const CURSOR_BYTES_MAX: usize = 1024;
@@ -26,12 +35,54 @@ pub struct Items<T> {
     pub next_cursor: Option<String>,
 }
 
+/// Rows of a page, as they stand in the database.
+#[derive(Debug)]
+pub struct Rows<R> {
+    pub rows: Vec<R>,
+    pub next_cursor: Option<String>,
+}
+
+impl<R> Rows<R> {
+    pub fn show<T>(self, show: impl FnMut(R) -> T) -> Items<T> {
+        Items {
+            items: self.rows.into_iter().map(show).collect(),
+            next_cursor: self.next_cursor,
+        }
+    }
+}
+
+/// What a list without filters may be asked for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListQuery {
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+impl ListQuery {
+    pub fn page<'a, P: Position>(&self, app: &App, list: List<'a>) -> Result<Page<'a, P>, Problem> {
+        Page::new(list, &app.settings, self.limit, self.cursor.as_deref())
+    }
+}
+
 /// Which list a cursor belongs to. `filters` are all that the request asked for beside limit and cursor.
 #[derive(Debug)]
 pub struct List<'a> {
     pub name: &'static str,
     pub account: &'a str,
     pub filters: String,
+}
+
+impl<'a> List<'a> {
+    /// All that the account has of something, or what hangs on `of`.
+    pub fn of(name: &'static str, account: &'a AccountId, of: impl ToString) -> List<'a> {
+        List {
+            name,
+            account: account.as_str(),
+            filters: of.to_string(),
+        }
+    }
 }
 
 /// An item's place in its list's order.
@@ -86,13 +137,67 @@ impl<'a, P: Position> Page<'a, P> {
     }
 
     /// Cuts what was read to the page, and makes the cursor of the next from its last row.
-    pub fn cut<R>(&self, mut rows: Vec<R>, position: impl Fn(&R) -> P) -> (Vec<R>, Option<String>) {
-        if rows.len() <= self.limit {
-            return (rows, None);
-        }
-        rows.truncate(self.limit);
-        let cursor = rows.last().map(|row| self.list.write(&position(row)));
-        (rows, cursor)
+    pub fn cut<R>(&self, mut rows: Vec<R>, position: impl Fn(&R) -> P) -> Rows<R> {
+        let next_cursor = if rows.len() > self.limit {
+            rows.truncate(self.limit);
+            rows.last().map(|row| self.list.write(&position(row)))
+        } else {
+            None
+        };
+        Rows { rows, next_cursor }
+    }
+}
+
+/// Which end of time a list begins at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    OldestFirst,
+    NewestFirst,
+}
+
+impl<I: MomentId + sea_query::ValueType + Nullable + Clone + Into<Value>> Page<'_, Moment<I>> {
+    /// Reads the page of `query` in order of time; `columns` are those of the moment and of the id. An index on them
+    /// makes every page cost the same.
+    pub async fn read<E: EntityTrait>(
+        &self,
+        tx: &Tx,
+        query: Select<E>,
+        columns: (E::Column, E::Column),
+        order: Order,
+        attempt: &'static str,
+    ) -> Result<Rows<E::Model>, StorageError> {
+        let (at, id) = columns;
+        let query = match &self.after {
+            None => query,
+            Some(last) => query.filter(sql::behind(at, id, last, order)),
+        };
+        let way = match order {
+            Order::OldestFirst => sea_query::Order::Asc,
+            Order::NewestFirst => sea_query::Order::Desc,
+        };
+        let rows = query
+            .order_by(at, way.clone())
+            .order_by(id, way)
+            .limit(self.rows())
+            .all(&**tx)
+            .await
+            .attempt(attempt)?;
+        const WHAT: &str = "the columns of a list are of its moments' types";
+        Ok(self.cut(rows, |row| Moment {
+            at: sea_query::ValueType::try_from(row.get(at)).expect(WHAT),
+            id: sea_query::ValueType::try_from(row.get(id)).expect(WHAT),
+        }))
+    }
+
+    /// For a statement that is written out: moment and id of the last item (both null on the first page), and how many
+    /// rows to read.
+    pub fn values(&self) -> [Value; 3] {
+        let after = self.after.as_ref();
+        [
+            after.map(|after| after.at).into(),
+            after.map(|after| after.id.clone()).into(),
+            i64::try_from(self.rows()).unwrap_or(i64::MAX).into(),
+        ]
     }
 }
 
@@ -191,27 +296,19 @@ impl Position for String {
 }
 
 /// The page's beginning, as a condition. Compares the columns as a pair, which an index on both can follow.
-pub mod sql {
+mod sql {
     use sea_orm::{ColumnTrait, ExprTrait, IntoSimpleExpr, Value, sea_query::Expr};
 
-    use super::Moment;
+    use super::{Moment, Order};
 
-    /// For lists with the oldest first.
-    pub fn after<C: ColumnTrait, I: Clone + Into<Value>>(at: C, id: C, last: &Moment<I>) -> Expr {
-        pair(at, id).gt(place(last))
-    }
-
-    /// For lists with the newest first.
-    pub fn before<C: ColumnTrait, I: Clone + Into<Value>>(at: C, id: C, last: &Moment<I>) -> Expr {
-        pair(at, id).lt(place(last))
-    }
-
-    fn pair<C: ColumnTrait>(at: C, id: C) -> Expr {
-        Expr::tuple([at.into_simple_expr(), id.into_simple_expr()])
-    }
-
-    fn place<I: Clone + Into<Value>>(last: &Moment<I>) -> Expr {
-        Expr::tuple([Expr::value(last.at), Expr::value(last.id.clone())])
+    /// What comes after `last` in this order.
+    pub(super) fn behind<C: ColumnTrait, I: Clone + Into<Value>>(at: C, id: C, last: &Moment<I>, order: Order) -> Expr {
+        let pair = Expr::tuple([at.into_simple_expr(), id.into_simple_expr()]);
+        let place = Expr::tuple([Expr::value(last.at), Expr::value(last.id.clone())]);
+        match order {
+            Order::OldestFirst => pair.gt(place),
+            Order::NewestFirst => pair.lt(place),
+        }
     }
 }
 
@@ -243,10 +340,11 @@ mod tests {
     #[test]
     fn the_cursor_goes_on_after_the_last_item() {
         let first = page(Some(2), None).unwrap();
-        let (rows, cursor) = first.cut(vec![10, 20, 30], |row| *row);
-        assert_eq!(rows, [10, 20]);
-        assert_eq!(page(Some(2), cursor.as_deref()).unwrap().after, Some(20));
-        assert_eq!(first.cut(vec![10, 20], |row| *row), (vec![10, 20], None));
+        let cut = first.cut(vec![10, 20, 30], |row| *row);
+        assert_eq!(cut.rows, [10, 20]);
+        assert_eq!(page(Some(2), cut.next_cursor.as_deref()).unwrap().after, Some(20));
+        let last = first.cut(vec![10, 20], |row| *row);
+        assert_eq!((last.rows, last.next_cursor), (vec![10, 20], None));
     }
 
     #[test]

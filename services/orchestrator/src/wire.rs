@@ -1,6 +1,6 @@
 //! Shapes that several nouns share, and how words and moments stand in the OpenAPI document.
 
-use domain::{Actor, ActorKind};
+use domain::{Actor, ActorKind, AgentRef};
 use serde::Serialize;
 use utoipa::{
     ToSchema,
@@ -13,6 +13,15 @@ use uuid::Uuid;
 pub struct AgentName {
     pub id: Uuid,
     pub slug: String,
+}
+
+/// A named agent as a statement takes one: by slug, or by id.
+pub fn agent_columns(agent: Option<&AgentRef>) -> (Option<String>, Option<Uuid>) {
+    match agent {
+        None => (None, None),
+        Some(AgentRef::Slug(slug)) => (Some(slug.to_string()), None),
+        Some(AgentRef::Id(id)) => (None, Some(id.uuid())),
+    }
 }
 
 /// Who did something.

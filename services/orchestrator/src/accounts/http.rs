@@ -3,9 +3,7 @@
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use domain::AccountId;
 use runtime::http::Problem;
-use serde::Deserialize;
 use storage::directory::account_directory;
-use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{Account, AccountChange, AccountEntry, NAME_BYTES_MAX, NewAccount, store};
@@ -15,7 +13,7 @@ use crate::{
     body::{JsonBody, Query, text_check},
     error::{ApiError, invalid_field, unknown_task},
     idempotency::{Answer, Begun, Post, Work},
-    paging::{Items, List, Page},
+    paging::{Items, List, ListQuery, Page},
     tasks,
 };
 
@@ -47,14 +45,6 @@ async fn create(
         .await
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct ListQuery {
-    limit: Option<u32>,
-    cursor: Option<String>,
-}
-
 /// All accounts, by id.
 #[utoipa::path(get, path = "/api/accounts", tag = "accounts", params(ListQuery),
     responses((status = 200, body = Items<AccountEntry>)))]
@@ -68,19 +58,15 @@ async fn list(
         account: "",
         filters: String::new(),
     };
-    let page: Page<'_, String> = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
+    let page: Page<'_, String> = query.page(&app, list)?;
     let rows = i32::try_from(page.rows()).unwrap_or(i32::MAX);
     let entries = account_directory(&app.database, page.after.as_deref(), rows).await?;
-    let (entries, next_cursor) = page.cut(entries, |entry| entry.id.clone());
-    let items = entries
-        .into_iter()
-        .map(|entry| AccountEntry {
-            id: entry.id,
-            name: entry.name,
-            created_at: entry.created_at.into(),
-        })
-        .collect();
-    Ok(Json(Items { items, next_cursor }))
+    let entries = page.cut(entries, |entry| entry.id.clone());
+    Ok(Json(entries.show(|entry| AccountEntry {
+        id: entry.id,
+        name: entry.name,
+        created_at: entry.created_at.into(),
+    })))
 }
 
 /// The account and its choices.

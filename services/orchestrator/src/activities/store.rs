@@ -1,15 +1,14 @@
 //! Every query on activities.
 
 use domain::{AccountId, TaskId};
-use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
+use sea_orm::{ColumnTrait, EntityTrait, QueryFilter};
 use storage::{
     StorageError, Tx,
     entity::activity::{Column, Entity, Model},
-    error::Attempt,
 };
 use uuid::Uuid;
 
-use crate::paging::{Moment, Page, sql};
+use crate::paging::{Moment, Order, Page, Rows};
 
 /// Newest first. Relies on activity_newest.
 pub async fn activity_list(
@@ -17,18 +16,16 @@ pub async fn activity_list(
     account: &AccountId,
     task: &TaskId,
     page: &Page<'_, Moment<Uuid>>,
-) -> Result<Vec<Model>, StorageError> {
-    let mut query = Entity::find()
+) -> Result<Rows<Model>, StorageError> {
+    let query = Entity::find()
         .filter(Column::AccountId.eq(account.as_str()))
         .filter(Column::TaskId.eq(task.key().as_str()));
-    if let Some(after) = &page.after {
-        query = query.filter(sql::before(Column::CreatedAt, Column::Id, after));
-    }
-    query
-        .order_by_desc(Column::CreatedAt)
-        .order_by_desc(Column::Id)
-        .limit(page.rows())
-        .all(&**tx)
-        .await
-        .attempt("list activities")
+    page.read(
+        tx,
+        query,
+        (Column::CreatedAt, Column::Id),
+        Order::NewestFirst,
+        "list activities",
+    )
+    .await
 }

@@ -10,7 +10,6 @@ use domain::{AgentId, AgentRef};
 use runtime::http::Problem;
 use serde::Deserialize;
 use storage::{StorageError, entity, lifecycle::agent_remove};
-use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 use uuid::Uuid;
 
@@ -21,7 +20,7 @@ use crate::{
     body::{JsonBody, Path, Query},
     error::ApiError,
     idempotency::{Answer, Begun, Post, Work},
-    paging::{Items, List, Moment, Page},
+    paging::{Items, List, ListQuery},
 };
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -78,14 +77,6 @@ fn slug_taken(error: StorageError) -> ApiError {
     }
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct ListQuery {
-    limit: Option<u32>,
-    cursor: Option<String>,
-}
-
 /// The account's agents, oldest first.
 #[utoipa::path(get, path = "/api/orgs/{account}/agents", tag = "agents", params(ListQuery),
     responses((status = 200, body = Items<Agent>)))]
@@ -94,21 +85,11 @@ async fn list(
     access: Access,
     Query(query): Query<ListQuery>,
 ) -> Result<Json<Items<Agent>>, ApiError> {
-    let list = List {
-        name: "agents",
-        account: access.account.as_str(),
-        filters: String::new(),
-    };
-    let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
+    let page = query.page(&app, List::of("agents", &access.account, ""))?;
     let tx = app.begin(&access.account).await?;
     let rows = store::agent_list(&tx, &access.account, &page).await?;
     tx.commit().await?;
-    let (rows, next_cursor) = page.cut(rows, |row| Moment {
-        at: row.created_at,
-        id: row.id,
-    });
-    let items = rows.into_iter().map(Agent::from).collect();
-    Ok(Json(Items { items, next_cursor }))
+    Ok(Json(rows.show(Agent::from)))
 }
 
 /// An agent, by id or slug.

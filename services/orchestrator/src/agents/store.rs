@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 
 use domain::{AccountId, AgentId, AgentRef, AgentSlug};
-use sea_orm::{
-    ActiveModelTrait, ActiveValue::Set, ColumnTrait, EntityTrait, ExprTrait, QueryFilter, QueryOrder, QuerySelect,
-};
+use sea_orm::{ActiveModelTrait, ActiveValue::Set, ColumnTrait, EntityTrait, ExprTrait, QueryFilter};
 use storage::{
     StorageError, Tx,
     entity::agent::{ActiveModel, Column, Entity, Model},
@@ -14,7 +12,7 @@ use storage::{
 use uuid::Uuid;
 
 use super::AgentChange;
-use crate::paging::{Moment, Page, sql};
+use crate::paging::{Moment, Order, Page, Rows};
 
 /// Fails with a unique violation when a live agent has the slug.
 pub async fn agent_insert(tx: &Tx, row: Model) -> Result<Model, StorageError> {
@@ -90,20 +88,18 @@ pub async fn agent_list(
     tx: &Tx,
     account: &AccountId,
     page: &Page<'_, Moment<Uuid>>,
-) -> Result<Vec<Model>, StorageError> {
-    let mut query = Entity::find()
+) -> Result<Rows<Model>, StorageError> {
+    let query = Entity::find()
         .filter(Column::AccountId.eq(account.as_str()))
         .filter(Column::RemovedAt.is_null());
-    if let Some(after) = &page.after {
-        query = query.filter(sql::after(Column::CreatedAt, Column::Id, after));
-    }
-    query
-        .order_by_asc(Column::CreatedAt)
-        .order_by_asc(Column::Id)
-        .limit(page.rows())
-        .all(&**tx)
-        .await
-        .attempt("list agents")
+    page.read(
+        tx,
+        query,
+        (Column::CreatedAt, Column::Id),
+        Order::OldestFirst,
+        "list agents",
+    )
+    .await
 }
 
 /// Fails with a unique violation when another live agent has the slug.

@@ -5,7 +5,6 @@ use domain::AccountId;
 use runtime::http::Problem;
 use serde::Deserialize;
 use storage::{Accounts, accounts::OPERATOR};
-use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 use uuid::Uuid;
 
@@ -16,7 +15,7 @@ use crate::{
     body::{Path, Query},
     error::ApiError,
     idempotency::{Answer, Begun, Post, Work},
-    paging::{Items, List, Moment, Page},
+    paging::{Items, List, ListQuery},
 };
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -27,14 +26,6 @@ pub fn routes() -> OpenApiRouter<App> {
         .routes(routes!(operator_list))
         .routes(routes!(operator_read))
         .routes(routes!(operator_send_again))
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct ListQuery {
-    limit: Option<u32>,
-    cursor: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -135,16 +126,11 @@ async fn page_of(
         account: owner,
         filters: String::new(),
     };
-    let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
+    let page = query.page(app, list)?;
     let tx = app.database.begin(&accounts).await?;
     let rows = store::letter_list(&tx, owner, &page).await?;
     tx.commit().await?;
-    let (rows, next_cursor) = page.cut(rows, |row| Moment {
-        at: row.created_at,
-        id: row.id,
-    });
-    let items = rows.into_iter().map(DeadLetter::from).collect();
-    Ok(Json(Items { items, next_cursor }))
+    Ok(Json(rows.show(DeadLetter::from)))
 }
 
 async fn letter_of(app: &App, account: Option<&AccountId>, letter: Uuid) -> Result<Json<DeadLetter>, ApiError> {

@@ -1,6 +1,6 @@
 //! Every query on dead letters. `owner` is an account, or the operator's place.
 
-use sea_orm::{ActiveModelTrait, ActiveValue::Set, ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
+use sea_orm::{ActiveModelTrait, ActiveValue::Set, ColumnTrait, EntityTrait, QueryFilter, QuerySelect};
 use storage::{
     StorageError, Tx,
     entity::dead_letter::{ActiveModel, Column, Entity, Model},
@@ -9,21 +9,19 @@ use storage::{
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::paging::{Moment, Page, sql};
+use crate::paging::{Moment, Order, Page, Rows};
 
 /// Newest first. Relies on dead_letter_newest.
-pub async fn letter_list(tx: &Tx, owner: &str, page: &Page<'_, Moment<Uuid>>) -> Result<Vec<Model>, StorageError> {
-    let mut query = Entity::find().filter(Column::AccountId.eq(owner));
-    if let Some(after) = &page.after {
-        query = query.filter(sql::before(Column::CreatedAt, Column::Id, after));
-    }
-    query
-        .order_by_desc(Column::CreatedAt)
-        .order_by_desc(Column::Id)
-        .limit(page.rows())
-        .all(&**tx)
-        .await
-        .attempt("list dead letters")
+pub async fn letter_list(tx: &Tx, owner: &str, page: &Page<'_, Moment<Uuid>>) -> Result<Rows<Model>, StorageError> {
+    let query = Entity::find().filter(Column::AccountId.eq(owner));
+    page.read(
+        tx,
+        query,
+        (Column::CreatedAt, Column::Id),
+        Order::NewestFirst,
+        "list dead letters",
+    )
+    .await
 }
 
 pub async fn letter_find(tx: &Tx, owner: &str, letter: Uuid) -> Result<Option<Model>, StorageError> {

@@ -9,7 +9,6 @@ use axum::{
 use domain::{ApiKey, KeyId};
 use runtime::http::Problem;
 use serde::Deserialize;
-use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{CreatedKey, Key, NewKey, store};
@@ -20,7 +19,7 @@ use crate::{
     body::{Path, Query, text_check},
     error::ApiError,
     idempotency::{Answer, Begun, Post, Work},
-    paging::{Items, List, Moment, Page},
+    paging::{Items, List, ListQuery},
 };
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -60,14 +59,6 @@ async fn create(
     work.finish(answer, Vec::new()).await
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct ListQuery {
-    limit: Option<u32>,
-    cursor: Option<String>,
-}
-
 /// Keys that are good, oldest first; without what opens them.
 #[utoipa::path(get, path = "/api/orgs/{account}/keys", tag = "keys", params(ListQuery),
     responses((status = 200, body = Items<Key>)))]
@@ -76,21 +67,11 @@ async fn list(
     access: Access,
     Query(query): Query<ListQuery>,
 ) -> Result<Json<Items<Key>>, ApiError> {
-    let list = List {
-        name: "keys",
-        account: access.account.as_str(),
-        filters: String::new(),
-    };
-    let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
+    let page = query.page(&app, List::of("keys", &access.account, ""))?;
     let tx = app.begin(&access.account).await?;
     let rows = store::key_list(&tx, &access.account, &page).await?;
     tx.commit().await?;
-    let (rows, next_cursor) = page.cut(rows, |row| Moment {
-        at: row.created_at,
-        id: row.id.clone(),
-    });
-    let items = rows.into_iter().map(Key::from).collect();
-    Ok(Json(Items { items, next_cursor }))
+    Ok(Json(rows.show(Key::from)))
 }
 
 #[derive(Deserialize)]

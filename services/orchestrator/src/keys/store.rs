@@ -1,7 +1,7 @@
 //! Every query on keys, but for the one that lets callers in (`storage::api_key`).
 
 use domain::{AccountId, ApiKey, KeyId, KeyRole};
-use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
+use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter};
 use storage::{
     StorageError, Tx,
     entity::api_key::{Column, Entity, Model},
@@ -10,7 +10,7 @@ use storage::{
 };
 use time::OffsetDateTime;
 
-use crate::paging::{Moment, Page};
+use crate::paging::{Moment, Order, Page, Rows};
 
 const KEY_INSERT: &str = "
     insert into api_key (account_id, id, name, role, digest, created_at) values ($1, $2, $3, $4, $5, $6)";
@@ -41,20 +41,18 @@ pub async fn key_list(
     tx: &Tx,
     account: &AccountId,
     page: &Page<'_, Moment<String>>,
-) -> Result<Vec<Model>, StorageError> {
-    let mut query = Entity::find()
+) -> Result<Rows<Model>, StorageError> {
+    let query = Entity::find()
         .filter(Column::AccountId.eq(account.as_str()))
         .filter(Column::RevokedAt.is_null());
-    if let Some(after) = &page.after {
-        query = query.filter(crate::paging::sql::after(Column::CreatedAt, Column::Id, after));
-    }
-    query
-        .order_by_asc(Column::CreatedAt)
-        .order_by_asc(Column::Id)
-        .limit(page.rows())
-        .all(&**tx)
-        .await
-        .attempt("list keys")
+    page.read(
+        tx,
+        query,
+        (Column::CreatedAt, Column::Id),
+        Order::OldestFirst,
+        "list keys",
+    )
+    .await
 }
 
 const KEY_REVOKE: &str = "

@@ -3,12 +3,10 @@
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use domain::{MessageId, TaskId};
 use runtime::http::Problem;
-use serde::Deserialize;
 use storage::{
     StorageError,
     lifecycle::{self, message_post},
 };
-use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 use uuid::Uuid;
 
@@ -23,7 +21,7 @@ use crate::{
     body::{Path, Query},
     error::ApiError,
     idempotency::{Answer, Begun, Post, Work},
-    paging::{Items, List, Moment, Page},
+    paging::{Items, List, ListQuery},
     tasks::{
         http::TaskPath,
         store::{assignees_of, task_find},
@@ -32,14 +30,6 @@ use crate::{
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, post))
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct ListQuery {
-    limit: Option<u32>,
-    cursor: Option<String>,
 }
 
 /// The thread, oldest first.
@@ -51,24 +41,14 @@ async fn list(
     Path(path): Path<TaskPath>,
     Query(query): Query<ListQuery>,
 ) -> Result<Json<Items<Message>>, ApiError> {
-    let list = List {
-        name: "messages",
-        account: access.account.as_str(),
-        filters: path.task.key().into(),
-    };
-    let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
+    let page = query.page(&app, List::of("messages", &access.account, path.task.key()))?;
     let tx = app.begin(&access.account).await?;
     task_find(&tx, &access.account, &path.task)
         .await?
         .ok_or_else(Problem::not_found)?;
     let rows = store::message_list(&tx, &access.account, &path.task, &page).await?;
     tx.commit().await?;
-    let (rows, next_cursor) = page.cut(rows, |row| Moment {
-        at: row.created_at,
-        id: row.id,
-    });
-    let items = rows.into_iter().map(Message::from).collect();
-    Ok(Json(Items { items, next_cursor }))
+    Ok(Json(rows.show(Message::from)))
 }
 
 /// Say something in the thread. Wakes the task's agents, one notification each.

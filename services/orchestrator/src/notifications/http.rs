@@ -18,7 +18,7 @@ use crate::{
     body::{self, Path, Query},
     error::{ApiError, invalid_field},
     idempotency::{Answer, Begun, PostBytes, Work},
-    paging::{Items, List, Moment, Page},
+    paging::{Items, List, Page},
     wire::notification_state,
 };
 
@@ -89,21 +89,12 @@ async fn list(
         task: query.task.map(|task| task.key()),
         agent: query.agent.as_deref().map(agent_read).transpose()?,
     };
-    let list = List {
-        name: "notifications",
-        account: access.account.as_str(),
-        filters: format!("{filter:?}"),
-    };
+    let list = List::of("notifications", &access.account, format_args!("{filter:?}"));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
     let tx = app.begin(&access.account).await?;
     let rows = store::notification_list(&tx, &access.account, &filter, &page).await?;
     tx.commit().await?;
-    let (rows, next_cursor) = page.cut(rows, |row| Moment {
-        at: row.created_at,
-        id: row.id.clone(),
-    });
-    let items = rows.into_iter().map(Notification::from).collect();
-    Ok(Json(Items { items, next_cursor }))
+    Ok(Json(rows.show(Notification::from)))
 }
 
 /// How a filter names an agent.

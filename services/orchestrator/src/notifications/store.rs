@@ -8,13 +8,13 @@ use uuid::Uuid;
 
 use super::{Notification, incoming::Posted};
 use crate::{
-    paging::{Moment, Page},
-    wire::Author,
+    paging::{Moment, Page, Rows},
+    wire::{Author, agent_columns},
 };
 
 #[derive(FromQueryResult)]
 pub struct Row {
-    pub id: String,
+    id: String,
     task: Option<String>,
     agent_id: Option<Uuid>,
     agent: Option<String>,
@@ -36,7 +36,7 @@ pub struct Row {
     /// Read for one, not for a list: they are large.
     body: Option<String>,
     metadata: Option<serde_json::Value>,
-    pub created_at: OffsetDateTime,
+    created_at: OffsetDateTime,
 }
 
 impl From<Row> for Notification {
@@ -150,27 +150,27 @@ pub async fn notification_list(
     account: &AccountId,
     filter: &Filter,
     page: &Page<'_, Moment<String>>,
-) -> Result<Vec<Row>, StorageError> {
-    let (slug, agent_id) = match &filter.agent {
-        None => (None, None),
-        Some(AgentRef::Slug(slug)) => (Some(slug.to_string()), None),
-        Some(AgentRef::Id(id)) => (None, Some(id.uuid())),
-    };
-    let after = page.after.as_ref();
+) -> Result<Rows<Row>, StorageError> {
+    let (slug, agent_id) = agent_columns(filter.agent.as_ref());
+    let [after_at, after_id, rows] = page.values();
     let values: [Value; 8] = [
         account.as_str().into(),
         filter.state.map(|state| state.to_string()).into(),
         filter.task.as_ref().map(|task| String::from(task.key())).into(),
         slug.into(),
         agent_id.into(),
-        after.map(|after| after.at).into(),
-        after.map(|after| after.id.clone()).into(),
-        i64::try_from(page.rows()).unwrap_or(i64::MAX).into(),
+        after_at,
+        after_id,
+        rows,
     ];
-    Row::find_by_statement(statement(LIST, values))
+    let rows = Row::find_by_statement(statement(LIST, values))
         .all(&**tx)
         .await
-        .attempt("list notifications")
+        .attempt("list notifications")?;
+    Ok(page.cut(rows, |row| Moment {
+        at: row.created_at,
+        id: row.id.clone(),
+    }))
 }
 
 async fn accepted_find(

@@ -17,7 +17,7 @@ use crate::{
     body::{Path, Query},
     error::ApiError,
     notifications::http::agent_read,
-    paging::{Items, List, Moment, Page},
+    paging::{Items, List, Page},
 };
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -51,21 +51,12 @@ async fn list(
         agent: query.agent.as_deref().map(agent_read).transpose()?,
         active: query.active,
     };
-    let list = List {
-        name: "sessions",
-        account: access.account.as_str(),
-        filters: format!("{filter:?}"),
-    };
+    let list = List::of("sessions", &access.account, format_args!("{filter:?}"));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
     let tx = app.begin(&access.account).await?;
     let rows = store::session_list(&tx, &access.account, &filter, &page).await?;
     tx.commit().await?;
-    let (rows, next_cursor) = page.cut(rows, |row| Moment {
-        at: row.opened_at,
-        id: row.id,
-    });
-    let items = rows.into_iter().map(Session::from).collect();
-    Ok(Json(Items { items, next_cursor }))
+    Ok(Json(rows.show(Session::from)))
 }
 
 #[derive(Deserialize)]

@@ -8,13 +8,13 @@ use uuid::Uuid;
 
 use super::{Session, SessionState};
 use crate::{
-    paging::{Moment, Page},
-    wire::AgentName,
+    paging::{Moment, Page, Rows},
+    wire::{AgentName, agent_columns},
 };
 
 #[derive(FromQueryResult)]
 pub struct Row {
-    pub id: Uuid,
+    id: Uuid,
     kind: String,
     task: Option<String>,
     agent_id: Option<Uuid>,
@@ -22,7 +22,7 @@ pub struct Row {
     generation: i32,
     key: String,
     phase: String,
-    pub opened_at: OffsetDateTime,
+    opened_at: OffsetDateTime,
     closed_at: Option<OffsetDateTime>,
     close_reason: Option<String>,
     queued: i32,
@@ -107,25 +107,25 @@ pub async fn session_list(
     account: &AccountId,
     filter: &Filter,
     page: &Page<'_, Moment<Uuid>>,
-) -> Result<Vec<Row>, StorageError> {
-    let (slug, agent_id) = match &filter.agent {
-        None => (None, None),
-        Some(AgentRef::Slug(slug)) => (Some(slug.to_string()), None),
-        Some(AgentRef::Id(id)) => (None, Some(id.uuid())),
-    };
-    let after = page.after.as_ref();
+) -> Result<Rows<Row>, StorageError> {
+    let (slug, agent_id) = agent_columns(filter.agent.as_ref());
+    let [after_at, after_id, rows] = page.values();
     let values: [Value; 8] = [
         account.as_str().into(),
         filter.task.as_ref().map(|task| String::from(task.key())).into(),
         slug.into(),
         agent_id.into(),
         filter.active.into(),
-        after.map(|after| after.at).into(),
-        after.map(|after| after.id).into(),
-        i64::try_from(page.rows()).unwrap_or(i64::MAX).into(),
+        after_at,
+        after_id,
+        rows,
     ];
-    Row::find_by_statement(statement(LIST, values))
+    let rows = Row::find_by_statement(statement(LIST, values))
         .all(&**tx)
         .await
-        .attempt("list sessions")
+        .attempt("list sessions")?;
+    Ok(page.cut(rows, |row| Moment {
+        at: row.opened_at,
+        id: row.id,
+    }))
 }

@@ -22,7 +22,7 @@ use crate::{
     body::{JsonBody, Path, Query},
     error::{ApiError, unknown_agent},
     idempotency::{Answer, Begun, Post, Work},
-    paging::{Items, List, Moment, Page},
+    paging::{Items, List, Page},
     wire::task_status,
 };
 
@@ -90,21 +90,16 @@ async fn list(
     access: Access,
     Query(query): Query<ListQuery>,
 ) -> Result<Json<Items<Task>>, ApiError> {
-    let list = List {
-        name: "tasks",
-        account: access.account.as_str(),
-        filters: format!("{:?}", query.status),
-    };
+    let list = List::of("tasks", &access.account, format_args!("{:?}", query.status));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
     let tx = app.begin(&access.account).await?;
     let rows = store::task_list(&tx, &access.account, query.status, &page).await?;
-    let (rows, next_cursor) = page.cut(rows, |row| Moment {
-        at: row.created_at,
-        id: row.id.clone(),
-    });
-    let items = with_assignees(&tx, &access.account, rows).await?;
+    let items = with_assignees(&tx, &access.account, rows.rows).await?;
     tx.commit().await?;
-    Ok(Json(Items { items, next_cursor }))
+    Ok(Json(Items {
+        items,
+        next_cursor: rows.next_cursor,
+    }))
 }
 
 /// A task, in any spelling of its id.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use domain::{AccountId, Actor, AgentId, TaskId, TaskStatus};
-use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, FromQueryResult, QueryFilter, QueryOrder, QuerySelect};
+use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, FromQueryResult, QueryFilter};
 use serde_json::Value;
 use storage::{
     StorageError, Tx,
@@ -15,7 +15,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{
-    paging::{Moment, Page, sql},
+    paging::{Moment, Order, Page, Rows},
     wire::AgentName,
 };
 
@@ -32,21 +32,19 @@ pub async fn task_list(
     account: &AccountId,
     status: Option<TaskStatus>,
     page: &Page<'_, Moment<String>>,
-) -> Result<Vec<Model>, StorageError> {
+) -> Result<Rows<Model>, StorageError> {
     let mut query = Entity::find().filter(Column::AccountId.eq(account.as_str()));
     if let Some(status) = status {
         query = query.filter(Column::Status.eq(status.as_str()));
     }
-    if let Some(after) = &page.after {
-        query = query.filter(sql::before(Column::CreatedAt, Column::Id, after));
-    }
-    query
-        .order_by_desc(Column::CreatedAt)
-        .order_by_desc(Column::Id)
-        .limit(page.rows())
-        .all(&**tx)
-        .await
-        .attempt("list tasks")
+    page.read(
+        tx,
+        query,
+        (Column::CreatedAt, Column::Id),
+        Order::NewestFirst,
+        "list tasks",
+    )
+    .await
 }
 
 #[derive(FromQueryResult)]

@@ -39,11 +39,7 @@ async fn list(
     Path(path): Path<SessionPath>,
     Query(query): Query<ListQuery>,
 ) -> Result<Json<Items<Turn>>, ApiError> {
-    let list = List {
-        name: "turns",
-        account: access.account.as_str(),
-        filters: path.session.to_string(),
-    };
+    let list = List::of("turns", &access.account, path.session);
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?
         .at_most(app.settings.list_turns_max.usize());
     let tx = app.begin(&access.account).await?;
@@ -51,10 +47,12 @@ async fn list(
         .await?
         .ok_or_else(Problem::not_found)?;
     let rows = store::turn_list(&tx, &access.account, path.session, &page).await?;
-    let (rows, next_cursor) = page.cut(rows, |row| row.number);
-    let items = store::whole(&tx, &access.account, rows).await?;
+    let items = store::whole(&tx, &access.account, rows.rows).await?;
     tx.commit().await?;
-    Ok(Json(Items { items, next_cursor }))
+    Ok(Json(Items {
+        items,
+        next_cursor: rows.next_cursor,
+    }))
 }
 
 #[derive(Deserialize)]

@@ -12,7 +12,7 @@ use storage::{
 use uuid::Uuid;
 
 use super::{ToolCall, Turn};
-use crate::paging::Page;
+use crate::paging::{Page, Rows};
 
 pub async fn turn_find(tx: &Tx, account: &AccountId, turn: TurnId) -> Result<Option<Turn>, StorageError> {
     let row = turn::Entity::find_by_id((account.to_string(), turn.uuid()))
@@ -28,19 +28,20 @@ pub async fn turn_list(
     account: &AccountId,
     session: SessionId,
     page: &Page<'_, i64>,
-) -> Result<Vec<turn::Model>, StorageError> {
+) -> Result<Rows<turn::Model>, StorageError> {
     let mut query = turn::Entity::find()
         .filter(turn::Column::AccountId.eq(account.as_str()))
         .filter(turn::Column::SessionId.eq(session.uuid()));
     if let Some(after) = page.after {
         query = query.filter(turn::Column::Number.gt(after));
     }
-    query
+    let rows = query
         .order_by_asc(turn::Column::Number)
         .limit(page.rows())
         .all(&**tx)
         .await
-        .attempt("list turns")
+        .attempt("list turns")?;
+    Ok(page.cut(rows, |row| row.number))
 }
 
 /// Turns with what stands in other tables: instructions, which many turns share, and tool calls.
