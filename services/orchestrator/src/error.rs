@@ -5,6 +5,8 @@ use domain::TaskId;
 use runtime::http::Problem;
 use storage::StorageError;
 
+use crate::again::RolledBack;
+
 /// A failure's chain goes to the log, once, here; the client learns whether trying again may help and nothing else.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
@@ -26,6 +28,13 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         match self {
             Self::Refused(problem) => problem.into_response(),
+            // Run again by `again`, which says so when that did not help.
+            Self::Storage(error) if error.is_rollback() => {
+                let mut response = Problem::unavailable().into_response();
+                let error = format!("{:#}", anyhow::Error::new(error));
+                response.extensions_mut().insert(RolledBack(error));
+                response
+            }
             Self::Storage(error) if error.may_retry() => {
                 let error = format!("{:#}", anyhow::Error::new(error));
                 tracing::warn!(error, "a request could not be served for now");

@@ -1,13 +1,15 @@
 //! The HTTP API: accounts, agents, tasks, threads, and what happened.
 //!
 //! In reading order: [`config`] (limits), [`app`] (what a route stands on), [`auth`] (who may come in), [`body`],
-//! [`idempotency`] and [`paging`] (what requests have in common), then a folder for each noun, with its rule in
-//! `mod.rs`, its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`],
-//! [`messages`], [`activities`], [`notifications`], [`sessions`], [`turns`], [`dead_letters`]. [`handlers`] is what
-//! comes from the bus, [`openapi`] the document, [`service`] the wiring.
+//! [`idempotency`] and [`paging`] (what requests have in common), [`again`] (what the database rolled back), then a
+//! folder for each noun, with its rule in `mod.rs`, its queries in `store.rs` and its routes in `http.rs`:
+//! [`accounts`], [`keys`], [`agents`], [`tasks`], [`messages`], [`activities`], [`notifications`], [`sessions`],
+//! [`turns`], [`dead_letters`]. [`handlers`] is what comes from the bus, [`openapi`] the document, [`service`] the
+//! wiring.
 
 pub mod accounts;
 pub mod activities;
+pub mod again;
 pub mod agents;
 pub mod app;
 pub mod auth;

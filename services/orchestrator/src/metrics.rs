@@ -9,6 +9,7 @@ pub struct Meters {
     published: Counter<u64>,
     replies: Counter<u64>,
     redriven: Counter<u64>,
+    rolled_back: Counter<u64>,
 }
 
 impl Meters {
@@ -24,6 +25,10 @@ impl Meters {
             ),
             replies: counter("signalbox.replies", "Ended turns seen, by what became of their reply"),
             redriven: counter("signalbox.dead_letters.redriven", "Dead letters sent again"),
+            rolled_back: counter(
+                "signalbox.api.rolled_back",
+                "Tries of requests that the database rolled back for the sake of others",
+            ),
         }
     }
 
@@ -50,6 +55,10 @@ impl Meters {
 
     pub fn redriven(&self) {
         self.redriven.add(1, &[]);
+    }
+
+    pub fn rolled_back(&self) {
+        self.rolled_back.add(1, &[]);
     }
 }
 

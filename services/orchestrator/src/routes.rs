@@ -12,7 +12,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_swagger_ui::SwaggerUi;
 
 use crate::{
-    accounts, activities, agents,
+    accounts, activities,
+    again::again,
+    agents,
     app::App,
     auth::guard::guard,
     dead_letters, keys, messages, notifications,
@@ -50,6 +52,7 @@ pub fn router(app: App) -> Router {
         SetResponseHeaderLayer::if_not_present(name, HeaderValue::from_static(value))
     };
     let routes = routes
+        .route_layer(from_fn_with_state(app.clone(), again))
         .route_layer(from_fn_with_state(app.clone(), guard))
         .layer(
             ServiceBuilder::new()

@@ -38,6 +38,12 @@ impl StorageError {
         }
     }
 
+    /// The server rolled the transaction back for the sake of another (serialization failure, deadlock). Nothing of it is
+    /// left, no lock either, and the same again soon is likely to go through.
+    pub fn is_rollback(&self) -> bool {
+        matches!(self, Self::Database { source, .. } if matches!(sqlstate(source).as_deref(), Some("40001" | "40P01")))
+    }
+
     /// The server ended a statement that took longer than it was given.
     pub fn is_statement_timeout(&self) -> bool {
         matches!(self, Self::Database { source, .. } if sqlstate(source).as_deref() == Some("57014"))

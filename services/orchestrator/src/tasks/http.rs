@@ -8,7 +8,7 @@ use serde_json::json;
 use storage::{
     StorageError, Tx,
     entity::task::Model,
-    lifecycle::{self, TaskMove, task_create, task_status_set},
+    lifecycle::{self, TaskMove, activity_insert, task_create, task_status_set},
 };
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -127,14 +127,14 @@ async fn change(
     let assignees = change.check()?;
     let (account, by) = (&access.account, access.caller.actor());
     let tx = app.begin(account).await?;
-    let row = store::task_find(&tx, account, &path.task)
+    // First of all, whatever is changed: then sessions, then the rest. Of two changes at once, one waits here.
+    let row = store::task_lock(&tx, account, &path.task)
         .await?
         .ok_or_else(Problem::not_found)?;
     // As it is shown: subjects carry the task that way.
     let task = TaskId::parse(&row.display_id).map_err(|error| StorageError::unreadable("read task", error))?;
     let now = database_now(&tx).await?;
     let mut messages = Vec::new();
-    // First of all, since it locks the task's row.
     if let Some(to) = change.status {
         let asked = TaskMove {
             account,
@@ -150,10 +150,9 @@ async fn change(
     }
     if let Some(assignees) = assignees {
         let agents = resolve(&tx, account, &assignees).await?;
-        // Locks the task's row, so that two who assign at once do not both get their way.
         store::task_change(&tx, account, &task, (None, None), now).await?;
         store::assignees_replace(&tx, account, &task, &agents).await?;
-        store::activity_insert(
+        activity_insert(
             &tx,
             (account, &task),
             "task.assigned",
@@ -171,7 +170,7 @@ async fn change(
         .into_iter()
         .filter_map(|(name, given)| given.then_some(name))
         .collect();
-        store::activity_insert(
+        activity_insert(
             &tx,
             (account, &task),
             "task.updated",

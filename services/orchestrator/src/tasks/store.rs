@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use domain::{AccountId, Actor, AgentId, TaskId, TaskStatus};
-use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, FromQueryResult, QueryFilter};
-use serde_json::Value;
+use domain::{AccountId, AgentId, TaskId, TaskStatus};
+use sea_orm::{
+    ColumnTrait, ConnectionTrait, EntityTrait, FromQueryResult, QueryFilter, QuerySelect, sea_query::LockType,
+};
 use storage::{
     StorageError, Tx,
     entity::task::{Column, Entity, Model},
@@ -24,6 +25,15 @@ pub async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Op
         .one(&**tx)
         .await
         .attempt("find task")
+}
+
+/// The same, held until the transaction ends. `for no key update`: what refers to the task can be inserted meanwhile.
+pub async fn task_lock(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Option<Model>, StorageError> {
+    Entity::find_by_id((account.to_string(), String::from(task.key())))
+        .lock(LockType::NoKeyUpdate)
+        .one(&**tx)
+        .await
+        .attempt("lock task")
 }
 
 /// Newest first. Relies on task_newest.
@@ -144,34 +154,4 @@ pub async fn assignees_replace(
         tx.execute_raw(statement(sql, values)).await.attempt("assign task")?;
     }
     Ok(())
-}
-
-const ACTIVITY_INSERT: &str = "
-    insert into activity (account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-
-/// What happened to a task and is no status: that goes with the move.
-pub async fn activity_insert(
-    tx: &Tx,
-    (account, task): (&AccountId, &TaskId),
-    kind: &str,
-    by: &Actor,
-    detail: Value,
-    now: OffsetDateTime,
-) -> Result<(), StorageError> {
-    let values = [
-        account.as_str().into(),
-        Uuid::now_v7().into(),
-        task.key().as_str().into(),
-        kind.into(),
-        by.kind.as_str().into(),
-        by.id.as_str().into(),
-        by.name.as_str().into(),
-        detail.into(),
-        now.into(),
-    ];
-    tx.execute_raw(statement(ACTIVITY_INSERT, values))
-        .await
-        .attempt("write activity")
-        .map(|_| ())
 }

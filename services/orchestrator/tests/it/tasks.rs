@@ -253,3 +253,41 @@ async fn lists_are_paged_to_their_end_and_filtered() {
         5
     );
 }
+
+#[tokio::test]
+async fn a_change_that_the_database_rolls_back_is_made_again_a_few_times() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    world.task(&tenant, "T-1", &[]).await;
+    let path = tenant.path("/tasks/T-1");
+    // A sequence is not rolled back: the first three tries meet the trouble.
+    for sql in [
+        "create sequence trouble",
+        "grant usage on sequence trouble to signalbox_orchestrator",
+        "create function trouble() returns trigger language plpgsql as $$
+         begin
+             if nextval('trouble') <= 3 then raise sqlstate '40P01'; end if;
+             return new;
+         end $$",
+        "create trigger trouble before update on task for each row execute function trouble()",
+    ] {
+        sqlx::query(sql).execute(&world.test.owner).await.unwrap();
+    }
+    let changed = world.patch(&tenant.member, &path, json!({"title": "New"})).await;
+    assert_eq!((changed.status.as_u16(), &changed.body["title"]), (200, &json!("New")));
+    let updated = "select count(*) from activity where kind = 'task.updated'";
+    assert_eq!(world.test.count(updated).await, 1, "what was rolled back left nothing");
+
+    sqlx::query(
+        "create or replace function trouble() returns trigger language plpgsql as $$
+         begin perform nextval('trouble'); raise sqlstate '40P01'; end $$",
+    )
+    .execute(&world.test.owner)
+    .await
+    .unwrap();
+    let before = world.test.count("select last_value from trouble").await;
+    let refused = world.patch(&tenant.member, &path, json!({"title": "Newest"})).await;
+    refused.is_problem(503, "unavailable", "");
+    let tries = world.test.count("select last_value from trouble").await - before;
+    assert_eq!(tries, 5);
+}

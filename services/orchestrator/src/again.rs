@@ -1,0 +1,58 @@
+//! A request whose transaction the database rolled back for the sake of another one is run again, as a whole, a few
+//! times. That is safe here: a handler's only effects are in its transaction, and what follows from them is handed on
+//! after its commit. Other failures are the client's to try again: of a lost connection nobody knows whether the commit
+//! happened.
+
+use std::time::Duration;
+
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+
+use crate::{app::App, body};
+
+const TRIES_MAX: u32 = 5;
+/// Doubled with every try, and shortened at random, so that two who met do not meet again.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Stands on the answer of a request whose transaction was rolled back; the error's chain.
+#[derive(Clone, Debug)]
+pub struct RolledBack(pub String);
+
+pub async fn again(State(app): State<App>, request: Request, next: Next) -> Response {
+    // What only reads waits for nobody's locks.
+    if request.method().is_safe() {
+        return next.run(request).await;
+    }
+    let (parts, bytes) = match body::bytes(request, &app).await {
+        Ok(read) => read,
+        Err(problem) => return problem.into_response(),
+    };
+    let mut tries = 1;
+    loop {
+        let request = Request::from_parts(parts.clone(), Body::from(bytes.clone()));
+        let mut response = next.clone().run(request).await;
+        let Some(RolledBack(error)) = response.extensions_mut().remove() else {
+            return response;
+        };
+        app.meters.rolled_back();
+        if tries == TRIES_MAX {
+            tracing::warn!(error, tries, "a request could not be served for now");
+            return response;
+        }
+        tracing::debug!(error, tries, "the database rolled a request back; it is run again");
+        tokio::time::sleep(pause(tries)).await;
+        tries += 1;
+    }
+}
+
+fn pause(tries: u32) -> Duration {
+    let mut random = [0; 1];
+    // Without randomness the pause is the longest: that is no reason to fail.
+    let _ = getrandom::fill(&mut random);
+    let longest = PAUSE.saturating_mul(1 << tries.min(8));
+    longest - longest.mul_f64(f64::from(random[0]) / 512.0)
+}
