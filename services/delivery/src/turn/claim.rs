@@ -8,35 +8,28 @@ use std::{
     sync::Arc,
 };
 
-use contracts::{
-    Outgoing, Root, Timestamp, TraceContext,
-    event::{Event, TurnStarted},
-    outgoing::Origin,
-    tool::ToolRequested,
-    tools::{self, OfferContext},
-};
-use domain::{AccountId, CallId, Fence, InstructionLayout, NotificationId, TaskId, TurnId};
-use messaging::trace;
+use contracts::{Root, tools::OfferContext};
+use domain::{AccountId, TurnId};
 use runtime::Shutdown;
 use storage::{
     Accounts, Database, StorageError,
-    lifecycle::Setting,
     outbox::{OutboxRow, Owned, outbox_insert},
 };
 use time::OffsetDateTime;
-use tracing_opentelemetry::OpenTelemetrySpanExt;
 use uuid::Uuid;
 
+pub use super::{
+    begin::{Beginning, Prompt, begin, carry_on},
+    messages::tool_requested,
+};
 use super::{
-    journal::{Call, Journal},
-    resume::{Due, call_input, due, lost_since},
+    begin::{Surroundings, offered, prompt, turn_span},
+    messages::{origin, turn_started},
     work::Work,
 };
 use crate::{
-    SOURCE,
     config::Config,
-    prompt::{InputFacts, InstructionFacts, Interruption, Manifest, Profile, ToolNames, input, instructions},
-    providers::{CallInput, Driver, Effects, Thread, ToolDefinition},
+    providers::{Driver, Effects, Thread},
     queue::{Admission, admit},
     store::{
         SessionName,
@@ -45,7 +38,7 @@ use crate::{
             Session, Turn, in_flight_lock, lease_take, leases_check, sessions_lock, turns_load, turns_resume,
             wait_longer,
         },
-        context::{Extract, Item, overview_load, queue_next, threads_load},
+        context::{Item, overview_load, queue_next, threads_load},
     },
 };
 
@@ -219,111 +212,6 @@ impl Claimer {
     }
 }
 
-/// What a new turn is given besides its session and its item.
-#[derive(Debug)]
-pub struct Beginning {
-    pub turn_id: TurnId,
-    pub prompt: Prompt,
-    pub effects: Effects,
-    pub tools: Vec<ToolDefinition>,
-    pub trace: TraceContext,
-}
-
-/// The row and the work of a new turn. Pure.
-pub fn begin(session: &Session, item: Item, beginning: Beginning) -> (NewTurn, Work) {
-    let Beginning {
-        turn_id,
-        prompt,
-        effects,
-        tools,
-        trace,
-    } = beginning;
-    let task = item.task.as_ref().map(|task| task.id.clone());
-    let hops = item.hops;
-    let new_turn = NewTurn {
-        account_id: session.account.clone(),
-        id: turn_id,
-        session_id: session.id.uuid(),
-        task_id: task.as_ref().map(|task| task.key().into()),
-        agent_id: item.agent_id.uuid(),
-        generation: session.generation.0,
-        number: session.turn_count + 1,
-        fence: session.fence.0 + 1,
-        notification_id: item.notification.to_string(),
-        provider: item.provider.clone(),
-        profile_version: prompt.profile.version.to_owned(),
-        profile_hash: prompt.profile.hash.clone(),
-        instructions: prompt.profile.text.clone(),
-        input: prompt.input.clone(),
-        manifest: serde_json::to_value(&prompt.manifest).expect("a manifest is texts and numbers"),
-        cause: item.notification.to_string(),
-        hops,
-        traceparent: trace.traceparent.clone(),
-        tracestate: trace.tracestate.clone(),
-    };
-    let work = Work {
-        account: session.account.clone(),
-        session_id: session.id,
-        session_key: session.key.clone(),
-        generation: session.generation,
-        fence: Fence(session.fence.0 + 1),
-        first: session.turn_count == 0,
-        turn_id,
-        number: session.turn_count + 1,
-        agent_id: item.agent_id,
-        task,
-        provider: item.provider,
-        effects,
-        profile_version: prompt.profile.version.to_owned(),
-        due: Due::Send,
-        instructions: (item.layout == InstructionLayout::Layered).then_some(prompt.profile.text),
-        input: CallInput::Message(prompt.input),
-        tools,
-        journal: Journal::default(),
-        attempt: 1,
-        failures: 0,
-        attempts: item.attempts,
-        notification_ids: vec![item.notification.into()],
-        hops,
-        trace,
-        lost_at: None,
-    };
-    (new_turn, work)
-}
-
-/// A turn in progress, as any replica finds it. Pure.
-pub fn carry_on(session: &Session, turn: Turn, effects: Effects, thread: Thread, tools: Vec<ToolDefinition>) -> Work {
-    let trace = turn.trace();
-    let due = due(turn.state, session.facts.closed, effects);
-    Work {
-        account: session.account.clone(),
-        session_id: session.id,
-        session_key: session.key.clone(),
-        generation: session.generation,
-        fence: Fence(session.fence.0 + 1),
-        first: turn.number == 1,
-        turn_id: turn.id,
-        number: turn.number,
-        agent_id: turn.agent_id,
-        effects,
-        due,
-        instructions: (!turn.inline).then_some(turn.instructions),
-        input: call_input(&turn.input, &turn.journal, &turn.results, thread),
-        tools,
-        task: turn.task,
-        provider: turn.provider,
-        profile_version: turn.profile_version,
-        journal: turn.journal,
-        attempt: turn.attempt,
-        failures: turn.failures,
-        attempts: turn.attempts,
-        notification_ids: turn.notification_ids,
-        hops: turn.hops,
-        trace,
-        lost_at: lost_since(due, turn.lost_at, turn.sent_at),
-    }
-}
-
 /// What is to be done with the sessions of a batch; the rest of them is left alone.
 #[derive(Debug, Default)]
 pub struct Admitted {
@@ -373,212 +261,4 @@ async fn within_limits(
         fits
     });
     Ok(start)
-}
-
-struct Surroundings {
-    /// By account and task, as compared.
-    threads: HashMap<(AccountId, TaskId), Extract>,
-    overviews: HashMap<AccountId, Vec<crate::prompt::OverviewEntry>>,
-}
-
-#[derive(Clone, Debug)]
-pub struct Prompt {
-    pub profile: Profile,
-    pub input: String,
-    pub manifest: Manifest,
-}
-
-fn prompt(session: &Session, item: &Item, surroundings: &Surroundings, driver: Option<&Driver>) -> Prompt {
-    let mut manifest = Manifest::new(item.layout);
-    let names = tool_names(driver);
-    let profile = instructions(
-        &InstructionFacts {
-            account: &session.account,
-            agent_slug: &item.agent_slug,
-            agent_name: &item.agent_name,
-            agent_role: &item.agent_role,
-            has_task: item.task.is_some(),
-            is_coordinator: item.is_coordinator,
-            tools: &names,
-        },
-        &mut manifest,
-    );
-    let extract = item
-        .task
-        .as_ref()
-        .and_then(|task| surroundings.threads.get(&(session.account.clone(), task.id.key())))
-        .cloned()
-        .unwrap_or_default();
-    let overview = item.is_coordinator.then(|| {
-        (
-            item.briefing.clone(),
-            surroundings
-                .overviews
-                .get(&session.account)
-                .cloned()
-                .unwrap_or_default(),
-        )
-    });
-    let facts = InputFacts {
-        notification: item.notification.clone(),
-        kind: item.kind.clone(),
-        sender: item.sender.clone(),
-        title: item.title.clone(),
-        body: item.body.clone(),
-        about_message: item.about_message,
-        task: item.task.clone(),
-        thread: extract.messages,
-        thread_total: extract.total,
-        overview,
-        interruption: session.interrupted.then_some(Interruption),
-    };
-    let text = input(&facts, &mut manifest);
-    let input = match item.layout {
-        InstructionLayout::Layered => text,
-        InstructionLayout::Inline => format!("{}\n{text}", profile.text),
-    };
-    Prompt {
-        profile,
-        input,
-        manifest,
-    }
-}
-
-fn tool_names(driver: Option<&Driver>) -> ToolNames {
-    let on_wire =
-        |name: &str| driver.map_or_else(|| name.to_owned(), |driver| driver.tool_name_on_wire(name).into_owned());
-    ToolNames {
-        task_history: on_wire("task_history"),
-        task_status: on_wire("task_status"),
-        task_message: on_wire("task_message"),
-        response_request: on_wire("response_request"),
-        no_reply: on_wire("no_reply"),
-    }
-}
-
-fn offered(context: OfferContext) -> Vec<ToolDefinition> {
-    tools::offered(context)
-        .into_iter()
-        .map(|tool| ToolDefinition {
-            name: tool.name.to_owned(),
-            description: tool.description.to_owned(),
-            parameters: tool.parameters,
-        })
-        .collect()
-}
-
-impl Turn {
-    /// Calls that were passed on and have no result yet.
-    pub fn missing(&self) -> impl Iterator<Item = &Call> {
-        self.journal
-            .calls()
-            .filter(|call| call.answered.is_none() && !self.results.iter().any(|result| result.ordinal == call.ordinal))
-    }
-
-    fn trace(&self) -> TraceContext {
-        TraceContext {
-            traceparent: self.traceparent.clone(),
-            tracestate: self.tracestate.clone(),
-        }
-    }
-}
-
-/// The span of a new turn, a child of its notification's. It ends here: a turn outlives processes, and what it causes
-/// refers to it by the stored context.
-fn turn_span(turn: TurnId, session: &Session, item: &Item) -> TraceContext {
-    let span = tracing::info_span!(
-        "turn", turn_id = %turn, account = %session.account, session_id = %session.id, session_key = %session.key,
-        generation = session.generation.0, notification = %item.notification,
-    );
-    let parent = TraceContext {
-        traceparent: item.traceparent.clone(),
-        tracestate: item.tracestate.clone(),
-    };
-    if parent.traceparent.is_some() {
-        // Refused only by a span that was entered already.
-        let _ = span.set_parent(trace::context_of(&parent));
-    }
-    span.in_scope(|| trace::current_or(&parent))
-}
-
-fn origin(turn: TurnId, hops: i32, trace: TraceContext) -> Origin {
-    Origin {
-        cause: Some(turn.to_string()),
-        hops: u16::try_from(hops).unwrap_or(u16::MAX),
-        trace,
-    }
-}
-
-fn turn_started(root: &Root, work: &Work, now: OffsetDateTime) -> Owned {
-    let started = TurnStarted {
-        turn_id: work.turn_id,
-        session_id: work.session_id,
-        session_key: work.session_key.clone(),
-        generation: work.generation,
-        fence: work.fence,
-        number: work.number,
-        agent_id: work.agent_id,
-        notifications: work
-            .notification_ids
-            .iter()
-            .filter_map(|id| NotificationId::parse(id).ok())
-            .collect(),
-        profile_version: work.profile_version.clone(),
-    };
-    let mut origin = work.origin();
-    origin.cause = work.notification_ids.first().cloned();
-    let setting = Setting {
-        root,
-        source: SOURCE,
-        origin,
-        now,
-    };
-    setting.event(
-        &work.account,
-        work.task.as_ref(),
-        &work.turn_id.to_string(),
-        Event::TurnStarted(started),
-    )
-}
-
-/// A tool call for the tool-gateway. The same call gives the same message, whoever sends it and however often.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "every one is a field of the message, and both callers have them apart"
-)]
-pub fn tool_requested(
-    root: &Root,
-    session: &Session,
-    turn: TurnId,
-    task: Option<&TaskId>,
-    agent: domain::AgentId,
-    call: &Call,
-    origin: &Origin,
-    now: OffsetDateTime,
-) -> Owned {
-    let message = ToolRequested {
-        account: session.account.clone(),
-        task: task.cloned(),
-        session_id: session.id,
-        session_key: session.key.clone(),
-        generation: session.generation,
-        fence: session.fence,
-        turn_id: turn,
-        agent_id: agent,
-        call_id: CallId(call.call_id.clone()),
-        ordinal: call.ordinal,
-        name: call.name.clone(),
-        arguments: call.arguments.clone(),
-    };
-    let subject = root.tool_requested(&session.account, task);
-    let outgoing = Outgoing::new(
-        subject,
-        &message.message_id(),
-        SOURCE,
-        (&session.account, task),
-        origin,
-        Timestamp::from(now),
-        &message,
-    );
-    (Some(session.account.clone()), outgoing)
 }

@@ -1,43 +1,36 @@
 //! Recording outcomes: one transaction for all turns that ended close together. Locks their sessions, checks each fence,
 //! asks [`settle`] what the outcome means, writes it, and says which sessions have more to do.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
-use contracts::{
-    Root,
-    event::{EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, TurnFinished},
-};
+use contracts::Root;
 use domain::{
-    CloseReason, NotificationId, NotificationState, SessionPhase, TurnId, TurnState,
+    TurnId,
     planted::{Bug, is_planted},
 };
 use runtime::{Outbox, Shutdown};
 use storage::{
     Accounts, Database, StorageError, Tx,
     dead_letter::{Given, dead_letter_insert},
-    lifecycle::{AGENT_REMOVED, Setting, TASK_CLOSED},
     outbox::{Owned, outbox_insert},
 };
 use time::OffsetDateTime;
 
+pub use super::change::Change;
 use super::{
     call::Report,
-    claim::tool_requested,
-    journal::{Journal, Tokens},
+    change::change,
+    messages::{notification_failed, outcome_messages},
     settle::{Facts, Settled, settle},
     work::Work,
 };
 use crate::{
-    SOURCE,
     config::Config,
     metrics::Metrics,
     store::{
         SessionName,
         claim::{Session, sessions_lock},
-        record::{Changed, ItemChange, SessionChange, TurnChange, items_change, sessions_change, turns_change},
+        record::{Changed, ItemChange, SessionChange, items_change, sessions_change, turns_change},
         refused::{Refused, notifications_load},
     },
 };
@@ -67,16 +60,6 @@ pub struct Decided<'a> {
     pub session: &'a Session,
     pub settled: Settled,
     pub change: Change,
-}
-
-/// Everything that one report leads to.
-#[derive(Debug)]
-pub struct Change {
-    pub turn: TurnChange,
-    pub session: SessionChange,
-    pub items: Option<ItemChange>,
-    /// The session has more to do at once.
-    pub more: bool,
 }
 
 impl Recorder {
@@ -111,7 +94,7 @@ impl Recorder {
                 }
             }
         }
-        let turns: Vec<TurnChange> = decided.iter().map(|decided| decided.change.turn.clone()).collect();
+        let turns: Vec<_> = decided.iter().map(|decided| decided.change.turn.clone()).collect();
         let mut written: HashMap<TurnId, Changed> = turns_change(&tx, &turns)
             .await?
             .into_iter()
@@ -150,7 +133,9 @@ impl Recorder {
             changed,
         ) in &decided
         {
-            messages.extend(self.messages(report, session, settled, changed, &ended, now));
+            messages.extend(outcome_messages(
+                &self.root, report, session, settled, changed, &ended, now,
+            ));
             if let Settled::GaveUp { error, class, .. } = settled {
                 messages.extend(self.bury(&tx, &report.work, error, class, now).await?);
             }
@@ -168,77 +153,6 @@ impl Recorder {
             log(&report.work, settled, changed);
         }
         Ok(recorded)
-    }
-
-    fn messages(
-        &self,
-        report: &Report,
-        session: &Session,
-        settled: &Settled,
-        changed: &Changed,
-        ended: &HashSet<(TurnId, String)>,
-        now: OffsetDateTime,
-    ) -> Vec<Owned> {
-        let work = &report.work;
-        let setting = Setting {
-            root: &self.root,
-            source: SOURCE,
-            origin: work.origin(),
-            now,
-        };
-        let mut messages = Vec::new();
-        if let Some(detail) = &report.mismatch {
-            let event = Event::ProviderSessionMismatched(ProviderSessionMismatched {
-                turn_id: work.turn_id,
-                session_id: work.session_id,
-                session_key: work.session_key.clone(),
-                generation: work.generation,
-                fence: work.fence,
-                detail: detail.clone(),
-            });
-            messages.push(setting.event(&work.account, work.task.as_ref(), &work.turn_id.to_string(), event));
-        }
-        match settled {
-            Settled::AwaitTools { round } => {
-                let passed_on = round.calls.iter().filter(|call| call.answered.is_none());
-                messages.extend(passed_on.map(|call| {
-                    tool_requested(
-                        &self.root,
-                        session,
-                        work.turn_id,
-                        work.task.as_ref(),
-                        work.agent_id,
-                        call,
-                        &setting.origin,
-                        now,
-                    )
-                }));
-            }
-            Settled::Again { .. } | Settled::LookAgain { .. } => {}
-            Settled::Finished { .. } | Settled::Interrupted { .. } | Settled::GaveUp { .. } | Settled::Aborted => {
-                let event = Event::TurnFinished(turn_finished(work, session, settled, changed));
-                messages.push(setting.event(&work.account, work.task.as_ref(), &work.turn_id.to_string(), event));
-            }
-        }
-        if let Settled::Aborted = settled {
-            let ours = |id: &&String| ended.contains(&(work.turn_id, (*id).clone()));
-            messages.extend(work.notification_ids.iter().filter(ours).map(|id| {
-                let ended = NotificationEnded {
-                    id: NotificationId::parse(id).ok(),
-                    agent: Some(work.agent_id.to_string()),
-                    reason: "cancelled".to_owned(),
-                    detail: ended_because(session).to_owned(),
-                    dead_letter_id: None,
-                };
-                setting.event(
-                    &work.account,
-                    work.task.as_ref(),
-                    id,
-                    Event::NotificationCancelled(ended),
-                )
-            }));
-        }
-        messages
     }
 
     /// Dead letters of a turn that was given up: the notifications themselves, so that they can be sent again.
@@ -271,26 +185,13 @@ impl Recorder {
                 at: now,
             };
             let (letter, message) = dead_letter_insert(tx, &self.root, &given).await?;
-            let ended = NotificationEnded {
-                id: NotificationId::parse(&id).ok(),
-                agent: Some(work.agent_id.to_string()),
-                reason: class.to_owned(),
-                detail: error.to_owned(),
-                dead_letter_id: Some(letter),
-            };
-            let setting = Setting {
-                root: &self.root,
-                source: SOURCE,
-                origin: work.origin(),
-                now,
-            };
             messages.push(message);
-            // A redriven notification may fail again: the letter tells the two events apart.
-            messages.push(setting.event(
-                &work.account,
-                work.task.as_ref(),
-                &letter.to_string(),
-                Event::NotificationFailed(ended),
+            messages.push(notification_failed(
+                &self.root,
+                work,
+                (&id, letter),
+                (class, error),
+                now,
             ));
         }
         Ok(messages)
@@ -318,216 +219,6 @@ pub fn decide<'a>(report: &'a Report, session: &'a Session, now: OffsetDateTime,
         settled,
         change,
     }
-}
-
-/// What the settled outcome makes of the three rows.
-fn change(report: &Report, session: &Session, settled: &Settled, config: &Config) -> Change {
-    let work = &report.work;
-    let calls = work.journal.requested();
-    let mut turn = TurnChange {
-        account_id: work.account.clone(),
-        id: work.turn_id,
-        fence: if is_planted(Bug::FenceDropped) {
-            session.fence.0
-        } else {
-            work.fence.0
-        },
-        state: TurnState::Finished,
-        round: None,
-        attempt: work.attempt,
-        failures: 0,
-        calls_requested: calls,
-        waits: false,
-        lost: false,
-        response_id: None,
-        reply: None,
-        usage: None,
-        error: None,
-        error_class: None,
-        late: session.facts.closed,
-    };
-    let mut rest = SessionChange {
-        account_id: work.account.clone(),
-        id: work.session_id.uuid(),
-        phase: SessionPhase::Idle,
-        keeps_turn: false,
-        wake_ms: None,
-        queued: 0,
-        interrupted: false,
-        mismatch: report.mismatch.clone(),
-    };
-    let item = |state, reason: Option<String>| {
-        Some(ItemChange {
-            account_id: work.account.clone(),
-            turn_id: work.turn_id,
-            notification_ids: work.notification_ids.clone(),
-            state,
-            reason,
-            attempts_more: 1,
-        })
-    };
-    let millis = |duration: &std::time::Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
-    let mut more = session.facts.queued > 0 && !session.facts.closed;
-    let items = match settled {
-        Settled::Finished {
-            reply,
-            response_id,
-            usage,
-            note,
-            late,
-        } => {
-            turn.reply = Some(reply.clone());
-            turn.response_id.clone_from(response_id);
-            turn.usage = total(&work.journal, *usage);
-            turn.error.clone_from(note);
-            turn.late = *late;
-            item(NotificationState::Delivered, None)
-        }
-        Settled::AwaitTools { round } => {
-            let mut journal = work.journal.clone();
-            journal.rounds.push(round.clone());
-            turn.state = TurnState::AwaitingTools;
-            turn.attempt = work.attempt + 1;
-            turn.calls_requested = journal.requested();
-            turn.waits = true;
-            turn.usage = total(&journal, None);
-            turn.round = Some(serde_json::to_value(round).expect("a round is texts and numbers"));
-            rest.phase = SessionPhase::Waiting;
-            rest.keeps_turn = true;
-            rest.wake_ms = Some(config.tools_again_ms);
-            // Calls that we answered ourselves need no waking.
-            more = turn.calls_requested == calls;
-            None
-        }
-        Settled::Again {
-            after,
-            repeats,
-            error,
-            class,
-        } => {
-            turn.state = TurnState::Started;
-            turn.attempt = if *repeats { work.attempt } else { work.attempt + 1 };
-            turn.failures = work.failures + 1;
-            turn.error = Some(error.clone());
-            turn.error_class = Some((*class).to_owned());
-            rest.phase = SessionPhase::Backoff;
-            rest.keeps_turn = true;
-            rest.wake_ms = Some(millis(after));
-            more = after.is_zero();
-            item(NotificationState::Running, None)
-        }
-        Settled::LookAgain { after } => {
-            turn.state = TurnState::Calling;
-            turn.failures = work.failures;
-            turn.lost = true;
-            rest.phase = SessionPhase::Backoff;
-            rest.keeps_turn = true;
-            rest.wake_ms = Some(millis(after));
-            more = false;
-            None
-        }
-        Settled::Interrupted {
-            state,
-            after,
-            error,
-            class,
-        } => {
-            turn.state = *state;
-            turn.failures = work.failures + 1;
-            turn.error = Some(error.clone());
-            turn.error_class = Some((*class).to_owned());
-            rest.phase = SessionPhase::Backoff;
-            rest.wake_ms = Some(millis(after));
-            rest.queued = i32::try_from(work.notification_ids.len()).expect("notifications of a turn are few");
-            rest.interrupted = true;
-            more = false;
-            item(NotificationState::Queued, None)
-        }
-        Settled::GaveUp {
-            error,
-            class,
-            interrupted,
-        } => {
-            rest.interrupted = *interrupted;
-            turn.state = TurnState::Failed;
-            turn.failures = work.failures + 1;
-            turn.error = Some(error.clone());
-            turn.error_class = Some((*class).to_owned());
-            item(NotificationState::Failed, Some(format!("{class}: {error}")))
-        }
-        Settled::Aborted => {
-            turn.state = TurnState::Aborted;
-            turn.error = Some(ended_because(session).to_owned());
-            turn.error_class = Some("session_closed".to_owned());
-            item(NotificationState::Cancelled, Some(ended_because(session).to_owned()))
-        }
-    };
-    Change {
-        turn,
-        session: rest,
-        items,
-        more,
-    }
-}
-
-/// Why a turn ended with its session, in the words that its waiting items got.
-fn ended_because(session: &Session) -> &'static str {
-    match session.close_reason {
-        Some(CloseReason::AgentRemoved) => AGENT_REMOVED,
-        Some(CloseReason::Reset | CloseReason::Rotated) => "session closed",
-        Some(CloseReason::TaskDone | CloseReason::TaskCancelled | CloseReason::TaskArchived) | None => TASK_CLOSED,
-    }
-}
-
-/// All that the provider counted in the turn, the last answer included.
-fn total(journal: &Journal, last: Option<Tokens>) -> Option<serde_json::Value> {
-    let sum = match (journal.usage(), last) {
-        (Some(before), Some(last)) => Some(before.plus(last)),
-        (before, last) => before.or(last),
-    };
-    sum.map(|tokens| serde_json::to_value(tokens).expect("tokens are numbers"))
-}
-
-fn turn_finished(work: &Work, session: &Session, settled: &Settled, changed: &Changed) -> TurnFinished {
-    let (state, reply, late, error) = match settled {
-        Settled::Finished { reply, late, note, .. } => (TurnState::Finished, Some(reply.clone()), *late, note.clone()),
-        Settled::Interrupted { state, error, .. } => (*state, None, false, Some(error.clone())),
-        Settled::GaveUp { error, .. } => (TurnState::Failed, None, false, Some(error.clone())),
-        Settled::Aborted | Settled::AwaitTools { .. } | Settled::Again { .. } | Settled::LookAgain { .. } => {
-            (TurnState::Aborted, None, true, Some(ended_because(session).to_owned()))
-        }
-    };
-    let reply_cut = reply.as_ref().is_some_and(|reply| reply.len() > EVENT_REPLY_BYTES_MAX);
-    TurnFinished {
-        turn_id: work.turn_id,
-        session_id: work.session_id,
-        session_key: work.session_key.clone(),
-        generation: work.generation,
-        fence: work.fence,
-        number: work.number,
-        agent_id: work.agent_id,
-        notifications: work
-            .notification_ids
-            .iter()
-            .filter_map(|id| NotificationId::parse(id).ok())
-            .collect(),
-        state,
-        reply: reply.map(|reply| cut(reply, EVENT_REPLY_BYTES_MAX)),
-        reply_cut,
-        no_reply: changed.no_reply,
-        late,
-        attempts: work.attempts + 1,
-        error,
-    }
-}
-
-fn cut(mut text: String, bytes_max: usize) -> String {
-    let mut end = text.len().min(bytes_max);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
-    text
 }
 
 /// One line a turn (S13): sizes and ids, never texts of the conversation.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use contracts::{TraceContext, outgoing::Origin};
-use domain::{AccountId, AgentId, Fence, Generation, SessionId, TaskId, TurnId};
+use domain::{AccountId, AgentId, Fence, Generation, NotificationId, SessionId, TaskId, TurnId};
 use time::OffsetDateTime;
 
 use super::{journal::Journal, resume::Due};
@@ -50,6 +50,12 @@ pub struct Work {
 impl Work {
     pub fn name(&self) -> SessionName {
         (self.account.clone(), self.session_id)
+    }
+
+    /// Their ids, as events carry them.
+    pub fn notifications(&self) -> Vec<NotificationId> {
+        let ids = self.notification_ids.iter();
+        ids.filter_map(|id| NotificationId::parse(id).ok()).collect()
     }
 
     /// How long nobody has known what became of the call.

@@ -1,0 +1,261 @@
+//! What a claimed session becomes: a new turn, with its prompt and its row, or the turn in progress, as work for any
+//! replica. Pure, but for the span of a new turn.
+
+use std::collections::HashMap;
+
+use contracts::{
+    TraceContext,
+    tools::{self, OfferContext},
+};
+use domain::{AccountId, Fence, InstructionLayout, TaskId, TurnId};
+use messaging::trace;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+use super::{
+    journal::{Call, Journal},
+    resume::{Due, call_input, due, lost_since},
+    work::Work,
+};
+use crate::{
+    prompt::{
+        InputFacts, InstructionFacts, Interruption, Manifest, OverviewEntry, Profile, ToolNames, input, instructions,
+    },
+    providers::{CallInput, Driver, Effects, Thread, ToolDefinition},
+    store::{
+        begin::NewTurn,
+        claim::{Session, Turn},
+        context::{Extract, Item},
+    },
+};
+
+/// What a new turn is given besides its session and its item.
+#[derive(Debug)]
+pub struct Beginning {
+    pub turn_id: TurnId,
+    pub prompt: Prompt,
+    pub effects: Effects,
+    pub tools: Vec<ToolDefinition>,
+    pub trace: TraceContext,
+}
+
+/// The row and the work of a new turn. Pure.
+pub fn begin(session: &Session, item: Item, beginning: Beginning) -> (NewTurn, Work) {
+    let Beginning {
+        turn_id,
+        prompt,
+        effects,
+        tools,
+        trace,
+    } = beginning;
+    let task = item.task.as_ref().map(|task| task.id.clone());
+    let hops = item.hops;
+    let new_turn = NewTurn {
+        account_id: session.account.clone(),
+        id: turn_id,
+        session_id: session.id.uuid(),
+        task_id: task.as_ref().map(|task| task.key().into()),
+        agent_id: item.agent_id.uuid(),
+        generation: session.generation.0,
+        number: session.turn_count + 1,
+        fence: session.fence.0 + 1,
+        notification_id: item.notification.to_string(),
+        provider: item.provider.clone(),
+        profile_version: prompt.profile.version.to_owned(),
+        profile_hash: prompt.profile.hash.clone(),
+        instructions: prompt.profile.text.clone(),
+        input: prompt.input.clone(),
+        manifest: serde_json::to_value(&prompt.manifest).expect("a manifest is texts and numbers"),
+        cause: item.notification.to_string(),
+        hops,
+        traceparent: trace.traceparent.clone(),
+        tracestate: trace.tracestate.clone(),
+    };
+    let work = Work {
+        account: session.account.clone(),
+        session_id: session.id,
+        session_key: session.key.clone(),
+        generation: session.generation,
+        fence: Fence(session.fence.0 + 1),
+        first: session.turn_count == 0,
+        turn_id,
+        number: session.turn_count + 1,
+        agent_id: item.agent_id,
+        task,
+        provider: item.provider,
+        effects,
+        profile_version: prompt.profile.version.to_owned(),
+        due: Due::Send,
+        instructions: (item.layout == InstructionLayout::Layered).then_some(prompt.profile.text),
+        input: CallInput::Message(prompt.input),
+        tools,
+        journal: Journal::default(),
+        attempt: 1,
+        failures: 0,
+        attempts: item.attempts,
+        notification_ids: vec![item.notification.into()],
+        hops,
+        trace,
+        lost_at: None,
+    };
+    (new_turn, work)
+}
+
+/// A turn in progress, as any replica finds it. Pure.
+pub fn carry_on(session: &Session, turn: Turn, effects: Effects, thread: Thread, tools: Vec<ToolDefinition>) -> Work {
+    let trace = turn.trace();
+    let due = due(turn.state, session.facts.closed, effects);
+    Work {
+        account: session.account.clone(),
+        session_id: session.id,
+        session_key: session.key.clone(),
+        generation: session.generation,
+        fence: Fence(session.fence.0 + 1),
+        first: turn.number == 1,
+        turn_id: turn.id,
+        number: turn.number,
+        agent_id: turn.agent_id,
+        effects,
+        due,
+        instructions: (!turn.inline).then_some(turn.instructions),
+        input: call_input(&turn.input, &turn.journal, &turn.results, thread),
+        tools,
+        task: turn.task,
+        provider: turn.provider,
+        profile_version: turn.profile_version,
+        journal: turn.journal,
+        attempt: turn.attempt,
+        failures: turn.failures,
+        attempts: turn.attempts,
+        notification_ids: turn.notification_ids,
+        hops: turn.hops,
+        trace,
+        lost_at: lost_since(due, turn.lost_at, turn.sent_at),
+    }
+}
+
+/// What the prompts of a batch have around their items.
+pub(super) struct Surroundings {
+    /// By account and task, as compared.
+    pub threads: HashMap<(AccountId, TaskId), Extract>,
+    pub overviews: HashMap<AccountId, Vec<OverviewEntry>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    pub profile: Profile,
+    pub input: String,
+    pub manifest: Manifest,
+}
+
+pub(super) fn prompt(session: &Session, item: &Item, surroundings: &Surroundings, driver: Option<&Driver>) -> Prompt {
+    let mut manifest = Manifest::new(item.layout);
+    let names = tool_names(driver);
+    let profile = instructions(
+        &InstructionFacts {
+            account: &session.account,
+            agent_slug: &item.agent_slug,
+            agent_name: &item.agent_name,
+            agent_role: &item.agent_role,
+            has_task: item.task.is_some(),
+            is_coordinator: item.is_coordinator,
+            tools: &names,
+        },
+        &mut manifest,
+    );
+    let extract = item
+        .task
+        .as_ref()
+        .and_then(|task| surroundings.threads.get(&(session.account.clone(), task.id.key())))
+        .cloned()
+        .unwrap_or_default();
+    let overview = item.is_coordinator.then(|| {
+        (
+            item.briefing.clone(),
+            surroundings
+                .overviews
+                .get(&session.account)
+                .cloned()
+                .unwrap_or_default(),
+        )
+    });
+    let facts = InputFacts {
+        notification: item.notification.clone(),
+        kind: item.kind.clone(),
+        sender: item.sender.clone(),
+        title: item.title.clone(),
+        body: item.body.clone(),
+        about_message: item.about_message,
+        task: item.task.clone(),
+        thread: extract.messages,
+        thread_total: extract.total,
+        overview,
+        interruption: session.interrupted.then_some(Interruption),
+    };
+    let text = input(&facts, &mut manifest);
+    let input = match item.layout {
+        InstructionLayout::Layered => text,
+        InstructionLayout::Inline => format!("{}\n{text}", profile.text),
+    };
+    Prompt {
+        profile,
+        input,
+        manifest,
+    }
+}
+
+fn tool_names(driver: Option<&Driver>) -> ToolNames {
+    let on_wire =
+        |name: &str| driver.map_or_else(|| name.to_owned(), |driver| driver.tool_name_on_wire(name).into_owned());
+    ToolNames {
+        task_history: on_wire("task_history"),
+        task_status: on_wire("task_status"),
+        task_message: on_wire("task_message"),
+        response_request: on_wire("response_request"),
+        no_reply: on_wire("no_reply"),
+    }
+}
+
+pub(super) fn offered(context: OfferContext) -> Vec<ToolDefinition> {
+    tools::offered(context)
+        .into_iter()
+        .map(|tool| ToolDefinition {
+            name: tool.name.to_owned(),
+            description: tool.description.to_owned(),
+            parameters: tool.parameters,
+        })
+        .collect()
+}
+
+impl Turn {
+    /// Calls that were passed on and have no result yet.
+    pub fn missing(&self) -> impl Iterator<Item = &Call> {
+        self.journal
+            .calls()
+            .filter(|call| call.answered.is_none() && !self.results.iter().any(|result| result.ordinal == call.ordinal))
+    }
+
+    pub(super) fn trace(&self) -> TraceContext {
+        TraceContext {
+            traceparent: self.traceparent.clone(),
+            tracestate: self.tracestate.clone(),
+        }
+    }
+}
+
+/// The span of a new turn, a child of its notification's. It ends here: a turn outlives processes, and what it causes
+/// refers to it by the stored context.
+pub(super) fn turn_span(turn: TurnId, session: &Session, item: &Item) -> TraceContext {
+    let span = tracing::info_span!(
+        "turn", turn_id = %turn, account = %session.account, session_id = %session.id, session_key = %session.key,
+        generation = session.generation.0, notification = %item.notification,
+    );
+    let parent = TraceContext {
+        traceparent: item.traceparent.clone(),
+        tracestate: item.tracestate.clone(),
+    };
+    if parent.traceparent.is_some() {
+        // Refused only by a span that was entered already.
+        let _ = span.set_parent(trace::context_of(&parent));
+    }
+    span.in_scope(|| trace::current_or(&parent))
+}

@@ -1,0 +1,239 @@
+//! The messages of a turn: made here from what was decided, written to the outbox in the transaction that decided it.
+//! The same turn and call give the same message, whoever makes it and however often.
+
+use std::collections::HashSet;
+
+use contracts::{
+    Outgoing, Root, Timestamp, TraceContext,
+    event::{EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, TurnFinished, TurnStarted},
+    outgoing::Origin,
+    tool::ToolRequested,
+};
+use domain::{CallId, NotificationId, TaskId, TurnId, TurnState};
+use storage::{lifecycle::Setting, outbox::Owned};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::{call::Report, change::ended_because, journal::Call, settle::Settled, work::Work};
+use crate::{
+    SOURCE,
+    store::{claim::Session, record::Changed},
+};
+
+/// What stands on every message that a turn causes.
+pub(super) fn origin(turn: TurnId, hops: i32, trace: TraceContext) -> Origin {
+    Origin {
+        cause: Some(turn.to_string()),
+        hops: u16::try_from(hops).unwrap_or(u16::MAX),
+        trace,
+    }
+}
+
+pub(super) fn turn_started(root: &Root, work: &Work, now: OffsetDateTime) -> Owned {
+    let started = TurnStarted {
+        turn_id: work.turn_id,
+        session_id: work.session_id,
+        session_key: work.session_key.clone(),
+        generation: work.generation,
+        fence: work.fence,
+        number: work.number,
+        agent_id: work.agent_id,
+        notifications: work.notifications(),
+        profile_version: work.profile_version.clone(),
+    };
+    let mut origin = work.origin();
+    origin.cause = work.notification_ids.first().cloned();
+    let setting = Setting {
+        root,
+        source: SOURCE,
+        origin,
+        now,
+    };
+    setting.event(
+        &work.account,
+        work.task.as_ref(),
+        &work.turn_id.to_string(),
+        Event::TurnStarted(started),
+    )
+}
+
+/// A tool call for the tool-gateway. The same call gives the same message, whoever sends it and however often.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "every one is a field of the message, and both callers have them apart"
+)]
+pub fn tool_requested(
+    root: &Root,
+    session: &Session,
+    turn: TurnId,
+    task: Option<&TaskId>,
+    agent: domain::AgentId,
+    call: &Call,
+    origin: &Origin,
+    now: OffsetDateTime,
+) -> Owned {
+    let message = ToolRequested {
+        account: session.account.clone(),
+        task: task.cloned(),
+        session_id: session.id,
+        session_key: session.key.clone(),
+        generation: session.generation,
+        fence: session.fence,
+        turn_id: turn,
+        agent_id: agent,
+        call_id: CallId(call.call_id.clone()),
+        ordinal: call.ordinal,
+        name: call.name.clone(),
+        arguments: call.arguments.clone(),
+    };
+    let subject = root.tool_requested(&session.account, task);
+    let outgoing = Outgoing::new(
+        subject,
+        &message.message_id(),
+        SOURCE,
+        (&session.account, task),
+        origin,
+        Timestamp::from(now),
+        &message,
+    );
+    (Some(session.account.clone()), outgoing)
+}
+
+/// What follows from an outcome that was written down. `ended` are the notifications that got theirs by it.
+pub(super) fn outcome_messages(
+    root: &Root,
+    report: &Report,
+    session: &Session,
+    settled: &Settled,
+    changed: &Changed,
+    ended: &HashSet<(TurnId, String)>,
+    now: OffsetDateTime,
+) -> Vec<Owned> {
+    let work = &report.work;
+    let setting = Setting {
+        root,
+        source: SOURCE,
+        origin: work.origin(),
+        now,
+    };
+    let mut messages = Vec::new();
+    if let Some(detail) = &report.mismatch {
+        let event = Event::ProviderSessionMismatched(ProviderSessionMismatched {
+            turn_id: work.turn_id,
+            session_id: work.session_id,
+            session_key: work.session_key.clone(),
+            generation: work.generation,
+            fence: work.fence,
+            detail: detail.clone(),
+        });
+        messages.push(setting.event(&work.account, work.task.as_ref(), &work.turn_id.to_string(), event));
+    }
+    match settled {
+        Settled::AwaitTools { round } => {
+            let passed_on = round.calls.iter().filter(|call| call.answered.is_none());
+            messages.extend(passed_on.map(|call| {
+                tool_requested(
+                    root,
+                    session,
+                    work.turn_id,
+                    work.task.as_ref(),
+                    work.agent_id,
+                    call,
+                    &setting.origin,
+                    now,
+                )
+            }));
+        }
+        Settled::Again { .. } | Settled::LookAgain { .. } => {}
+        Settled::Finished { .. } | Settled::Interrupted { .. } | Settled::GaveUp { .. } | Settled::Aborted => {
+            let event = Event::TurnFinished(turn_finished(work, session, settled, changed));
+            messages.push(setting.event(&work.account, work.task.as_ref(), &work.turn_id.to_string(), event));
+        }
+    }
+    if let Settled::Aborted = settled {
+        let ours = |id: &&String| ended.contains(&(work.turn_id, (*id).clone()));
+        messages.extend(work.notification_ids.iter().filter(ours).map(|id| {
+            let ended = NotificationEnded {
+                id: NotificationId::parse(id).ok(),
+                agent: Some(work.agent_id.to_string()),
+                reason: "cancelled".to_owned(),
+                detail: ended_because(session).to_owned(),
+                dead_letter_id: None,
+            };
+            setting.event(
+                &work.account,
+                work.task.as_ref(),
+                id,
+                Event::NotificationCancelled(ended),
+            )
+        }));
+    }
+    messages
+}
+
+fn turn_finished(work: &Work, session: &Session, settled: &Settled, changed: &Changed) -> TurnFinished {
+    let (state, reply, late, error) = match settled {
+        Settled::Finished { reply, late, note, .. } => (TurnState::Finished, Some(reply.clone()), *late, note.clone()),
+        Settled::Interrupted { state, error, .. } => (*state, None, false, Some(error.clone())),
+        Settled::GaveUp { error, .. } => (TurnState::Failed, None, false, Some(error.clone())),
+        Settled::Aborted | Settled::AwaitTools { .. } | Settled::Again { .. } | Settled::LookAgain { .. } => {
+            (TurnState::Aborted, None, true, Some(ended_because(session).to_owned()))
+        }
+    };
+    let reply_cut = reply.as_ref().is_some_and(|reply| reply.len() > EVENT_REPLY_BYTES_MAX);
+    TurnFinished {
+        turn_id: work.turn_id,
+        session_id: work.session_id,
+        session_key: work.session_key.clone(),
+        generation: work.generation,
+        fence: work.fence,
+        number: work.number,
+        agent_id: work.agent_id,
+        notifications: work.notifications(),
+        state,
+        reply: reply.map(|reply| cut(reply, EVENT_REPLY_BYTES_MAX)),
+        reply_cut,
+        no_reply: changed.no_reply,
+        late,
+        attempts: work.attempts + 1,
+        error,
+    }
+}
+
+fn cut(mut text: String, bytes_max: usize) -> String {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}
+
+/// A notification was given up with its turn. A redriven one may fail again: the letter tells the two events apart.
+pub(super) fn notification_failed(
+    root: &Root,
+    work: &Work,
+    (id, letter): (&str, Uuid),
+    (class, error): (&str, &str),
+    now: OffsetDateTime,
+) -> Owned {
+    let ended = NotificationEnded {
+        id: NotificationId::parse(id).ok(),
+        agent: Some(work.agent_id.to_string()),
+        reason: class.to_owned(),
+        detail: error.to_owned(),
+        dead_letter_id: Some(letter),
+    };
+    let setting = Setting {
+        root,
+        source: SOURCE,
+        origin: work.origin(),
+        now,
+    };
+    setting.event(
+        &work.account,
+        work.task.as_ref(),
+        &letter.to_string(),
+        Event::NotificationFailed(ended),
+    )
+}
