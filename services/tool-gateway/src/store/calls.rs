@@ -1,0 +1,150 @@
+//! The record of a call: one row, written once, with its result. And the savepoint inside of which its tool runs.
+
+use domain::{AccountId, ToolCallState, TurnId};
+use sea_orm::{ConnectionTrait, FromQueryResult};
+use storage::{StorageError, Tx, error::Attempt, statement};
+use time::OffsetDateTime;
+
+use super::word;
+use crate::call::{Asked, Origin, Record, cut};
+
+/// A stranger's name of a tool is not kept longer than this.
+const NAME_BYTES_MAX: usize = 128;
+
+/// Records the call if it is new and its session is there. Of two that arrive together, the second waits here for the
+/// first one's end. A session without an agent makes no calls.
+const CALL_INSERT: &str = "
+    insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name,
+                           arguments, state, started_at)
+    select s.account_id, $3, s.id, $4, coalesce($5, s.generation), coalesce($6, s.fence), $7, $8, s.agent_id, $9,
+           $10, 'running', clock_timestamp()
+    from session s where s.account_id = $1 and s.id = $2 and s.agent_id is not null
+    on conflict do nothing";
+
+/// `false`: there is such a record already, or no such session.
+pub(crate) async fn call_insert(tx: &Tx, asked: &Asked, arguments_bytes_max: usize) -> Result<bool, StorageError> {
+    let claims = match &asked.origin {
+        Origin::Turn(claims) => Some(claims),
+        Origin::Http => None,
+    };
+    let values = [
+        asked.account.as_str().into(),
+        asked.session.uuid().into(),
+        asked.id().into(),
+        claims.map(|claims| claims.turn.uuid()).into(),
+        claims.map(|claims| claims.generation.0).into(),
+        claims.map(|claims| claims.fence.0).into(),
+        storable(&asked.call_id.0, usize::MAX).into(),
+        asked.ordinal.into(),
+        storable(&asked.name, NAME_BYTES_MAX).into(),
+        storable(&asked.arguments, arguments_bytes_max).into(),
+    ];
+    let inserted = tx
+        .execute_raw(statement(CALL_INSERT, values))
+        .await
+        .attempt("record tool call")?;
+    Ok(inserted.rows_affected() == 1)
+}
+
+/// Postgres keeps no NUL in a text.
+fn storable(text: &str, bytes_max: usize) -> String {
+    cut(text, bytes_max).replace('\0', "\u{fffd}")
+}
+
+/// Whether what is asked now is what was recorded under the same id.
+pub(crate) fn is_same_request(asked: &Asked, record: &Record, arguments_bytes_max: usize) -> bool {
+    record.name == storable(&asked.name, NAME_BYTES_MAX)
+        && record.arguments == storable(&asked.arguments, arguments_bytes_max)
+}
+
+#[derive(FromQueryResult)]
+struct CallRow {
+    name: String,
+    arguments: String,
+    state: String,
+    late: bool,
+    result: Option<String>,
+    started_at: OffsetDateTime,
+    finished_at: Option<OffsetDateTime>,
+}
+
+const CALL_FIND: &str = "
+    select name, arguments, state, late, result, started_at, finished_at from tool_call
+    where account_id = $1 and id = $2";
+
+pub(crate) async fn call_find(tx: &Tx, asked: &Asked) -> Result<Option<Record>, StorageError> {
+    let values = [asked.account.as_str().into(), asked.id().into()];
+    let row = CallRow::find_by_statement(statement(CALL_FIND, values));
+    let Some(row) = row.one(&**tx).await.attempt("read tool call")? else {
+        return Ok(None);
+    };
+    Ok(Some(Record {
+        state: word("read tool call", &row.state, ToolCallState::parse)?,
+        name: row.name,
+        arguments: row.arguments,
+        late: row.late,
+        result: row.result.unwrap_or_default(),
+        finished_at: row.finished_at.unwrap_or(row.started_at),
+    }))
+}
+
+#[derive(FromQueryResult)]
+struct Counted {
+    count: i64,
+}
+
+/// Relies on tool_call_turn.
+const CALLS_BEFORE: &str = "
+    select count(*) as count from tool_call
+    where account_id = $1 and turn_id = $2 and ordinal > 0 and ordinal < $3";
+
+/// How many of the turn's calls before this one are over. Calls are seen once their transaction has committed.
+pub(crate) async fn calls_before(
+    tx: &Tx,
+    account: &AccountId,
+    turn: TurnId,
+    ordinal: i32,
+) -> Result<i64, StorageError> {
+    let values = [account.as_str().into(), turn.uuid().into(), ordinal.into()];
+    let counted = Counted::find_by_statement(statement(CALLS_BEFORE, values));
+    let counted = counted.one(&**tx).await.attempt("count tool calls")?;
+    Ok(counted.map_or(0, |counted| counted.count))
+}
+
+const CALL_FINISH: &str = "
+    update tool_call set state = $3, late = $4, result = $5, turn_id = coalesce(turn_id, $6), finished_at = $7
+    where account_id = $1 and id = $2";
+
+/// Writes what it came to. `turn`: the one that a call over HTTP happened in.
+pub(crate) async fn call_finish(
+    tx: &Tx,
+    asked: &Asked,
+    record: &Record,
+    turn: Option<TurnId>,
+) -> Result<(), StorageError> {
+    let values = [
+        asked.account.as_str().into(),
+        asked.id().into(),
+        record.state.as_str().into(),
+        record.late.into(),
+        record.result.as_str().into(),
+        turn.map(TurnId::uuid).into(),
+        record.finished_at.into(),
+    ];
+    tx.execute_raw(statement(CALL_FINISH, values))
+        .await
+        .attempt("finish tool call")?;
+    Ok(())
+}
+
+/// Opens a savepoint and gives the statements after it a time limit of their own.
+pub(crate) async fn savepoint(tx: &Tx, statement_timeout_ms: u64) -> Result<(), StorageError> {
+    let sql = format!("savepoint tool; set local statement_timeout = {statement_timeout_ms}");
+    tx.execute_unprepared(&sql).await.attempt("begin tool").map(|_| ())
+}
+
+/// Undoes what the tool did, its error state and its time limit.
+pub(crate) async fn savepoint_rollback(tx: &Tx) -> Result<(), StorageError> {
+    let undone = tx.execute_unprepared("rollback to savepoint tool").await;
+    undone.attempt("undo tool").map(|_| ())
+}

@@ -1,0 +1,170 @@
+//! What a call is held against: its session and its turn, locked so that they stay as they are until the commit.
+
+use domain::{AccountId, AgentId, CloseReason, Fence, Generation, SessionId, SessionKey, TaskId, TurnId, TurnState};
+use sea_orm::{ConnectionTrait, FromQueryResult};
+use storage::{StorageError, Tx, error::Attempt, statement};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::word;
+use crate::call::{Asked, Closed, Facts, Turn};
+
+/// Shared: calls of one session need not wait for each other, and nobody closes or claims it meanwhile.
+const SESSION_LOCK: &str = "select id from session where account_id = $1 and id = $2 for share";
+
+/// Keeps the session as it is until the end of the transaction.
+pub(crate) async fn session_lock(tx: &Tx, asked: &Asked) -> Result<(), StorageError> {
+    let values = [asked.account.as_str().into(), asked.session.uuid().into()];
+    tx.execute_raw(statement(SESSION_LOCK, values))
+        .await
+        .attempt("lock session")?;
+    Ok(())
+}
+
+const TASK_LOCK: &str = "select id from task where account_id = $1 and id = $2 for no key update";
+/// Relies on session_active_task, notification_queue and the primary key. Those that a closer takes, in its order
+/// (storage::lifecycle), and the caller's own.
+const SESSIONS_LOCK: &str = "
+    select s.id from session s
+    where s.account_id = $1
+      and s.id in (select $2::uuid
+                   union all
+                   select id from session where account_id = $1 and task_id = $3 and closed_at is null
+                   union all
+                   select session_id from notification where account_id = $1 and task_id = $3 and state = 'queued')
+    order by s.id for no key update of s";
+
+/// The same for a call that moves a task, and may close its sessions: with weaker locks first, two of them would wait
+/// for each other.
+pub(crate) async fn task_and_sessions_lock(tx: &Tx, asked: &Asked, task: &TaskId) -> Result<(), StorageError> {
+    let (account, key) = (asked.account.as_str(), task.key());
+    tx.execute_raw(statement(TASK_LOCK, [account.into(), key.as_str().into()]))
+        .await
+        .attempt("lock task")?;
+    let values = [account.into(), asked.session.uuid().into(), key.as_str().into()];
+    tx.execute_raw(statement(SESSIONS_LOCK, values))
+        .await
+        .attempt("lock sessions")?;
+    Ok(())
+}
+
+#[derive(FromQueryResult)]
+struct FactsRow {
+    key: String,
+    generation: i32,
+    fence: i64,
+    is_closed: bool,
+    close_reason: Option<String>,
+    session_task: Option<String>,
+    agent_id: Uuid,
+    agent_slug: String,
+    agent_name: String,
+    coordinator_task: Option<String>,
+    coordinates: bool,
+    turn_id: Option<Uuid>,
+    turn_session: Option<Uuid>,
+    turn_state: Option<String>,
+    turn_fence: Option<i64>,
+    turn_task: Option<String>,
+    turn_hops: Option<i32>,
+    newest_hops: Option<i32>,
+    now: OffsetDateTime,
+}
+
+/// Primary keys and turn_number only. Tasks as their client spelled them: subjects and texts carry them that way.
+const FACTS: &str = concat!(
+    "
+    select s.key, s.generation, s.fence, s.closed_at is not null as is_closed, s.close_reason,
+           st.display_id as session_task, a.id as agent_id, a.slug as agent_slug, a.name as agent_name,
+           acc.coordinator_task, ",
+    storage::coordinates!("acc", "a.id"),
+    " as coordinates, t.id as turn_id, t.session_id as turn_session, t.state as turn_state,
+           t.fence as turn_fence, tt.display_id as turn_task, t.hops as turn_hops,
+           (select l.hops from turn l where l.account_id = s.account_id and l.session_id = s.id
+            order by l.number desc limit 1) as newest_hops, clock_timestamp() as now
+    from session s
+    join account acc on acc.id = s.account_id
+    join agent a on a.account_id = s.account_id and a.id = s.agent_id
+    left join task st on st.account_id = s.account_id and st.id = s.task_id
+    left join turn t on t.account_id = s.account_id and t.id = coalesce($3, s.active_turn_id)
+    left join task tt on tt.account_id = s.account_id and tt.id = t.task_id
+    where s.account_id = $1 and s.id = $2"
+);
+
+/// What is true of the session and the turn, and the database's time. Read after the lock, in a statement of its own:
+/// only a fresh snapshot shows what the lock waited for.
+pub(crate) async fn facts(
+    tx: &Tx,
+    account: &AccountId,
+    session: SessionId,
+    turn: Option<TurnId>,
+) -> Result<Option<(Facts, OffsetDateTime)>, StorageError> {
+    const ATTEMPT: &str = "read session";
+    let values = [
+        account.as_str().into(),
+        session.uuid().into(),
+        turn.map(TurnId::uuid).into(),
+    ];
+    let row = FactsRow::find_by_statement(statement(FACTS, values));
+    let Some(row) = row.one(&**tx).await.attempt(ATTEMPT)? else {
+        return Ok(None);
+    };
+    let closed = row
+        .is_closed
+        .then(|| Closed(row.close_reason.as_deref().and_then(CloseReason::parse)));
+    let turn_row = match (row.turn_id, row.turn_session, &row.turn_state, row.turn_fence) {
+        (Some(id), Some(session), Some(state), Some(fence)) => Some(Turn {
+            id: TurnId(id),
+            session: SessionId(session),
+            state: word(ATTEMPT, state, TurnState::parse)?,
+            fence: Fence(fence),
+            task: task(ATTEMPT, row.turn_task)?,
+            hops: u16::try_from(row.turn_hops.unwrap_or(0)).unwrap_or(u16::MAX),
+        }),
+        _ => None,
+    };
+    let facts = Facts {
+        session_key: row.key,
+        generation: Generation(row.generation),
+        fence: Fence(row.fence),
+        closed,
+        agent: AgentId(row.agent_id),
+        agent_slug: row.agent_slug,
+        agent_name: row.agent_name,
+        session_task: task(ATTEMPT, row.session_task)?,
+        coordinator_task: task(ATTEMPT, row.coordinator_task)?,
+        coordinates: row.coordinates,
+        newest_hops: u16::try_from(row.newest_hops.unwrap_or(0)).unwrap_or(u16::MAX),
+        // Over HTTP, a turn that has just ended is none.
+        turn: turn_row.filter(|row| turn.is_some() || !row.state.is_over()),
+    };
+    Ok(Some((facts, row.now)))
+}
+
+#[derive(FromQueryResult)]
+struct SessionRow {
+    id: Uuid,
+}
+
+/// Relies on session_key_unique.
+const SESSION_FIND: &str = "select id from session where account_id = $1 and key = $2 and agent_id is not null";
+
+/// The session of this key, open or closed, whoever held it before: keys are never reused.
+pub(crate) async fn session_find(
+    tx: &Tx,
+    account: &AccountId,
+    key: &SessionKey,
+) -> Result<Option<SessionId>, StorageError> {
+    let values = [account.as_str().into(), key.to_string().into()];
+    let row = SessionRow::find_by_statement(statement(SESSION_FIND, values));
+    Ok(row
+        .one(&**tx)
+        .await
+        .attempt("find session")?
+        .map(|row| SessionId(row.id)))
+}
+
+fn task(attempt: &'static str, id: Option<String>) -> Result<Option<TaskId>, StorageError> {
+    id.map(|id| TaskId::parse(&id).map_err(|error| StorageError::unreadable(attempt, error)))
+        .transpose()
+}

@@ -1,0 +1,153 @@
+//! What tools show and need of a task: itself, its assignees, its thread, its activities; and agents by their names.
+
+use domain::{AccountId, AgentId, AgentRef, AgentSlug, TaskId, TaskStatus};
+use sea_orm::FromQueryResult;
+use storage::{StorageError, Tx, error::Attempt, statement};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::word;
+
+/// A task as an agent is shown it.
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct TaskRow {
+    pub display_id: String,
+    pub title: String,
+    pub description: String,
+    pub status: String,
+    pub created_at: OffsetDateTime,
+    pub updated_at: OffsetDateTime,
+}
+
+const TASK_FIND: &str = "
+    select display_id, title, description, status, created_at, updated_at from task
+    where account_id = $1 and id = $2";
+
+pub(crate) async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Option<TaskRow>, StorageError> {
+    let values = [account.as_str().into(), task.key().as_str().into()];
+    let row = TaskRow::find_by_statement(statement(TASK_FIND, values));
+    row.one(&**tx).await.attempt("read task")
+}
+
+impl TaskRow {
+    pub(crate) fn status(&self) -> Result<TaskStatus, StorageError> {
+        word("read task", &self.status, TaskStatus::parse)
+    }
+
+    pub(crate) fn id(&self) -> Result<TaskId, StorageError> {
+        TaskId::parse(&self.display_id).map_err(|error| StorageError::unreadable("read task", error))
+    }
+}
+
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct AgentRow {
+    pub id: Uuid,
+    pub slug: String,
+}
+
+const ASSIGNEES: &str = "
+    select a.id, a.slug from task_assignee ta
+    join agent a on a.account_id = ta.account_id and a.id = ta.agent_id
+    where ta.account_id = $1 and ta.task_id = $2 and a.removed_at is null order by a.slug";
+
+pub(crate) async fn assignees(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Vec<AgentRow>, StorageError> {
+    let values = [account.as_str().into(), task.key().as_str().into()];
+    let rows = AgentRow::find_by_statement(statement(ASSIGNEES, values));
+    rows.all(&**tx).await.attempt("read assignees")
+}
+
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct MessageRow {
+    pub id: Uuid,
+    pub author_kind: String,
+    pub author_id: String,
+    pub author_name: String,
+    /// Its beginning, when it is longer than what was asked for.
+    pub body: String,
+    pub body_bytes: i32,
+    pub created_at: OffsetDateTime,
+}
+
+/// Relies on message_thread.
+const MESSAGES_NEWEST: &str = "
+    select id, author_kind, author_id, author_name, left(body, $4) as body, octet_length(body) as body_bytes, created_at
+    from message where account_id = $1 and task_id = $2
+    order by created_at desc, id desc limit $3";
+
+/// A thread's newest messages, newest first, bodies of at most so many characters.
+pub(crate) async fn messages_newest(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+    limit: i64,
+    body_characters_max: i32,
+) -> Result<Vec<MessageRow>, StorageError> {
+    let values = [
+        account.as_str().into(),
+        task.key().as_str().into(),
+        limit.into(),
+        body_characters_max.into(),
+    ];
+    let rows = MessageRow::find_by_statement(statement(MESSAGES_NEWEST, values));
+    rows.all(&**tx).await.attempt("read thread")
+}
+
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct ActivityRow {
+    pub id: Uuid,
+    pub kind: String,
+    pub actor_kind: String,
+    pub actor_id: String,
+    pub actor_name: String,
+    pub detail: serde_json::Value,
+    pub created_at: OffsetDateTime,
+}
+
+/// Relies on activity_newest.
+const ACTIVITIES_NEWEST: &str = "
+    select id, kind, actor_kind, actor_id, actor_name, detail, created_at
+    from activity where account_id = $1 and task_id = $2
+    order by created_at desc, id desc limit $3";
+
+pub(crate) async fn activities_newest(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+    limit: i64,
+) -> Result<Vec<ActivityRow>, StorageError> {
+    let values = [account.as_str().into(), task.key().as_str().into(), limit.into()];
+    let rows = ActivityRow::find_by_statement(statement(ACTIVITIES_NEWEST, values));
+    rows.all(&**tx).await.attempt("read activities")
+}
+
+/// Relies on the primary key and on agent_slug.
+const AGENTS_FIND: &str = "
+    select id, slug from agent
+    where account_id = $1 and removed_at is null and (id = any($2::uuid[]) or slug = any($3::text[]))";
+
+/// Those of the named agents that are there.
+pub(crate) async fn agents_find(
+    tx: &Tx,
+    account: &AccountId,
+    named: &[AgentRef],
+) -> Result<Vec<(AgentId, AgentSlug)>, StorageError> {
+    let mut ids: Vec<Uuid> = Vec::new();
+    let mut slugs: Vec<String> = Vec::new();
+    for one in named {
+        match one {
+            AgentRef::Id(id) => ids.push(id.uuid()),
+            AgentRef::Slug(slug) => slugs.push(slug.as_str().to_owned()),
+        }
+    }
+    let values = [account.as_str().into(), ids.into(), slugs.into()];
+    let rows = AgentRow::find_by_statement(statement(AGENTS_FIND, values));
+    rows.all(&**tx)
+        .await
+        .attempt("find agents")?
+        .into_iter()
+        .map(|row| {
+            let slug = AgentSlug::parse(&row.slug).map_err(|error| StorageError::unreadable("find agents", error))?;
+            Ok((AgentId(row.id), slug))
+        })
+        .collect()
+}
