@@ -7,7 +7,8 @@ use sea_orm::FromQueryResult;
 
 use super::{
     ClosedSession, Setting,
-    sessions_close::{Closing, Scope, close},
+    sessions_close::{Scope, close},
+    verdict::Closing,
 };
 use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
 

@@ -12,7 +12,8 @@ use time::OffsetDateTime;
 use super::{
     ClosedSession, Setting,
     activity::activity_insert,
-    sessions_close::{Closing, Scope, close},
+    sessions_close::{Scope, close},
+    verdict::Closing,
 };
 use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
 
