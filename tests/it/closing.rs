@@ -313,7 +313,7 @@ async fn what_a_person_said_goes_on_though_its_turn_waits_for_another_attempt() 
         (house.world.database.count("select count(*) from outbox").await == 0).then_some(())
     })
     .await;
-    let events = async_nats::jetstream::new(house.world.client().await)
+    let events = async_nats::jetstream::new(house.world.operator().await)
         .get_stream("SIGNALBOX_EVENT")
         .await
         .unwrap();

@@ -97,6 +97,8 @@ impl House {
             (world.database.count("select count(*) from outbox").await == 0).then_some(())
         })
         .await;
+        let violations = world.nats.violations().expect("the broker's log");
+        assert_eq!(violations, Vec::<String>::new(), "a user was refused what it needs");
         for running in [
             self.resolver.take(),
             self.delivery.take(),

@@ -95,7 +95,7 @@ async fn the_same_happens_in_two_accounts_and_both_are_told() {
         house.notify(account, "NEW-1", "coder", "n-1", "x").await;
         house.until(account, "n-1", "delivered").await;
     }
-    let events = async_nats::jetstream::new(house.world.client().await)
+    let events = async_nats::jetstream::new(house.world.operator().await)
         .get_stream("SIGNALBOX_EVENT")
         .await
         .unwrap();

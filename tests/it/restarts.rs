@@ -1,5 +1,6 @@
 //! Every service dies and comes back, messages come twice and out of order, and the end is the same, once.
 
+use contracts::{Headers, Outgoing, header};
 use futures::TryStreamExt;
 use storage::Role;
 use testkit::eventually;
@@ -47,13 +48,13 @@ async fn everything_dies_at_once_and_the_broker_with_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_message_comes_twice_and_out_of_order() {
     let house = furnished(&[]).await;
-    let client = house.world.client().await;
+    let bus = house.world.bus().await;
     for n in 0..6 {
         house.notify("acme", "T-1", "coder", &format!("n-{n}"), "x").await;
     }
     assert_end(&house, 6).await;
     // Everything that was ever said, said again, newest first.
-    let jetstream = async_nats::jetstream::new(client);
+    let jetstream = async_nats::jetstream::new(bus.client().clone());
     for stream in [
         "SIGNALBOX_SESSION",
         "SIGNALBOX_TOOL",
@@ -70,14 +71,18 @@ async fn every_message_comes_twice_and_out_of_order() {
             if let Some(rest) = subject.strip_prefix("signalbox.partition.") {
                 subject = format!("signalbox.notification.{}", rest.split_once('.').unwrap().1);
             }
-            let mut headers = message.headers.clone();
+            let mut headers = Headers::default();
+            for (name, values) in message.headers.iter() {
+                headers.set(name.as_ref(), values[0].as_str());
+            }
             // Another id, so that no broker's window hides it from us.
-            headers.insert("Nats-Msg-Id", format!("again-{}", uuid::Uuid::now_v7()));
-            let ack = jetstream
-                .publish_with_headers(subject, headers, message.payload.clone())
-                .await
-                .unwrap();
-            ack.await.unwrap();
+            headers.set(header::MESSAGE_ID, format!("again-{}", uuid::Uuid::now_v7()));
+            let again = Outgoing {
+                subject,
+                headers,
+                payload: message.payload.to_vec(),
+            };
+            bus.publish_all(&[again]).await.pop().unwrap().unwrap();
         }
     }
     // All of it has been read before the end is looked at.

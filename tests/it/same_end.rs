@@ -86,7 +86,7 @@ pub(crate) async fn assert_events(house: &House, count: usize) {
         ("turn.finished".to_owned(), count),
         ("turn.started".to_owned(), count),
     ]);
-    let jetstream = async_nats::jetstream::new(house.world.client().await);
+    let jetstream = async_nats::jetstream::new(house.world.operator().await);
     eventually(&format!("the stream has the events {expected:?}"), || async {
         let mut stream = jetstream.get_stream("SIGNALBOX_EVENT").await.unwrap();
         let last = stream.info().await.unwrap().state.last_sequence;

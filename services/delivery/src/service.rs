@@ -114,6 +114,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         &context,
         Durable::DeliverySessionResolved,
         SessionResolvedHandler {
+            root: context.root().clone(),
             signals: signals.clone(),
         },
     );
@@ -121,6 +122,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         &context,
         Durable::DeliverySessionClosed,
         SessionClosedHandler {
+            root: context.root().clone(),
             signals: signals.clone(),
         },
     );
@@ -128,6 +130,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         &context,
         Durable::DeliveryToolFinished,
         ToolFinishedHandler {
+            root: context.root().clone(),
             signals: signals.clone(),
         },
     );

@@ -50,6 +50,8 @@ pub(crate) enum Command {
     Notifications(NotificationsArgs),
     /// Show and send again what could not be processed
     Dead(DeadArgs),
+    /// Print the users of the NATS server and what each may do, for its configuration
+    NatsUsers,
     /// Write what others build against (JSON Schemas, AsyncAPI, OpenAPI, SQL), or check that it is current
     Schemas(SchemasArgs),
 }

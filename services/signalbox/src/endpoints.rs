@@ -27,6 +27,9 @@ pub(crate) struct Endpoints {
     pub(crate) resolver_url: Option<String>,
     #[serde(default)]
     pub(crate) delivery_url: Option<String>,
+    /// `nats_url` is a publisher's, who may send notifications and listen to what becomes of them; this one may do all.
+    #[serde(default)]
+    pub(crate) nats_operator_url: Option<String>,
 }
 
 impl Endpoints {
@@ -91,6 +94,7 @@ mod tests {
             operator_token: Some("token".to_owned()),
             resolver_url: Some("http://127.0.0.1:8082".to_owned()),
             delivery_url: None,
+            nats_operator_url: Some("nats://operator:secret@127.0.0.1:4222".to_owned()),
         }
     }
 
@@ -117,6 +121,7 @@ mod tests {
                 "database_url",
                 "delivery_url",
                 "http_url",
+                "nats_operator_url",
                 "nats_url",
                 "operator_token",
                 "resolver_url",

@@ -16,6 +16,9 @@ pub const REDRIVE: &str = "Signalbox-Redrive";
 /// Id of the outbox row that is kept until this message was read: its reader deletes it as it takes the message in.
 pub const RECEIPT: &str = "Signalbox-Receipt";
 
+/// That a service of this installation put the message on this subject: `v1.{key id}.{hex}` (`messaging::envelope`).
+pub const SIGNATURE: &str = "Signalbox-Signature";
+
 pub const CE_SPECVERSION: &str = "ce-specversion";
 pub const CE_ID: &str = "ce-id";
 pub const CE_TYPE: &str = "ce-type";

@@ -18,7 +18,7 @@ mod shared_postgres;
 mod stack;
 
 pub use demo_agent::DemoAgent;
-pub use nats::{NatsOptions, NatsServer};
+pub use nats::{NatsOptions, NatsServer, NatsUsers};
 pub use postgres::{PostgresOptions, PostgresServer};
 pub use shared_postgres::SharedPostgres;
 pub use stack::{Devstack, DevstackOptions};

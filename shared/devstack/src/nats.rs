@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
@@ -28,6 +29,17 @@ pub struct NatsOptions {
     /// Holds the configuration, the log and the JetStream store. Created when missing.
     pub directory: PathBuf,
     pub durability: Durability,
+    /// Who may connect and what each may do. None: one user who may do everything.
+    pub users: Option<NatsUsers>,
+}
+
+/// Users of a private server, in the server's own language: what they may do is not this crate's business.
+#[derive(Clone, Debug)]
+pub struct NatsUsers {
+    /// `authorization { … }`, with passwords from variables.
+    pub authorization: String,
+    /// Each user with the variable of its password. [`NatsServer::url`] speaks for the last one.
+    pub names: Vec<(String, String)>,
 }
 
 /// A nats-server with JetStream that is a child of this process, on a loopback port of its own.
@@ -52,10 +64,20 @@ impl NatsServer {
 
     /// A server for one test: in a temporary directory, gone with the value. Starts in some 20 ms.
     pub async fn start_temporary() -> anyhow::Result<NatsServer> {
+        NatsServer::start_temporary_for(None).await
+    }
+
+    /// The same with users of different rights.
+    pub async fn start_temporary_with(users: NatsUsers) -> anyhow::Result<NatsServer> {
+        NatsServer::start_temporary_for(Some(users)).await
+    }
+
+    async fn start_temporary_for(users: Option<NatsUsers>) -> anyhow::Result<NatsServer> {
         let temporary = TempDir::with_prefix("signalbox-nats-").context("could not make a temporary directory")?;
         let options = NatsOptions {
             directory: temporary.path().to_path_buf(),
             durability: Durability::Fast,
+            users,
         };
         let mut server = NatsServer::start(options).await?;
         server._temporary = Some(temporary);
@@ -81,6 +103,30 @@ impl NatsServer {
     /// into its options.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Where one of the users connects. The only user there is, where none were given.
+    pub fn url_of(&self, user: &str) -> String {
+        let port = self.port();
+        match &self.options.users {
+            Some(_) => format!("nats://{user}:{}@127.0.0.1:{port}", self.password_of(user)),
+            None => self.url.clone(),
+        }
+    }
+
+    /// Follows from the server's secret, so that a data directory keeps one secret whoever its users are.
+    fn password_of(&self, user: &str) -> String {
+        let digest = Sha256::digest(format!("{}\n{user}", self.password));
+        // The letter keeps the server from reading a number.
+        format!("p{}", hex::encode(&digest[..16]))
+    }
+
+    /// What it has refused its users since its first start: a line each, from its log.
+    pub fn violations(&self) -> anyhow::Result<Vec<String>> {
+        let log =
+            fs::read_to_string(self.options.directory.join("nats-server.log")).context("no log of nats-server")?;
+        let violations = log.lines().filter(|line| line.contains(" Violation - "));
+        Ok(violations.map(str::to_owned).collect())
     }
 
     /// The port on 127.0.0.1, the same for as long as this value lives.
@@ -150,7 +196,10 @@ impl NatsServer {
         let port = self.wait_until_ready(&mut process, &log).await?;
         tracing::debug!(pid = process.pid(), port, "nats-server is ready");
         self.port = Some(port);
-        self.url = format!("nats://{USER}:{}@127.0.0.1:{port}", self.password);
+        self.url = match self.options.users.as_ref().and_then(|users| users.names.last()) {
+            Some((user, _)) => format!("nats://{user}:{}@127.0.0.1:{port}", self.password_of(user)),
+            None => format!("nats://{USER}:{}@127.0.0.1:{port}", self.password),
+        };
         self.process = Some(process);
         Ok(())
     }
@@ -171,11 +220,25 @@ impl NatsServer {
              max_payload: 1MB\n\
              # The limits only bound what streams may reserve; without them small disks refuse streams that stay small.\n\
              jetstream {{ store_dir: {store_dir}, max_memory_store: 256MB, max_file_store: 1TB, {sync_interval} }}\n\
-             authorization {{ users: [ {{ user: {USER}, password: \"{password}\" }} ] }}\n",
+             {authorization}\n",
             directory = quoted(&self.options.directory),
             store_dir = quoted(&self.store_dir()),
-            password = self.password,
+            authorization = self.authorization(),
         )
+    }
+
+    fn authorization(&self) -> String {
+        let Some(users) = &self.options.users else {
+            return format!(
+                "authorization {{ users: [ {{ user: {USER}, password: \"{}\" }} ] }}",
+                self.password
+            );
+        };
+        let mut text = String::new();
+        for (user, variable) in &users.names {
+            text.push_str(&format!("{variable}: \"{}\"\n", self.password_of(user)));
+        }
+        text + &users.authorization
     }
 
     /// Waits until *this* child listens: it writes the port into a file that is named after its pid.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 use crate::credentials::Credentials;
-use crate::{Durability, NatsOptions, NatsServer, PostgresOptions, PostgresServer};
+use crate::{Durability, NatsOptions, NatsServer, NatsUsers, PostgresOptions, PostgresServer};
 
 /// What to start, and where.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub struct DevstackOptions {
     /// Created when missing. Starting again in it finds the same data; only one process can use it at a time.
     pub data_dir: PathBuf,
     pub durability: Durability,
+    /// Users of the NATS server; none: one who may do everything.
+    pub nats_users: Option<NatsUsers>,
     /// False where someone brings their own.
     pub start_nats: bool,
     /// False where someone brings their own.
@@ -44,6 +46,7 @@ impl Devstack {
             let nats = NatsOptions {
                 directory: data_dir.join("nats"),
                 durability,
+                users: options.nats_users,
             };
             NatsServer::start_with_password(nats, credentials.nats_password.clone())
                 .await
@@ -72,6 +75,11 @@ impl Devstack {
     /// With the credentials; `None` when it was not to be started.
     pub fn nats_url(&self) -> Option<&str> {
         self.nats.as_ref().map(NatsServer::url)
+    }
+
+    /// The same for one of its users.
+    pub fn nats_url_of(&self, user: &str) -> Option<String> {
+        self.nats.as_ref().map(|nats| nats.url_of(user))
     }
 
     /// The database `signalbox` as its superuser; `None` when it was not to be started.

@@ -12,7 +12,13 @@ use domain::planted::{Bug, is_planted};
 use futures::{FutureExt, future::BoxFuture};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
-use crate::{Bus, ConsumerOptions, Incoming, PublishError, delay, error::with_causes, postponed::Postponed};
+use crate::{
+    Bus, ConsumerOptions, Incoming, PublishError, delay, envelope::Forgery, error::with_causes, postponed::Postponed,
+};
+
+/// The reason of a dead letter whose message no service of this installation signed for its subject. Its words are a
+/// stranger's, the account in its subject included: it belongs to the operator, and is never sent again.
+pub const UNAUTHENTICATED: &str = "unauthenticated";
 
 /// What shall become of a message.
 #[derive(Clone, PartialEq, Debug)]
@@ -76,19 +82,37 @@ pub(crate) struct Processor<H> {
 impl<H: BatchHandler> Processor<H> {
     pub(crate) async fn process(&self, deliveries: Vec<Delivery>) {
         let (started, size) = (Instant::now(), deliveries.len());
-        let (messages, ackers): (Vec<_>, Vec<_>) = deliveries.into_iter().map(|one| (one.incoming, one.acker)).unzip();
+        let (mut messages, mut ackers) = (Vec::with_capacity(size), Vec::with_capacity(size));
+        let (mut forged, mut forged_ackers) = (Vec::new(), Vec::new());
+        for Delivery { incoming, acker } in deliveries {
+            match self.authenticated(&incoming) {
+                Ok(()) => {
+                    messages.push(incoming);
+                    ackers.push(acker);
+                }
+                Err(forgery) => {
+                    forged.push(self.dead_message(incoming, UNAUTHENTICATED.to_owned(), forgery.to_string()));
+                    forged_ackers.push(acker);
+                }
+            }
+        }
+        let mut dying: Vec<_> = forged_ackers.iter().zip(forged).collect();
         if is_planted(Bug::AckFirst) {
             for acker in &ackers {
                 acker.ack().await.ok();
             }
         }
-        let verdicts = self.decide(&messages, &ackers).await;
-        let verdicts = self.publish_outgoing(verdicts).await;
-        self.handler.published().await;
+        let verdicts = if messages.is_empty() {
+            Vec::new()
+        } else {
+            let verdicts = self.decide(&messages, &ackers).await;
+            let verdicts = self.publish_outgoing(verdicts).await;
+            self.handler.published().await;
+            verdicts
+        };
 
         self.note_postponed(&verdicts);
         let mut settled = Vec::with_capacity(size);
-        let mut dying = Vec::new();
         for ((incoming, acker), verdict) in messages.into_iter().zip(&ackers).zip(verdicts) {
             match self.settlement(&incoming, verdict) {
                 Settlement::Settled(outcome) => settled.push((acker, outcome)),
@@ -102,6 +126,18 @@ impl<H: BatchHandler> Processor<H> {
         self.count(settled.iter().chain(&buried).map(|(_, outcome)| outcome));
         let seconds = started.elapsed().as_secs_f64();
         self.bus.meters().batch(self.consumer, size, seconds);
+    }
+
+    /// Before any handler sees it: that a message is on a subject says nothing about who put it there.
+    fn authenticated(&self, incoming: &Incoming) -> Result<(), Forgery> {
+        let verified = self
+            .bus
+            .keys()
+            .verify(&incoming.subject, &incoming.headers, &incoming.payload);
+        if let Err(forgery) = verified {
+            self.bus.meters().unauthenticated(self.consumer, forgery.word());
+        }
+        verified
     }
 
     /// The handler's verdicts, one per message whatever the handler does.

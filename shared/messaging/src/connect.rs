@@ -17,10 +17,12 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::{
     delay,
+    envelope::Keyring,
     error::{BusError, Cause},
     meters::Meters,
     publish::wire_headers,
     url::{UrlCredentials, parse_url, shown},
+    users,
 };
 
 /// Where and how to connect. Every limit of the connection is here.
@@ -41,8 +43,10 @@ pub struct BusOptions {
     pub publish_ack_timeout_ms: u64,
     /// Published and not yet acknowledged, over the whole process.
     pub publish_in_flight_max: usize,
-    /// Where answers come in. A prefix of its own lets the server's permissions keep others from reading them.
+    /// Where answers come in, for the server's permissions to keep others from reading them. None: `_I.{user}`.
     pub inbox_prefix: Option<String>,
+    /// What is published is signed with it, and what is consumed has to be.
+    pub keys: Keyring,
 }
 
 impl BusOptions {
@@ -57,6 +61,7 @@ impl BusOptions {
             publish_ack_timeout_ms: 5_000,
             publish_in_flight_max: 512,
             inbox_prefix: None,
+            keys: Keyring::empty(),
         }
     }
 }
@@ -90,6 +95,7 @@ impl ServerVersion {
     }
 }
 
+const ANONYMOUS_WAIT: Duration = Duration::from_secs(2);
 const LIVE_WAIT: Duration = Duration::from_millis(100);
 
 /// The handle. Clones share the connection; it closes when the last one goes.
@@ -102,23 +108,34 @@ struct Inner {
     /// Apart, since publishing has limits of its own.
     publisher: jetstream::Context,
     root: Root,
+    keys: Keyring,
     meters: Arc<Meters>,
+    addresses: Vec<ServerAddr>,
+    /// As the server knows it.
+    user: Option<String>,
 }
 
 impl Bus {
     /// Connects, trying again until the time is over, and checks that the server can do what Signalbox needs.
     pub async fn connect(options: BusOptions) -> Result<Bus, BusError> {
         let (addresses, credentials) = parse_url(&options.url)?;
+        let user = match &credentials {
+            Some(UrlCredentials::Password { user, .. }) => Some(user.clone()),
+            Some(UrlCredentials::Token(_)) | None => None,
+        };
         let servers = shown(&addresses);
         let meters = Arc::new(Meters::new());
         let connecting = Connecting {
             options: &options,
-            addresses,
+            addresses: &addresses,
             credentials,
             servers: &servers,
             meters: &meters,
         };
         let client = connecting.by_deadline().await?;
+        if is_open_to_others(is_loopback(&addresses).await, || lets_anyone_in(&addresses)).await {
+            return Err(BusError::Open { servers });
+        }
         let info = client.server_info();
         match ServerVersion::parse(&info.version) {
             Some(version) if version >= ServerVersion::OLDEST => {}
@@ -140,7 +157,10 @@ impl Bus {
             jetstream,
             publisher,
             root: options.root,
+            keys: options.keys,
             meters,
+            addresses,
+            user,
         })))
     }
 
@@ -151,6 +171,16 @@ impl Bus {
 
     pub fn root(&self) -> &Root {
         &self.0.root
+    }
+
+    /// The user in the URL.
+    pub fn user(&self) -> Option<&str> {
+        self.0.user.as_deref()
+    }
+
+    /// Whether the server takes a connection without credentials: it has no users, or a `no_auth_user`.
+    pub async fn lets_anyone_in(&self) -> bool {
+        lets_anyone_in(&self.0.addresses).await
     }
 
     /// Whether there is a connection now: for readiness.
@@ -169,7 +199,7 @@ impl Bus {
         if !self.is_connected() {
             return;
         }
-        let headers = match wire_headers(&message) {
+        let headers = match wire_headers(&message, None) {
             Ok(headers) => headers,
             Err(error) => return tracing::debug!(%error, "live text was not sent"),
         };
@@ -199,6 +229,10 @@ impl Bus {
         &self.0.publisher
     }
 
+    pub(crate) fn keys(&self) -> &Keyring {
+        &self.0.keys
+    }
+
     pub(crate) fn meters(&self) -> &Meters {
         &self.0.meters
     }
@@ -209,9 +243,37 @@ impl Bus {
     }
 }
 
+/// A server of this machine may do without users: whoever reaches it could as well read the services' memory.
+async fn is_open_to_others<F: Future<Output = bool>>(is_loopback: bool, lets_anyone_in: impl FnOnce() -> F) -> bool {
+    !is_loopback && lets_anyone_in().await
+}
+
+/// Whether somebody without credentials may use a server: it has no users, or a `no_auth_user`. Asked by trying, since a
+/// server says no such thing of itself. One that does not answer in time counts as closed.
+async fn lets_anyone_in(addresses: &[ServerAddr]) -> bool {
+    let anonymous = ConnectOptions::new()
+        .connection_timeout(ANONYMOUS_WAIT)
+        .connect(addresses.to_vec());
+    matches!(timeout(ANONYMOUS_WAIT, anonymous).await, Ok(Ok(_)))
+}
+
+/// Whether the servers can only be those of this machine. A name that cannot be looked up may be anywhere.
+async fn is_loopback(addresses: &[ServerAddr]) -> bool {
+    for address in addresses {
+        let is_ours = match address.socket_addrs().await {
+            Ok(mut sockets) => sockets.all(|socket| socket.ip().is_loopback()),
+            Err(_) => false,
+        };
+        if !is_ours {
+            return false;
+        }
+    }
+    true
+}
+
 struct Connecting<'a> {
     options: &'a BusOptions,
-    addresses: Vec<ServerAddr>,
+    addresses: &'a [ServerAddr],
     credentials: Option<UrlCredentials>,
     /// The addresses for people.
     servers: &'a str,
@@ -225,7 +287,7 @@ impl Connecting<'_> {
         let deadline = Instant::now() + waited;
         let mut last: Option<Cause> = None;
         for attempt in 1.. {
-            match timeout_at(deadline, self.client_options().connect(self.addresses.clone())).await {
+            match timeout_at(deadline, self.client_options().connect(self.addresses.to_vec())).await {
                 Ok(Ok(client)) => return Ok(client),
                 Ok(Err(error)) => match error.kind() {
                     ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
@@ -255,6 +317,19 @@ impl Connecting<'_> {
         })
     }
 
+    /// The one that was set, else the user's own, which is what the permissions of [`crate::users`] allow.
+    fn inbox_prefix(&self) -> Option<String> {
+        let is_token = |user: &str| {
+            user.bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        };
+        let own = match &self.credentials {
+            Some(UrlCredentials::Password { user, .. }) if is_token(user) => Some(users::inbox_prefix(user)),
+            Some(UrlCredentials::Password { .. } | UrlCredentials::Token(_)) | None => None,
+        };
+        self.options.inbox_prefix.clone().or(own)
+    }
+
     fn client_options(&self) -> ConnectOptions {
         let options = self.options;
         let meters = Arc::clone(self.meters);
@@ -271,7 +346,7 @@ impl Connecting<'_> {
                 let meters = Arc::clone(&meters);
                 async move { note_event(&event, &meters) }
             });
-        if let Some(prefix) = &options.inbox_prefix {
+        if let Some(prefix) = self.inbox_prefix() {
             client = client.custom_inbox_prefix(prefix);
         }
         match self.credentials.clone() {
@@ -302,6 +377,23 @@ fn note_event(event: &Event, meters: &Meters) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_server_for_everyone_is_refused_unless_it_is_of_this_machine() {
+        let check = async |url: &str, lets_anyone_in: bool, refused: bool| {
+            let (addresses, _) = parse_url(url).unwrap();
+            let is_open = is_open_to_others(is_loopback(&addresses).await, async || lets_anyone_in);
+            assert_eq!(is_open.await, refused, "{url}");
+        };
+        check("nats://127.0.0.1:4222", true, false).await;
+        check("nats://[::1]:4222", true, false).await;
+        check("nats://localhost:4222", true, false).await;
+        check("nats://192.0.2.7:4222", true, true).await;
+        check("nats://192.0.2.7:4222", false, false).await;
+        check("nats://127.0.0.1:4222,nats://192.0.2.7:4222", true, true).await;
+        // Nobody knows where it is.
+        check("nats://nats.invalid:4222", true, true).await;
+    }
 
     #[test]
     fn versions_compare_as_numbers() {

@@ -40,6 +40,10 @@ pub enum BusError {
     },
     #[error("NATS server {found} is too old: Signalbox needs 2.12 or newer")]
     ServerTooOld { found: String },
+    #[error(
+        "NATS at {servers} lets anyone in without a password: give it users (schemas/nats-users.conf) and take no_auth_user out"
+    )]
+    Open { servers: String },
     #[error("NATS at {servers} runs without JetStream: start it with -js or a jetstream block in its configuration")]
     NoJetStream { servers: String },
     #[error("NATS did not confirm what was sent")]
@@ -51,7 +55,7 @@ pub enum TopologyError {
     #[error("{what} is missing on the NATS server: run `signalbox migrate` as a user that may create it")]
     Missing { what: String },
     #[error(
-        "{what} on the NATS server differs from what Signalbox needs in {fields} and this process may not change it: run `signalbox migrate`"
+        "{what} on the NATS server differs from what Signalbox needs in {fields}: run `signalbox migrate` as a user that may change it"
     )]
     Drift { what: String, fields: String },
     #[error(

@@ -62,7 +62,7 @@ impl From<Info<'_>> for DeliveryPlace {
     }
 }
 
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 14] = [
     header::MESSAGE_ID,
     header::TRACEPARENT,
     header::TRACESTATE,
@@ -70,6 +70,7 @@ const KNOWN: [&str; 13] = [
     header::HOPS,
     header::REDRIVE,
     header::RECEIPT,
+    header::SIGNATURE,
     header::CE_SPECVERSION,
     header::CE_ID,
     header::CE_TYPE,

@@ -5,9 +5,9 @@
 //! batches from a durable consumer, hands them to a [`BatchHandler`] and turns its [`Verdict`]s into acknowledgements,
 //! delayed redeliveries and dead letters. [`PartitionReader`] reads one partition of the notifications from a place
 //! that the caller keeps (in Postgres, in its own transaction), without acknowledgements. [`trace`] carries the W3C
-//! trace context through headers.
+//! trace context through headers. [`envelope`] signs what is published and tells what is forged; [`users`] is who may do what on the server.
 //!
-//! The plot, for everything but notifications: pull → handle → publish what follows → acknowledge. A crash anywhere
+//! The plot, for everything but notifications: pull → authenticate → handle → publish what follows → acknowledge. A crash anywhere
 //! brings the input back, and the same input gives the same messages again. Nothing here is a guarantee of "once":
 //! acknowledgements get lost, redeliveries come out of order, and a publish that timed out may have been stored. Once
 //! and in order is what Postgres says.
@@ -21,6 +21,7 @@ mod batch;
 mod connect;
 mod consumer;
 mod delay;
+pub mod envelope;
 mod error;
 mod incoming;
 mod meters;
@@ -30,10 +31,12 @@ pub mod publish;
 mod stored;
 pub mod trace;
 mod url;
+pub mod users;
 
-pub use batch::{BatchHandler, BuryError, DeadLetterSink, DeadMessage, Verdict};
+pub use batch::{BatchHandler, BuryError, DeadLetterSink, DeadMessage, UNAUTHENTICATED, Verdict};
 pub use connect::{Bus, BusOptions, ServerVersion};
 pub use consumer::{Consumer, ConsumerOptions};
+pub use envelope::Keyring;
 pub use error::{BusError, PublishError, ReadError, TopologyError};
 pub use incoming::Incoming;
 pub use partition::{
@@ -41,3 +44,4 @@ pub use partition::{
 };
 pub use publish::Stored;
 pub use topology::{Durable, Provision, Stream, Topology, TopologyLimits};
+pub use users::User;

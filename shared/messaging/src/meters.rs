@@ -7,6 +7,7 @@ use opentelemetry::{
 
 pub(crate) struct Meters {
     consumed: Counter<u64>,
+    unauthenticated: Counter<u64>,
     batch_messages: Histogram<u64>,
     batch_seconds: Histogram<f64>,
     published: Counter<u64>,
@@ -21,6 +22,12 @@ impl Meters {
             consumed: meter
                 .u64_counter("signalbox.messaging.consumed")
                 .with_description("messages taken from a consumer, by how they were settled")
+                .build(),
+            unauthenticated: meter
+                .u64_counter("signalbox.messaging.unauthenticated")
+                .with_description(
+                    "messages that no service of this installation signed for their subject, by what is wrong",
+                )
                 .build(),
             batch_messages: meter
                 .u64_histogram("signalbox.messaging.batch.messages")
@@ -57,6 +64,11 @@ impl Meters {
                 &[KeyValue::new("consumer", consumer), KeyValue::new("outcome", outcome)],
             );
         }
+    }
+
+    pub(crate) fn unauthenticated(&self, consumer: &'static str, forgery: &'static str) {
+        let labels = [KeyValue::new("consumer", consumer), KeyValue::new("forgery", forgery)];
+        self.unauthenticated.add(1, &labels);
     }
 
     pub(crate) fn batch(&self, consumer: &'static str, messages: usize, seconds: f64) {

@@ -10,10 +10,10 @@ use async_nats::{
         message::PublishMessage,
     },
 };
-use contracts::Outgoing;
+use contracts::{Outgoing, header};
 use futures::{StreamExt, stream::FuturesUnordered};
 
-use crate::{Bus, PublishError};
+use crate::{Bus, Keyring, PublishError};
 
 /// Where the broker has put a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,7 +70,7 @@ impl Bus {
     /// Hands a message to the connection. Waits while too many are unanswered.
     async fn send(&self, message: &Outgoing) -> Result<PublishAckFuture, PublishError> {
         let publish = PublishMessage::build()
-            .headers(wire_headers(message)?)
+            .headers(wire_headers(message, Some(self.keys()))?)
             .payload(message.payload.clone().into());
         let sent = self.publisher().send_publish(message.subject.clone(), publish).await;
         sent.map_err(|error| classified(message, error))
@@ -112,19 +112,28 @@ impl Answers {
     }
 }
 
-/// Headers for the wire. The library's own conversions panic on a line break, so they are not used.
-pub(crate) fn wire_headers(message: &Outgoing) -> Result<HeaderMap, PublishError> {
+/// Headers for the wire, signed where there is a key. The library's own conversions panic on a line break, so they are not
+/// used.
+pub(crate) fn wire_headers(message: &Outgoing, keys: Option<&Keyring>) -> Result<HeaderMap, PublishError> {
     let malformed = |reason: String| PublishError::Malformed {
         id: message.id().to_owned(),
         subject: message.subject.clone(),
         reason,
     };
     let mut headers = HeaderMap::new();
-    for (name, value) in &message.headers.0 {
+    let mut set = |name: &str, value: &str| {
         let wire_name = HeaderName::from_str(name).map_err(|error| malformed(format!("header {name:?}: {error}")))?;
         let wire_value =
             HeaderValue::from_str(value).map_err(|error| malformed(format!("value of header {name:?}: {error}")))?;
         headers.insert(wire_name, wire_value);
+        Ok(())
+    };
+    for (name, value) in &message.headers.0 {
+        set(name, value)?;
+    }
+    // Over one that came with a stored message: it was for another.
+    if let Some(signature) = keys.and_then(|keys| keys.sign(&message.subject, &message.headers, &message.payload)) {
+        set(header::SIGNATURE, &signature)?;
     }
     Ok(headers)
 }

@@ -29,14 +29,14 @@ use async_nats::jetstream::{
 use contracts::{Root, subject::PARTITION_TOKEN};
 use serde::{Deserialize, Serialize};
 
-use crate::{Bus, ServerVersion, TopologyError};
+use crate::{Bus, ServerVersion, TopologyError, User};
 
 mod ensure;
 
 /// Partitions of the notifications. Another number would put a session's notifications into two partitions at once.
 pub const PARTITIONS: u16 = 8;
 
-/// Sizes and ages, in the operator's hands. Existing streams are changed to them at the next start.
+/// Sizes and ages, in the operator's hands. `signalbox migrate` changes existing streams to them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TopologyLimits {
@@ -87,8 +87,11 @@ impl Default for TopologyLimits {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Provision {
+    /// Changes what is different, too: `signalbox migrate`, as a user that may.
+    Update,
+    /// Makes what is missing, so that a broker that lost its store is whole again; what differs stops the start.
     Create,
-    /// A NATS user per service has no right to: then a missing stream stops the start.
+    /// Makes nothing: a missing stream stops the start.
     VerifyOnly,
 }
 
@@ -97,6 +100,8 @@ pub enum Provision {
 pub struct Topology {
     pub limits: TopologyLimits,
     pub provision: Provision,
+    /// Whose streams and consumers: a service sees to those that it reads from.
+    pub scope: User,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -289,7 +294,7 @@ pub fn consumer_config(durable: Durable, root: &Root, limits: &TopologyLimits) -
 }
 
 impl Topology {
-    /// Makes, updates or verifies everything. Safe to run from several processes at once, and twice.
+    /// Makes, updates or verifies all that is in its scope. Safe to run from several processes at once, and twice.
     pub async fn ensure(&self, bus: &Bus) -> Result<(), TopologyError> {
         if !can_switch_off_deduplication(bus.server_version()) {
             tracing::warn!(
@@ -297,11 +302,11 @@ impl Topology {
                  is stored for one of them"
             );
         }
-        for stream in Stream::ALL {
+        for &stream in self.scope.streams() {
             let wanted = stream_config(stream, bus.root(), &self.limits, bus.server_version());
             ensure::stream(bus, wanted, self.provision).await?;
         }
-        for durable in Durable::ALL {
+        for &durable in self.scope.durables() {
             let wanted = consumer_config(durable, bus.root(), &self.limits);
             ensure::consumer(
                 bus,

@@ -6,9 +6,13 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use axum::Router;
 use contracts::Root;
 use domain::planted::{self, Bug, is_planted};
-use messaging::{Bus, BusError, BusOptions, Topology, TopologyError};
+use messaging::{Bus, BusError, BusOptions, Keyring, Topology, TopologyError, User};
 use secrecy::ExposeSecret;
-use storage::{Database, DatabaseOptions, Role, StorageError, migrations};
+use storage::{
+    Database, DatabaseOptions, Role, StorageError,
+    fitness::{self, Fault},
+    migrations,
+};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 
@@ -35,6 +39,8 @@ pub enum StartError {
     Telemetry(#[from] TelemetryError),
     #[error("Postgres could not be used within {waited_s} s")]
     Database { waited_s: u64, source: StorageError },
+    #[error("the database is not fit for use: {faults}")]
+    Unfit { faults: String },
     #[error("the database's schema could not be brought up to date")]
     Migrate { source: StorageError },
     #[error("the database lacks {steps}: run `signalbox migrate`, or set database.migrate = true")]
@@ -60,6 +66,7 @@ impl StartError {
             | Self::Bus(BusError::Url { .. }) => true,
             Self::Telemetry(TelemetryError::Metrics { .. } | TelemetryError::Subscriber { .. })
             | Self::Database { .. }
+            | Self::Unfit { .. }
             | Self::Migrate { .. }
             | Self::Schema { .. }
             | Self::Bus(_)
@@ -92,12 +99,15 @@ impl Context {
             warn!(%bug, "this process has a bug on purpose");
         }
         // What is missing is said before anything is waited for.
+        settings.database.url()?;
         settings.nats.url()?;
-        schema_check(&settings, deadline).await?;
+        let keys = settings.envelope.keyring()?;
+        Box::pin(schema_check(&settings, deadline)).await?;
         let options = database_options(&settings.database);
         let database = database_connect(role, &settings, &options, deadline).await?;
-        let topology = topology(&settings.nats);
-        let bus = bus_connect(role.service(), &settings, deadline).await?;
+        Box::pin(check_fitness(&database, &settings)).await?;
+        let topology = topology(user(role), &settings.nats);
+        let bus = bus_connect(role.service(), &settings, keys, deadline).await?;
         topology.ensure(&bus).await?;
         let outbox = Outbox::start(&database, &bus, &settings.outbox, &shutdown);
         Ok(Context {
@@ -165,9 +175,21 @@ impl Context {
     }
 }
 
-/// As the settings want it.
-pub fn topology(settings: &NatsSettings) -> Topology {
+/// The NATS user of whoever runs as a role.
+pub fn user(role: Role) -> User {
+    match role {
+        Role::Resolver => User::Resolver,
+        Role::Delivery => User::Delivery,
+        Role::ToolGateway => User::ToolGateway,
+        Role::Orchestrator => User::Orchestrator,
+        Role::Owner => User::Operator,
+    }
+}
+
+/// As the settings want it, for the streams and consumers of a user.
+pub fn topology(scope: User, settings: &NatsSettings) -> Topology {
     Topology {
+        scope,
         limits: settings.limits.clone(),
         provision: match settings.provision {
             Provision::Create => messaging::Provision::Create,
@@ -194,6 +216,10 @@ async fn schema_check(settings: &Settings, deadline: Instant) -> Result<(), Star
         ..database_options(&settings.database)
     };
     let owner = database_connect(Role::Owner, settings, &options, deadline).await?;
+    if settings.database.migrate {
+        // A server that is too old fails in the middle of a step.
+        check_version(&owner, settings).await?;
+    }
     let checked = if settings.database.migrate {
         let migrated = migrations::migrate(owner.connection()).await;
         migrated.map_err(|source| StartError::Migrate { source })
@@ -213,6 +239,47 @@ async fn schema_check(settings: &Settings, deadline: Instant) -> Result<(), Star
     };
     owner.close().await;
     checked
+}
+
+/// How the settings want the database used.
+pub async fn fitness_setting(settings: &DatabaseSettings) -> Result<fitness::Setting, SettingsError> {
+    Ok(fitness::Setting {
+        is_local: fitness::is_local(settings.url()?.expose_secret()).await,
+        migrates: settings.migrate,
+    })
+}
+
+/// Refuses a database that does not keep accounts apart, or what was committed.
+async fn check_fitness(database: &Database, settings: &Settings) -> Result<(), StartError> {
+    let faults = faults(database, settings).await?;
+    refuse(faults)
+}
+
+async fn check_version(database: &Database, settings: &Settings) -> Result<(), StartError> {
+    let mut faults = faults(database, settings).await?;
+    faults.retain(|fault| matches!(fault, Fault::TooOld(_)));
+    refuse(faults)
+}
+
+async fn faults(database: &Database, settings: &Settings) -> Result<Vec<Fault>, StartError> {
+    let facts = fitness::look(database).await.map_err(|source| StartError::Database {
+        waited_s: settings.process.dependencies_timeout_ms.duration().as_secs(),
+        source,
+    })?;
+    Ok(facts.faults(fitness_setting(&settings.database).await?))
+}
+
+fn refuse(faults: Vec<Fault>) -> Result<(), StartError> {
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let faults: Vec<String> = faults
+        .iter()
+        .map(|fault| format!("{fault} ({})", fault.mend()))
+        .collect();
+    Err(StartError::Unfit {
+        faults: faults.join("; "),
+    })
 }
 
 async fn database_connect(
@@ -255,13 +322,15 @@ pub fn bus_options(name: &str, nats: &NatsSettings) -> Result<BusOptions, Settin
     })
 }
 
-async fn bus_connect(service: &str, settings: &Settings, deadline: Instant) -> Result<Bus, StartError> {
+async fn bus_connect(service: &str, settings: &Settings, keys: Keyring, deadline: Instant) -> Result<Bus, StartError> {
     let left = deadline.saturating_duration_since(Instant::now()).as_millis();
     let options = BusOptions {
         connect_timeout_ms: u64::try_from(left).unwrap_or(u64::MAX),
+        keys,
         ..bus_options(service, &settings.nats)?
     };
-    Ok(saying_so("NATS", Bus::connect(options)).await?)
+    // Boxed: a connection that is made, and one that is tried without a password, are large futures.
+    Ok(saying_so("NATS", Box::pin(Bus::connect(options))).await?)
 }
 
 /// Waits for a dependency, with one line a second that says for which.

@@ -8,7 +8,7 @@ use contracts::{
 };
 use domain::{AccountId, TaskId};
 use futures::{FutureExt, future::BoxFuture};
-use messaging::{BuryError, DeadLetterSink, DeadMessage, Incoming};
+use messaging::{BuryError, DeadLetterSink, DeadMessage, Incoming, UNAUTHENTICATED};
 use storage::{
     Accounts, Database, StorageError, Tx,
     accounts::account_exists,
@@ -40,7 +40,7 @@ impl DeadLetters {
 impl DeadLetterSink for DeadLetters {
     fn bury(&self, dead: DeadMessage) -> BoxFuture<'_, Result<(), BuryError>> {
         async move {
-            let owner = Owner::of(&self.root, &dead.incoming.subject);
+            let owner = Owner::of_dead(&self.root, &dead);
             let fallen = Fallen {
                 owner: &owner,
                 subject: &dead.incoming.subject,
@@ -189,6 +189,15 @@ struct Owner {
 }
 
 impl Owner {
+    /// A forged message may be another account's, put on this subject so that its content is shown here.
+    fn of_dead(root: &Root, dead: &DeadMessage) -> Owner {
+        if dead.reason == UNAUTHENTICATED {
+            Owner::default()
+        } else {
+            Owner::of(root, &dead.incoming.subject)
+        }
+    }
+
     fn of(root: &Root, subject: &str) -> Owner {
         let Some(rest) = subject
             .strip_prefix(root.as_str())

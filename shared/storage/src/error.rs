@@ -8,8 +8,6 @@ pub enum StorageError {
     Database { attempt: &'static str, source: DbErr },
     #[error("cannot connect to the database")]
     Connect { source: sqlx::Error },
-    #[error("the database is not fit for use: {0}")]
-    Unfit(String),
     #[error("{attempt}: a stored value is not what this version writes: {what}")]
     Unreadable { attempt: &'static str, what: String },
 }
@@ -19,7 +17,7 @@ impl StorageError {
     pub fn may_retry(&self) -> bool {
         match self {
             Self::Connect { .. } => true,
-            Self::Unfit(_) | Self::Unreadable { .. } => false,
+            Self::Unreadable { .. } => false,
             Self::Database { source, .. } => match sqlstate(source) {
                 // class 08 connection, 40 rollback, 53 resources, 55P03 lock timeout, 57 operator intervention and
                 // statement timeout
@@ -57,7 +55,7 @@ impl StorageError {
             Self::Database { source, .. } => sqlstate(source)
                 .is_some_and(|code| ["22", "23", "54", "P0"].iter().any(|class| code.starts_with(class))),
             Self::Unreadable { .. } => true,
-            Self::Connect { .. } | Self::Unfit(_) => false,
+            Self::Connect { .. } => false,
         }
     }
 

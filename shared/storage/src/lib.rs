@@ -1,5 +1,5 @@
 //! State in Postgres: the pool with its guards, the schema and its migrations, the entities, the outbox, dead letters,
-//! replicas, and the few writes that span two owners ([`lifecycle`]). Knows nothing of the broker.
+//! replicas, whether a database may be used ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of the broker.
 //!
 //! Every read and write goes through a [`Tx`] that declared its accounts: row-level security gives a transaction that
 //! declared none no rows. Hot statements are named constants in the services' `store.rs`; entities serve the rest.
@@ -11,6 +11,7 @@ pub mod dead_letter;
 pub mod directory;
 pub mod entity;
 pub mod error;
+pub mod fitness;
 pub mod lifecycle;
 pub mod migrations;
 pub mod outbox;

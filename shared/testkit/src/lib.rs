@@ -1,9 +1,11 @@
 //! What tests of every crate stand on: a fresh database from a migrated template ([`database`]), accounts, agents and
 //! tasks in it ([`fixture`]), how statements find their rows ([`plans`]), a provider that does what a script says and
 //! logs what it saw ([`provider`]), a network that fails as it is told to ([`proxy`]), and waiting for a condition with
-//! a limit ([`wait`]). A [`world`] has all of it and runs services. Dev-dependency only.
+//! a limit ([`wait`]). [`envelope`] is the key that its services sign with. A [`world`] has all of it and runs services.
+//! Dev-dependency only.
 
 pub mod database;
+pub mod envelope;
 pub mod fixture;
 pub mod plans;
 pub mod provider;
@@ -12,11 +14,12 @@ pub mod wait;
 pub mod world;
 
 pub use database::TestDatabase;
+pub use envelope::{ENVELOPE, keyring};
 pub use fixture::Fixture;
 pub use provider::{Reply, Seen, StubProvider};
 pub use proxy::{NetworkFault, Proxy, Way};
 pub use wait::eventually;
-pub use world::{OPERATOR_TOKEN, Running, World};
+pub use world::{OPERATOR_TOKEN, Running, World, nats_users};
 
 /// Every process of ours installs its TLS provider first; a test may be the first to make an HTTP client.
 pub fn install_tls_provider() {

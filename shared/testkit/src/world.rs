@@ -5,12 +5,15 @@ use std::{sync::Arc, time::Duration};
 
 use async_nats::jetstream;
 use bytes::Bytes;
-use devstack::NatsServer;
+use contracts::{Headers, Outgoing, Root};
+use devstack::{NatsServer, NatsUsers};
 use domain::{AccountId, TaskId};
-use runtime::{Context, Settings, Shutdown};
+use messaging::{Bus, BusOptions, Provision, Topology, User, users};
+use runtime::{Context, Settings, Shutdown, context};
 use storage::Role;
+use tokio::sync::OnceCell;
 
-use crate::{Fixture, StubProvider, TestDatabase, install_tls_provider};
+use crate::{ENVELOPE, Fixture, StubProvider, TestDatabase, install_tls_provider, keyring};
 
 /// Short times, so that what waits is not waited for; every limit can be set over it.
 const SETTINGS: &str = r#"
@@ -50,6 +53,17 @@ pub struct World {
     pub database: TestDatabase,
     pub nats: NatsServer,
     overrides: Vec<(String, String)>,
+    provisioned: OnceCell<()>,
+}
+
+/// The users of a deployment, for a server of a test.
+pub fn nats_users() -> NatsUsers {
+    NatsUsers {
+        authorization: users::authorization(&Root::default()),
+        names: User::ALL
+            .map(|user| (user.name().to_owned(), user.password_variable()))
+            .into(),
+    }
 }
 
 /// A service that runs in this process.
@@ -87,11 +101,12 @@ impl<T> Running<T> {
 impl World {
     pub async fn start() -> World {
         install_tls_provider();
-        let (database, nats) = tokio::join!(TestDatabase::fresh(), NatsServer::start_temporary());
+        let (database, nats) = tokio::join!(TestDatabase::fresh(), NatsServer::start_temporary_with(nats_users()));
         World {
             database,
             nats: nats.expect("a nats-server of the test's own"),
             overrides: Vec::new(),
+            provisioned: OnceCell::new(),
         }
     }
 
@@ -112,10 +127,12 @@ impl World {
         Fixture(&self.database)
     }
 
-    pub fn settings(&self) -> Arc<Settings> {
+    /// Settings of a service: it connects to the broker as the user of its role.
+    pub fn settings(&self, role: Role) -> Arc<Settings> {
         let mut variables = vec![
             ("DATABASE_URL".to_owned(), self.database.url.clone()),
-            ("NATS_URL".to_owned(), self.nats.url().to_owned()),
+            ("NATS_URL".to_owned(), self.nats.url_of(context::user(role).name())),
+            (ENVELOPE.0.to_owned(), ENVELOPE.1.to_owned()),
         ];
         variables.extend(self.overrides.iter().map(|(setting, value)| {
             (
@@ -132,28 +149,61 @@ impl World {
         F: FnOnce(Context) -> W,
         W: Future<Output = anyhow::Result<T>>,
     {
+        self.provisioned.get_or_init(|| self.provision()).await;
         let shutdown = Shutdown::new();
-        let context = Context::connect(role, self.settings(), shutdown.clone())
+        let context = Context::connect(role, self.settings(role), shutdown.clone())
             .await
             .expect("a context of a service");
         let started = start(context).await.expect("a started service");
         Running { started, shutdown }
     }
 
+    /// Makes the streams, as `signalbox migrate` does before the first start; later, what is lost is the services' to
+    /// make again.
+    async fn provision(&self) {
+        let settings = self.settings(Role::Owner);
+        let topology = Topology {
+            provision: Provision::Update,
+            ..context::topology(User::Operator, &settings.nats)
+        };
+        topology.ensure(&self.bus().await).await.expect("streams and consumers");
+    }
+
     /// A plain NATS client, as a publisher outside has it.
     pub async fn client(&self) -> async_nats::Client {
-        let address: async_nats::ServerAddr = self.nats.url().parse().expect("the URL of the test's server");
+        self.client_of(User::Publisher).await
+    }
+
+    /// A plain NATS client that may do everything.
+    pub async fn operator(&self) -> async_nats::Client {
+        self.client_of(User::Operator).await
+    }
+
+    /// A plain NATS client with a user's rights.
+    pub async fn client_of(&self, user: User) -> async_nats::Client {
+        let address: async_nats::ServerAddr = self.nats.url_of(user.name()).parse().expect("the test's server");
         let user = address.username().unwrap_or_default().to_owned();
         let password = address.password().unwrap_or_default().to_owned();
+        let inbox = format!("_I.{user}");
         async_nats::ConnectOptions::with_user_and_password(user, password)
+            .custom_inbox_prefix(inbox)
             .connect(address)
             .await
             .expect("a connection")
     }
 
+    /// A bus that may do everything, and signs what goes out over it as services do.
+    pub async fn bus(&self) -> Bus {
+        let options = BusOptions {
+            keys: keyring(),
+            ..BusOptions::new(self.nats.url(), Root::default(), "test")
+        };
+        Bus::connect(options).await.expect("a bus")
+    }
+
     /// Publishes a notification as a stranger would, and waits until the stream has it.
     pub async fn publish(&self, account: &AccountId, task: Option<&TaskId>, payload: &serde_json::Value) {
-        let subject = contracts::Root::default().notification(account, task);
+        let subject = Root::default().notification(account, task);
         self.publish_raw(subject, payload.to_string().into()).await;
     }
 
@@ -165,5 +215,18 @@ impl World {
             .expect("a publish")
             .await
             .expect("an acknowledgement");
+    }
+
+    /// Publishes as a service does: signed, and whatever the subject.
+    pub async fn publish_as_service(&self, subject: String, payload: Vec<u8>) {
+        let message = Outgoing {
+            subject,
+            headers: Headers::default(),
+            payload,
+        };
+        let answers = self.bus().await.publish_all(&[message]).await;
+        for answer in answers {
+            answer.expect("stored");
+        }
     }
 }

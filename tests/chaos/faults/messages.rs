@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream;
 use bytes::Bytes;
+use contracts::{Headers, header};
 use futures::future::join_all;
 use reqwest::Method;
 use time::OffsetDateTime;
@@ -96,8 +97,16 @@ pub(super) async fn replay(campaign: &Campaign, count: usize, choice: u64) -> an
         let Ok(message) = stream.get_raw_message(sequence).await else {
             continue;
         };
+        // As a service would: what nobody has signed is not read.
+        let mut signed = Headers::default();
+        for (name, values) in message.headers.iter() {
+            signed.set(name.as_ref(), values[0].as_str());
+        }
+        signed.set(header::MESSAGE_ID, format!("replay-{choice}-{nth}"));
+        let signature = testkit::keyring().sign(&message.subject, &signed, &message.payload);
         let mut headers = message.headers.clone();
-        headers.insert("Nats-Msg-Id", format!("replay-{choice}-{nth}"));
+        headers.insert(header::MESSAGE_ID, format!("replay-{choice}-{nth}"));
+        headers.insert(header::SIGNATURE, signature.expect("a test's ring signs"));
         let published = jetstream
             .publish_with_headers(message.subject.clone(), headers, message.payload.clone())
             .await;

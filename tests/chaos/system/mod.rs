@@ -16,6 +16,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use devstack::{Durability, NatsOptions, NatsServer, PostgresOptions, PostgresServer};
+use runtime::context;
 use sqlx::{PgPool, postgres::PgPoolOptions};
 use storage::{Database, DatabaseOptions, Role};
 use testkit::proxy::Proxy;
@@ -87,6 +88,7 @@ call_timeout_ms_max = 12000
 pub(crate) struct System {
     pub(crate) services: Vec<Service>,
     pub(crate) nats: Mutex<NatsServer>,
+    /// The operator's.
     pub(crate) nats_url: String,
     pub(crate) postgres: Mutex<PostgresServer>,
     /// The superuser's, and not through a proxy.
@@ -106,6 +108,7 @@ impl System {
         let nats_options = NatsOptions {
             directory: directory.join("nats"),
             durability: Durability::Fast,
+            users: Some(testkit::nats_users()),
         };
         let (postgres, nats) =
             tokio::try_join!(PostgresServer::start(postgres_options), NatsServer::start(nats_options))?;
@@ -130,7 +133,11 @@ impl System {
             let environment = vec![
                 own("SIGNALBOX_CONFIG", config.to_string_lossy().into_owned()),
                 own("DATABASE_URL", to_postgres.url(&database_url)),
-                own("NATS_URL", to_nats.url(&nats_url)),
+                own(
+                    "NATS_URL",
+                    to_nats.url(&nats.url_of(context::user(process.role()).name())),
+                ),
+                own(testkit::ENVELOPE.0, testkit::ENVELOPE.1.to_owned()),
                 own("SIGNALBOX_OPERATOR_TOKEN", OPERATOR_TOKEN.to_owned()),
                 own("SIGNALBOX__PROVIDERS__DEFAULT__API_KEY", PROVIDER_KEY.to_owned()),
                 // The stub tells its callers apart by the path.

@@ -15,14 +15,18 @@ pub use session_closed::SessionClosedHandler;
 pub use session_resolved::SessionResolvedHandler;
 pub use tool_finished::ToolFinishedHandler;
 
+use contracts::{
+    Root,
+    addressed::{self, Addressed},
+};
 use messaging::{Incoming, Verdict};
-use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use crate::{service::Signal, store::SessionName};
 
 /// Reads each message of a batch and wakes the session that it names.
-async fn wake_each<M: DeserializeOwned>(
+async fn wake_each<M: Addressed>(
+    root: &Root,
     signals: &mpsc::Sender<Signal>,
     batch: &[Incoming],
     name: fn(M) -> SessionName,
@@ -30,16 +34,18 @@ async fn wake_each<M: DeserializeOwned>(
     let mut names = Vec::with_capacity(batch.len());
     let verdicts = batch
         .iter()
-        .map(|incoming| match serde_json::from_slice::<M>(&incoming.payload) {
-            Ok(message) => {
-                names.push(name(message));
-                Verdict::Done(Vec::new())
-            }
-            Err(error) => Verdict::Dead {
-                reason: "malformed".to_owned(),
-                detail: format!("the payload is not what its subject says: {error}"),
+        .map(
+            |incoming| match addressed::read::<M>(root, &incoming.subject, &incoming.payload) {
+                Ok(message) => {
+                    names.push(name(message));
+                    Verdict::Done(Vec::new())
+                }
+                Err(error) => Verdict::Dead {
+                    reason: error.reason().to_owned(),
+                    detail: error.to_string(),
+                },
             },
-        })
+        )
         .collect();
     // An error means that the process is stopping; the sweep of another finds the sessions.
     let _ = signals.send(Signal::Wake(names)).await;

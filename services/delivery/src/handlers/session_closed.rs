@@ -5,7 +5,7 @@
 //! Writes nothing.
 //! Publishes nothing.
 
-use contracts::session::SessionClosed;
+use contracts::{Root, session::SessionClosed};
 use messaging::{BatchHandler, Incoming, Verdict};
 use tokio::sync::mpsc;
 
@@ -13,12 +13,13 @@ use super::wake_each;
 use crate::service::Signal;
 
 pub struct SessionClosedHandler {
+    pub root: Root,
     pub signals: mpsc::Sender<Signal>,
 }
 
 impl BatchHandler for SessionClosedHandler {
     async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
-        wake_each(&self.signals, batch, |message: SessionClosed| {
+        wake_each(&self.root, &self.signals, batch, |message: SessionClosed| {
             (message.account, message.session_id)
         })
         .await

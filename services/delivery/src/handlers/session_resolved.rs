@@ -5,7 +5,7 @@
 //! Writes nothing.
 //! Publishes nothing.
 
-use contracts::session::SessionResolved;
+use contracts::{Root, session::SessionResolved};
 use messaging::{BatchHandler, Incoming, Verdict};
 use tokio::sync::mpsc;
 
@@ -13,12 +13,13 @@ use super::wake_each;
 use crate::service::Signal;
 
 pub struct SessionResolvedHandler {
+    pub root: Root,
     pub signals: mpsc::Sender<Signal>,
 }
 
 impl BatchHandler for SessionResolvedHandler {
     async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
-        wake_each(&self.signals, batch, |message: SessionResolved| {
+        wake_each(&self.root, &self.signals, batch, |message: SessionResolved| {
             (message.account, message.session_id)
         })
         .await

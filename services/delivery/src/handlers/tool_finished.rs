@@ -5,7 +5,7 @@
 //! Writes nothing.
 //! Publishes nothing.
 
-use contracts::tool::ToolFinished;
+use contracts::{Root, tool::ToolFinished};
 use messaging::{BatchHandler, Incoming, Verdict};
 use tokio::sync::mpsc;
 
@@ -13,12 +13,13 @@ use super::wake_each;
 use crate::service::Signal;
 
 pub struct ToolFinishedHandler {
+    pub root: Root,
     pub signals: mpsc::Sender<Signal>,
 }
 
 impl BatchHandler for ToolFinishedHandler {
     async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
-        wake_each(&self.signals, batch, |message: ToolFinished| {
+        wake_each(&self.root, &self.signals, batch, |message: ToolFinished| {
             (message.account, message.session_id)
         })
         .await

@@ -100,9 +100,9 @@ impl Scene {
             "call_id": call_id, "ordinal": ordinal, "name": "task_history", "state": "finished", "result": result,
         });
         self.world
-            .publish_raw(
+            .publish_as_service(
                 "signalbox.tool.finished.acme.PROJ-7".to_owned(),
-                finished.to_string().into(),
+                finished.to_string().into_bytes(),
             )
             .await;
     }

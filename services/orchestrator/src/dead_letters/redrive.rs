@@ -6,6 +6,7 @@
 
 use contracts::{Headers, Outgoing, Root, Timestamp, dead::DEAD_PAYLOAD_BYTES_MAX, header};
 use domain::AccountId;
+use messaging::UNAUTHENTICATED;
 use runtime::http::Problem;
 use storage::entity::dead_letter::Model;
 
@@ -17,11 +18,18 @@ pub fn redrive(root: &Root, account: Option<&AccountId>, letter: &Model) -> Resu
         let what = "the message was too long to be kept whole: publish it again where it came from";
         return Err(Problem::conflict("payload_cut", what));
     }
+    // Sent by us it would be signed by us, and count as what it was refused for not being.
+    if letter.reason == UNAUTHENTICATED {
+        let what = "no service of this installation signed it for its subject: it is kept to be looked at";
+        return Err(Problem::conflict(UNAUTHENTICATED, what));
+    }
     let subject = subject(root, account, &letter.subject)
         .ok_or_else(|| Problem::conflict("not_redrivable", "nothing of ours would read it on that subject"))?;
     // Of a stranger's headers, only the broker's own instructions must not be repeated.
     let mut headers: Headers = serde_json::from_value(letter.headers.clone()).unwrap_or_default();
     let message_id = headers.0.remove(header::MESSAGE_ID);
+    // Of the message that died; the new one gets its own.
+    headers.0.remove(header::SIGNATURE);
     headers
         .0
         .retain(|name, _| !name.to_ascii_lowercase().starts_with("nats-"));
@@ -128,8 +136,7 @@ mod tests {
 
     #[test]
     fn the_message_goes_where_it_came_from_under_a_new_id() {
-        let headers =
-            json!({"Nats-Msg-Id": "ci-1", "Nats-Expected-Stream": "X", "Signalbox-Hops": "2", "traceparent": "00-a"});
+        let headers = json!({"Nats-Msg-Id": "ci-1", "Nats-Expected-Stream": "X", "Signalbox-Hops": "2", "traceparent": "00-a", "Signalbox-Signature": "v1.a.00"});
         let letter = letter("signalbox.partition.3.acme.PROJ-7", r#"{"body": ""}"#, headers);
         let sent = redrive(&Root::default(), Some(&acme()), &letter).unwrap();
         assert_eq!(sent.subject, "signalbox.notification.acme.PROJ-7");
@@ -139,6 +146,7 @@ mod tests {
         assert_eq!(sent.headers.hops(), 2);
         assert_eq!(sent.headers.get(header::TRACEPARENT), Some("00-a"));
         assert_eq!(sent.headers.get("Nats-Expected-Stream"), None);
+        assert_eq!(sent.headers.get(header::SIGNATURE), None);
         let read = contracts::notification::read(&sent.headers, &sent.payload).unwrap();
         assert_eq!(read.id.unwrap().as_str(), "ci-1", "it is the same notification");
     }
@@ -203,6 +211,15 @@ mod tests {
             redrive(&Root::default(), Some(&acme()), &letter).unwrap_err().code(),
             "payload_cut"
         );
+    }
+
+    #[test]
+    fn what_was_forged_is_not_sent() {
+        let mut letter = letter("signalbox.tool.requested.acme.T", "{}", json!({}));
+        assert!(redrive(&Root::default(), None, &letter).is_ok());
+        letter.reason = UNAUTHENTICATED.to_owned();
+        let refused = redrive(&Root::default(), None, &letter).unwrap_err();
+        assert_eq!(refused.code(), "unauthenticated");
     }
 
     #[test]

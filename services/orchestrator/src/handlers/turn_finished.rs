@@ -12,6 +12,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use contracts::{
+    Root, addressed,
     event::{Event, EventMessage},
     outgoing::Origin,
 };
@@ -51,7 +52,7 @@ impl TurnFinishedHandler {
 
 impl BatchHandler for TurnFinishedHandler {
     async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
-        let read: Vec<Result<Place, Verdict>> = batch.iter().map(|incoming| read(&incoming.payload)).collect();
+        let read: Vec<Result<Place, Verdict>> = batch.iter().map(|incoming| read(&self.app.root, incoming)).collect();
         let mut places: Vec<Place> = read.iter().filter_map(|place| place.as_ref().ok().cloned()).collect();
         // Delivered twice in one batch is once.
         places.sort_unstable();
@@ -87,8 +88,8 @@ impl BatchHandler for TurnFinishedHandler {
 }
 
 /// Where to look, or what to do with a message that does not say.
-fn read(payload: &[u8]) -> Result<Place, Verdict> {
-    match serde_json::from_slice::<EventMessage>(payload) {
+fn read(root: &Root, incoming: &Incoming) -> Result<Place, Verdict> {
+    match addressed::read::<EventMessage>(root, &incoming.subject, &incoming.payload) {
         Ok(EventMessage {
             account,
             event: Event::TurnFinished(finished),
@@ -100,8 +101,8 @@ fn read(payload: &[u8]) -> Result<Place, Verdict> {
             detail: "the event is not a turn.finished".to_owned(),
         }),
         Err(error) => Err(Verdict::Dead {
-            reason: "malformed".to_owned(),
-            detail: format!("the event cannot be read: {error}"),
+            reason: error.reason().to_owned(),
+            detail: error.to_string(),
         }),
     }
 }

@@ -42,12 +42,12 @@ fn event(tenant: &Tenant, turn: Uuid) -> Incoming {
         at: OffsetDateTime::UNIX_EPOCH.into(),
         event: Event::TurnFinished(finished),
     };
-    incoming(serde_json::to_vec(&message).unwrap())
+    incoming(&tenant.id, serde_json::to_vec(&message).unwrap())
 }
 
-fn incoming(payload: Vec<u8>) -> Incoming {
+fn incoming(account: &str, payload: Vec<u8>) -> Incoming {
     Incoming {
-        subject: "signalbox.event.acme.T.turn.finished".to_owned(),
+        subject: format!("signalbox.event.{account}.-.turn.finished"),
         headers: Headers::default(),
         payload: Bytes::from(payload),
         stream_sequence: 1,
@@ -168,14 +168,14 @@ async fn an_unreadable_event_dies_alone() {
     let other = json!({"account": "acme", "task": null, "at": "2026-01-01T00:00:00Z", "type": "agent.removed",
         "data": {"agent_id": Uuid::nil(), "slug": "s"}});
     let batch = [
-        incoming(b"nonsense".to_vec()),
-        incoming(serde_json::to_vec(&other).unwrap()),
+        incoming("acme", b"nonsense".to_vec()),
+        incoming("acme", serde_json::to_vec(&other).unwrap()),
         event(&tenant, turn),
     ];
     let verdicts = TurnFinishedHandler::new(world.app.clone()).handle(&batch).await;
-    for dead in &verdicts[..2] {
+    for (dead, expected) in verdicts.iter().zip(["malformed", "subject_mismatch"]) {
         assert!(
-            matches!(dead, Verdict::Dead { reason, .. } if reason == "malformed"),
+            matches!(dead, Verdict::Dead { reason, .. } if reason == expected),
             "{dead:?}"
         );
     }

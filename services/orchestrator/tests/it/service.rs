@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use contracts::Root;
+use contracts::{Headers, Outgoing, Root};
 use devstack::NatsServer;
 use futures::StreamExt;
-use messaging::{Bus, BusOptions};
+use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User};
 use runtime::{Context, Settings, Shutdown};
 use serde_json::{Value, json};
 use storage::Role;
@@ -20,13 +20,23 @@ async fn a_notification_goes_out_and_a_reply_comes_in() {
     testkit::install_tls_provider();
     let test = TestDatabase::fresh().await;
     let nats = NatsServer::start_temporary().await.unwrap();
-    let bus = Bus::connect(BusOptions::new(nats.url(), Root::default(), "test"))
-        .await
-        .unwrap();
+    let options = BusOptions {
+        keys: testkit::keyring(),
+        ..BusOptions::new(nats.url(), Root::default(), "test")
+    };
+    let bus = Bus::connect(options).await.unwrap();
+    // As `signalbox migrate` does: a service alone makes only what it reads from.
+    let topology = Topology {
+        limits: TopologyLimits::default(),
+        provision: Provision::Create,
+        scope: User::Operator,
+    };
+    topology.ensure(&bus).await.unwrap();
     let mut published = bus.client().subscribe("signalbox.notification.>").await.unwrap();
     let variables = [
         ("DATABASE_URL", test.url.as_str()),
         ("NATS_URL", nats.url()),
+        testkit::ENVELOPE,
         ("SIGNALBOX_OPERATOR_TOKEN", TOKEN),
     ];
     let settings = Settings::load_from("[orchestrator]\nlisten = \"127.0.0.1:0\"\n", variables).unwrap();
@@ -92,10 +102,12 @@ async fn a_notification_goes_out_and_a_reply_comes_in() {
         "turn_id": turn, "session_id": Uuid::nil(), "session_key": "k", "generation": 1, "number": 1, "agent_id": agent["id"],
         "notifications": [], "state": "finished", "reply": null, "reply_cut": false, "no_reply": false, "late": false,
         "attempts": 1, "error": null}});
-    bus.client()
-        .publish("signalbox.event.acme.PROJ-7.turn.finished", event.to_string().into())
-        .await
-        .unwrap();
+    let event = Outgoing {
+        subject: "signalbox.event.acme.PROJ-7.turn.finished".to_owned(),
+        headers: Headers::default(),
+        payload: event.to_string().into_bytes(),
+    };
+    bus.publish_all(&[event]).await.pop().unwrap().unwrap();
     let thread = eventually("the reply is in the thread", || async {
         let (_, thread) = get("/api/orgs/acme/tasks/PROJ-7/messages").await;
         thread["items"][0].is_object().then_some(thread)

@@ -22,7 +22,8 @@ pub(crate) async fn stage() -> Stage {
     world.set("nats.ping_interval_ms", 100);
     let account = world.fixture().account("acme").await;
     world.fixture().agent(&account, "coder").await;
-    let client = world.client().await;
+    // Reads along on every subject, besides publishing.
+    let client = world.operator().await;
     Stage { world, client }
 }
 

@@ -85,6 +85,7 @@ mod tests {
             http_url: "http://127.0.0.1:9000".to_owned(),
             tool_gateway_url: String::new(),
             nats_url: String::new(),
+            nats_operator_url: None,
             database_url: String::new(),
             operator_token: Some("operator".to_owned()),
             resolver_url: None,

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use messaging::{Bus, Provision, Topology};
+use messaging::{Bus, Provision, Topology, User};
 use runtime::{Settings, context};
 use secrecy::ExposeSecret;
 use serde_json::json;
@@ -53,12 +53,12 @@ pub(crate) async fn database(settings: &Settings) -> anyhow::Result<Vec<String>>
     applied
 }
 
-async fn streams(settings: &Settings) -> anyhow::Result<()> {
+pub(crate) async fn streams(settings: &Settings) -> anyhow::Result<()> {
     let bus = Bus::connect(context::bus_options("migrate", &settings.nats)?).await?;
-    // Whatever the services may do, this command is the one that makes them.
+    // Services make what is missing; this command alone changes what is there.
     let topology = Topology {
-        provision: Provision::Create,
-        ..context::topology(&settings.nats)
+        provision: Provision::Update,
+        ..context::topology(User::Operator, &settings.nats)
     };
     topology.ensure(&bus).await?;
     Ok(())

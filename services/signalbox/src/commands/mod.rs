@@ -2,6 +2,7 @@
 
 mod dead;
 pub(crate) mod migrate;
+mod nats_users;
 mod notifications;
 mod notify;
 mod sessions;
@@ -29,6 +30,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             DeadCommand::Show(args) => dead::show(&args, json).await,
             DeadCommand::Redrive(args) => dead::redrive(&args, json).await,
         },
+        Command::NatsUsers => nats_users::run(json),
         Command::Schemas(args) => schemas::run(&args, json),
     }
 }

@@ -60,6 +60,9 @@ fn running_up(settings: &mut Settings, data_dir: &Path) -> anyhow::Result<Option
     };
     let mut set = |setting, url: &str| -> Result<(), SettingsError> { settings.set(setting, url, "endpoints.json") };
     set("database.url", &endpoints.database_url)?;
-    set("nats.url", &endpoints.nats_url)?;
+    set(
+        "nats.url",
+        endpoints.nats_operator_url.as_ref().unwrap_or(&endpoints.nats_url),
+    )?;
     Ok(Some(endpoints))
 }

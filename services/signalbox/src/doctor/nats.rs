@@ -1,6 +1,6 @@
 //! NATS: reachable, new enough, with JetStream, and with the streams and consumers in place.
 
-use messaging::{Bus, BusOptions, Provision, ServerVersion, Topology, TopologyError};
+use messaging::{Bus, BusOptions, Provision, ServerVersion, Topology, TopologyError, User};
 use runtime::{Settings, context, settings};
 
 use super::Finding;
@@ -27,10 +27,11 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     let topology = Topology {
         // The doctor only looks.
         provision: Provision::VerifyOnly,
-        ..context::topology(&settings.nats)
+        ..context::topology(whose(bus.user()), &settings.nats)
     };
     vec![
         server(bus.server_version()),
+        access(bus.lets_anyone_in().await),
         streams(&topology.ensure(&bus).await, settings.nats.provision),
     ]
 }
@@ -42,20 +43,35 @@ fn server(version: ServerVersion) -> Finding {
     )
 }
 
+/// A service's user may look at its own streams only.
+fn whose(user: Option<&str>) -> User {
+    let named = User::ALL.into_iter().find(|one| Some(one.name()) == user);
+    named.unwrap_or(User::Operator)
+}
+
+fn access(lets_anyone_in: bool) -> Finding {
+    if lets_anyone_in {
+        // From elsewhere connecting has refused it already.
+        return Finding::hint(
+            "nats users",
+            "anyone on this machine is let in without a password",
+            "give it users (schemas/nats-users.conf) and take no_auth_user out",
+        );
+    }
+    Finding::ok("nats users", "nobody is let in without a password")
+}
+
 fn streams(verified: &Result<(), TopologyError>, provision: settings::Provision) -> Finding {
     match (verified, provision) {
-        (Ok(()), _) => Finding::ok("streams", "all streams and consumers are there and as they must be"),
-        (Err(error @ (TopologyError::Missing { .. } | TopologyError::Drift { .. })), settings::Provision::Create) => {
-            let what = match error {
-                TopologyError::Missing { what } => format!("{what} is missing"),
-                other => other.to_string(),
-            };
-            Finding::hint(
-                "streams",
-                what,
-                "nats.provision is create: the next start of a service makes it",
-            )
-        }
+        (Ok(()), _) => Finding::ok(
+            "streams",
+            "the streams and consumers of this user are there and as they must be",
+        ),
+        (Err(TopologyError::Missing { what }), settings::Provision::Create) => Finding::hint(
+            "streams",
+            format!("{what} is missing"),
+            "nats.provision is create: the next start of a service makes it",
+        ),
         (Err(error), _) => Finding::problem(
             "streams",
             error.to_string(),
@@ -80,6 +96,33 @@ mod tests {
         assert!(!streams(&Ok(()), settings::Provision::Verify).is_problem());
     }
 
+    #[test]
+    fn a_services_user_is_asked_about_its_own_streams() {
+        assert_eq!(whose(Some("delivery")), User::Delivery);
+        assert_eq!(whose(Some("somebody")), User::Operator);
+        assert_eq!(whose(None), User::Operator);
+    }
+
+    #[tokio::test]
+    async fn what_differs_is_a_problem_that_a_start_would_have() {
+        let server = devstack::NatsServer::start_temporary().await.unwrap();
+        let settings = Settings::load_from("", [("NATS_URL", server.url())]).unwrap();
+        let bus = Bus::connect(context::bus_options("test", &settings.nats).unwrap())
+            .await
+            .unwrap();
+        context::topology(User::Operator, &settings.nats)
+            .ensure(&bus)
+            .await
+            .unwrap();
+        let more = "[nats.limits]\nevent_bytes_max = 1073741824\n";
+        let settings = Settings::load_from(more, [("NATS_URL", server.url())]).unwrap();
+        let said = super::super::finding::render(&examine(&settings).await);
+        assert!(
+            said.contains("PROBLEM  streams") && said.contains("max_bytes (too small)"),
+            "{said}"
+        );
+    }
+
     #[tokio::test]
     async fn looks_at_a_server_and_changes_nothing() {
         let server = devstack::NatsServer::start_temporary().await.unwrap();
@@ -92,7 +135,8 @@ mod tests {
         let bus = Bus::connect(context::bus_options("test", &settings.nats).unwrap())
             .await
             .unwrap();
-        context::topology(&settings.nats).ensure(&bus).await.unwrap();
+        let topology = context::topology(User::Operator, &settings.nats);
+        topology.ensure(&bus).await.unwrap();
         let findings = examine(&settings).await;
         assert!(
             super::super::finding::render(&findings).ends_with("All is well.\n"),

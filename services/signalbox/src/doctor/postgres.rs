@@ -1,14 +1,18 @@
-//! Postgres: reachable, new enough, migrated, and its walls standing. Reads the catalogue and nothing of a tenant.
+//! Postgres: reachable, migrated, and fit for use by what a start checks (`storage::fitness`). Reads the catalogue and
+//! nothing of a tenant.
 
 use runtime::{Settings, context};
 use sea_orm::{ConnectionTrait, FromQueryResult};
 use secrecy::ExposeSecret;
-use storage::{Database, DatabaseOptions, Role, StorageError, migrations, statement};
+use storage::{
+    Database, DatabaseOptions, Role, StorageError,
+    error::Attempt,
+    fitness::{self, Facts, Fault, Setting},
+    migrations, statement,
+};
 
 use super::Finding;
 
-/// 15.0 as the server counts.
-const VERSION_MIN: i32 = 150_000;
 const MIGRATE: &str = "run `signalbox migrate` as the user that owns the tables";
 const SERVICES: [Role; 4] = [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator];
 
@@ -31,14 +35,17 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
             return vec![Finding::failed("postgres", error, mend)];
         }
     };
-    let facts = facts(&owner).await;
+    let setting = context::fitness_setting(&settings.database).await;
+    let looked = async { Ok::<_, StorageError>((fitness::look(&owner).await?, applied(&owner).await?)) };
+    let looked = looked.await;
     owner.close().await;
-    let facts = match facts {
-        Ok(facts) => facts,
-        Err(error) => return vec![Finding::failed("postgres", error, "may this user read the catalogue?")],
+    let (facts, applied, setting) = match (looked, setting) {
+        (Ok((facts, applied)), Ok(setting)) => (facts, applied, setting),
+        (Err(error), _) => return vec![Finding::failed("postgres", error, "may this user read the catalogue?")],
+        (_, Err(error)) => return vec![Finding::failed("postgres", error, "correct this setting")],
     };
-    let mut findings = judge(&facts, settings.database.migrate);
-    if !facts.migrations.is_empty() {
+    let mut findings = judge(&facts, setting, &applied);
+    if !applied.is_empty() {
         let mut refused = Vec::new();
         for role in SERVICES {
             match Database::connect(url, role, &options).await {
@@ -51,23 +58,50 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-struct Facts {
-    version: i32,
-    user: String,
-    is_superuser: bool,
-    /// Names of the steps that were run.
-    migrations: Vec<String>,
-    /// Tables with tenants' rows that row-level security does not hold.
-    tables_open: Vec<String>,
-    /// Roles of services that row-level security does not hold.
-    roles_above: Vec<String>,
+fn judge(facts: &Facts, setting: Setting, applied: &[String]) -> Vec<Finding> {
+    let mut findings = vec![
+        Finding::ok("postgres", format!("version {}", fitness::shown(facts.version))),
+        schema(applied, setting.migrates),
+    ];
+    let faults = facts.faults(setting);
+    findings.extend(
+        faults
+            .iter()
+            .map(|fault| Finding::problem("fitness", fault.to_string(), fault.mend())),
+    );
+    if faults.is_empty() {
+        let said = "row-level security is on, forced and watched on every table of accounts";
+        findings.push(Finding::ok("fitness", said));
+    }
+    if setting.is_local {
+        findings.extend(on_this_machine(facts));
+    }
+    findings
 }
 
-#[derive(FromQueryResult)]
-struct Login {
-    version: i32,
-    name: String,
-    is_superuser: bool,
+/// What would be refused of another machine's database.
+fn on_this_machine(facts: &Facts) -> Vec<Finding> {
+    let elsewhere = facts.faults(Setting {
+        is_local: false,
+        migrates: true,
+    });
+    let lenient = elsewhere
+        .iter()
+        .filter(|fault| matches!(fault, Fault::LoginAbove(_) | Fault::Losing(_)));
+    lenient
+        .map(|fault| {
+            let said = format!("{fault}; taken on this machine, refused of another one");
+            Finding::hint("fitness", said, fault.mend())
+        })
+        .collect()
+}
+
+/// Names of the steps that were run.
+async fn applied(owner: &Database) -> Result<Vec<String>, StorageError> {
+    if names(owner, MIGRATIONS_TABLE).await?.is_empty() {
+        return Ok(Vec::new());
+    }
+    names(owner, MIGRATIONS).await
 }
 
 #[derive(FromQueryResult)]
@@ -75,94 +109,18 @@ struct Name {
     name: String,
 }
 
-async fn facts(owner: &Database) -> Result<Facts, StorageError> {
-    let unreadable = |what: &str| StorageError::unreadable("look at the catalogue", what);
-    let login = Login::find_by_statement(statement(LOGIN, [])).one(owner.connection());
-    let login = login.await.map_err(|source| failed("look at the login", source))?;
-    let login = login.ok_or_else(|| unreadable("no row for the current user"))?;
-    let is_migrated = !names(owner, MIGRATIONS_TABLE).await?.is_empty();
-    Ok(Facts {
-        version: login.version,
-        user: login.name,
-        is_superuser: login.is_superuser,
-        migrations: if is_migrated {
-            names(owner, MIGRATIONS).await?
-        } else {
-            Vec::new()
-        },
-        tables_open: names(owner, TABLES_OPEN).await?,
-        roles_above: names(owner, ROLES_ABOVE).await?,
-    })
-}
-
 async fn names(owner: &Database, query: &'static str) -> Result<Vec<String>, StorageError> {
     let rows = owner.connection().query_all_raw(statement(query, [])).await;
-    let rows = rows.map_err(|source| failed("look at the catalogue", source))?;
+    let rows = rows.attempt("look at the migrations")?;
     rows.iter()
         .map(|row| Name::from_query_result(row, "").map(|row| row.name))
         .collect::<Result<_, _>>()
-        .map_err(|source| failed("look at the catalogue", source))
+        .attempt("look at the migrations")
 }
 
-fn failed(attempt: &'static str, source: sea_orm::DbErr) -> StorageError {
-    StorageError::Database { attempt, source }
-}
-
-const LOGIN: &str = "
-    select current_setting('server_version_num')::integer as version, rolname::text as name,
-           rolsuper or rolbypassrls as is_superuser
-    from pg_roles where rolname = current_user";
 /// Asked before the table itself is: it is made by the first migration, and looking must not make it.
 const MIGRATIONS_TABLE: &str = "select 'seaql_migrations' as name where to_regclass('seaql_migrations') is not null";
 const MIGRATIONS: &str = "select version as name from seaql_migrations order by version";
-const TABLES_OPEN: &str = "
-    select c.relname::text as name from pg_class c
-    where c.relkind = 'r' and c.relnamespace = current_schema()::regnamespace
-      and not (c.relrowsecurity and c.relforcerowsecurity)
-      and (c.relname = 'account' or exists (
-          select from pg_attribute a where a.attrelid = c.oid and a.attname = 'account_id' and not a.attisdropped))
-    order by 1";
-const ROLES_ABOVE: &str = r"
-    select rolname::text as name from pg_roles where rolname like 'signalbox\_%' and (rolsuper or rolbypassrls) order by 1";
-
-fn judge(facts: &Facts, migrates_at_start: bool) -> Vec<Finding> {
-    let mut findings = vec![
-        version(facts.version),
-        login(&facts.user, facts.is_superuser),
-        schema(&facts.migrations, migrates_at_start),
-    ];
-    // Without tables there is nothing to hold.
-    if !facts.migrations.is_empty() {
-        findings.push(walls(&facts.tables_open, &facts.roles_above));
-    }
-    findings
-}
-
-fn version(found: i32) -> Finding {
-    let shown = format!("version {}.{}", found / 10_000, found % 10_000);
-    if found >= VERSION_MIN {
-        Finding::ok("postgres", shown)
-    } else {
-        let said = format!("{shown} is too old");
-        Finding::problem(
-            "postgres",
-            said,
-            format!("use Postgres {} or newer", VERSION_MIN / 10_000),
-        )
-    }
-}
-
-fn login(user: &str, is_superuser: bool) -> Finding {
-    if is_superuser {
-        let mend = "give services a login of their own that is only granted the signalbox_ roles";
-        return Finding::hint(
-            "database user",
-            format!("{user} is above row-level security until a service takes its role"),
-            mend,
-        );
-    }
-    Finding::ok("database user", format!("{user}, held by row-level security"))
-}
 
 fn schema(applied: &[String], migrates_at_start: bool) -> Finding {
     let known: Vec<&str> = migrations::steps().iter().map(|(name, _)| *name).collect();
@@ -195,25 +153,6 @@ fn schema(applied: &[String], migrates_at_start: bool) -> Finding {
     } else {
         Finding::problem("schema", said, MIGRATE)
     }
-}
-
-fn walls(tables_open: &[String], roles_above: &[String]) -> Finding {
-    if !roles_above.is_empty() {
-        let said = format!("{} is above it: accounts are not kept apart", roles_above.join(", "));
-        return Finding::problem("row security", said, "alter role … nosuperuser nobypassrls");
-    }
-    if !tables_open.is_empty() {
-        let said = format!(
-            "not forced on {}: accounts are not kept apart there",
-            tables_open.join(", ")
-        );
-        return Finding::problem(
-            "row security",
-            said,
-            "alter table … enable row level security, force row level security",
-        );
-    }
-    Finding::ok("row security", "on and forced on every table of accounts")
 }
 
 fn roles(refused: &[&str]) -> Finding {
@@ -250,13 +189,6 @@ mod tests {
     }
 
     #[test]
-    fn wants_postgres_15() {
-        check(&version(150_018), false, "version 15.18");
-        check(&version(180_000), false, "version 18.0");
-        check(&version(140_011), true, "version 14.11 is too old");
-    }
-
-    #[test]
     fn wants_every_step_unless_the_start_sees_to_it() {
         let steps = migrations::steps();
         let all: Vec<String> = steps.iter().map(|(name, _)| (*name).to_owned()).collect();
@@ -273,27 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn wants_both_walls() {
-        check(&walls(&[], &[]), false, "on and forced on every table of accounts");
-        check(
-            &walls(&texts(&["turn"]), &[]),
-            true,
-            "not forced on turn: accounts are not kept apart there",
-        );
-        let above = texts(&["signalbox_delivery"]);
-        check(
-            &walls(&[], &above),
-            true,
-            "signalbox_delivery is above it: accounts are not kept apart",
-        );
+    fn wants_every_role() {
         check(&roles(&[]), false, "every service may take its role");
         check(&roles(&["delivery"]), true, "not to be taken by delivery");
-        check(&login("app", false), false, "app, held by row-level security");
-        check(
-            &login("postgres", true),
-            false,
-            "postgres is above row-level security until a service takes its role",
-        );
     }
 
     #[tokio::test]
@@ -303,7 +217,11 @@ mod tests {
         let findings = examine(&settings).await;
         let problems: Vec<_> = findings.iter().filter(|finding| finding.is_problem()).collect();
         assert!(problems.is_empty(), "{problems:?}");
-        assert_eq!(findings.len(), 5);
+        let hints = super::super::finding::render(&findings);
+        assert!(
+            hints.contains("taken on this machine, refused of another one"),
+            "{hints}"
+        );
     }
 
     #[tokio::test]
@@ -317,7 +235,8 @@ mod tests {
             .unwrap();
         let settings = Settings::load_from("", [("DATABASE_URL", database.url.as_str())]).unwrap();
         let findings = examine(&settings).await;
-        let wall = walls(&texts(&["turn"]), &[]);
+        let fault = Fault::TablesOpen(texts(&["turn"]));
+        let wall = Finding::problem("fitness", fault.to_string(), fault.mend());
         assert!(findings.contains(&wall), "{findings:?}");
     }
 }

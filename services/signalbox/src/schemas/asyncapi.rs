@@ -209,6 +209,10 @@ fn envelope() -> Value {
             header::RECEIPT,
             "Id of the outbox row that is kept until this message was read. Signalbox's own.",
         ),
+        (
+            header::SIGNATURE,
+            "That a service of this installation put the message on this subject: v1.{key id}.{HMAC-SHA256, hexadecimal}.",
+        ),
         (header::CE_SPECVERSION, "CloudEvents 1.0, binary mode."),
         (header::CE_ID, "CloudEvents."),
         (header::CE_TYPE, "CloudEvents."),

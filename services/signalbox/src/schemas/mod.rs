@@ -64,6 +64,7 @@ fn all() -> anyhow::Result<BTreeMap<String, String>> {
     files.insert("openapi.json".to_owned(), pretty(&openapi::document()?));
     files.insert("database.sql".to_owned(), sql::text());
     files.insert("topology.md".to_owned(), messaging::topology::markdown(&root));
+    files.insert("nats-users.conf".to_owned(), messaging::users::config_file(&root));
     for (name, text) in machines::all() {
         files.insert(format!("machines/{name}.md"), text);
     }

@@ -2,23 +2,24 @@
 //!
 //! In the order in which things begin: the [`sample`] is read and the [`ports`] are looked at, so that a mistake is told
 //! before anything runs; the [`stack`] below the services; the [`services`]; the [`demo`] account, over the API with
-//! the [`operator`]'s token; `endpoints.json`. Then [`follow`] publishes the sample and shows what becomes of it
+//! the operator's token; `endpoints.json`. What is secret and kept in the data directory is made by [`secrets`]. Then [`follow`] publishes the sample and shows what becomes of it
 //! ([`progress`], [`hints`], [`look`], [`row`], [`show`]). It ends in the opposite order and leaves nothing behind.
 
 mod demo;
 mod follow;
 mod hints;
 mod look;
-mod operator;
 pub(crate) mod ports;
 mod progress;
 mod row;
 mod sample;
+mod secrets;
 mod services;
 mod show;
 mod stack;
 
 use std::{
+    collections::HashMap,
     fs::{self, DirBuilder},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
@@ -28,9 +29,9 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use messaging::Bus;
+use messaging::{Bus, User};
 use orchestrator::OrchestratorSettings;
-use runtime::{Settings, Shutdown, StartError, context, shutdown::wait_for_signal, telemetry};
+use runtime::{Settings, SettingsError, Shutdown, StartError, context, shutdown::wait_for_signal, telemetry};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 
@@ -68,13 +69,16 @@ pub(crate) async fn run(args: &UpArgs, json: bool) -> anyhow::Result<ExitCode> {
         // What was begun ends with it.
         _ = wait_for_signal() => return Ok(ExitCode::SUCCESS),
     };
-    let ended = match prepare(&data_dir, &mut settings, &args.data_dir) {
-        Ok(log) => {
+    let prepared = prepare(&data_dir, &mut settings, &args.data_dir);
+    let prepared = prepared.and_then(|log| Ok((log, Parties::new(&stack, &settings)?)));
+    let ended = match prepared {
+        Ok((log, parties)) => {
             let up = Up {
                 args,
                 json,
                 data_dir,
                 settings: Arc::new(settings),
+                parties,
                 own: stack.own,
                 agent_url: stack.agent_url(),
                 shutdown: Shutdown::new(),
@@ -95,7 +99,10 @@ pub(crate) async fn run(args: &UpArgs, json: bool) -> anyhow::Result<ExitCode> {
 fn prepare(data_dir: &Path, settings: &mut Settings, shown: &Path) -> anyhow::Result<telemetry::TelemetryGuard> {
     Endpoints::remove(data_dir)?;
     if !settings.is_set("orchestrator.operator_token") {
-        settings.set("orchestrator.operator_token", &operator::token(data_dir)?, BY)?;
+        settings.set("orchestrator.operator_token", &secrets::operator_token(data_dir)?, BY)?;
+    }
+    if !settings.is_set("envelope.keys") {
+        settings.set("envelope.keys.up", &secrets::envelope_key(data_dir)?, BY)?;
     }
     if !settings.is_set("telemetry.log_file") {
         let log = shown.join(LOG);
@@ -107,11 +114,26 @@ fn prepare(data_dir: &Path, settings: &mut Settings, shown: &Path) -> anyhow::Re
     Ok(telemetry::init("signalbox", &settings.telemetry).map_err(StartError::from)?)
 }
 
+/// Settings by the user that each connects to NATS as.
+struct Parties(HashMap<User, Arc<Settings>>);
+
+impl Parties {
+    fn new(stack: &Stack, settings: &Settings) -> Result<Parties, SettingsError> {
+        let parties = User::ALL.map(|user| Ok((user, Arc::new(stack.settings_of(user, settings)?))));
+        parties.into_iter().collect::<Result<_, _>>().map(Parties)
+    }
+
+    fn of(&self, user: User) -> &Arc<Settings> {
+        &self.0[&user]
+    }
+}
+
 struct Up<'a> {
     args: &'a UpArgs,
     json: bool,
     data_dir: PathBuf,
     settings: Arc<Settings>,
+    parties: Parties,
     own: stack::Own,
     agent_url: Option<String>,
     shutdown: Shutdown,
@@ -158,14 +180,21 @@ impl Up<'_> {
         migrate::database(settings)
             .await
             .context("the database could not be migrated")?;
-        let services = Services::start(settings, &self.shutdown).await?;
+        migrate::streams(self.parties.of(User::Operator))
+            .await
+            .context("the streams could not be brought up to date")?;
+        let settings_of = |role| Arc::clone(self.parties.of(context::user(role)));
+        let services = Services::start(settings_of, &self.shutdown).await?;
         let token = self.operator_token()?;
         let client = Client::new(&url(services.orchestrator), token.clone())?;
         demo::ensure(&client).await?;
+        let nats_url =
+            |user| -> anyhow::Result<String> { Ok(self.parties.of(user).nats.url()?.expose_secret().to_owned()) };
         let endpoints = Endpoints {
             http_url: url(services.orchestrator),
             tool_gateway_url: url(services.tool_gateway),
-            nats_url: settings.nats.url()?.expose_secret().to_owned(),
+            nats_url: nats_url(User::Publisher)?,
+            nats_operator_url: Some(nats_url(User::Operator)?),
             database_url: settings.database.url()?.expose_secret().to_owned(),
             operator_token: Some(token.expose_secret().to_owned()),
             resolver_url: Some(url(services.resolver)),
@@ -173,7 +202,8 @@ impl Up<'_> {
         };
         endpoints.write(&self.data_dir)?;
         self.greet(&endpoints, show);
-        let bus = Bus::connect(context::bus_options("up", &settings.nats)?).await?;
+        // As any program beside it.
+        let bus = Bus::connect(context::bus_options("up", &self.parties.of(User::Publisher).nats)?).await?;
         let wanted = Wanted {
             lines,
             exit_when_idle: self.args.exit_when_idle,

@@ -22,8 +22,11 @@ pub(super) struct Services {
 
 impl Services {
     /// Starts them and waits until each says that it can do its work.
-    pub(super) async fn start(settings: &Arc<Settings>, shutdown: &Shutdown) -> anyhow::Result<Services> {
-        let context = async |role: Role| Context::connect(role, Arc::clone(settings), shutdown.clone()).await;
+    pub(super) async fn start(
+        settings_of: impl Fn(Role) -> Arc<Settings>,
+        shutdown: &Shutdown,
+    ) -> anyhow::Result<Services> {
+        let context = async |role: Role| Context::connect(role, settings_of(role), shutdown.clone()).await;
         let failed = |role: Role| format!("{} could not start", role.service());
         // Who is spoken to first comes up last.
         let tool_gateway = tool_gateway::start(context(Role::ToolGateway).await?).await;

@@ -4,7 +4,9 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context, bail};
-use devstack::{DemoAgent, Devstack, DevstackOptions, Durability};
+use contracts::Root;
+use devstack::{DemoAgent, Devstack, DevstackOptions, Durability, NatsUsers};
+use messaging::{User, users};
 use runtime::{Settings, SettingsError};
 use tokio::time::sleep;
 
@@ -37,6 +39,7 @@ impl Stack {
         let servers = Devstack::start(DevstackOptions {
             data_dir: data_dir.to_owned(),
             durability: Durability::Durable,
+            nats_users: Some(nats_users(settings)),
             start_nats: own.nats,
             start_postgres: own.postgres,
         })
@@ -57,6 +60,16 @@ impl Stack {
             None
         };
         Ok(Stack { servers, agent, own })
+    }
+
+    /// Settings of whoever connects to NATS as this user: our own server knows them apart.
+    pub(super) fn settings_of(&self, user: User, settings: &Settings) -> Result<Settings, SettingsError> {
+        let mut settings = settings.clone();
+        if let Some(url) = self.servers.nats_url_of(user.name()) {
+            settings.set("nats.url", &url, BY)?;
+            settings.set("nats.inbox_prefix", &user.inbox_prefix(), BY)?;
+        }
+        Ok(settings)
     }
 
     /// Where the demo agent is called, when it is ours.
@@ -90,6 +103,16 @@ impl Stack {
             agent.stop().await;
         }
         self.servers.stop().await
+    }
+}
+
+fn nats_users(settings: &Settings) -> NatsUsers {
+    let root = Root::parse(&settings.nats.root).expect("checked when the settings were read");
+    NatsUsers {
+        authorization: users::authorization(&root),
+        names: User::ALL
+            .map(|user| (user.name().to_owned(), user.password_variable()))
+            .into(),
     }
 }
 

@@ -26,10 +26,29 @@ fn help_names_every_command() {
         "turns",
         "notifications",
         "dead",
+        "nats-users",
         "schemas",
     ] {
         assert!(help.contains(&format!("\n  {command} ")), "{command} in {help}");
     }
+}
+
+#[test]
+fn users_of_the_broker_are_printed_for_the_root_of_the_settings() {
+    let folder = folder();
+    std::fs::write(folder.path().join("signalbox.toml"), "[nats]\nroot = \"box\"\n").unwrap();
+    let (code, stdout, stderr) = run(&folder, &["nats-users"]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    assert!(
+        stdout.contains("\"box.notification.*.*\"") && stdout.contains("BOX_TOOL"),
+        "{stdout}"
+    );
+    let (_, stdout, _) = run(&folder, &["nats-users", "--json"]);
+    let users: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(
+        users["publisher"]["publish"],
+        serde_json::json!(["box.notification.*.*"])
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use contracts::{
-    Outgoing, Root, Timestamp, TraceContext,
+    Outgoing, Root, Timestamp, TraceContext, addressed,
     outgoing::Origin as Cause,
     tool::{RESULT_BYTES_MAX, ToolFinished, ToolRequested},
 };
@@ -153,22 +153,12 @@ impl ToolRequestedHandler {
     }
 }
 
-/// Reads a request, and holds it against the subject it came on: whoever may publish for one account must not speak for
-/// another.
+/// Reads a request, and holds it against the subject it came on.
 fn read(root: &Root, incoming: &Incoming) -> Result<ToolRequested, Verdict> {
-    let dead = |reason: &str, detail: String| Verdict::Dead {
-        reason: reason.to_owned(),
-        detail,
-    };
-    let request: ToolRequested = serde_json::from_slice(&incoming.payload)
-        .map_err(|error| dead("malformed", format!("The payload is no tool request: {error}")))?;
-    if incoming.subject != root.tool_requested(&request.account, request.task.as_ref()) {
-        return Err(dead(
-            "subject_mismatch",
-            "The payload names another account or task than the subject.".to_owned(),
-        ));
-    }
-    Ok(request)
+    addressed::read(root, &incoming.subject, &incoming.payload).map_err(|error| Verdict::Dead {
+        reason: error.reason().to_owned(),
+        detail: error.to_string(),
+    })
 }
 
 /// The call that a request asks for. Pure.

@@ -15,7 +15,7 @@ use domain::{
     AccountId, AgentId, ApiKey, CallId, Fence, Generation, SessionId, SessionKey, TaskId, ToolCallState, TurnId,
 };
 use futures::StreamExt;
-use messaging::{Bus, BusOptions};
+use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User};
 use runtime::{Context, Settings, Shutdown};
 use serde_json::Value;
 use sqlx::Row;
@@ -70,9 +70,18 @@ impl World {
         testkit::install_tls_provider();
         let database = TestDatabase::fresh().await;
         let nats = NatsServer::start_temporary().await.expect("a broker");
-        let bus = Bus::connect(BusOptions::new(nats.url(), Root::default(), "test"))
-            .await
-            .expect("a connection");
+        let options = BusOptions {
+            keys: testkit::keyring(),
+            ..BusOptions::new(nats.url(), Root::default(), "test")
+        };
+        let bus = Bus::connect(options).await.expect("a connection");
+        // As `signalbox migrate` does: a service alone makes only what it reads from.
+        let topology = Topology {
+            limits: TopologyLimits::default(),
+            provision: Provision::Create,
+            scope: User::Operator,
+        };
+        topology.ensure(&bus).await.expect("streams");
         let heard = Arc::new(Mutex::new(Vec::new()));
         let mut messages = bus.client().subscribe("signalbox.>").await.expect("a subscription");
         let listening = Arc::clone(&heard);
@@ -108,6 +117,7 @@ impl World {
         let urls = [
             ("DATABASE_URL", self.database.url.as_str()),
             ("NATS_URL", self.nats.url()),
+            testkit::ENVELOPE,
         ];
         let toml = format!("[tool_gateway]\nlisten = \"127.0.0.1:0\"\n{section}");
         let settings = Arc::new(Settings::load_from(&toml, urls).expect("settings"));

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use devstack::NatsServer;
+use devstack::{NatsServer, NatsUsers};
 
 use crate::processes::is_running;
 
@@ -16,7 +16,18 @@ pub(crate) async fn jetstream(url: &str) -> async_nats::jetstream::Context {
         server.password().unwrap().to_owned(),
     );
     let options = async_nats::ConnectOptions::with_user_and_password(user, password);
+    let options = options.request_timeout(Some(std::time::Duration::from_millis(500)));
     async_nats::jetstream::new(options.connect(server).await.unwrap())
+}
+
+async fn jetstream_refused(url: &str) -> bool {
+    let server: async_nats::ServerAddr = url.parse().unwrap();
+    let (user, password) = (
+        server.username().unwrap().to_owned(),
+        server.password().unwrap().to_owned(),
+    );
+    let options = async_nats::ConnectOptions::with_user_and_password(user, password);
+    options.connect(server).await.is_err()
 }
 
 async fn publish(server: &NatsServer, stream: &str) -> u64 {
@@ -70,6 +81,36 @@ async fn refuses_a_client_without_the_password() {
     let server = NatsServer::start_temporary().await.unwrap();
     let refused = async_nats::connect(format!("nats://127.0.0.1:{}", server.port())).await;
     assert!(refused.unwrap_err().to_string().contains("authorization"));
+}
+
+#[tokio::test]
+async fn users_have_passwords_and_rights_of_their_own() {
+    let users = NatsUsers {
+        authorization: "authorization { users: [
+            { user: reader, password: $READER, permissions: { publish: [\"letters\"], subscribe: [\"news\", \"_INBOX.>\"] } }
+            { user: owner, password: $OWNER } ] }"
+            .to_owned(),
+        names: [("reader", "READER"), ("owner", "OWNER")]
+            .map(|(user, variable)| (user.to_owned(), variable.to_owned()))
+            .into(),
+    };
+    let server = NatsServer::start_temporary_with(users).await.unwrap();
+    assert!(server.url().starts_with("nats://owner:"));
+    let (reader, owner) = (server.url_of("reader"), server.url_of("owner"));
+    assert_eq!(owner, server.url());
+    assert!(jetstream(&owner).await.query_account().await.is_ok());
+    assert_eq!(server.violations().unwrap(), Vec::<String>::new());
+    assert!(
+        jetstream(&reader).await.query_account().await.is_err(),
+        "it may only publish letters"
+    );
+    let violations = server.violations().unwrap();
+    assert!(
+        violations.len() == 1 && violations[0].contains("$JS.API.INFO"),
+        "{violations:?}"
+    );
+    let stolen = reader.replace("reader", "owner");
+    assert!(jetstream_refused(&stolen).await, "passwords differ");
 }
 
 /// The program is named by the environment, so the child of this test has an environment of its own.

@@ -16,6 +16,7 @@ async fn start(data_dir: &Path) -> anyhow::Result<Devstack> {
     let options = DevstackOptions {
         data_dir: data_dir.to_path_buf(),
         durability: Durability::Fast,
+        nats_users: None,
         start_nats: true,
         start_postgres: true,
     };

@@ -11,11 +11,13 @@ use async_nats::jetstream::{
 use super::Provision;
 use crate::{Bus, TopologyError};
 
-/// Differing fields. Essential ones change what the services see; the others are sizes.
+/// Differing fields. Essential ones change what the services see; the others are sizes, of which those that are smaller
+/// than the settings want do too.
 #[derive(Default)]
 struct Drift {
     essential: Vec<&'static str>,
     sizes: Vec<&'static str>,
+    too_small: Vec<&'static str>,
 }
 
 impl Drift {
@@ -28,9 +30,16 @@ impl Drift {
         all.join(", ")
     }
 
-    /// What a process without the right to change does: sizes are the operator's affair, the rest stops the start.
+    /// What a process does that changes nothing: larger sizes are the operator's affair, the rest stops the start.
     fn verify(&self, what: &str) -> Result<(), TopologyError> {
-        if self.essential.is_empty() {
+        let too_small = self.too_small.iter().map(|field| format!("{field} (too small)"));
+        let faults: Vec<String> = self
+            .essential
+            .iter()
+            .map(|field| (*field).to_owned())
+            .chain(too_small)
+            .collect();
+        if faults.is_empty() {
             tracing::warn!(
                 what,
                 fields = self.fields(),
@@ -40,9 +49,14 @@ impl Drift {
         }
         Err(TopologyError::Drift {
             what: what.to_owned(),
-            fields: self.fields(),
+            fields: faults.join(", "),
         })
     }
+}
+
+/// Whether a size is less than what is wanted, where no limit is the most.
+fn is_less<N: PartialOrd>(found: N, wanted: N, unlimited: impl Fn(&N) -> bool) -> bool {
+    !unlimited(&found) && (unlimited(&wanted) || found < wanted)
 }
 
 /// Takes over the wanted value of each field and notes those that differed.
@@ -80,6 +94,25 @@ pub(super) async fn stream(bus: &Bus, wanted: stream::Config, provision: Provisi
         return Err(TopologyError::AsyncPersist { what });
     }
     let (mut target, mut drift) = (found, Drift::default());
+    for (field, is_too_small) in [
+        (
+            "max_bytes",
+            is_less(target.max_bytes, wanted.max_bytes, |bytes| *bytes <= 0),
+        ),
+        (
+            "max_age",
+            is_less(target.max_age, wanted.max_age, std::time::Duration::is_zero),
+        ),
+        (
+            "max_message_size",
+            is_less(target.max_message_size, wanted.max_message_size, |bytes| *bytes <= 0),
+        ),
+        ("num_replicas", target.num_replicas < wanted.num_replicas),
+    ] {
+        if is_too_small {
+            drift.too_small.push(field);
+        }
+    }
     take_over!(
         target,
         wanted,
@@ -112,7 +145,7 @@ pub(super) async fn stream(bus: &Bus, wanted: stream::Config, provision: Provisi
     if drift.is_empty() {
         return Ok(());
     }
-    if provision == Provision::VerifyOnly {
+    if provision != Provision::Update {
         return drift.verify(&what);
     }
     match bus.jetstream().update_stream(target).await {
@@ -183,11 +216,15 @@ pub(super) async fn consumer(
         ack_policy,
         max_deliver
     );
+    // What a loop has in hand is made known to the server by the settings' clock, not by the server's.
+    if target.ack_wait < wanted.ack_wait {
+        drift.too_small.push("ack_wait");
+    }
     take_over!(target, wanted, drift.sizes, ack_wait, max_ack_pending);
     if drift.is_empty() {
         return Ok(());
     }
-    if provision == Provision::VerifyOnly {
+    if provision != Provision::Update {
         return drift.verify(&what);
     }
     match bus.jetstream().update_consumer_on_stream(target, stream).await {

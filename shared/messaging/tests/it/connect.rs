@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use contracts::Root;
-use devstack::NatsServer;
+use devstack::{NatsServer, NatsUsers};
 use messaging::{Bus, BusError, BusOptions};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -90,6 +90,26 @@ async fn a_wrong_password_is_refused_without_trying_again() {
     let error = refusal(Bus::connect(BusOptions::new(url, Root::default(), "test")).await);
     assert!(matches!(error, BusError::Refused { .. }), "{error:?}");
     assert!(!format!("{error:?}").contains("wrong"), "{error:?}");
+}
+
+/// What a server says of itself does not tell; so it is tried.
+#[tokio::test]
+async fn a_server_that_takes_anyone_is_found_out() {
+    let check = async |authorization: &str, user: &str, takes_anyone: bool| {
+        let names = [("ann".to_owned(), "ANN".to_owned())];
+        let users = NatsUsers {
+            authorization: authorization.to_owned(),
+            names: names.into_iter().filter(|(name, _)| name == user).collect(),
+        };
+        let server = NatsServer::start_temporary_with(users).await.unwrap();
+        let bus = Bus::connect(support::options(&server)).await.unwrap();
+        assert_eq!(bus.lets_anyone_in().await, takes_anyone, "{authorization}");
+        assert_eq!(bus.user(), Some(user));
+    };
+    let users = "authorization { users: [ { user: ann, password: $ANN } ] }";
+    check(users, "ann", false).await;
+    check(&format!("no_auth_user: ann\n{users}"), "ann", true).await;
+    check("", "signalbox", true).await;
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
     reason = "helpers of tests fail tests and say why"
 )]
 
+mod authenticity;
 mod connect;
 mod consumer;
 mod notifications;
@@ -13,3 +14,4 @@ mod partition;
 mod publish;
 mod support;
 mod topology;
+mod users;

@@ -5,7 +5,7 @@ use std::{future::Future, time::Duration};
 use async_nats::jetstream;
 use contracts::{Headers, Outgoing, Root, header};
 use devstack::NatsServer;
-use messaging::{Bus, BusOptions, Provision, Stream, Topology, TopologyLimits};
+use messaging::{Bus, BusOptions, Keyring, Provision, Stream, Topology, TopologyLimits, User};
 
 /// Far above what anything here takes; a test that reaches it has failed.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -37,21 +37,32 @@ pub(crate) fn options(server: &NatsServer) -> BusOptions {
     BusOptions {
         ping_interval_ms: 200,
         request_timeout_ms: 2_000,
+        keys: keyring(),
         ..BusOptions::new(server.url(), Root::default(), "test")
     }
 }
 
+pub(crate) fn keyring() -> Keyring {
+    Keyring::new([("test", [7; 32])], "test").unwrap()
+}
+
 pub(crate) fn creating(limits: TopologyLimits) -> Topology {
-    Topology {
-        limits,
-        provision: Provision::Create,
-    }
+    with(limits, Provision::Create)
+}
+
+pub(crate) fn updating(limits: TopologyLimits) -> Topology {
+    with(limits, Provision::Update)
 }
 
 pub(crate) fn verifying(limits: TopologyLimits) -> Topology {
+    with(limits, Provision::VerifyOnly)
+}
+
+fn with(limits: TopologyLimits, provision: Provision) -> Topology {
     Topology {
         limits,
-        provision: Provision::VerifyOnly,
+        provision,
+        scope: User::Operator,
     }
 }
 

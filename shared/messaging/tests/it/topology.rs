@@ -1,9 +1,9 @@
 //! Streams and consumers on a real server: made, kept, changed, refused.
 
 use async_nats::jetstream::{consumer::PullConsumer, stream};
-use messaging::{Durable, Stream, TopologyError, TopologyLimits, topology};
+use messaging::{Durable, Stream, Topology, TopologyError, TopologyLimits, User, topology};
 
-use crate::support::{bare_broker, broker, creating, raw, stream_info, verifying};
+use crate::support::{bare_broker, broker, creating, raw, stream_info, updating, verifying};
 
 #[tokio::test]
 async fn everything_is_made_once_and_then_left_alone() {
@@ -107,15 +107,18 @@ async fn limits_follow_the_settings() {
         ack_wait_ms: 10_000,
         ..TopologyLimits::default()
     };
-    // Sizes are the operator's affair: a process that may not change them works with what is there.
-    verifying(limits.clone()).ensure(&broker.bus).await.unwrap();
+    // More than the settings want is the operator's affair: a process that changes nothing works with it.
+    for topology in [verifying(limits.clone()), creating(limits.clone())] {
+        let error = topology.ensure(&broker.bus).await.err();
+        assert!(error.is_none(), "{error:?}");
+    }
     assert_eq!(
         stream_info(&broker.bus, Stream::Event).await.config.max_bytes,
         512 * 1024 * 1024
     );
 
     let before = stream_info(&broker.bus, Stream::Event).await;
-    creating(limits).ensure(&broker.bus).await.unwrap();
+    updating(limits).ensure(&broker.bus).await.unwrap();
     let after = stream_info(&broker.bus, Stream::Event).await;
     assert_eq!(after.config.max_bytes, 64 * 1024 * 1024);
     assert_eq!(after.config.max_age.as_secs(), 3600);
@@ -125,6 +128,73 @@ async fn limits_follow_the_settings() {
         .await
         .unwrap();
     assert_eq!(consumer.cached_info().config.ack_wait.as_secs(), 10);
+}
+
+/// Each of these alone would lose or refuse what the services count on.
+#[tokio::test]
+async fn less_than_the_settings_want_stops_the_start() {
+    let broker = broker().await;
+    let check = async |settings: &dyn Fn(&mut TopologyLimits), says: &str| {
+        let mut limits = TopologyLimits::default();
+        settings(&mut limits);
+        for topology in [verifying(limits.clone()), creating(limits)] {
+            let error = topology.ensure(&broker.bus).await.unwrap_err().to_string();
+            assert!(error.contains(says) && error.contains("signalbox migrate"), "{error}");
+        }
+    };
+    check(
+        &|limits| limits.dead_bytes_max *= 2,
+        "stream SIGNALBOX_DEAD on the NATS server",
+    )
+    .await;
+    check(&|limits| limits.notification_bytes_max *= 2, "in max_bytes (too small)").await;
+    check(&|limits| limits.session_age_max_hours *= 2, "in max_age (too small)").await;
+    check(
+        &|limits| limits.message_bytes_max *= 2,
+        "in max_message_size (too small)",
+    )
+    .await;
+    check(&|limits| limits.replicas = 3, "in num_replicas (too small)").await;
+    check(&|limits| limits.ack_wait_ms *= 2, "in ack_wait (too small)").await;
+}
+
+#[tokio::test]
+async fn a_stream_that_drops_what_was_not_read_stops_the_start() {
+    let broker = broker().await;
+    let mut config = stream_info(&broker.bus, Stream::Notification).await.config;
+    config.discard = stream::DiscardPolicy::Old;
+    raw(&broker.bus).update_stream(config).await.unwrap();
+    let error = creating(TopologyLimits::default())
+        .ensure(&broker.bus)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, TopologyError::Drift { what, fields } if what == "stream SIGNALBOX_NOTIFICATION" && fields == "discard"),
+        "{error:?}"
+    );
+}
+
+/// What a service alone makes of an empty broker is what it reads from.
+#[tokio::test]
+async fn a_service_makes_its_own_streams_and_no_others() {
+    for (scope, made) in [
+        (User::Resolver, vec![Stream::Dead, Stream::Notification]),
+        (User::Delivery, vec![Stream::Session, Stream::Tool]),
+        (User::ToolGateway, vec![Stream::Tool]),
+        (User::Orchestrator, vec![Stream::Event]),
+        (User::Publisher, vec![]),
+    ] {
+        let broker = bare_broker().await;
+        let topology = Topology {
+            scope,
+            ..creating(TopologyLimits::default())
+        };
+        topology.ensure(&broker.bus).await.unwrap();
+        for stream in Stream::ALL {
+            let found = raw(&broker.bus).get_stream(stream.name(broker.bus.root())).await;
+            assert_eq!(found.is_ok(), made.contains(&stream), "{scope:?} {stream:?}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -139,7 +209,7 @@ async fn a_stream_of_the_wrong_kind_is_reported_with_its_fields() {
         })
         .await
         .unwrap();
-    let error = creating(TopologyLimits::default())
+    let error = updating(TopologyLimits::default())
         .ensure(&broker.bus)
         .await
         .unwrap_err();
@@ -164,7 +234,7 @@ async fn wrong_subjects_are_mended_by_who_may_and_stop_who_may_not() {
         matches!(&error, TopologyError::Drift { what, fields } if what == "stream SIGNALBOX_TOOL" && fields == "subjects"),
         "{error:?}"
     );
-    creating(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
+    updating(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
     verifying(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
 }
 

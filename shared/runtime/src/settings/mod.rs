@@ -7,6 +7,7 @@
 //!
 //! Sections of services are only checked by the process that runs them; their names are checked everywhere.
 
+mod envelope;
 mod environment;
 mod error;
 mod file;
@@ -20,6 +21,7 @@ use std::{ffi::OsString, fmt, path::Path};
 
 use serde::de::DeserializeOwned;
 
+pub use envelope::EnvelopeSettings;
 pub use error::SettingsError;
 pub use limit::{Count, Millis};
 pub use sections::{
@@ -30,9 +32,10 @@ pub use sections::{
 use tree::{Node, Origin, Tree};
 
 /// Every section there is. One that is not listed here is refused wherever it comes from.
-const SECTIONS: [&str; 12] = [
+const SECTIONS: [&str; 13] = [
     "database",
     "nats",
+    "envelope",
     "telemetry",
     "http",
     "process",
@@ -53,6 +56,7 @@ const FILE_VARIABLE: &str = "SIGNALBOX_CONFIG";
 pub struct Settings {
     pub database: DatabaseSettings,
     pub nats: NatsSettings,
+    pub envelope: EnvelopeSettings,
     pub telemetry: TelemetrySettings,
     pub http: HttpSettings,
     pub process: ProcessSettings,
@@ -110,6 +114,7 @@ impl Settings {
         let settings = Settings {
             database: tree.read("database")?,
             nats: tree.read("nats")?,
+            envelope: tree.read("envelope")?,
             telemetry: tree.read("telemetry")?,
             http: tree.read("http")?,
             process: tree.read("process")?,
@@ -150,6 +155,7 @@ impl fmt::Debug for Settings {
         f.debug_struct("Settings")
             .field("database", &self.database)
             .field("nats", &self.nats)
+            .field("envelope", &self.envelope)
             .field("telemetry", &self.telemetry)
             .field("http", &self.http)
             .field("process", &self.process)

@@ -29,7 +29,8 @@ pub(super) fn check(settings: &Settings) -> Result<(), SettingsError> {
         publish_ms,
     )?;
     trace_ratio(settings.telemetry.trace_ratio)?;
-    root(&settings.nats.root)
+    root(&settings.nats.root)?;
+    settings.envelope.check()
 }
 
 /// Without an address the orchestrator listens on loopback; one that cannot be read counts as open to all.

@@ -45,7 +45,7 @@ impl DatabaseSettings {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Provision {
-    /// Make them, and bring their limits up to date.
+    /// Make those that are missing; what differs stops the start (`signalbox migrate` changes it).
     Create,
     /// Only look whether they are as they must be: for a broker where services may not change streams.
     Verify,
@@ -67,7 +67,7 @@ pub struct NatsSettings {
     pub publish_timeout_ms: Millis,
     /// Published and not yet acknowledged.
     pub publish_in_flight_max: Count,
-    /// Where answers come in; one of its own for each service lets the server's permissions keep others from reading.
+    /// Where answers come in, for the server's permissions to keep others from reading. None: `_I.{user of the URL}`.
     pub inbox_prefix: Option<String>,
     pub limits: TopologyLimits,
 }

@@ -256,12 +256,54 @@ fn names_what_is_missing() {
 fn never_shows_a_secret() {
     let settings = load(
         "[database]\nurl = \"postgres://u:hunter2@h/d\"\n[orchestrator]\noperator_token = \"hunter2-hunter2-hunter2\"\n",
-        &[("NATS_URL", "nats://u:hunter2@h")],
+        &[
+            ("NATS_URL", "nats://u:hunter2@h"),
+            ("SIGNALBOX__ENVELOPE__KEYS__K1", KEY),
+        ],
     )
     .unwrap();
     assert!(!format!("{settings:?}").contains("hunter2"));
+    assert!(!format!("{settings:?}").contains(&KEY[..16]));
+    let mistyped = load("", &[("SIGNALBOX__ENVELOPE__KEYS__K1", &KEY[1..])]).unwrap_err();
+    assert!(!mistyped.to_string().contains(&KEY[8..24]), "{mistyped}");
     let misplaced = load("[database]\nconnections_max = \"postgres://u:hunter2@h/d\"\n", &[]).unwrap_err();
     assert!(!misplaced.to_string().contains("hunter2"), "{misplaced}");
+}
+
+const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+#[test]
+fn keys_are_checked_when_they_are_read_and_missed_when_they_are_needed() {
+    let refused = |toml: &str| load(toml, &[]).unwrap_err().to_string();
+    let keyring = |toml: &str| load(toml, &[]).unwrap().envelope.keyring();
+    let one = format!("[envelope.keys]\nk1 = \"{KEY}\"\n");
+    assert!(keyring(&one).is_ok(), "one key needs no choice");
+    let two = format!("{one}k2 = \"{}\"\n", KEY.replace('0', "f"));
+    assert!(keyring(&format!("[envelope]\nsign_with = \"k2\"\n{two}")).is_ok());
+    assert_eq!(
+        keyring(&two).unwrap_err().to_string(),
+        "setting envelope.sign_with is missing: set it in signalbox.toml or as SIGNALBOX__ENVELOPE__SIGN_WITH in the environment"
+    );
+    assert!(
+        keyring("")
+            .unwrap_err()
+            .to_string()
+            .starts_with("setting envelope.keys is missing")
+    );
+    assert_eq!(
+        refused(&format!("[envelope]\nsign_with = \"k3\"\n{two}")),
+        "setting envelope.sign_with (as set): the key that signs is not among the keys"
+    );
+    assert_eq!(
+        refused("[envelope.keys]\nk1 = \"secret\"\n"),
+        "setting envelope.keys.k1 (as set): a key is 64 hexadecimal characters; `openssl rand -hex 32` makes one"
+    );
+    let weak = refused(&format!("[envelope.keys]\nk1 = \"{}\"\n", "0".repeat(64)));
+    assert!(weak.contains("this is no random key"), "{weak}");
+    let id = refused(&format!("[envelope.keys]\n\"K.1\" = \"{KEY}\"\n"));
+    assert!(id.contains("the id of a key is 1-32 characters"), "{id}");
+    let many: String = (0..5).map(|n| format!("k{n} = \"{KEY}\"\n")).collect();
+    assert!(refused(&format!("[envelope.keys]\n{many}")).contains("at most 4 keys"));
 }
 
 #[test]
@@ -276,7 +318,16 @@ fn the_example_is_the_defaults() {
     let example = include_str!("../../../../examples/signalbox.toml");
     let settings = load(example, &[]).unwrap();
     assert_eq!(format!("{settings:?}"), format!("{:?}", load("", &[]).unwrap()));
-    for section in ["database", "nats", "telemetry", "http", "process", "outbox", "replica"] {
+    for section in [
+        "database",
+        "nats",
+        "envelope",
+        "telemetry",
+        "http",
+        "process",
+        "outbox",
+        "replica",
+    ] {
         let Value::Table(table) = &settings.tree.get(section).expect(section).value else {
             panic!("{section} is no section");
         };

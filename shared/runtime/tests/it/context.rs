@@ -6,7 +6,7 @@ use axum::Router;
 use runtime::{Context, Settings, Shutdown};
 use serde_json::{Value, json};
 use storage::Role;
-use testkit::{TestDatabase, eventually};
+use testkit::{ENVELOPE, TestDatabase, eventually};
 
 use crate::world::World;
 
@@ -55,16 +55,19 @@ async fn says_what_is_missing() {
     let broker = ("NATS_URL", "nats://u:hunter2@127.0.0.1:1");
     check(load(&[broker]), "setting database.url is missing").await;
     check(
-        load(&[("DATABASE_URL", nowhere), broker]),
+        load(&[("DATABASE_URL", nowhere), broker, ENVELOPE]),
         "Postgres could not be used within 0 s: cannot connect to the database: ",
     )
     .await;
     check(load(&[("DATABASE_URL", &database.url)]), "setting nats.url is missing").await;
     check(
-        load(&[
-            ("DATABASE_URL", &database.url),
-            ("NATS_URL", "nats://u:hunter2@127.0.0.1:1"),
-        ]),
+        load(&[("DATABASE_URL", &database.url), broker]),
+        "setting envelope.keys is missing: set it in signalbox.toml or as SIGNALBOX__ENVELOPE__KEYS__K1 (64 hexadecimal \
+         characters, the same for every service; `openssl rand -hex 32` makes one) in the environment",
+    )
+    .await;
+    check(
+        load(&[("DATABASE_URL", &database.url), broker, ENVELOPE]),
         "NATS at 127.0.0.1:1 could not be reached",
     )
     .await;
@@ -83,7 +86,8 @@ async fn refuses_an_old_schema_and_migrates_when_asked() {
     let mut url = reqwest::Url::parse(&world.database.url).unwrap();
     url.set_path(&name);
     let load = |toml: &str| {
-        Settings::load_from(toml, [("DATABASE_URL", url.as_str()), ("NATS_URL", world.nats.url())]).unwrap()
+        let variables = [("DATABASE_URL", url.as_str()), ("NATS_URL", world.nats.url()), ENVELOPE];
+        Settings::load_from(toml, variables).unwrap()
     };
     let connect = |toml: &str| Context::connect(Role::Resolver, Arc::new(load(toml)), world.shutdown.clone());
 
@@ -91,5 +95,59 @@ async fn refuses_an_old_schema_and_migrates_when_asked() {
     assert!(refused.starts_with("the database lacks 0001_ground"), "{refused}");
     assert!(connect("[database]\nmigrate = true\n").await.is_ok());
     assert!(connect("").await.is_ok(), "and it stays");
+    world.stop().await;
+}
+
+/// Each of these alone stops the start with one line that says what is wrong and how to mend it.
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_a_database_that_does_not_keep_accounts_apart() {
+    for (hole, says) in [
+        (
+            "alter table turn no force row level security",
+            "row-level security is not forced on turn: accounts are not kept apart there",
+        ),
+        (
+            "alter table task disable row level security",
+            "row-level security is not forced on task: accounts are not kept apart there",
+        ),
+        (
+            "drop policy tenant on message",
+            "message has no policy for reading and writing",
+        ),
+        (
+            "drop policy tenant on agent; create policy tenant on agent for select using (true)",
+            "agent has no policy for reading and writing",
+        ),
+        (
+            "create view everything as select * from task",
+            "everything shows rows of every account",
+        ),
+        (
+            "create materialized view kept as select * from task",
+            "kept shows rows of every account",
+        ),
+        (
+            "alter table session owner to signalbox_delivery",
+            "signalbox_delivery is above row-level security: accounts are not kept apart",
+        ),
+    ] {
+        let world = World::new().await;
+        sqlx::raw_sql(hole).execute(&world.database.owner).await.unwrap();
+        let started = Context::connect(Role::Delivery, Arc::new(world.settings("")), world.shutdown.clone()).await;
+        let line = started.err().expect(says).to_string();
+        assert!(
+            line.starts_with(&format!("the database is not fit for use: {says} (")),
+            "{line}"
+        );
+        assert!(!line.contains('\n'), "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_view_that_asks_as_the_asker_is_no_hole() {
+    let world = World::new().await;
+    let view = "create view everything with (security_invoker = true) as select * from task";
+    sqlx::raw_sql(view).execute(&world.database.owner).await.unwrap();
+    world.context("").await;
     world.stop().await;
 }

@@ -32,6 +32,21 @@ fn dead(subject: &str) -> DeadMessage {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_forged_is_the_operators_whatever_account_its_subject_names() {
+    let world = World::new().await;
+    let context = world.context("").await;
+    let forged = DeadMessage {
+        reason: messaging::UNAUTHENTICATED.to_owned(),
+        ..dead("signalbox.tool.requested.acme.PROJ-7")
+    };
+    context.dead_letters().bury(forged).await.unwrap();
+    assert_eq!(world.database.texts("select account_id from dead_letter").await, ["-"]);
+    world.outbox_is_empty().await;
+    assert_eq!(stored(&context, Stream::Dead, 1).await[0].0, "signalbox.dead.-.-");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn buries_a_message_once() {
     let world = World::new().await;
     let context = world.context("").await;

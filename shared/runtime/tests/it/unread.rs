@@ -2,7 +2,7 @@
 //! must be.
 
 use contracts::{Headers, header};
-use messaging::Stream;
+use messaging::{Stream, Topology, User};
 use runtime::Context;
 use testkit::eventually;
 
@@ -36,8 +36,12 @@ async fn wipe(world: &mut World, context: &Context) {
     world.nats.stop().await.expect("a stop");
     world.nats.wipe_store().await.expect("an empty store");
     world.nats.restart().await.expect("a start");
+    let everybodys = Topology {
+        scope: User::Operator,
+        ..context.topology.clone()
+    };
     eventually("the streams are made again", async || {
-        context.topology.ensure(&context.bus).await.ok()
+        everybodys.ensure(&context.bus).await.ok()
     })
     .await;
 }

@@ -7,8 +7,8 @@ use contracts::{Headers, Outgoing, header};
 use devstack::NatsServer;
 use domain::AccountId;
 use futures::StreamExt;
-use messaging::Stream;
-use runtime::{Context, Settings, Shutdown};
+use messaging::{Bus, Stream, User};
+use runtime::{Context, Settings, Shutdown, context};
 use storage::{
     Accounts, Role,
     outbox::{
@@ -16,7 +16,7 @@ use storage::{
         unread::{Receipt, outbox_receive},
     },
 };
-use testkit::{Fixture, TestDatabase, eventually};
+use testkit::{ENVELOPE, Fixture, TestDatabase, eventually};
 
 /// Longer than anything here takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
@@ -45,12 +45,19 @@ impl World {
         let urls = [
             ("DATABASE_URL", self.database.url.as_str()),
             ("NATS_URL", self.nats.url()),
+            ENVELOPE,
         ];
         Settings::load_from(toml, urls).expect("settings")
     }
 
     pub(crate) async fn context(&self, toml: &str) -> Context {
         let settings = Arc::new(self.settings(toml));
+        // As `signalbox migrate` does: a service alone makes only what it reads from.
+        let bus = Bus::connect(context::bus_options("test", &settings.nats).expect("a URL"))
+            .await
+            .expect("a broker");
+        let topology = context::topology(User::Operator, &settings.nats);
+        topology.ensure(&bus).await.expect("streams");
         Context::connect(Role::Delivery, settings, self.shutdown.clone())
             .await
             .expect("both answer")

@@ -3,7 +3,10 @@
 use domain::AccountId;
 use sea_orm::{ConnectionTrait, EntityTrait};
 use sqlx::Row;
-use storage::{Accounts, Role, entity};
+use storage::{
+    Accounts, Role, entity,
+    fitness::{self, Fault, Setting},
+};
 use testkit::{Fixture, TestDatabase};
 
 /// Tables that hold no tenant's data.
@@ -12,7 +15,7 @@ const WITHOUT_ACCOUNT: &[&str] = &["replica", "resolver_partition", "seaql_migra
 #[tokio::test]
 async fn every_table_has_its_walls() {
     let test = TestDatabase::fresh().await;
-    let tables = test.texts("select relname::text from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace order by 1").await;
+    let tables = test.texts("select relname::text from pg_class where relkind in ('r', 'p') and relnamespace = 'public'::regnamespace order by 1").await;
     assert!(tables.len() > 15, "{tables:?}");
     for table in tables.iter().filter(|table| !WITHOUT_ACCOUNT.contains(&table.as_str())) {
         let (enabled, forced): (bool, bool) = {
@@ -55,15 +58,127 @@ async fn every_foreign_key_begins_with_the_account() {
     let test = TestDatabase::fresh().await;
     let keys = test
         .texts(
-            "select conrelid::regclass::text || '.' ||
-                    (select attname from pg_attribute where attrelid = c.conrelid and attnum = c.conkey[1])
+            "select format('%s.%s -> %s.%s',
+                    conrelid::regclass, (select attname from pg_attribute where attrelid = c.conrelid and attnum = c.conkey[1]),
+                    confrelid::regclass, (select attname from pg_attribute where attrelid = c.confrelid and attnum = c.confkey[1]))
              from pg_constraint c where contype = 'f'",
         )
         .await;
     assert!(keys.len() > 10);
     for key in keys {
-        assert!(key.ends_with(".account_id"), "{key}");
+        let (from, to) = key.split_once(" -> ").unwrap();
+        assert!(
+            from.ends_with(".account_id") && (to.ends_with(".account_id") || to == "account.id"),
+            "{key}"
+        );
     }
+}
+
+/// What the boot check looks for is what this test holds the schema to.
+#[tokio::test]
+async fn the_schema_is_fit_for_use_anywhere() {
+    let test = TestDatabase::fresh().await;
+    let database = test.connect(Role::Resolver).await;
+    let facts = fitness::look(&database).await.unwrap();
+    assert_eq!(
+        (
+            &facts.roles_above,
+            &facts.tables_open,
+            &facts.tables_unwatched,
+            &facts.views_above
+        ),
+        (&vec![], &vec![], &vec![], &vec![])
+    );
+    // The login of tests is a superuser on a server that does not sync: what is taken on one's own machine only.
+    let elsewhere = Setting {
+        is_local: false,
+        migrates: false,
+    };
+    let expected = [
+        Fault::LoginAbove("signalbox".to_owned()),
+        Fault::Losing(vec!["fsync".to_owned(), "full_page_writes".to_owned()]),
+    ];
+    assert_eq!(facts.faults(elsewhere), expected);
+}
+
+/// Whatever is granted to everybody is granted to the next role that somebody makes.
+#[tokio::test]
+async fn nothing_is_granted_to_everybody() {
+    let test = TestDatabase::fresh().await;
+    let granted = test
+        .texts(
+            "select format('%s %s', c.relname, a.privilege_type) from pg_class c, aclexplode(c.relacl) a
+             where c.relnamespace = 'public'::regnamespace and a.grantee = 0
+             union all
+             select format('%s.%s %s', c.relname, t.attname, a.privilege_type)
+             from pg_class c join pg_attribute t on t.attrelid = c.oid, aclexplode(t.attacl) a
+             where c.relnamespace = 'public'::regnamespace and a.grantee = 0
+             union all
+             select format('%s %s', p.oid::regprocedure, a.privilege_type)
+             from pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+             where p.pronamespace = 'public'::regnamespace and a.grantee = 0
+             union all
+             select format('schema %s', a.privilege_type) from pg_namespace n, aclexplode(n.nspacl) a
+             where n.nspname = 'public' and a.grantee = 0 and a.privilege_type = 'CREATE'",
+        )
+        .await;
+    assert_eq!(granted, Vec::<String>::new());
+}
+
+/// Functions that look past the caller's walls, who may call them, and all that they give: ids, names and moments.
+#[tokio::test]
+async fn what_looks_across_accounts_is_reviewed() {
+    let test = TestDatabase::fresh().await;
+    let functions = test
+        .texts(
+            "select format('%s gives %s, owned by %s, for %s', p.oid::regprocedure, pg_get_function_result(p.oid),
+                    p.proowner::regrole,
+                    (select string_agg(a.grantee::regrole::text, ', ' order by a.grantee::regrole::text)
+                     from aclexplode(p.proacl) a where a.grantee <> p.proowner))
+             from pg_proc p where p.pronamespace = 'public'::regnamespace and p.prosecdef order by 1",
+        )
+        .await;
+    insta::assert_snapshot!("functions", functions.join("\n"));
+    let policies = test
+        .texts(
+            "select format('%s on %s: %s for %s using %s with check %s', policyname, tablename, cmd,
+                    array_to_string(roles, ', '), coalesce(qual, '-'), coalesce(with_check, '-'))
+             from pg_policies where policyname <> 'tenant' order by 1",
+        )
+        .await;
+    insta::assert_snapshot!("policies", policies.join("\n"));
+}
+
+/// All that each role may do. A line that changes here is a decision.
+#[tokio::test]
+async fn each_role_has_what_was_reviewed_and_no_more() {
+    let test = TestDatabase::fresh().await;
+    let grants = test
+        .texts(
+            r"with held as (
+                select a.grantee, c.relname, a.privilege_type, null as columns
+                from pg_class c, aclexplode(c.relacl) a where c.relnamespace = 'public'::regnamespace
+                union all
+                select a.grantee, c.relname, a.privilege_type, string_agg(t.attname, ', ' order by t.attname)
+                from pg_class c join pg_attribute t on t.attrelid = c.oid, aclexplode(t.attacl) a
+                where c.relnamespace = 'public'::regnamespace group by 1, 2, 3
+              )
+              select format('%s %s: %s', h.grantee::regrole, h.relname,
+                     string_agg(lower(h.privilege_type) || coalesce(' (' || h.columns || ')', ''), ', '
+                                order by h.privilege_type, h.columns))
+              from held h join pg_roles r on r.oid = h.grantee
+              where r.rolname like 'signalbox\_%' group by h.grantee, h.relname order by 1",
+        )
+        .await;
+    insta::assert_snapshot!("grants", grants.join("\n"));
+    // A role that holds another has what that one has.
+    let members = test
+        .texts(
+            r"select format('%s is a %s', member::regrole, roleid::regrole) from pg_auth_members
+              where member::regrole::text like 'signalbox\_%' order by 1",
+        )
+        .await;
+    assert_eq!(members, Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -1,0 +1,65 @@
+//! The secrets of a data directory that nobody has set: made once, kept there for their owner's eyes. Who wants a new
+//! one empties the file.
+
+use std::{fs, io::ErrorKind, path::Path};
+
+use anyhow::Context;
+
+use crate::endpoints::write_private;
+
+pub(super) fn operator_token(data_dir: &Path) -> anyhow::Result<String> {
+    kept::<24>(&data_dir.join("operator-token"))
+}
+
+/// What the services sign with. A new one makes forgeries of what the streams hold unread; exchange it over two keys in
+/// the settings instead (docs/runbooks/envelope-keys.md).
+pub(super) fn envelope_key(data_dir: &Path) -> anyhow::Result<String> {
+    kept::<32>(&data_dir.join("envelope-key"))
+}
+
+/// As hexadecimal characters: what stands in the file, or as many random bytes.
+fn kept<const RANDOM_BYTES: usize>(path: &Path) -> anyhow::Result<String> {
+    match fs::read_to_string(path) {
+        Ok(kept) if !kept.trim().is_empty() => return Ok(kept.trim().to_owned()),
+        // Emptied by somebody who wants a new one.
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+    let mut random = [0; RANDOM_BYTES];
+    getrandom::fill(&mut random).map_err(|error| anyhow::anyhow!("no randomness for {}: {error}", path.display()))?;
+    let secret = hex::encode(random);
+    write_private(path, format!("{secret}\n").as_bytes())?;
+    Ok(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn is_made_once_and_kept_for_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |secret: fn(&Path) -> anyhow::Result<String>, file: &str, bytes: usize| {
+            let made = secret(folder.path()).unwrap();
+            assert_eq!(made.len(), 2 * bytes);
+            assert_eq!(secret(folder.path()).unwrap(), made);
+            let path = folder.path().join(file);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+            fs::write(&path, "").unwrap();
+            assert_ne!(secret(folder.path()).unwrap(), made);
+        };
+        check(operator_token, "operator-token", 24);
+        check(envelope_key, "envelope-key", 32);
+    }
+
+    #[test]
+    fn a_made_key_is_one_that_services_take() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = envelope_key(folder.path()).unwrap();
+        let settings = runtime::Settings::load_from("", [("SIGNALBOX__ENVELOPE__KEYS__UP", key)]).unwrap();
+        assert!(settings.envelope.keyring().is_ok());
+    }
+}

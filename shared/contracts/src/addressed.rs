@@ -1,0 +1,107 @@
+//! Messages between services name their account and task twice: in the subject, by which they are routed and permitted,
+//! and in the payload, by which they are worked on. Whoever reads one holds the two against each other: who may publish
+//! for one account must not speak for another.
+
+use serde::de::DeserializeOwned;
+
+use crate::{
+    Root,
+    event::EventMessage,
+    session::{SessionClosed, SessionResolved},
+    tool::{ToolFinished, ToolRequested},
+};
+
+/// A payload that says on which subject it belongs.
+pub trait Addressed: DeserializeOwned {
+    fn subject(&self, root: &Root) -> String;
+}
+
+/// Why a payload is not worked on. One word for programs, one sentence for people.
+#[derive(Debug, thiserror::Error)]
+pub enum Misaddressed {
+    #[error("The payload is not what its subject says: {0}")]
+    Malformed(serde_json::Error),
+    #[error("The payload names another account or task than the subject.")]
+    SubjectMismatch,
+}
+
+impl Misaddressed {
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Misaddressed::Malformed(_) => "malformed",
+            Misaddressed::SubjectMismatch => "subject_mismatch",
+        }
+    }
+}
+
+/// Reads a payload that came on a subject.
+pub fn read<M: Addressed>(root: &Root, subject: &str, payload: &[u8]) -> Result<M, Misaddressed> {
+    let message: M = serde_json::from_slice(payload).map_err(Misaddressed::Malformed)?;
+    if message.subject(root) == subject {
+        Ok(message)
+    } else {
+        Err(Misaddressed::SubjectMismatch)
+    }
+}
+
+impl Addressed for SessionResolved {
+    fn subject(&self, root: &Root) -> String {
+        root.session_resolved(&self.account, self.task.as_ref())
+    }
+}
+
+impl Addressed for SessionClosed {
+    fn subject(&self, root: &Root) -> String {
+        root.session_closed(&self.account, self.task.as_ref())
+    }
+}
+
+impl Addressed for ToolRequested {
+    fn subject(&self, root: &Root) -> String {
+        root.tool_requested(&self.account, self.task.as_ref())
+    }
+}
+
+impl Addressed for ToolFinished {
+    fn subject(&self, root: &Root) -> String {
+        root.tool_finished(&self.account, self.task.as_ref())
+    }
+}
+
+impl Addressed for EventMessage {
+    fn subject(&self, root: &Root) -> String {
+        root.event(&self.account, self.task.as_ref(), self.event.kind())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::{AccountId, CloseReason, Generation, SessionId, TaskId};
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_payload_counts_on_its_own_subject_only() {
+        let closed = SessionClosed {
+            account: AccountId::parse("acme").unwrap(),
+            task: Some(TaskId::parse("T-1").unwrap()),
+            session_id: SessionId(Uuid::from_u128(1)),
+            session_key: "k".to_owned(),
+            generation: Generation::FIRST,
+            agent_id: None,
+            reason: CloseReason::TaskDone,
+        };
+        let payload = serde_json::to_vec(&closed).unwrap();
+        let check = |subject: &str, payload: &[u8], expected: Option<&str>| {
+            let read: Result<SessionClosed, _> = read(&Root::default(), subject, payload);
+            assert_eq!(read.err().map(|error| error.reason()), expected, "{subject}");
+        };
+        check("signalbox.session.closed.acme.T-1", &payload, None);
+        check("signalbox.session.closed.other.T-1", &payload, Some("subject_mismatch"));
+        check("signalbox.session.closed.acme.T-2", &payload, Some("subject_mismatch"));
+        check("signalbox.session.closed.acme.-", &payload, Some("subject_mismatch"));
+        check("other.session.closed.acme.T-1", &payload, Some("subject_mismatch"));
+        check("signalbox.session.closed.acme.T-1", b"{}", Some("malformed"));
+    }
+}
