@@ -578,3 +578,8 @@ alter function notification_refused(timestamptz, integer) owner to signalbox_swe
 revoke all on function notification_refused(timestamptz, integer) from public;
 grant execute on function notification_refused(timestamptz, integer) to signalbox_resolver;
 grant delete on dead_letter to signalbox_orchestrator;
+
+-- == 0006_keys_expire ---------------------------------------------------------
+
+-- A key may be made for a time; after it, it is worth nothing. It is listed until it is revoked.
+alter table api_key add column expires_at timestamptz check (expires_at > created_at);

@@ -6,7 +6,7 @@ use sea_orm::FromQueryResult;
 
 use crate::{StorageError, Tx, error::Attempt, statement};
 
-/// The holder of a key that was found, matched, and is not revoked.
+/// The holder of a key that was found, matched, and is neither revoked nor expired.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyHolder {
     pub account: AccountId,
@@ -24,7 +24,8 @@ struct Stored {
 
 /// Relies on the primary key. The digest is compared here, in constant time, and not by the database.
 const API_KEY_FIND: &str = "
-    select name, role, digest from api_key where account_id = $1 and id = $2 and revoked_at is null";
+    select name, role, digest from api_key
+    where account_id = $1 and id = $2 and revoked_at is null and (expires_at is null or expires_at > now())";
 
 /// Who holds this key; `None` when nobody does, or no longer. `tx` has declared the key's account. Nothing is cached:
 /// a revoked key is worth nothing from the next request on.

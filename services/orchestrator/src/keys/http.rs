@@ -17,7 +17,7 @@ use crate::{
     app::{App, database_now},
     auth::Access,
     body::{Path, Query, text_check},
-    error::ApiError,
+    error::{ApiError, invalid_field},
     idempotency::{Answer, Begun, Post, Work},
     paging::{Items, List, ListQuery},
 };
@@ -41,10 +41,13 @@ async fn create(
         Begun::Fresh(work) => work,
         Begun::Replay(answer) => return Ok(answer),
     };
+    if body.expires_at.is_some_and(|expires_at| expires_at.0 <= work.now) {
+        return Err(invalid_field("expires_at", "a moment that is still to come").into());
+    }
     let mut random = [0; 40];
     getrandom::fill(&mut random).map_err(ApiError::Random)?;
     let key = ApiKey::from_random(&access.account, random);
-    store::key_insert(&work.tx, &key, &body.name, body.role, work.now).await?;
+    store::key_insert(&work.tx, &key, &body, work.now).await?;
     tracing::info!(account = %access.account, key = %key.id(), role = %body.role, "made an API key");
     let made = |shown: Option<String>| CreatedKey {
         public: Key {
@@ -52,6 +55,7 @@ async fn create(
             name: body.name.clone(),
             role: body.role.to_string(),
             created_at: work.now.into(),
+            expires_at: body.expires_at,
         },
         key: shown,
     };
@@ -59,7 +63,7 @@ async fn create(
     work.finish(answer, Vec::new()).await
 }
 
-/// Keys that are good, oldest first; without what opens them.
+/// Keys that are not revoked, oldest first; without what opens them.
 #[utoipa::path(get, path = "/api/orgs/{account}/keys", tag = "keys", params(ListQuery),
     responses((status = 200, body = Items<Key>)))]
 async fn list(

@@ -21,6 +21,9 @@ pub struct NewKey {
     /// notifications. `gateway`: the tool-gateway's `/agent/*` and nothing here.
     #[schema(schema_with = key_role)]
     pub role: KeyRole,
+    /// From then on the key is worth nothing. Without it, a key is good until it is revoked.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -31,6 +34,8 @@ pub struct Key {
     pub role: String,
     #[schema(schema_with = moment)]
     pub created_at: Timestamp,
+    #[schema(required, value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
 }
 
 /// A key that was just made.
@@ -50,6 +55,7 @@ impl From<entity::api_key::Model> for Key {
             name: row.name,
             role: row.role,
             created_at: row.created_at.into(),
+            expires_at: row.expires_at.map(Into::into),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Every query on keys, but for the one that lets callers in (`storage::api_key`).
 
-use domain::{AccountId, ApiKey, KeyId, KeyRole};
+use domain::{AccountId, ApiKey, KeyId};
 use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter};
 use storage::{
     StorageError, Tx,
@@ -10,25 +10,21 @@ use storage::{
 };
 use time::OffsetDateTime;
 
+use super::NewKey;
 use crate::paging::{Moment, Order, Page, Rows};
 
 const KEY_INSERT: &str = "
-    insert into api_key (account_id, id, name, role, digest, created_at) values ($1, $2, $3, $4, $5, $6)";
+    insert into api_key (account_id, id, name, role, digest, created_at, expires_at) values ($1, $2, $3, $4, $5, $6, $7)";
 
-pub async fn key_insert(
-    tx: &Tx,
-    key: &ApiKey,
-    name: &str,
-    role: KeyRole,
-    now: OffsetDateTime,
-) -> Result<(), StorageError> {
+pub async fn key_insert(tx: &Tx, key: &ApiKey, new: &NewKey, now: OffsetDateTime) -> Result<(), StorageError> {
     let values = [
         key.account().as_str().into(),
         key.id().as_str().into(),
-        name.into(),
-        role.as_str().into(),
+        new.name.as_str().into(),
+        new.role.as_str().into(),
         key.digest().to_vec().into(),
         now.into(),
+        new.expires_at.map(|expires_at| expires_at.0).into(),
     ];
     tx.execute_raw(statement(KEY_INSERT, values))
         .await
@@ -36,7 +32,7 @@ pub async fn key_insert(
         .map(|_| ())
 }
 
-/// Keys that are good, oldest first.
+/// Keys that are not revoked, oldest first.
 pub async fn key_list(
     tx: &Tx,
     account: &AccountId,

@@ -136,3 +136,34 @@ async fn a_key_is_shown_once_kept_as_a_digest_and_can_be_revoked() {
         .await;
     bad.is_problem(400, "invalid_field", "role:");
 }
+
+#[tokio::test]
+async fn a_key_that_was_made_for_a_time_is_worth_nothing_after_it() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let make = async |expires_at: &str| {
+        let body = json!({"name": "CI", "role": "service", "expires_at": expires_at});
+        world.post(&tenant.admin, &tenant.path("/keys"), body).await
+    };
+    make("2001-01-01T00:00:00Z")
+        .await
+        .is_problem(400, "invalid_field", "expires_at");
+    let made = make("2999-01-01T00:00:00Z").await;
+    assert_eq!(
+        (made.status.as_u16(), &made.body["expires_at"]),
+        (201, &json!("2999-01-01T00:00:00Z"))
+    );
+    let key = made.body["key"].as_str().unwrap();
+    assert_eq!(world.get(key, &tenant.path("/agents")).await.status, 200);
+
+    sqlx::query("update api_key set created_at = now() - interval '2 s', expires_at = now() - interval '1 s' where expires_at is not null")
+        .execute(&world.test.owner)
+        .await
+        .unwrap();
+    world
+        .get(key, &tenant.path("/agents"))
+        .await
+        .is_problem(401, "unauthorized", "");
+    let list = world.get(&tenant.admin, &tenant.path("/keys")).await;
+    assert_eq!(list.column("name").len(), 5, "it is listed until it is revoked");
+}

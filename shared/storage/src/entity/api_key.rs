@@ -15,6 +15,7 @@ pub struct Model {
     pub digest: Vec<u8>,
     pub created_at: OffsetDateTime,
     pub revoked_at: Option<OffsetDateTime>,
+    pub expires_at: Option<OffsetDateTime>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -32,6 +32,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0003_kept_until_read", include_str!("0003_kept_until_read.sql")),
     ("0004_emptied_sessions", include_str!("0004_emptied_sessions.sql")),
     ("0005_kept_for_a_time", include_str!("0005_kept_for_a_time.sql")),
+    ("0006_keys_expire", include_str!("0006_keys_expire.sql")),
 ];
 
 #[async_trait]
