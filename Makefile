@@ -12,15 +12,18 @@ ARGS ?=
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SIGNALBOX := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/signalbox
-# Tests and the campaign are built with these, always the same, so that nothing is compiled twice.
-TEST_FEATURES := --features system-tests/chaos
+# What all tests are built with, so that everything is compiled once: the fault campaign, and the bugs on purpose that it has
+# to find. No process has one unless it is told to, and a release build has none.
+TEST_FEATURES := --features system-tests/planted-bugs
 # With dev, binaries are built together with the tests: apart, dependencies would be compiled again with fewer features.
 TARGETS := $(if $(filter dev,$(PROFILE)),--all-targets $(TEST_FEATURES),--bins)
-# Of `make chaos`: how many faults, from which seed, and further arguments, as in: make chaos ARGS=recovery
+# Of `make chaos`: how many faults, from which seed, and further arguments, as in: make chaos ARGS=recovery. PLANTED names bugs
+# on purpose to look for instead, or `all`.
 FAULTS ?= 200
 SEED ?= 1
 # So many seeds of the simulation instead, from SEED on.
 SIM ?=
+PLANTED ?=
 
 # Tools that this file installs go here and not into the user's own folders.
 TOOLS := $(CURDIR)/.tools
@@ -52,9 +55,9 @@ ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, tes
 	$(MAKE) smoke PROFILE=dev
 	$(MAKE) chaos FAULTS=60
 
-chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=, ARGS=), or run SIM= seeds of the simulation
+chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=, ARGS=, PLANTED=), or run SIM= seeds of the simulation
 	cargo build --workspace --bins $(TEST_FEATURES)
-	$(TARGET_DIR)/debug/chaos $(if $(SIM),simulate --seeds $(SIM) --from $(SEED),--faults $(FAULTS) --seed $(SEED) $(ARGS))
+	$(TARGET_DIR)/debug/chaos $(if $(SIM),simulate --seeds $(SIM) --from $(SEED),$(if $(PLANTED),planted $(PLANTED) --without --seed $(SEED),--faults $(FAULTS) --seed $(SEED)) $(ARGS))
 
 lint: rust ## Lint everything; a warning fails
 	cargo clippy --workspace --all-targets $(TEST_FEATURES) -- -D warnings

@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     book::Book,
+    checker::{self, Violation},
     clients::Clients,
     dice::Dice,
     faults::{self, TRIPWIRES},
@@ -36,6 +37,10 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_millis(400);
 /// How often a campaign says how it goes.
 const SAY_EVERY: Duration = Duration::from_secs(15);
+/// Between two looks of somebody who wants to know of the first thing that is wrong, and how long such a campaign waits for
+/// rest.
+const CHECK_EVERY: Duration = Duration::from_millis(1_500);
+const REST_LIMIT: Duration = Duration::from_secs(20);
 /// A NATS offer younger than this when the store was wiped may not have been read.
 const UNREAD_S: i64 = 180;
 
@@ -65,13 +70,19 @@ pub(crate) struct Outcome {
     pub(crate) surprises: Vec<String>,
     /// What did not come to rest in time. Empty: everything did.
     pub(crate) stuck: Vec<String>,
+    /// What ended the campaign before its time.
+    pub(crate) found_meanwhile: Option<Vec<Violation>>,
     pub(crate) took: Duration,
     pub(crate) quiesce_took: Duration,
 }
 
 impl Campaign {
-    /// Runs a plan. `directory` keeps logs and data.
-    pub(crate) async fn run(plan: &Plan, directory: &Path) -> anyhow::Result<(Arc<Campaign>, Outcome)> {
+    /// Runs a plan. `directory` keeps logs and data. `until_broken`: no longer than until something is seen to be wrong.
+    pub(crate) async fn run(
+        plan: &Plan,
+        directory: &Path,
+        until_broken: bool,
+    ) -> anyhow::Result<(Arc<Campaign>, Outcome)> {
         let begun = Instant::now();
         let campaign = Campaign::prepare(plan.seed, directory).await?;
         let supervisor = tokio::spawn(Arc::clone(&campaign.system).supervise());
@@ -81,9 +92,18 @@ impl Campaign {
             campaign.stub.heal_all();
             campaign.system.heal().await
         };
-        work.await?;
+        let mut found_meanwhile = None;
+        tokio::select! {
+            worked = work => worked?,
+            // What is dropped with the work may be half done: nothing is looked at any more but what was found.
+            found = campaign.first_violations(plan.seed), if until_broken => found_meanwhile = Some(found),
+        }
         let healed = Instant::now();
-        let stuck = quiesce::wait(&campaign).await?;
+        let limit = if until_broken { REST_LIMIT } else { quiesce::STILL_LIMIT };
+        let stuck = match found_meanwhile {
+            Some(_) => Vec::new(),
+            None => quiesce::wait(&campaign, limit).await?,
+        };
         let quiet_at = OffsetDateTime::now_utc();
         looking.abort();
         supervisor.abort();
@@ -99,6 +119,7 @@ impl Campaign {
             zombies_with_work: campaign.zombies_with_work.load(Ordering::Relaxed),
             surprises: campaign.system.surprises().await,
             stuck,
+            found_meanwhile,
             took: begun.elapsed(),
             quiesce_took: healed.elapsed(),
         };
@@ -129,6 +150,17 @@ impl Campaign {
             begun: Instant::now(),
             weak: weak.clone(),
         }))
+    }
+
+    /// Looks again and again, and ends when something is wrong. Where the database cannot be looked at, it is looked at later.
+    async fn first_violations(&self, seed: u64) -> Vec<Violation> {
+        loop {
+            sleep(CHECK_EVERY).await;
+            match checker::check_meanwhile(|| self.records(seed, OffsetDateTime::now_utc())).await {
+                Ok(found) if !found.is_empty() => return found,
+                Ok(_) | Err(_) => {}
+            }
+        }
     }
 
     async fn make_offers(&self, plan: &Plan) -> anyhow::Result<()> {

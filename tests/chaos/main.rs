@@ -15,6 +15,7 @@ mod clients;
 mod dice;
 mod faults;
 mod plan;
+mod planted;
 mod provider;
 mod quiesce;
 mod records;
@@ -67,6 +68,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         None => campaign(&arguments.campaign).await,
+        Some(Command::Planted(arguments)) => planted::run(&arguments).await,
         Some(Command::Recovery(arguments)) => Box::pin(recovery::run(&arguments)).await,
         Some(Command::Simulate(arguments)) => Ok(simulate(&arguments)),
     }
@@ -105,8 +107,11 @@ async fn campaign(arguments: &CampaignArguments) -> anyhow::Result<ExitCode> {
     };
     reachable(directory)?;
     fs::write(directory.join("plan.txt"), plan.to_string()).context("could not write the schedule")?;
-    let (campaign, outcome) = Box::pin(Campaign::run(&plan, directory)).await?;
-    let violations = checker::check(&outcome.records).await.context("the checker")?;
+    let (campaign, outcome) = Box::pin(Campaign::run(&plan, directory, arguments.until_broken)).await?;
+    let violations = match &outcome.found_meanwhile {
+        Some(found) => found.clone(),
+        None => checker::check(&outcome.records).await.context("the checker")?,
+    };
     let report = Report::of(&plan, &campaign, &outcome, &violations).await?;
     if arguments.keep.is_some() {
         keep(directory, &outcome.records)?;

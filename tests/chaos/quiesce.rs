@@ -14,7 +14,7 @@ use crate::{campaign::Campaign, clients::publisher};
 
 /// When nothing gets less for so long, what still waits is stuck. Longer than anything here has to wait: the longest is a
 /// call that gets no answer.
-const STILL_LIMIT: Duration = Duration::from_secs(45);
+pub(crate) const STILL_LIMIT: Duration = Duration::from_secs(45);
 /// And for all of it, however busily it goes on.
 const LIMIT: Duration = Duration::from_secs(300);
 /// How often a wait says what for.
@@ -49,7 +49,7 @@ const QUEUES: &[(&str, &str)] = &[
 ];
 
 /// Empty: all came to rest.
-pub(crate) async fn wait(campaign: &Campaign) -> anyhow::Result<Vec<String>> {
+pub(crate) async fn wait(campaign: &Campaign, still_limit: Duration) -> anyhow::Result<Vec<String>> {
     let begun = Instant::now();
     let jetstream = jetstream::new(publisher(&campaign.system.nats_url).await?);
     let (mut calm, mut least, mut moved_at, mut said_at) = (0, i64::MAX, begun, begun);
@@ -64,7 +64,7 @@ pub(crate) async fn wait(campaign: &Campaign) -> anyhow::Result<Vec<String>> {
         if left < least || waiting.is_empty() {
             (least, moved_at) = (left, now);
         }
-        if now > moved_at + STILL_LIMIT || now > begun + LIMIT {
+        if now > moved_at + still_limit || now > begun + LIMIT {
             campaign.clients.over.cancel();
             return Ok(waiting);
         }

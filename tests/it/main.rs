@@ -14,6 +14,8 @@ mod house;
 mod isolation;
 mod load;
 mod one_notification;
+#[cfg(feature = "planted-bugs")]
+mod planted;
 mod refusals;
 mod restarts;
 mod same_end;

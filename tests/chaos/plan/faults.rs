@@ -434,11 +434,40 @@ fn provider_status(dice: &mut Dice) -> ProviderFailure {
     ProviderFailure::Status { status, retry_after }
 }
 
+/// What is drawn without the words that are asked for is drawn again, so often at most.
+const DRAWS_MAX: usize = 10_000;
+
+/// A kind as it is asked for: `kill`, or `kill:delivery+down_ms` with words that its line in the schedule has to hold.
+pub(super) fn parts(wanted: &str) -> (&str, Vec<&str>) {
+    let (name, words) = wanted.split_once(':').unwrap_or((wanted, ""));
+    (name, words.split('+').filter(|word| !word.is_empty()).collect())
+}
+
+fn choose(kind: &Kind, only: &[String], dice: &mut Dice) -> Fault {
+    let words: Vec<Vec<&str>> = only
+        .iter()
+        .map(|wanted| parts(wanted))
+        .filter_map(|(name, words)| (name == kind.name).then_some(words))
+        .collect();
+    let fits = |fault: &Fault| {
+        let line = format!("{fault:?}");
+        words.is_empty() || words.iter().any(|all| all.iter().all(|word| line.contains(word)))
+    };
+    let mut fault = (kind.choose)(dice);
+    for _ in 0..DRAWS_MAX {
+        if fits(&fault) {
+            break;
+        }
+        fault = (kind.choose)(dice);
+    }
+    fault
+}
+
 pub(super) fn plan(seed: u64, count: usize, only: &[String]) -> Vec<PlannedFault> {
     let mut dice = Dice::new(seed, "faults");
     let chosen: Vec<&Kind> = KINDS
         .iter()
-        .filter(|kind| only.is_empty() || only.iter().any(|name| name == kind.name))
+        .filter(|kind| only.is_empty() || only.iter().any(|wanted| parts(wanted).0 == kind.name))
         .collect();
     let mut at_ms = BEFOREHAND_MS;
     (0..count)
@@ -448,7 +477,7 @@ pub(super) fn plan(seed: u64, count: usize, only: &[String]) -> Vec<PlannedFault
                 number,
                 at_ms,
                 kind: kind.name,
-                fault: (kind.choose)(&mut dice),
+                fault: choose(kind, only, &mut dice),
             };
             at_ms += dice.between(GAP_MS.0, GAP_MS.1);
             planned

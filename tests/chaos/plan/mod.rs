@@ -39,7 +39,7 @@ impl Plan {
     /// `kinds`: only these, or all when there are none. The error names one that does not exist.
     pub(crate) fn new(seed: u64, faults: usize, kinds: &[String]) -> Result<Plan, String> {
         let known: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
-        if let Some(unknown) = kinds.iter().find(|kind| !known.contains(&kind.as_str())) {
+        if let Some(unknown) = kinds.iter().find(|kind| !known.contains(&faults::parts(kind).0)) {
             return Err(format!("no fault is called {unknown}; there are {}", known.join(", ")));
         }
         let faults = faults::plan(seed, faults, kinds);
@@ -117,6 +117,12 @@ mod tests {
             plan.faults
                 .iter()
                 .all(|planned| ["kill", "nats_wipe"].contains(&planned.kind))
+        );
+        let plan = Plan::new(1, 50, &["kill:delivery-1".to_owned()]).unwrap();
+        assert!(
+            plan.faults
+                .iter()
+                .all(|planned| format!("{:?}", planned.fault).contains("delivery-1"))
         );
         let error = Plan::new(1, 50, &["earthquake".to_owned()]).unwrap_err();
         assert!(error.contains("earthquake") && error.contains("nats_wipe"), "{error}");

@@ -1,0 +1,328 @@
+//! What is judged: the records of the campaign, the rows of the database as one moment shows them, and where to find what
+//! belongs together. No rule stands here.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use anyhow::Context;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+use sqlx::{Connection, Executor, PgConnection, Row};
+use time::{OffsetDateTime, serde::rfc3339};
+
+use crate::records::{Agent, Offer, Offered, Records, Tenant};
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct NotificationRow {
+    pub(super) account_id: String,
+    pub(super) id: String,
+    pub(super) session_id: Option<String>,
+    pub(super) position: Option<i64>,
+    pub(super) body: String,
+    pub(super) state: String,
+    pub(super) reason: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct SessionRow {
+    pub(super) account_id: String,
+    pub(super) id: String,
+    pub(super) kind: String,
+    pub(super) task_id: Option<String>,
+    pub(super) agent_id: Option<String>,
+    pub(super) generation: i32,
+    pub(super) key: String,
+    #[serde(with = "rfc3339")]
+    pub(super) opened_at: OffsetDateTime,
+    #[serde(with = "rfc3339::option")]
+    pub(super) closed_at: Option<OffsetDateTime>,
+    pub(super) phase: String,
+    pub(super) queued: i32,
+    pub(super) lease_owner: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct TurnRow {
+    pub(super) account_id: String,
+    pub(super) id: String,
+    pub(super) session_id: String,
+    pub(super) task_id: Option<String>,
+    pub(super) generation: i32,
+    pub(super) number: i64,
+    pub(super) state: String,
+    pub(super) notification_ids: Vec<String>,
+    pub(super) journal: Value,
+    pub(super) response_id: Option<String>,
+    pub(super) reply: Option<String>,
+    pub(super) late: bool,
+    pub(super) no_reply: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct CallRow {
+    pub(super) account_id: String,
+    pub(super) id: String,
+    pub(super) session_id: String,
+    pub(super) turn_id: Option<String>,
+    pub(super) call_id: String,
+    pub(super) ordinal: i32,
+    pub(super) name: String,
+    pub(super) arguments: String,
+    pub(super) state: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct MessageRow {
+    pub(super) account_id: String,
+    pub(super) id: String,
+    pub(super) task_id: String,
+    pub(super) author_kind: String,
+    pub(super) body: String,
+    pub(super) turn_id: Option<String>,
+}
+
+/// A task was moved.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct MoveRow {
+    pub(super) account_id: String,
+    pub(super) task_id: String,
+    pub(super) to: String,
+    #[serde(with = "rfc3339")]
+    pub(super) created_at: OffsetDateTime,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct OutboxRow {
+    pub(super) account_id: String,
+    pub(super) service: String,
+    pub(super) subject: String,
+}
+
+/// The tables, as one moment shows them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rows {
+    pub(super) notifications: Vec<NotificationRow>,
+    pub(super) sessions: Vec<SessionRow>,
+    pub(super) turns: Vec<TurnRow>,
+    pub(super) calls: Vec<CallRow>,
+    pub(super) messages: Vec<MessageRow>,
+    pub(super) moves: Vec<MoveRow>,
+    pub(super) outbox: Vec<OutboxRow>,
+    /// Account, task, agent.
+    pub(super) assignees: Vec<(String, String, String)>,
+    /// Words that stand where they must not, as `(whose or what, table, key)`: looked for by the database itself, which
+    /// need not send everything that was ever said.
+    pub(super) foreign: Vec<(String, String, String)>,
+    pub(super) secret: Vec<(String, String, String)>,
+}
+
+const NOTIFICATIONS: &str = "
+    select to_jsonb(r) from (select account_id, id, session_id, position, body, state, reason from notification) r";
+const SESSIONS: &str = "
+    select to_jsonb(r) from (select account_id, id, kind, task_id, agent_id, generation, key, opened_at, closed_at, phase,
+                                    queued, lease_owner from session) r";
+const TURNS: &str = "
+    select to_jsonb(r) from (select account_id, id, session_id, task_id, generation, number, state, notification_ids, journal,
+                                    response_id, reply, late, no_reply from turn) r";
+const CALLS: &str = "
+    select to_jsonb(r) from (select account_id, id, session_id, turn_id, call_id, ordinal, name, arguments, state
+                             from tool_call) r";
+const MESSAGES: &str = "
+    select to_jsonb(r) from (select account_id, id, task_id, author_kind, body, turn_id from message) r";
+const MOVES: &str = "
+    select to_jsonb(r) from (select account_id, task_id, detail ->> 'to' as to, created_at from activity
+                             where kind = 'task.status_changed') r";
+const OUTBOX: &str = "select to_jsonb(r) from (select account_id, service, subject from outbox) r";
+const ASSIGNEES: &str = "select to_jsonb(array[account_id, task_id, agent_id::text]) from task_assignee";
+
+/// Everything that holds words, as `account, place, text`.
+macro_rules! words {
+    () => {
+        "(select account_id, 'notification ' || id as place, concat_ws(' ', body, title, metadata::text, reason) as text
+          from notification
+          union all select account_id, 'message ' || id, concat_ws(' ', body, author_name) from message
+          union all select account_id, 'turn ' || id, concat_ws(' ', input, journal::text, reply, error, manifest::text) from turn
+          union all select account_id, 'tool call ' || id, concat_ws(' ', arguments, result) from tool_call
+          union all select account_id, 'activity ' || id, detail::text from activity
+          union all select account_id, 'dead letter ' || id, concat_ws(' ', payload, headers::text, detail) from dead_letter
+          union all select account_id, 'idempotency ' || key, body::text from idempotency
+          union all select account_id, 'instructions ' || hash, body from instruction_text
+          union all select account_id, 'outbox ' || id, headers::text || encode(payload, 'escape') from outbox) as said"
+    };
+}
+const FOREIGN: &str = concat!(
+    "select to_jsonb(array[w.owner, said.account_id, said.place]) from unnest($1::text[], $2::text[]) as w (owner, word), ",
+    words!(),
+    " where said.account_id not in (w.owner, '-') and strpos(said.text, w.word) > 0 limit 100"
+);
+const SECRET: &str = concat!(
+    "select to_jsonb(array[w.owner, said.account_id, said.place]) from unnest($1::text[], $2::text[]) as w (owner, word), ",
+    words!(),
+    " where strpos(said.text, w.word) > 0 limit 100"
+);
+
+impl Rows {
+    pub(super) async fn load(records: &Records) -> anyhow::Result<Rows> {
+        let mut connection = PgConnection::connect(&records.database_url)
+            .await
+            .context("could not connect to look at the database")?;
+        connection
+            .execute("set timezone = 'UTC'; begin isolation level repeatable read read only")
+            .await
+            .context("could not begin to look")?;
+        let accounts = records.accounts.iter();
+        let (owners, canaries) = accounts.map(|one| (one.id.clone(), one.canary.clone())).unzip();
+        let (names, secrets) = records.secrets.clone().into_iter().unzip();
+        let rows = Rows {
+            notifications: load(&mut connection, NOTIFICATIONS).await?,
+            sessions: load(&mut connection, SESSIONS).await?,
+            turns: load(&mut connection, TURNS).await?,
+            calls: load(&mut connection, CALLS).await?,
+            messages: load(&mut connection, MESSAGES).await?,
+            moves: load(&mut connection, MOVES).await?,
+            outbox: load(&mut connection, OUTBOX).await?,
+            assignees: load(&mut connection, ASSIGNEES).await?,
+            foreign: search(&mut connection, FOREIGN, owners, canaries).await?,
+            secret: search(&mut connection, SECRET, names, secrets).await?,
+        };
+        connection.close().await.ok();
+        Ok(rows)
+    }
+}
+
+async fn load<T: DeserializeOwned>(connection: &mut PgConnection, sql: &'static str) -> anyhow::Result<Vec<T>> {
+    let rows = sqlx::query(sql).fetch_all(connection).await.context(sql)?;
+    let read = |row: &sqlx::postgres::PgRow| serde_json::from_value(row.get::<Value, _>(0)).context(sql);
+    rows.iter().map(read).collect()
+}
+
+async fn search(
+    connection: &mut PgConnection,
+    sql: &'static str,
+    whose: Vec<String>,
+    words: Vec<String>,
+) -> anyhow::Result<Vec<(String, String, String)>> {
+    let searching = sqlx::query(sql).bind(whose).bind(words);
+    let rows = searching.fetch_all(connection).await.context(sql)?;
+    let read = |row: &sqlx::postgres::PgRow| serde_json::from_value(row.get::<Value, _>(0)).context(sql);
+    rows.iter().map(read).collect()
+}
+
+/// Account and id.
+pub(super) type Name<'a> = (&'a str, &'a str);
+
+pub(super) struct Evidence<'a> {
+    pub(super) records: &'a Records,
+    pub(super) rows: &'a Rows,
+    /// Everything has come to rest: no fault is under way that is not written down yet.
+    pub(super) at_rest: bool,
+    pub(super) notifications: HashMap<Name<'a>, &'a NotificationRow>,
+    pub(super) sessions: HashMap<Name<'a>, &'a SessionRow>,
+    pub(super) turns: HashMap<Name<'a>, &'a TurnRow>,
+    /// Turns of a session, by number.
+    pub(super) turns_of: BTreeMap<Name<'a>, Vec<&'a TurnRow>>,
+}
+
+impl<'a> Evidence<'a> {
+    pub(super) fn new(records: &'a Records, rows: &'a Rows, at_rest: bool) -> Evidence<'a> {
+        let mut turns_of: BTreeMap<Name<'a>, Vec<&TurnRow>> = BTreeMap::new();
+        for turn in &rows.turns {
+            let session = (turn.account_id.as_str(), turn.session_id.as_str());
+            turns_of.entry(session).or_default().push(turn);
+        }
+        for turns in turns_of.values_mut() {
+            turns.sort_by_key(|turn| turn.number);
+        }
+        Evidence {
+            records,
+            rows,
+            at_rest,
+            notifications: rows
+                .notifications
+                .iter()
+                .map(|row| (name(&row.account_id, &row.id), row))
+                .collect(),
+            sessions: rows
+                .sessions
+                .iter()
+                .map(|row| (name(&row.account_id, &row.id), row))
+                .collect(),
+            turns: rows
+                .turns
+                .iter()
+                .map(|row| (name(&row.account_id, &row.id), row))
+                .collect(),
+            turns_of,
+        }
+    }
+
+    pub(super) fn tenant(&self, account: &str) -> Option<&'a Tenant> {
+        self.records.accounts.iter().find(|tenant| tenant.id == account)
+    }
+
+    pub(super) fn agent(&self, account: &str, slug: &str) -> Option<&'a Agent> {
+        let agents = &self.tenant(account)?.agents;
+        agents.iter().find(|agent| agent.slug == slug)
+    }
+
+    /// Ids under which the notifications of an offer are written down: none for what is no notification.
+    pub(super) fn ids_of(&self, offer: &Offer) -> Vec<String> {
+        match &offer.what {
+            Offered::Notification { id, agents, .. } if agents.len() == 1 => vec![id.clone()],
+            Offered::Notification { id, agents, .. } => agents
+                .iter()
+                .filter_map(|slug| Some(format!("{id}:{}", self.agent(&offer.account, slug)?.id)))
+                .collect(),
+            Offered::Message { work, .. } => {
+                self.posted(&offer.account, &work.effect)
+                    .flat_map(|message| {
+                        let woken = self.rows.assignees.iter().filter(move |(account, task, _)| {
+                            *account == message.account_id && *task == message.task_id
+                        });
+                        woken.map(|(_, _, agent)| format!("message:{}:{agent}", message.id))
+                    })
+                    .collect()
+            }
+            Offered::Repeat { .. } | Offered::Conflict { .. } | Offered::Poison { .. } | Offered::Status { .. } => {
+                Vec::new()
+            }
+        }
+    }
+
+    /// Messages that somebody posted who is no agent, with these words.
+    pub(super) fn posted(&self, account: &str, effect: &str) -> impl Iterator<Item = &'a MessageRow> {
+        let mark = format!("effect={effect};");
+        let account = account.to_owned();
+        self.rows.messages.iter().filter(move |message| {
+            message.account_id == account && message.author_kind != "agent" && message.body.contains(&mark)
+        })
+    }
+
+    /// Every id that anybody may have a row for because it was offered, by account.
+    pub(super) fn offered(&self) -> BTreeSet<(String, String)> {
+        let mut offered = BTreeSet::new();
+        for offer in &self.records.offers {
+            let mut enter = |id: String| offered.insert((offer.account.clone(), id));
+            self.ids_of(offer).into_iter().for_each(|id| {
+                enter(id);
+            });
+            match &offer.what {
+                // A refused whole has a row of its own.
+                Offered::Notification { id, .. } | Offered::Conflict { id, .. } => {
+                    enter(id.clone());
+                }
+                Offered::Poison { id: Some(id), .. } => {
+                    enter(id.clone());
+                }
+                Offered::Poison { id: None, .. }
+                | Offered::Repeat { .. }
+                | Offered::Message { .. }
+                | Offered::Status { .. } => {}
+            }
+        }
+        offered
+    }
+}
+
+pub(super) fn name<'a>(account: &'a str, id: &'a str) -> Name<'a> {
+    (account, id)
+}

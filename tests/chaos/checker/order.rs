@@ -1,0 +1,169 @@
+//! I8: turns run in the order in which their notifications were accepted, and notifications are accepted in the order of the
+//! stream. Always.
+
+use std::collections::BTreeMap;
+
+use super::{Violation, evidence::Evidence};
+use crate::records::{Answer, Offer, Offered, Via};
+
+fn broken(expected: &'static str, found: String) -> Violation {
+    Violation {
+        invariant: "I8",
+        expected,
+        found,
+    }
+}
+
+/// A turn that broke off puts its notification back to its place, so places never go down.
+pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for ((account, session), turns) in &evidence.turns_of {
+        let mut before: Option<(i64, &str)> = None;
+        for turn in turns {
+            for id in &turn.notification_ids {
+                let row = evidence.notifications.get(&(*account, id.as_str()));
+                // One that was carried into the next generation has its place there.
+                let here = row.filter(|row| row.session_id.as_deref() == Some(*session));
+                let Some(position) = here.and_then(|row| row.position) else {
+                    continue;
+                };
+                if let Some((last, other)) = before.filter(|(last, _)| *last > position) {
+                    found.push(broken(
+                        "turns run in the order of the queue",
+                        format!("session {session} of {account}: {other} at {last} ran before {id} at {position}"),
+                    ));
+                }
+                before = Some((position, id));
+            }
+        }
+    }
+    found
+}
+
+/// What was acknowledged before the other was sent comes first. Only where both were said once and the stream was never
+/// wiped: what is published again comes when it comes.
+pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut places: BTreeMap<(&str, &str, i64), &str> = BTreeMap::new();
+    for row in &evidence.rows.notifications {
+        let (Some(session), Some(position)) = (row.session_id.as_deref(), row.position) else {
+            continue;
+        };
+        if let Some(other) = places.insert((&row.account_id, session, position), &row.id) {
+            found.push(broken(
+                "a place in a queue is one notification's",
+                format!(
+                    "session {session} of {}: {other} and {} at {position}",
+                    row.account_id, row.id
+                ),
+            ));
+        }
+    }
+    let is_wiped = evidence.records.faults.iter().any(|fault| fault.kind == "nats_wipe");
+    if is_wiped {
+        return found;
+    }
+    let mut queues: BTreeMap<(&str, &str), Vec<(&Offer, i64)>> = BTreeMap::new();
+    for offer in evidence.records.offers.iter().filter(|offer| said_once(offer)) {
+        let Offered::Notification { id, agents, task, .. } = &offer.what else {
+            continue;
+        };
+        if agents.len() != 1 || task.is_none() {
+            continue;
+        }
+        let row = evidence.notifications.get(&(offer.account.as_str(), id.as_str()));
+        if let Some((session, position)) = row.and_then(|row| Some((row.session_id.as_deref()?, row.position?))) {
+            queues
+                .entry((&offer.account, session))
+                .or_default()
+                .push((offer, position));
+        }
+    }
+    for ((account, session), mut offers) in queues {
+        offers.sort_by_key(|(_, position)| *position);
+        for pair in offers.windows(2) {
+            let ((first, at), (second, behind)) = (&pair[0], &pair[1]);
+            if second.tries[0].ended_at < first.tries[0].sent_at {
+                found.push(broken(
+                    "what was acknowledged first is first in the queue",
+                    format!(
+                        "session {session} of {account}: offer {} at {at}, offer {} at {behind}, which was acknowledged before the other was sent",
+                        first.number, second.number
+                    ),
+                ));
+            }
+        }
+    }
+    found
+}
+
+fn said_once(offer: &Offer) -> bool {
+    matches!(offer.tries.as_slice(), [only] if only.via == Via::Nats && only.answer == Answer::Accepted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::fabricated::{Story, at},
+        *,
+    };
+
+    /// A second notification, said after the first one, behind it.
+    fn two() -> Story {
+        let mut story = Story::delivered();
+        let mut row = story.rows.notifications[0].clone();
+        "n-2".clone_into(&mut row.id);
+        row.position = Some(2);
+        story.rows.notifications.push(row);
+        let mut turn = story.rows.turns[0].clone();
+        "turn-2".clone_into(&mut turn.id);
+        turn.number = 2;
+        turn.notification_ids = vec!["n-2".to_owned()];
+        story.rows.turns.push(turn);
+        let mut offer = story.records.offers[0].clone();
+        offer.number = 1;
+        if let Offered::Notification { id, .. } = &mut offer.what {
+            "n-2".clone_into(id);
+        }
+        (offer.tries[0].sent_at, offer.tries[0].ended_at) = (at(3), at(4));
+        story.records.offers.push(offer);
+        story
+    }
+
+    #[test]
+    fn one_after_the_other_is_fine() {
+        assert_eq!(two().judge(turns_in_order), []);
+        assert_eq!(two().judge(queues_in_order), []);
+    }
+
+    #[test]
+    fn a_turn_that_overtook_is_found() {
+        let mut story = two();
+        story.rows.turns[0].number = 2;
+        story.rows.turns[1].number = 1;
+        assert!(story.finds(turns_in_order, "n-2 at 2 ran before n-1 at 1"));
+    }
+
+    #[test]
+    fn a_turn_that_broke_off_comes_again_at_its_place() {
+        let mut story = two();
+        story.rows.turns[1].notification_ids = vec!["n-1".to_owned()];
+        assert_eq!(story.judge(turns_in_order), []);
+    }
+
+    #[test]
+    fn a_queue_in_another_order_than_the_stream_is_found() {
+        let mut story = two();
+        story.rows.notifications[0].position = Some(3);
+        assert!(story.finds(queues_in_order, "offer 1 at 2, offer 0 at 3"));
+        story.records.offers[1].tries[0].sent_at = at(1);
+        assert_eq!(story.judge(queues_in_order), [], "both were under way at once");
+    }
+
+    #[test]
+    fn a_place_is_taken_once() {
+        let mut story = two();
+        story.rows.notifications[1].position = Some(1);
+        assert!(story.finds(queues_in_order, "n-1 and n-2 at 1"));
+    }
+}

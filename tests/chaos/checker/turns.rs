@@ -1,0 +1,310 @@
+//! I4: one provider call of a session at a time, and who was replaced changes nothing. I7: a turn records what the provider
+//! said, once. By the provider's own log; always.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use time::{Duration, OffsetDateTime};
+
+use super::{
+    Violation,
+    evidence::{Evidence, TurnRow},
+};
+use crate::records::{CallEnd, ProviderCall};
+
+/// The provider notes the end of an answer a moment after its last byte was sent, and a beginning when all of the request
+/// was there.
+const LOG_SLACK: Duration = Duration::milliseconds(300);
+/// A caller that is well hangs up within this when it has lost its lease.
+const HANG_UP_MAX: Duration = Duration::milliseconds(1_500);
+/// No fault lasts longer; it is written down when it is over.
+const FAULT_MAX: Duration = Duration::seconds(12);
+
+/// I4. A process that was frozen or cut off cannot hang up: then two calls overlap, and the older one's answer must not be
+/// taken.
+pub(super) fn one_at_a_time(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let mut by_key: BTreeMap<&str, Vec<&ProviderCall>> = BTreeMap::new();
+    for call in &evidence.records.calls {
+        by_key.entry(&call.session_key).or_default().push(call);
+    }
+    let recorded = recorded_answers(evidence);
+    let mut found = Vec::new();
+    for (key, calls) in by_key {
+        for (place, older) in calls.iter().enumerate() {
+            let end = older.ended_at.unwrap_or(evidence.records.quiet_at);
+            let during = calls[place + 1..]
+                .iter()
+                .filter(|newer| newer.begun_at + LOG_SLACK < end);
+            for newer in during {
+                let both = format!(
+                    "{key}: call {} of {} from {} to {end}, call {} of {} from {}",
+                    older.order, older.caller, older.begun_at, newer.order, newer.caller, newer.begun_at
+                );
+                if recorded.contains(&(key.to_owned(), older.order)) {
+                    found.push(Violation {
+                        invariant: "I4",
+                        expected: "the answer of a call that was replaced is not taken",
+                        found: format!("{both}; the older one's answer was recorded"),
+                    });
+                } else if newer.begun_at + HANG_UP_MAX < end && is_past(evidence, older) && !was_harmed(evidence, older)
+                {
+                    found.push(Violation {
+                        invariant: "I4",
+                        expected: "a session has one provider call in flight",
+                        found: both,
+                    });
+                }
+            }
+        }
+    }
+    found
+}
+
+/// I4 by what was taken, whenever the answers came: a call is made again only by whoever holds the session by then, and from
+/// that moment on the answer of the one before counts for nothing. One that a process sent when it came to itself again is
+/// made by nobody who holds anything.
+pub(super) fn newest_taken(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let mut by_key: BTreeMap<(&str, &str), Vec<&ProviderCall>> = BTreeMap::new();
+    for call in &evidence.records.calls {
+        by_key
+            .entry((&call.session_key, &call.idempotency_key))
+            .or_default()
+            .push(call);
+    }
+    let recorded = recorded_answers(evidence);
+    let mut found = Vec::new();
+    for ((key, _), calls) in by_key {
+        let Some(taken) = calls
+            .iter()
+            .position(|call| recorded.contains(&(key.to_owned(), call.order)))
+        else {
+            continue;
+        };
+        for newer in &calls[taken + 1..] {
+            let sent_by_a_zombie = harmed_between(evidence, newer, newer.begun_at - FAULT_MAX, newer.begun_at);
+            let is_known = evidence.at_rest || newer.begun_at + FAULT_MAX < evidence.records.quiet_at;
+            if is_known && !sent_by_a_zombie {
+                let older = calls[taken];
+                found.push(Violation {
+                    invariant: "I4",
+                    expected: "the answer of a call that was replaced is not taken",
+                    found: format!(
+                        "{key}: call {} of {} was taken, though {} had sent it again as call {}",
+                        older.order, older.caller, newer.caller, newer.order
+                    ),
+                });
+            }
+        }
+    }
+    found
+}
+
+/// Whether all that happened to it is known.
+fn is_past(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
+    let end = call.ended_at.filter(|end| *end + FAULT_MAX < evidence.records.quiet_at);
+    evidence.at_rest || end.is_some()
+}
+
+/// Whether anything happened to its caller, or to all, while the call ran.
+fn was_harmed(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
+    let end = call.ended_at.unwrap_or(evidence.records.quiet_at);
+    harmed_between(evidence, call, call.begun_at, end)
+}
+
+fn harmed_between(evidence: &Evidence<'_>, call: &ProviderCall, from: OffsetDateTime, until: OffsetDateTime) -> bool {
+    evidence.records.faults.iter().any(|fault| {
+        let concerns = fault.target == call.caller || fault.target.starts_with("every");
+        concerns && fault.from <= until && fault.until >= from
+    })
+}
+
+/// The provider's number of every answer that a turn took: `resp_{order}` for texts, and at the end of call ids.
+fn recorded_answers(evidence: &Evidence<'_>) -> BTreeSet<(String, usize)> {
+    let mut recorded = BTreeSet::new();
+    for turn in &evidence.rows.turns {
+        let name = (turn.account_id.as_str(), turn.session_id.as_str());
+        let Some(session) = evidence.sessions.get(&name) else {
+            continue;
+        };
+        let mut enter = |order: Option<usize>| {
+            recorded.extend(order.map(|order| (session.key.clone(), order)));
+        };
+        enter(turn.response_id.as_deref().and_then(order_of_response));
+        for call_id in journal_calls(turn) {
+            enter(call_id.rsplit('.').next().and_then(|order| order.parse().ok()));
+        }
+    }
+    recorded
+}
+
+fn order_of_response(id: &str) -> Option<usize> {
+    id.strip_prefix("resp_")?.parse().ok()
+}
+
+fn journal_calls(turn: &TurnRow) -> impl Iterator<Item = &str> {
+    let rounds = turn.journal.as_array().into_iter().flatten();
+    rounds
+        .flat_map(|round| round["calls"].as_array().into_iter().flatten())
+        .filter_map(|call| call["call_id"].as_str())
+}
+
+/// I7. Numbers of turns are a session's own, from 1 without a gap; a finished turn says what the provider said to it.
+pub(super) fn recorded_as_answered(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let texts: HashMap<(&str, usize), &str> = evidence
+        .records
+        .calls
+        .iter()
+        .filter_map(|call| match &call.end {
+            CallEnd::Text { text } => Some(((call.session_key.as_str(), call.order), text.as_str())),
+            CallEnd::Open | CallEnd::Calls { .. } | CallEnd::Failure { .. } | CallEnd::Aborted => None,
+        })
+        .collect();
+    let mut found = Vec::new();
+    let mut broken = |expected, found_text| {
+        found.push(Violation {
+            invariant: "I7",
+            expected,
+            found: found_text,
+        });
+    };
+    for (name, turns) in &evidence.turns_of {
+        let Some(session) = evidence.sessions.get(name) else {
+            broken("a turn has its session", format!("session {} of {}", name.1, name.0));
+            continue;
+        };
+        if turns.iter().zip(1..).any(|(turn, number)| turn.number != number) {
+            let numbers: Vec<String> = turns.iter().map(|turn| turn.number.to_string()).collect();
+            broken(
+                "turns of a session are numbered 1, 2, 3, …",
+                format!("{}: {}", session.key, numbers.join(", ")),
+            );
+        }
+        let mut taken = BTreeMap::new();
+        for turn in turns.iter().filter(|turn| turn.state == "finished") {
+            let order = turn.response_id.as_deref().and_then(order_of_response);
+            let Some(order) = order else { continue };
+            if let Some(other) = taken.insert(order, turn.number) {
+                broken(
+                    "an answer is taken by one turn",
+                    format!("{}: resp_{order} by turns {other} and {}", session.key, turn.number),
+                );
+            }
+            // What was cut off at the caller's end may all the same have arrived.
+            if let Some(text) = texts.get(&(session.key.as_str(), order))
+                && turn.reply.as_deref() != Some(*text)
+            {
+                broken(
+                    "a turn replies what the provider said",
+                    format!(
+                        "{} turn {}: {:?} and not {text:?}",
+                        session.key,
+                        turn.number,
+                        turn.reply.as_deref().unwrap_or_default()
+                    ),
+                );
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::fabricated::{Story, at, provider_call},
+        *,
+    };
+    use crate::records::Fired;
+
+    /// A call of another process that ran from 4.0 to 9.0, during which the turn's own calls were made.
+    fn with_overlap() -> Story {
+        let mut story = Story::delivered();
+        let mut zombie = provider_call(7, (0, 9), CallEnd::Aborted);
+        "delivery-1".clone_into(&mut zombie.caller);
+        story.records.calls.insert(0, zombie);
+        story
+    }
+
+    fn frozen(story: &mut Story, target: &str) {
+        story.records.faults.push(Fired {
+            kind: "freeze".to_owned(),
+            target: target.to_owned(),
+            from: at(1),
+            until: at(8),
+        });
+    }
+
+    #[test]
+    fn calls_one_after_the_other_are_fine() {
+        assert_eq!(Story::delivered().judge(one_at_a_time), []);
+        assert_eq!(Story::delivered().judge(recorded_as_answered), []);
+    }
+
+    #[test]
+    fn two_calls_at_once_are_found_unless_the_older_caller_could_not_hang_up() {
+        let mut story = with_overlap();
+        assert!(story.finds(one_at_a_time, "call 7 of delivery-1"));
+        frozen(&mut story, "delivery-0");
+        assert!(story.finds(one_at_a_time, "call 7"), "the other one was frozen");
+        frozen(&mut story, "delivery-1");
+        assert_eq!(story.judge(one_at_a_time), []);
+    }
+
+    #[test]
+    fn what_is_under_way_may_have_a_reason_that_is_not_known_yet() {
+        let mut story = with_overlap();
+        story.at_rest = false;
+        assert!(story.finds(one_at_a_time, "call 7"), "long ago");
+        story.records.quiet_at = at(10);
+        assert_eq!(story.judge(one_at_a_time), []);
+    }
+
+    #[test]
+    fn a_zombies_answer_is_found() {
+        let mut story = with_overlap();
+        frozen(&mut story, "delivery-1");
+        story.rows.turns[0].response_id = Some("resp_7".to_owned());
+        assert!(story.finds(one_at_a_time, "was recorded"));
+        let mut story = with_overlap();
+        frozen(&mut story, "delivery-1");
+        story.rows.turns[0].journal = serde_json::json!([{"calls": [{"call_id": "message.e1.0.7"}]}]);
+        assert!(story.finds(one_at_a_time, "was recorded"));
+    }
+
+    #[test]
+    fn an_answer_is_taken_of_the_newest_call_alone() {
+        let mut story = Story::delivered();
+        assert_eq!(story.judge(newest_taken), []);
+        let mut again = provider_call(
+            2,
+            (7, 8),
+            CallEnd::Text {
+                text: "reply e1".to_owned(),
+            },
+        );
+        story.records.calls[1]
+            .idempotency_key
+            .clone_into(&mut again.idempotency_key);
+        "delivery-1".clone_into(&mut again.caller);
+        story.records.calls.push(again);
+        assert!(story.finds(newest_taken, "call 1 of delivery-0 was taken"));
+        frozen(&mut story, "delivery-1");
+        assert_eq!(story.judge(newest_taken), [], "it was sent by a zombie");
+    }
+
+    #[test]
+    fn a_reply_is_what_the_provider_said() {
+        let mut story = Story::delivered();
+        story.rows.turns[0].reply = Some("something else".to_owned());
+        assert!(story.finds(recorded_as_answered, "something else"));
+    }
+
+    #[test]
+    fn a_gap_in_the_numbers_and_an_answer_taken_twice_are_found() {
+        let mut story = Story::delivered();
+        let mut third = story.rows.turns[0].clone();
+        third.number = 3;
+        story.rows.turns.push(third);
+        assert!(story.finds(recorded_as_answered, "1, 3"));
+        assert!(story.finds(recorded_as_answered, "resp_1 by turns 1 and 3"));
+    }
+}

@@ -1,0 +1,213 @@
+//! Whether the campaign finds bugs: for every bug on purpose ([`domain::planted`]) a campaign of the faults that bring it
+//! to light, in processes that have it. It ends with the first thing that is wrong; when nothing is after
+//! [`FAULTS_MAX`] faults, the checker is worth nothing. The same campaign without the bug must find nothing.
+
+use std::{
+    env::current_exe,
+    process::{ExitCode, Stdio},
+    time::Instant,
+};
+
+use anyhow::{Context, bail};
+use domain::planted::{Bug, VARIABLE};
+use serde::Deserialize;
+use tokio::process::Command;
+
+use crate::{arguments::PlantedArguments, report::Verdict};
+
+const FAULTS_MAX: usize = 200;
+/// The clean campaign has a few more faults than it took to find the bug.
+const FAULTS_MORE: usize = 5;
+
+/// How a bug is looked for.
+struct Hunt {
+    bug: Bug,
+    /// As for `--kinds`.
+    kinds: &'static str,
+    seen: Seen,
+}
+
+/// When it shows itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// Within seconds, almost always at the first look: for CI.
+    AtOnce,
+    /// At some moment while the campaign runs.
+    Meanwhile,
+    /// When nothing more happens: what was lost may have been late. So many faults are enough.
+    AtRest { faults: usize },
+}
+
+const fn hunt(bug: Bug, kinds: &'static str, seen: Seen) -> Hunt {
+    Hunt { bug, kinds, seen }
+}
+
+impl Hunt {
+    fn faults(&self) -> usize {
+        match self.seen {
+            Seen::AtOnce | Seen::Meanwhile => FAULTS_MAX,
+            Seen::AtRest { faults } => faults,
+        }
+    }
+}
+
+const HUNTS: &[Hunt] = &[
+    hunt(Bug::DedupSkipped, "repeat", Seen::AtOnce),
+    hunt(
+        Bug::PlaceFirst,
+        "crash_point:resolver.batch_written",
+        Seen::AtRest { faults: 20 },
+    ),
+    hunt(
+        Bug::AckFirst,
+        "crash_point:orchestrator.turns_read",
+        Seen::AtRest { faults: 12 },
+    ),
+    hunt(Bug::FenceDropped, "freeze:delivery-0", Seen::Meanwhile),
+    hunt(Bug::LocalClock, "repeat", Seen::Meanwhile),
+    hunt(Bug::LeaseEternal, "kill:delivery", Seen::AtRest { faults: 6 }),
+    hunt(
+        Bug::PublishFirst,
+        "network_slow:delivery+Postgres",
+        Seen::AtRest { faults: 20 },
+    ),
+    hunt(Bug::GenerationReused, "repeat", Seen::Meanwhile),
+    hunt(Bug::OnceKeyDropped, "replay", Seen::AtOnce),
+    hunt(Bug::UnknownRetried, "commit_lost:tool-gateway", Seen::Meanwhile),
+    hunt(Bug::OutboxByPosition, "nats_kill", Seen::AtRest { faults: 6 }),
+    hunt(Bug::QueueLost, "provider_silent", Seen::Meanwhile),
+    hunt(Bug::WallsDropped, "repeat", Seen::AtOnce),
+    hunt(Bug::ReplyTwice, "replay", Seen::AtOnce),
+    hunt(Bug::LatePosted, "repeat", Seen::AtOnce),
+    hunt(Bug::DoneKeepsSession, "repeat", Seen::AtOnce),
+    hunt(Bug::NewestFirst, "repeat", Seen::AtOnce),
+    hunt(
+        Bug::KeyIgnored,
+        "crash_point:orchestrator.change_committed",
+        Seen::Meanwhile,
+    ),
+    hunt(Bug::SecretLogged, "repeat", Seen::AtOnce),
+];
+
+/// As much of a campaign's report as is of interest here.
+#[derive(Deserialize)]
+struct Told {
+    faults_fired: usize,
+    stuck: Vec<String>,
+    examples: Vec<String>,
+}
+
+impl Told {
+    fn first(&self) -> &str {
+        let all = self.examples.iter().chain(&self.stuck);
+        all.map(String::as_str).next().unwrap_or("nothing was wrong")
+    }
+}
+
+/// Looks for the bugs that are asked for; a line each. Fails when one was not found, or something else was.
+#[expect(clippy::print_stdout, reason = "what is found is what the program is for")]
+pub(crate) async fn run(arguments: &PlantedArguments) -> anyhow::Result<ExitCode> {
+    if !cfg!(feature = "planted-bugs") {
+        bail!("there are no bugs in this build: build with --features system-tests/planted-bugs");
+    }
+    let chosen = chosen(&arguments.bugs)?;
+    let mut missed = 0;
+    for hunt in chosen {
+        let begun = Instant::now();
+        let told = campaign(hunt, arguments.seed, hunt.faults(), Some(hunt.bug)).await?;
+        let (found, took) = (told.is_broken, begun.elapsed().as_secs());
+        missed += usize::from(!found);
+        let word = if found { "found" } else { "MISSED" };
+        println!(
+            "{:<20} {word} after {} faults, {took} s: {}",
+            hunt.bug.as_str(),
+            told.told.faults_fired,
+            told.told.first()
+        );
+        if !arguments.without {
+            continue;
+        }
+        let faults = told.told.faults_fired + FAULTS_MORE;
+        let clean = campaign(hunt, arguments.seed, faults, None).await?;
+        missed += usize::from(clean.is_broken);
+        let word = if clean.is_broken { "BROKEN" } else { "clean" };
+        println!(
+            "{:<20} {word} without it after {} faults: {}",
+            "",
+            clean.told.faults_fired,
+            clean.told.first()
+        );
+    }
+    Ok(if missed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        Verdict::Broken.into()
+    })
+}
+
+fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Hunt>> {
+    match names {
+        [only] if only == "all" => Ok(HUNTS.iter().collect()),
+        [only] if only == "quick" => Ok(HUNTS.iter().filter(|hunt| hunt.seen == Seen::AtOnce).collect()),
+        names => names
+            .iter()
+            .map(|name| {
+                let bug = Bug::parse(name).with_context(|| format!("no bug is called {name}"))?;
+                HUNTS
+                    .iter()
+                    .find(|hunt| hunt.bug == bug)
+                    .with_context(|| format!("nobody looks for {name}"))
+            })
+            .collect(),
+    }
+}
+
+struct Ended {
+    is_broken: bool,
+    told: Told,
+}
+
+/// A campaign is a process of its own: its children have the bug from its environment.
+async fn campaign(hunt: &Hunt, seed: u64, faults: usize, bug: Option<Bug>) -> anyhow::Result<Ended> {
+    let mut program = Command::new(current_exe().context("this program has no path")?);
+    program
+        .args(["--json", "--until-broken", "--kinds", hunt.kinds])
+        .args(["--seed", &seed.to_string(), "--faults", &faults.to_string()])
+        .env(VARIABLE, bug.map_or("", Bug::as_str))
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let output = program
+        .stderr(Stdio::inherit())
+        .output()
+        .await
+        .context("could not run a campaign")?;
+    let told = serde_json::from_slice(&output.stdout).with_context(|| {
+        format!(
+            "the campaign for {} ended with {} and no report",
+            hunt.bug, output.status
+        )
+    })?;
+    Ok(Ended {
+        is_broken: output.status.code() == Some(1),
+        told,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::plan::Plan;
+
+    #[test]
+    fn every_bug_is_looked_for_with_faults_that_exist() {
+        let looked_for: BTreeSet<Bug> = HUNTS.iter().map(|hunt| hunt.bug).collect();
+        assert_eq!(looked_for, Bug::ALL.iter().copied().collect());
+        for hunt in HUNTS {
+            assert!(hunt.faults() <= FAULTS_MAX, "{}", hunt.bug);
+            let plan = Plan::new(1, 20, &[hunt.kinds.to_owned()]).unwrap();
+            assert_eq!(plan.faults.len(), 20, "{}", hunt.bug);
+        }
+    }
+}
