@@ -81,11 +81,7 @@ const HUNTS: &[Hunt] = &[
     hunt(Bug::LatePosted, "repeat", Seen::AtOnce),
     hunt(Bug::DoneKeepsSession, "repeat", Seen::AtOnce),
     hunt(Bug::NewestFirst, "repeat", Seen::AtOnce),
-    hunt(
-        Bug::KeyIgnored,
-        "crash_point:orchestrator.change_committed",
-        Seen::Meanwhile,
-    ),
+    hunt(Bug::KeyIgnored, "commit_lost:orchestrator", Seen::Meanwhile),
     hunt(Bug::SecretLogged, "repeat", Seen::AtOnce),
 ];
 

@@ -99,7 +99,7 @@ impl<H: BatchHandler> Processor<H> {
         let mut dying: Vec<_> = forged_ackers.iter().zip(forged).collect();
         if is_planted(Bug::AckFirst) {
             for acker in &ackers {
-                acker.ack().await.ok();
+                acker.double_ack().await.ok();
             }
         }
         let verdicts = if messages.is_empty() {
