@@ -18,6 +18,7 @@ use storage::Role;
 use tempfile::TempDir;
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
 use crate::{
     arguments::RecoveryArguments,
@@ -153,6 +154,15 @@ impl Bench {
         Ok(())
     }
 
+    /// Nothing of the trial before is left: every session has had a turn since.
+    async fn settle(&mut self) -> anyhow::Result<()> {
+        for service in &self.system.services {
+            self.system.ready(service).await?;
+        }
+        self.wake_all("reply").await?;
+        self.at_rest().await
+    }
+
     async fn count(&self, sql: &'static str) -> anyhow::Result<i64> {
         Ok(sqlx::query(sql).fetch_one(&self.system.observer).await?.get(0))
     }
@@ -223,6 +233,7 @@ async fn short_trials(
             }
         }
         if wanted("nats_restart") {
+            bench.settle().await?;
             bench.wake_all("message").await?;
             let accepts = {
                 let mut nats = bench.system.nats.lock().await;
@@ -238,6 +249,7 @@ async fn short_trials(
                 .for_each(|ms| measured.add("nats_restart: next turn", *ms));
         }
         if wanted("postgres_restart") {
+            bench.settle().await?;
             bench.wake_all("message").await?;
             let accepts = {
                 let mut postgres = bench.system.postgres.lock().await;
@@ -261,6 +273,7 @@ async fn short_trials(
 
 /// Kills one of two while every session has work, and starts it again at once, as a supervisor does.
 async fn killed(bench: &mut Bench, role: Role, dice: &mut Dice, measured: &mut Measured) -> anyhow::Result<()> {
+    bench.settle().await?;
     let both: Vec<Process> = Process::all().filter(|process| process.role() == role).collect();
     let process = *dice.pick(&both);
     let work = if role == Role::ToolGateway { "message" } else { "reply" };
@@ -268,11 +281,8 @@ async fn killed(bench: &mut Bench, role: Role, dice: &mut Dice, measured: &mut M
     // Somewhere in the middle of it.
     sleep(Duration::from_millis(dice.between(50, 400))).await;
     let owners = partition_fences(bench).await?;
-    let mut affected: BTreeSet<String> = match role {
-        Role::Delivery => bench.stub.in_flight_of(&process.name()).into_iter().collect(),
-        Role::ToolGateway => keys(bench, "select key from session where phase = 'waiting'").await?,
-        Role::Resolver | Role::Orchestrator | Role::Owner => BTreeSet::new(),
-    };
+    let calling = bench.stub.in_flight_of(&process.name());
+    let holder = holder_of(bench, &calling).await?;
     let service = bench.system.service(process);
     let killed_at = {
         let mut life = service.life().await;
@@ -281,10 +291,16 @@ async fn killed(bench: &mut Bench, role: Role, dice: &mut Dice, measured: &mut M
         service.start(&mut life)?;
         killed_at
     };
+    // What the dead one held is nobody else's yet.
+    let mut affected = match role {
+        Role::Delivery => held_by(bench, holder).await?,
+        Role::ToolGateway => keys(bench, "select key from session where phase = 'waiting'").await?,
+        Role::Resolver | Role::Orchestrator | Role::Owner => BTreeSet::new(),
+    };
     bench.wake_all("reply").await?;
     bench.at_rest().await?;
     if role == Role::Resolver {
-        // Partitions that someone else reads now were the dead one's.
+        // Partitions that someone else reads now were the dead one's, or were given up for an even share.
         let moved = moved(&owners, &partition_fences(bench).await?);
         affected = of_partitions(bench, &moved).await?;
     }
@@ -293,6 +309,23 @@ async fn killed(bench: &mut Bench, role: Role, dice: &mut Dice, measured: &mut M
         measured.add(format!("kill_{}: {which}", role.service()), ms);
     }
     bench.system.ready(bench.system.service(process)).await
+}
+
+/// In whose name a process holds its leases, by sessions that it is known to hold.
+async fn holder_of(bench: &Bench, keys: &[String]) -> anyhow::Result<Option<Uuid>> {
+    const OWNER: &str = "select lease_owner from session where key = any($1) and lease_owner is not null limit 1";
+    let row = sqlx::query(OWNER)
+        .bind(keys)
+        .fetch_optional(&bench.system.observer)
+        .await?;
+    Ok(row.map(|row| row.get(0)))
+}
+
+/// Session keys.
+async fn held_by(bench: &Bench, holder: Option<Uuid>) -> anyhow::Result<BTreeSet<String>> {
+    const HELD: &str = "select key from session where lease_owner = $1";
+    let rows = sqlx::query(HELD).bind(holder).fetch_all(&bench.system.observer).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 async fn keys(bench: &Bench, sql: &'static str) -> anyhow::Result<BTreeSet<String>> {
