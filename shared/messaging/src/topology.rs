@@ -55,7 +55,8 @@ pub struct TopologyLimits {
     pub dead_age_max_hours: u64,
     /// One message with its headers, on any stream. The server's `max_payload` is the other limit.
     pub message_bytes_max: i32,
-    /// A delivery that is not settled by then is delivered again. The consumer loop asks for more time while it works.
+    /// A delivery that is not settled by then is delivered again. The consumer loop asks for more time while it works,
+    /// so this is how long what a dead process had in hand waits for another.
     pub ack_wait_ms: u64,
     /// Delivered and not yet settled, per consumer, over all replicas.
     pub ack_pending_max: i64,
@@ -77,7 +78,7 @@ impl Default for TopologyLimits {
             dead_bytes_max: 256 * MIB,
             dead_age_max_hours: 30 * 24,
             message_bytes_max: 1024 * 1024,
-            ack_wait_ms: 30_000,
+            ack_wait_ms: 3_000,
             ack_pending_max: 4096,
         }
     }
