@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::{self, Display},
     path::Path,
     process::ExitCode,
     time::Duration,
@@ -93,14 +94,7 @@ pub(crate) async fn run(arguments: &RecoveryArguments) -> anyhow::Result<ExitCod
             serde_json::to_string_pretty(&measured).context("figures are JSON")?
         );
     } else {
-        println!("{:<34} {:>6} {:>8} {:>8} {:>8}", "ms", "n", "p50", "p99", "max");
-        for (name, samples) in &mut measured.samples {
-            samples.sort_unstable();
-            let at = |percent: usize| samples[(samples.len() * percent).div_ceil(100).saturating_sub(1)];
-            let max = samples.last().copied().unwrap_or_default();
-            println!("{name:<34} {:>6} {:>8} {:>8} {max:>8}", samples.len(), at(50), at(99));
-        }
-        measured.notes.iter().for_each(|note| println!("{note}"));
+        print!("{measured}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -216,6 +210,27 @@ impl Measured {
     }
 }
 
+impl Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<34} {:>6} {:>8} {:>8} {:>8}", "ms", "n", "p50", "p99", "max")?;
+        for (name, samples) in &self.samples {
+            let mut sorted = samples.clone();
+            sorted.sort_unstable();
+            let at = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).saturating_sub(1)];
+            writeln!(
+                f,
+                "{name:<34} {:>6} {:>8} {:>8} {:>8}",
+                sorted.len(),
+                at(50),
+                at(99),
+                at(100)
+            )?;
+        }
+        self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "how far it is, for whoever watches")]
 async fn short_trials(
     arguments: &RecoveryArguments,
     wanted: &impl Fn(&str) -> bool,
@@ -226,7 +241,7 @@ async fn short_trials(
     let mut dice = Dice::new(arguments.seed, "recovery");
     bench.wake_all("message").await?;
     bench.at_rest().await?;
-    for _ in 0..arguments.trials {
+    for round in 1..=arguments.trials {
         for role in [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator] {
             if wanted(&format!("kill_{}", role.service())) {
                 killed(&mut bench, role, &mut dice, measured).await?;
@@ -267,6 +282,8 @@ async fn short_trials(
         if wanted("nats_half_open") {
             half_open(&mut bench, measured).await?;
         }
+        // An interrupted run has shown something, too.
+        eprintln!("after round {round} of {}\n{measured}", arguments.trials);
     }
     bench.system.stop().await
 }
