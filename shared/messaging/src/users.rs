@@ -21,7 +21,7 @@ pub enum User {
     Delivery,
     ToolGateway,
     Orchestrator,
-    /// Anyone who sends notifications and listens to what becomes of them.
+    /// Anyone who sends notifications and listens to what becomes of them. It may see everything and say nothing else.
     Publisher,
     /// `signalbox migrate`, `signalbox doctor` and the `nats` command.
     Operator,
@@ -202,7 +202,8 @@ impl User {
         }
         let mut subscribe = vec![format!("{}.>", self.inbox_prefix())];
         if self == User::Publisher {
-            subscribe.extend(["event", "dead", "live"].map(|branch| format!("{root}.{branch}.>")));
+            // Every subject of the contract may be watched. Publishers are the operator's, no tenant is one.
+            subscribe.push(format!("{root}.>"));
             // Where answers come in for clients that were not told otherwise. No service listens there.
             subscribe.push("_INBOX.>".to_owned());
         }
