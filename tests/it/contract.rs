@@ -110,10 +110,8 @@ struct Program<'a> {
 impl<'a> Program<'a> {
     async fn start(house: &'a House) -> Program<'a> {
         let nats = house.world.client().await;
-        // A publisher hears events, dead letters and live text; here every subject is looked at.
-        let operator = house.world.operator().await;
-        let mut messages = operator.subscribe("signalbox.>").await.unwrap();
-        operator.flush().await.unwrap();
+        // On the connection that publishes: the server takes the subscription first.
+        let mut messages = nats.subscribe("signalbox.>").await.unwrap();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let listening = Arc::clone(&heard);
         tokio::spawn(async move {

@@ -17,10 +17,8 @@ async fn one_notification_walked_hop_by_hop() {
     let agent = house.agent("acme", "coder").await;
     house.task("acme", "PROJ-7", &["coder"]).await;
     let client = house.world.client().await;
-    // What no publisher may hear.
-    let operator = house.world.operator().await;
-    let mut seen_on_bus = operator.subscribe("signalbox.>").await.unwrap();
-    operator.flush().await.unwrap();
+    // On the connection that publishes: the server takes the subscription first.
+    let mut seen_on_bus = client.subscribe("signalbox.>").await.unwrap();
 
     let traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let mut headers = async_nats::HeaderMap::new();
