@@ -20,7 +20,8 @@ const HANG_UP_MAX: Duration = Duration::milliseconds(1_500);
 const FAULT_MAX: Duration = Duration::seconds(12);
 
 /// I4. A process that was frozen or cut off cannot hang up: then two calls overlap, and the older one's answer must not be
-/// taken.
+/// taken. Unless the newer call is what such a process sent when it came to itself again, between its look at the lease and
+/// the first byte: then the older one is that of the lease's holder.
 pub(super) fn one_at_a_time(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut by_key: BTreeMap<&str, Vec<&ProviderCall>> = BTreeMap::new();
     for call in &evidence.records.calls {
@@ -40,11 +41,13 @@ pub(super) fn one_at_a_time(evidence: &Evidence<'_>) -> Vec<Violation> {
                     older.order, older.caller, older.begun_at, newer.order, newer.caller, newer.begun_at
                 );
                 if recorded.contains(&(key.to_owned(), older.order)) {
-                    found.push(Violation {
-                        invariant: "I4",
-                        expected: "the answer of a call that was replaced is not taken",
-                        found: format!("{both}; the older one's answer was recorded"),
-                    });
+                    if !sent_by_a_zombie(evidence, newer) {
+                        found.push(Violation {
+                            invariant: "I4",
+                            expected: "the answer of a call that was replaced is not taken",
+                            found: format!("{both}; the older one's answer was recorded"),
+                        });
+                    }
                 } else if newer.begun_at + HANG_UP_MAX < end && is_past(evidence, older) && !was_harmed(evidence, older)
                 {
                     found.push(Violation {
@@ -80,9 +83,8 @@ pub(super) fn newest_taken(evidence: &Evidence<'_>) -> Vec<Violation> {
             continue;
         };
         for newer in &calls[taken + 1..] {
-            let sent_by_a_zombie = harmed_between(evidence, newer, newer.begun_at - FAULT_MAX, newer.begun_at);
             let is_known = evidence.at_rest || newer.begun_at + FAULT_MAX < evidence.records.quiet_at;
-            if is_known && !sent_by_a_zombie {
+            if is_known && !sent_by_a_zombie(evidence, newer) {
                 let older = calls[taken];
                 found.push(Violation {
                     invariant: "I4",
@@ -108,6 +110,11 @@ fn is_past(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
 fn was_harmed(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
     let end = call.ended_at.unwrap_or(evidence.records.quiet_at);
     harmed_between(evidence, call, call.begun_at, end)
+}
+
+/// Whether its caller may have come to itself only just before.
+fn sent_by_a_zombie(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
+    harmed_between(evidence, call, call.begun_at - FAULT_MAX, call.begun_at)
 }
 
 fn harmed_between(evidence: &Evidence<'_>, call: &ProviderCall, from: OffsetDateTime, until: OffsetDateTime) -> bool {
@@ -264,6 +271,8 @@ mod tests {
         frozen(&mut story, "delivery-1");
         story.rows.turns[0].response_id = Some("resp_7".to_owned());
         assert!(story.finds(one_at_a_time, "was recorded"));
+        frozen(&mut story, "delivery-0");
+        assert_eq!(story.judge(one_at_a_time), [], "the newer one was sent by a zombie");
         let mut story = with_overlap();
         frozen(&mut story, "delivery-1");
         story.rows.turns[0].journal = serde_json::json!([{"calls": [{"call_id": "message.e1.0.7"}]}]);
