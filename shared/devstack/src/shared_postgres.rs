@@ -24,7 +24,7 @@ use crate::launcher::log_tail;
 use crate::postgres::{self, Cluster};
 
 /// How long it outlives its last user: long enough for the next run of someone at work.
-const IDLE_LIMIT: Duration = Duration::from_secs(60);
+const IDLE_LIMIT: Duration = Duration::from_secs(300);
 /// Every test process has a pool or two, and the run decides how many there are at once.
 const CONNECTIONS_MAX: u32 = 400;
 /// Also waited when another process is starting it.

@@ -24,7 +24,11 @@ while kill -s 0 "$server" 2>/dev/null; do
     if flock --nonblock --exclusive "$directory/users" true && [ "$(stat -c %Y "$directory/users")" = "$touched" ]; then
         kill -s INT "$server"
         wait "$server"
-        rm -rf "$directory/state.json" "$cluster"
+        rm -f "$directory/state.json"
+        # Hundreds of databases take minutes to remove on a busy machine: nobody waits for that.
+        mv "$cluster" "$cluster.ended.$$"
+        exec 9>&-
+        rm -rf "$cluster.ended.$$"
         exit 0
     fi
     exec 9>&-
