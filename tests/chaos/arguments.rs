@@ -41,6 +41,9 @@ pub(crate) struct CampaignArguments {
     /// Look while it runs, and end with the first thing that is wrong.
     #[arg(long)]
     pub(crate) until_broken: bool,
+    /// The same, with the first moment at which violations hold each of these words.
+    #[arg(long, hide = true)]
+    pub(crate) until_found: Vec<String>,
     /// Write logs and records here and leave them. Must not exist yet, or be empty.
     #[arg(long)]
     pub(crate) keep: Option<PathBuf>,
@@ -50,6 +53,24 @@ pub(crate) struct CampaignArguments {
     /// Print the schedule and end.
     #[arg(long)]
     pub(crate) plan: bool,
+}
+
+/// When a campaign ends before its time.
+#[derive(Clone, Debug)]
+pub(crate) enum Until {
+    TheEnd,
+    /// With the first moment at which violations hold each of these words; with any violation, where there are none.
+    Found(Vec<String>),
+}
+
+impl CampaignArguments {
+    pub(crate) fn until(&self) -> Until {
+        if self.until_broken || !self.until_found.is_empty() {
+            Until::Found(self.until_found.clone())
+        } else {
+            Until::TheEnd
+        }
+    }
 }
 
 #[derive(Clone, Debug, Args)]
@@ -62,6 +83,10 @@ pub(crate) struct PlantedArguments {
     /// Run the same campaign without the bug, too.
     #[arg(long)]
     pub(crate) without: bool,
+    /// All of them in one campaign, which has to find each by the rule that is its own. Only those that show themselves at
+    /// once.
+    #[arg(long)]
+    pub(crate) together: bool,
 }
 
 #[derive(Clone, Debug, Args)]

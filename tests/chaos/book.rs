@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use time::OffsetDateTime;
 
-use crate::records::{Answer, ApiAnswer, Fired, Offer, Offered, Try};
+use crate::records::{Answer, ApiAnswer, Fired, Offer, Offered, Sample, Try};
 
 /// Of what the API shows, so much is kept: enough to find another account's words in, and no more than memory takes.
 const ANSWERS_MAX: usize = 20_000;
@@ -15,6 +15,7 @@ pub(crate) struct Book {
     offers: Mutex<Vec<Offer>>,
     fired: Mutex<Vec<Fired>>,
     answers: Mutex<Vec<ApiAnswer>>,
+    samples: Mutex<Vec<Sample>>,
 }
 
 impl Book {
@@ -49,6 +50,14 @@ impl Book {
         if answers.len() < ANSWERS_MAX {
             answers.push(answer);
         }
+    }
+
+    pub(crate) fn sampled(&self, samples: impl IntoIterator<Item = Sample>) {
+        lock(&self.samples).extend(samples);
+    }
+
+    pub(crate) fn samples(&self) -> Vec<Sample> {
+        lock(&self.samples).clone()
     }
 
     pub(crate) fn offers(&self) -> Vec<Offer> {

@@ -21,6 +21,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use crate::{
+    arguments::Until,
     book::Book,
     checker::{self, Violation},
     clients::Clients,
@@ -35,6 +36,8 @@ use crate::{
 
 /// Between two looks of the accounts at what they may see, and at what they may not.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
+/// Between two looks at what the processes hold.
+const SAMPLE_EVERY: Duration = Duration::from_secs(2);
 /// How often a campaign says how it goes.
 const SAY_EVERY: Duration = Duration::from_secs(15);
 /// Between two looks of somebody who wants to know of the first thing that is wrong, and how long such a campaign waits for
@@ -77,16 +80,13 @@ pub(crate) struct Outcome {
 }
 
 impl Campaign {
-    /// Runs a plan. `directory` keeps logs and data. `until_broken`: no longer than until something is seen to be wrong.
-    pub(crate) async fn run(
-        plan: &Plan,
-        directory: &Path,
-        until_broken: bool,
-    ) -> anyhow::Result<(Arc<Campaign>, Outcome)> {
+    /// Runs a plan. `directory` keeps logs and data.
+    pub(crate) async fn run(plan: &Plan, directory: &Path, until: &Until) -> anyhow::Result<(Arc<Campaign>, Outcome)> {
         let begun = Instant::now();
         let campaign = Campaign::prepare(plan.seed, directory).await?;
         let supervisor = tokio::spawn(Arc::clone(&campaign.system).supervise());
         let looking = tokio::spawn(Arc::clone(&campaign).look(plan.seed));
+        let sampling = tokio::spawn(Arc::clone(&campaign).sample());
         let work = async {
             tokio::try_join!(campaign.make_offers(plan), campaign.make_faults(plan))?;
             campaign.stub.heal_all();
@@ -96,16 +96,21 @@ impl Campaign {
         tokio::select! {
             worked = work => worked?,
             // What is dropped with the work may be half done: nothing is looked at any more but what was found.
-            found = campaign.first_violations(plan.seed), if until_broken => found_meanwhile = Some(found),
+            found = campaign.first_violations(plan.seed, until), if matches!(until, Until::Found(_)) => found_meanwhile = Some(found),
         }
         let healed = Instant::now();
-        let limit = if until_broken { REST_LIMIT } else { quiesce::STILL_LIMIT };
+        let limit = match until {
+            Until::Found(_) => REST_LIMIT,
+            Until::TheEnd => quiesce::STILL_LIMIT,
+        };
         let stuck = match found_meanwhile {
             Some(_) => Vec::new(),
             None => quiesce::wait(&campaign, limit).await?,
         };
         let quiet_at = OffsetDateTime::now_utc();
         looking.abort();
+        sampling.abort();
+        campaign.book.sampled(campaign.system.samples());
         supervisor.abort();
         if let Err(error) = supervisor.await
             && !error.is_cancelled()
@@ -153,11 +158,15 @@ impl Campaign {
     }
 
     /// Looks again and again, and ends when something is wrong. Where the database cannot be looked at, it is looked at later.
-    async fn first_violations(&self, seed: u64) -> Vec<Violation> {
+    async fn first_violations(&self, seed: u64, until: &Until) -> Vec<Violation> {
+        let wanted = match until {
+            Until::Found(words) => words.as_slice(),
+            Until::TheEnd => &[],
+        };
         loop {
             sleep(CHECK_EVERY).await;
             match checker::check_meanwhile(|| self.records(seed, OffsetDateTime::now_utc())).await {
-                Ok(found) if !found.is_empty() => return found,
+                Ok(found) if !found.is_empty() && has_each(&found, wanted) => return found,
                 Ok(_) | Err(_) => {}
             }
         }
@@ -323,6 +332,14 @@ impl Campaign {
         }
     }
 
+    /// What the processes hold: before anything happens, and then again and again.
+    async fn sample(self: Arc<Self>) {
+        loop {
+            self.book.sampled(self.system.samples());
+            sleep(SAMPLE_EVERY).await;
+        }
+    }
+
     fn records(&self, seed: u64, quiet_at: OffsetDateTime) -> Records {
         let logs = self.system.services.iter().map(|service| ServiceLog {
             process: service.process.name(),
@@ -347,11 +364,19 @@ impl Campaign {
             offers: self.book.offers(),
             calls: self.stub.calls(),
             faults: self.book.faults(),
+            samples: self.book.samples(),
             logs: logs.collect(),
             secrets,
             answers: self.book.answers(),
         }
     }
+}
+
+fn has_each(found: &[Violation], wanted: &[String]) -> bool {
+    let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
+    wanted
+        .iter()
+        .all(|words| lines.iter().any(|line| line.starts_with(words.as_str())))
 }
 
 /// Those that are known before anything runs.

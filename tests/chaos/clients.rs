@@ -23,6 +23,9 @@ use crate::{
 
 const PUBLISH_LIMIT: Duration = Duration::from_millis(1_500);
 const REQUEST_LIMIT: Duration = Duration::from_secs(6);
+/// A flood of headers.
+const HEADERS: usize = 200;
+const HEADER_BYTES: usize = 2_000;
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 pub(crate) struct Clients {
@@ -201,6 +204,7 @@ impl Clients {
         body: Option<(&Bytes, &str)>,
     ) -> Answer {
         let url = format!("{}{path}", self.urls[place % self.urls.len()]);
+        let key = body.filter(|_| method == Method::POST).map(|(_, key)| key.to_owned());
         let mut request = self.http.request(method, url).bearer_auth(&self.keys[account]);
         if let Some((body, key)) = body {
             request = request
@@ -218,6 +222,7 @@ impl Clients {
                 book.answered(ApiAnswer {
                     account: Some(account_id(account)),
                     path: path.to_owned(),
+                    key,
                     status: status.as_u16(),
                     body,
                 });
@@ -232,6 +237,20 @@ impl Clients {
         if let Some(message) = self.message(book, number, account, Via::Http) {
             // Dropped, which closes the connection in the middle of whatever the server does.
             let _ = timeout(after, self.attempt(book, number, &message, number)).await;
+        }
+    }
+
+    /// A request with more headers than anybody needs. Whether it was turned away.
+    pub(crate) async fn too_many_headers(&self, place: usize) -> bool {
+        let mut request = self
+            .http
+            .get(format!("{}/api/orgs", self.urls[place % self.urls.len()]));
+        for nth in 0..HEADERS {
+            request = request.header(format!("x-flood-{nth}"), "x".repeat(HEADER_BYTES));
+        }
+        match request.send().await {
+            Ok(answer) => answer.status().is_client_error(),
+            Err(_) => false,
         }
     }
 
@@ -287,6 +306,22 @@ impl Clients {
             }
             Offered::Status { task, status } => {
                 request(Method::PATCH, format!("/tasks/{task}"), json!({"status": status}))
+            }
+            Offered::KeyReused { of } => {
+                let Message::Request { path, key, .. } = self.message(book, of, account, Via::Http)? else {
+                    return None;
+                };
+                let body = match book.find(of).what {
+                    Offered::Message { .. } => json!({"body": format!("{canary} something else")}),
+                    _ => json!({"id": format!("reused-{number}"), "agent": AGENTS[0], "body": "something else"}),
+                };
+                Message::Request {
+                    account,
+                    method: Method::POST,
+                    path,
+                    body: Bytes::from(body.to_string()),
+                    key,
+                }
             }
             // Made by the fault itself, which knows what is wrong with it.
             Offered::Poison { .. } => return None,

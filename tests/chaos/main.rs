@@ -43,6 +43,9 @@ const EXIT_FAILED: u8 = 2;
 fn main() -> ExitCode {
     testkit::install_tls_provider();
     let arguments = Arguments::parse();
+    if arguments.command.is_none() {
+        system::enter();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.into()),
@@ -107,7 +110,7 @@ async fn campaign(arguments: &CampaignArguments) -> anyhow::Result<ExitCode> {
     };
     reachable(directory)?;
     fs::write(directory.join("plan.txt"), plan.to_string()).context("could not write the schedule")?;
-    let (campaign, outcome) = Box::pin(Campaign::run(&plan, directory, arguments.until_broken)).await?;
+    let (campaign, outcome) = Box::pin(Campaign::run(&plan, directory, &arguments.until())).await?;
     let violations = match &outcome.found_meanwhile {
         Some(found) => found.clone(),
         None => checker::check(&outcome.records).await.context("the checker")?,

@@ -3,6 +3,7 @@
 //! [`FAULTS_MAX`] faults, the checker is worth nothing. The same campaign without the bug must find nothing.
 
 use std::{
+    collections::BTreeSet,
     env::current_exe,
     process::{ExitCode, Stdio},
     time::Instant,
@@ -30,12 +31,17 @@ struct Hunt {
 /// When it shows itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Seen {
-    /// Within seconds, almost always at the first look: for CI.
-    AtOnce,
+    /// Within seconds, almost always at the first look, as this: for CI.
+    AtOnce { rule: &'static str },
     /// At some moment while the campaign runs.
     Meanwhile,
     /// When nothing more happens: what was lost may have been late. So many faults are enough.
     AtRest { faults: usize },
+}
+
+/// The beginning of the violation that it shows itself by.
+const fn at_once(rule: &'static str) -> Seen {
+    Seen::AtOnce { rule }
 }
 
 const fn hunt(bug: Bug, kinds: &'static str, seen: Seen) -> Hunt {
@@ -45,14 +51,14 @@ const fn hunt(bug: Bug, kinds: &'static str, seen: Seen) -> Hunt {
 impl Hunt {
     fn faults(&self) -> usize {
         match self.seen {
-            Seen::AtOnce | Seen::Meanwhile => FAULTS_MAX,
+            Seen::AtOnce { .. } | Seen::Meanwhile => FAULTS_MAX,
             Seen::AtRest { faults } => faults,
         }
     }
 }
 
 const HUNTS: &[Hunt] = &[
-    hunt(Bug::DedupSkipped, "repeat", Seen::AtOnce),
+    hunt(Bug::DedupSkipped, "repeat", at_once("I1 ")),
     hunt(
         Bug::PlaceFirst,
         "crash_point:resolver.batch_written",
@@ -72,17 +78,17 @@ const HUNTS: &[Hunt] = &[
         Seen::AtRest { faults: 20 },
     ),
     hunt(Bug::GenerationReused, "repeat", Seen::Meanwhile),
-    hunt(Bug::OnceKeyDropped, "replay", Seen::AtOnce),
+    hunt(Bug::OnceKeyDropped, "replay", at_once("I5 ")),
     hunt(Bug::UnknownRetried, "commit_lost:tool-gateway", Seen::Meanwhile),
     hunt(Bug::OutboxByPosition, "nats_kill", Seen::AtRest { faults: 6 }),
     hunt(Bug::QueueLost, "provider_silent", Seen::Meanwhile),
-    hunt(Bug::WallsDropped, "repeat", Seen::AtOnce),
-    hunt(Bug::ReplyTwice, "replay", Seen::AtOnce),
-    hunt(Bug::LatePosted, "repeat", Seen::AtOnce),
-    hunt(Bug::DoneKeepsSession, "repeat", Seen::AtOnce),
-    hunt(Bug::NewestFirst, "repeat", Seen::AtOnce),
+    hunt(Bug::WallsDropped, "repeat", at_once("I12 ")),
+    hunt(Bug::ReplyTwice, "replay", at_once("I11 ")),
+    hunt(Bug::LatePosted, "repeat", at_once("I9 what is said too late")),
+    hunt(Bug::DoneKeepsSession, "repeat", at_once("I9 ")),
+    hunt(Bug::NewestFirst, "burst", at_once("I8 turns run in the order")),
     hunt(Bug::KeyIgnored, "commit_lost:orchestrator", Seen::Meanwhile),
-    hunt(Bug::SecretLogged, "repeat", Seen::AtOnce),
+    hunt(Bug::SecretLogged, "repeat", at_once("I14 ")),
 ];
 
 /// As much of a campaign's report as is of interest here.
@@ -107,6 +113,9 @@ pub(crate) async fn run(arguments: &PlantedArguments) -> anyhow::Result<ExitCode
         bail!("there are no bugs in this build: build with --features system-tests/planted-bugs");
     }
     let chosen = chosen(&arguments.bugs)?;
+    if arguments.together {
+        return together(&chosen, arguments.seed).await;
+    }
     let mut missed = 0;
     for hunt in chosen {
         let begun = Instant::now();
@@ -141,10 +150,49 @@ pub(crate) async fn run(arguments: &PlantedArguments) -> anyhow::Result<ExitCode
     })
 }
 
+/// One campaign that has them all, and has to find each by its own rule.
+#[expect(clippy::print_stdout, reason = "what is found is what the program is for")]
+async fn together(hunts: &[&Hunt], seed: u64) -> anyhow::Result<ExitCode> {
+    let mut rules = Vec::new();
+    for hunt in hunts {
+        let Seen::AtOnce { rule } = hunt.seen else {
+            bail!("{} does not show itself at once: look for it alone", hunt.bug);
+        };
+        rules.push(rule);
+    }
+    let begun = Instant::now();
+    let kinds: BTreeSet<&str> = hunts.iter().map(|hunt| hunt.kinds).collect();
+    let kinds = kinds.into_iter().collect::<Vec<_>>().join(",");
+    let bugs: Vec<&str> = hunts.iter().map(|hunt| hunt.bug.as_str()).collect();
+    let until: Vec<&str> = rules.iter().flat_map(|rule| ["--until-found", rule]).collect();
+    let ended = start(&kinds, &until, seed, FAULTS_MAX, &bugs.join(",")).await?;
+    let mut missed = 0;
+    for (hunt, rule) in hunts.iter().zip(rules) {
+        let example = ended.told.examples.iter().find(|line| line.starts_with(rule));
+        missed += usize::from(example.is_none());
+        let word = if example.is_some() { "found" } else { "MISSED" };
+        let shown = example.map_or(rule, String::as_str);
+        println!(
+            "{:<20} {word} after {} faults at most: {shown}",
+            hunt.bug.as_str(),
+            ended.told.faults_fired
+        );
+    }
+    println!("{} s", begun.elapsed().as_secs());
+    Ok(if missed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        Verdict::Broken.into()
+    })
+}
+
 fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Hunt>> {
     match names {
         [only] if only == "all" => Ok(HUNTS.iter().collect()),
-        [only] if only == "quick" => Ok(HUNTS.iter().filter(|hunt| hunt.seen == Seen::AtOnce).collect()),
+        [only] if only == "quick" => Ok(HUNTS
+            .iter()
+            .filter(|hunt| matches!(hunt.seen, Seen::AtOnce { .. }))
+            .collect()),
         names => names
             .iter()
             .map(|name| {
@@ -163,13 +211,25 @@ struct Ended {
     told: Told,
 }
 
-/// A campaign is a process of its own: its children have the bug from its environment.
 async fn campaign(hunt: &Hunt, seed: u64, faults: usize, bug: Option<Bug>) -> anyhow::Result<Ended> {
+    start(
+        hunt.kinds,
+        &["--until-broken"],
+        seed,
+        faults,
+        bug.map_or("", Bug::as_str),
+    )
+    .await
+}
+
+/// A campaign is a process of its own: its children have the bugs from its environment.
+async fn start(kinds: &str, until: &[&str], seed: u64, faults: usize, bugs: &str) -> anyhow::Result<Ended> {
     let mut program = Command::new(current_exe().context("this program has no path")?);
     program
-        .args(["--json", "--until-broken", "--kinds", hunt.kinds])
+        .args(["--json", "--kinds", kinds])
+        .args(until)
         .args(["--seed", &seed.to_string(), "--faults", &faults.to_string()])
-        .env(VARIABLE, bug.map_or("", Bug::as_str))
+        .env(VARIABLE, bugs)
         .stdin(Stdio::null())
         .kill_on_drop(true);
     let output = program
@@ -177,12 +237,8 @@ async fn campaign(hunt: &Hunt, seed: u64, faults: usize, bug: Option<Bug>) -> an
         .output()
         .await
         .context("could not run a campaign")?;
-    let told = serde_json::from_slice(&output.stdout).with_context(|| {
-        format!(
-            "the campaign for {} ended with {} and no report",
-            hunt.bug, output.status
-        )
-    })?;
+    let told = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("the campaign for {bugs:?} ended with {} and no report", output.status))?;
     Ok(Ended {
         is_broken: output.status.code() == Some(1),
         told,
@@ -191,8 +247,6 @@ async fn campaign(hunt: &Hunt, seed: u64, faults: usize, bug: Option<Bug>) -> an
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::plan::Plan;
 

@@ -25,6 +25,8 @@ pub(crate) struct Records {
     /// In the order in which the provider saw them.
     pub(crate) calls: Vec<ProviderCall>,
     pub(crate) faults: Vec<Fired>,
+    /// In the order in which they were taken; the last of a process when all had come to rest.
+    pub(crate) samples: Vec<Sample>,
     pub(crate) logs: Vec<ServiceLog>,
     /// What must stand in no log, no message, no error and no plain column: name → secret.
     pub(crate) secrets: BTreeMap<String, String>,
@@ -75,6 +77,8 @@ pub(crate) enum Offered {
     /// The id of another offer with other content: refused, and the other one is unharmed. Who comes first is who the
     /// resolver reads first, so this is only made once the other is known to be accepted.
     Conflict { of: usize, id: String },
+    /// Another body under the idempotency key of an offer that was accepted over HTTP: refused.
+    KeyReused { of: usize },
     /// What cannot be read, or is too large, or names nobody: refused with this reason.
     Poison { id: Option<String>, reason: String },
     /// A thread message; wakes the task's assignees, one notification each (`message:{message id}:{agent id}`), and the
@@ -215,6 +219,19 @@ pub(crate) struct ApiAnswer {
     /// The key's account; None: the operator's token.
     pub(crate) account: Option<String>,
     pub(crate) path: String,
+    /// Of a POST.
+    pub(crate) key: Option<String>,
     pub(crate) status: u16,
     pub(crate) body: String,
+}
+
+/// What a service process held at a moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    #[serde(with = "time::serde::rfc3339")]
+    pub(crate) at: OffsetDateTime,
+    pub(crate) process: String,
+    pub(crate) memory_kib: usize,
+    /// Files and connections that are open.
+    pub(crate) files: usize,
 }

@@ -14,7 +14,7 @@ use crate::{
     campaign::{Campaign, Outcome},
     checker::Violation,
     plan::{KINDS, Plan},
-    records::{Answer, CallEnd},
+    records::{Answer, CallEnd, Sample},
 };
 
 /// Of the scheduled faults, so many have to have hit.
@@ -41,6 +41,9 @@ pub(crate) struct Report {
     turns: BTreeMap<String, usize>,
     provider_calls: BTreeMap<&'static str, usize>,
     api_answers_checked: usize,
+    /// Service → the most that one of its processes held at a moment.
+    memory_peak_mib: BTreeMap<String, usize>,
+    files_peak: BTreeMap<String, usize>,
     /// Service processes that ended although nobody had ended them.
     surprises: Vec<String>,
     stuck: Vec<String>,
@@ -95,15 +98,13 @@ impl Report {
             turns: counts(TURNS).await?,
             provider_calls: calls(outcome),
             api_answers_checked: outcome.records.answers.len(),
+            memory_peak_mib: peaks(outcome, |sample| sample.memory_kib / 1024),
+            files_peak: peaks(outcome, |sample| sample.files),
             surprises: outcome.surprises.clone(),
             stuck: outcome.stuck.clone(),
             invalid: Vec::new(),
             violations: by_invariant,
-            examples: violations
-                .iter()
-                .take(VIOLATIONS_SHOWN)
-                .map(|one| format!("{} {}: {}", one.invariant, one.expected, one.found))
-                .collect(),
+            examples: examples(violations),
             took_s: outcome.took.as_secs(),
             quiesce_took_ms: outcome.quiesce_took.as_millis(),
             #[expect(clippy::cast_precision_loss, reason = "a number of faults")]
@@ -177,6 +178,25 @@ impl From<Verdict> for ExitCode {
     }
 }
 
+/// Some of each rule first, so that one that is broken often does not hide another.
+fn examples(violations: &[Violation]) -> Vec<String> {
+    let mut seen: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let mut placed: Vec<(usize, &Violation)> = violations
+        .iter()
+        .map(|one| {
+            let before = seen.entry((one.invariant, one.expected)).or_default();
+            *before += 1;
+            (*before, one)
+        })
+        .collect();
+    placed.sort_by_key(|(place, _)| *place);
+    placed
+        .iter()
+        .take(VIOLATIONS_SHOWN)
+        .map(|(_, one)| one.to_string())
+        .collect()
+}
+
 fn kinds(plan: &Plan, outcome: &Outcome) -> Vec<KindCount> {
     let count = |name: &str| {
         let of_kind = || plan.faults.iter().filter(move |planned| planned.kind == name);
@@ -210,6 +230,16 @@ fn offers(outcome: &Outcome) -> BTreeMap<&'static str, usize> {
         *counts.entry(word).or_default() += 1;
     }
     counts
+}
+
+fn peaks(outcome: &Outcome, of: fn(&Sample) -> usize) -> BTreeMap<String, usize> {
+    let mut peaks = BTreeMap::new();
+    for sample in &outcome.records.samples {
+        let service = sample.process.rsplit_once('-').map_or("", |(service, _)| service);
+        let peak: &mut usize = peaks.entry(service.to_owned()).or_default();
+        *peak = (*peak).max(of(sample));
+    }
+    peaks
 }
 
 fn calls(outcome: &Outcome) -> BTreeMap<&'static str, usize> {
@@ -256,6 +286,8 @@ impl Display for Report {
             "answers of the API that were read for others' words: {}",
             self.api_answers_checked
         )?;
+        writeln!(f, "most memory, MiB {}", list(&self.memory_peak_mib))?;
+        writeln!(f, "most open files  {}", list(&self.files_peak))?;
         for (heading, lines) in [
             ("ended by themselves", &self.surprises),
             ("stuck", &self.stuck),

@@ -129,6 +129,13 @@ impl NatsServer {
         Ok(violations.map(str::to_owned).collect())
     }
 
+    /// How many lines of its log hold these words.
+    pub fn lines_with(&self, words: &str) -> anyhow::Result<usize> {
+        let log = fs::read(self.options.directory.join("nats-server.log")).context("no log of nats-server")?;
+        let log = String::from_utf8_lossy(&log);
+        Ok(log.lines().filter(|line| line.contains(words)).count())
+    }
+
     /// The port on 127.0.0.1, the same for as long as this value lives.
     pub fn port(&self) -> u16 {
         self.port.expect("a server that never started is never returned")
@@ -171,12 +178,21 @@ impl NatsServer {
     /// Stops the server if it runs and removes every stream and message, as a lost disk would. Start it with `restart`.
     pub async fn wipe_store(&mut self) -> anyhow::Result<()> {
         self.stop().await?;
-        match fs::remove_dir_all(self.store_dir()) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).context("could not remove the store")
-            }
-            Ok(()) | Err(_) => Ok(()),
+        // What is in it, and not the directory: that may be a disk of its own.
+        let entries = match fs::read_dir(self.store_dir()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.context("could not read the store")?,
+        };
+        for entry in entries {
+            let path = entry.context("could not read the store")?.path();
+            let removed = if path.is_dir() {
+                fs::remove_dir_all(&path)
+            } else {
+                fs::remove_file(&path)
+            };
+            removed.with_context(|| format!("could not remove {}", path.display()))?;
         }
+        Ok(())
     }
 
     fn store_dir(&self) -> PathBuf {

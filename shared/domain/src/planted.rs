@@ -2,12 +2,12 @@
 //! campaign would find it (`tests/chaos/planted.rs`). A checker that has never found anything is not worth much.
 //!
 //! What this is not: a switch of production. Without the feature `planted-bugs`, which nothing but tests enables, there
-//! is no bug to choose and [`is_planted`] is a constant. With it, a process has the bug that the variable [`VARIABLE`]
+//! is no bug to choose and [`is_planted`] is a constant. With it, a process has the bugs that the variable [`VARIABLE`]
 //! names when the process starts, or none.
 
 use crate::word::words;
 
-/// Names the bug of this process.
+/// Names the bugs of this process, with commas between.
 pub const VARIABLE: &str = "SIGNALBOX_PLANTED";
 
 words! {
@@ -63,21 +63,24 @@ pub const fn is_planted(_: Bug) -> bool {
 /// Whether this process has the bug.
 #[cfg(feature = "planted-bugs")]
 pub fn is_planted(bug: Bug) -> bool {
-    chosen() == Some(bug)
+    chosen().contains(&bug)
 }
 
-/// The bug of this process.
+/// The bugs of this process.
 #[cfg(not(feature = "planted-bugs"))]
-pub const fn chosen() -> Option<Bug> {
-    None
+pub const fn chosen() -> &'static [Bug] {
+    &[]
 }
 
-/// The bug of this process. A name that is none is a mistake of whoever started it.
+/// The bugs of this process. A name that is none is a mistake of whoever started it.
 #[cfg(feature = "planted-bugs")]
-pub fn chosen() -> Option<Bug> {
-    static CHOSEN: std::sync::OnceLock<Option<Bug>> = std::sync::OnceLock::new();
-    *CHOSEN.get_or_init(|| {
-        let name = std::env::var(VARIABLE).ok().filter(|name| !name.is_empty())?;
-        Some(Bug::parse(&name).unwrap_or_else(|| panic!("{VARIABLE}: no bug is called {name}")))
+pub fn chosen() -> &'static [Bug] {
+    static CHOSEN: std::sync::OnceLock<Vec<Bug>> = std::sync::OnceLock::new();
+    CHOSEN.get_or_init(|| {
+        let names = std::env::var(VARIABLE).unwrap_or_default();
+        let names = names.split(',').filter(|name| !name.is_empty());
+        names
+            .map(|name| Bug::parse(name).unwrap_or_else(|| panic!("{VARIABLE}: no bug is called {name}")))
+            .collect()
     })
 }

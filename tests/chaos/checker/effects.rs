@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Violation, evidence::Evidence};
-use crate::records::Offered;
+use crate::records::{Answer, Offered};
 
 /// I5, always.
 pub(super) fn calls_once(evidence: &Evidence<'_>) -> Vec<Violation> {
@@ -182,10 +182,79 @@ pub(super) fn messages_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
+/// I17, always: what was answered once under a key is answered again in the same words, and another request under it is
+/// refused.
+pub(super) fn keys_once(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut said: BTreeMap<_, (u16, serde_json::Value)> = BTreeMap::new();
+    let answers = evidence
+        .records
+        .answers
+        .iter()
+        .filter(|answer| (200..300).contains(&answer.status));
+    for answer in answers {
+        let Some(key) = &answer.key else { continue };
+        let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap_or_default();
+        let now = (answer.status, body);
+        let before = said
+            .entry((&answer.account, &answer.path, key))
+            .or_insert_with(|| now.clone());
+        if *before != now {
+            found.push(Violation {
+                invariant: "I17",
+                expected: "an idempotency key has one stored answer",
+                found: format!(
+                    "{key} at {}: {} {}, and before {} {}",
+                    answer.path, now.0, now.1, before.0, before.1
+                ),
+            });
+        }
+    }
+    for offer in &evidence.records.offers {
+        let Offered::KeyReused { of } = offer.what else {
+            continue;
+        };
+        for tried in &offer.tries {
+            let is_right = match tried.answer {
+                Answer::Refused { status } => status == 422,
+                Answer::Accepted => false,
+                Answer::Unknown { .. } => true,
+            };
+            if !is_right {
+                found.push(Violation {
+                    invariant: "I17",
+                    expected: "another request under a key that was used is refused",
+                    found: format!("offer {} under the key of {of}: {:?}", offer.number, tried.answer),
+                });
+            }
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::{super::fabricated::Story, *};
     use crate::records::{Work, WorkKind};
+
+    #[test]
+    fn a_key_has_one_answer_and_one_request() {
+        let mut story = Story::delivered();
+        let mut answer = story.records.answers[0].clone();
+        (answer.key, answer.body) = (Some("offer-1".to_owned()), r#"{"id": "a", "n": 1}"#.to_owned());
+        story.records.answers.push(answer.clone());
+        r#"{"n": 1, "id": "a"}"#.clone_into(&mut answer.body);
+        story.records.answers.push(answer.clone());
+        assert_eq!(story.judge(keys_once), []);
+        r#"{"n": 2, "id": "a"}"#.clone_into(&mut answer.body);
+        story.records.answers.push(answer);
+        assert!(story.finds(keys_once, "offer-1"));
+        let mut story = Story::delivered();
+        story.records.offers[0].what = Offered::KeyReused { of: 7 };
+        assert!(story.finds(keys_once, "under the key of 7"));
+        story.records.offers[0].tries[0].answer = Answer::Refused { status: 422 };
+        assert_eq!(story.judge(keys_once), []);
+    }
 
     #[test]
     fn what_happened_once_is_fine() {

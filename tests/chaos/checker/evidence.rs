@@ -55,6 +55,11 @@ pub(super) struct TurnRow {
     pub(super) reply: Option<String>,
     pub(super) late: bool,
     pub(super) no_reply: bool,
+    #[serde(with = "rfc3339")]
+    pub(super) started_at: OffsetDateTime,
+    /// When the claim began under which its last provider call was made.
+    #[serde(with = "rfc3339::option")]
+    pub(super) sent_at: Option<OffsetDateTime>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -68,6 +73,10 @@ pub(super) struct CallRow {
     pub(super) name: String,
     pub(super) arguments: String,
     pub(super) state: String,
+    /// It changed nothing: its generation was closed, or another holder had the session.
+    pub(super) late: bool,
+    #[serde(with = "rfc3339")]
+    pub(super) started_at: OffsetDateTime,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -109,6 +118,8 @@ pub(super) struct Rows {
     pub(super) outbox: Vec<OutboxRow>,
     /// Account, task, agent.
     pub(super) assignees: Vec<(String, String, String)>,
+    /// Connections of services that do nothing and are inside a transaction.
+    pub(super) open_transactions: Vec<String>,
     /// Words that stand where they must not, as `(whose or what, table, key)`: looked for by the database itself, which
     /// need not send everything that was ever said.
     pub(super) foreign: Vec<(String, String, String)>,
@@ -122,10 +133,10 @@ const SESSIONS: &str = "
                                     queued, lease_owner from session) r";
 const TURNS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, task_id, generation, number, state, notification_ids, journal,
-                                    response_id, reply, late, no_reply from turn) r";
+                                    response_id, reply, late, no_reply, started_at, sent_at from turn) r";
 const CALLS: &str = "
-    select to_jsonb(r) from (select account_id, id, session_id, turn_id, call_id, ordinal, name, arguments, state
-                             from tool_call) r";
+    select to_jsonb(r) from (select account_id, id, session_id, turn_id, call_id, ordinal, name, arguments, state, late,
+                                    started_at from tool_call) r";
 const MESSAGES: &str = "
     select to_jsonb(r) from (select account_id, id, task_id, author_kind, body, turn_id from message) r";
 const MOVES: &str = "
@@ -133,6 +144,11 @@ const MOVES: &str = "
                              where kind = 'task.status_changed') r";
 const OUTBOX: &str = "select to_jsonb(r) from (select account_id, service, subject from outbox) r";
 const ASSIGNEES: &str = "select to_jsonb(array[account_id, task_id, agent_id::text]) from task_assignee";
+
+/// A moment is no finding: between two statements of a transaction, every connection is like that.
+const OPEN_TRANSACTIONS: &str = "
+    select to_jsonb(application_name || ' since ' || state_change) from pg_stat_activity
+    where application_name like 'signalbox-%' and state like 'idle in transaction%' and state_change < now() - interval '2 s'";
 
 /// Everything that holds words, as `account, place, text`.
 macro_rules! words {
@@ -181,6 +197,7 @@ impl Rows {
             moves: load(&mut connection, MOVES).await?,
             outbox: load(&mut connection, OUTBOX).await?,
             assignees: load(&mut connection, ASSIGNEES).await?,
+            open_transactions: load(&mut connection, OPEN_TRANSACTIONS).await?,
             foreign: search(&mut connection, FOREIGN, owners, canaries).await?,
             secret: search(&mut connection, SECRET, names, secrets).await?,
         };
@@ -282,9 +299,11 @@ impl<'a> Evidence<'a> {
                     })
                     .collect()
             }
-            Offered::Repeat { .. } | Offered::Conflict { .. } | Offered::Poison { .. } | Offered::Status { .. } => {
-                Vec::new()
-            }
+            Offered::Repeat { .. }
+            | Offered::Conflict { .. }
+            | Offered::KeyReused { .. }
+            | Offered::Poison { .. }
+            | Offered::Status { .. } => Vec::new(),
         }
     }
 
@@ -315,6 +334,7 @@ impl<'a> Evidence<'a> {
                 }
                 Offered::Poison { id: None, .. }
                 | Offered::Repeat { .. }
+                | Offered::KeyReused { .. }
                 | Offered::Message { .. }
                 | Offered::Status { .. } => {}
             }

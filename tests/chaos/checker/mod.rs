@@ -10,12 +10,15 @@ mod effects;
 mod evidence;
 #[cfg(test)]
 mod fabricated;
+mod growth;
 mod leases;
 mod order;
 mod outcomes;
 mod secrets;
 mod sessions;
 mod turns;
+
+use std::fmt::{self, Display};
 
 use evidence::{Evidence, Rows};
 
@@ -32,6 +35,12 @@ pub(crate) struct Violation {
     pub(crate) found: String,
 }
 
+impl Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.invariant, self.expected, self.found)
+    }
+}
+
 type Check = fn(&Evidence<'_>) -> Vec<Violation>;
 
 /// These hold at any moment.
@@ -41,13 +50,16 @@ const ALWAYS: &[Check] = &[
     outcomes::nothing_out_of_reach,
     sessions::generations,
     sessions::done_closes,
+    sessions::closed_for_good,
     turns::one_at_a_time,
     turns::newest_taken,
+    turns::taken_under_its_lease,
     turns::recorded_as_answered,
     effects::calls_once,
     effects::effects_once,
     effects::replies_once,
     effects::messages_once,
+    effects::keys_once,
     order::turns_in_order,
     order::queues_in_order,
     accounts::requests_and_answers,
@@ -61,6 +73,8 @@ const AT_REST: &[Check] = &[
     effects::replies_posted,
     leases::outbox_drained,
     leases::nobody_holds_anything,
+    growth::back_to_the_beginning,
+    growth::no_open_transactions,
 ];
 
 /// All that is found, when everything has come to rest. The error is for what could not be looked at.

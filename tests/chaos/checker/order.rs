@@ -3,8 +3,15 @@
 
 use std::collections::BTreeMap;
 
+use time::Duration;
+
 use super::{Violation, evidence::Evidence};
 use crate::records::{Answer, Offer, Offered, Via};
+
+/// Faults that take the stream's messages with them.
+const WIPES: &[&str] = &["nats_wipe", "stream_deleted"];
+/// What is in the stream for longer than this has been read.
+const UNREAD_MAX: Duration = Duration::seconds(5);
 
 fn broken(expected: &'static str, found: String) -> Violation {
     Violation {
@@ -40,8 +47,8 @@ pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// What was acknowledged before the other was sent comes first. Only where both were said once and the stream was never
-/// wiped: what is published again comes when it comes.
+/// What was acknowledged before the other was sent comes first. Only where both were said once and the stream was not wiped
+/// around that time: what is published again comes when it comes.
 pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut places: BTreeMap<(&str, &str, i64), &str> = BTreeMap::new();
@@ -59,12 +66,11 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
             ));
         }
     }
-    let is_wiped = evidence.records.faults.iter().any(|fault| fault.kind == "nats_wipe");
-    if is_wiped {
-        return found;
-    }
     let mut queues: BTreeMap<(&str, &str), Vec<(&Offer, i64)>> = BTreeMap::new();
     for offer in evidence.records.offers.iter().filter(|offer| said_once(offer)) {
+        if before_a_wipe(evidence, offer) {
+            continue;
+        }
         let Offered::Notification { id, agents, task, .. } = &offer.what else {
             continue;
         };
@@ -97,6 +103,17 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
+/// It may have been lost with the stream, and read from the one that came after.
+fn before_a_wipe(evidence: &Evidence<'_>, offer: &Offer) -> bool {
+    let wipes = evidence
+        .records
+        .faults
+        .iter()
+        .filter(|fault| WIPES.contains(&fault.kind.as_str()));
+    let mut tried = wipes.flat_map(|wipe| offer.tries.iter().map(move |tried| (wipe, tried)));
+    tried.any(|(wipe, tried)| tried.sent_at < wipe.until && tried.ended_at + UNREAD_MAX > wipe.from)
+}
+
 fn said_once(offer: &Offer) -> bool {
     matches!(offer.tries.as_slice(), [only] if only.via == Via::Nats && only.answer == Answer::Accepted)
 }
@@ -107,6 +124,7 @@ mod tests {
         super::fabricated::{Story, at},
         *,
     };
+    use crate::records::Fired;
 
     /// A second notification, said after the first one, behind it.
     fn two() -> Story {
@@ -156,6 +174,21 @@ mod tests {
         let mut story = two();
         story.rows.notifications[0].position = Some(3);
         assert!(story.finds(queues_in_order, "offer 1 at 2, offer 0 at 3"));
+        let mut wiped = two();
+        wiped.rows.notifications[0].position = Some(3);
+        wiped.records.faults.push(Fired {
+            kind: "nats_wipe".to_owned(),
+            target: "nats".to_owned(),
+            from: at(60),
+            until: at(61),
+        });
+        assert!(wiped.finds(queues_in_order, "offer 1 at 2"), "long after");
+        wiped.records.faults[0].from = at(5);
+        assert_eq!(
+            wiped.judge(queues_in_order),
+            [],
+            "it may have been lost with the stream"
+        );
         story.records.offers[1].tries[0].sent_at = at(1);
         assert_eq!(story.judge(queues_in_order), [], "both were under way at once");
     }

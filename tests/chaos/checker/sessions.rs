@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use time::Duration;
+use time::{Duration, OffsetDateTime};
 
 use super::{
     Violation,
@@ -134,6 +134,36 @@ pub(super) fn done_closes(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
+/// I3: a closed generation gets no turn and no tool of it has an effect, whatever message of its time arrives. What began
+/// while its end waited for locks is not told apart from what it was closed for.
+pub(super) fn closed_for_good(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let closed_long_before = |account: &str, session: &str, at: OffsetDateTime| {
+        let session = evidence.sessions.get(&(account, session))?;
+        (session.closed_at? + LOCKS_WAIT_MAX < at).then_some(session.key.as_str())
+    };
+    for turn in &evidence.rows.turns {
+        if let Some(key) = closed_long_before(&turn.account_id, &turn.session_id, turn.started_at) {
+            found.push(Violation {
+                invariant: "I3",
+                expected: "a closed generation gets no turn",
+                found: format!("{key}: turn {} began at {}", turn.number, turn.started_at),
+            });
+        }
+    }
+    let effects = evidence.rows.calls.iter();
+    for call in effects.filter(|call| call.state == "finished" && !call.late) {
+        if let Some(key) = closed_long_before(&call.account_id, &call.session_id, call.started_at) {
+            found.push(Violation {
+                invariant: "I3",
+                expected: "no tool call of a closed generation has an effect",
+                found: format!("{key}: call {} of {} at {}", call.call_id, call.name, call.started_at),
+            });
+        }
+    }
+    found
+}
+
 fn moves_to_done(call: &CallRow) -> bool {
     let arguments: serde_json::Value = serde_json::from_str(&call.arguments).unwrap_or_default();
     call.name == "task_status" && call.state == "finished" && arguments["status"] == "done"
@@ -208,6 +238,19 @@ mod tests {
         later.number = 2;
         story.rows.turns.push(later);
         assert!(story.finds(done_closes, "turn 2 began"));
+    }
+
+    #[test]
+    fn a_closed_generation_does_nothing_any_more() {
+        let mut story = Story::delivered();
+        story.rows.sessions[0].closed_at = Some(at(7));
+        assert_eq!(story.judge(closed_for_good), []);
+        story.rows.turns[0].started_at = at(30);
+        story.rows.calls[0].started_at = at(30);
+        assert!(story.finds(closed_for_good, "turn 1 began"));
+        assert!(story.finds(closed_for_good, "task_message at"));
+        story.rows.calls[0].late = true;
+        assert!(!story.finds(closed_for_good, "task_message at"));
     }
 
     #[test]

@@ -11,13 +11,16 @@ use super::{
 };
 use crate::records::{CallEnd, ProviderCall};
 
-/// The provider notes the end of an answer a moment after its last byte was sent, and a beginning when all of the request
-/// was there.
-const LOG_SLACK: Duration = Duration::milliseconds(300);
+/// The provider notes the end of an answer before it sends the last of it, and a beginning when all of the request was
+/// there: what follows from an answer begins after its end, but for the clock's grain.
+const LOG_SLACK: Duration = Duration::milliseconds(5);
 /// A caller that is well hangs up within this when it has lost its lease.
 const HANG_UP_MAX: Duration = Duration::milliseconds(1_500);
 /// No fault lasts longer; it is written down when it is over.
 const FAULT_MAX: Duration = Duration::seconds(12);
+/// A process that was stopped or cut off between its look at the lease and the first byte sends it within this when it can
+/// again. Later than that it has looked at its lease anew, and must not send.
+const LATE_MAX: Duration = Duration::seconds(2);
 
 /// I4. A process that was frozen or cut off cannot hang up: then two calls overlap, and the older one's answer must not be
 /// taken. Unless the newer call is what such a process sent when it came to itself again, between its look at the lease and
@@ -41,7 +44,8 @@ pub(super) fn one_at_a_time(evidence: &Evidence<'_>) -> Vec<Violation> {
                     older.order, older.caller, older.begun_at, newer.order, newer.caller, newer.begun_at
                 );
                 if recorded.contains(&(key.to_owned(), older.order)) {
-                    if !sent_by_a_zombie(evidence, newer) {
+                    // Whether the answer was its holder's to take is `taken_under_its_lease`'s to say.
+                    if is_known(evidence, newer) && !sent_by_a_zombie(evidence, newer) {
                         found.push(Violation {
                             invariant: "I4",
                             expected: "the answer of a call that was replaced is not taken",
@@ -83,8 +87,7 @@ pub(super) fn newest_taken(evidence: &Evidence<'_>) -> Vec<Violation> {
             continue;
         };
         for newer in &calls[taken + 1..] {
-            let is_known = evidence.at_rest || newer.begun_at + FAULT_MAX < evidence.records.quiet_at;
-            if is_known && !sent_by_a_zombie(evidence, newer) {
+            if is_known(evidence, newer) && !sent_by_a_zombie(evidence, newer) {
                 let older = calls[taken];
                 found.push(Violation {
                     invariant: "I4",
@@ -100,6 +103,35 @@ pub(super) fn newest_taken(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
+/// I4 by the claims, with nothing excused: the answer that a turn ended with is of a call that was sent under its last claim.
+/// One of a call from before it is that of a holder who had been replaced.
+pub(super) fn taken_under_its_lease(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let calls: HashMap<usize, &ProviderCall> = evidence.records.calls.iter().map(|call| (call.order, call)).collect();
+    let mut found = Vec::new();
+    for turn in evidence.rows.turns.iter().filter(|turn| turn.state == "finished") {
+        let order = turn.response_id.as_deref().and_then(order_of_response);
+        let (Some(call), Some(sent_at)) = (order.and_then(|order| calls.get(&order)), turn.sent_at) else {
+            continue;
+        };
+        if call.begun_at < sent_at {
+            found.push(Violation {
+                invariant: "I4",
+                expected: "the answer that a turn takes is of a call under its last claim",
+                found: format!(
+                    "turn {} of {}: call {} of {} began at {}, and the turn was claimed again at {sent_at}",
+                    turn.id, turn.account_id, call.order, call.caller, call.begun_at
+                ),
+            });
+        }
+    }
+    found
+}
+
+/// Whether all that happened to its caller before it is known.
+fn is_known(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
+    evidence.at_rest || call.begun_at + FAULT_MAX < evidence.records.quiet_at
+}
+
 /// Whether all that happened to it is known.
 fn is_past(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
     let end = call.ended_at.filter(|end| *end + FAULT_MAX < evidence.records.quiet_at);
@@ -112,9 +144,9 @@ fn was_harmed(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
     harmed_between(evidence, call, call.begun_at, end)
 }
 
-/// Whether its caller may have come to itself only just before.
+/// Whether its caller may have come to itself only just before: between its look at the lease and the first byte.
 fn sent_by_a_zombie(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
-    harmed_between(evidence, call, call.begun_at - FAULT_MAX, call.begun_at)
+    harmed_between(evidence, call, call.begun_at - LATE_MAX, call.begun_at)
 }
 
 fn harmed_between(evidence: &Evidence<'_>, call: &ProviderCall, from: OffsetDateTime, until: OffsetDateTime) -> bool {
@@ -298,6 +330,20 @@ mod tests {
         assert!(story.finds(newest_taken, "call 1 of delivery-0 was taken"));
         frozen(&mut story, "delivery-1");
         assert_eq!(story.judge(newest_taken), [], "it was sent by a zombie");
+        story.records.faults[0].until = at(4);
+        assert!(
+            story.finds(newest_taken, "was taken"),
+            "it had come to itself long before"
+        );
+    }
+
+    #[test]
+    fn an_answer_from_before_the_last_claim_is_found_whatever_happened() {
+        let mut story = Story::delivered();
+        assert_eq!(story.judge(taken_under_its_lease), []);
+        story.rows.turns[0].sent_at = Some(at(6));
+        frozen(&mut story, "delivery-0");
+        assert!(story.finds(taken_under_its_lease, "call 1 of delivery-0"));
     }
 
     #[test]

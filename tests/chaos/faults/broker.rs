@@ -22,6 +22,18 @@ pub(super) async fn terminate(campaign: &Campaign, down: Duration) -> anyhow::Re
     start(&mut nats).await
 }
 
+/// The server asks its clients to leave and lets nobody in any more; then it ends.
+pub(super) async fn lame_duck(campaign: &Campaign, down: Duration) -> anyhow::Result<usize> {
+    const ASKING: Duration = Duration::from_millis(700);
+    let mut nats = campaign.system.nats.lock().await;
+    let pid = nats.pid().context("nats-server runs")?;
+    signal(&[pid], "USR2").await?;
+    sleep(ASKING).await;
+    nats.stop().await?;
+    sleep(down).await;
+    start(&mut nats).await
+}
+
 pub(super) async fn kill(campaign: &Campaign, down: Duration) -> anyhow::Result<usize> {
     let mut nats = campaign.system.nats.lock().await;
     nats.kill().await?;
@@ -62,6 +74,37 @@ pub(super) async fn consumer_deleted(campaign: &Campaign, nth: usize) -> anyhow:
     let stream = durable.stream().name(&contracts::Root::default());
     let deleted = jetstream.delete_consumer_from_stream(durable.name(), stream).await;
     drop(nats);
+    Ok(deleted.is_ok().into())
+}
+
+/// Nothing more can be written, which the server says in its log; when there is room again, it has to be started again.
+pub(super) async fn disk_full(campaign: &Campaign, time: Duration) -> anyhow::Result<usize> {
+    let mut nats = campaign.system.nats.lock().await;
+    let Some(disk) = &campaign.system.nats_disk else {
+        return Ok(0);
+    };
+    let said = |nats: &NatsServer| nats.lines_with("no space left on device");
+    let before = said(&nats)?;
+    disk.fill()?;
+    sleep(time).await;
+    let hits = said(&nats)? - before;
+    disk.free()?;
+    nats.stop().await?;
+    start(&mut nats).await?;
+    Ok(hits)
+}
+
+/// With all that is in it, by an admin who should not have. Publishers look after their notifications as when the store was
+/// wiped.
+pub(super) async fn stream_deleted(campaign: &Campaign, nth: usize) -> anyhow::Result<usize> {
+    let nats = campaign.system.nats.lock().await;
+    let client = crate::clients::publisher(&campaign.system.nats_url).await?;
+    let streams = messaging::Stream::ALL;
+    let stream = streams[nth % streams.len()].name(&contracts::Root::default());
+    let wiped_at = campaign.wiping();
+    let deleted = jetstream::new(client).delete_stream(stream).await;
+    drop(nats);
+    campaign.publish_again(wiped_at);
     Ok(deleted.is_ok().into())
 }
 

@@ -1,19 +1,20 @@
 //! What is done with messages: said again, said late, said wrongly, too large, and requests whose client goes away.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use async_nats::jetstream;
+use async_nats::jetstream::{self, message::StreamMessage};
 use bytes::Bytes;
 use contracts::{Headers, header};
 use futures::future::join_all;
 use reqwest::Method;
+use sqlx::Row;
 use time::OffsetDateTime;
 
 use crate::{
     campaign::Campaign,
     clients::publisher,
     dice::Dice,
-    plan::{AGENTS, TASKS, account_id},
+    plan::{AGENTS, Oversized, TASKS, account_id},
     records::{Answer, Offer, Offered, Try, Via, Work, WorkKind},
 };
 
@@ -21,6 +22,12 @@ use crate::{
 const RECENT: usize = 150;
 /// Requests end between nothing and everything.
 const LEAVE_AFTER_MS: (u64, u64) = (0, 40);
+/// A stream that is away acknowledges nothing.
+const SAY_LIMIT: Duration = Duration::from_millis(1_500);
+/// So many messages are looked at to find those of closed sessions.
+const LOOKS_MAX: usize = 200;
+/// A burst that takes longer is none.
+const BURST_LIMIT: Duration = Duration::from_secs(6);
 const PAUSE: Duration = Duration::from_millis(1_200);
 
 /// The same notifications once more, over one way or the other.
@@ -97,26 +104,120 @@ pub(super) async fn replay(campaign: &Campaign, count: usize, choice: u64) -> an
         let Ok(message) = stream.get_raw_message(sequence).await else {
             continue;
         };
-        // As a service would: what nobody has signed is not read.
-        let mut signed = Headers::default();
-        for (name, values) in message.headers.iter() {
-            signed.set(name.as_ref(), values[0].as_str());
+        hits += say_again(&jetstream, &message, &format!("replay-{choice}-{nth}")).await;
+    }
+    Ok(hits)
+}
+
+/// The message under another id. 1 when the stream has it.
+async fn say_again(jetstream: &jetstream::Context, message: &StreamMessage, id: &str) -> usize {
+    // As a service would: what nobody has signed is not read.
+    let mut signed = Headers::default();
+    for (name, values) in message.headers.iter() {
+        signed.set(name.as_ref(), values[0].as_str());
+    }
+    signed.set(header::MESSAGE_ID, id.to_owned());
+    let signature = testkit::keyring().sign(&message.subject, &signed, &message.payload);
+    let mut headers = message.headers.clone();
+    headers.insert(header::MESSAGE_ID, id);
+    headers.insert(header::SIGNATURE, signature.expect("a test's ring signs"));
+    let publishing = async {
+        let published = jetstream.publish_with_headers(message.subject.clone(), headers, message.payload.clone());
+        Ok::<_, async_nats::jetstream::context::PublishError>(published.await?.await.is_ok())
+    };
+    match tokio::time::timeout(SAY_LIMIT, publishing).await {
+        Ok(Ok(true)) => 1,
+        Ok(_) | Err(_) => 0,
+    }
+}
+
+/// Wake-ups and tool calls of a generation that is closed and whose conversation goes on in a newer one, said again.
+pub(super) async fn old_generation(campaign: &Campaign, count: usize, choice: u64) -> anyhow::Result<usize> {
+    const CLOSED: &str = "select s.id::text from session s where s.closed_at is not null and s.task_id is not null and exists (
+            select 1 from session n where n.account_id = s.account_id and n.task_id = s.task_id and n.agent_id = s.agent_id
+            and n.generation > s.generation and n.closed_at is null)";
+    let mut dice = Dice::new(choice, "old generation");
+    let Ok(rows) = sqlx::query(CLOSED).fetch_all(&campaign.system.observer).await else {
+        return Ok(0);
+    };
+    let closed: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
+    if closed.is_empty() {
+        return Ok(0);
+    }
+    let Ok(client) = publisher(&campaign.system.nats_url).await else {
+        return Ok(0);
+    };
+    let jetstream = jetstream::new(client);
+    let stream = *dice.pick(&["SIGNALBOX_SESSION", "SIGNALBOX_TOOL", "SIGNALBOX_TOOL"]);
+    let Ok(mut stream) = jetstream.get_stream(stream).await else {
+        return Ok(0);
+    };
+    let Ok(info) = stream.info().await else { return Ok(0) };
+    let last = usize::try_from(info.state.last_sequence).unwrap_or_default();
+    let mut hits = 0;
+    for nth in 0..LOOKS_MAX {
+        if hits >= count || last == 0 {
+            break;
         }
-        signed.set(header::MESSAGE_ID, format!("replay-{choice}-{nth}"));
-        let signature = testkit::keyring().sign(&message.subject, &signed, &message.payload);
-        let mut headers = message.headers.clone();
-        headers.insert(header::MESSAGE_ID, format!("replay-{choice}-{nth}"));
-        headers.insert(header::SIGNATURE, signature.expect("a test's ring signs"));
-        let published = jetstream
-            .publish_with_headers(message.subject.clone(), headers, message.payload.clone())
-            .await;
-        if let Ok(acknowledgement) = published
-            && acknowledgement.await.is_ok()
-        {
-            hits += 1;
+        let sequence = dice.below(last) as u64 + 1;
+        let Ok(message) = stream.get_raw_message(sequence).await else {
+            continue;
+        };
+        let said: serde_json::Value = serde_json::from_slice(&message.payload).unwrap_or_default();
+        if said["session_id"].as_str().is_some_and(|id| closed.contains(id)) {
+            hits += say_again(&jetstream, &message, &format!("old-{choice}-{nth}")).await;
         }
     }
     Ok(hits)
+}
+
+/// Many at once for one session, one after the other as far as the broker keeps up: they wait for each other, and come in
+/// their order.
+pub(super) async fn burst(campaign: &Campaign, fault: usize, count: usize, choice: u64) -> usize {
+    let mut dice = Dice::new(choice, "burst");
+    let account = dice.below(crate::plan::ACCOUNTS);
+    let (task, agent) = (*dice.pick(&TASKS), *dice.pick(&AGENTS));
+    let deadline = tokio::time::Instant::now() + BURST_LIMIT;
+    let mut accepted = 0;
+    for nth in 0..count {
+        let what = Offered::Notification {
+            id: format!("burst-{fault}-{nth}"),
+            task: Some(task.to_owned()),
+            agents: vec![agent.to_owned()],
+            work: Work {
+                kind: WorkKind::Reply,
+                effect: format!("b{fault:06}-{nth}"),
+            },
+        };
+        let number = campaign.book.offer(account_id(account), what);
+        if tokio::time::Instant::now() < deadline {
+            campaign
+                .clients
+                .pursue(&campaign.book, number, account, Via::Nats)
+                .await;
+            accepted += usize::from(campaign.book.find(number).is_accepted());
+        } else {
+            campaign.pursue(number, account, Via::Nats);
+        }
+    }
+    accepted
+}
+
+/// A request that was answered, its key, and another body: refused, and nothing happens.
+pub(super) async fn key_reused(campaign: &Campaign, choice: u64) -> usize {
+    let mut dice = Dice::new(choice, "key reused");
+    let over_http = |tried: &Try| tried.via == Via::Http && tried.answer == Answer::Accepted;
+    let recent = campaign.book.recent(RECENT, |offer| {
+        let posted = matches!(offer.what, Offered::Notification { .. } | Offered::Message { .. });
+        posted && offer.tries.iter().any(over_http)
+    });
+    if recent.is_empty() {
+        return 0;
+    }
+    let offer = dice.pick(&recent);
+    let what = Offered::KeyReused { of: offer.number };
+    let number = campaign.offer(account_of(campaign, offer), Via::Http, what).await;
+    campaign.book.find(number).is_answered().into()
 }
 
 /// What cannot be read or names nobody, in every way that there is a word for.
@@ -158,8 +259,12 @@ pub(super) async fn poison(campaign: &Campaign, fault: usize, nth: usize) -> usi
     wrong(campaign, nth % crate::plan::ACCOUNTS, what, Bytes::from(payload)).await
 }
 
-/// Over a limit of ours, or of the broker.
-pub(super) async fn oversize(campaign: &Campaign, fault: usize, over_http: bool) -> usize {
+/// Over a limit of ours.
+pub(super) async fn oversize(campaign: &Campaign, fault: usize, what: Oversized) -> usize {
+    if what == Oversized::Headers {
+        return campaign.clients.too_many_headers(fault).await.into();
+    }
+    let over_http = what == Oversized::Body;
     let account = fault % crate::plan::ACCOUNTS;
     let id = format!("oversize-{fault}");
     let bytes = if over_http { 2 * 1024 * 1024 } else { 300 * 1024 };

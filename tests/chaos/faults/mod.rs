@@ -61,10 +61,13 @@ async fn perform(campaign: &Campaign, planned: &PlannedFault) -> anyhow::Result<
         Fault::AllDie { down_ms } => ("everything".to_owned(), services::all_die(campaign, ms(down_ms)).await?),
         Fault::RollingRestart => ("every service".to_owned(), services::rolling_restart(campaign).await?),
         Fault::NatsTerminate { down_ms } => (nats(), broker::terminate(campaign, ms(down_ms)).await?),
+        Fault::NatsLameDuck { down_ms } => (nats(), broker::lame_duck(campaign, ms(down_ms)).await?),
         Fault::NatsKill { down_ms } => (nats(), broker::kill(campaign, ms(down_ms)).await?),
         Fault::NatsFreeze { for_ms } => (nats(), broker::freeze(campaign, ms(for_ms)).await?),
         Fault::NatsWipe { down_ms } => (nats(), broker::wipe(campaign, ms(down_ms)).await?),
+        Fault::NatsDiskFull { for_ms } => (nats(), broker::disk_full(campaign, ms(for_ms)).await?),
         Fault::ConsumerDeleted { nth } => (nats(), broker::consumer_deleted(campaign, nth).await?),
+        Fault::StreamDeleted { nth } => (nats(), broker::stream_deleted(campaign, nth).await?),
         Fault::PostgresRestart { down_ms } => (postgres(), database::restart(campaign, ms(down_ms)).await?),
         Fault::PostgresCrash { down_ms } => (postgres(), database::crash(campaign, ms(down_ms)).await?),
         Fault::PostgresKill { down_ms } => (postgres(), database::kill(campaign, ms(down_ms)).await?),
@@ -94,12 +97,18 @@ async fn perform(campaign: &Campaign, planned: &PlannedFault) -> anyhow::Result<
         Fault::Repeat { count, choice } => ("clients".to_owned(), messages::repeat(campaign, count, choice).await),
         Fault::Conflict { choice } => ("clients".to_owned(), messages::conflict(campaign, choice).await?),
         Fault::Replay { count, choice } => (nats(), messages::replay(campaign, count, choice).await?),
+        Fault::OldGeneration { count, choice } => (nats(), messages::old_generation(campaign, count, choice).await?),
+        Fault::Burst { count, choice } => {
+            let hits = messages::burst(campaign, planned.number, count, choice).await;
+            ("clients".to_owned(), hits)
+        }
+        Fault::KeyReused { choice } => ("clients".to_owned(), messages::key_reused(campaign, choice).await),
         Fault::Poison { nth } => (
             "clients".to_owned(),
             messages::poison(campaign, planned.number, nth).await,
         ),
-        Fault::Oversize { over_http } => {
-            let hits = messages::oversize(campaign, planned.number, over_http).await;
+        Fault::Oversize { what } => {
+            let hits = messages::oversize(campaign, planned.number, what).await;
             ("clients".to_owned(), hits)
         }
     })

@@ -57,6 +57,17 @@ pub(super) async fn harm(campaign: &Campaign, process: Process, link: Link, harm
             proxy.delay(&Way::BOTH, ms(by_ms));
             sleep(ms(for_ms)).await;
         }
+        NetworkHarm::Narrow {
+            bytes_per_second,
+            for_ms,
+        } => {
+            proxy.throttle(&Way::BOTH, bytes_per_second);
+            sleep(ms(for_ms)).await;
+        }
+        NetworkHarm::HalfClose => {
+            proxy.half_close(Way::ToServer);
+            until(ANSWER_LIMIT, || proxy.hits(kind) > before).await;
+        }
     }
     proxy.heal();
     hits_since(proxy, kind, before)
@@ -69,6 +80,8 @@ fn kind(harm: NetworkHarm) -> NetworkFault {
         NetworkHarm::Stall { .. } => NetworkFault::Stall,
         NetworkHarm::Refuse { .. } => NetworkFault::Refuse,
         NetworkHarm::Slow { .. } => NetworkFault::Delay,
+        NetworkHarm::Narrow { .. } => NetworkFault::Throttle,
+        NetworkHarm::HalfClose => NetworkFault::HalfClose,
     }
 }
 

@@ -71,6 +71,13 @@ pub(crate) enum NetworkHarm {
         by_ms: u64,
         for_ms: u64,
     },
+    /// So few bytes a second that a burst does not fit through.
+    Narrow {
+        bytes_per_second: u64,
+        for_ms: u64,
+    },
+    /// The service can say nothing more and still hears.
+    HalfClose,
 }
 
 /// How the stub provider fails the next requests that it gets.
@@ -84,11 +91,17 @@ pub(crate) enum ProviderFailure {
     Silent,
     /// Headers and a first event, then nothing.
     SilentInStream,
+    /// A whole answer, and then the connection stays open.
+    NeverCloses,
     /// The stream ends without its last event.
     CutStream,
     /// The connection breaks within an event.
     CutEvent,
+    /// Events come twice and in another order, the last one last.
+    Disordered,
     MalformedJson,
+    /// Deeper than a stack.
+    DeepJson,
     /// The response object has other types than it should.
     WrongTypes,
     /// The response says itself that it failed.
@@ -103,6 +116,20 @@ pub(crate) enum ProviderFailure {
     BadArguments,
     /// A tool call that names another account's task.
     ForeignTask,
+    /// A thousand tool calls at once.
+    ManyCalls,
+    /// A tool call after each result.
+    EndlessCalls,
+}
+
+/// What is too large.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Oversized {
+    /// Over a limit of ours, published.
+    Message,
+    /// Of a request.
+    Body,
+    Headers,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -136,6 +163,9 @@ pub(crate) enum Fault {
     NatsTerminate {
         down_ms: u64,
     },
+    NatsLameDuck {
+        down_ms: u64,
+    },
     NatsKill {
         down_ms: u64,
     },
@@ -145,7 +175,13 @@ pub(crate) enum Fault {
     NatsWipe {
         down_ms: u64,
     },
+    NatsDiskFull {
+        for_ms: u64,
+    },
     ConsumerDeleted {
+        nth: usize,
+    },
+    StreamDeleted {
         nth: usize,
     },
     PostgresRestart {
@@ -201,11 +237,22 @@ pub(crate) enum Fault {
         count: usize,
         choice: u64,
     },
+    OldGeneration {
+        count: usize,
+        choice: u64,
+    },
+    Burst {
+        count: usize,
+        choice: u64,
+    },
+    KeyReused {
+        choice: u64,
+    },
     Poison {
         nth: usize,
     },
     Oversize {
-        over_http: bool,
+        what: Oversized,
     },
 }
 
@@ -273,13 +320,22 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("nats_terminate", "F6", 1, |dice| Fault::NatsTerminate {
         down_ms: down(dice),
     }),
+    kind("nats_lame_duck", "F6", 1, |dice| Fault::NatsLameDuck {
+        down_ms: down(dice),
+    }),
     kind("nats_kill", "F6", 2, |dice| Fault::NatsKill { down_ms: down(dice) }),
     kind("nats_freeze", "F9", 2, |dice| Fault::NatsFreeze {
         for_ms: dice.between(300, 4_000),
     }),
     kind("nats_wipe", "F7", 1, |dice| Fault::NatsWipe { down_ms: down(dice) }),
+    kind("nats_disk_full", "F11", 1, |dice| Fault::NatsDiskFull {
+        for_ms: dice.between(500, 3_000),
+    }),
     kind("consumer_deleted", "F12", 1, |dice| Fault::ConsumerDeleted {
         nth: dice.below(5),
+    }),
+    kind("stream_deleted", "F12", 1, |dice| Fault::StreamDeleted {
+        nth: dice.below(8),
     }),
     kind("postgres_restart", "F14", 1, |dice| Fault::PostgresRestart {
         down_ms: down(dice),
@@ -332,6 +388,15 @@ pub(crate) const KINDS: &[Kind] = &[
             for_ms: dice.between(500, 3_000),
         })
     }),
+    kind("network_narrow", "F13, F16", 2, |dice| {
+        network(dice, |dice| NetworkHarm::Narrow {
+            bytes_per_second: dice.between(2_000, 40_000),
+            for_ms: dice.between(500, 3_000),
+        })
+    }),
+    kind("network_half_close", "F8-F9", 2, |dice| {
+        network(dice, |_| NetworkHarm::HalfClose)
+    }),
     kind("clients_gone", "F20", 4, |dice| Fault::ClientsGone {
         count: 20,
         choice: dice.next(),
@@ -339,7 +404,11 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("provider_status", "F21", 6, |dice| provider(dice, provider_status)),
     kind("provider_silent", "F22", 3, |dice| {
         provider(dice, |dice| {
-            *dice.pick(&[ProviderFailure::Silent, ProviderFailure::SilentInStream])
+            *dice.pick(&[
+                ProviderFailure::Silent,
+                ProviderFailure::SilentInStream,
+                ProviderFailure::NeverCloses,
+            ])
         })
     }),
     kind("provider_stream", "F23", 5, |dice| {
@@ -348,6 +417,7 @@ pub(crate) const KINDS: &[Kind] = &[
                 ProviderFailure::CutStream,
                 ProviderFailure::CutEvent,
                 ProviderFailure::Strange,
+                ProviderFailure::Disordered,
             ])
         })
     }),
@@ -355,6 +425,7 @@ pub(crate) const KINDS: &[Kind] = &[
         provider(dice, |dice| {
             *dice.pick(&[
                 ProviderFailure::MalformedJson,
+                ProviderFailure::DeepJson,
                 ProviderFailure::WrongTypes,
                 ProviderFailure::FailedResponse,
                 ProviderFailure::Drip,
@@ -368,6 +439,8 @@ pub(crate) const KINDS: &[Kind] = &[
                 ProviderFailure::UnknownTool,
                 ProviderFailure::BadArguments,
                 ProviderFailure::ForeignTask,
+                ProviderFailure::ManyCalls,
+                ProviderFailure::EndlessCalls,
             ])
         })
     }),
@@ -376,13 +449,22 @@ pub(crate) const KINDS: &[Kind] = &[
         choice: dice.next(),
     }),
     kind("conflict", "F26", 2, |dice| Fault::Conflict { choice: dice.next() }),
-    kind("replay", "F26-F28", 5, |dice| Fault::Replay {
+    kind("replay", "F26-F27", 5, |dice| Fault::Replay {
         count: dice.below(30) + 1,
         choice: dice.next(),
     }),
+    kind("old_generation", "F28", 3, |dice| Fault::OldGeneration {
+        count: dice.below(6) + 1,
+        choice: dice.next(),
+    }),
+    kind("burst", "F13, F39", 2, |dice| Fault::Burst {
+        count: dice.below(20) + 10,
+        choice: dice.next(),
+    }),
+    kind("key_reused", "I17", 2, |dice| Fault::KeyReused { choice: dice.next() }),
     kind("poison", "F29", 4, |dice| Fault::Poison { nth: dice.below(64) }),
     kind("oversize", "F30", 2, |dice| Fault::Oversize {
-        over_http: dice.below(2) == 0,
+        what: *dice.pick(&[Oversized::Message, Oversized::Body, Oversized::Headers]),
     }),
 ];
 

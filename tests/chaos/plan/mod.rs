@@ -7,7 +7,7 @@ mod offers;
 
 use std::fmt::{self, Display};
 
-pub(crate) use faults::{Fault, KINDS, Link, NetworkHarm, Process, ProviderFailure};
+pub(crate) use faults::{Fault, KINDS, Link, NetworkHarm, Oversized, Process, ProviderFailure};
 pub(crate) use offers::{ACCOUNTS, AGENTS, ASKED, ASSIGNED, PlannedOffer, TASKS, account_id, canary};
 
 /// Between two faults, evenly spread. Faults last longer than that and overlap.

@@ -17,6 +17,12 @@ use crate::{plan::ProviderFailure, records::CallEnd};
 const HUGE_BYTES: usize = 3 * 1024 * 1024;
 /// Longer than delivery waits.
 const FOR_EVER: Duration = Duration::from_secs(600);
+/// More than any parser should follow.
+const DEPTH: usize = 100_000;
+/// More than delivery takes at once.
+const MANY: usize = 1_000;
+/// How the id of a call begins that comes again and again.
+pub(super) const ENDLESS: &str = "endless-";
 const DRIP_BYTES: usize = 40;
 const DRIP_PAUSE: Duration = Duration::from_millis(25);
 
@@ -89,7 +95,14 @@ fn id_of(flight: &Flight) -> String {
 
 pub(super) fn whole(said: Said, flight: Flight) -> Response {
     let (events, end) = (said.events(&id_of(&flight)), said.end());
-    streamed(pieces(events), flight, end)
+    let (first, last) = first_and_last(events);
+    streamed(pieces(first), last, flight, end)
+}
+
+/// The last piece is what tells the caller that the answer is whole, and all behind it.
+fn first_and_last(mut events: Vec<String>) -> (Vec<String>, Bytes) {
+    let last = events.split_off(events.len().saturating_sub(2));
+    (events, Bytes::from(last.concat()))
 }
 
 pub(super) async fn failed(failure: ProviderFailure, said: Said, flight: Flight) -> Response {
@@ -114,16 +127,18 @@ pub(super) async fn failed(failure: ProviderFailure, said: Said, flight: Flight)
         }
         ProviderFailure::SilentInStream => {
             let first = said.events(&id).into_iter().take(1).collect();
-            let silence = stream::once(async {
-                tokio::time::sleep(FOR_EVER).await;
-                Ok(Bytes::new())
-            });
-            streamed(pieces(first).chain(silence), flight, end)
+            streamed(pieces(first).chain(silence()), Bytes::new(), flight, end)
+        }
+        ProviderFailure::NeverCloses => {
+            let end = said.end();
+            let (first, last) = first_and_last(said.events(&id));
+            let said = pieces(first).chain(landing(last, flight, end));
+            event_stream(Body::from_stream(said.chain(silence())))
         }
         ProviderFailure::CutStream => {
             let mut events = said.events(&id);
             events.truncate(events.len().saturating_sub(2));
-            streamed(pieces(events), flight, end)
+            streamed(pieces(events), Bytes::new(), flight, end)
         }
         ProviderFailure::CutEvent => {
             let text = said.events(&id).concat();
@@ -136,6 +151,15 @@ pub(super) async fn failed(failure: ProviderFailure, said: Said, flight: Flight)
             event_stream(Body::from_stream(broken))
         }
         ProviderFailure::MalformedJson => at_once(StatusCode::OK, "{\"id\": ".to_owned(), &flight, end),
+        ProviderFailure::DeepJson => {
+            let deep = format!("{{\"id\": {}1{}}}", "[".repeat(DEPTH), "]".repeat(DEPTH));
+            at_once(StatusCode::OK, deep, &flight, end)
+        }
+        ProviderFailure::Disordered => {
+            let end = said.end();
+            let (first, last) = first_and_last(disordered(said.events(&id)));
+            streamed(pieces(first), last, flight, end)
+        }
         ProviderFailure::WrongTypes => {
             let body =
                 json!({"id": 7, "object": [], "status": {"a": 1}, "output": "none", "usage": {"input_tokens": 1e300}});
@@ -145,32 +169,37 @@ pub(super) async fn failed(failure: ProviderFailure, said: Said, flight: Flight)
             let response = json!({"id": id, "object": "response", "status": "failed", "output": [],
                 "error": {"code": "server_error", "message": "as the schedule wants"}});
             let events = vec![event("response.failed", &json!({ "response": response }))];
-            streamed(pieces(events), flight, end)
+            streamed(pieces(events), Bytes::new(), flight, end)
         }
         ProviderFailure::Strange => {
             let end = said.end();
-            streamed(strange(&said.events(&id)), flight, end)
+            let (first, last) = strange(&said.events(&id));
+            streamed(first, last, flight, end)
         }
         ProviderFailure::Drip => {
-            let (text, end) = (said.events(&id).concat(), said.end());
+            let end = said.end();
+            let (events, last) = first_and_last(said.events(&id));
+            let text = events.concat();
             let (slow, rest) = text.split_at(text.floor_char_boundary(DRIP_BYTES));
             let drops: Vec<Bytes> = slow.bytes().map(|byte| Bytes::from(vec![byte])).collect();
             let dripping = stream::iter(drops).then(|drop| async {
                 tokio::time::sleep(DRIP_PAUSE).await;
                 Ok(drop)
             });
-            streamed(dripping.chain(pieces(vec![rest.to_owned()])), flight, end)
+            streamed(dripping.chain(pieces(vec![rest.to_owned()])), last, flight, end)
         }
         ProviderFailure::Huge => {
             let events = Said::Text("x".repeat(HUGE_BYTES)).events(&id);
-            streamed(pieces(events), flight, end)
+            streamed(pieces(events), Bytes::new(), flight, end)
         }
-        ProviderFailure::UnknownTool => called(&id, "launch_rocket", json!({"now": true}), flight),
-        ProviderFailure::BadArguments => called(&id, "task_message", json!({"body": 7, "colour": "red"}), flight),
+        ProviderFailure::UnknownTool => called(&id, 1, "launch_rocket", json!({"now": true}), flight),
+        ProviderFailure::BadArguments => called(&id, 1, "task_message", json!({"body": 7, "colour": "red"}), flight),
         ProviderFailure::ForeignTask => {
             let arguments = json!({"task_id": "NOT-MINE-1", "body": "foreign"});
-            called(&id, "task_message", arguments, flight)
+            called(&id, 1, "task_message", arguments, flight)
         }
+        ProviderFailure::ManyCalls => called(&id, MANY, "launch_rocket", json!({}), flight),
+        ProviderFailure::EndlessCalls => endless(flight),
     }
 }
 
@@ -182,7 +211,10 @@ fn name(failure: ProviderFailure) -> &'static str {
         ProviderFailure::SilentInStream => "silent in stream",
         ProviderFailure::CutStream => "cut stream",
         ProviderFailure::CutEvent => "cut event",
+        ProviderFailure::NeverCloses => "never closes",
+        ProviderFailure::Disordered => "disordered",
         ProviderFailure::MalformedJson => "malformed",
+        ProviderFailure::DeepJson => "deep",
         ProviderFailure::WrongTypes => "wrong types",
         ProviderFailure::FailedResponse => "failed response",
         ProviderFailure::Strange => "strange",
@@ -191,22 +223,46 @@ fn name(failure: ProviderFailure) -> &'static str {
         ProviderFailure::UnknownTool => "unknown tool",
         ProviderFailure::BadArguments => "bad arguments",
         ProviderFailure::ForeignTask => "foreign task",
+        ProviderFailure::ManyCalls => "many calls",
+        ProviderFailure::EndlessCalls => "endless calls",
     }
 }
 
-/// A call that is refused and told so. What comes back has an id without an effect, and is answered with a text.
-fn called(id: &str, tool: &str, arguments: Value, flight: Flight) -> Response {
-    let said = Said::Calls(vec![(format!("wrong-{id}"), tool.to_owned(), arguments)]);
-    whole(said, flight)
+/// Calls that are refused and told so. What comes back has an id without an effect, and is answered with a text.
+fn called(id: &str, count: usize, tool: &str, arguments: Value, flight: Flight) -> Response {
+    let calls = (0..count).map(|nth| (format!("wrong-{nth}-{id}"), tool.to_owned(), arguments.clone()));
+    whole(Said::Calls(calls.collect()), flight)
+}
+
+/// A harmless call, which is asked for again whenever its result comes: until it is too much for delivery.
+pub(super) fn endless(flight: Flight) -> Response {
+    let id = format!("{ENDLESS}{}", flight.order);
+    whole(Said::Calls(vec![(id, "launch_rocket".to_owned(), json!({}))]), flight)
 }
 
 fn pieces(events: Vec<String>) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
     stream::iter(events.into_iter().map(|event| Ok(Bytes::from(event))))
 }
 
+/// Said twice and in another order than it came about, up to the event that says all of it again.
+fn disordered(mut events: Vec<String>) -> Vec<String> {
+    let last = events.split_off(events.len().saturating_sub(2));
+    let mut all: Vec<String> = events.iter().rev().cloned().collect();
+    all.extend(events.into_iter().filter(|event| event.contains("output_item.done")));
+    all.extend(last);
+    all
+}
+
+fn silence() -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+    stream::once(async {
+        tokio::time::sleep(FOR_EVER).await;
+        Ok(Bytes::new())
+    })
+}
+
 /// The same, spelled as the standard allows and nobody does: a byte order mark, CRLF, comments, unknown events and
 /// fields, and pieces that end anywhere, also within a character.
-fn strange(events: &[String]) -> impl Stream<Item = Result<Bytes, Infallible>> + Send + use<> {
+fn strange(events: &[String]) -> (impl Stream<Item = Result<Bytes, Infallible>> + Send + use<>, Bytes) {
     let mut text = "\u{feff}: a comment – with a dash\r\n\r\n".to_owned();
     for event in events {
         text.push_str(
@@ -214,21 +270,28 @@ fn strange(events: &[String]) -> impl Stream<Item = Result<Bytes, Infallible>> +
         );
         text.push_str(&event.replace('\n', "\r\n"));
     }
+    let told = text.find("event: response.completed").unwrap_or(text.len());
+    let last = Bytes::from(text.split_off(told));
     let pieces: Vec<Bytes> = text.into_bytes().chunks(61).map(Bytes::copy_from_slice).collect();
-    stream::iter(pieces.into_iter().map(Ok))
+    (stream::iter(pieces.into_iter().map(Ok)), last)
 }
 
-/// Written down as ended when its last piece was asked for, and as aborted when nobody asks any more.
+/// Written down as ended when its last piece is handed on and before the caller can have read it, and as aborted when
+/// nobody asks for more.
 fn streamed(
     pieces: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
+    last: Bytes,
     flight: Flight,
     end: CallEnd,
 ) -> Response {
-    let last = stream::once(async move {
+    event_stream(Body::from_stream(pieces.chain(landing(last, flight, end))))
+}
+
+fn landing(last: Bytes, flight: Flight, end: CallEnd) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+    stream::once(async move {
         flight.land(end);
-        Ok(Bytes::new())
-    });
-    event_stream(Body::from_stream(pieces.chain(last)))
+        Ok(last)
+    })
 }
 
 fn event_stream(body: Body) -> Response {

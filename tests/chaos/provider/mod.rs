@@ -189,6 +189,7 @@ async fn respond(
             *lock(&shared.served).entry(fault).or_default() += 1;
             answer::failed(failure, said, flight).await
         }
+        None if request.is_endless() => answer::endless(flight),
         None => answer::whole(said, flight),
     }
 }
@@ -332,6 +333,11 @@ impl Request {
     /// From the session key, which ends with `:{account}:v{generation}`.
     fn account(&self) -> &str {
         self.session_key.rsplit(':').nth(1).unwrap_or_default()
+    }
+
+    /// It brings the result of a call that is made again and again.
+    fn is_endless(&self) -> bool {
+        self.results.iter().any(|id| id.starts_with(answer::ENDLESS))
     }
 
     fn task(&self) -> String {

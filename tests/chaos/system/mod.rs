@@ -1,6 +1,7 @@
 //! The system under test: four services in two processes each, a nats-server, a Postgres and the stub provider, all on
 //! loopback and all children of this process. Between every service process and what it stands on is a proxy.
 
+mod disk;
 mod process;
 
 use std::{
@@ -20,15 +21,20 @@ use runtime::context;
 use sqlx::{PgPool, postgres::PgPoolOptions};
 use storage::{Database, DatabaseOptions, Role};
 use testkit::proxy::Proxy;
+use time::OffsetDateTime;
 use tokio::{
     sync::Mutex,
     time::{Instant, sleep},
 };
 
+pub(crate) use disk::{Disk, enter};
 use process::Surroundings;
 pub(crate) use process::{Service, aborted, family, signal, stopped_within};
 
-use crate::plan::{Link, Process};
+use crate::{
+    plan::{Link, Process},
+    records::Sample,
+};
 
 pub(crate) const OPERATOR_TOKEN: &str = "operator-token-2b1f64c09d7e";
 pub(crate) const PROVIDER_KEY: &str = "provider-key-9f0c51ab44e2";
@@ -88,6 +94,8 @@ call_timeout_ms_max = 12000
 pub(crate) struct System {
     pub(crate) services: Vec<Service>,
     pub(crate) nats: Mutex<NatsServer>,
+    /// Its store's, where there can be one.
+    pub(crate) nats_disk: Option<Disk>,
     /// The operator's.
     pub(crate) nats_url: String,
     pub(crate) postgres: Mutex<PostgresServer>,
@@ -105,6 +113,7 @@ impl System {
             directory: directory.join("postgres"),
             durability: Durability::Fast,
         };
+        let nats_disk = Disk::mount(&directory.join("nats").join("jetstream"))?;
         let nats_options = NatsOptions {
             directory: directory.join("nats"),
             durability: Durability::Fast,
@@ -157,6 +166,7 @@ impl System {
         Ok(System {
             services,
             nats: Mutex::new(nats),
+            nats_disk,
             nats_url,
             postgres: Mutex::new(postgres),
             database_url,
@@ -232,6 +242,22 @@ impl System {
             self.ready(service).await?;
         }
         Ok(())
+    }
+
+    /// What each process holds that runs and that nobody does anything to.
+    pub(crate) fn samples(&self) -> Vec<Sample> {
+        let at = OffsetDateTime::now_utc();
+        let running = self.services.iter().filter_map(|service| {
+            let pid = service.try_life()?.pid()?;
+            let (memory_kib, files) = process::held(pid)?;
+            Some(Sample {
+                at,
+                process: service.process.name(),
+                memory_kib,
+                files,
+            })
+        });
+        running.collect()
     }
 
     /// Ends that nobody had asked for.

@@ -256,6 +256,14 @@ fn state_of(pid: u32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// KiB of memory, and open files. None: it is gone.
+pub(super) fn held(pid: u32) -> Option<(usize, usize)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let memory_kib = memory.split_whitespace().next()?.parse().ok()?;
+    Some((memory_kib, fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count()))
+}
+
 /// A process and those that it started.
 pub(crate) fn family(parent: u32) -> Vec<u32> {
     let children = fs::read_dir("/proc")

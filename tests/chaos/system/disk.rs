@@ -1,0 +1,90 @@
+//! The disk of the broker's store: a file system of its own in memory, which can be made full and empty again. Needs a mount
+//! namespace of our own ([`enter`]), so that nothing is left behind however the campaign ends; where that is not allowed,
+//! there is no such disk, and the fault that wants it hits nothing.
+
+use std::{
+    env,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, bail};
+
+/// Set in the process that has a namespace of its own.
+const ENTERED: &str = "SIGNALBOX_CHAOS_MOUNTS";
+const SIZE_KIB: u64 = 1024 * 1024;
+/// What is left of a full disk: less than a block of the store.
+const LEFT_KIB: u64 = 16;
+
+/// Starts this program again in a mount namespace of its own, where it may. First thing in `main`: returns in the process
+/// that has one, and where there can be none.
+pub(crate) fn enter() {
+    if env::var_os(ENTERED).is_some() || !succeeds(Command::new("unshare").args(["--mount", "true"])) {
+        return;
+    }
+    let Ok(program) = env::current_exe() else { return };
+    let mut again = Command::new("unshare");
+    again.args(["--mount", "--"]).arg(program).args(env::args_os().skip(1));
+    // Comes back when it could not be started, and then all goes on without.
+    let _ = again.env(ENTERED, "yes").exec();
+}
+
+pub(crate) struct Disk {
+    path: PathBuf,
+}
+
+impl Disk {
+    /// None: not allowed here.
+    pub(super) fn mount(path: &Path) -> anyhow::Result<Option<Disk>> {
+        if env::var_os(ENTERED).is_none() {
+            return Ok(None);
+        }
+        std::fs::create_dir_all(path).with_context(|| format!("could not make {}", path.display()))?;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={SIZE_KIB}k"), "signalbox-chaos"]);
+        let mounted = succeeds(mount.arg(path));
+        Ok(mounted.then(|| Disk { path: path.to_owned() }))
+    }
+
+    /// No room for anything more.
+    pub(crate) fn fill(&self) -> anyhow::Result<()> {
+        let told = Command::new("df")
+            .args(["-k", "--output=used"])
+            .arg(&self.path)
+            .output()
+            .context("could not look at the broker's disk")?;
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        let used: u64 = told
+            .lines()
+            .nth(1)
+            .and_then(|line| line.trim().parse().ok())
+            .with_context(|| format!("df says {told:?}"))?;
+        self.resize(used + LEFT_KIB)
+    }
+
+    pub(crate) fn free(&self) -> anyhow::Result<()> {
+        self.resize(SIZE_KIB)
+    }
+
+    fn resize(&self, kib: u64) -> anyhow::Result<()> {
+        let mut mount = Command::new("mount");
+        mount.args(["-o", &format!("remount,size={kib}k")]).arg(&self.path);
+        if !succeeds(&mut mount) {
+            bail!("the broker's disk could not be given another size");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Disk {
+    /// So that its directory can be removed. The namespace's end would do the same, later.
+    fn drop(&mut self) {
+        succeeds(Command::new("umount").arg("--lazy").arg(&self.path));
+    }
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
