@@ -15,8 +15,8 @@ use crate::{campaign::Campaign, clients::publisher};
 /// When nothing gets less for so long, what still waits is stuck. Longer than anything here has to wait: the longest is a
 /// call that gets no answer.
 pub(crate) const STILL_LIMIT: Duration = Duration::from_secs(45);
-/// And for all of it, however busily it goes on.
-const LIMIT: Duration = Duration::from_secs(300);
+/// And for all of it, however busily it goes on: a long campaign on a busy machine leaves much to do.
+const LIMIT: Duration = Duration::from_secs(1_200);
 /// How often a wait says what for.
 const SAY_EVERY: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(250);

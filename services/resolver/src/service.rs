@@ -18,7 +18,9 @@ use crate::{
 /// Starts the service's workers. Gives the address of its health pages.
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let config: Config = context.settings.section("resolver")?;
-    partitions_ensure(&context.database, PARTITIONS).await?;
+    context
+        .begin_with(async || partitions_ensure(&context.database, PARTITIONS).await)
+        .await?;
     let replica = context.start_replica().await?;
     let desk = Desk {
         handler: NotificationHandler {

@@ -105,10 +105,10 @@ impl Context {
         Box::pin(schema_check(&settings, deadline)).await?;
         let options = database_options(&settings.database);
         let database = database_connect(role, &settings, &options, deadline).await?;
-        Box::pin(check_fitness(&database, &settings)).await?;
+        Box::pin(check_fitness(&database, &settings, deadline)).await?;
         let topology = topology(user(role), &settings.nats);
         let bus = bus_connect(role.service(), &settings, keys, deadline).await?;
-        topology.ensure(&bus).await?;
+        topology_ensure(&topology, &bus, deadline).await?;
         let outbox = Outbox::start(&database, &bus, &settings.outbox, &shutdown);
         Ok(Context {
             settings,
@@ -138,9 +138,19 @@ impl Context {
         };
         let deadline = Instant::now() + self.settings.process.dependencies_timeout_ms.duration();
         let database = database_connect(self.database.role(), &self.settings, &options, deadline).await?;
-        Replica::start(database, &self.settings.replica, &self.shutdown)
+        let enter = async || Replica::start(database.clone(), &self.settings.replica, &self.shutdown).await;
+        patiently(deadline, enter)
             .await
             .map_err(|source| StartError::Replica { source })
+    }
+
+    /// What a service does to the database before it is up: as long as its start waits for the database, tried again.
+    pub async fn begin_with<T>(
+        &self,
+        attempt: impl AsyncFnMut() -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let deadline = Instant::now() + self.settings.process.dependencies_timeout_ms.duration();
+        patiently(deadline, attempt).await
     }
 
     /// What a consumer gives its dead messages to.
@@ -218,13 +228,13 @@ async fn schema_check(settings: &Settings, deadline: Instant) -> Result<(), Star
     let owner = database_connect(Role::Owner, settings, &options, deadline).await?;
     if settings.database.migrate {
         // A server that is too old fails in the middle of a step.
-        check_version(&owner, settings).await?;
+        check_version(&owner, settings, deadline).await?;
     }
     let checked = if settings.database.migrate {
-        let migrated = migrations::migrate(owner.connection()).await;
+        let migrated = patiently(deadline, async || migrations::migrate(owner.connection()).await).await;
         migrated.map_err(|source| StartError::Migrate { source })
     } else {
-        match migrations::pending(owner.connection()).await {
+        match patiently(deadline, async || migrations::pending(owner.connection()).await).await {
             Ok(steps) if steps.is_empty() => Ok(()),
             Ok(steps) => Err(StartError::Schema {
                 steps: steps.join(", "),
@@ -250,22 +260,20 @@ pub async fn fitness_setting(settings: &DatabaseSettings) -> Result<fitness::Set
 }
 
 /// Refuses a database that does not keep accounts apart, or what was committed.
-async fn check_fitness(database: &Database, settings: &Settings) -> Result<(), StartError> {
-    let faults = faults(database, settings).await?;
+async fn check_fitness(database: &Database, settings: &Settings, deadline: Instant) -> Result<(), StartError> {
+    let faults = faults(database, settings, deadline).await?;
     refuse(faults)
 }
 
-async fn check_version(database: &Database, settings: &Settings) -> Result<(), StartError> {
-    let mut faults = faults(database, settings).await?;
+async fn check_version(database: &Database, settings: &Settings, deadline: Instant) -> Result<(), StartError> {
+    let mut faults = faults(database, settings, deadline).await?;
     faults.retain(|fault| matches!(fault, Fault::TooOld(_)));
     refuse(faults)
 }
 
-async fn faults(database: &Database, settings: &Settings) -> Result<Vec<Fault>, StartError> {
-    let facts = fitness::look(database).await.map_err(|source| StartError::Database {
-        waited_s: settings.process.dependencies_timeout_ms.duration().as_secs(),
-        source,
-    })?;
+async fn faults(database: &Database, settings: &Settings, deadline: Instant) -> Result<Vec<Fault>, StartError> {
+    let looked = patiently(deadline, async || fitness::look(database).await).await;
+    let facts = looked.map_err(|source| unusable(settings, source))?;
     Ok(facts.faults(fitness_setting(&settings.database).await?))
 }
 
@@ -292,21 +300,45 @@ async fn database_connect(
     if is_planted(Bug::SecretLogged) {
         info!(url, "connecting");
     }
-    saying_so("Postgres", async {
-        loop {
-            match Database::connect(url, role, options).await {
-                Ok(database) => return Ok(database),
-                Err(error) if error.may_retry() && Instant::now() + RETRY_PAUSE < deadline => sleep(RETRY_PAUSE).await,
-                Err(source) => {
-                    return Err(StartError::Database {
-                        waited_s: settings.process.dependencies_timeout_ms.duration().as_secs(),
-                        source,
-                    });
-                }
+    let connecting = patiently(deadline, async || Database::connect(url, role, options).await);
+    let connected = saying_so("Postgres", connecting).await;
+    connected.map_err(|source| unusable(settings, source))
+}
+
+fn unusable(settings: &Settings, source: StorageError) -> StartError {
+    StartError::Database {
+        waited_s: settings.process.dependencies_timeout_ms.duration().as_secs(),
+        source,
+    }
+}
+
+/// A broker that let us in may be away, or without its disk, the next moment.
+async fn topology_ensure(topology: &Topology, bus: &Bus, deadline: Instant) -> Result<(), TopologyError> {
+    loop {
+        match topology.ensure(bus).await {
+            Err(error @ (TopologyError::Create { .. } | TopologyError::Lookup { .. }))
+                if Instant::now() + RETRY_PAUSE < deadline =>
+            {
+                let error = format!("{:#}", anyhow::Error::new(error));
+                warn!(error, "the broker's streams cannot be made sure of; trying again");
+                sleep(RETRY_PAUSE).await;
             }
+            ended => return ended,
         }
-    })
-    .await
+    }
+}
+
+/// Tries again until the deadline what may go well then: a database that answered a moment ago may be gone the next.
+async fn patiently<T>(
+    deadline: Instant,
+    mut attempt: impl AsyncFnMut() -> Result<T, StorageError>,
+) -> Result<T, StorageError> {
+    loop {
+        match attempt().await {
+            Err(error) if error.may_retry() && Instant::now() + RETRY_PAUSE < deadline => sleep(RETRY_PAUSE).await,
+            ended => return ended,
+        }
+    }
 }
 
 /// As the settings want it, for a connection that the server's monitoring shows as `signalbox-{name}`.
@@ -345,5 +377,41 @@ async fn saying_so<T>(what: &str, work: impl Future<Output = T>) -> T {
             done = &mut work => return done,
             _ = lines.tick() => info!("waiting for {what}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost() -> StorageError {
+        StorageError::Connect {
+            source: sqlx::Error::PoolTimedOut,
+        }
+    }
+
+    /// How often it was tried, and what came of it, when the first two tries fail like this.
+    async fn tried(fails: fn() -> StorageError, within: Duration) -> (usize, Result<(), StorageError>) {
+        let mut tries = 0;
+        let ended = patiently(Instant::now() + within, async || {
+            tries += 1;
+            if tries < 3 { Err(fails()) } else { Ok(()) }
+        })
+        .await;
+        (tries, ended)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_database_that_is_lost_during_the_start_is_waited_for() {
+        assert!(matches!(tried(lost, Duration::from_secs(60)).await, (3, Ok(()))));
+        assert!(
+            matches!(tried(lost, RETRY_PAUSE / 2).await, (1, Err(_))),
+            "until the deadline"
+        );
+        let strange = || StorageError::unreadable("look", "a word");
+        assert!(
+            matches!(tried(strange, Duration::from_secs(60)).await, (1, Err(_))),
+            "of no use"
+        );
     }
 }
