@@ -12,6 +12,7 @@ mod crash_points;
 mod documents;
 mod house;
 mod isolation;
+mod limits;
 mod load;
 mod one_notification;
 #[cfg(feature = "planted-bugs")]

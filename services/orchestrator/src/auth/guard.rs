@@ -1,6 +1,8 @@
 //! The middleware in front of every route. The order of its answers is part of the wall between tenants: a key of one
 //! account learns nothing of another, not even which of the routes it could not use.
 
+use std::time::Instant;
+
 use axum::{
     extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State},
     http::{HeaderMap, header},
@@ -8,7 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use domain::{AccountId, ApiKey};
-use runtime::http::Problem;
+use runtime::http::{AccountLimits, Problem, UnderWay};
 use secrecy::ExposeSecret;
 use sha2::{Digest, Sha256};
 use storage::{accounts::account_exists, api_key::api_key_holder};
@@ -22,15 +24,20 @@ use crate::{app::App, error::ApiError};
 
 pub async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
     match admit(&app, request).await {
-        Ok(request) => next.run(request).await,
+        // Its account's place is given back once it is answered.
+        Ok((request, _under_way)) => next.run(request).await,
         Err(error) => error.into_response(),
     }
 }
 
-/// Lets the request through with who sent it, or refuses it.
-async fn admit(app: &App, request: Request) -> Result<Request, ApiError> {
+/// Lets the request through with who sent it, or refuses it. Of what an account may use, its own keys' requests take.
+async fn admit(app: &App, request: Request) -> Result<(Request, Option<UnderWay>), ApiError> {
     let (mut parts, body) = request.into_parts();
     let caller = caller(app, &parts.headers).await?;
+    let under_way = match &caller {
+        Caller::Operator => None,
+        Caller::Key(holder) => Some(AccountLimits::of(&parts.extensions).enter(&holder.account, Instant::now())?),
+    };
     let pattern = parts
         .extensions
         .get::<MatchedPath>()
@@ -69,7 +76,7 @@ async fn admit(app: &App, request: Request) -> Result<Request, ApiError> {
             }
         }
     }
-    Ok(Request::from_parts(parts, body))
+    Ok((Request::from_parts(parts, body), under_way))
 }
 
 /// Who the bearer of this token is.
@@ -117,7 +124,7 @@ async fn account_of(app: &App, caller: &Caller, name: &str) -> Result<AccountId,
 }
 
 /// `Bearer` in any case, as RFC 9110 says of schemes.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     scheme

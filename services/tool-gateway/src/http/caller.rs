@@ -1,8 +1,10 @@
 //! Who asks over HTTP: the bearer of a gateway key, for a session of its account.
 
+use std::time::Instant;
+
 use axum::http::{HeaderMap, header};
 use domain::{AccountId, ApiKey, KeyRole, SessionId, SessionKey};
-use runtime::http::Problem;
+use runtime::http::{AccountLimits, Problem, UnderWay};
 use storage::{Accounts, Database, api_key::api_key_holder};
 
 use super::routes::failed;
@@ -14,16 +16,23 @@ pub(super) const SESSION_KEY_HEADER: &str = "x-openclaw-session-key";
 pub(super) struct Caller {
     pub account: AccountId,
     pub session: SessionId,
+    /// Its account's place, held until the request is answered.
+    _under_way: UnderWay,
 }
 
 /// Finds the session. One that is another account's, one that was made up and one whose time is over (S12) are not
 /// there, all three alike.
-pub(super) async fn caller(database: &Database, headers: &HeaderMap) -> Result<Caller, Problem> {
+pub(super) async fn caller(
+    database: &Database,
+    limits: &AccountLimits,
+    headers: &HeaderMap,
+) -> Result<Caller, Problem> {
     let key = bearer(headers).ok_or_else(Problem::unauthorized)?;
     let account = key.account().clone();
     let tx = database.begin(&Accounts::one(&account)).await.map_err(failed)?;
     let holder = api_key_holder(&tx, &key).await.map_err(failed)?;
     let holder = holder.ok_or_else(Problem::unauthorized)?;
+    let under_way = limits.enter(&account, Instant::now())?;
     if holder.role != KeyRole::Gateway {
         return Err(Problem::forbidden("this needs a key with the role gateway"));
     }
@@ -38,14 +47,18 @@ pub(super) async fn caller(database: &Database, headers: &HeaderMap) -> Result<C
     };
     tx.commit().await.map_err(failed)?;
     let session = session.ok_or_else(no_session)?;
-    Ok(Caller { account, session })
+    Ok(Caller {
+        account,
+        session,
+        _under_way: under_way,
+    })
 }
 
 pub(super) fn no_session() -> Problem {
     Problem::not_found().detail("there is no such session")
 }
 
-fn bearer(headers: &HeaderMap) -> Option<ApiKey> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<ApiKey> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, key) = value.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("bearer") {
@@ -55,7 +68,7 @@ fn bearer(headers: &HeaderMap) -> Option<ApiKey> {
 }
 
 /// A key in any case, as it is or as a gateway names it: `agent:{its own agent}:{key}`.
-fn session_key(text: &str) -> Option<SessionKey> {
+pub(crate) fn session_key(text: &str) -> Option<SessionKey> {
     let text = text.trim();
     let bare = match text.split_once(':') {
         Some((first, rest)) if first.eq_ignore_ascii_case("agent") => rest.split_once(':')?.1,

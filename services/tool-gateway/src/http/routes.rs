@@ -4,7 +4,7 @@
 use std::error::Error as StdError;
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     body::Bytes,
     extract::{Path, State},
     http::{HeaderMap, StatusCode, header},
@@ -14,7 +14,10 @@ use axum::{
 use contracts::tools;
 use domain::{CallId, ToolCallState};
 use messaging::trace::current_trace;
-use runtime::{Outbox, http::Problem};
+use runtime::{
+    Outbox,
+    http::{AccountLimits, Problem},
+};
 use serde::{Deserialize, Serialize};
 use storage::Accounts;
 use utoipa::ToSchema;
@@ -72,9 +75,13 @@ pub(super) struct ToolOffers {
         (status = "4XX", description = "A problem", content_type = "application/problem+json", body = Object)
     )
 )]
-pub(super) async fn tools_list(State(agents): State<Agents>, headers: HeaderMap) -> Result<Json<ToolOffers>, Problem> {
+pub(super) async fn tools_list(
+    State(agents): State<Agents>,
+    Extension(limits): Extension<AccountLimits>,
+    headers: HeaderMap,
+) -> Result<Json<ToolOffers>, Problem> {
     let database = &agents.executor.database;
-    let caller = caller(database, &headers).await?;
+    let caller = caller(database, &limits, &headers).await?;
     let tx = database.begin(&Accounts::one(&caller.account)).await.map_err(failed)?;
     let facts = store::facts(&tx, &caller.account, caller.session, None).await;
     tx.commit().await.map_err(failed)?;
@@ -107,11 +114,12 @@ pub(super) async fn tools_list(State(agents): State<Agents>, headers: HeaderMap)
 )]
 pub(super) async fn tool_call(
     State(agents): State<Agents>,
+    Extension(limits): Extension<AccountLimits>,
     Path(name): Path<String>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    call(&agents, name, &headers, &body).await
+    call(&agents, &limits, name, &headers, &body).await
 }
 
 /// The short form of a tool's route: its body in the document is the tool's own schema.
@@ -128,10 +136,11 @@ macro_rules! short_form {
                                 )]
         pub(super) async fn $handler(
             State(agents): State<Agents>,
+            Extension(limits): Extension<AccountLimits>,
             headers: HeaderMap,
             body: Bytes,
         ) -> Result<Response, Problem> {
-            call(&agents, stringify!($handler).to_owned(), &headers, &body).await
+            call(&agents, &limits, stringify!($handler).to_owned(), &headers, &body).await
         }
     };
 }
@@ -157,9 +166,15 @@ short_form!(
     "Short form of `/agent/tools/response_request`."
 );
 
-async fn call(agents: &Agents, name: String, headers: &HeaderMap, body: &Bytes) -> Result<Response, Problem> {
+async fn call(
+    agents: &Agents,
+    limits: &AccountLimits,
+    name: String,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<Response, Problem> {
     let executor = &agents.executor;
-    let caller = caller(&executor.database, headers).await?;
+    let caller = caller(&executor.database, limits, headers).await?;
     let call_id = idempotency_key(headers)?.unwrap_or_else(|| Uuid::now_v7().to_string());
     let arguments = std::str::from_utf8(body).map_err(|_| Problem::invalid("the body is not UTF-8"))?;
     let asked = Asked {

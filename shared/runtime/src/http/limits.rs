@@ -1,9 +1,10 @@
-//! How many requests at one time, how long one may take, how large and how slow its body may be.
+//! How fast one address may ask, how many requests at one time, how long one may take, how large and how slow its body
+//! may be.
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::{DefaultBodyLimit, Request, State},
     http::StatusCode,
     middleware::{Next, from_fn_with_state},
@@ -12,7 +13,10 @@ use axum::{
 use tokio::sync::Semaphore;
 use tower_http::{limit::RequestBodyLimitLayer, timeout::RequestBodyTimeoutLayer};
 
-use super::Problem;
+use super::{
+    AccountLimits, Problem,
+    address::{Pace, in_pace},
+};
 use crate::settings::HttpSettings;
 
 pub(super) fn layer(routes: Router, settings: &HttpSettings) -> Router {
@@ -24,6 +28,8 @@ pub(super) fn layer(routes: Router, settings: &HttpSettings) -> Router {
         .layer(RequestBodyTimeoutLayer::new(settings.body_timeout_ms.duration()))
         .layer(from_fn_with_state(settings.request_timeout_ms.duration(), in_time))
         .layer(from_fn_with_state(room, if_room))
+        .layer(from_fn_with_state(Arc::new(Pace::new(settings)), in_pace))
+        .layer(Extension(AccountLimits::new(settings)))
 }
 
 /// Refuses at once rather than queueing: a client that waits has less time left when its turn comes.

@@ -2,21 +2,29 @@
 //! tools ask for. What is served is the services' own business.
 //!
 //! ```text
-//! server   connections, header and read limits, graceful end
+//! server   connections, limits of headers and of who does not read, graceful end
 //!   └ edge     one request: trace, request id, panic, problem
-//!       └ limits   how many, how long, how large
-//!           └ the service's routes
+//!       └ limits   how fast from one address, how many, how long, how large
+//!           └ the service's routes, which ask [`AccountLimits`] once they know whose request it is
 //!   └ health   /healthz /readyz /metrics, outside of the limits: they must answer when the rest does not
 //! ```
 
+mod account;
+mod address;
+mod buckets;
 mod edge;
 mod health;
 mod limits;
+mod patience;
 mod problem;
 mod server;
 
-use axum::Router;
+use std::sync::LazyLock;
 
+use axum::Router;
+use opentelemetry::{KeyValue, global, metrics::Counter};
+
+pub use account::{AccountLimits, UnderWay};
 pub use health::Health;
 pub use problem::Problem;
 pub use server::{HttpError, listen, serve};
@@ -27,6 +35,18 @@ use crate::settings::HttpSettings;
 pub fn router(routes: Router, health: Health, settings: &HttpSettings) -> Router {
     let routes = routes.fallback(|| async { Problem::not_found() });
     edge::layer(limits::layer(routes, settings)).merge(health.router())
+}
+
+static REFUSED: LazyLock<Counter<u64>> = LazyLock::new(|| {
+    global::meter("runtime")
+        .u64_counter("signalbox.http.refused")
+        .with_description("Connections and requests turned away by a limit of one address or one account")
+        .build()
+});
+
+/// `why` is one of a few words: a name of a client must not be a series of its own.
+fn refused(why: &'static str) {
+    REFUSED.add(1, &[KeyValue::new("why", why)]);
 }
 
 #[cfg(test)]

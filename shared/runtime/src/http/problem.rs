@@ -1,5 +1,7 @@
 //! Errors as RFC 9457 problems. Programs read `code`, people read `detail`; neither ever holds an inner error's text.
 
+use std::time::Duration;
+
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
@@ -95,6 +97,13 @@ impl Problem {
     /// Try again later: a dependency is away, or there is too much to do.
     pub fn unavailable() -> Problem {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable").retry_after_s(1)
+    }
+
+    /// Too much from one client. `wait` until it may be tried again; told in whole seconds, at least one.
+    pub fn too_many_requests(wait: Duration) -> Problem {
+        let seconds = wait.as_millis().div_ceil(1_000).max(1);
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests")
+            .retry_after_s(u32::try_from(seconds).unwrap_or(u32::MAX))
     }
 
     /// Our fault. What happened is in the log, under the request's id; none of it is told.

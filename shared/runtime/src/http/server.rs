@@ -1,10 +1,11 @@
-//! Connections: accepted up to a limit, each with limits on its headers, ended gracefully when the process stops.
+//! Connections: accepted up to a limit for all and one for each address, each with limits on its headers, ended
+//! gracefully when the process stops.
 //!
 //! axum's own `serve` has neither a time nor a size limit for headers, so the loop is ours.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::Router;
+use axum::{Router, http::Request};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
@@ -17,8 +18,13 @@ use tokio::{
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 use tracing::{debug, info, warn};
 
+use super::{
+    address::{Connections, Peer},
+    patience::Patience,
+};
 use crate::{settings::HttpSettings, shutdown::Shutdown};
 
 /// hyper refuses less than this for its read buffer.
@@ -50,6 +56,7 @@ pub async fn serve(listener: TcpListener, router: Router, settings: HttpSettings
     }
     let builder = Arc::new(builder(&settings));
     let room = Arc::new(Semaphore::new(settings.connections_max.usize()));
+    let of_addresses = Connections::new(&settings);
     let stop = shutdown.token();
     let mut connections = JoinSet::new();
     loop {
@@ -65,11 +72,16 @@ pub async fn serve(listener: TcpListener, router: Router, settings: HttpSettings
             Some(_) = connections.join_next() => continue,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
+                // One that has too many is closed unread: an answer would be work for whoever wants us to work.
+                let Some(held) = of_addresses.hold(peer) else { continue };
                 let (builder, router, stop) = (Arc::clone(&builder), router.clone(), stop.clone());
+                // Answers are small and complete: waiting to fill a packet only delays them.
+                let _ = stream.set_nodelay(true);
+                let stream = Patience::new(stream, settings.body_timeout_ms.duration());
                 connections.spawn(async move {
-                    connection(&builder, stream, router, stop).await;
-                    drop(place);
+                    connection(&builder, (stream, peer), router, stop).await;
+                    drop((place, held));
                 });
             }
             Err(error) => {
@@ -96,10 +108,17 @@ fn builder(settings: &HttpSettings) -> Builder<TokioExecutor> {
     builder
 }
 
-async fn connection(builder: &Builder<TokioExecutor>, stream: TcpStream, router: Router, stop: CancellationToken) {
-    // Answers are small and complete: waiting to fill a packet only delays them.
-    let _ = stream.set_nodelay(true);
-    let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+async fn connection(
+    builder: &Builder<TokioExecutor>,
+    (stream, peer): (Patience<TcpStream>, SocketAddr),
+    router: Router,
+    stop: CancellationToken,
+) {
+    let service = router.map_request(move |mut request: Request<_>| {
+        request.extensions_mut().insert(Peer(peer));
+        request
+    });
+    let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut serving = std::pin::pin!(serving);
     // The connection is pinned outside and polled again below; dropping the first wait loses nothing.
     let ended = tokio::select! {

@@ -353,3 +353,184 @@ async fn refuses_headers_that_are_too_large() {
     assert_eq!(&answer, b"HTTP/1.1 431");
     app.shutdown.stop(LIMIT).await;
 }
+
+/// An address that asks too fast is told when to come again, in the form of every other error. Others, and the health
+/// pages, answer.
+#[tokio::test]
+async fn an_address_that_asks_too_fast_is_told_so() {
+    let settings = HttpSettings {
+        address_requests_per_second: Count::new(1),
+        address_requests_burst: Count::new(1),
+        ..HttpSettings::default()
+    };
+    let app = App::new(Router::new().route("/", get(|| async {})), &settings);
+    let from = |address: &str, path: &str| {
+        let peer = super::address::Peer(address.parse().unwrap());
+        Request::get(path).extension(peer).body(Body::empty()).unwrap()
+    };
+    let mut answer = app.send(from("203.0.113.9:1", "/")).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    // One more a second is let in: a machine that stands still in between lets in more.
+    for _ in 0..100 {
+        answer = app.send(from("203.0.113.9:2", "/")).await;
+        if answer.status() != StatusCode::OK {
+            break;
+        }
+    }
+    assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(answer.headers()[header::RETRY_AFTER], "1");
+    assert_eq!(body(answer).await["code"], "too_many_requests");
+    assert_eq!(app.send(from("203.0.113.10:1", "/")).await.status(), StatusCode::OK);
+    for _ in 0..10 {
+        assert_eq!(
+            app.send(from("203.0.113.9:3", "/healthz")).await.status(),
+            StatusCode::OK
+        );
+        assert_eq!(
+            app.send(from("127.0.0.1:3", "/")).await.status(),
+            StatusCode::OK,
+            "loopback"
+        );
+    }
+}
+
+async fn served(settings: HttpSettings, routes: Router) -> (App, std::net::SocketAddr) {
+    let app = App::new(routes, &settings);
+    let listener = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    app.shutdown.spawn(
+        "http",
+        serve(listener, app.router.clone(), settings, app.shutdown.clone()),
+    );
+    (app, address)
+}
+
+/// All that comes until the server closes.
+async fn until_closed(client: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    // A reset is a close, too.
+    let _ = timeout(LIMIT, client.read_to_end(&mut answer))
+        .await
+        .expect("the server should close");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn headers_that_never_end_and_bodies_that_stand_still_are_given_up() {
+    let settings = HttpSettings {
+        header_timeout_ms: Millis::new(50),
+        body_timeout_ms: Millis::new(50),
+        ..HttpSettings::default()
+    };
+    let (app, address) = served(settings, Router::new().route("/", post(|_body: Bytes| async {}))).await;
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client
+        .write_all(b"POST / HTTP/1.1\r\nhost: x\r\nx-slow: ")
+        .await
+        .unwrap();
+    let answer = until_closed(&mut client).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
+
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client
+        .write_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhalf")
+        .await
+        .unwrap();
+    let answer = until_closed(&mut client).await;
+    assert!(
+        answer.starts_with("HTTP/1.1 4") && answer.contains("application/problem+json"),
+        "{answer}"
+    );
+    app.shutdown.stop(LIMIT).await;
+}
+
+#[tokio::test]
+async fn a_body_that_drips_has_a_limit_as_a_whole() {
+    let settings = HttpSettings {
+        request_timeout_ms: Millis::new(50),
+        ..HttpSettings::default()
+    };
+    let (app, address) = served(settings, Router::new().route("/", post(|_body: Bytes| async {}))).await;
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client
+        .write_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
+        .await
+        .unwrap();
+    let (mut reader, mut writer) = client.split();
+    let mut answer = [0; 12];
+    let mut ticks = tokio::time::interval(Duration::from_millis(5));
+    let answered = async {
+        // What is written is dropped with the test; what is read is kept.
+        tokio::select! {
+            read = reader.read_exact(&mut answer) => read.map(drop),
+            () = async { loop { ticks.tick().await; let _ = writer.write_all(b"x").await; } } => Ok(()),
+        }
+    };
+    timeout(LIMIT, answered).await.unwrap().unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 503");
+    app.shutdown.stop(LIMIT).await;
+}
+
+/// Whoever asks and does not read holds a connection until it is given up; here it is the only one there may be.
+#[tokio::test]
+async fn an_answer_that_nobody_takes_is_given_up() {
+    let settings = HttpSettings {
+        body_timeout_ms: Millis::new(50),
+        connections_max: Count::new(1),
+        ..HttpSettings::default()
+    };
+    // More than the system's buffers take.
+    let routes = Router::new().route("/", get(|| async { Bytes::from(vec![b'x'; 64 * 1024 * 1024]) }));
+    let (app, address) = served(settings, routes).await;
+    let request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut first = TcpStream::connect(address).await.unwrap();
+    first.write_all(request).await.unwrap();
+    let mut second = TcpStream::connect(address).await.unwrap();
+    second.write_all(request).await.unwrap();
+    let mut answer = [0; 12];
+    timeout(LIMIT, second.read_exact(&mut answer)).await.unwrap().unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    drop((first, second));
+    app.shutdown.stop(LIMIT).await;
+}
+
+/// Beyond the limit a connection waits unaccepted; it is served when another ends.
+#[tokio::test]
+async fn connections_have_a_limit() {
+    let settings = HttpSettings {
+        connections_max: Count::new(1),
+        ..HttpSettings::default()
+    };
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let log = Arc::clone(&seen);
+    let routes = Router::new().route(
+        "/{who}",
+        get(move |axum::extract::Path(who): axum::extract::Path<String>| async move { log.lock().unwrap().push(who) }),
+    );
+    let (app, address) = served(settings, routes).await;
+    let request = |who: &str| format!("GET /{who} HTTP/1.1\r\nhost: x\r\n\r\n").into_bytes();
+    let answered = async |client: &mut TcpStream| {
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") {
+            timeout(LIMIT, client.read_exact(&mut byte)).await.unwrap().unwrap();
+            head.push(byte[0]);
+        }
+        assert!(head.starts_with(b"HTTP/1.1 200 OK"));
+    };
+    let mut first = TcpStream::connect(address).await.unwrap();
+    first.write_all(&request("first")).await.unwrap();
+    answered(&mut first).await;
+    let mut second = TcpStream::connect(address).await.unwrap();
+    second.write_all(&request("second")).await.unwrap();
+    for _ in 0..20 {
+        first.write_all(&request("first")).await.unwrap();
+        answered(&mut first).await;
+    }
+    assert!(
+        !seen.lock().unwrap().iter().any(|who| who == "second"),
+        "it should have waited"
+    );
+    drop(first);
+    answered(&mut second).await;
+    app.shutdown.stop(LIMIT).await;
+}

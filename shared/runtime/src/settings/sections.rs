@@ -158,7 +158,7 @@ pub struct HttpSettings {
     /// From the end of a request, or the beginning of the connection, to the end of the next request's headers: a
     /// connection may stay idle for as long.
     pub header_timeout_ms: Millis,
-    /// Longest silence while a body arrives.
+    /// Longest silence while a body arrives, and longest time in which a client takes nothing of its answer.
     pub body_timeout_ms: Millis,
     /// From the end of the headers to the beginning of the answer.
     pub request_timeout_ms: Millis,
@@ -167,6 +167,18 @@ pub struct HttpSettings {
     pub requests_max: Count,
     /// Of one check of `/readyz`.
     pub check_timeout_ms: Millis,
+    /// Of one address, or one /64 of IPv6; more are closed unread. None of the limits of addresses is for loopback.
+    pub address_connections_max: Count,
+    /// From one address, in the long run; more are answered with 429.
+    pub address_requests_per_second: Count,
+    /// From one address that was idle, at once.
+    pub address_requests_burst: Count,
+    /// With keys of one account, in the long run, in this process; more are answered with 429.
+    pub account_requests_per_second: Count,
+    /// With keys of one account that was idle, at once.
+    pub account_requests_burst: Count,
+    /// With keys of one account, under way at one time; more are answered with 429.
+    pub account_requests_max: Count,
 }
 
 impl Default for HttpSettings {
@@ -180,6 +192,12 @@ impl Default for HttpSettings {
             connections_max: Count::new(1024),
             requests_max: Count::new(512),
             check_timeout_ms: Millis::new(1_000),
+            address_connections_max: Count::new(256),
+            address_requests_per_second: Count::new(2_000),
+            address_requests_burst: Count::new(5_000),
+            account_requests_per_second: Count::new(1_000),
+            account_requests_burst: Count::new(5_000),
+            account_requests_max: Count::new(256),
         }
     }
 }

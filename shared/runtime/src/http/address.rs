@@ -1,0 +1,185 @@
+//! One address of a client: how many connections it may hold, and how fast it may ask. In front of everything that
+//! knows who is asking, so that nobody's guessing of keys costs a look into the database each.
+//!
+//! Loopback is not limited: what comes from there is the machine's own, or a proxy whose clients all look like one.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+
+use super::{
+    Problem,
+    buckets::{Buckets, Rate},
+};
+use crate::settings::HttpSettings;
+
+/// Buckets that are kept; 24 bytes each.
+const ADDRESSES_MAX: usize = 65_536;
+
+/// Where a request's connection comes from. On every request that a real connection brought.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer(pub(super) SocketAddr);
+
+/// Whom a limit counts as one: an IPv4 address, or the network that a single household or machine has of IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Source(IpAddr);
+
+impl Source {
+    fn of(peer: SocketAddr) -> Option<Source> {
+        match peer.ip().to_canonical() {
+            ip if ip.is_loopback() => None,
+            IpAddr::V4(ip) => Some(Source(IpAddr::V4(ip))),
+            IpAddr::V6(ip) => {
+                let network = u128::from(ip) & !u128::from(u64::MAX);
+                Some(Source(IpAddr::V6(Ipv6Addr::from(network))))
+            }
+        }
+    }
+}
+
+/// How fast an address may ask.
+#[derive(Debug)]
+pub(super) struct Pace(Buckets);
+
+impl Pace {
+    pub(super) fn new(settings: &HttpSettings) -> Pace {
+        let rate = Rate {
+            per_second: settings.address_requests_per_second.get(),
+            burst: settings.address_requests_burst.get(),
+        };
+        Pace(Buckets::new(rate, ADDRESSES_MAX, Instant::now()))
+    }
+
+    pub(super) fn admit(&self, peer: SocketAddr, now: Instant) -> Result<(), Problem> {
+        let Some(source) = Source::of(peer) else { return Ok(()) };
+        self.0.take(&source, now).map_err(|wait| {
+            super::refused("address");
+            Problem::too_many_requests(wait).detail("too many requests from this address")
+        })
+    }
+}
+
+pub(super) async fn in_pace(State(pace): State<Arc<Pace>>, request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<Peer>().copied();
+    match peer.map_or(Ok(()), |Peer(peer)| pace.admit(peer, Instant::now())) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// How many connections each address holds. No larger than the number of connections.
+#[derive(Debug)]
+pub(super) struct Connections {
+    held: Mutex<HashMap<Source, usize>>,
+    each_max: usize,
+}
+
+/// One connection of an address, for as long as it lives.
+#[derive(Debug)]
+pub(super) struct Held {
+    connections: Arc<Connections>,
+    source: Option<Source>,
+}
+
+impl Connections {
+    pub(super) fn new(settings: &HttpSettings) -> Arc<Connections> {
+        Arc::new(Connections {
+            held: Mutex::default(),
+            each_max: settings.address_connections_max.usize(),
+        })
+    }
+
+    /// None when the address holds as many as it may.
+    pub(super) fn hold(self: &Arc<Self>, peer: SocketAddr) -> Option<Held> {
+        let source = Source::of(peer);
+        if let Some(source) = source {
+            let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = held.entry(source).or_default();
+            if *count >= self.each_max {
+                super::refused("connections");
+                return None;
+            }
+            *count += 1;
+        }
+        Some(Held {
+            connections: Arc::clone(self),
+            source,
+        })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Some(source) = self.source else { return };
+        let mut held = self.connections.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = held.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(&source);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::settings::Count;
+
+    fn settings() -> HttpSettings {
+        HttpSettings {
+            address_requests_per_second: Count::new(1),
+            address_requests_burst: Count::new(2),
+            address_connections_max: Count::new(2),
+            ..HttpSettings::default()
+        }
+    }
+
+    fn peer(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_address_is_refused_for_a_while_and_others_are_not() {
+        let (pace, now) = (Pace::new(&settings()), Instant::now());
+        let admitted = |text: &str, seconds: u64| pace.admit(peer(text), now + Duration::from_secs(seconds)).is_ok();
+        assert!(admitted("203.0.113.9:1000", 0) && admitted("203.0.113.9:1001", 0));
+        assert!(!admitted("203.0.113.9:1002", 0));
+        assert!(!admitted("[::ffff:203.0.113.9]:1", 0), "the same in other words");
+        assert!(admitted("203.0.113.10:1000", 0));
+        assert!(admitted("203.0.113.9:1003", 1) && !admitted("203.0.113.9:1004", 1));
+        assert!(admitted("[2001:db8:1:2::1]:1", 0) && admitted("[2001:db8:1:2::2]:1", 0));
+        assert!(!admitted("[2001:db8:1:2:ffff::3]:1", 0), "one network is one");
+        assert!(admitted("[2001:db8:1:3::1]:1", 0));
+        for _ in 0..100 {
+            assert!(admitted("127.0.0.1:1", 0) && admitted("[::1]:1", 0), "loopback");
+        }
+    }
+
+    #[test]
+    fn an_address_holds_so_many_connections_and_no_more() {
+        let connections = Connections::new(&settings());
+        let hold = |text: &str| connections.hold(peer(text));
+        let (first, second) = (hold("203.0.113.9:1"), hold("203.0.113.9:2"));
+        assert!(first.is_some() && second.is_some() && hold("203.0.113.9:3").is_none());
+        assert!(hold("203.0.113.10:1").is_some());
+        drop(first);
+        assert!(hold("203.0.113.9:4").is_some(), "a place that was given back");
+        drop(second);
+        assert!(
+            connections.held.lock().unwrap().is_empty(),
+            "nothing is kept of those that left"
+        );
+    }
+}
