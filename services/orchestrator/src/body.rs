@@ -8,7 +8,10 @@ use axum::{
     extract::{FromRequest, FromRequestParts, Request},
     http::{HeaderMap, StatusCode, Uri, header, request::Parts},
 };
-use contracts::storable::holds_nul;
+use contracts::{
+    json::{self, NotJson},
+    storable::holds_nul,
+};
 use runtime::http::Problem;
 use serde::{
     Deserialize, Deserializer,
@@ -113,10 +116,13 @@ pub fn fields(bytes: &[u8]) -> Result<Map<String, Value>, Problem> {
         return Ok(Map::new());
     }
     let malformed = |what: String| Problem::new(StatusCode::BAD_REQUEST, "malformed").detail(what);
-    match serde_json::from_slice(bytes) {
+    match json::read(bytes) {
         Ok(Value::Object(fields)) => Ok(fields),
         Ok(_) => Err(malformed("the body is JSON, but not an object".to_owned())),
-        Err(error) => Err(malformed(format!("the body is not JSON: {error}"))),
+        Err(error @ (NotJson::Syntax(_) | NotJson::TooDeep { .. })) => Err(malformed(format!("the body is {error}"))),
+        Err(error @ NotJson::TooManyValues { .. }) => {
+            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large").detail(format!("the body has {error}")))
+        }
     }
 }
 
@@ -225,7 +231,13 @@ mod tests {
         check(
             &format!(r#"{{"title": {}1{}}}"#, "[".repeat(5000), "]".repeat(5000)),
             "malformed",
-            &["not JSON"],
+            &["nested deeper than 64"],
+        )
+        .await;
+        check(
+            &format!(r#"{{"title": [{}0]}}"#, "0,".repeat(100_000)),
+            "too_large",
+            &["more than 100000 values"],
         )
         .await;
     }

@@ -8,10 +8,12 @@ use jsonschema::{
 };
 use serde_json::{Map, Value};
 
-use crate::call::Told;
+use crate::call::{Told, cut};
 
 /// More than this is not told at once.
 const PROBLEMS_MAX: usize = 5;
+/// Of all that is told. Names of fields are the caller's, and what it is told goes into its context.
+const PROBLEMS_BYTES_MAX: usize = 2_048;
 /// Of a value that was found, in an error text.
 const FOUND_BYTES_MAX: usize = 80;
 
@@ -68,8 +70,8 @@ impl Schema {
         }
         // Some providers send nothing for "no arguments".
         let text = if text.trim().is_empty() { "{}" } else { text };
-        let value: Value = serde_json::from_str(text)
-            .map_err(|error| self.invalid(&[format!("the arguments are not JSON: {error}")]))?;
+        let value = contracts::json::read(text.as_bytes())
+            .map_err(|error| self.invalid(&[format!("the arguments are {error}")]))?;
         let Value::Object(fields) = value else {
             let found = shown(&value);
             return Err(self.invalid(&[format!("the arguments must be one JSON object, found {found}")]));
@@ -115,7 +117,10 @@ impl Schema {
         };
         Told::failed(
             "invalid_arguments",
-            format!("The arguments were not understood: {}.", problems.join("; ")),
+            format!(
+                "The arguments were not understood: {}.",
+                cut(&problems.join("; "), PROBLEMS_BYTES_MAX)
+            ),
             format!("{expected} Nothing was changed; call again with corrected arguments."),
         )
     }
@@ -183,7 +188,7 @@ fn shown(value: &Value) -> String {
     if text.len() <= FOUND_BYTES_MAX {
         text
     } else {
-        format!("{}…", crate::call::cut(&text, FOUND_BYTES_MAX))
+        format!("{}…", cut(&text, FOUND_BYTES_MAX))
     }
 }
 
@@ -313,8 +318,11 @@ mod tests {
         check(
             "task_message",
             &format!("{}1{}", "[".repeat(400), "]".repeat(400)),
-            &["not JSON"],
+            &["nested deeper than 64"],
         );
+        let long = format!(r#"{{"task_id": "T", "{}": 1}}"#, "x".repeat(900_000));
+        let told = schema("task_history").read(&long, 1 << 20).unwrap_err();
+        assert!(told.message.contains("there is no field xxx") && told.message.len() < 3_000);
         let told = schema("task_status").read("{}", 1024).unwrap_err();
         assert!(
             told.message.contains("task_id: missing; status: missing"),

@@ -6,7 +6,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Headers, header, outgoing::Payload, storable::holds_nul};
+use crate::{
+    Headers, header,
+    json::{self, NotJson},
+    outgoing::Payload,
+    storable::holds_nul,
+};
 
 pub const BODY_BYTES_MAX: usize = 256 * 1024;
 pub const TITLE_BYTES_MAX: usize = 1024;
@@ -163,8 +168,13 @@ pub fn read(headers: &Headers, payload: &[u8]) -> Result<Notification, Unreadabl
             ),
         ));
     }
-    let value: Value = serde_json::from_slice(payload)
-        .map_err(|error| refuse(RefusalReason::Malformed, format!("the payload is not JSON: {error}")))?;
+    let value = json::read(payload).map_err(|error| {
+        let reason = match error {
+            NotJson::Syntax(_) | NotJson::TooDeep { .. } => RefusalReason::Malformed,
+            NotJson::TooManyValues { .. } => RefusalReason::TooLarge,
+        };
+        refuse(reason, format!("the payload is {error}"))
+    })?;
     let Value::Object(mut fields) = value else {
         return Err(refuse(
             RefusalReason::Malformed,
@@ -263,7 +273,12 @@ fn fields_read(mut fields: Map<String, Value>) -> Result<Notification, Refusal> 
     for (name, value) in fields {
         metadata.entry(name).or_insert(value);
     }
-    let metadata_bytes = serde_json::to_vec(&metadata).map_or(usize::MAX, |bytes| bytes.len());
+    let written = serde_json::to_vec(&metadata).expect("JSON that was read can be written");
+    // Unknown fields go a level down, and who writes the notification anew must be able to have it read.
+    if !json::fits_within(&written, 1) {
+        return Err(invalid("metadata", "nested too deep, unknown fields included"));
+    }
+    let metadata_bytes = written.len();
     if metadata_bytes > METADATA_BYTES_MAX {
         return Err(Refusal::new(
             RefusalReason::TooLarge,
@@ -491,7 +506,7 @@ mod tests {
         check(
             &format!("{}1{}", "[".repeat(5000), "]".repeat(5000)),
             RefusalReason::Malformed,
-            "not JSON",
+            "nested deeper than 64",
         );
     }
 

@@ -6,15 +6,15 @@
 //! where there is one.
 //!
 //! Reading order: [`call`] and [`failure`] are the interface, [`settings`] is what an operator writes. A call is put
-//! into words by its driver ([`openresponses`], [`openclaw`]), made into a body by [`request`], posted by [`transport`];
-//! what comes back is read ([`body`]), cut into events ([`sse`]), parsed ([`bounded_json`]), collected ([`items`]) and
-//! understood ([`response`]), or else classified ([`refusal`], [`retry_after`]).
+//! into words by its driver ([`openresponses`], [`openclaw`]), made into a body by [`request`], posted by [`transport`]
+//! to an address that it may have ([`vetted`]); what comes back is read ([`body`]), cut into events ([`sse`]), parsed
+//! ([`contracts::json`]), collected ([`items`]) and understood ([`response`]), or else classified ([`refusal`],
+//! [`retry_after`]).
 //!
 //! Nothing here knows the database, the broker or the queue. What a provider returns is untrusted input: bounded in
 //! size, number, depth and time, and never interpreted.
 
 mod body;
-mod bounded_json;
 mod call;
 mod failure;
 mod items;
@@ -27,6 +27,7 @@ mod retry_after;
 mod settings;
 mod sse;
 mod transport;
+mod vetted;
 
 use std::borrow::Cow;
 use std::sync::Arc;

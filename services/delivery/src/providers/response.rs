@@ -4,9 +4,9 @@
 //! event types unknown (skipped), items finished twice, arguments sent only as deltas or only at the end. Two things
 //! are not tolerated: an answer without its last event is no answer, and a call without name or id is not a call.
 
+use contracts::json::NotJson;
 use serde_json::Value;
 
-use super::bounded_json;
 use super::call::{ProviderAnswer, Usage};
 use super::items::{Items, Which, part_text};
 use super::settings::Limits;
@@ -216,9 +216,9 @@ impl Reader {
 }
 
 fn json(text: &[u8]) -> Result<Value, Unreadable> {
-    bounded_json::parse(text).map_err(|error| match error {
-        bounded_json::NotJson::Syntax(_) => Unreadable::Malformed("not JSON, or nested too deep"),
-        bounded_json::NotJson::TooManyValues => Unreadable::TooLarge("the number of JSON values"),
+    contracts::json::read(text).map_err(|error| match error {
+        NotJson::Syntax(_) | NotJson::TooDeep { .. } => Unreadable::Malformed("not JSON, or nested too deep"),
+        NotJson::TooManyValues { .. } => Unreadable::TooLarge("the number of JSON values"),
     })
 }
 

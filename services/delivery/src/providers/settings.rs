@@ -8,6 +8,7 @@ use secrecy::SecretString;
 use serde::Deserialize;
 
 use super::openclaw::key::GatewayAgent;
+use super::vetted;
 
 /// Which dialect is spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -48,6 +49,9 @@ pub struct ProviderSettings {
     pub kind: ProviderKind,
     /// Where calls are posted, path included.
     pub url: Url,
+    /// It may be at an address that is not public. Who writes this file decides where calls go, and providers often
+    /// stand beside us, so it may unless the file says otherwise.
+    pub private_addresses: bool,
     pub model: String,
     pub api_key: Option<SecretString>,
     pub thread: Thread,
@@ -121,6 +125,7 @@ pub struct HistoryLookup {
 struct Fields {
     kind: ProviderKind,
     url: String,
+    private_addresses: Option<bool>,
     model: String,
     api_key: Option<SecretString>,
     thread: Option<Thread>,
@@ -188,6 +193,8 @@ pub enum SettingsError {
     Url,
     #[error("url carries a user name or password; put the credential into api_key")]
     UrlCredentials,
+    #[error("url is at an address that is not public, and private_addresses is false")]
+    UrlPrivate,
     #[error("url of an openclaw provider must end with /v1/responses")]
     GatewayPath,
     #[error("model is empty")]
@@ -214,6 +221,10 @@ impl TryFrom<Fields> for ProviderSettings {
     fn try_from(fields: Fields) -> Result<Self, SettingsError> {
         let defaults = Defaults::of(fields.kind);
         let url = checked_url(&fields.url, fields.kind)?;
+        let private_addresses = fields.private_addresses.unwrap_or(true);
+        if !private_addresses && !vetted::host_may_be_public(&url) {
+            return Err(SettingsError::UrlPrivate);
+        }
         if fields.model.trim().is_empty() {
             return Err(SettingsError::Model);
         }
@@ -276,6 +287,7 @@ impl TryFrom<Fields> for ProviderSettings {
         Ok(Self {
             kind: fields.kind,
             url,
+            private_addresses,
             model: fields.model,
             api_key: fields.api_key,
             thread,

@@ -2,6 +2,8 @@
 //!
 //! Dropping the future closes the connection, which makes a provider that notices stop the turn.
 
+use std::sync::Arc;
+
 use reqwest::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
@@ -9,13 +11,13 @@ use time::OffsetDateTime;
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{self, Body};
-use super::bounded_json;
 use super::call::ProviderAnswer;
 use super::failure::{FailureClass, ProviderError, Sent};
 use super::refusal::{Classify, Refusal};
 use super::response::{Ending, short};
 use super::retry_after;
 use super::settings::{Limits, ProviderKind, ProviderSettings};
+use super::vetted::{self, PublicOnly};
 
 const SESSION_KEY: HeaderName = HeaderName::from_static("x-openclaw-session-key");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -63,6 +65,12 @@ impl Transport {
         let builder = match settings.kind {
             ProviderKind::OpenClaw => builder.http1_only(),
             ProviderKind::OpenResponses => builder,
+        };
+        let builder = if settings.private_addresses {
+            builder
+        } else {
+            // A proxy of the environment would look names up itself, and vet nothing.
+            builder.dns_resolver(Arc::new(PublicOnly(vetted::look_up))).no_proxy()
         };
         if let Some(key) = &settings.api_key {
             bearer(key)?;
@@ -154,7 +162,7 @@ impl Transport {
 
     /// A status that is not a success, as an error.
     pub(super) fn refusal(&self, status: StatusCode, body: &[u8]) -> ProviderError {
-        let body = bounded_json::parse(body).unwrap_or_default();
+        let body = contracts::json::read(body).unwrap_or_default();
         let error = &body["error"];
         let in_response = body["object"] == "response" || body["status"] == "failed";
         let code = error["code"].as_str().or(error["type"].as_str());

@@ -5,12 +5,12 @@
 //! another run id. So a call is found by its run id or else by its delivery id, which stands in its user row. A running
 //! turn and one that was cancelled look alike; only time tells them apart.
 
+use contracts::json;
 use reqwest::{StatusCode, Url};
 use serde_json::Value;
 
 use super::key::GatewayKey;
 use super::{RESPONSES_PATH, tidied, wording};
-use crate::providers::bounded_json;
 use crate::providers::call::{LostCall, ProviderAnswer, Reconciled, SessionCheck, Usage};
 use crate::providers::failure::{FailureClass, ProviderError, Sent};
 use crate::providers::response::short;
@@ -142,7 +142,7 @@ impl Lookup {
 
 /// A session that does not exist, and not a gateway without histories.
 fn says_no_session(body: &[u8]) -> bool {
-    bounded_json::parse(body).is_ok_and(|body| body["error"]["type"] == "not_found")
+    json::read(body).is_ok_and(|body| body["error"]["type"] == "not_found")
 }
 
 struct Page {
@@ -154,7 +154,7 @@ struct Page {
 
 fn page(body: &[u8]) -> Result<Page, ProviderError> {
     let unreadable = |detail: &str| ProviderError::new(FailureClass::Malformed, Sent::No, detail);
-    let body = bounded_json::parse(body).map_err(|error| unreadable(&format!("the history is {error}")))?;
+    let body = json::read(body).map_err(|error| unreadable(&format!("the history is {error}")))?;
     let items = body["items"].as_array().or(body["messages"].as_array());
     Ok(Page {
         session_key: body["sessionKey"].as_str().map(str::to_owned),

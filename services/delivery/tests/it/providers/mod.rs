@@ -11,6 +11,7 @@ mod recording;
 mod replay;
 mod requests;
 mod stub;
+mod vetted;
 use std::time::Duration;
 
 use delivery::providers::{CallInput, Driver, ProviderAnswer, ProviderCall, ProviderError, ToolDefinition, ToolOutput};

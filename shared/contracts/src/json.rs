@@ -1,0 +1,109 @@
+//! JSON from outside, bounded before a tree is made of it. A value costs about a hundred bytes of memory, an object of
+//! one field six hundred, and `{"":0},` needs seven for both: so depth and values are counted first, without making
+//! any. Among equal keys the last one wins; a number too large for its type reads as absent.
+//!
+//! Messages between services are read into their own types instead, which have no room for anything else.
+
+use serde_json::Value;
+
+/// Nothing that is meant is nested as deep, and what walks through a value may call itself.
+pub const DEPTH_MAX: usize = 64;
+/// Enough for a provider's answer that echoes a hundred tools with their schemas; at most some twenty MiB of memory.
+pub const VALUES_MAX: usize = 100_000;
+
+/// The texts are complete: they go to whoever sent it.
+#[derive(Debug, thiserror::Error)]
+pub enum NotJson {
+    #[error("not JSON: {0}")]
+    Syntax(serde_json::Error),
+    #[error("nested deeper than {DEPTH_MAX}, from byte {at} on")]
+    TooDeep { at: usize },
+    #[error("more than {VALUES_MAX} values, from byte {at} on")]
+    TooManyValues { at: usize },
+}
+
+/// Reads one value. What the text's length may be is its reader's to say.
+pub fn read(text: &[u8]) -> Result<Value, NotJson> {
+    bounds_check(text, DEPTH_MAX)?;
+    serde_json::from_slice(text).map_err(NotJson::Syntax)
+}
+
+/// Whether a text that was written here may stand within another, so many levels down, and still be read.
+pub fn fits_within(text: &[u8], levels: usize) -> bool {
+    bounds_check(text, DEPTH_MAX.saturating_sub(levels)).is_ok()
+}
+
+/// An upper bound of the values in `text`: each but the first has a comma, a colon or an opening bracket before it. Of a
+/// text that is not JSON it may say anything, and its reader will.
+fn bounds_check(text: &[u8], depth_max: usize) -> Result<(), NotJson> {
+    let (mut values, mut depth, mut in_string, mut escaped) = (1_usize, 0_usize, false, false);
+    for (at, &byte) in text.iter().enumerate() {
+        if escaped {
+            escaped = false;
+            continue;
+        }
+        match byte {
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'[' | b'{' => {
+                values += 1;
+                depth += 1;
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' | b':' => values += 1,
+            _ => {}
+        }
+        if depth > depth_max {
+            return Err(NotJson::TooDeep { at });
+        }
+        if values > VALUES_MAX {
+            return Err(NotJson::TooManyValues { at });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn bounds_depth_and_number() {
+        let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(read(b"{\"a\": [1, 2, {\"b\": null}]}").is_ok());
+        assert!(read(nested(DEPTH_MAX).as_bytes()).is_ok());
+        let too_deep = |text: &str| matches!(read(text.as_bytes()), Err(NotJson::TooDeep { at: DEPTH_MAX }));
+        assert!(too_deep(&nested(DEPTH_MAX + 1)) && too_deep(&"[".repeat(200_000)));
+        assert!(fits_within(nested(DEPTH_MAX - 1).as_bytes(), 1) && !fits_within(nested(DEPTH_MAX).as_bytes(), 1));
+        let many = format!("[{}0]", "0,".repeat(VALUES_MAX));
+        assert!(matches!(read(many.as_bytes()), Err(NotJson::TooManyValues { .. })));
+        let brackets_in_a_string = format!("\"{}\"", "\\\",:[{".repeat(100_000));
+        assert!(read(brackets_in_a_string.as_bytes()).is_ok());
+        assert_eq!(read(b"{\"a\":1,\"a\":2}").unwrap()["a"], 2);
+        assert!(matches!(read(b"1e999"), Err(NotJson::Syntax(_))));
+        assert_eq!(read(b"99999999999999999999").unwrap().as_u64(), None);
+    }
+
+    fn count(value: &Value) -> (usize, usize) {
+        let inner: Vec<(usize, usize)> = match value {
+            Value::Array(items) => items.iter().map(count).collect(),
+            Value::Object(fields) => fields.values().map(count).collect(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return (1, 0),
+        };
+        let values = 1 + inner.iter().map(|(values, _)| values).sum::<usize>();
+        (values, 1 + inner.iter().map(|(_, depth)| *depth).max().unwrap_or(0))
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_within_the_bounds(text in "[\\[\\]{},:\"\\\\a1 ]{0,40}") {
+            if let Ok(value) = read(text.as_bytes()) {
+                let (values, depth) = count(&value);
+                prop_assert!(values <= VALUES_MAX && depth <= DEPTH_MAX);
+            }
+        }
+    }
+}
