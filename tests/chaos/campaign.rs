@@ -27,6 +27,7 @@ use crate::{
     clients::Clients,
     dice::Dice,
     faults::{self, TRIPWIRES},
+    listener::Listener,
     plan::{ACCOUNTS, Plan, account_id, canary},
     provider::{PACE, Stub},
     quiesce,
@@ -51,6 +52,7 @@ pub(crate) struct Campaign {
     pub(crate) system: Arc<System>,
     pub(crate) stub: Stub,
     pub(crate) clients: Clients,
+    listener: Listener,
     pub(crate) book: Book,
     started_at: OffsetDateTime,
     /// Offers that are still tried.
@@ -143,10 +145,12 @@ impl Campaign {
             .context("could not make the tripwires")?;
         system.start().await?;
         let clients = Clients::furnish(&system, seed).await?;
+        let listener = Listener::start(&system.nats_url, all_secrets(&system, &clients)).await?;
         Ok(Arc::new_cyclic(|weak| Campaign {
             system: Arc::new(system),
             stub,
             clients,
+            listener,
             book: Book::default(),
             started_at: OffsetDateTime::now_utc(),
             pending: TaskTracker::new(),
@@ -345,16 +349,10 @@ impl Campaign {
             process: service.process.name(),
             path: service.log.clone(),
         });
-        let mut secrets = known_secrets();
-        secrets.extend(self.clients.secrets());
-        for (name, url) in [
-            ("password of Postgres", &self.system.database_url),
-            ("password of NATS", &self.system.nats_url),
-        ] {
-            if let Some(password) = password_of(url) {
-                secrets.insert(name.to_owned(), password);
-            }
-        }
+        let servers = self.system.server_logs.iter().map(|(process, path)| ServiceLog {
+            process: process.clone(),
+            path: path.clone(),
+        });
         Records {
             seed,
             started_at: self.started_at,
@@ -365,9 +363,10 @@ impl Campaign {
             calls: self.stub.calls(),
             faults: self.book.faults(),
             samples: self.book.samples(),
-            logs: logs.collect(),
-            secrets,
+            logs: logs.chain(servers).collect(),
+            secrets: all_secrets(&self.system, &self.clients),
             answers: self.book.answers(),
+            heard: self.listener.heard(),
         }
     }
 }
@@ -384,12 +383,15 @@ fn known_secrets() -> BTreeMap<String, String> {
     BTreeMap::from([
         ("operator token".to_owned(), OPERATOR_TOKEN.to_owned()),
         ("provider key".to_owned(), PROVIDER_KEY.to_owned()),
+        ("envelope key".to_owned(), testkit::ENVELOPE.1.to_owned()),
     ])
 }
 
-fn password_of(url: &str) -> Option<String> {
-    let (user, _) = url.split_once("://")?.1.rsplit_once('@')?;
-    Some(user.split_once(':')?.1.to_owned())
+fn all_secrets(system: &System, clients: &Clients) -> BTreeMap<String, String> {
+    let mut secrets = known_secrets();
+    secrets.extend(clients.secrets());
+    secrets.extend(system.passwords.clone());
+    secrets
 }
 
 /// Nothing panics while one of these is held, and what they guard is whole at any time.

@@ -14,6 +14,7 @@ mod checker;
 mod clients;
 mod dice;
 mod faults;
+mod listener;
 mod plan;
 mod planted;
 mod provider;

@@ -32,6 +32,17 @@ pub(crate) struct Records {
     pub(crate) secrets: BTreeMap<String, String>,
     /// What the API showed while the campaign ran, whole bodies, also of refusals.
     pub(crate) answers: Vec<ApiAnswer>,
+    /// What went over the bus.
+    #[serde(default)]
+    pub(crate) heard: Heard,
+}
+
+/// What somebody who hears every message noted.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Heard {
+    pub(crate) messages: usize,
+    /// Name of a secret, and the subject of a message that had it.
+    pub(crate) secrets: Vec<(String, String)>,
 }
 
 /// An account and what only it may see.

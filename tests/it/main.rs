@@ -20,6 +20,7 @@ mod planted;
 mod refusals;
 mod restarts;
 mod same_end;
+mod secrets;
 mod simulated;
 #[path = "../simulation/mod.rs"]
 mod simulation;

@@ -1,10 +1,12 @@
 //! The NATS URL: where to connect, and the credentials in it, which must not get into logs.
 
+use std::fmt;
+
 use async_nats::ServerAddr;
 
 use crate::BusError;
 
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq)]
 pub(crate) enum UrlCredentials {
     Password {
         user: String,
@@ -12,6 +14,15 @@ pub(crate) enum UrlCredentials {
     },
     /// A user without a password: NATS's way to write a token.
     Token(String),
+}
+
+impl fmt::Debug for UrlCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UrlCredentials::Password { user, .. } => write!(f, "Password({user}, …)"),
+            UrlCredentials::Token(_) => f.write_str("Token(…)"),
+        }
+    }
 }
 
 /// The addresses without their credentials, and the first credentials in them. The library leaves those in the URL
@@ -87,12 +98,14 @@ mod tests {
         );
         assert_eq!(shown(&addresses), "127.0.0.1:4222, ::1:4333");
         assert!(!format!("{addresses:?}").contains("zoe"), "{addresses:?}");
+        assert_eq!(format!("{credentials:?}"), "Some(Password(zoe, …))");
 
         let credentials = |url: &str| parse_url(url).unwrap().1;
         assert_eq!(
             credentials("nats://secret@host"),
             Some(UrlCredentials::Token("secret".to_owned()))
         );
+        assert_eq!(format!("{:?}", credentials("nats://secret@host")), "Some(Token(…))");
         assert_eq!(credentials("nats://host"), None);
         assert_eq!(credentials("host:4222"), None);
         assert!(parse_url("http://host").is_err());

@@ -10,7 +10,7 @@ use super::{
     evidence::{CallRow, Evidence, MessageRow, NotificationRow, Rows, SessionRow, TurnRow},
 };
 use crate::records::{
-    Agent, Answer, ApiAnswer, CallEnd, Offer, Offered, ProviderCall, Records, Tenant, Try, Via, Work, WorkKind,
+    Agent, Answer, ApiAnswer, CallEnd, Heard, Offer, Offered, ProviderCall, Records, Tenant, Try, Via, Work, WorkKind,
 };
 
 pub(super) const KEY: &str = "task:t-1:agent:agent-1:acme:v1";
@@ -92,6 +92,10 @@ impl Story {
                 status: 200,
                 body: "canary-of-acme".to_owned(),
             }],
+            heard: Heard {
+                messages: 1,
+                secrets: Vec::new(),
+            },
         };
         Story {
             records,

@@ -1,4 +1,4 @@
-//! I14: secrets stand in no log, no request, no answer and no row. Always.
+//! I14: secrets stand in no log, no request, no answer, no message and no row. Always.
 
 use std::{
     fs::File,
@@ -29,6 +29,12 @@ pub(super) fn nowhere(evidence: &Evidence<'_>) -> Vec<Violation> {
     }
     for (name, account, place) in &evidence.rows.secret {
         found.push(shown(format!("the {name} in {place} of {account}")));
+    }
+    for (name, subject) in &evidence.records.heard.secrets {
+        found.push(shown(format!("the {name} in a message on {subject}")));
+    }
+    if evidence.at_rest && evidence.records.heard.messages == 0 {
+        found.push(shown("nothing, since no message was heard".to_owned()));
     }
     for log in &evidence.records.logs {
         // A log that cannot be read shows nothing, and has shown nothing to be right.
@@ -78,6 +84,13 @@ mod tests {
             .secret
             .push(("provider key".to_owned(), "acme".to_owned(), "turn turn-1".to_owned()));
         assert!(story.finds(nowhere, "in turn turn-1"));
+        let mut story = Story::delivered();
+        let heard = ("provider key".to_owned(), "signalbox.tool.requested.acme".to_owned());
+        story.records.heard.secrets.push(heard);
+        assert!(story.finds(nowhere, "in a message on signalbox.tool"));
+        let mut story = Story::delivered();
+        story.records.heard.messages = 0;
+        assert!(story.finds(nowhere, "no message was heard"));
     }
 
     #[test]

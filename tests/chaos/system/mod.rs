@@ -5,6 +5,7 @@ mod disk;
 mod process;
 
 use std::{
+    collections::BTreeMap,
     fs,
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
@@ -17,6 +18,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use devstack::{Durability, NatsOptions, NatsServer, PostgresOptions, PostgresServer};
+use messaging::User;
 use runtime::context;
 use sqlx::{PgPool, postgres::PgPoolOptions};
 use storage::{Database, DatabaseOptions, Role};
@@ -103,6 +105,10 @@ pub(crate) struct System {
     pub(crate) database_url: String,
     /// To look at what happened; survives restarts.
     pub(crate) observer: PgPool,
+    /// What stands in the URLs of both servers: whose it is → password.
+    pub(crate) passwords: BTreeMap<String, String>,
+    /// What the servers themselves log: name → file.
+    pub(crate) server_logs: BTreeMap<String, PathBuf>,
 }
 
 impl System {
@@ -132,6 +138,18 @@ impl System {
         let config = directory.join("signalbox.toml");
         fs::write(&config, settings).context("could not write the services' settings")?;
         let nats_url = nats.url().to_owned();
+        let mut urls = vec![("password of Postgres".to_owned(), database_url.clone())];
+        urls.extend(User::ALL.map(|user| {
+            let name = user.name();
+            (format!("password of {name} at NATS"), nats.url_of(name))
+        }));
+        let passwords = urls
+            .into_iter()
+            .filter_map(|(whose, url)| Some((whose, password_of(&url)?)));
+        let server_logs = [
+            ("nats", directory.join("nats/nats-server.log")),
+            ("postgres", directory.join("postgres/postgres.log")),
+        ];
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let mut services = Vec::new();
         for process in Process::all() {
@@ -171,6 +189,8 @@ impl System {
             postgres: Mutex::new(postgres),
             database_url,
             observer,
+            passwords: passwords.collect(),
+            server_logs: server_logs.map(|(name, path)| (name.to_owned(), path)).into(),
         })
     }
 
@@ -287,6 +307,11 @@ impl Service {
             Link::Provider => &self.provider,
         }
     }
+}
+
+fn password_of(url: &str) -> Option<String> {
+    let (user, _) = url.split_once("://")?.1.rsplit_once('@')?;
+    Some(user.split_once(':')?.1.to_owned())
 }
 
 async fn migrate(database_url: &str) -> anyhow::Result<()> {

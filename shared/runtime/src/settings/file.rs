@@ -38,7 +38,16 @@ impl File<'_> {
 
     fn table(&self, table: &DeTable<'_>) -> Result<BTreeMap<String, Node>, SettingsError> {
         let entry = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| -> Result<(String, Node), SettingsError> {
+            let line = self.line(key.span().start);
             let key: &std::borrow::Cow<'_, str> = key.get_ref();
+            // Names stand in error lines, which are one line each.
+            if key.contains(char::is_control) {
+                return Err(SettingsError::Syntax {
+                    path: self.path.clone(),
+                    line,
+                    problem: "a name holds a control character".to_owned(),
+                });
+            }
             Ok((key.to_string(), self.node(value)?))
         };
         table.iter().map(entry).collect()

@@ -49,6 +49,22 @@ impl Fault {
         .at(found)
     }
 
+    /// Where a text or a section belongs a secret may belong, and what stands there instead may be one without its
+    /// quotes, or in the wrong line: it is not shown.
+    fn expected_other(what: &str, found: &Node) -> Fault {
+        let kind = match &found.value {
+            Value::Text(_) | Value::String(_) => "a text",
+            Value::Integer(_) | Value::Float(_) => "a number",
+            Value::Boolean(_) => "true or false",
+            Value::List(_) => "a list",
+            Value::Table(_) => "a section",
+        };
+        Fault::new(FaultKind::Invalid {
+            problem: format!("expected {what}, found {kind}"),
+        })
+        .at(found)
+    }
+
     /// Sets the place, unless a place further in is known already.
     fn at(mut self, node: &Node) -> Fault {
         if matches!(self.origin, Origin::Absent) {
@@ -131,7 +147,7 @@ impl Reader<'_> {
         match &self.0.value {
             Value::Text(text) | Value::String(text) => Ok(text),
             Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::List(_) | Value::Table(_) => {
-                Err(Fault::expected("a text in quotes", self.0))
+                Err(Fault::expected_other("a text in quotes", self.0))
             }
         }
     }
@@ -232,14 +248,14 @@ impl<'de> Deserializer<'de> for Reader<'_> {
                 visitor.visit_seq(Items(items.iter()))
             }
             Value::String(_) | Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Table(_) => {
-                Err(Fault::expected("a list", self.0))
+                Err(Fault::expected_other("a list", self.0))
             }
         }
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         let Value::Table(table) = &self.0.value else {
-            return Err(Fault::expected("a section", self.0));
+            return Err(Fault::expected_other("a section", self.0));
         };
         visitor.visit_map(Entries {
             entries: table.iter(),

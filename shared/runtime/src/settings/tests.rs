@@ -205,12 +205,12 @@ fn refuses_with_one_clear_line() {
     check(
         "[delivery]\nagents = [\"a\", 7]\n",
         &[],
-        "setting delivery.agents (signalbox.toml, line 2): expected a text in quotes, found 7",
+        "setting delivery.agents (signalbox.toml, line 2): expected a text in quotes, found a number",
     );
     check(
         "delivery = 7\n",
         &[],
-        "setting delivery (signalbox.toml, line 1): expected a section, found 7",
+        "setting delivery (signalbox.toml, line 1): expected a section, found a number",
     );
     check(
         "[telemetry]\nlog_format = \"xml\"\n",
@@ -268,6 +268,20 @@ fn never_shows_a_secret() {
     assert!(!mistyped.to_string().contains(&KEY[8..24]), "{mistyped}");
     let misplaced = load("[database]\nconnections_max = \"postgres://u:hunter2@h/d\"\n", &[]).unwrap_err();
     assert!(!misplaced.to_string().contains("hunter2"), "{misplaced}");
+    // Without its quotes, and without its name.
+    for toml in [
+        "[database]\nurl = 77342\n",
+        "[orchestrator]\noperator_token = 77342\n[resolver]\nlisten = 77342\n",
+        "[envelope]\nkeys = \"77342\"\n",
+        "[envelope.keys]\nk1 = 77342\n",
+        "database = \"77342\"\n",
+    ] {
+        let shown = match load(toml, &[]) {
+            Ok(settings) => settings.section::<Listening>("resolver").unwrap_err().to_string(),
+            Err(error) => error.to_string(),
+        };
+        assert!(!shown.contains("77342"), "{shown}");
+    }
 }
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
