@@ -25,6 +25,10 @@ SEED ?= 1
 SIM ?=
 PLANTED ?=
 
+# Of `make fuzz`: how many inputs for each parser, and which parser, by a part of its name. It takes SEED, too.
+RUNS ?= 200000
+TARGET ?=
+
 # Tools that this file installs go here and not into the user's own folders.
 TOOLS := $(CURDIR)/.tools
 export PATH := $(TOOLS)/bin:$(PATH)
@@ -32,7 +36,7 @@ export PATH := $(TOOLS)/bin:$(PATH)
 NEXTEST_VERSION := 0.9.143
 DENY_VERSION := 0.20.2
 
-.PHONY: help run test ci chaos lint fmt schemas provision build smoke rust nextest deny
+.PHONY: help run test ci chaos fuzz lint fmt schemas provision build smoke rust nextest deny
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +61,10 @@ ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, tes
 chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=, ARGS=, PLANTED=), or run SIM= seeds of the simulation
 	cargo build --workspace --bins $(TEST_FEATURES)
 	$(TARGET_DIR)/debug/chaos $(if $(SIM),simulate --seeds $(SIM) --from $(SEED),$(if $(PLANTED),planted $(PLANTED) --without --seed $(SEED),--faults $(FAULTS) --seed $(SEED)) $(ARGS))
+
+fuzz: provision rust nextest ## Try made-up inputs on every parser (TARGET=, RUNS= for each, SEED=)
+	SIGNALBOX_FUZZ_RUNS=$(RUNS) SIGNALBOX_FUZZ_SEED=$(SEED) cargo nextest run --workspace $(TEST_FEATURES) --profile fuzz \
+	    -E 'test(/(^|::)fuzz::.*$(TARGET)/)'
 
 lint: rust ## Lint everything; a warning fails
 	cargo clippy --workspace --all-targets $(TEST_FEATURES) -- -D warnings

@@ -88,7 +88,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Post<T> {
     }
 }
 
-fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(value) = headers.get(HEADER) else {
         return Ok(None);
     };

@@ -18,6 +18,8 @@ pub mod config;
 pub mod dead_letters;
 pub mod error;
 pub mod forget;
+#[cfg(test)]
+mod fuzz;
 pub mod handlers;
 pub mod idempotency;
 pub mod keys;

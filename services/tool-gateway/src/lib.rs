@@ -18,6 +18,8 @@ mod tools;
 
 mod config;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod metrics;
 mod service;
 mod store;

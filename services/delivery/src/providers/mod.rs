@@ -17,6 +17,8 @@
 mod body;
 mod call;
 mod failure;
+#[cfg(test)]
+mod fuzz;
 mod items;
 mod openclaw;
 mod openresponses;

@@ -7,5 +7,7 @@ mod caller;
 mod openapi;
 mod routes;
 
+#[cfg(test)]
+pub(crate) use caller::{bearer, session_key};
 pub use openapi::openapi;
 pub(crate) use routes::routes;

@@ -1,5 +1,6 @@
 //! What tests stand on, tested itself.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod fuzz;
 mod proxy;
 mod proxy_postgres;

@@ -296,3 +296,6 @@ pub(super) fn check_session(record: &Record, key: &GatewayKey, marker: &str) -> 
         observed: record.session_key.clone().filter(|_| !asked_for),
     }
 }
+
+#[cfg(test)]
+mod fuzz;

@@ -1,0 +1,326 @@
+//! What anyone may send over HTTP, against everything that reads it: bodies, queries, cursors, keys, dead letters.
+
+use axum::{extract::FromRequestParts, http::HeaderMap};
+use contracts::{Headers, Root, notification};
+use domain::{AccountId, Actor, ActorKind};
+use futures::FutureExt;
+use serde::{Deserialize, de::DeserializeOwned};
+use storage::entity::dead_letter::Model;
+use testkit::fuzz::Fuzz;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::{
+    accounts::{AccountChange, NewAccount},
+    agents::{AgentChange, NewAgent},
+    auth::guard::bearer,
+    body::{self, Query},
+    config::OrchestratorSettings,
+    dead_letters::redrive::redrive,
+    idempotency,
+    keys::NewKey,
+    messages::NewMessage,
+    notifications::incoming,
+    paging::{List, Moment, Page, Position},
+    tasks::{NewTask, TaskChange},
+};
+
+const WORDS: &[&str] = &[
+    "id",
+    "title",
+    "name",
+    "slug",
+    "body",
+    "status",
+    "assignees",
+    "description",
+    "metadata",
+    "role",
+    "author",
+    "kind",
+    "mentions",
+    "settings",
+    "provider",
+    "model",
+    "instructions",
+    "session_scope",
+    "notify",
+    "null",
+    "acme",
+];
+
+fn fuzz(target: &'static str) -> Fuzz {
+    Fuzz::new(target, env!("CARGO_MANIFEST_DIR")).words(WORDS)
+}
+
+#[test]
+fn api_body() {
+    fn reads<T: DeserializeOwned>(input: &[u8]) -> bool {
+        body::parse::<T>(input).is_ok()
+    }
+    let seeds = [
+        r#"{"id":"acme","name":"Acme"}"#,
+        r#"{"slug":"coder","name":"Coder","provider":"main","instructions":"i"}"#,
+        r#"{"id":"PROJ-7","title":"t","description":"d","assignees":["coder"],"status":"assigned"}"#,
+        r#"{"body":"b","author":{"id":"u","name":"U"}}"#,
+        r#"{"name":"k","role":"admin"}"#,
+        r#"{"status":"done"}"#,
+        "",
+    ];
+    fuzz("api_body")
+        .seeds(seeds)
+        .flood(1024 * 1024)
+        .must_meet(&["read", "refused"])
+        .run(|input| {
+            let read = [
+                reads::<NewAccount>(input),
+                reads::<AccountChange>(input),
+                reads::<NewAgent>(input),
+                reads::<AgentChange>(input),
+                reads::<NewTask>(input),
+                reads::<TaskChange>(input),
+                reads::<NewMessage>(input),
+                reads::<NewKey>(input),
+            ];
+            if read.contains(&true) { "read" } else { "refused" }
+        });
+}
+
+#[test]
+fn posted_notification() {
+    let caller = Actor {
+        kind: ActorKind::User,
+        id: "k".to_owned(),
+        name: "Ann".to_owned(),
+    };
+    let account = AccountId::parse("acme").unwrap();
+    let seed = r#"{"task":"PROJ-7","id":"ci-1","type":"ci_failed","agents":["coder"],"title":"CI","body":"b",
+        "sender":{"kind":"service","id":"ci"},"queue_mode":"interrupt","metadata":{"run":1},"branch":"main"}"#;
+    fuzz("posted_notification")
+        .seeds([seed, r#"{"body":"b"}"#])
+        .words(&[
+            "task",
+            "type",
+            "agent",
+            "agents",
+            "sender",
+            "queue_mode",
+            "metadata",
+            "message_id",
+        ])
+        .flood(1024 * 1024)
+        .must_meet(&["posted", "malformed", "invalid_field"])
+        .run(|input| {
+            let read = body::fields(input).and_then(|fields| incoming::read(fields, &caller, Uuid::nil()));
+            match read {
+                Ok(posted) => {
+                    let at = OffsetDateTime::UNIX_EPOCH.into();
+                    let (_, outgoing) = posted.outgoing(&Root::default(), &account, &Default::default(), at);
+                    let again =
+                        notification::read(&outgoing.headers, &outgoing.payload).expect("what is accepted is readable");
+                    assert_eq!(
+                        (again.id, again.body),
+                        (Some(posted.id.clone()), posted.message.body.clone())
+                    );
+                    "posted"
+                }
+                Err(problem) => problem.code(),
+            }
+        });
+}
+
+#[test]
+fn query() {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Asked {
+        #[expect(dead_code, reason = "read for its errors")]
+        task: Option<String>,
+        limit: Option<u32>,
+    }
+    fuzz("query")
+        .seeds(["task=a%20b&limit=3", "limit=&task=", "limit=4294967296"])
+        .words(&["task=", "limit=", "&", "%", "%00", "%ff", "+", "=", "limit=0"])
+        .must_meet(&["read", "refused"])
+        .run(|input| {
+            let Ok(text) = std::str::from_utf8(input) else {
+                return "no URL";
+            };
+            let Ok(request) = axum::http::Request::get(format!("/list?{text}")).body(()) else {
+                return "no URL";
+            };
+            let (mut parts, ()) = request.into_parts();
+            // Nothing in it waits.
+            let read = Query::<Asked>::from_request_parts(&mut parts, &())
+                .now_or_never()
+                .expect("it is ready at once");
+            match read {
+                Ok(Query(asked)) => {
+                    assert!(asked.limit.is_none() || text.contains('='));
+                    "read"
+                }
+                Err(_) => "refused",
+            }
+        });
+}
+
+#[test]
+fn cursor() {
+    type AtId = Moment<Uuid>;
+    type AtText = Moment<String>;
+    fn page<P: Position>(cursor: Option<&str>) -> Option<Page<'static, P>> {
+        let list = List {
+            name: "tasks",
+            account: "acme",
+            filters: String::new(),
+        };
+        Page::new(list, &OrchestratorSettings::default(), Some(1), cursor).ok()
+    }
+    fn made<P: Position + Clone>(last: &P) -> String {
+        let first = page::<P>(None).expect("a first page needs no cursor");
+        first
+            .cut(vec![(), ()], |()| last.clone())
+            .next_cursor
+            .expect("there is more")
+    }
+    let at = OffsetDateTime::from_unix_timestamp_nanos(1_700_000_000_123_456_000).unwrap();
+    let seeds = [
+        made(&7_i64),
+        made(&"PROJ-7".to_owned()),
+        made(&AtId { at, id: Uuid::nil() }),
+        made(&AtText {
+            at,
+            id: "id with blanks".to_owned(),
+        }),
+    ];
+    fuzz("cursor")
+        .seeds(seeds)
+        .words(&["00", "ff", "20", "2d"])
+        .must_meet(&["read", "refused"])
+        .run(|input| {
+            let Ok(text) = std::str::from_utf8(input) else {
+                return "refused";
+            };
+            // A cursor that is taken is one that was made: written again it is the same, but for the case of its hex.
+            let same = |again: String| assert_eq!(again, text.to_ascii_lowercase());
+            let number = page::<i64>(Some(text)).and_then(|page| page.after);
+            let moment = page::<AtId>(Some(text)).and_then(|page| page.after);
+            let word = page::<String>(Some(text)).and_then(|page| page.after);
+            if let Some(after) = &number {
+                assert_eq!(i64::read(&after.write()), Some(*after));
+            }
+            if let Some(after) = &moment {
+                let _ = AtId::read(&after.write()).expect("a place reads back");
+            }
+            if let Some(after) = &word {
+                same(made(after));
+            }
+            if number.is_some() || moment.is_some() || word.is_some() {
+                "read"
+            } else {
+                "refused"
+            }
+        });
+}
+
+#[test]
+fn authorization() {
+    fuzz("authorization")
+        .seeds(["Bearer abc", "bearer  abc ", "Basic abc"])
+        .words(&["Bearer ", "\t", " "])
+        .must_meet(&["token", "none"])
+        .run(|input| {
+            let Ok(value) = axum::http::HeaderValue::from_bytes(input) else {
+                return "none";
+            };
+            let headers = HeaderMap::from_iter([(axum::http::header::AUTHORIZATION, value)]);
+            match bearer(&headers) {
+                Some(token) => {
+                    assert!(!token.is_empty());
+                    "token"
+                }
+                None => "none",
+            }
+        });
+}
+
+#[test]
+fn idempotency_key() {
+    fuzz("idempotency_key")
+        .seeds(["a-1", "0190b5a8-0000-7000-8000-000000000001", &"k".repeat(255)])
+        .words(&[" ", "\t", "~", "é"])
+        .must_meet(&["key", "refused"])
+        .run(|input| {
+            let Ok(value) = axum::http::HeaderValue::from_bytes(input) else {
+                return "refused";
+            };
+            let headers = HeaderMap::from_iter([(idempotency::HEADER, value)]);
+            match idempotency::key(&headers) {
+                Ok(key) => {
+                    assert!(key.is_some_and(|key| (1..=255).contains(&key.len()) && key.as_bytes() == input));
+                    "key"
+                }
+                Err(_) => "refused",
+            }
+        });
+}
+
+/// The subject, the headers as JSON, the payload, each in a line.
+#[test]
+fn redriven_letter() {
+    let seeds = [
+        "signalbox.notification.acme.PROJ-7\n{\"Nats-Msg-Id\":\"m\",\"ce-id\":\"c\",\"Signalbox-Hops\":\"2\"}\n{\"body\":\"b\"}",
+        "signalbox.partition.3.acme.-\n{}\nnonsense",
+        "signalbox.event.acme.t.turn.finished\n{\"Nats-Expected-Stream\":\"x\"}\n{}",
+        "signalbox.notification.other.t\n{}\n{}",
+    ];
+    let account = AccountId::parse("acme").unwrap();
+    fuzz("redriven_letter")
+        .seeds(seeds)
+        .words(&[
+            "signalbox.",
+            "notification",
+            "session",
+            "tool",
+            "requested",
+            ".*",
+            ".>",
+            "..",
+            "Nats-Rollup",
+            "nats-x",
+        ])
+        .must_meet(&["sent", "not_redrivable"])
+        .run(|input| {
+            let text = String::from_utf8_lossy(input);
+            let mut lines = text.splitn(3, '\n');
+            let mut line = || lines.next().unwrap_or_default().to_owned();
+            let letter = Model {
+                account_id: "acme".to_owned(),
+                id: Uuid::from_u128(7),
+                service: "resolver".to_owned(),
+                subject: line(),
+                reason: "r".to_owned(),
+                detail: "d".to_owned(),
+                headers: serde_json::from_str(&line()).unwrap_or_default(),
+                payload: line(),
+                attempts: 1,
+                created_at: OffsetDateTime::UNIX_EPOCH,
+                redriven_at: None,
+                redrives: 0,
+            };
+            match redrive(&Root::default(), Some(&account), &letter) {
+                Ok(outgoing) => {
+                    let tokens: Vec<&str> = outgoing.subject.split('.').collect();
+                    assert!(tokens.len() >= 4 && tokens.contains(&"acme"), "{}", outgoing.subject);
+                    assert!(!outgoing.subject.contains(['*', '>', ' ', '\n', '\r']));
+                    let Headers(headers) = &outgoing.headers;
+                    let instructions = headers
+                        .keys()
+                        .filter(|name| name.to_ascii_lowercase().starts_with("nats-"));
+                    assert_eq!(instructions.count(), 1, "only the message's own id");
+                    "sent"
+                }
+                Err(problem) => problem.code(),
+            }
+        });
+}

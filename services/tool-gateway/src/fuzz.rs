@@ -1,0 +1,97 @@
+//! What a model may send as arguments, against every tool's schema, and what may stand in an agent's headers.
+
+use axum::http::{HeaderMap, HeaderValue};
+use serde_json::Value;
+use testkit::fuzz::Fuzz;
+
+use crate::{arguments::Schema, http};
+
+const BYTES_MAX: usize = contracts::tool::ARGUMENTS_BYTES_MAX;
+
+#[test]
+fn tool_arguments() {
+    let tools: Vec<Schema> = contracts::tools::all()
+        .iter()
+        .map(|tool| Schema::compile(&tool.parameters))
+        .collect();
+    let seeds = [
+        r#"{"task_id":"PROJ-7","message_limit":5,"activityLimit":null}"#,
+        r#"{"task_id":"PROJ-7","status":"done","note":"n"}"#,
+        r#"{"agents":["coder","tester"],"body":"b"}"#,
+        r#"{"task_id":"PROJ-7","body":"b"}"#,
+        r#"{"reason":"r"}"#,
+        "",
+    ];
+    Fuzz::new("tool_arguments", env!("CARGO_MANIFEST_DIR"))
+        .seeds(seeds)
+        .words(&[
+            "task_id",
+            "taskId",
+            "message_limit",
+            "activity_limit",
+            "status",
+            "note",
+            "agents",
+            "body",
+            "reason",
+        ])
+        .words(&["assigned", "in_progress", "done", "archived"])
+        .flood(BYTES_MAX)
+        // Each input is read by every tool.
+        .work_per_byte(256 * tools.len() as u64)
+        .must_meet(&["read", "invalid_arguments", "too large"])
+        .run(|input| {
+            let Ok(text) = std::str::from_utf8(input) else {
+                return "not text";
+            };
+            let mut class = if text.len() > BYTES_MAX - 64 {
+                "too large"
+            } else {
+                "invalid_arguments"
+            };
+            for tool in &tools {
+                match tool.read(text, BYTES_MAX - 64) {
+                    Ok(read) => {
+                        let written = Value::Object(read.clone()).to_string();
+                        assert!(tool.read(&written, 2 * BYTES_MAX).is_ok(), "what was read reads back");
+                        class = "read";
+                    }
+                    // What the model is told goes into its context: it must not be a way to fill that.
+                    Err(told) => assert!(
+                        told.message.len() + told.hint.len() < 16 * 1024,
+                        "{}",
+                        told.message.len()
+                    ),
+                }
+            }
+            class
+        });
+}
+
+#[test]
+fn agent_headers() {
+    let key = "task:proj-7:agent:0190b5a8-0000-7000-8000-000000000001:acme:v2";
+    Fuzz::new("agent_headers", env!("CARGO_MANIFEST_DIR"))
+        .seeds([
+            key.to_owned(),
+            format!("agent:main:{key}"),
+            key.to_uppercase(),
+            "Bearer sbx_a_b_c_d".to_owned(),
+        ])
+        .words(&["agent:", "AGENT:", ":v1", "Bearer ", "bearer\t", "sbx_"])
+        .must_meet(&["read", "refused"])
+        .run(|input| {
+            let Ok(value) = HeaderValue::from_bytes(input) else {
+                return "no header";
+            };
+            let headers = HeaderMap::from_iter([(axum::http::header::AUTHORIZATION, value.clone())]);
+            let _ = http::bearer(&headers);
+            match value.to_str().ok().and_then(http::session_key) {
+                Some(key) => {
+                    assert_eq!(http::session_key(&key.to_string()), Some(key));
+                    "read"
+                }
+                None => "refused",
+            }
+        });
+}

@@ -1,0 +1,269 @@
+//! A seeded fuzzer that runs inside a test: it changes known inputs ([`mutate`]) and gives them to a parser, whose
+//! judge panics when something that must hold does not. The same seed gives the same inputs.
+//!
+//! It is told nothing of the parser's branches. Instead the judge names the class of each outcome, and an input that
+//! brings a new class, or another order of magnitude of work, is kept and changed further. Memory and work are counted
+//! in allocations of this thread, and in the processor's time that it used: a machine that is busy is no failure.
+//!
+//! An input that fails is written to `tests/fuzz/{target}/` of its crate and tried first in every later run.
+//!
+//! ```text
+//! SIGNALBOX_FUZZ_RUNS  how many inputs of each target
+//! SIGNALBOX_FUZZ_SEED  which inputs; without it always the same
+//! ```
+
+mod mutate;
+mod random;
+
+use std::{
+    collections::HashSet,
+    hash::{DefaultHasher, Hash, Hasher},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use rustix::time::{ClockId, clock_gettime};
+
+pub use random::Random;
+
+const RUNS_VARIABLE: &str = "SIGNALBOX_FUZZ_RUNS";
+const SEED_VARIABLE: &str = "SIGNALBOX_FUZZ_SEED";
+const SEED_DEFAULT: u64 = 1;
+/// What `make test` tries of each target. Enough for every class to be met, and a second or two without optimisation.
+const RUNS_DEFAULT: u64 = 3_000;
+const CORPUS_INPUTS_MAX: usize = 2_048;
+/// One input in so many is blown up to [`Fuzz::flood`] bytes.
+const FLOOD_EVERY: u64 = 150;
+const MIB: u64 = 1024 * 1024;
+/// Of the processor, for one input. Without optimisation a mebibyte takes a tenth of it; work that grows with the
+/// square of its input takes minutes.
+const CPU_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// One parser, what it is given to begin with, and what one input may cost.
+#[derive(Debug)]
+pub struct Fuzz {
+    target: &'static str,
+    folder: PathBuf,
+    corpus: Vec<Vec<u8>>,
+    words: Vec<&'static str>,
+    classes: Vec<&'static str>,
+    /// Ordinary inputs stay below this, so that many of them are tried.
+    bytes_max: usize,
+    flood_bytes: usize,
+    memory_max: u64,
+    work_per_byte: u64,
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Report {
+    pub inputs: u64,
+    pub seed: u64,
+    /// The most that one input held at one time.
+    pub bytes_held_max: u64,
+    /// The most of the processor's time that one input took.
+    pub cpu_time_max: Duration,
+    pub classes: Vec<&'static str>,
+}
+
+impl Fuzz {
+    /// `crate_folder` is the caller's `env!("CARGO_MANIFEST_DIR")`.
+    pub fn new(target: &'static str, crate_folder: &str) -> Fuzz {
+        Fuzz {
+            target,
+            folder: PathBuf::from(crate_folder).join("tests/fuzz").join(target),
+            corpus: Vec::new(),
+            words: Vec::new(),
+            classes: Vec::new(),
+            bytes_max: 8 * 1024,
+            flood_bytes: 256 * 1024,
+            memory_max: 64 * MIB,
+            work_per_byte: 256,
+        }
+    }
+
+    /// Inputs that the parser takes, or nearly.
+    pub fn seeds(mut self, seeds: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Fuzz {
+        self.corpus.extend(seeds.into_iter().map(|seed| seed.as_ref().to_vec()));
+        self
+    }
+
+    /// What means something to the parser.
+    pub fn words(mut self, words: &[&'static str]) -> Fuzz {
+        self.words.extend(words);
+        self
+    }
+
+    /// Classes that a run must have met: one that only ever met refusals has tested nothing behind them.
+    pub fn must_meet(mut self, classes: &[&'static str]) -> Fuzz {
+        self.classes.extend(classes);
+        self
+    }
+
+    /// The size to which some inputs are blown up.
+    pub fn flood(mut self, bytes: usize) -> Fuzz {
+        self.flood_bytes = bytes;
+        self
+    }
+
+    /// The most that one input may hold at one time.
+    pub fn memory_max(mut self, bytes: u64) -> Fuzz {
+        self.memory_max = bytes;
+        self
+    }
+
+    /// Bytes allocated over the whole of one input, for each byte of it: work that grows faster than its input fails.
+    pub fn work_per_byte(mut self, bytes: u64) -> Fuzz {
+        self.work_per_byte = bytes;
+        self
+    }
+
+    /// Tries as many inputs as it is told to.
+    ///
+    /// # Panics
+    /// As the judge does, when an input costs too much, or when a class that must be met was not.
+    pub fn run(mut self, judge: impl Fn(&[u8]) -> &'static str) -> Report {
+        let runs = variable(RUNS_VARIABLE).unwrap_or(RUNS_DEFAULT);
+        let seed = variable(SEED_VARIABLE).unwrap_or(SEED_DEFAULT);
+        let mut random = Random::new(seed);
+        let begun = Instant::now();
+        let mut met = Met::default();
+        let mut inputs = 0;
+        for input in self.kept().into_iter().chain(std::mem::take(&mut self.corpus)) {
+            self.attempt(&input, &judge, seed, &mut met);
+            inputs += 1;
+            self.corpus.push(input);
+        }
+        let words: Vec<&str> = self.words.clone();
+        while inputs < runs {
+            let mut input = mutate::mutated(&self.corpus, &words, self.bytes_max, &mut random);
+            if inputs % FLOOD_EVERY == FLOOD_EVERY - 1 {
+                mutate::flood(&mut input, self.flood_bytes, &mut random);
+            }
+            let is_new = self.attempt(&input, &judge, seed, &mut met);
+            inputs += 1;
+            if is_new && input.len() <= self.bytes_max {
+                if self.corpus.len() < CORPUS_INPUTS_MAX {
+                    self.corpus.push(input);
+                } else {
+                    let at = random.below(self.corpus.len());
+                    self.corpus[at] = input;
+                }
+            }
+        }
+        self.report(inputs, seed, begun.elapsed(), met)
+    }
+
+    /// Gives one input to the judge; true when its outcome is of a kind not met before.
+    fn attempt(&self, input: &[u8], judge: &impl Fn(&[u8]) -> &'static str, seed: u64, met: &mut Met) -> bool {
+        let mut outcome = Ok("");
+        let begun = cpu_time();
+        let cost = allocation_counter::measure(|| outcome = catch_unwind(AssertUnwindSafe(|| judge(input))));
+        let took = cpu_time().saturating_sub(begun);
+        let class = match outcome {
+            Ok(class) => class,
+            Err(panic) => {
+                let file = self.keep(input);
+                complain(&format!("{}: seed {seed}: an input fails: {file}", self.target));
+                resume_unwind(panic);
+            }
+        };
+        met.bytes_held_max = met.bytes_held_max.max(cost.bytes_max);
+        met.cpu_time_max = met.cpu_time_max.max(took);
+        let work_max = MIB + self.work_per_byte * input.len() as u64;
+        if cost.bytes_max > self.memory_max || cost.bytes_total > work_max || took > CPU_TIME_MAX {
+            let file = self.keep(input);
+            panic!(
+                "{}: seed {seed}: an input of {} bytes held {} bytes (at most {}), allocated {} (at most {work_max}) and took \
+                 {took:?} of the processor (at most {CPU_TIME_MAX:?}): {file}",
+                self.target,
+                input.len(),
+                cost.bytes_max,
+                self.memory_max,
+                cost.bytes_total,
+            );
+        }
+        if met.classes.insert(class) {
+            return true;
+        }
+        met.kinds.insert((class, cost.count_total.checked_ilog2()))
+    }
+
+    fn report(&self, inputs: u64, seed: u64, took: Duration, met: Met) -> Report {
+        let mut classes: Vec<&'static str> = met.classes.into_iter().collect();
+        classes.sort_unstable();
+        let rate = inputs as f64 / took.as_secs_f64().max(0.001);
+        complain(&format!(
+            "fuzz {}: {inputs} inputs, {rate:.0} a second, {} KiB held and {} ms taken at most, {} kept, seed {seed}; met {}",
+            self.target,
+            met.bytes_held_max / 1024,
+            met.cpu_time_max.as_millis(),
+            self.corpus.len(),
+            classes.join(", "),
+        ));
+        for class in &self.classes {
+            assert!(classes.contains(class), "{}: no input was {class}", self.target);
+        }
+        Report {
+            inputs,
+            seed,
+            bytes_held_max: met.bytes_held_max,
+            cpu_time_max: met.cpu_time_max,
+            classes,
+        }
+    }
+
+    /// What failed once.
+    fn kept(&self) -> Vec<Vec<u8>> {
+        let Ok(entries) = std::fs::read_dir(&self.folder) else {
+            return Vec::new();
+        };
+        let mut files: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+        files.sort();
+        files
+            .iter()
+            .map(|file| std::fs::read(file).expect("a kept input can be read"))
+            .collect()
+    }
+
+    fn keep(&self, input: &[u8]) -> String {
+        let mut hasher = DefaultHasher::new();
+        input.hash(&mut hasher);
+        let file = self.folder.join(format!("{:016x}", hasher.finish()));
+        match std::fs::create_dir_all(&self.folder).and_then(|()| std::fs::write(&file, input)) {
+            Ok(()) => file.display().to_string(),
+            Err(error) => format!("it could not be kept: {error}"),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Met {
+    classes: HashSet<&'static str>,
+    kinds: HashSet<(&'static str, Option<u32>)>,
+    bytes_held_max: u64,
+    cpu_time_max: Duration,
+}
+
+/// What this thread has used of the processor.
+fn cpu_time() -> Duration {
+    let used = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(
+        u64::try_from(used.tv_sec).expect("a thread has used no less than nothing"),
+        u32::try_from(used.tv_nsec).expect("less than a second"),
+    )
+}
+
+fn variable(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{name} is a whole number")))
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "for whoever runs it; the harness shows it when it is asked to, or on failure"
+)]
+fn complain(line: &str) {
+    eprintln!("{line}");
+}

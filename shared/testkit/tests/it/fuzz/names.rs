@@ -1,0 +1,167 @@
+//! Ids, keys, subjects, moments: what names something, wherever it stands.
+
+use contracts::{Awaited, Root, TaskToken, Timestamp};
+use domain::{AccountId, AgentRef, AgentSlug, ApiKey, KeyId, NotificationId, SessionKey, TaskId, UserId};
+
+use super::{UUID, fuzz, round_trip, text};
+
+#[test]
+fn session_key() {
+    let seeds = [
+        format!("task:proj-7:agent:{UUID}:acme:v2"),
+        format!("system:agent:{UUID}:acme:v1"),
+        "orchestrator:acme:ann:v3".to_owned(),
+        "orchestrator:org:acme:v12".to_owned(),
+        format!("agent:main:task:proj-7:agent:{UUID}:acme:v2"),
+    ];
+    fuzz("session_key")
+        .seeds(seeds)
+        .words(&[
+            "task:",
+            "agent:",
+            "system:",
+            ":v1",
+            ":v0",
+            ":v4294967296",
+            "user:",
+            "orchestrator:",
+            UUID,
+        ])
+        .must_meet(&["read", "refused"])
+        .run(|input| match text(input).map(SessionKey::parse) {
+            Some(Ok(key)) => {
+                assert_eq!(SessionKey::parse(&key.to_string()), Ok(key.clone()));
+                assert!(key.to_string().len() <= domain::session_key::SESSION_KEY_BYTES_MAX);
+                // One key, one text: two that differ in case only would share a provider's memory.
+                assert_eq!(key.to_string(), key.to_string().to_ascii_lowercase());
+                "read"
+            }
+            Some(Err(_)) | None => "refused",
+        });
+}
+
+#[test]
+fn id() {
+    fuzz("id")
+        .seeds([
+            "acme",
+            "PROJ-7",
+            "coder-1",
+            "u.1_a",
+            "ci 4711/ü",
+            UUID,
+            &UUID.to_uppercase(),
+            "実行-7",
+            "-",
+        ])
+        .words(&["\u{202e}", "\u{200b}", "\u{feff}", "é", "*", ">", "."])
+        .must_meet(&["account", "task", "notification", "user", "agent", "none"])
+        .run(|input| {
+            let Some(text) = text(input) else { return "none" };
+            let mut class = "none";
+            if let Ok(id) = NotificationId::parse(text) {
+                assert_eq!(NotificationId::parse(id.as_str()), Ok(id));
+                class = "notification";
+            }
+            if let Ok(id) = TaskId::parse(text) {
+                assert_eq!(TaskId::parse(id.key().as_str()).map(|key| key.key()), Ok(id.key()));
+                class = "task";
+            }
+            if let Ok(agent) = AgentRef::parse(text) {
+                assert_eq!(AgentRef::parse(&agent.to_string()), Ok(agent));
+                class = "agent";
+            }
+            if let Ok(id) = UserId::parse(text) {
+                assert_eq!(UserId::parse(id.as_str()), Ok(id));
+                class = if text.contains('.') { "user" } else { class };
+            }
+            if let Ok(id) = AccountId::parse(text) {
+                // What begins every key and stands in subjects and session keys has no separator of theirs.
+                assert!(!id.as_str().contains(['.', ':', '_', '*', '>', ' ', '/']));
+                assert!(AgentSlug::parse(text).is_ok());
+                class = "account";
+            }
+            assert_eq!(
+                KeyId::parse(text).is_ok(),
+                text.len() == 16 && text.bytes().all(|b| b"0123456789abcdef".contains(&b))
+            );
+            class
+        });
+}
+
+#[test]
+fn subject() {
+    let root = Root::default();
+    fuzz("subject")
+        .seeds([
+            "signalbox.notification.acme.PROJ-7",
+            "signalbox.partition.3.acme.PROJ-7",
+            "signalbox.notification.acme.-",
+            "signalbox.event.acme.t.turn.finished",
+            "signalbox.dead.-.-",
+        ])
+        .words(&[
+            "signalbox.",
+            "notification.",
+            "partition.",
+            "acme.",
+            "*",
+            ">",
+            "-",
+            "..",
+            "event",
+            "turn.finished",
+        ])
+        .must_meet(&["read", "refused"])
+        .run(|input| {
+            let Some(subject) = text(input) else { return "refused" };
+            let published = root.notification_published(subject);
+            let _ = Awaited::of(subject);
+            let Ok((account, TaskToken(task))) = root.read_notification(subject) else {
+                return "refused";
+            };
+            assert_eq!(root.notification(&account, task.as_ref()), published);
+            assert_eq!(root.read_notification(&published), Ok((account, TaskToken(task))));
+            assert_eq!(Awaited::of(&published), Some(Awaited::Notification));
+            "read"
+        });
+}
+
+#[test]
+fn api_key() {
+    let account = AccountId::parse("acme-1").unwrap();
+    let keys: Vec<String> = (0..4)
+        .map(|n| ApiKey::from_random(&account, [n; 40]).expose().to_owned())
+        .collect();
+    fuzz("api_key")
+        .seeds(&keys)
+        .words(&["sbx_", "_", "acme"])
+        .must_meet(&["read", "refused"])
+        .run(|input| match text(input).map(ApiKey::parse) {
+            Some(Ok(key)) => {
+                assert_eq!(key.expose().as_bytes(), input, "a key has one text");
+                assert!(keys.iter().any(|known| known == key.expose()), "a checksum was guessed");
+                "read"
+            }
+            Some(Err(_)) | None => "refused",
+        });
+}
+
+#[test]
+fn moment() {
+    fuzz("moment")
+        .seeds([
+            "\"2026-11-20T09:53:23Z\"",
+            "\"2026-11-20T09:53:23.123456+05:30\"",
+            "\"0000-01-01T00:00:00Z\"",
+        ])
+        .words(&["Z", "+23:59", "-23:59", "T", "9999", "60", "24", "-00:00", ".999999999"])
+        .must_meet(&["read", "refused"])
+        .run(|input| {
+            if round_trip::<Timestamp>(input) {
+                "read"
+            } else {
+                "refused"
+            }
+        });
+}
