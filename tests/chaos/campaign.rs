@@ -6,7 +6,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -16,7 +16,7 @@ use sqlx::Row;
 use time::OffsetDateTime;
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::task::TaskTracker;
 
@@ -39,6 +39,12 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_millis(400);
 /// Between two looks at what the processes hold.
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
+/// The schedule waits where more than this is under way: of faults, of which each waits for what it is done to, and of offers
+/// without an answer. Not for longer than the schedule itself: what never ends is a finding, and is found at the end.
+const UNDER_WAY_MAX: usize = 12;
+const PENDING_MAX: usize = 120;
+const WAIT_LOOK: Duration = Duration::from_millis(50);
+const LATE_MORE_MS: u64 = 60_000;
 /// How often a campaign says how it goes.
 const SAY_EVERY: Duration = Duration::from_secs(15);
 /// Between two looks of somebody who wants to know of the first thing that is wrong, and how long such a campaign waits for
@@ -60,6 +66,8 @@ pub(crate) struct Campaign {
     /// Fault number → how often it hit.
     hits: Mutex<BTreeMap<usize, usize>>,
     zombies_with_work: AtomicUsize,
+    /// By so much the schedule is behind.
+    late_ms: AtomicU64,
     begun: Instant,
     weak: std::sync::Weak<Campaign>,
 }
@@ -156,6 +164,7 @@ impl Campaign {
             pending: TaskTracker::new(),
             hits: Mutex::default(),
             zombies_with_work: AtomicUsize::default(),
+            late_ms: AtomicU64::default(),
             begun: Instant::now(),
             weak: weak.clone(),
         }))
@@ -179,10 +188,37 @@ impl Campaign {
     async fn make_offers(&self, plan: &Plan) -> anyhow::Result<()> {
         let begun = Instant::now();
         for planned in &plan.offers {
-            sleep_until(begun + Duration::from_millis(planned.at_ms)).await;
+            self.moment(begun, planned.at_ms).await;
             let number = self.book.offer(account_id(planned.account), planned.what.clone());
             self.pursue(number, planned.account, planned.via);
         }
+        Ok(())
+    }
+
+    /// Waits for a moment of the schedule, which is as much later as the schedule has waited.
+    async fn moment(&self, begun: Instant, at_ms: u64) {
+        loop {
+            let due = begun + Duration::from_millis(at_ms + self.late_ms.load(Ordering::Relaxed));
+            if due <= Instant::now() {
+                return;
+            }
+            sleep_until(due).await;
+        }
+    }
+
+    /// A machine that cannot keep up would be broken without end, and do nothing in between.
+    async fn wait_for_room(&self, running: &mut JoinSet<anyhow::Result<()>>, at_ms: u64) -> anyhow::Result<()> {
+        let from = Instant::now();
+        let late_ms = self.late_ms.load(Ordering::Relaxed);
+        let enough = Duration::from_millis((at_ms + LATE_MORE_MS).saturating_sub(late_ms));
+        while (running.len() >= UNDER_WAY_MAX || self.pending() >= PENDING_MAX) && from.elapsed() < enough {
+            match timeout(WAIT_LOOK, running.join_next()).await {
+                Ok(Some(done)) => done.context("a fault panicked")??,
+                Ok(None) => sleep(WAIT_LOOK).await,
+                Err(_) => {}
+            }
+        }
+        self.late_ms.fetch_add(millis(from.elapsed()), Ordering::Relaxed);
         Ok(())
     }
 
@@ -201,7 +237,8 @@ impl Campaign {
                     self.pending()
                 ));
             }
-            sleep_until(begun + Duration::from_millis(planned.at_ms)).await;
+            self.moment(begun, planned.at_ms).await;
+            self.wait_for_room(&mut running, planned.at_ms).await?;
             let (campaign, planned) = (self.shared(), planned.clone());
             running.spawn(async move {
                 let hits = faults::run(&campaign, &planned)
@@ -392,6 +429,10 @@ fn all_secrets(system: &System, clients: &Clients) -> BTreeMap<String, String> {
     secrets.extend(clients.secrets());
     secrets.extend(system.passwords.clone());
     secrets
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Nothing panics while one of these is held, and what they guard is whole at any time.
