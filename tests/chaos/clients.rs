@@ -26,7 +26,9 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(6);
 /// A flood of headers.
 const HEADERS: usize = 200;
 const HEADER_BYTES: usize = 2_000;
+/// Doubled with every try: those who ask again at once keep down what has just come up.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
+const AGAIN_DOUBLED_MAX: usize = 4;
 
 pub(crate) struct Clients {
     pub(crate) tenants: Vec<Tenant>,
@@ -141,7 +143,7 @@ impl Clients {
             }
             tokio::select! {
                 () = self.over.cancelled() => return,
-                () = sleep(AGAIN_AFTER) => {}
+                () = sleep(AGAIN_AFTER * (1 << place.min(AGAIN_DOUBLED_MAX))) => {}
             }
         }
     }

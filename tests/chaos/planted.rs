@@ -69,7 +69,12 @@ const HUNTS: &[Hunt] = &[
         "crash_point:orchestrator.turns_read",
         Seen::AtRest { faults: 12 },
     ),
-    hunt(Bug::FenceDropped, "freeze:delivery-0", Seen::Meanwhile),
+    // Back shortly after another has taken the turn over, with an answer in hand.
+    hunt(
+        Bug::FenceDropped,
+        "freeze_at_point:delivery.turn_answered+4600",
+        Seen::Meanwhile,
+    ),
     hunt(Bug::LocalClock, "repeat", Seen::Meanwhile),
     hunt(Bug::LeaseEternal, "kill:delivery", Seen::AtRest { faults: 6 }),
     hunt(
@@ -87,7 +92,7 @@ const HUNTS: &[Hunt] = &[
     hunt(Bug::LatePosted, "repeat", at_once("I9 what is said too late")),
     hunt(Bug::DoneKeepsSession, "repeat", at_once("I9 ")),
     hunt(Bug::NewestFirst, "burst", at_once("I8 turns run in the order")),
-    hunt(Bug::KeyIgnored, "commit_lost:orchestrator", Seen::Meanwhile),
+    hunt(Bug::KeyIgnored, "key_reused", at_once("I17 ")),
     hunt(Bug::SecretLogged, "repeat", at_once("I14 ")),
 ];
 

@@ -281,9 +281,9 @@ fn down(dice: &mut Dice) -> u64 {
     dice.between(0, 600)
 }
 
-/// Some end before the lease does (2 s here), some after.
+/// Some end before the lease does (4 s here), some after.
 fn around_the_lease(dice: &mut Dice) -> u64 {
-    *dice.pick(&[800, 2_600, 3_200, 4_000])
+    *dice.pick(&[1_000, 4_600, 5_200, 6_000])
 }
 
 pub(crate) const KINDS: &[Kind] = &[

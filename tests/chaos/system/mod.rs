@@ -44,7 +44,8 @@ pub(crate) const PROVIDER_KEY: &str = "provider-key-9f0c51ab44e2";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Short times, so that what waits is not waited for. The lease is what freezes are measured against.
+/// Short times, so that what waits is not waited for. The lease is what freezes are measured against; it is that of an
+/// installation, since on a busy machine a shorter one is lost without any fault.
 pub(crate) const SETTINGS: &str = r#"
 [database]
 connections_max = 8
@@ -62,8 +63,8 @@ sweep_interval_ms = 200
 sweep_age_ms = 1000
 claim_timeout_ms = 3000
 [replica]
-lease_ms = 2000
-renew_ms = 400
+lease_ms = 4000
+renew_ms = 500
 [process]
 stop_grace_ms = 3000
 dependencies_timeout_ms = 60000
