@@ -583,3 +583,12 @@ grant delete on dead_letter to signalbox_orchestrator;
 
 -- A key may be made for a time; after it, it is worth nothing. It is listed until it is revoked.
 alter table api_key add column expires_at timestamptz check (expires_at > created_at);
+
+-- == 0007_turn_tools ----------------------------------------------------------
+
+-- What the calls of a turn may do is on its row, written by whoever began it.
+alter table turn
+    -- the tools that it was offered; its calls may use no others. Absent on a turn that an older version began
+    add column tools         text[],
+    -- how long its calls count after they were asked for (waiting_since). Absent as above
+    add column tools_wait_ms bigint;

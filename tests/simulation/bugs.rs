@@ -28,6 +28,8 @@ pub(crate) enum Bug {
     CallRunAgain,
     /// A call counts whatever became of its session.
     ClosedCallAllowed,
+    /// A call counts in the words of its message, whatever its turn asked for.
+    ForgedCallAllowed,
     /// A cancelled item is still counted as waiting.
     CancelledCounted,
     /// A lease of a claim whose answer was lost is nobody's to take up while its holder lives.
@@ -37,7 +39,7 @@ pub(crate) enum Bug {
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 15] = [
+    pub(crate) const ALL: [Bug; 16] = [
         Bug::FenceUnchecked,
         Bug::GenerationReused,
         Bug::LeaseByLocalClock,
@@ -50,6 +52,7 @@ impl Bug {
         Bug::OutboxById,
         Bug::CallRunAgain,
         Bug::ClosedCallAllowed,
+        Bug::ForgedCallAllowed,
         Bug::CancelledCounted,
         Bug::OwnLeaseForgotten,
         Bug::ReceiptBeforeRead,

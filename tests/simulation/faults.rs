@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// A request from long ago, or one that says of its session what is not so.
+    /// A request from long ago, one that says of its session what is not so, or one in words that no agent says.
     fn send_stale(&mut self) {
         let n = self.random.below(self.requests.len());
         let Some(mut request) = self.requests.get(n).cloned() else {
@@ -115,6 +115,9 @@ impl World {
         if self.random.chance(400) {
             request.turn_id = TurnId(self.database.fresh_id());
             request.generation = Generation(request.generation.0 + 1);
+        } else if n.is_multiple_of(3) {
+            request.name = "task_status".to_owned();
+            request.arguments = "blocked".to_owned();
         }
         self.counts.faults += 1;
         let now = self.database.now;

@@ -229,6 +229,14 @@ impl Witness {
                 format!("call {} of turn {} ran {count} times", effect.ordinal, effect.turn)
             });
         }
+        if !effect.was_asked_for {
+            self.breaks("I5", || {
+                format!(
+                    "call {} of turn {} ran in other words than the turn asked for",
+                    effect.ordinal, effect.turn
+                )
+            });
+        }
         if effect.in_closed_session {
             self.breaks("I9", || {
                 format!(

@@ -6,6 +6,7 @@ use domain::{
     AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Fence, Generation, SessionId, TaskId, TaskStatus,
     ToolCallState, TurnId, TurnState,
 };
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use storage::outbox::Owned;
 use time::OffsetDateTime;
@@ -16,6 +17,8 @@ use uuid::Uuid;
 pub struct Asked {
     pub account: AccountId,
     pub session: SessionId,
+    /// Of the call's record: follows from session, turn, place and call id, so that a second arrival is the same call.
+    pub id: Uuid,
     pub call_id: CallId,
     /// Place among the turn's calls, from 1; 0 over HTTP, where calls have no place.
     pub ordinal: i32,
@@ -45,18 +48,6 @@ pub struct Claims {
     pub generation: Generation,
     pub fence: Fence,
     pub agent: AgentId,
-}
-
-impl Asked {
-    /// The id of the call's record.
-    pub fn id(&self) -> Uuid {
-        let turn = match &self.origin {
-            Origin::Turn(claims) => Some(claims.turn),
-            // Whether a turn runs must not decide whether a repeated request is the same request.
-            Origin::Http => None,
-        };
-        contracts::tool::tool_call_id(self.session, turn, self.ordinal, &self.call_id)
-    }
 }
 
 /// What the database says of the session and its turn, under lock.
@@ -92,6 +83,20 @@ pub struct Turn {
     pub fence: Fence,
     pub task: Option<TaskId>,
     pub hops: u16,
+    /// Names of the tools that it was offered; absent when an older version began it.
+    pub tools: Option<Vec<String>>,
+    /// Until when it waits for its calls.
+    pub until: Option<OffsetDateTime>,
+    /// The call that it waits for at the place in question, as the agent asked for it.
+    pub call: Option<RecordedCall>,
+}
+
+/// A call in the record of its turn.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct RecordedCall {
+    pub call_id: CallId,
+    pub name: String,
+    pub arguments: String,
 }
 
 impl Facts {

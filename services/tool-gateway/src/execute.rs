@@ -3,15 +3,16 @@
 //! ```text
 //! record ── there already ──────────────────────────────► the first result again, nothing else
 //!   │ new
-//! locks ► facts ► standing ► permission ► arguments ► effect (savepoint) ► result ► outbox ► commit
-//!                    └────────── no ────────────────── undone ───────────┘
+//! locks ► facts ► capability ► arguments ► effect (savepoint) ► result ► outbox ► commit
+//!                     └─────────── no ────────── undone ────────┘
 //! ```
 //! A crash anywhere leaves nothing, and the call comes again. Whatever is wrong with a call ends as its result, in words
-//! for the agent; only what is wrong with the database ends as an error here.
+//! for the agent; only what is wrong with the database ends as an error here, and what is no call of anybody's leaves no
+//! record.
 
 use std::{sync::Arc, time::Instant};
 
-use contracts::{Root, outgoing::Origin as Cause};
+use contracts::{Root, outgoing::Origin as Cause, tools::TASK_ARGUMENT};
 use domain::{TaskId, ToolCallState, TurnId};
 use messaging::trace::current_or;
 use runtime::Shutdown;
@@ -24,10 +25,12 @@ use storage::{
 use time::OffsetDateTime;
 
 use crate::{
-    call::{Asked, Effect, Facts, Origin, Record, Told, ok_text},
+    arguments::invalid_field,
+    call::{Asked, Effect, Origin, Record, Told, ok_text},
+    capability::{Capability, Presented},
     error::Error,
     metrics::Metrics,
-    policy::{Decision, permission, standing},
+    refusal::{Consequence, Refusal},
     store,
     tools::{Run, Running, Tool, ToolError, Toolbox},
 };
@@ -66,6 +69,29 @@ pub(crate) enum Executed {
     },
     /// Calls of the same turn that come before it are not over yet. Nothing was changed.
     OutOfTurn,
+    /// The rows know nothing of such a call. Nothing was changed or recorded.
+    Nobodys(Refusal),
+}
+
+/// What a call wants of which tool, as far as it was understood.
+struct Wanted<'t> {
+    tool: Option<&'t Tool>,
+    arguments: Result<Understood, Told>,
+}
+
+struct Understood {
+    arguments: Map<String, Value>,
+    /// The task that they name.
+    task: Option<TaskId>,
+}
+
+impl Wanted<'_> {
+    fn task(&self) -> Option<&TaskId> {
+        self.arguments
+            .as_ref()
+            .ok()
+            .and_then(|understood| understood.task.as_ref())
+    }
 }
 
 impl Executor {
@@ -80,7 +106,7 @@ impl Executor {
             tracing::info!(
                 account = %asked.account,
                 session = %asked.session,
-                call = %asked.id(),
+                call = %asked.id,
                 tool = tool.unwrap_or("unknown"),
                 state = %record.state,
                 late = record.late,
@@ -103,7 +129,13 @@ impl Executor {
             tx.rollback().await?;
             return Ok(Executed::OutOfTurn);
         }
-        let (record, messages) = self.decide_and_run(&tx, asked).await?;
+        let (record, messages) = match self.decide_and_run(&tx, asked).await? {
+            Ok(ended) => ended,
+            Err(refusal) => {
+                tx.rollback().await?;
+                return Ok(Executed::Nobodys(refusal));
+            }
+        };
         let outbox = outbox_insert(&tx, messages).await?;
         self.shutdown.crash_point("tool_gateway.effect_written").await;
         tx.commit().await?;
@@ -115,19 +147,38 @@ impl Executor {
         })
     }
 
-    /// From the locks to the result's row.
-    async fn decide_and_run(&self, tx: &Tx, asked: &Asked) -> Result<(Record, Vec<Owned>), Error> {
-        let tool = self.toolbox.find(&asked.name);
-        let arguments = tool.map(|tool| tool.schema.read(&asked.arguments, self.limits.arguments_bytes_max));
-        lock(tx, asked, tool, arguments.as_ref()).await?;
-        let claimed_turn = match &asked.origin {
-            Origin::Turn(claims) => Some(claims.turn),
+    /// From the locks to the result's row; or why the call is nobody's.
+    async fn decide_and_run(&self, tx: &Tx, asked: &Asked) -> Result<Result<(Record, Vec<Owned>), Refusal>, Error> {
+        let wanted = self.wanted(asked);
+        lock(tx, asked, &wanted).await?;
+        let claimed = match &asked.origin {
+            Origin::Turn(claims) => Some((claims.turn, asked.ordinal)),
             Origin::Http => None,
         };
-        let (facts, now) = store::facts(tx, &asked.account, asked.session, claimed_turn)
+        let (facts, now) = store::facts(tx, &asked.account, asked.session, claimed)
             .await?
             .ok_or(Error::UnknownSession)?;
-        let turn = facts.turn.as_ref().map(|turn| turn.id).or(claimed_turn);
+        let capability = Capability {
+            session: asked.session,
+            facts: &facts,
+            now,
+        };
+        let presented = Presented {
+            asked,
+            tool: wanted.tool.map(|tool| &tool.definition),
+            task: wanted.task(),
+        };
+        let admitted = capability.admit(&presented);
+        if let Err(refusal) = &admitted
+            && refusal.consequence() == Consequence::Buried
+        {
+            return Ok(Err(refusal.clone()));
+        }
+        let turn = facts
+            .turn
+            .as_ref()
+            .map(|turn| turn.id)
+            .or(claimed.map(|(turn, _)| turn));
         let setting = Setting {
             root: &self.root,
             source: SOURCE,
@@ -138,45 +189,41 @@ impl Executor {
             },
             now,
         };
-        let outcome = match self.checked(asked, &facts, tool, arguments) {
+        let may = admitted.map_err(|refusal| refusal.told());
+        let outcome = match may.and(wanted.arguments) {
             Err(told) => Err(told),
-            Ok((tool, arguments)) => {
+            Ok(Understood { arguments, task }) => {
                 let running = Running {
                     tx,
-                    call: asked.id(),
+                    call: asked.id,
                     account: &asked.account,
                     facts: &facts,
+                    task: task.as_ref(),
                     setting: &setting,
                 };
+                let tool = wanted.tool.expect("an unknown tool is not admitted");
                 self.run(tool, running, arguments).await?
             }
         };
         let (record, messages) = ended(asked, outcome, now);
         store::call_finish(tx, asked, &record, turn).await?;
-        Ok((record, messages))
+        Ok(Ok((record, messages)))
     }
 
-    /// Everything that is decided before the tool is run.
-    fn checked<'t>(
-        &self,
-        asked: &Asked,
-        facts: &Facts,
-        tool: Option<&'t Tool>,
-        arguments: Option<Result<Map<String, Value>, Told>>,
-    ) -> Result<(&'t Tool, Map<String, Value>), Told> {
-        let offered = || self.toolbox.names_offered(facts.offer()).join(", ");
-        for decision in [
-            standing(&asked.origin, asked.session, facts),
-            permission(tool.map(|tool| &tool.definition), facts, offered),
-        ] {
-            if let Decision::Deny(denial) = decision {
-                return Err(denial.told());
-            }
-        }
-        let (Some(tool), Some(arguments)) = (tool, arguments) else {
-            unreachable!("an unknown tool was denied above");
+    fn wanted(&self, asked: &Asked) -> Wanted<'_> {
+        let tool = self.toolbox.find(&asked.name);
+        let arguments = match tool {
+            Some(tool) => tool.schema.read(&asked.arguments, self.limits.arguments_bytes_max),
+            None => Ok(Map::new()),
         };
-        Ok((tool, arguments?))
+        let arguments = arguments.and_then(|arguments| {
+            let task = arguments.get(TASK_ARGUMENT).and_then(Value::as_str).map(TaskId::parse);
+            let task = task
+                .transpose()
+                .map_err(|error| invalid_field(TASK_ARGUMENT, &error.to_string()))?;
+            Ok(Understood { arguments, task })
+        });
+        Wanted { tool, arguments }
     }
 
     /// Runs the tool inside a savepoint, so that what it says no to leaves no trace but the record.
@@ -246,28 +293,18 @@ pub fn awaits_earlier(asked: &Asked) -> Option<(TurnId, i64)> {
 }
 
 /// Keeps what the checks will look at from changing before the commit.
-async fn lock(
-    tx: &Tx,
-    asked: &Asked,
-    tool: Option<&Tool>,
-    arguments: Option<&Result<Map<String, Value>, Told>>,
-) -> Result<(), StorageError> {
-    let moved = match (tool, arguments) {
-        (Some(tool), Some(Ok(arguments))) if tool.moves_task => arguments
-            .get("task_id")
-            .and_then(Value::as_str)
-            .and_then(|id| TaskId::parse(id).ok()),
-        _ => None,
-    };
-    match moved {
-        Some(task) => store::task_and_sessions_lock(tx, asked, &task).await,
-        None => store::session_lock(tx, asked).await,
+async fn lock(tx: &Tx, asked: &Asked, wanted: &Wanted<'_>) -> Result<(), StorageError> {
+    match wanted.task() {
+        Some(task) if wanted.tool.is_some_and(|tool| tool.moves_task) => {
+            store::task_and_sessions_lock(tx, asked, task).await
+        }
+        Some(_) | None => store::session_lock(tx, asked).await,
     }
 }
 
 /// What the messages that follow name as their cause: the turn, which tells everything else.
 fn cause(asked: &Asked, turn: Option<TurnId>) -> String {
-    turn.map_or_else(|| asked.id().to_string(), |turn| turn.to_string())
+    turn.map_or_else(|| asked.id.to_string(), |turn| turn.to_string())
 }
 
 fn ended(asked: &Asked, outcome: Result<Effect, Told>, now: OffsetDateTime) -> (Record, Vec<Owned>) {

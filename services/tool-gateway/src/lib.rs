@@ -1,8 +1,8 @@
 //! Runs the tools that agents call, once.
 //!
 //! A call comes from delivery (`tool.requested`, [`handlers`]) or from an agent itself (`/agent/*`, [`http`]). Either
-//! way it becomes a [`call`] and goes to [`execute`]: record, checks, effect and result in one transaction. [`policy`]
-//! says who may do what, [`arguments`] what a tool was asked, [`tools`] what each of them does. Everything is looked up
+//! way it becomes a [`call`] and goes to [`execute`]: record, checks, effect and result in one transaction. [`capability`]
+//! says what it may do, [`refusal`] why not, [`arguments`] what a tool was asked, [`tools`] what each of them does. Everything is looked up
 //! in Postgres at every call ([`store`]), so that any replica serves any session, right after any restart.
 //!
 //! What tools there are, and what models read about them, is in `contracts::tools`.
@@ -12,8 +12,9 @@ mod http;
 
 mod arguments;
 mod call;
+mod capability;
 mod execute;
-mod policy;
+mod refusal;
 mod tools;
 
 mod config;
@@ -27,10 +28,11 @@ mod store;
 /// What this service decides, without its database: for the simulation, which runs the same decisions against a model.
 pub mod decisions {
     pub use crate::{
-        call::{Asked, Claims, Closed, Facts, Origin, Record, Told, Turn},
+        call::{Asked, Claims, Closed, Facts, Origin, Record, RecordedCall, Told, Turn},
+        capability::{Capability, Presented},
         execute::awaits_earlier,
         handlers::{asked, order_delay},
-        policy::{Decision, Denial, permission, standing, task_permission},
+        refusal::{Consequence, Refusal},
     };
 }
 

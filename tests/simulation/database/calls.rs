@@ -8,16 +8,16 @@ use contracts::{
     tools::{self, ToolDefinition},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, Fence, Generation, NotificationId, SessionId, TaskId, TaskStatus,
+    AccountId, Actor, ActorKind, AgentId, CallId, Fence, Generation, NotificationId, SessionId, TaskId, TaskStatus,
     ToolCallState, TurnId,
 };
 use tool_gateway::decisions::{
-    Asked, Closed, Decision, Denial, Facts, Told, Turn, asked, awaits_earlier, permission, standing, task_permission,
+    Asked, Capability, Closed, Consequence, Facts, Presented, RecordedCall, Refusal, Told, Turn, asked, awaits_earlier,
 };
 use uuid::Uuid;
 
 use super::{
-    CallRow, Database,
+    CallRow, Database, moment,
     outbox::{Message, Published, Service},
 };
 use crate::simulation::bugs::Bug;
@@ -32,7 +32,8 @@ pub(crate) enum Executed {
         effect: Option<Effect>,
     },
     OutOfTurn,
-    UnknownSession,
+    /// A dead letter: the rows know nothing of such a call, or of such a session.
+    Nobodys,
 }
 
 /// What a tool did, for whoever watches.
@@ -42,6 +43,8 @@ pub(crate) struct Effect {
     pub(crate) ordinal: i32,
     /// Its session was closed before it began.
     pub(crate) in_closed_session: bool,
+    /// Its turn had asked for it, in these words.
+    pub(crate) was_asked_for: bool,
     pub(crate) closed: Vec<SessionId>,
     pub(crate) cancelled: Vec<NotificationId>,
     /// The notification that it led to.
@@ -53,7 +56,7 @@ impl Database {
     pub(crate) fn execute(&mut self, request: &ToolRequested, waits: bool, bug: Option<Bug>) -> Executed {
         let asked = asked(request, TraceContext::default());
         let name = (asked.account.clone(), asked.session);
-        let key = (asked.account.clone(), asked.id());
+        let key = (asked.account.clone(), asked.id);
         if let Some(row) = self.calls.get(&key)
             && bug != Some(Bug::CallRunAgain)
         {
@@ -63,8 +66,8 @@ impl Database {
                 effect: None,
             };
         }
-        let Some(facts) = self.call_facts(&asked, request.turn_id) else {
-            return Executed::UnknownSession;
+        let Some(mut facts) = self.call_facts(&asked, request.turn_id) else {
+            return Executed::Nobodys;
         };
         if waits
             && let Some((turn, earlier)) = awaits_earlier(&asked)
@@ -73,7 +76,25 @@ impl Database {
             return Executed::OutOfTurn;
         }
         let was_closed = self.sessions[&name].closed.is_some();
-        let (state, result, done) = match self.run(&asked, &facts, bug) {
+        if bug == Some(Bug::ClosedCallAllowed) {
+            facts.closed = None;
+        }
+        if let Some(turn) = &mut facts.turn
+            && bug == Some(Bug::ForgedCallAllowed)
+        {
+            turn.call = Some(recorded(&asked));
+        }
+        let admitted = self.admit(&asked, &facts);
+        if let Err(refusal) = &admitted
+            && refusal.consequence() == Consequence::Buried
+        {
+            return Executed::Nobodys;
+        }
+        let outcome = match admitted {
+            Ok(()) => self.run(&asked, &facts, bug),
+            Err(refusal) => Err(refusal.told()),
+        };
+        let (state, result, done) = match outcome {
             Ok(done) => (ToolCallState::Finished, "ok".to_owned(), Some(done)),
             Err(told) => (told.state, told.code.to_owned(), None),
         };
@@ -94,6 +115,7 @@ impl Database {
                 effect: None,
             };
         };
+        let was_asked_for = self.was_asked_for(&asked, request.turn_id);
         Executed::Over {
             state,
             outbox: self.outbox_insert(Service::ToolGateway, done.messages),
@@ -101,6 +123,7 @@ impl Database {
                 turn: request.turn_id,
                 ordinal: asked.ordinal,
                 in_closed_session: was_closed,
+                was_asked_for,
                 closed: done.closed,
                 cancelled: done.cancelled,
                 asked: done.asked,
@@ -126,6 +149,22 @@ impl Database {
             fence: Fence(found.fence),
             task: found.task.clone(),
             hops: u16::try_from(found.hops).unwrap_or(u16::MAX),
+            tools: Some(found.tools.clone()),
+            until: found.waiting_since.map(|since| moment(since + found.tools_wait_ms)),
+            call: found
+                .journal
+                .last()
+                .and_then(|round| {
+                    round
+                        .calls
+                        .iter()
+                        .find(|call| call.ordinal == asked.ordinal && call.answered.is_none())
+                })
+                .map(|call| RecordedCall {
+                    call_id: CallId(call.call_id.clone()),
+                    name: call.name.clone(),
+                    arguments: call.arguments.clone(),
+                }),
         });
         Some(Facts {
             session_key: row.key.clone(),
@@ -143,21 +182,34 @@ impl Database {
         })
     }
 
-    /// `Executor::checked`, then the tool.
+    /// As `Executor::decide_and_run` asks. What agents do here names no task but their own.
+    fn admit(&self, asked: &Asked, facts: &Facts) -> Result<(), Refusal> {
+        let capability = Capability {
+            session: asked.session,
+            facts,
+            now: moment(self.now),
+        };
+        with_tools(|tools| {
+            let tool = tools.iter().find(|tool| tool.name == asked.name);
+            capability.admit(&Presented {
+                asked,
+                tool,
+                task: facts.task().filter(|_| tool.is_some_and(|tool| tool.account_wide)),
+            })
+        })
+    }
+
+    /// Whatever the decision was made of: whether some answer of the turn asked for it so.
+    fn was_asked_for(&self, asked: &Asked, turn: TurnId) -> bool {
+        let turn = &self.turns[&(asked.account.clone(), turn)];
+        turn.journal.calls().any(|call| {
+            (call.ordinal, call.call_id.as_str()) == (asked.ordinal, asked.call_id.0.as_str())
+                && (call.name.as_str(), call.arguments.as_str()) == (asked.name.as_str(), asked.arguments.as_str())
+        })
+    }
+
+    /// The tool.
     fn run(&mut self, asked: &Asked, facts: &Facts, bug: Option<Bug>) -> Result<Done, Told> {
-        let told = |denial: &Denial| denial.told();
-        match standing(&asked.origin, asked.session, facts) {
-            Decision::Deny(Denial::SessionClosed { .. }) if bug == Some(Bug::ClosedCallAllowed) => {}
-            Decision::Deny(denial) => return Err(told(&denial)),
-            Decision::Allow => {}
-        }
-        let found = with_tools(|tools| match tools.iter().find(|tool| tool.name == asked.name) {
-            Some(tool) => permission(Some(tool), facts, String::new),
-            None => permission(None, facts, String::new),
-        });
-        if let Decision::Deny(denial) = found {
-            return Err(told(&denial));
-        }
         match asked.name.as_str() {
             "task_status" => self.run_task_status(asked, facts, bug),
             "response_request" => self.run_response_request(asked, facts),
@@ -169,11 +221,8 @@ impl Database {
     fn run_task_status(&mut self, asked: &Asked, facts: &Facts, bug: Option<Bug>) -> Result<Done, Told> {
         let to = TaskStatus::parse(&asked.arguments).unwrap_or(TaskStatus::InProgress);
         let task = facts.task().cloned().expect("offered with a task only");
-        if let Decision::Deny(denial) = task_permission(&task, facts) {
-            return Err(denial.told());
-        }
         if self.tasks[&(asked.account.clone(), task.key())].status == TaskStatus::AwaitingApproval {
-            return Err(Denial::AwaitsApproval { task }.told());
+            return Err(Refusal::AwaitsApproval { task }.told());
         }
         let turn = facts.turn.as_ref().map(|turn| turn.id);
         let closed = self
@@ -200,7 +249,7 @@ impl Database {
         let Some(agent) = there else {
             return Err(Told::failed("unknown_agent", "", ""));
         };
-        let id = Uuid::new_v5(&asked.id(), agent.uuid().as_bytes()).to_string();
+        let id = Uuid::new_v5(&asked.id, agent.uuid().as_bytes()).to_string();
         let id = NotificationId::parse(&id).expect("a UUID is an id");
         let published = notification(
             &asked.account,
@@ -228,6 +277,15 @@ impl Database {
             asked: Some((asked.account.clone(), id)),
             ..Done::default()
         })
+    }
+}
+
+/// The call as its turn would have recorded it.
+fn recorded(asked: &Asked) -> RecordedCall {
+    RecordedCall {
+        call_id: asked.call_id.clone(),
+        name: asked.name.clone(),
+        arguments: asked.arguments.clone(),
     }
 }
 

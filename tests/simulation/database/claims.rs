@@ -3,12 +3,19 @@
 
 use std::{collections::HashMap, rc::Rc};
 
-use contracts::{TraceContext, outgoing::Origin, tool::ToolRequested};
+use contracts::{
+    TraceContext,
+    outgoing::Origin,
+    tool::ToolRequested,
+    tools::{self, OfferContext},
+};
 use delivery::{
     prompt::{Manifest, Profile, TaskFacts},
+    providers::ToolDefinition,
     queue::SessionFacts,
     store::{
         SessionName,
+        begin::NewTurn,
         claim::{Session, Turn},
         context::Item,
     },
@@ -74,7 +81,7 @@ impl Database {
     }
 
     /// `TURNS_LOAD` and `RESULTS_LOAD`.
-    fn turn(&self, session: &Session, settings: &Settings) -> Option<Turn> {
+    fn turn(&self, session: &Session) -> Option<Turn> {
         let id = session.active_turn?;
         let row = self.turns.get(&(session.account.clone(), id))?;
         let results = self
@@ -108,6 +115,7 @@ impl Database {
             inline: false,
             is_coordinator: false,
             journal: row.journal.clone(),
+            tools: Some(row.tools.clone()),
             attempt: row.attempt,
             failures: row.failures,
             hops: row.hops,
@@ -119,7 +127,7 @@ impl Database {
             attempts,
             awaited_too_long: row
                 .waiting_since
-                .is_some_and(|since| since < self.now - settings.delivery.tools_wait_ms_max),
+                .is_some_and(|since| since < self.now - row.tools_wait_ms),
             results,
         })
     }
@@ -138,10 +146,7 @@ impl Database {
             .iter()
             .filter_map(|name| self.session(name, Some(replica), bug))
             .collect();
-        let turns: Vec<Turn> = sessions
-            .iter()
-            .filter_map(|session| self.turn(session, settings))
-            .collect();
+        let turns: Vec<Turn> = sessions.iter().filter_map(|session| self.turn(session)).collect();
         let Admitted { start, resume, again } = admitted(sessions, turns);
         let mut claimed = Claimed::default();
         let mut taken: HashMap<SessionName, ()> = HashMap::new();
@@ -154,15 +159,17 @@ impl Database {
             self.lease_take(&name, replica);
             let turn_id = TurnId(self.fresh_id());
             let notification = item.notification.clone();
+            let item_has_task = item.task.is_some();
             let beginning = Beginning {
                 turn_id,
                 prompt: prompt(),
                 effects: settings.effects(&item.provider),
-                tools: Vec::new(),
+                tools: offered(item_has_task),
+                tools_wait_ms: settings.delivery.tools_wait_ms_max,
                 trace: TraceContext::default(),
             };
             let (new, work) = begin(&session, item, beginning);
-            self.turn_begin(&name, &work, new.number, new.fence);
+            self.turn_begin(&name, &work, &new);
             claimed.started.push((name, turn_id, notification));
             claimed.work.push(work);
         }
@@ -276,17 +283,19 @@ impl Database {
     }
 
     /// `TURNS_INSERT`, `ITEMS_TAKE` and `SESSIONS_OCCUPY`.
-    fn turn_begin(&mut self, name: &SessionName, work: &Work, number: i64, fence: i64) {
+    fn turn_begin(&mut self, name: &SessionName, work: &Work, new: &NewTurn) {
         let turn = TurnRow {
             session: work.session_id,
             task: work.task.clone(),
             agent: work.agent_id,
-            number,
-            fence,
+            number: new.number,
+            fence: new.fence,
             state: TurnState::Calling,
             notification: work.notification_ids[0].clone(),
             provider: work.provider.clone(),
             journal: Journal::default(),
+            tools: new.tools.clone(),
+            tools_wait_ms: new.tools_wait_ms,
             attempt: 1,
             failures: 0,
             hops: work.hops,
@@ -309,7 +318,7 @@ impl Database {
         let session = self.sessions.get_mut(name).expect("locked");
         session.active_turn = Some(work.turn_id);
         session.queued -= 1;
-        session.turn_count = number;
+        session.turn_count = new.number;
         session.interrupted = false;
     }
 
@@ -349,6 +358,32 @@ impl Database {
             }
             SessionPhase::Running => row.lease_owner.is_none_or(|owner| !self.is_alive(owner)),
         }
+    }
+}
+
+/// The names alone: what a model would be told of them does not matter here.
+fn offered(has_task: bool) -> Vec<ToolDefinition> {
+    fn named(has_task: bool) -> Vec<ToolDefinition> {
+        let context = OfferContext {
+            has_task,
+            is_coordinator: false,
+        };
+        let tools = tools::offered(context).into_iter().map(|tool| ToolDefinition {
+            name: tool.name.to_owned(),
+            description: String::new(),
+            parameters: serde_json::Value::Null,
+        });
+        tools.collect()
+    }
+    // Definitions hold schemas and are made once.
+    thread_local! {
+        static WITH_TASK: Vec<ToolDefinition> = named(true);
+        static TASKLESS: Vec<ToolDefinition> = named(false);
+    }
+    if has_task {
+        WITH_TASK.with(Vec::clone)
+    } else {
+        TASKLESS.with(Vec::clone)
     }
 }
 

@@ -101,6 +101,8 @@ pub(crate) struct TurnRow {
     pub(crate) notification: String,
     pub(crate) provider: String,
     pub(crate) journal: Journal,
+    pub(crate) tools: Vec<String>,
+    pub(crate) tools_wait_ms: Millis,
     pub(crate) attempt: i32,
     pub(crate) failures: i32,
     pub(crate) hops: i32,

@@ -113,7 +113,7 @@ impl World {
                 None
             }
             // A dead letter, and done with.
-            Executed::UnknownSession => Some(Stage::Acknowledging),
+            Executed::Nobodys => Some(Stage::Acknowledging),
         }
     }
 

@@ -26,6 +26,10 @@ pub struct NewTurn {
     pub instructions: String,
     pub input: String,
     pub manifest: serde_json::Value,
+    /// Names of the tools that it is offered: the tool-gateway lets its calls use no others.
+    pub tools: Vec<String>,
+    /// How long its calls count.
+    pub tools_wait_ms: i64,
     pub cause: String,
     pub hops: i32,
     pub traceparent: Option<String>,
@@ -41,14 +45,15 @@ pub const INSTRUCTIONS_KEEP: &str = "
 /// Written as `calling` before the first byte leaves: whoever finds it after a crash knows that it may have been sent.
 pub const TURNS_INSERT: &str = "
     insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
-                      profile_version, profile_hash, input, manifest, cause, hops, traceparent, tracestate, sent_at)
+                      profile_version, profile_hash, input, manifest, tools, tools_wait_ms, cause, hops, traceparent, tracestate,
+                      sent_at)
     select r.account_id, r.id, r.session_id, r.task_id, r.agent_id, r.generation, r.number, r.fence, 'calling',
-           array[r.notification_id], r.provider, r.profile_version, r.profile_hash, r.input, r.manifest, r.cause, r.hops,
-           r.traceparent, r.tracestate, now()
+           array[r.notification_id], r.provider, r.profile_version, r.profile_hash, r.input, r.manifest, r.tools,
+           r.tools_wait_ms, r.cause, r.hops, r.traceparent, r.tracestate, now()
     from jsonb_to_recordset($1) as r (
         account_id text, id uuid, session_id uuid, task_id text, agent_id uuid, generation integer, number bigint, fence bigint,
-        notification_id text, provider text, profile_version text, profile_hash text, input text, manifest jsonb, cause text,
-        hops integer, traceparent text, tracestate text)";
+        notification_id text, provider text, profile_version text, profile_hash text, input text, manifest jsonb, tools text[],
+        tools_wait_ms bigint, cause text, hops integer, traceparent text, tracestate text)";
 
 /// Relies on the primary key. The state is asked for in a way that promises nothing to the planner: by the index of what
 /// is queued, all of that would be read.

@@ -200,6 +200,8 @@ pub struct Turn {
     pub inline: bool,
     pub is_coordinator: bool,
     pub journal: Journal,
+    /// What it was offered when it began; absent when an older version began it.
+    pub tools: Option<Vec<String>>,
     pub attempt: i32,
     pub failures: i32,
     pub hops: i32,
@@ -241,6 +243,7 @@ struct TurnRow {
     inline: bool,
     is_coordinator: bool,
     journal: serde_json::Value,
+    tools: Option<Vec<String>>,
     attempt: i32,
     failures: i32,
     hops: i32,
@@ -260,12 +263,12 @@ pub const TURNS_LOAD: &str = concat!(
            i.body as instructions, t.input, t.manifest ->> 'layout' = 'inline' as inline,
            case when k.id = lower(a.coordinator_task) then ",
     storage::coordinates!("a", "t.agent_id"),
-    " else false end as is_coordinator, t.journal, t.attempt, t.failures, t.hops, t.traceparent, t.tracestate, t.sent_at, t.lost_at,
+    " else false end as is_coordinator, t.journal, t.tools, t.attempt, t.failures, t.hops, t.traceparent, t.tracestate, t.sent_at, t.lost_at,
            t.notification_ids,
            coalesce((select max(n.attempts) from unnest(t.notification_ids) as l (id)
                      cross join lateral (select attempts from notification n
                                          where n.account_id = t.account_id and n.id = l.id limit 1) n), 0) as attempts,
-           coalesce(t.waiting_since < now() - $3 * interval '1 millisecond', false) as awaited_too_long
+           coalesce(t.waiting_since < now() - coalesce(t.tools_wait_ms, $3) * interval '1 millisecond', false) as awaited_too_long
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (select * from turn t where t.account_id = w.account_id and t.id = w.id limit 1) t
     join account a on a.id = t.account_id
@@ -342,6 +345,7 @@ pub async fn turns_load(
                 inline: row.inline,
                 is_coordinator: row.is_coordinator,
                 journal: serde_json::from_value(row.journal).map_err(|error| unreadable(error.to_string()))?,
+                tools: row.tools,
                 attempt: row.attempt,
                 failures: row.failures,
                 hops: row.hops,

@@ -35,6 +35,8 @@ pub struct Beginning {
     pub prompt: Prompt,
     pub effects: Effects,
     pub tools: Vec<ToolDefinition>,
+    /// How long its calls count.
+    pub tools_wait_ms: i64,
     pub trace: TraceContext,
 }
 
@@ -45,6 +47,7 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> (NewTurn, W
         prompt,
         effects,
         tools,
+        tools_wait_ms,
         trace,
     } = beginning;
     let task = item.task.as_ref().map(|task| task.id.clone());
@@ -65,6 +68,8 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> (NewTurn, W
         instructions: prompt.profile.text.clone(),
         input: prompt.input.clone(),
         manifest: serde_json::to_value(&prompt.manifest).expect("a manifest is texts and numbers"),
+        tools: tools.iter().map(|tool| tool.name.clone()).collect(),
+        tools_wait_ms,
         cause: item.notification.to_string(),
         hops,
         traceparent: trace.traceparent.clone(),
@@ -215,9 +220,28 @@ fn tool_names(driver: Option<&Driver>) -> ToolNames {
     }
 }
 
+/// What a turn in progress is offered: what it was offered when it began, whatever has become of its agent since.
+pub(super) fn offered_still(turn: &Turn) -> Vec<ToolDefinition> {
+    let context = OfferContext {
+        has_task: turn.task.is_some(),
+        is_coordinator: turn.is_coordinator,
+    };
+    match &turn.tools {
+        Some(names) => definitions(
+            tools::all()
+                .into_iter()
+                .filter(|tool| names.iter().any(|name| name == tool.name)),
+        ),
+        None => offered(context),
+    }
+}
+
 pub(super) fn offered(context: OfferContext) -> Vec<ToolDefinition> {
-    tools::offered(context)
-        .into_iter()
+    definitions(tools::offered(context).into_iter())
+}
+
+fn definitions(tools: impl Iterator<Item = tools::ToolDefinition>) -> Vec<ToolDefinition> {
+    tools
         .map(|tool| ToolDefinition {
             name: tool.name.to_owned(),
             description: tool.description.to_owned(),

@@ -23,7 +23,7 @@ pub use super::{
     messages::tool_requested,
 };
 use super::{
-    begin::{Surroundings, offered, prompt, turn_span},
+    begin::{Surroundings, offered, offered_still, prompt, turn_span},
     messages::{origin, turn_started},
     work::Work,
 };
@@ -195,6 +195,7 @@ impl Claimer {
                 has_task: item.task.is_some(),
                 is_coordinator: item.is_coordinator,
             }),
+            tools_wait_ms: self.config.tools_wait_ms_max,
             trace: turn_span(turn_id, session, &item),
         };
         begin(session, item, beginning)
@@ -202,10 +203,7 @@ impl Claimer {
 
     fn resumed(&self, session: &Session, turn: Turn) -> Work {
         let driver = self.drivers.get(&turn.provider);
-        let tools = offered(OfferContext {
-            has_task: turn.task.is_some(),
-            is_coordinator: turn.is_coordinator,
-        });
+        let tools = offered_still(&turn);
         let effects = driver.map_or(Effects::GatewayOnly, |driver| driver.effects());
         let thread = driver.map_or(Thread::Durable, |driver| driver.thread());
         carry_on(session, turn, effects, thread, tools)

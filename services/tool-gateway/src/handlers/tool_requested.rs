@@ -1,5 +1,5 @@
 //! Consumes `tool.requested`.
-//! Decides whether the call counts, is allowed and is understood (`policy`, `arguments`); calls of one turn in their order.
+//! Decides whether the call counts, is allowed and is understood (`capability`, `arguments`); calls of one turn in their order.
 //! Writes the call's record with its result, and what the tool changes, in one transaction a call.
 //! Publishes `tool.finished`, and through the outbox what the tool's effect entails (events, notifications, wake-ups).
 
@@ -11,7 +11,7 @@ use contracts::{
     tool::{RESULT_BYTES_MAX, ToolFinished, ToolRequested},
 };
 use domain::{
-    CallId, SessionId,
+    SessionId,
     planted::{Bug, is_planted},
 };
 use futures::StreamExt;
@@ -22,6 +22,7 @@ use messaging::{
 use runtime::Outbox;
 use tracing::{Instrument, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
+use uuid::Uuid;
 
 use crate::{
     call::{Asked, Claims, Origin, Record},
@@ -111,14 +112,14 @@ impl ToolRequestedHandler {
     async fn call(&self, request: &ToolRequested, incoming: &Incoming) -> Verdict {
         let mut asked = asked(request, incoming.headers.trace());
         if is_planted(Bug::OnceKeyDropped) {
-            asked.call_id = another(&request.call_id);
+            asked.id = Uuid::now_v7();
         }
         let deliveries = u32::try_from(incoming.deliveries).unwrap_or(u32::MAX);
         let waits = deliveries <= self.config.order_attempts_max.get();
         self.executor.shutdown.crash_point("tool_gateway.request_read").await;
         let mut executed = self.executor.execute(&asked, waits).await;
         if executed.is_err() && is_planted(Bug::UnknownRetried) {
-            asked.call_id = another(&request.call_id);
+            asked.id = Uuid::now_v7();
             executed = self.executor.execute(&asked, waits).await;
         }
         match executed {
@@ -134,6 +135,13 @@ impl ToolRequestedHandler {
                 after: order_delay(deliveries),
                 why: "earlier calls of the turn are not over".to_owned(),
             },
+            Ok(Executed::Nobodys(refusal)) => {
+                let told = refusal.told();
+                Verdict::Dead {
+                    reason: told.code.to_owned(),
+                    detail: told.message,
+                }
+            }
             Err(Error::UnknownSession) => Verdict::Dead {
                 reason: "unknown_session".to_owned(),
                 detail: format!(
@@ -167,6 +175,7 @@ pub fn asked(request: &ToolRequested, trace: TraceContext) -> Asked {
         trace,
         account: request.account.clone(),
         session: request.session_id,
+        id: request.tool_call_id(),
         call_id: request.call_id.clone(),
         ordinal: request.ordinal,
         name: request.name.clone(),
@@ -180,11 +189,6 @@ pub fn asked(request: &ToolRequested, trace: TraceContext) -> Asked {
             agent: request.agent_id,
         }),
     }
-}
-
-/// For planted bugs: an id that no call had before.
-fn another(call: &CallId) -> CallId {
-    CallId(format!("{}.{}", call.0, uuid::Uuid::now_v7()))
 }
 
 /// The one result. The same record gives the same message, its id included.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use domain::{AccountId, ApiKey, KeyRole, SessionId, SessionKey};
 use runtime::http::{AccountLimits, Problem, UnderWay};
 use storage::{Accounts, Database, api_key::api_key_holder};
@@ -11,6 +11,8 @@ use super::routes::failed;
 use crate::store;
 
 pub(super) const SESSION_KEY_HEADER: &str = "x-openclaw-session-key";
+/// Of a gateway's own name for its agent.
+const GATEWAY_AGENT_BYTES_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Caller {
@@ -36,9 +38,9 @@ pub(super) async fn caller(
     if holder.role != KeyRole::Gateway {
         return Err(Problem::forbidden("this needs a key with the role gateway"));
     }
-    let given = headers.get(SESSION_KEY_HEADER).ok_or_else(|| {
+    let given = only(headers, &HeaderName::from_static(SESSION_KEY_HEADER)).ok_or_else(|| {
         Problem::invalid(format!(
-            "send the key of your session in the header {SESSION_KEY_HEADER}"
+            "send the key of your session, and no other, in the header {SESSION_KEY_HEADER}"
         ))
     })?;
     let session = match given.to_str().ok().and_then(session_key) {
@@ -59,7 +61,7 @@ pub(super) fn no_session() -> Problem {
 }
 
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<ApiKey> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let value = only(headers, &header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, key) = value.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("bearer") {
         return None;
@@ -67,14 +69,30 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<ApiKey> {
     ApiKey::parse(key.trim()).ok()
 }
 
+/// The header, if it is there once. Of two, a proxy in front may have looked at the other one.
+pub(super) fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())
+}
+
 /// A key in any case, as it is or as a gateway names it: `agent:{its own agent}:{key}`.
 pub(crate) fn session_key(text: &str) -> Option<SessionKey> {
     let text = text.trim();
     let bare = match text.split_once(':') {
-        Some((first, rest)) if first.eq_ignore_ascii_case("agent") => rest.split_once(':')?.1,
+        Some((first, rest)) if first.eq_ignore_ascii_case("agent") => {
+            let (agent, key) = rest.split_once(':')?;
+            key_prefix_check(agent)?;
+            key
+        }
         _ => text,
     };
     SessionKey::parse(bare).ok()
+}
+
+/// A gateway's agent, as delivery's settings take it.
+fn key_prefix_check(agent: &str) -> Option<()> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    ((1..=GATEWAY_AGENT_BYTES_MAX).contains(&agent.len()) && agent.bytes().all(plain)).then_some(())
 }
 
 #[cfg(test)]
@@ -99,6 +117,29 @@ mod tests {
         check(&format!("agent:main:agent:main:{KEY}"), false);
         check("agent:main", false);
         check("", false);
+        check(&format!("agent::{KEY}"), false);
+        check(&format!("agent:ma in:{KEY}"), false);
+        check(&format!("agent:{}:{KEY}", "x".repeat(64)), true);
+        check(&format!("agent:{}:{KEY}", "x".repeat(65)), false);
+        check(&format!("{KEY}\u{0}"), false);
+        check(&format!("{KEY}:v2"), false);
+        // A second spelling of the same session
+        check(&KEY.replace(":v2", ":v02"), false);
+        check(&KEY.replace("0190b5a8-0000", "0190b5a80000"), false);
+        // Older forms that name no generation
+        assert_eq!(session_key("orchestrator:ann"), None);
+        assert_eq!(session_key("orchestrator:org:acme"), None);
+    }
+
+    #[test]
+    fn a_header_counts_when_it_is_there_once() {
+        let mut headers = HeaderMap::new();
+        let name = HeaderName::from_static(SESSION_KEY_HEADER);
+        assert_eq!(only(&headers, &name), None);
+        headers.append(&name, HeaderValue::from_static("a"));
+        assert_eq!(only(&headers, &name), Some(&HeaderValue::from_static("a")));
+        headers.append(&name, HeaderValue::from_static("a"));
+        assert_eq!(only(&headers, &name), None);
     }
 
     #[test]

@@ -7,11 +7,11 @@ use axum::{
     Extension, Json, Router,
     body::Bytes,
     extract::{Path, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, HeaderName, StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
 };
-use contracts::tools;
+use contracts::tool::tool_call_id;
 use domain::{CallId, ToolCallState};
 use messaging::trace::current_trace;
 use runtime::{
@@ -24,14 +24,14 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::{
-    caller::{caller, no_session},
+    caller::{caller, no_session, only},
     openapi::{documented, openapi},
 };
 use crate::{
     call::{Asked, Origin, Record, Told},
+    capability::Capability,
     error::Error,
     execute::{Executed, Executor},
-    policy::{Decision, standing},
     store,
 };
 
@@ -85,11 +85,14 @@ pub(super) async fn tools_list(
     let tx = database.begin(&Accounts::one(&caller.account)).await.map_err(failed)?;
     let facts = store::facts(&tx, &caller.account, caller.session, None).await;
     tx.commit().await.map_err(failed)?;
-    let (facts, _) = facts.map_err(failed)?.ok_or_else(no_session)?;
-    if let Decision::Deny(denial) = standing(&Origin::Http, caller.session, &facts) {
-        return Err(problem(&denial.told()));
-    }
-    let items = tools::offered(facts.offer())
+    let (facts, now) = facts.map_err(failed)?.ok_or_else(no_session)?;
+    let capability = Capability {
+        session: caller.session,
+        facts: &facts,
+        now,
+    };
+    let allowed = capability.tools().map_err(|refusal| problem(&refusal.told()))?;
+    let items = allowed
         .into_iter()
         .map(|tool| ToolOffer {
             name: tool.name,
@@ -177,10 +180,13 @@ async fn call(
     let caller = caller(&executor.database, limits, headers).await?;
     let call_id = idempotency_key(headers)?.unwrap_or_else(|| Uuid::now_v7().to_string());
     let arguments = std::str::from_utf8(body).map_err(|_| Problem::invalid("the body is not UTF-8"))?;
+    let call_id = CallId(call_id);
     let asked = Asked {
         account: caller.account,
         session: caller.session,
-        call_id: CallId(call_id),
+        // Whether a turn runs must not decide whether a repeated request is the same request.
+        id: tool_call_id(caller.session, None, 0, &call_id),
+        call_id,
         ordinal: 0,
         name,
         arguments: arguments.to_owned(),
@@ -211,16 +217,17 @@ async fn call(
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    let Some(value) = headers.get(IDEMPOTENCY_KEY_HEADER) else {
+    if !headers.contains_key(IDEMPOTENCY_KEY_HEADER) {
         return Ok(None);
-    };
+    }
+    let value = only(headers, &HeaderName::from_static(IDEMPOTENCY_KEY_HEADER));
     let printable = |key: &&str| {
         !key.is_empty() && key.len() <= IDEMPOTENCY_KEY_BYTES_MAX && key.bytes().all(|b| (b' '..=b'~').contains(&b))
     };
-    match value.to_str().ok().filter(printable) {
+    match value.and_then(|value| value.to_str().ok()).filter(printable) {
         Some(key) => Ok(Some(key.to_owned())),
         None => Err(Problem::invalid(format!(
-            "an Idempotency-Key is 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable characters"
+            "an Idempotency-Key is 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable characters, sent once"
         ))),
     }
 }
@@ -305,6 +312,10 @@ mod tests {
         check(b"", Err(()));
         check(&[b'x'; 256], Err(()));
         check("ä".as_bytes(), Err(()));
+        let mut twice = HeaderMap::new();
+        twice.append(IDEMPOTENCY_KEY_HEADER, HeaderValue::from_static("k-1"));
+        twice.append(IDEMPOTENCY_KEY_HEADER, HeaderValue::from_static("k-2"));
+        assert!(idempotency_key(&twice).is_err());
         assert_eq!(idempotency_key(&HeaderMap::new()).unwrap(), None);
     }
 }

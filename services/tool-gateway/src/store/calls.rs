@@ -30,7 +30,7 @@ pub(crate) async fn call_insert(tx: &Tx, asked: &Asked, arguments_bytes_max: usi
     let values = [
         asked.account.as_str().into(),
         asked.session.uuid().into(),
-        asked.id().into(),
+        asked.id.into(),
         claims.map(|claims| claims.turn.uuid()).into(),
         claims.map(|claims| claims.generation.0).into(),
         claims.map(|claims| claims.fence.0).into(),
@@ -73,7 +73,7 @@ const CALL_FIND: &str = "
     where account_id = $1 and id = $2";
 
 pub(crate) async fn call_find(tx: &Tx, asked: &Asked) -> Result<Option<Record>, StorageError> {
-    let values = [asked.account.as_str().into(), asked.id().into()];
+    let values = [asked.account.as_str().into(), asked.id.into()];
     let row = CallRow::find_by_statement(statement(CALL_FIND, values));
     let Some(row) = row.one(&**tx).await.attempt("read tool call")? else {
         return Ok(None);
@@ -124,7 +124,7 @@ pub(crate) async fn call_finish(
 ) -> Result<(), StorageError> {
     let values = [
         asked.account.as_str().into(),
-        asked.id().into(),
+        asked.id.into(),
         record.state.as_str().into(),
         record.late.into(),
         record.result.as_str().into(),

@@ -2,12 +2,13 @@
 
 use domain::{AccountId, AgentId, CloseReason, Fence, Generation, SessionId, SessionKey, TaskId, TurnId, TurnState};
 use sea_orm::{ConnectionTrait, FromQueryResult};
+use serde_json::Value;
 use storage::{StorageError, Tx, error::Attempt, statement};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::word;
-use crate::call::{Asked, Closed, Facts, Turn};
+use crate::call::{Asked, Closed, Facts, RecordedCall, Turn};
 
 /// Shared: calls of one session need not wait for each other, and nobody closes or claims it meanwhile.
 const SESSION_LOCK: &str = "select id from session where account_id = $1 and id = $2 for share";
@@ -67,11 +68,15 @@ struct FactsRow {
     turn_fence: Option<i64>,
     turn_task: Option<String>,
     turn_hops: Option<i32>,
+    turn_tools: Option<Vec<String>>,
+    turn_until: Option<OffsetDateTime>,
+    turn_call: Option<Value>,
     newest_hops: Option<i32>,
     now: OffsetDateTime,
 }
 
-/// Primary keys and turn_number only. Tasks as their client spelled them: subjects and texts carry them that way.
+/// Primary keys and turn_number only. Tasks as their client spelled them: subjects and texts carry them that way. Of the
+/// turn's journal, the call at that place of the last answer, if it was passed on: that one the turn waits for.
 const FACTS: &str = concat!(
     "
     select s.key, s.generation, s.fence, s.closed_at is not null as is_closed, s.close_reason,
@@ -80,6 +85,9 @@ const FACTS: &str = concat!(
     storage::coordinates!("acc", "a.id"),
     " as coordinates, t.id as turn_id, t.session_id as turn_session, t.state as turn_state,
            t.fence as turn_fence, tt.display_id as turn_task, t.hops as turn_hops,
+           t.tools as turn_tools, t.waiting_since + t.tools_wait_ms * interval '1 millisecond' as turn_until,
+           jsonb_path_query_first(t.journal, '$[last].calls[*] ? (@.ordinal == $place && !exists(@.answered))',
+                                  jsonb_build_object('place', $4::integer)) as turn_call,
            (select l.hops from turn l where l.account_id = s.account_id and l.session_id = s.id
             order by l.number desc limit 1) as newest_hops, clock_timestamp() as now
     from session s
@@ -91,19 +99,21 @@ const FACTS: &str = concat!(
     where s.account_id = $1 and s.id = $2"
 );
 
-/// What is true of the session and the turn, and the database's time. Read after the lock, in a statement of its own:
+/// What is true of the session, of the turn (the claimed one, else the one that runs) and of the call at the claimed
+/// place of it, and the database's time. Read after the lock, in a statement of its own:
 /// only a fresh snapshot shows what the lock waited for.
 pub(crate) async fn facts(
     tx: &Tx,
     account: &AccountId,
     session: SessionId,
-    turn: Option<TurnId>,
+    claimed: Option<(TurnId, i32)>,
 ) -> Result<Option<(Facts, OffsetDateTime)>, StorageError> {
     const ATTEMPT: &str = "read session";
     let values = [
         account.as_str().into(),
         session.uuid().into(),
-        turn.map(TurnId::uuid).into(),
+        claimed.map(|(turn, _)| turn.uuid()).into(),
+        claimed.map(|(_, place)| place).into(),
     ];
     let row = FactsRow::find_by_statement(statement(FACTS, values));
     let Some(row) = row.one(&**tx).await.attempt(ATTEMPT)? else {
@@ -120,6 +130,9 @@ pub(crate) async fn facts(
             fence: Fence(fence),
             task: task(ATTEMPT, row.turn_task)?,
             hops: u16::try_from(row.turn_hops.unwrap_or(0)).unwrap_or(u16::MAX),
+            tools: row.turn_tools,
+            until: row.turn_until,
+            call: row.turn_call.map(recorded).transpose()?,
         }),
         _ => None,
     };
@@ -136,9 +149,13 @@ pub(crate) async fn facts(
         coordinates: row.coordinates,
         newest_hops: u16::try_from(row.newest_hops.unwrap_or(0)).unwrap_or(u16::MAX),
         // Over HTTP, a turn that has just ended is none.
-        turn: turn_row.filter(|row| turn.is_some() || !row.state.is_over()),
+        turn: turn_row.filter(|row| claimed.is_some() || !row.state.is_over()),
     };
     Ok(Some((facts, row.now)))
+}
+
+fn recorded(call: Value) -> Result<RecordedCall, StorageError> {
+    serde_json::from_value(call).map_err(|error| StorageError::unreadable("read session", error))
 }
 
 #[derive(FromQueryResult)]

@@ -1,8 +1,8 @@
 //! The tools: one file each, with the same name as its definition in `contracts::tools`. This is the table.
 //!
 //! A handler works inside the call's transaction: what it writes is committed together with its result, or not at all.
-//! It finds the session locked, the caller allowed to use the tool and the arguments as the schema says; what is left
-//! to it is what only it can see. It gives messages for the outbox and publishes nothing.
+//! It finds the session locked, the caller allowed to use the tool, on the task that its arguments name, and the arguments
+//! as the schema says; what is left to it is what only it can see. It gives messages for the outbox and publishes nothing.
 
 mod no_reply;
 mod response_request;
@@ -10,7 +10,7 @@ mod task_history;
 mod task_message;
 mod task_status;
 
-use contracts::tools::{OfferContext, ToolDefinition};
+use contracts::tools::ToolDefinition;
 use domain::{AccountId, TaskId};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
@@ -20,7 +20,7 @@ use uuid::Uuid;
 use crate::{
     arguments::{Schema, invalid_field},
     call::{Effect, Facts, Told},
-    policy::{self, Decision},
+    refusal::Refusal,
     store,
 };
 
@@ -54,6 +54,8 @@ pub(crate) struct Running<'a> {
     pub call: Uuid,
     pub account: &'a AccountId,
     pub facts: &'a Facts,
+    /// The task that the arguments name; the caller may touch it. Whether it is there is asked with [`task_existing`].
+    pub task: Option<&'a TaskId>,
     /// Cause, hops and time of what it does.
     pub setting: &'a Setting<'a>,
 }
@@ -114,30 +116,17 @@ impl Toolbox {
             .iter()
             .find(|tool| tool.definition.name == name || tool.definition.aliases.contains(&name))
     }
-
-    pub(crate) fn names_offered(&self, context: OfferContext) -> Vec<&'static str> {
-        let offered = self
-            .0
-            .iter()
-            .filter(|tool| tool.definition.offered_to.includes(context));
-        offered.map(|tool| tool.definition.name).collect()
-    }
 }
 
-/// The task that the arguments name, if the caller may touch it. Whether it exists is asked with [`task_existing`].
-fn task_allowed(running: Running<'_>, arguments: &Map<String, Value>) -> Result<TaskId, ToolError> {
-    let id = arguments["task_id"].as_str().unwrap_or_default();
-    let task = TaskId::parse(id).map_err(|error| invalid_field("task_id", &error.to_string()))?;
-    match policy::task_permission(&task, running.facts) {
-        Decision::Allow => Ok(task),
-        Decision::Deny(denial) => Err(denial.told().into()),
-    }
+/// The task that the arguments name, of a tool whose schema requires it.
+fn task_named(running: Running<'_>) -> &TaskId {
+    running.task.expect("the tool's schema requires the task")
 }
 
-/// The allowed task's row; one that is not there is answered as one that is foreign.
+/// The row of a task that the caller may touch; one that is not there is answered as one that is foreign.
 async fn task_existing(running: Running<'_>, task: &TaskId) -> Result<store::TaskRow, ToolError> {
     let row = store::task_find(running.tx, running.account, task).await?;
-    row.ok_or_else(|| policy::not_there(task, running.facts).told().into())
+    row.ok_or_else(|| Refusal::not_there(task, running.facts).told().into())
 }
 
 /// A text that the schema bounds in characters, bounded in bytes.

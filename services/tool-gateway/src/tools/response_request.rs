@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use storage::outbox::Owned;
 use uuid::Uuid;
 
-use super::{Outcome, Running, ToolError, body, task_allowed, task_existing};
+use super::{Outcome, Running, ToolError, body, task_existing};
 use crate::{
     arguments::invalid_field,
     call::{Effect, Told},
@@ -20,11 +20,8 @@ const KIND: &str = "response_request";
 
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> Outcome {
     let body = body(&arguments, "body")?;
-    let task = match arguments.get("task_id") {
-        Some(_) => {
-            let task = task_allowed(running, &arguments)?;
-            Some(task_existing(running, &task).await?.id()?)
-        }
+    let task = match running.task {
+        Some(task) => Some(task_existing(running, task).await?.id()?),
         None => running.facts.task().cloned(),
     };
     let asked = agents(running, &arguments).await?;

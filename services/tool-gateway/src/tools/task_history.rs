@@ -7,7 +7,7 @@ use contracts::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Outcome, Running, task_allowed, task_existing};
+use super::{Outcome, Running, task_existing, task_named};
 use crate::{
     call::{Effect, cut},
     store::{self, ActivityRow, AgentRow, MessageRow, TaskRow},
@@ -25,14 +25,14 @@ const ACTIVITIES_BYTES_MAX: usize = 16 * 1024;
 const FRAME_BYTES: usize = 1024;
 
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> Outcome {
-    let task = task_allowed(running, &arguments)?;
+    let task = task_named(running);
     let limits = Limits::read(&arguments);
     let (tx, account) = (running.tx, running.account);
-    let row = task_existing(running, &task).await?;
-    let assignees = store::assignees(tx, account, &task).await?;
+    let row = task_existing(running, task).await?;
+    let assignees = store::assignees(tx, account, task).await?;
     let characters_max = i32::try_from(BODY_BYTES_MAX).expect("a constant far below i32's end");
-    let messages = store::messages_newest(tx, account, &task, limits.messages, characters_max).await?;
-    let activities = store::activities_newest(tx, account, &task, limits.activities).await?;
+    let messages = store::messages_newest(tx, account, task, limits.messages, characters_max).await?;
+    let activities = store::activities_newest(tx, account, task, limits.activities).await?;
     Ok(Effect::new(
         fitted(&row, &assignees, &messages, &activities, limits),
         Vec::new(),

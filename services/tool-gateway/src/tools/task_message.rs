@@ -5,13 +5,12 @@ use serde_json::{Map, Value, json};
 use storage::lifecycle::{NewMessage, message_post};
 use uuid::Uuid;
 
-use super::{Outcome, Running, ToolError, body, task_allowed, task_existing};
+use super::{Outcome, Running, ToolError, body, task_existing, task_named};
 use crate::call::Effect;
 
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> Outcome {
-    let task = task_allowed(running, &arguments)?;
     let body = body(&arguments, "body")?;
-    let task = task_existing(running, &task).await?.id()?;
+    let task = task_existing(running, task_named(running)).await?.id()?;
     let (id, messages) = post(running, &task, body).await?;
     Ok(Effect::new(json!({"task_id": task, "message_id": id}), messages))
 }

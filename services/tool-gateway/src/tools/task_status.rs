@@ -6,24 +6,23 @@ use domain::TaskStatus;
 use serde_json::{Map, Value, json};
 use storage::lifecycle::{TaskMove, task_status_set};
 
-use super::{Outcome, Running, body, task_allowed, task_existing, task_message};
+use super::{Outcome, Running, body, task_existing, task_message, task_named};
 use crate::{
     arguments::invalid_field,
     call::{Effect, words},
-    policy::{Denial, not_there},
+    refusal::Refusal,
 };
 
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> Outcome {
-    let task = task_allowed(running, &arguments)?;
     let to = status(&arguments)?;
     let note = match arguments.get("note").and_then(Value::as_str) {
         Some(note) if !note.trim().is_empty() => Some(body(&arguments, "note")?),
         _ => None,
     };
-    let row = task_existing(running, &task).await?;
+    let row = task_existing(running, task_named(running)).await?;
     let (from, task) = (row.status()?, row.id()?);
     if from == TaskStatus::AwaitingApproval {
-        return Err(Denial::AwaitsApproval { task }.told().into());
+        return Err(Refusal::AwaitsApproval { task }.told().into());
     }
     let mut messages = Vec::new();
     let mut result = json!({"task_id": task, "from": from, "status": to, "changed": from != to});
@@ -43,7 +42,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     };
     let moved = task_status_set(running.tx, &asked, running.setting)
         .await?
-        .ok_or_else(|| not_there(&task, running.facts).told())?;
+        .ok_or_else(|| Refusal::not_there(&task, running.facts).told())?;
     messages.extend(moved.messages);
     let own = moved
         .closed

@@ -351,7 +351,9 @@ async fn an_agent_wide_session_has_its_turns_task() {
     let task = fixture.task(&account, "PROJ-7", &[agent]).await;
     fixture.task(&account, "PROJ-8", &[agent]).await;
     let mut wide = world.session(&account, None, agent).await;
-    world.run(sqlx::query("update turn set task_id = 'proj-7'")).await;
+    let offer =
+        "update turn set task_id = 'proj-7', tools = tools || array['task_history', 'task_status', 'task_message']";
+    world.run(sqlx::query(offer)).await;
     wide.task = Some(task);
 
     world

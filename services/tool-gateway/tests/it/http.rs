@@ -207,6 +207,41 @@ async fn keys_that_are_closed_foreign_made_up_or_not_for_this() {
     world.end(&[&gateway]).await;
 }
 
+/// While a turn runs, the agent has what the turn was offered; and whoever sends two keys has none.
+#[tokio::test]
+async fn a_key_opens_what_the_running_turn_was_offered() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let agent = Agent::of(&world, &gateway, &coder.account).await;
+    world
+        .run(sqlx::query("update turn set tools = array['no_reply']"))
+        .await;
+    let body = json!({"task_id": "PROJ-7"});
+    let listed = async || {
+        let (_, offered) = read(agent.get("/agent/tools", &coder.key)).await;
+        offered["items"].as_array().unwrap().len()
+    };
+    assert_eq!(listed().await, 1);
+    let (status, value) = problem(agent.post("/agent/task-history", &coder.key, &body)).await;
+    assert_eq!((status, &value["code"]), (StatusCode::FORBIDDEN, &json!("not_offered")));
+
+    for sql in [
+        "update session set active_turn_id = null",
+        "update turn set state = 'finished', finished_at = now()",
+    ] {
+        world.run(sqlx::query(sql)).await;
+    }
+    assert_eq!(listed().await, 5);
+    let history = || agent.post("/agent/task-history", &coder.key, &body);
+    assert_eq!(read(history()).await.0, StatusCode::OK);
+    let twice = history().header("x-openclaw-session-key", &coder.key);
+    assert_eq!(problem(twice).await.0, StatusCode::BAD_REQUEST);
+    let twice = history().bearer_auth(&agent.token);
+    assert_eq!(problem(twice).await.0, StatusCode::UNAUTHORIZED);
+    world.end(&[&gateway]).await;
+}
+
 #[tokio::test]
 async fn a_key_works_right_after_a_restart() {
     let world = World::new().await;

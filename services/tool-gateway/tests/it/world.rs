@@ -9,6 +9,7 @@ use std::{
 use contracts::{
     Headers, Outgoing, Root, header,
     tool::{ToolFinished, ToolRequested},
+    tools::OfferContext,
 };
 use devstack::NatsServer;
 use domain::{
@@ -17,7 +18,7 @@ use domain::{
 use futures::StreamExt;
 use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User};
 use runtime::{Context, Settings, Shutdown};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sqlx::Row;
 use storage::Role;
 use testkit::{Fixture, TestDatabase, eventually};
@@ -194,7 +195,7 @@ impl World {
         session
     }
 
-    /// The turn of the session, awaiting tools under fence 1.
+    /// The turn of the session, awaiting tools under fence 1: offered all that its task allows, with time left.
     pub(crate) async fn turn(&self, session: &Session, number: i64) {
         self.run(
             sqlx::query(
@@ -207,15 +208,18 @@ impl World {
         self.run(
             sqlx::query(
                 "insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state,
-                                   notification_ids, provider, profile_version, profile_hash, input, manifest, hops)
-                 values ($1, $2, $3, $4, $5, 1, $6, 1, 'awaiting_tools', '{}', 'default', '1', 'h', 'i', '{}', 2)",
+                                   notification_ids, provider, profile_version, profile_hash, input, manifest, hops,
+                                   tools, waiting_since, tools_wait_ms)
+                 values ($1, $2, $3, $4, $5, 1, $6, 1, 'awaiting_tools', '{}', 'default', '1', 'h', 'i', '{}', 2,
+                         $7, now(), 600000)",
             )
             .bind(session.account.as_str())
             .bind(session.turn.uuid())
             .bind(session.id.uuid())
             .bind(session.task.as_ref().map(|task| String::from(task.key())))
             .bind(session.agent.uuid())
-            .bind(number),
+            .bind(number)
+            .bind(offered(session.task.is_some())),
         )
         .await;
     }
@@ -273,17 +277,57 @@ impl World {
         .await;
     }
 
+    /// Waits for so many dead letters, and gives the account and reason of each.
+    pub(crate) async fn dead_letters(&self, count: i64) -> Vec<String> {
+        eventually("dead letters", async || {
+            (self.database.count("select count(*) from dead_letter").await == count).then_some(())
+        })
+        .await;
+        let letters = "select account_id || ' ' || reason from dead_letter order by created_at, id";
+        self.database.texts(letters).await
+    }
+
     pub(crate) async fn run(&self, query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>) {
         query.execute(&self.database.owner).await.expect("a row");
     }
 
-    /// Publishes the request, as delivery does.
+    /// Records the call with its turn and publishes the request, as delivery does.
     pub(crate) async fn ask(&self, request: &ToolRequested) {
         self.ask_as(request, &request.message_id()).await;
     }
 
-    /// The same under another message id, which the broker takes for another message.
+    /// The same under another message id, which the broker takes for another message. What is recorded stays.
     pub(crate) async fn ask_as(&self, request: &ToolRequested, id: &str) {
+        self.record(request).await;
+        self.forge(request, id).await;
+    }
+
+    /// As the agent asked for it, in the turn's last round.
+    pub(crate) async fn record(&self, request: &ToolRequested) {
+        let call = json!({
+            "call_id": request.call_id,
+            "ordinal": request.ordinal,
+            "name": request.name,
+            "arguments": request.arguments,
+        });
+        self.run(
+            sqlx::query(
+                "update turn set journal = jsonb_build_array(jsonb_build_object(
+                     'response_id', null, 'text', '', 'usage', null,
+                     'calls', coalesce(journal -> 0 -> 'calls', '[]') || $3))
+                 where account_id = $1 and id = $2
+                   and not jsonb_path_exists(journal, '$[*].calls[*] ? (@.ordinal == $n)', jsonb_build_object('n', $4))",
+            )
+            .bind(request.account.as_str())
+            .bind(request.turn_id.uuid())
+            .bind(call)
+            .bind(request.ordinal),
+        )
+        .await;
+    }
+
+    /// Publishes a request that no turn has asked for, with the signature of a service.
+    pub(crate) async fn forge(&self, request: &ToolRequested, id: &str) {
         let mut headers = Headers::default();
         headers.set(header::MESSAGE_ID, id);
         self.publish(Outgoing {
@@ -348,6 +392,14 @@ impl World {
             .cloned()
             .collect()
     }
+}
+
+fn offered(has_task: bool) -> Vec<&'static str> {
+    let tools = contracts::tools::offered(OfferContext {
+        has_task,
+        is_coordinator: false,
+    });
+    tools.into_iter().map(|tool| tool.name).collect()
 }
 
 fn finished_id(request: &ToolRequested) -> String {

@@ -31,7 +31,13 @@ pub struct ToolDefinition {
     /// JSON Schema (2020-12) of the arguments; always an object.
     pub parameters: Value,
     pub offered_to: Audience,
+    /// In the coordinator's chat a call may name any task of the account. Everywhere else, and without this, it may name
+    /// the task that its turn is about and no other.
+    pub account_wide: bool,
 }
+
+/// The argument of every tool that names a task: what a call may name is held against its session before the tool runs.
+pub const TASK_ARGUMENT: &str = "task_id";
 
 /// Which turns a tool is offered in, and in which a call to it is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +120,7 @@ mod tests {
                     "description": tool.description,
                     "parameters": tool.parameters,
                     "offered_to": format!("{:?}", tool.offered_to),
+                    "account_wide": tool.account_wide,
                 })
             })
             .collect();
@@ -150,6 +157,25 @@ mod tests {
         }
         assert_eq!(find("exec"), None);
         assert_eq!(find(""), None);
+    }
+
+    /// An id that is read from arguments is resolved within the caller's account, and a task held against its session.
+    /// An argument that names something else has to be put under the same checks first, and then into this list.
+    #[test]
+    fn arguments_name_tasks_and_agents_and_nothing_else() {
+        let plain = ["message_limit", "activity_limit", "status", "note", "body", "reason"];
+        for tool in all() {
+            for name in tool.parameters["properties"].as_object().unwrap().keys() {
+                let name = name.as_str();
+                assert!(
+                    plain.contains(&name) || [TASK_ARGUMENT, "agents"].contains(&name),
+                    "{}.{name}",
+                    tool.name
+                );
+            }
+            let names_task = tool.parameters["properties"][TASK_ARGUMENT].is_object();
+            assert_eq!(tool.account_wide, names_task, "{}", tool.name);
+        }
     }
 
     #[test]

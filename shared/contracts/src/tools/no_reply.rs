@@ -27,5 +27,6 @@ pub(super) fn definition() -> ToolDefinition {
             "additionalProperties": false,
         }),
         offered_to: Audience::Everyone,
+        account_wide: false,
     }
 }

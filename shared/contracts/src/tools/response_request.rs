@@ -55,5 +55,6 @@ pub(super) fn definition() -> ToolDefinition {
             "additionalProperties": false,
         }),
         offered_to: Audience::Everyone,
+        account_wide: true,
     }
 }

@@ -45,5 +45,6 @@ pub(super) fn definition() -> ToolDefinition {
             "additionalProperties": false,
         }),
         offered_to: Audience::WithTask,
+        account_wide: true,
     }
 }

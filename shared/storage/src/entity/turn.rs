@@ -26,6 +26,8 @@ pub struct Model {
     pub manifest: Json,
     #[sea_orm(column_type = "JsonBinary")]
     pub journal: Json,
+    pub tools: Option<Vec<String>>,
+    pub tools_wait_ms: Option<i64>,
     pub attempt: i32,
     pub failures: i32,
     pub rounds: i32,

@@ -33,6 +33,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0004_emptied_sessions", include_str!("0004_emptied_sessions.sql")),
     ("0005_kept_for_a_time", include_str!("0005_kept_for_a_time.sql")),
     ("0006_keys_expire", include_str!("0006_keys_expire.sql")),
+    ("0007_turn_tools", include_str!("0007_turn_tools.sql")),
 ];
 
 #[async_trait]

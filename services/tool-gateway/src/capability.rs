@@ -1,0 +1,201 @@
+//! What the calls of a session may do, now. Pure.
+//!
+//! A capability is nothing that somebody holds: it is read from the rows of the session and its turn, under their locks,
+//! in the transaction that runs the call. What a message says is held against it and adds nothing to it.
+//!
+//! | bound to | by | until |
+//! |---|---|---|
+//! | account | the transaction, which sees no other | |
+//! | session, generation, agent | `session` | it is closed: its task is done, its agent removed, … |
+//! | turn | `turn` | it is over |
+//! | fence | `turn.fence` ≤ the call's ≤ `session.fence` | a newer claim takes the turn further |
+//! | the calls asked for | the last round of `turn.journal` | the next round |
+//! | time | `turn.waiting_since`, `turn.tools_wait_ms` | the turn goes on without them |
+//! | tools | `turn.tools`, and to whom a tool is offered | |
+//! | tasks | the turn's; the account's, for the coordinator and tools that are account-wide | |
+//!
+//! An agent that calls over HTTP presents its session's key and a gateway key of the account instead of a turn's call:
+//! what it may do is bound to the session, to the tools and tasks of the turn that runs, if one does, and to nothing
+//! that a provider call of that turn could be told apart by (ADR 32).
+//!
+//! `Ask` (an approval bound to the hash of the arguments, O26) becomes an answer beside yes and no; its call then stays
+//! `requested` until somebody answered.
+
+use contracts::tools::{self, ToolDefinition};
+use domain::{SessionId, TaskId};
+use time::OffsetDateTime;
+
+use crate::{
+    call::{Asked, Claims, Facts, Origin, Turn},
+    refusal::Refusal,
+};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Capability<'a> {
+    pub session: SessionId,
+    pub facts: &'a Facts,
+    /// The database's time.
+    pub now: OffsetDateTime,
+}
+
+/// A call as it is held against a capability.
+#[derive(Clone, Copy, Debug)]
+pub struct Presented<'a> {
+    pub asked: &'a Asked,
+    /// The tool of that name, if there is one.
+    pub tool: Option<&'a ToolDefinition>,
+    /// The task that its arguments name, if they name one.
+    pub task: Option<&'a TaskId>,
+}
+
+type Check = fn(&Capability<'_>, &Presented<'_>) -> Option<Refusal>;
+
+/// In this order: what the session's task is depends on the turn, and a call that came late was asked for once, though
+/// its turn's record has moved on.
+const CHECKS: [Check; 10] = [
+    of_turn,
+    agrees,
+    open,
+    turn_in_progress,
+    not_superseded,
+    asked_for,
+    in_time,
+    known,
+    offered,
+    own_task,
+];
+
+impl Capability<'_> {
+    /// Whether the call may have its effect.
+    pub fn admit(&self, call: &Presented<'_>) -> Result<(), Refusal> {
+        self.held_against(call, CHECKS.iter())
+    }
+
+    fn held_against<'c>(
+        &self,
+        call: &Presented<'_>,
+        mut checks: impl Iterator<Item = &'c Check>,
+    ) -> Result<(), Refusal> {
+        checks.find_map(|check| check(self, call)).map_or(Ok(()), Err)
+    }
+
+    /// The tools that may be called over HTTP.
+    pub fn tools(&self) -> Result<Vec<ToolDefinition>, Refusal> {
+        match closed(self.facts) {
+            Some(refusal) => Err(refusal),
+            None => Ok(tools::all().into_iter().filter(|tool| self.allows(tool)).collect()),
+        }
+    }
+
+    /// Calling what was not offered is not a way around the offer, and neither is an offer to somebody who has lost the
+    /// right to it since.
+    fn allows(&self, tool: &ToolDefinition) -> bool {
+        let offer = self.facts.turn.as_ref().and_then(|turn| turn.tools.as_ref());
+        tool.offered_to.includes(self.facts.offer())
+            && offer.is_none_or(|offer| offer.iter().any(|name| name == tool.name))
+    }
+}
+
+/// What a message says of its session, and the session's own words.
+fn agrees(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
+    let facts = capability.facts;
+    let same = |claims: &Claims| {
+        claims.generation == facts.generation
+            && claims.session_key.eq_ignore_ascii_case(&facts.session_key)
+            && claims.agent == facts.agent
+            && claims.task.as_ref().map(TaskId::key) == facts.task().map(TaskId::key)
+    };
+    claims(call)
+        .is_some_and(|claims| !same(claims))
+        .then_some(Refusal::Disagrees)
+}
+
+fn of_turn(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
+    let is_its_turn = |claims: &Claims| {
+        let turn = capability.facts.turn.as_ref();
+        turn.is_some_and(|turn| turn.id == claims.turn && turn.session == capability.session)
+    };
+    claims(call)
+        .is_some_and(|claims| !is_its_turn(claims))
+        .then_some(Refusal::UnknownTurn)
+}
+
+fn open(capability: &Capability<'_>, _: &Presented<'_>) -> Option<Refusal> {
+    closed(capability.facts)
+}
+
+fn closed(facts: &Facts) -> Option<Refusal> {
+    facts.closed.map(|closed| Refusal::SessionClosed { reason: closed.0 })
+}
+
+fn turn_in_progress(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
+    let (_, turn) = claimed(capability, call)?;
+    turn.state.is_over().then_some(Refusal::TurnOver)
+}
+
+/// Nobody newer has taken the turn further, and nobody made the fence up. A newer claim that has not touched the turn
+/// will ask for the same calls again, and they are the same calls.
+fn not_superseded(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
+    let (claims, turn) = claimed(capability, call)?;
+    let counts = turn.fence <= claims.fence && claims.fence <= capability.facts.fence;
+    (!counts).then_some(Refusal::Superseded)
+}
+
+/// The message names a call; what is run is the one in the turn's record.
+fn asked_for(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
+    let (_, turn) = claimed(capability, call)?;
+    let asked = call.asked;
+    let same = turn.call.as_ref().is_some_and(|recorded| {
+        recorded.call_id == asked.call_id && recorded.name == asked.name && recorded.arguments == asked.arguments
+    });
+    (!same).then_some(Refusal::NotAsked)
+}
+
+fn in_time(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
+    let (_, turn) = claimed(capability, call)?;
+    let is_over = turn.until.is_some_and(|until| until <= capability.now);
+    is_over.then_some(Refusal::Expired)
+}
+
+fn known(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
+    if call.tool.is_some() {
+        return None;
+    }
+    let turn = capability.facts.turn.as_ref();
+    let allowed = match turn.and_then(|turn| turn.tools.clone()) {
+        Some(offer) => offer,
+        None => tools::offered(capability.facts.offer())
+            .iter()
+            .map(|tool| tool.name.to_owned())
+            .collect(),
+    };
+    Some(Refusal::UnknownTool { allowed })
+}
+
+fn offered(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
+    let tool = call.tool?;
+    (!capability.allows(tool)).then_some(Refusal::NotOffered { tool: tool.name })
+}
+
+/// Its own task, or, for the coordinator in its chat, any of the account's if the tool is made for that. Whether there is
+/// such a task is the tool's to find out, and it answers in the same words.
+fn own_task(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
+    let (tool, task, facts) = (call.tool?, call.task?, capability.facts);
+    let may = (tool.account_wide && facts.is_coordinator()) || facts.task().is_some_and(|own| own.key() == task.key());
+    (!may).then(|| Refusal::not_there(task, facts))
+}
+
+fn claims<'a>(call: &Presented<'a>) -> Option<&'a Claims> {
+    match &call.asked.origin {
+        Origin::Turn(claims) => Some(claims),
+        Origin::Http => None,
+    }
+}
+
+/// What a turn's call says, and its turn.
+fn claimed<'a>(capability: &Capability<'a>, call: &Presented<'a>) -> Option<(&'a Claims, &'a Turn)> {
+    claims(call).zip(capability.facts.turn.as_ref())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,353 @@
+//! Every way to present a call that is not one, and the one check that each is caught by: with that check left out, it
+//! goes through.
+
+use contracts::TraceContext;
+use domain::{AccountId, AgentId, CallId, CloseReason, Fence, Generation, TurnId, TurnState};
+use time::Duration;
+use uuid::Uuid;
+
+use super::*;
+use crate::call::{Closed, RecordedCall};
+
+const SESSION: SessionId = SessionId(Uuid::from_u128(1));
+const TURN: TurnId = TurnId(Uuid::from_u128(2));
+const AGENT: AgentId = AgentId(Uuid::from_u128(3));
+const UNTIL: OffsetDateTime = OffsetDateTime::UNIX_EPOCH;
+
+fn task(id: &str) -> TaskId {
+    TaskId::parse(id).unwrap()
+}
+
+/// A call, what the rows say, and when.
+#[derive(Clone, Debug)]
+struct Case {
+    asked: Asked,
+    facts: Facts,
+    tool: Option<ToolDefinition>,
+    task: Option<TaskId>,
+    now: OffsetDateTime,
+}
+
+impl Case {
+    /// What delivery sends, while the turn waits for it.
+    fn genuine() -> Case {
+        let call = RecordedCall {
+            call_id: CallId("call_1".to_owned()),
+            name: "task_message".to_owned(),
+            arguments: r#"{"task_id": "PROJ-7", "body": "b"}"#.to_owned(),
+        };
+        let claims = Claims {
+            turn: TURN,
+            task: Some(task("PROJ-7")),
+            session_key: "key".to_owned(),
+            generation: Generation(2),
+            fence: Fence(5),
+            agent: AGENT,
+        };
+        let asked = Asked {
+            account: AccountId::parse("acme").unwrap(),
+            session: SESSION,
+            id: Uuid::nil(),
+            call_id: call.call_id.clone(),
+            ordinal: 1,
+            name: call.name.clone(),
+            arguments: call.arguments.clone(),
+            origin: Origin::Turn(claims),
+            trace: TraceContext::default(),
+        };
+        let turn = Turn {
+            id: TURN,
+            session: SESSION,
+            state: TurnState::AwaitingTools,
+            fence: Fence(5),
+            task: Some(task("proj-7")),
+            hops: 0,
+            tools: Some(vec!["task_message".to_owned(), "no_reply".to_owned()]),
+            until: Some(UNTIL),
+            call: Some(call),
+        };
+        let facts = Facts {
+            session_key: "key".to_owned(),
+            generation: Generation(2),
+            fence: Fence(5),
+            closed: None,
+            agent: AGENT,
+            agent_slug: "coder".to_owned(),
+            agent_name: "Coder".to_owned(),
+            session_task: Some(task("proj-7")),
+            coordinator_task: Some(task("chat")),
+            coordinates: true,
+            turn: Some(turn),
+            newest_hops: 0,
+        };
+        Case {
+            asked,
+            facts,
+            tool: tools::find("task_message"),
+            task: Some(task("Proj-7")),
+            now: UNTIL - Duration::SECOND,
+        }
+    }
+
+    fn over_http() -> Case {
+        let mut case = Case::genuine();
+        case.asked.origin = Origin::Http;
+        case
+    }
+
+    fn claims(&mut self) -> &mut Claims {
+        match &mut self.asked.origin {
+            Origin::Turn(claims) => claims,
+            Origin::Http => panic!("a call over HTTP claims nothing"),
+        }
+    }
+
+    fn turn(&mut self) -> &mut Turn {
+        self.facts.turn.as_mut().unwrap()
+    }
+
+    /// On the coordinator's chat, by the coordinator.
+    fn in_chat(mut self) -> Case {
+        if let Origin::Turn(claims) = &mut self.asked.origin {
+            claims.task = Some(task("chat"));
+        }
+        self.facts.session_task = Some(task("chat"));
+        self.turn().task = Some(task("chat"));
+        self
+    }
+
+    fn without_task(mut self) -> Case {
+        if let Origin::Turn(claims) = &mut self.asked.origin {
+            claims.task = None;
+        }
+        self.facts.session_task = None;
+        self.turn().task = None;
+        self
+    }
+
+    fn held_against(&self, checks: &[Check]) -> Result<(), Refusal> {
+        let capability = Capability {
+            session: SESSION,
+            facts: &self.facts,
+            now: self.now,
+        };
+        let presented = Presented {
+            asked: &self.asked,
+            tool: self.tool.as_ref(),
+            task: self.task.as_ref(),
+        };
+        capability.held_against(&presented, checks.iter())
+    }
+}
+
+/// A case with something changed.
+fn case(mut case: Case, change: impl FnOnce(&mut Case)) -> Case {
+    change(&mut case);
+    case
+}
+
+fn genuine(change: impl FnOnce(&mut Case)) -> Case {
+    case(Case::genuine(), change)
+}
+
+/// The case is refused so, by that check alone.
+fn check(case: &Case, by: Check, expected: &Refusal) {
+    assert_eq!(case.held_against(&CHECKS).as_ref(), Err(expected), "{case:?}");
+    let place = CHECKS
+        .iter()
+        .position(|check| std::ptr::fn_addr_eq(*check, by))
+        .unwrap();
+    let rest: Vec<Check> = [&CHECKS[..place], &CHECKS[place + 1..]].concat();
+    assert_eq!(case.held_against(&rest), Ok(()), "without the check: {case:?}");
+}
+
+#[test]
+fn what_its_turn_waits_for_is_admitted() {
+    let check = |case: &Case| assert_eq!(case.held_against(&CHECKS), Ok(()), "{case:?}");
+    check(&Case::genuine());
+    check(&genuine(|case| case.claims().session_key = "KEY".to_owned()));
+    // A newer claim that has not moved the turn on, and what it asks for again
+    check(&genuine(|case| case.facts.fence = Fence(6)));
+    check(&genuine(|case| {
+        case.facts.fence = Fence(6);
+        case.claims().fence = Fence(6);
+    }));
+    // A turn that an older version began
+    check(&genuine(|case| {
+        case.turn().tools = None;
+        case.turn().until = None;
+    }));
+    // The coordinator, on a task that is not its own
+    check(&case(Case::genuine().in_chat(), |case| {
+        case.task = Some(task("proj-8"));
+    }));
+    // Over HTTP, with a turn and without
+    check(&Case::over_http());
+    check(&case(Case::over_http(), |case| case.facts.turn = None));
+    check(&case(Case::over_http(), |case| case.now = UNTIL + Duration::DAY));
+}
+
+#[test]
+fn a_call_says_of_its_session_what_the_session_is() {
+    for case in [
+        genuine(|case| case.claims().generation = Generation(1)),
+        genuine(|case| case.claims().session_key = "other".to_owned()),
+        genuine(|case| case.claims().agent = AgentId(Uuid::nil())),
+        genuine(|case| case.claims().task = None),
+        genuine(|case| case.claims().task = Some(task("other"))),
+    ] {
+        check(&case, agrees, &Refusal::Disagrees);
+    }
+    for case in [
+        genuine(|case| case.facts.turn = None),
+        genuine(|case| case.turn().session = SessionId(Uuid::nil())),
+        genuine(|case| case.claims().turn = TurnId(Uuid::nil())),
+    ] {
+        check(&case, of_turn, &Refusal::UnknownTurn);
+    }
+}
+
+#[test]
+fn a_call_is_the_one_that_its_turn_asked_for() {
+    for case in [
+        genuine(|case| case.asked.arguments = r#"{"task_id": "PROJ-7", "body": "c"}"#.to_owned()),
+        genuine(|case| case.asked.call_id = CallId("call_2".to_owned())),
+        genuine(|case| {
+            case.asked.name = "no_reply".to_owned();
+            case.tool = tools::find("no_reply");
+        }),
+        genuine(|case| case.turn().call = None),
+    ] {
+        check(&case, asked_for, &Refusal::NotAsked);
+    }
+}
+
+#[test]
+fn a_call_is_late_once_its_session_turn_fence_or_time_is_over() {
+    for case in [Case::genuine(), Case::over_http()] {
+        let case = self::case(case, |case| {
+            case.facts.closed = Some(Closed(Some(CloseReason::TaskDone)));
+        });
+        let reason = Some(CloseReason::TaskDone);
+        check(&case, open, &Refusal::SessionClosed { reason });
+    }
+    for state in [
+        TurnState::Finished,
+        TurnState::Failed,
+        TurnState::Aborted,
+        TurnState::Unknown,
+    ] {
+        check(
+            &genuine(|case| case.turn().state = state),
+            turn_in_progress,
+            &Refusal::TurnOver,
+        );
+    }
+    // The turn was taken further; and a fence that nobody has given out.
+    let taken = genuine(|case| {
+        case.facts.fence = Fence(6);
+        case.turn().fence = Fence(6);
+    });
+    let made_up = genuine(|case| case.claims().fence = Fence(6));
+    for case in [taken, made_up] {
+        check(&case, not_superseded, &Refusal::Superseded);
+    }
+    for now in [UNTIL, UNTIL + Duration::DAY] {
+        check(&genuine(|case| case.now = now), in_time, &Refusal::Expired);
+    }
+}
+
+/// Once the turn is taken further, its record has moved on as well. That is late, and no forgery.
+#[test]
+fn a_call_of_an_earlier_round_is_late() {
+    let case = genuine(|case| {
+        case.facts.fence = Fence(6);
+        case.turn().fence = Fence(6);
+        case.turn().call = None;
+    });
+    assert_eq!(case.held_against(&CHECKS), Err(Refusal::Superseded));
+}
+
+#[test]
+fn a_tool_is_one_that_the_turn_was_offered() {
+    let names = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+    let unknown = genuine(|case| case.tool = None);
+    let refusal = Refusal::UnknownTool {
+        allowed: names(&["task_message", "no_reply"]).unwrap(),
+    };
+    check(&unknown, known, &refusal);
+    let idle = case(Case::over_http().without_task(), |case| {
+        case.facts.turn = None;
+        case.tool = None;
+        case.task = None;
+    });
+    let refusal = Refusal::UnknownTool {
+        allowed: names(&["response_request", "no_reply"]).unwrap(),
+    };
+    check(&idle, known, &refusal);
+
+    let refusal = Refusal::NotOffered { tool: "task_message" };
+    for case in [Case::genuine(), Case::over_http()] {
+        // Other tools than this one
+        let other = self::case(case.clone(), |case| case.turn().tools = names(&["no_reply"]));
+        check(&other, offered, &refusal);
+        // An offer that its reason is gone of
+        let mut lost = case.without_task();
+        lost.task = None;
+        check(&lost, offered, &refusal);
+    }
+}
+
+#[test]
+fn a_task_is_the_callers_own() {
+    let foreign = |own: &str| Refusal::NotThere {
+        task: task("proj-8"),
+        own: Some(task(own)),
+    };
+    for case in [Case::genuine(), Case::over_http()] {
+        let other = self::case(case.clone(), |case| case.task = Some(task("proj-8")));
+        check(&other, own_task, &foreign("proj-7"));
+        // In the chat, with a tool that is not for that
+        let narrow = self::case(case.clone().in_chat(), |case| {
+            case.tool.as_mut().unwrap().account_wide = false;
+            case.task = Some(task("proj-8"));
+        });
+        check(&narrow, own_task, &foreign("chat"));
+        // In the chat, by an agent that it is not assigned to
+        let stranger = self::case(case.in_chat(), |case| {
+            case.facts.coordinates = false;
+            case.task = Some(task("proj-8"));
+        });
+        check(&stranger, own_task, &foreign("chat"));
+    }
+    let mut taskless = Case::genuine().without_task();
+    taskless.asked.name = "response_request".to_owned();
+    taskless.turn().call.as_mut().unwrap().name = "response_request".to_owned();
+    taskless.turn().tools = Some(vec!["response_request".to_owned()]);
+    taskless.tool = tools::find("response_request");
+    let refusal = Refusal::NotThere {
+        task: task("Proj-7"),
+        own: None,
+    };
+    check(&taskless, own_task, &refusal);
+}
+
+#[test]
+fn what_may_be_called_is_what_is_listed() {
+    let names = |case: &Case| {
+        let capability = Capability {
+            session: SESSION,
+            facts: &case.facts,
+            now: case.now,
+        };
+        let tools = capability.tools()?;
+        Ok::<Vec<&str>, Refusal>(tools.iter().map(|tool| tool.name).collect())
+    };
+    assert_eq!(names(&Case::over_http()).unwrap(), ["task_message", "no_reply"]);
+    let idle = case(Case::over_http(), |case| case.facts.turn = None);
+    assert_eq!(names(&idle).unwrap().len(), tools::all().len());
+    let taskless = case(Case::over_http().without_task(), |case| case.turn().tools = None);
+    assert_eq!(names(&taskless).unwrap(), ["response_request", "no_reply"]);
+    let closed = case(Case::over_http(), |case| case.facts.closed = Some(Closed(None)));
+    assert_eq!(names(&closed), Err(Refusal::SessionClosed { reason: None }));
+}

@@ -1,0 +1,195 @@
+//! Why a call does not get what it asks for: the one table of what is wrong, what the agent is told, and what it can do.
+//! Pure. What a tool itself has to say (a field that is wrong, an agent that is not there) is the tool's.
+
+use domain::{CloseReason, TaskId};
+
+use crate::call::{Facts, Told};
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// What the request says of its session is not what the session is.
+    Disagrees,
+    /// It belongs to no turn of its session.
+    UnknownTurn,
+    /// Its turn did not ask for it, or asked for it in other words.
+    NotAsked,
+    /// This generation is closed, and why, as far as this version knows.
+    SessionClosed {
+        reason: Option<CloseReason>,
+    },
+    TurnOver,
+    /// The turn was taken up again by a newer claim and went on.
+    Superseded,
+    /// Its time is over: the turn goes on without it.
+    Expired,
+    /// There is no such tool. Those that may be called instead.
+    UnknownTool {
+        allowed: Vec<String>,
+    },
+    /// Its turn was not offered the tool.
+    NotOffered {
+        tool: &'static str,
+    },
+    /// Not there, somebody else's task, another account's: the same answer, so that nobody can ask which.
+    NotThere {
+        task: TaskId,
+        own: Option<TaskId>,
+    },
+    /// The task stands before a gate, and the agent is not the one who opens it.
+    AwaitsApproval {
+        task: TaskId,
+    },
+}
+
+/// What is to be done about a refused call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Consequence {
+    /// The rows know nothing of such a call, so it is nobody's: the operator is shown it, and it is recorded nowhere,
+    /// lest it stand in the place of the call that its turn did ask for.
+    Buried,
+    /// It came after the end of what it belonged to: recorded as late, answered, without effect (B1).
+    Late,
+    /// The agent may not: recorded and answered, so that it can do something else.
+    Told,
+}
+
+impl Refusal {
+    pub fn consequence(&self) -> Consequence {
+        match self {
+            Self::Disagrees | Self::UnknownTurn | Self::NotAsked => Consequence::Buried,
+            Self::SessionClosed { .. } | Self::TurnOver | Self::Superseded | Self::Expired => Consequence::Late,
+            Self::UnknownTool { .. }
+            | Self::NotOffered { .. }
+            | Self::NotThere { .. }
+            | Self::AwaitsApproval { .. } => Consequence::Told,
+        }
+    }
+
+    /// The answer to a task that is not the caller's, and to one that is not there.
+    pub fn not_there(task: &TaskId, facts: &Facts) -> Refusal {
+        Self::NotThere {
+            task: task.clone(),
+            own: facts.task().cloned(),
+        }
+    }
+
+    pub fn told(&self) -> Told {
+        let finish = "Nothing was changed. Make no more tool calls; finish your turn with what you have.";
+        let told = match self {
+            Self::Disagrees => Told::refused(
+                "session_mismatch",
+                "The call does not agree with the session it was made in.",
+                finish,
+            ),
+            Self::UnknownTurn => Told::refused("unknown_turn", "The call belongs to no turn of this session.", finish),
+            Self::NotAsked => Told::refused("not_asked", "The turn has not asked for this call.", finish),
+            Self::SessionClosed { reason } => Told::refused(
+                "session_closed",
+                format!("This session is closed: {}.", closed_by(*reason)),
+                finish,
+            ),
+            Self::TurnOver => Told::refused("turn_over", "The turn that made this call is over.", finish),
+            Self::Superseded => Told::refused(
+                "superseded",
+                "The turn went on without this call; it came too late.",
+                finish,
+            ),
+            Self::Expired => Told::refused(
+                "call_expired",
+                "The call was not run in time, and it will not be.",
+                "Nothing was changed. Call again if it is still wanted.",
+            ),
+            Self::UnknownTool { allowed } => Told::refused(
+                "unknown_tool",
+                "There is no tool of this name.",
+                format!("Use one of: {}.", allowed.join(", ")),
+            ),
+            Self::NotOffered { tool } => Told::refused(
+                "not_offered",
+                format!("{tool} cannot be used here: this turn was not offered it."),
+                "Answer without it, or use one of the tools that you were offered.",
+            ),
+            Self::NotThere { task, own } => Told::refused(
+                "task_not_found",
+                format!("There is no task {task} that you can use here."),
+                match own {
+                    Some(own) => format!("The task of this session is {own}; use that id."),
+                    None => "This session has no task; leave the task out.".to_owned(),
+                },
+            ),
+            Self::AwaitsApproval { task } => Told::refused(
+                "awaiting_approval",
+                format!("Task {task} waits for approval and can only be moved by whoever approves it."),
+                "Nothing was changed. Say in your reply what you need approved, and finish your turn.",
+            ),
+        };
+        Told {
+            late: self.consequence() == Consequence::Late,
+            ..told
+        }
+    }
+}
+
+fn closed_by(reason: Option<CloseReason>) -> &'static str {
+    use CloseReason::{AgentRemoved, Reset, Rotated, TaskArchived, TaskCancelled, TaskDone};
+    match reason {
+        Some(TaskDone) => "the task was moved to done",
+        Some(TaskCancelled) => "the task was cancelled",
+        Some(TaskArchived) => "the task was archived",
+        Some(AgentRemoved) => "the agent was removed",
+        Some(Reset) => "the session was reset",
+        Some(Rotated) => "the session was rotated",
+        None => "it was closed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every refusal: its code, what becomes of the call, and words for the agent.
+    #[test]
+    fn the_table_is_pinned() {
+        let task = |id: &str| TaskId::parse(id).unwrap();
+        let refusals = [
+            Refusal::Disagrees,
+            Refusal::UnknownTurn,
+            Refusal::NotAsked,
+            Refusal::SessionClosed {
+                reason: Some(CloseReason::TaskDone),
+            },
+            Refusal::SessionClosed { reason: None },
+            Refusal::TurnOver,
+            Refusal::Superseded,
+            Refusal::Expired,
+            Refusal::UnknownTool {
+                allowed: vec!["task_message".to_owned(), "no_reply".to_owned()],
+            },
+            Refusal::NotOffered { tool: "task_status" },
+            Refusal::NotThere {
+                task: task("PROJ-8"),
+                own: Some(task("PROJ-7")),
+            },
+            Refusal::NotThere {
+                task: task("PROJ-8"),
+                own: None,
+            },
+            Refusal::AwaitsApproval { task: task("PROJ-7") },
+        ];
+        let table: Vec<String> = refusals
+            .iter()
+            .map(|refusal| {
+                let told = refusal.told();
+                assert_eq!(told.late, refusal.consequence() == Consequence::Late);
+                format!(
+                    "{:?} {}: {} {}",
+                    refusal.consequence(),
+                    told.code,
+                    told.message,
+                    told.hint
+                )
+            })
+            .collect();
+        insta::assert_snapshot!("refusals", table.join("\n"));
+    }
+}
