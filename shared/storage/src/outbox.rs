@@ -93,7 +93,7 @@ pub async fn outbox_delete(database: &Database, rows: &[OutboxRow]) -> Result<()
 /// that it works for.
 pub const OUTBOX_DELETE: &str = "
     delete from outbox o using unnest($1::text[], $2::uuid[]) as r (account_id, id)
-    where o.account_id = r.account_id and o.id = r.id";
+    where o.account_id = any (array[r.account_id]) and o.id = r.id";
 
 #[derive(FromQueryResult)]
 struct Claimed {
@@ -143,7 +143,7 @@ pub async fn outbox_claim(
 }
 
 /// Relies on index outbox_unsent.
-const OUTBOX_CLAIM: &str = "
+pub const OUTBOX_CLAIM: &str = "
     with due as (
         select account_id, id from outbox
         where service = $1 and stored_at is null and created_at < now() - $2 * interval '1 millisecond'
@@ -151,5 +151,5 @@ const OUTBOX_CLAIM: &str = "
         order by created_at limit $4 for update skip locked
     )
     update outbox o set claimed_at = now() from due
-    where o.account_id = due.account_id and o.id = due.id
+    where o.account_id = any (array[due.account_id]) and o.id = due.id
     returning o.account_id, o.id, o.subject, o.headers, o.payload";

@@ -60,12 +60,12 @@ pub const TURNS_INSERT: &str = "
 pub const ITEMS_TAKE: &str = "
     update notification n set state = 'running', turn_id = w.turn_id, reason = null
     from unnest($1::text[], $2::text[], $3::uuid[]) as w (account_id, id, turn_id)
-    where n.account_id = w.account_id and n.id = w.id and coalesce(n.state = 'queued', false)";
+    where n.account_id = any (array[w.account_id]) and n.id = w.id and coalesce(n.state = 'queued', false)";
 
 pub const SESSIONS_OCCUPY: &str = "
     update session s set active_turn_id = w.turn_id, queued = s.queued - 1, turn_count = w.number, interrupted = false
     from unnest($1::text[], $2::uuid[], $3::uuid[], $4::bigint[]) as w (account_id, id, turn_id, number)
-    where s.account_id = w.account_id and s.id = w.id";
+    where s.account_id = any (array[w.account_id]) and s.id = w.id";
 
 pub async fn turns_begin(tx: &Tx, turns: &[NewTurn]) -> Result<(), StorageError> {
     if turns.is_empty() {

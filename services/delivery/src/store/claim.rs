@@ -70,8 +70,8 @@ pub const SESSIONS_LOCK: &str = "
            s.lease_owner,
            (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
-    join session s on s.account_id = w.account_id and s.id = w.id
-    order by s.account_id, s.id for no key update of s";
+    join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
+    order by w.account_id, w.id for no key update of s";
 
 pub async fn sessions_lock(tx: &Tx, names: &[SessionName]) -> Result<Vec<Session>, StorageError> {
     const ATTEMPT: &str = "lock sessions";
@@ -150,10 +150,14 @@ pub async fn leases_check(tx: &Tx, sessions: &mut [Session], replica: Uuid) -> R
 const IN_FLIGHT_LOCK: &str = "
     select pg_advisory_xact_lock(hashtextextended('turns in flight ' || a.id, 0))::text as locked
     from unnest($1::text[]) as a (id)";
-/// Relies on index session_attention.
+/// Relies on index session_attention, and asks for its order and by a range: where the table was counted when it was empty,
+/// the primary key would cost the same and read all of the account's.
 pub const IN_FLIGHT_COUNT: &str = "
-    select account_id, count(*) as turns from session
-    where account_id = any($1::text[]) and phase = 'running' group by account_id";
+    select w.account_id, (
+        select count(*) from (
+            select from session s
+            where s.account_id = w.account_id and s.phase between 'running' and 'running' order by s.phase, s.id) s) as turns
+    from unnest($1::text[]) as w (account_id)";
 
 #[derive(FromQueryResult)]
 struct InFlightRow {
@@ -271,9 +275,9 @@ pub const TURNS_LOAD: &str = concat!(
            coalesce(t.waiting_since < now() - coalesce(t.tools_wait_ms, $3) * interval '1 millisecond', false) as awaited_too_long
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (select * from turn t where t.account_id = w.account_id and t.id = w.id limit 1) t
-    join account a on a.id = t.account_id
-    join instruction_text i on i.account_id = t.account_id and i.hash = t.profile_hash
-    left join task k on k.account_id = t.account_id and k.id = t.task_id"
+    join account a on a.id = any (array[t.account_id])
+    join instruction_text i on i.account_id = any (array[t.account_id]) and i.hash = t.profile_hash
+    left join task k on k.account_id = any (array[t.account_id]) and k.id = t.task_id"
 );
 
 #[derive(FromQueryResult)]
@@ -366,7 +370,7 @@ pub async fn turns_load(
 pub const LEASE_TAKE: &str = "
     update session s set phase = 'running', lease_owner = $3, fence = s.fence + 1, wake_at = null
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
-    where s.account_id = w.account_id and s.id = w.id";
+    where s.account_id = any (array[w.account_id]) and s.id = w.id";
 
 pub async fn lease_take(tx: &Tx, names: &[SessionName], replica: Uuid) -> Result<(), StorageError> {
     if names.is_empty() {
@@ -386,7 +390,7 @@ pub const TURNS_RESUME: &str = "
     from unnest($1::text[], $2::uuid[], $3::uuid[]) as w (account_id, id, session_id)
     cross join lateral (
         select * from session s where s.account_id = w.account_id and s.id = w.session_id and s.active_turn_id = w.id limit 1) s
-    where t.account_id = w.account_id and t.id = w.id";
+    where t.account_id = any (array[w.account_id]) and t.id = w.id";
 
 pub async fn turns_resume(tx: &Tx, turns: &[(SessionName, TurnId)]) -> Result<(), StorageError> {
     if turns.is_empty() {
@@ -407,7 +411,7 @@ pub async fn turns_resume(tx: &Tx, turns: &[(SessionName, TurnId)]) -> Result<()
 pub const WAIT_LONGER: &str = "
     update session s set wake_at = now() + $3 * interval '1 millisecond'
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
-    where s.account_id = w.account_id and s.id = w.id";
+    where s.account_id = any (array[w.account_id]) and s.id = w.id";
 
 pub async fn wait_longer(tx: &Tx, names: &[SessionName], ms: i64) -> Result<(), StorageError> {
     if names.is_empty() {

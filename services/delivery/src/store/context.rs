@@ -93,9 +93,9 @@ macro_rules! queue_next {
         order by n.position ",
             $order,
             " limit 1) n
-    join account a on a.id = n.account_id
-    join agent g on g.account_id = n.account_id and g.id = n.agent_id
-    left join task k on k.account_id = n.account_id and k.id = n.task_id"
+    join account a on a.id = any (array[n.account_id])
+    join agent g on g.account_id = any (array[n.account_id]) and g.id = n.agent_id
+    left join task k on k.account_id = any (array[n.account_id]) and k.id = n.task_id"
         )
     };
 }
@@ -187,10 +187,12 @@ struct MessageRow {
     total: i64,
 }
 
-/// Relies on index message_thread. Bodies are cut by the prompt anyway, and far below this.
+/// Relies on index message_thread, whose order is asked for twice: where the table was counted when it was empty, another
+/// index costs the same. Bodies are cut by the prompt anyway, and far below this.
 pub const THREADS_LOAD: &str = "
     select m.account_id, m.task_id, m.id, m.author_kind, m.author_id, m.author_name, left(m.body, 4000) as body, m.created_at,
-           (select count(*) from message c where c.account_id = w.account_id and c.task_id = w.id) as total
+           (select count(*) from (
+                select from message c where c.account_id = w.account_id and c.task_id = w.id order by c.created_at, c.id) c) as total
     from unnest($1::text[], $2::text[]) as w (account_id, id)
     cross join lateral (
         select * from message m where m.account_id = w.account_id and m.task_id = w.id

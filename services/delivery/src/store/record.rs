@@ -58,7 +58,7 @@ pub const TURNS_CHANGE: &str = "
         account_id text, id uuid, fence bigint, state text, round jsonb, attempt integer, failures integer,
         calls_requested integer, waits boolean, lost boolean, response_id text, reply text, usage jsonb, error text,
         error_class text, late boolean)
-    where t.account_id = r.account_id and t.id = r.id and t.fence = r.fence and coalesce(t.state = 'calling', false)
+    where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = 'calling', false)
     returning t.account_id, t.id, t.task_history_called, t.no_reply";
 
 /// A turn that was changed, and what the record of its calls says.
@@ -104,7 +104,7 @@ pub const SESSIONS_CHANGE: &str = "
         mismatch = coalesce(r.mismatch, s.mismatch)
     from jsonb_to_recordset($1) as r (
         account_id text, id uuid, phase text, keeps_turn boolean, wake_ms bigint, queued integer, interrupted boolean, mismatch text)
-    where s.account_id = r.account_id and s.id = r.id";
+    where s.account_id = any (array[r.account_id]) and s.id = r.id";
 
 pub async fn sessions_change(tx: &Tx, changes: &[SessionChange]) -> Result<(), StorageError> {
     let rows = serde_json::to_value(changes).expect("rows are texts and numbers");
@@ -142,7 +142,8 @@ pub const ITEMS_CHANGE: &str = "
     update notification n set state = r.state, reason = r.reason, attempts = n.attempts + r.attempts_more
     from jsonb_to_recordset($1) as r (
         account_id text, id text, turn_id uuid, state text, reason text, attempts_more integer)
-    where n.account_id = r.account_id and n.id = r.id and n.turn_id = r.turn_id and coalesce(n.state = 'running', false)
+    where n.account_id = any (array[r.account_id]) and n.id = r.id and n.turn_id = r.turn_id
+      and coalesce(n.state = 'running', false)
     returning n.id, r.turn_id";
 
 #[derive(FromQueryResult)]

@@ -43,13 +43,13 @@ struct Row {
 }
 
 /// Relies on the primary keys. A turn whose task is not there has none to post to.
-const ENDED_TURNS: &str = "
+pub const ENDED_TURNS: &str = "
     select u.account_id, u.id, t.display_id as task, u.agent_id, a.name as agent_name, u.state, u.reply, u.no_reply,
            u.late, u.finished_at, u.hops, u.traceparent, u.tracestate
     from unnest($1::text[], $2::uuid[]) as asked (account_id, id)
-    join turn u on u.account_id = asked.account_id and u.id = asked.id
-    join agent a on a.account_id = u.account_id and a.id = u.agent_id
-    left join task t on t.account_id = u.account_id and t.id = u.task_id";
+    join turn u on u.account_id = any (array[asked.account_id]) and u.id = asked.id
+    join agent a on a.account_id = any (array[u.account_id]) and a.id = u.agent_id
+    left join task t on t.account_id = any (array[u.account_id]) and t.id = u.task_id";
 
 /// Those that there are, in no particular order.
 pub(super) async fn ended_turns(tx: &Tx, places: &[(AccountId, TurnId)]) -> Result<Vec<EndedTurn>, StorageError> {

@@ -4,5 +4,5 @@
 //! |---|---|---|
 //! | `{root}.event.*.*.turn.finished` | `orchestrator_turn_finished` | [`turn_finished`] |
 
-mod ended_turns;
+pub mod ended_turns;
 pub mod turn_finished;

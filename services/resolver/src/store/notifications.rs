@@ -56,7 +56,7 @@ macro_rules! counted {
             from entered where session_id is not null group by account_id, session_id
         ), enqueued as (
             update session s set queued = s.queued + c.items, queue_tail = greatest(s.queue_tail, c.tail)
-            from counted c where s.account_id = c.account_id and s.id = c.session_id
+            from counted c where s.account_id = any (array[c.account_id]) and s.id = c.session_id
         )
         select coalesce(sum(items), 0)::bigint as queued from counted"
     };
@@ -96,7 +96,7 @@ pub const NOTIFICATIONS_REQUEUE: &str = concat!(
         from ",
     rows!(),
     "
-        where n.account_id = r.account_id and n.id = r.id and coalesce(n.state in ('refused', 'failed'), false)
+        where n.account_id = any (array[r.account_id]) and n.id = r.id and coalesce(n.state in ('refused', 'failed'), false)
         returning n.account_id, n.session_id, n.position
     ), ",
     counted!()
@@ -176,7 +176,7 @@ fn columns(rows: &[&NotificationRow<'_>]) -> [Value; 21] {
 /// as above.
 pub const REFUSED_REPLACE: &str = "
     delete from notification n using unnest($1::text[], $2::text[]) as r (account_id, id)
-    where n.account_id = r.account_id and n.id = r.id and coalesce(n.state = 'refused', false)";
+    where n.account_id = any (array[r.account_id]) and n.id = r.id and coalesce(n.state = 'refused', false)";
 
 pub async fn refused_replace(tx: &Tx, wholes: &[(AccountId, NotificationId)]) -> Result<(), StorageError> {
     if wholes.is_empty() {

@@ -41,9 +41,9 @@ pub const SESSIONS_LOCK: &str = "
             offset 0) as t
     )
     select f.n, s.id, s.generation, s.queue_tail
-    from found f join session s on s.account_id = f.account_id and s.id = f.id
+    from found f join session s on s.account_id = any (array[f.account_id]) and s.id = f.id
     where coalesce(s.closed_at is null, false)
-    order by s.account_id, s.id for no key update of s";
+    order by f.account_id, f.id for no key update of s";
 
 /// Locks the active sessions of these conversations; those that have none are not in the answer.
 pub async fn sessions_lock(

@@ -83,16 +83,16 @@ pub async fn outbox_stored(database: &Database, rows: &[StoredRow], look_ms: i64
 }
 
 /// Relies on the primary key. A row that is locked is being read at this moment.
-const OUTBOX_STORED: &str = "
+pub const OUTBOX_STORED: &str = "
     with there as (
         select o.account_id, o.id, r.sequence
         from unnest($1::text[], $2::uuid[], $3::bigint[]) as r (account_id, id, sequence)
-        join outbox o on o.account_id = r.account_id and o.id = r.id
+        join outbox o on o.account_id = any (array[r.account_id]) and o.id = r.id
         for update of o skip locked
     )
     update outbox o
     set stored_at = now(), stored_sequence = there.sequence, look_at = now() + $4 * interval '1 millisecond'
-    from there where o.account_id = there.account_id and o.id = there.id";
+    from there where o.account_id = any (array[there.account_id]) and o.id = there.id";
 
 /// When to look after what is not yet read.
 #[derive(Clone, Copy, Debug)]
@@ -167,7 +167,7 @@ pub async fn outbox_look(database: &Database, look: &Look) -> Result<Vec<UnreadR
 
 /// Relies on index outbox_unread. What has waited for long is looked at less often: a reader that is far behind has enough
 /// to do without us.
-const OUTBOX_LOOK: &str = "
+pub const OUTBOX_LOOK: &str = "
     with due as (
         select account_id, id from outbox
         where service = $1 and stored_at is not null and look_at < now()
@@ -176,7 +176,7 @@ const OUTBOX_LOOK: &str = "
     update outbox o set look_at = now() + least(greatest($2 * interval '1 millisecond', now() - o.stored_at),
                                                 6 * $2 * interval '1 millisecond')
     from due
-    where o.account_id = due.account_id and o.id = due.id
+    where o.account_id = any (array[due.account_id]) and o.id = due.id
     returning o.account_id, o.id, o.subject, o.headers, o.payload, coalesce(o.stored_sequence, 0) as stored_sequence,
               o.stored_at < now() - $3 * interval '1 millisecond' as is_again,
               o.created_at < now() - $4 * interval '1 millisecond' as is_over";
