@@ -80,6 +80,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         outbox: context.outbox.clone(),
         shutdown: context.shutdown.clone(),
     };
+    let others = replica.others();
     let hands = Hands {
         context: context.clone(),
         replica,
@@ -138,6 +139,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         context.database.clone(),
         Duration::from_millis(config.sweep_interval_ms),
         config.sweep_sessions_max,
+        others,
         signals,
         context.shutdown.token(),
     );

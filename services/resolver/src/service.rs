@@ -19,7 +19,7 @@ use crate::{
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let config: Config = context.settings.section("resolver")?;
     context
-        .begin_with(async || partitions_ensure(&context.database, PARTITIONS).await)
+        .at_start(|| partitions_ensure(&context.database, PARTITIONS))
         .await?;
     let replica = context.start_replica().await?;
     let desk = Desk {

@@ -13,22 +13,17 @@ use storage::{
     fitness::{self, Fault},
     migrations,
 };
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 
 use crate::{
     Outbox, Replica, Settings, SettingsError, Shutdown,
     dead::DeadLetters,
     http::{self, Health, HttpError},
+    patience::{NATS, POSTGRES, Patience, saying_so},
     replica,
     settings::{DatabaseSettings, NatsSettings, Provision},
     telemetry::TelemetryError,
 };
-
-/// Between two tries to reach Postgres at start.
-const RETRY_PAUSE: Duration = Duration::from_millis(250);
-/// How often a start that waits says so.
-const WAITING_LINE_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a process did not start. One line with its causes.
 #[derive(Debug, thiserror::Error)]
@@ -37,8 +32,15 @@ pub enum StartError {
     Settings(#[from] SettingsError),
     #[error("telemetry could not be set up")]
     Telemetry(#[from] TelemetryError),
-    #[error("Postgres could not be used within {waited_s} s")]
-    Database { waited_s: u64, source: StorageError },
+    /// What might have passed did not, for as long as the start may take.
+    #[error("{what} could not be used within {waited_s} s")]
+    GaveUp {
+        what: &'static str,
+        waited_s: u64,
+        source: Box<StartError>,
+    },
+    #[error(transparent)]
+    Database(#[from] StorageError),
     #[error("the database is not fit for use: {faults}")]
     Unfit { faults: String },
     #[error("the database's schema could not be brought up to date")]
@@ -65,13 +67,31 @@ impl StartError {
             )
             | Self::Bus(BusError::Url { .. }) => true,
             Self::Telemetry(TelemetryError::Metrics { .. } | TelemetryError::Subscriber { .. })
-            | Self::Database { .. }
+            | Self::GaveUp { .. }
+            | Self::Database(_)
             | Self::Unfit { .. }
             | Self::Migrate { .. }
             | Self::Schema { .. }
             | Self::Bus(_)
             | Self::Topology(_)
             | Self::Replica { .. }
+            | Self::Http(_) => false,
+        }
+    }
+
+    /// Whether it is likely to be different in a moment: the server is away, starts, or has too much to do.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Database(source) | Self::Migrate { source } | Self::Replica { source } => source.may_retry(),
+            Self::Topology(TopologyError::Lookup { .. } | TopologyError::Create { .. }) => true,
+            // The bus has been patient itself.
+            Self::Bus(_)
+            | Self::Topology(_)
+            | Self::Settings(_)
+            | Self::Telemetry(_)
+            | Self::GaveUp { .. }
+            | Self::Unfit { .. }
+            | Self::Schema { .. }
             | Self::Http(_) => false,
         }
     }
@@ -88,13 +108,15 @@ pub struct Context {
     pub topology: Topology,
     pub outbox: Outbox,
     pub shutdown: Shutdown,
+    /// What is left of it is for the service's own first steps.
+    patience: Patience,
 }
 
 impl Context {
-    /// Connects to Postgres and NATS, waiting for them up to `process.dependencies_timeout_ms`; checks the schema,
-    /// makes or verifies the streams, and starts the relay.
+    /// Connects to Postgres and NATS, checks the schema, makes or verifies the streams, and starts the relay. Waits for
+    /// what is away, up to `process.dependencies_timeout_ms` for the whole start.
     pub async fn connect(role: Role, settings: Arc<Settings>, shutdown: Shutdown) -> Result<Context, StartError> {
-        let deadline = Instant::now() + settings.process.dependencies_timeout_ms.duration();
+        let patience = Patience::new(settings.process.dependencies_timeout_ms.duration());
         for bug in planted::chosen() {
             warn!(%bug, "this process has a bug on purpose");
         }
@@ -102,13 +124,13 @@ impl Context {
         settings.database.url()?;
         settings.nats.url()?;
         let keys = settings.envelope.keyring()?;
-        Box::pin(schema_check(&settings, deadline)).await?;
-        let options = database_options(&settings.database);
-        let database = database_connect(role, &settings, &options, deadline).await?;
-        Box::pin(check_fitness(&database, &settings, deadline)).await?;
+        // Boxed: futures that are large, and are there once.
+        let database = patience.until_done(POSTGRES, || Box::pin(database_open(role, &settings)));
+        let database = database.await?;
         let topology = topology(user(role), &settings.nats);
-        let bus = bus_connect(role.service(), &settings, keys, deadline).await?;
-        topology_ensure(&topology, &bus, deadline).await?;
+        let bus = bus_connect(role.service(), &settings, keys, patience.left()).await?;
+        let ensured = patience.until_done(NATS, || async { Ok(topology.ensure(&bus).await?) });
+        Box::pin(ensured).await?;
         let outbox = Outbox::start(&database, &bus, &settings.outbox, &shutdown);
         Ok(Context {
             settings,
@@ -117,6 +139,7 @@ impl Context {
             topology,
             outbox,
             shutdown,
+            patience,
         })
     }
 
@@ -136,21 +159,28 @@ impl Context {
             statement_timeout_ms: self.settings.replica.lease_ms.get(),
             lock_timeout_ms: self.settings.replica.lease_ms.get(),
         };
-        let deadline = Instant::now() + self.settings.process.dependencies_timeout_ms.duration();
-        let database = database_connect(self.database.role(), &self.settings, &options, deadline).await?;
-        let enter = async || Replica::start(database.clone(), &self.settings.replica, &self.shutdown).await;
-        patiently(deadline, enter)
-            .await
-            .map_err(|source| StartError::Replica { source })
+        let (role, settings) = (self.database.role(), &self.settings);
+        let database = self
+            .patience
+            .until_done(POSTGRES, || database_connect(role, settings, &options))
+            .await?;
+        let enter = || async {
+            let entered = Replica::start(database.clone(), &settings.replica, &self.shutdown).await;
+            entered.map_err(|source| StartError::Replica { source })
+        };
+        self.patience.until_done(POSTGRES, enter).await
     }
 
-    /// What a service does to the database before it is up: as long as its start waits for the database, tried again.
-    pub async fn begin_with<T>(
-        &self,
-        attempt: impl AsyncFnMut() -> Result<T, StorageError>,
-    ) -> Result<T, StorageError> {
-        let deadline = Instant::now() + self.settings.process.dependencies_timeout_ms.duration();
-        patiently(deadline, attempt).await
+    /// A first step of a service's own in the database: safe to do twice, and tried again like the rest of the start.
+    pub async fn at_start<T, F>(&self, mut step: impl FnMut() -> F) -> Result<T, StartError>
+    where
+        F: Future<Output = Result<T, StorageError>>,
+    {
+        let step = || {
+            let tried = step();
+            async { Ok(tried.await?) }
+        };
+        self.patience.until_done(POSTGRES, step).await
     }
 
     /// What a consumer gives its dead messages to.
@@ -218,27 +248,36 @@ pub fn database_options(settings: &DatabaseSettings) -> DatabaseOptions {
     }
 }
 
+/// The service's pool, on a database that is up to date and fit for use.
+async fn database_open(role: Role, settings: &Settings) -> Result<Database, StartError> {
+    schema_check(settings).await?;
+    let database = database_connect(role, settings, &database_options(&settings.database)).await?;
+    check_fitness(&database, settings).await?;
+    Ok(database)
+}
+
 /// Migrates when asked to; else refuses to start on a schema that is older than this version.
-async fn schema_check(settings: &Settings, deadline: Instant) -> Result<(), StartError> {
+async fn schema_check(settings: &Settings) -> Result<(), StartError> {
     let options = DatabaseOptions {
         // Migrating holds a lock on one connection and works on another.
         connections_max: 2,
         ..database_options(&settings.database)
     };
-    let owner = database_connect(Role::Owner, settings, &options, deadline).await?;
+    let owner = database_connect(Role::Owner, settings, &options).await?;
     if settings.database.migrate {
         // A server that is too old fails in the middle of a step.
-        check_version(&owner, settings, deadline).await?;
+        check_version(&owner, settings).await?;
     }
     let checked = if settings.database.migrate {
-        let migrated = patiently(deadline, async || migrations::migrate(owner.connection()).await).await;
+        let migrated = migrations::migrate(owner.connection()).await;
         migrated.map_err(|source| StartError::Migrate { source })
     } else {
-        match patiently(deadline, async || migrations::pending(owner.connection()).await).await {
+        match migrations::pending(owner.connection()).await {
             Ok(steps) if steps.is_empty() => Ok(()),
             Ok(steps) => Err(StartError::Schema {
                 steps: steps.join(", "),
             }),
+            Err(error) if error.may_retry() => Err(error.into()),
             // A login that may only take the services' roles cannot look; the first query will tell.
             Err(error) => {
                 let error = format!("{:#}", anyhow::Error::new(error));
@@ -260,20 +299,19 @@ pub async fn fitness_setting(settings: &DatabaseSettings) -> Result<fitness::Set
 }
 
 /// Refuses a database that does not keep accounts apart, or what was committed.
-async fn check_fitness(database: &Database, settings: &Settings, deadline: Instant) -> Result<(), StartError> {
-    let faults = faults(database, settings, deadline).await?;
+async fn check_fitness(database: &Database, settings: &Settings) -> Result<(), StartError> {
+    let faults = faults(database, settings).await?;
     refuse(faults)
 }
 
-async fn check_version(database: &Database, settings: &Settings, deadline: Instant) -> Result<(), StartError> {
-    let mut faults = faults(database, settings, deadline).await?;
+async fn check_version(database: &Database, settings: &Settings) -> Result<(), StartError> {
+    let mut faults = faults(database, settings).await?;
     faults.retain(|fault| matches!(fault, Fault::TooOld(_)));
     refuse(faults)
 }
 
-async fn faults(database: &Database, settings: &Settings, deadline: Instant) -> Result<Vec<Fault>, StartError> {
-    let looked = patiently(deadline, async || fitness::look(database).await).await;
-    let facts = looked.map_err(|source| unusable(settings, source))?;
+async fn faults(database: &Database, settings: &Settings) -> Result<Vec<Fault>, StartError> {
+    let facts = fitness::look(database).await?;
     Ok(facts.faults(fitness_setting(&settings.database).await?))
 }
 
@@ -290,55 +328,12 @@ fn refuse(faults: Vec<Fault>) -> Result<(), StartError> {
     })
 }
 
-async fn database_connect(
-    role: Role,
-    settings: &Settings,
-    options: &DatabaseOptions,
-    deadline: Instant,
-) -> Result<Database, StartError> {
+async fn database_connect(role: Role, settings: &Settings, options: &DatabaseOptions) -> Result<Database, StartError> {
     let url = settings.database.url()?.expose_secret();
     if is_planted(Bug::SecretLogged) {
         info!(url, "connecting");
     }
-    let connecting = patiently(deadline, async || Database::connect(url, role, options).await);
-    let connected = saying_so("Postgres", connecting).await;
-    connected.map_err(|source| unusable(settings, source))
-}
-
-fn unusable(settings: &Settings, source: StorageError) -> StartError {
-    StartError::Database {
-        waited_s: settings.process.dependencies_timeout_ms.duration().as_secs(),
-        source,
-    }
-}
-
-/// A broker that let us in may be away, or without its disk, the next moment.
-async fn topology_ensure(topology: &Topology, bus: &Bus, deadline: Instant) -> Result<(), TopologyError> {
-    loop {
-        match topology.ensure(bus).await {
-            Err(error @ (TopologyError::Create { .. } | TopologyError::Lookup { .. }))
-                if Instant::now() + RETRY_PAUSE < deadline =>
-            {
-                let error = format!("{:#}", anyhow::Error::new(error));
-                warn!(error, "the broker's streams cannot be made sure of; trying again");
-                sleep(RETRY_PAUSE).await;
-            }
-            ended => return ended,
-        }
-    }
-}
-
-/// Tries again until the deadline what may go well then: a database that answered a moment ago may be gone the next.
-async fn patiently<T>(
-    deadline: Instant,
-    mut attempt: impl AsyncFnMut() -> Result<T, StorageError>,
-) -> Result<T, StorageError> {
-    loop {
-        match attempt().await {
-            Err(error) if error.may_retry() && Instant::now() + RETRY_PAUSE < deadline => sleep(RETRY_PAUSE).await,
-            ended => return ended,
-        }
-    }
+    Ok(Database::connect(url, role, options).await?)
 }
 
 /// As the settings want it, for a connection that the server's monitoring shows as `signalbox-{name}`.
@@ -354,64 +349,12 @@ pub fn bus_options(name: &str, nats: &NatsSettings) -> Result<BusOptions, Settin
     })
 }
 
-async fn bus_connect(service: &str, settings: &Settings, keys: Keyring, deadline: Instant) -> Result<Bus, StartError> {
-    let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+async fn bus_connect(service: &str, settings: &Settings, keys: Keyring, left: Duration) -> Result<Bus, StartError> {
     let options = BusOptions {
-        connect_timeout_ms: u64::try_from(left).unwrap_or(u64::MAX),
+        connect_timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
         keys,
         ..bus_options(service, &settings.nats)?
     };
     // Boxed: a connection that is made, and one that is tried without a password, are large futures.
-    Ok(saying_so("NATS", Box::pin(Bus::connect(options))).await?)
-}
-
-/// Waits for a dependency, with one line a second that says for which.
-async fn saying_so<T>(what: &str, work: impl Future<Output = T>) -> T {
-    let mut work = std::pin::pin!(work);
-    let mut lines = interval(WAITING_LINE_EVERY);
-    lines.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    lines.tick().await;
-    loop {
-        tokio::select! {
-            // Pinned outside and polled again: a line drops nothing.
-            done = &mut work => return done,
-            _ = lines.tick() => info!("waiting for {what}"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lost() -> StorageError {
-        StorageError::Connect {
-            source: sqlx::Error::PoolTimedOut,
-        }
-    }
-
-    /// How often it was tried, and what came of it, when the first two tries fail like this.
-    async fn tried(fails: fn() -> StorageError, within: Duration) -> (usize, Result<(), StorageError>) {
-        let mut tries = 0;
-        let ended = patiently(Instant::now() + within, async || {
-            tries += 1;
-            if tries < 3 { Err(fails()) } else { Ok(()) }
-        })
-        .await;
-        (tries, ended)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_database_that_is_lost_during_the_start_is_waited_for() {
-        assert!(matches!(tried(lost, Duration::from_secs(60)).await, (3, Ok(()))));
-        assert!(
-            matches!(tried(lost, RETRY_PAUSE / 2).await, (1, Err(_))),
-            "until the deadline"
-        );
-        let strange = || StorageError::unreadable("look", "a word");
-        assert!(
-            matches!(tried(strange, Duration::from_secs(60)).await, (1, Err(_))),
-            "of no use"
-        );
-    }
+    Ok(saying_so(NATS, Box::pin(Bus::connect(options))).await?)
 }

@@ -3,7 +3,8 @@
 //! In reading order: [`settings`] (what the operator wants), [`telemetry`] (what the operator sees), [`shutdown`]
 //! (workers, and how they end), [`crash`] (where tests cut them off), [`http`] (a server, problems, health pages), [`outbox`] (committed messages get
 //! published), [`dead`] (messages that cannot be processed), [`replica`] (the name that leases are held in),
-//! [`context`] (all of it, connected), [`mod@run`] (a whole process of one service).
+//! `patience` (a start waits for its servers), [`context`] (all of it, connected), [`mod@run`] (a whole process of one
+//! service).
 //!
 //! The only shared crate that sees both storage and messaging.
 
@@ -12,6 +13,7 @@ pub mod crash;
 pub mod dead;
 pub mod http;
 pub mod outbox;
+mod patience;
 pub mod replica;
 pub mod run;
 pub mod settings;
@@ -21,7 +23,7 @@ pub mod telemetry;
 pub use context::{Context, StartError};
 pub use dead::DeadLetters;
 pub use outbox::Outbox;
-pub use replica::{Incarnation, Replica};
+pub use replica::{Incarnation, Others, Replica};
 pub use run::run;
 pub use settings::{Settings, SettingsError};
 pub use shutdown::Shutdown;

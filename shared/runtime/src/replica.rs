@@ -1,4 +1,4 @@
-//! The name under which this process holds leases: a row in Postgres that is renewed once a second by the database's
+//! The name under which this process holds leases: a row in Postgres that is renewed twice a second by the database's
 //! clock. Whoever holds a lease in the name of a row whose time is over holds nothing.
 //!
 //! The holder must know of it no later than the others. So the time is counted here from *before* a renewal was sent,
@@ -9,10 +9,14 @@
 //! Two things this cannot see. A machine that sleeps stops its monotonic clock: the next renewal finds out. And work
 //! between two looks at the clock may act too late: the fence that every write carries is what makes that harmless.
 //!
+//! A renewal also shows when the first of the others would be over. So whoever looks after what a dead process held does
+//! not have to find out by chance: [`Others`] says so in the moment in which it may be taken over.
+//!
 //! Renewals use connections of their own: in the shared pool they would queue behind the load that the leases are for,
 //! and a busy process would lose them all.
 
 use std::{
+    future::pending,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -36,6 +40,10 @@ use crate::{Shutdown, settings::ReplicaSettings};
 
 /// Connections for renewals: one that hangs must not keep the next try from being made on another.
 pub(crate) const CONNECTIONS: u32 = 2;
+/// Part of the lease that one try to renew it may take, so that it outlives several.
+const TRY_PARTS: u32 = 3;
+/// After the moment in which the time of another would be over.
+const OTHERS_MARGIN: Duration = Duration::from_millis(5);
 /// Part of the lease by which it ends earlier here than in the database.
 const MARGIN_PARTS: u32 = 8;
 /// How long ending the row may take when the process stops. After a failure the leases run out by themselves.
@@ -81,6 +89,23 @@ impl Clock {
 #[derive(Clone, Debug)]
 pub struct Replica {
     current: watch::Receiver<Option<Incarnation>>,
+    others_ended: watch::Receiver<u64>,
+}
+
+/// The other replicas of the service.
+#[derive(Clone, Debug)]
+pub struct Others(watch::Receiver<u64>);
+
+impl Others {
+    /// Waits until the time of one of them is over and what it held is free; may say so twice. Those that end while the
+    /// database does not answer are not told of: a look from time to time is needed all the same. Loses nothing when
+    /// dropped.
+    pub async fn one_ended(&mut self) {
+        if self.0.changed().await.is_err() {
+            // The keeper has ended with the process.
+            pending::<()>().await;
+        }
+    }
 }
 
 impl Replica {
@@ -98,8 +123,13 @@ impl Replica {
         };
         let first = keeper.register().await?;
         let (tx, current) = watch::channel(Some(first.clone()));
-        shutdown.spawn_support("replica", keeper.run(first, tx));
-        Ok(Replica { current })
+        let (told, others_ended) = watch::channel(0);
+        shutdown.spawn_support("replica", keeper.run(first, tx, told));
+        Ok(Replica { current, others_ended })
+    }
+
+    pub fn others(&self) -> Others {
+        Others(self.others_ended.clone())
     }
 
     /// The present incarnation; none between a loss and the next registration, when no lease may be taken.
@@ -135,10 +165,15 @@ enum End {
 }
 
 impl Keeper {
-    async fn run(self, first: Incarnation, current: watch::Sender<Option<Incarnation>>) {
+    async fn run(
+        self,
+        first: Incarnation,
+        current: watch::Sender<Option<Incarnation>>,
+        others_ended: watch::Sender<u64>,
+    ) {
         let mut incarnation = first;
         loop {
-            let end = self.keep(&incarnation).await;
+            let end = self.keep(&incarnation, &others_ended).await;
             incarnation.lost.cancel();
             current.send_replace(None);
             match end {
@@ -157,23 +192,44 @@ impl Keeper {
     }
 
     /// Renews until the process stops or the time is over.
-    async fn keep(&self, incarnation: &Incarnation) -> End {
+    async fn keep(&self, incarnation: &Incarnation, others_ended: &watch::Sender<u64>) -> End {
+        let mut renew_at = Instant::now() + self.renew;
+        // When the time of the next of the others would be over. One that lives has been renewed by then, which the
+        // renewals in between have shown.
+        let mut others_end: Option<Instant> = None;
         loop {
             let end = incarnation.clock.end();
             tokio::select! {
                 () = self.stop.cancelled() => return End::Stopped,
-                () = sleep_until(end.min(Instant::now() + self.renew)) => {}
+                () = sleep_until(end.min(renew_at)) => {}
+                () = sleep_until(others_end.unwrap_or(end)), if others_end.is_some() => {
+                    others_ended.send_modify(|count| *count += 1);
+                    others_end = None;
+                    continue;
+                }
             }
             let sent = Instant::now();
+            renew_at = sent + self.renew;
             if sent >= end {
                 return End::Lost("it could not be renewed in time");
             }
             // One try may hang with its connection; the lease outlives several. A try that is dropped here may still
             // reach the database and prolong a lease that we no longer count on, which is safe.
-            let renewal = replica_renew(&self.database, incarnation.id, self.lease_ms());
-            match timeout_at(end.min(sent + self.renew), renewal).await {
-                Ok(Ok(true)) => incarnation.clock.set(self.end_of(sent)),
-                Ok(Ok(false)) => return End::Lost("its time was over by the database's clock"),
+            let renewal = replica_renew(
+                &self.database,
+                incarnation.id,
+                millis(self.lease),
+                millis(self.renew * 2),
+            );
+            match timeout_at(end.min(sent + self.lease / TRY_PARTS), renewal).await {
+                Ok(Ok(Some(renewed))) => {
+                    incarnation.clock.set(self.end_of(sent));
+                    let left = renewed
+                        .others_left_ms
+                        .map(|ms| Duration::from_millis(ms.unsigned_abs()));
+                    others_end = left.map(|left| Instant::now() + left + OTHERS_MARGIN);
+                }
+                Ok(Ok(None)) => return End::Lost("its time was over by the database's clock"),
                 Ok(Err(error)) => {
                     let error = format!("{:#}", anyhow::Error::new(error));
                     warn!(error, "replica not renewed; trying again");
@@ -206,7 +262,7 @@ impl Keeper {
 
     async fn register(&self) -> Result<Incarnation, StorageError> {
         let (id, sent) = (Uuid::now_v7(), Instant::now());
-        replica_register(&self.database, id, self.lease_ms()).await?;
+        replica_register(&self.database, id, millis(self.lease)).await?;
         let clock = Clock {
             begun: sent,
             end_after_ms: AtomicU64::new(0),
@@ -222,8 +278,8 @@ impl Keeper {
     fn end_of(&self, sent: Instant) -> Instant {
         sent + self.lease - self.lease / MARGIN_PARTS
     }
+}
 
-    fn lease_ms(&self) -> i64 {
-        i64::try_from(self.lease.as_millis()).expect("settings end at a day")
-    }
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).expect("settings end at a day")
 }

@@ -1,6 +1,8 @@
 //! What crosses accounts: ids, names and moments only, through functions that the sweeper role owns. Every function
 //! here is one of those; nothing else may look across.
 
+use std::collections::BTreeMap;
+
 use domain::{AccountId, SessionId};
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
@@ -36,25 +38,70 @@ struct Found {
     session_id: Uuid,
 }
 
-/// Sessions that something should happen to and nobody is seeing to, behind `after` in their order.
-pub async fn session_neglected(
-    database: &Database,
-    after: Option<&(AccountId, SessionId)>,
-    limit: i32,
-) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
-    let (account, session) = after.map_or(("", Uuid::nil()), |(account, session)| {
-        (account.as_str(), session.uuid())
-    });
-    find(
-        database,
-        "find neglected sessions",
-        statement(
-            "select * from session_neglected($1, $2, $3)",
-            [account.into(), session.into(), limit.into()],
-        ),
-    )
-    .await
+#[derive(FromQueryResult)]
+struct Looked {
+    account_id: String,
+    session_id: Option<Uuid>,
+    in_turn: bool,
+    page: i32,
 }
+
+/// The search for sessions that something should happen to and nobody is seeing to. It goes round, a page a look, and
+/// takes from every account that has any; what a dead holder left comes first. Whatever stays neglected for a while (an
+/// account at its limit, say) hides nobody behind it.
+#[derive(Debug, Default)]
+pub struct NeglectedRound {
+    /// The account where the last look ended, if there may be more of them.
+    after: Option<AccountId>,
+    /// Where the last look ended within accounts that had more than their share of it, and in which round that was.
+    passed: BTreeMap<AccountId, (SessionId, u64)>,
+    number: u64,
+}
+
+impl NeglectedRound {
+    /// About `limit` of them, at least one of each account that is looked at.
+    pub async fn look(&mut self, database: &Database, limit: i32) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
+        const ATTEMPT: &str = "find neglected sessions";
+        let after = self.after.as_ref().map_or("", AccountId::as_str);
+        let accounts: Vec<String> = self.passed.keys().map(AccountId::to_string).collect();
+        let sessions: Vec<Uuid> = self.passed.values().map(|(session, _)| session.uuid()).collect();
+        let values = [after.into(), accounts.into(), sessions.into(), limit.into()];
+        let tx = database.begin(&Accounts::none()).await?;
+        let looked = Looked::find_by_statement(statement(SESSION_NEGLECTED, values))
+            .all(&*tx)
+            .await;
+        tx.commit().await?;
+        let rows = looked.attempt(ATTEMPT)?;
+        let mut found = Vec::with_capacity(rows.len());
+        let (mut accounts, mut last, mut in_turn) = (0, None, 0);
+        for row in rows {
+            let account =
+                AccountId::parse(&row.account_id).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
+            if last.as_ref() != Some(&account) {
+                (accounts, in_turn) = (accounts + 1, 0);
+                self.passed.remove(&account);
+                last = Some(account.clone());
+            }
+            in_turn += i32::from(row.in_turn);
+            let Some(session) = row.session_id.map(SessionId) else {
+                continue;
+            };
+            if row.in_turn && in_turn >= row.page {
+                self.passed.insert(account.clone(), (session, self.number));
+            }
+            found.push((account, session));
+        }
+        self.after = last.filter(|_| accounts >= limit);
+        if self.after.is_none() {
+            // Whoever was not come by in this round has nothing any more.
+            self.passed.retain(|_, (_, round)| *round == self.number);
+            self.number += 1;
+        }
+        Ok(found)
+    }
+}
+
+const SESSION_NEGLECTED: &str = "select * from session_neglected($1, $2, $3, $4)";
 
 /// Closed sessions whose time is over, and that are not emptied yet.
 pub async fn session_outlived(

@@ -1,7 +1,7 @@
 //! Replicas: processes that are alive, by the database's clock. A lease names its holder's replica and is void when
 //! that row's time is over, so that one row renewed a second carries every lease of a process.
 
-use sea_orm::ConnectionTrait;
+use sea_orm::{ConnectionTrait, FromQueryResult};
 use uuid::Uuid;
 
 use crate::{Accounts, Database, StorageError, error::Attempt, statement};
@@ -26,19 +26,38 @@ const REPLICA_REMOVE_DEAD: &str = "delete from replica where lease_until < now()
 const REPLICA_INSERT: &str =
     "insert into replica (id, service, lease_until) values ($1, $2, now() + $3 * interval '1 millisecond')";
 
-/// Renews it. `false`: its time was over; whatever it held may be another's by now.
-pub async fn replica_renew(database: &Database, id: Uuid, lease_ms: i64) -> Result<bool, StorageError> {
+/// What a renewal shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromQueryResult)]
+pub struct Renewed {
+    /// In how many milliseconds the time of the next of the others of the service is over, unless it is renewed. Not
+    /// positive: it is over. None: there are no others.
+    pub others_left_ms: Option<i64>,
+}
+
+/// Renews it. None: its time was over; whatever it held may be another's by now. Others count as long as their time was
+/// not over before `since_ms` ago, so that whoever renews more often than that hears of each.
+pub async fn replica_renew(
+    database: &Database,
+    id: Uuid,
+    lease_ms: i64,
+    since_ms: i64,
+) -> Result<Option<Renewed>, StorageError> {
     let tx = database.begin(&Accounts::none()).await?;
-    let renewed = tx
-        .execute_raw(statement(REPLICA_RENEW, [id.into(), lease_ms.into()]))
+    let values = [id.into(), lease_ms.into(), since_ms.into()];
+    let renewed = Renewed::find_by_statement(statement(REPLICA_RENEW, values))
+        .one(&*tx)
         .await
         .attempt("renew replica")?;
     tx.commit().await?;
-    Ok(renewed.rows_affected() == 1)
+    Ok(renewed)
 }
 
+/// Replicas are few, those that died within a day included.
 const REPLICA_RENEW: &str = "
-    update replica set lease_until = now() + $2 * interval '1 millisecond' where id = $1 and lease_until > now()";
+    update replica r set lease_until = now() + $2 * interval '1 millisecond' where r.id = $1 and r.lease_until > now()
+    returning (select ceil(extract(epoch from min(o.lease_until) - now()) * 1000)::bigint from replica o
+               where o.service = r.service and o.id <> r.id
+                 and o.lease_until > now() - $3 * interval '1 millisecond') as others_left_ms";
 
 /// Ends it: its leases are free at once. For an orderly stop.
 pub async fn replica_end(database: &Database, id: Uuid) -> Result<(), StorageError> {

@@ -2,38 +2,37 @@
 
 use std::time::Duration;
 
-use storage::{Database, directory::session_neglected};
+use runtime::Others;
+use storage::{Database, directory::NeglectedRound};
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::{service::Signal, store::SessionName};
+use crate::service::Signal;
 
 /// Looks for sessions that something should happen to and nobody is seeing to: queued work without a lease, a retry
-/// that is due, tools awaited too long, a lease whose holder is gone.
+/// that is due, tools awaited too long, a lease whose holder is gone. At intervals, and at once when a holder dies.
 pub async fn neglected(
     database: Database,
     interval: Duration,
     sessions_max: i32,
+    mut others: Others,
     signals: mpsc::Sender<Signal>,
     stop: CancellationToken,
 ) {
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // Where the last look ended: what was found there may stay as it is for long, and hides nobody behind it.
-    let mut after: Option<SessionName> = None;
+    let mut round = NeglectedRound::default();
     loop {
         tokio::select! {
             // A tick that is dropped was not begun.
             _ = ticks.tick() => {}
+            () = others.one_ended() => {}
             () = stop.cancelled() => return,
         }
-        match session_neglected(&database, after.as_ref(), sessions_max).await {
-            Ok(names) if names.is_empty() => after = None,
+        match round.look(&database, sessions_max).await {
             Ok(names) => {
-                let full = i32::try_from(names.len()).is_ok_and(|found| found >= sessions_max);
-                after = names.last().filter(|_| full).cloned();
-                if signals.send(Signal::Wake(names)).await.is_err() {
+                if !names.is_empty() && signals.send(Signal::Wake(names)).await.is_err() {
                     return;
                 }
             }

@@ -57,6 +57,7 @@ impl Keeper {
         let mut held = BTreeMap::new();
         // Told by a reading that ends.
         let ended = Arc::new(Notify::new());
+        let mut others = self.replica.others();
         loop {
             held.retain(|_, one: &mut Held| one.ended.try_recv() == Err(oneshot::error::TryRecvError::Empty));
             if let Err(error) = self.tend(incarnation, &mut held, &ended).await {
@@ -67,6 +68,7 @@ impl Keeper {
                 // None of these was begun when it is dropped.
                 () = tokio::time::sleep(self.interval) => {}
                 () = ended.notified() => {}
+                () = others.one_ended() => {}
                 () = incarnation.lost.cancelled() => break,
                 () = self.context.shutdown.cancelled() => break,
             }

@@ -271,8 +271,8 @@ pub struct ReplicaSettings {
 impl Default for ReplicaSettings {
     fn default() -> Self {
         Self {
-            lease_ms: Millis::new(4_000),
-            renew_ms: Millis::new(1_000),
+            lease_ms: Millis::new(3_000),
+            renew_ms: Millis::new(500),
         }
     }
 }

@@ -45,7 +45,7 @@ struct Listening {
 fn everything_has_a_default_but_the_addresses() {
     let settings = load("", &[]).unwrap();
     assert_eq!(settings.nats.root, "signalbox");
-    assert_eq!(settings.replica.lease_ms.get(), 4_000);
+    assert_eq!(settings.replica.lease_ms.get(), 3_000);
     assert_eq!(
         settings.database.url().unwrap_err().to_string(),
         "setting database.url is missing: set it in signalbox.toml or as DATABASE_URL in the environment"

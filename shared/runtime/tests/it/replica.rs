@@ -81,3 +81,46 @@ async fn notices_by_its_own_clock() {
     hold.rollback().await.unwrap();
     world.stop().await;
 }
+
+/// Others are told of when their time is over, and not before; one that lives is not told of.
+#[tokio::test(flavor = "multi_thread")]
+async fn tells_when_another_is_over() {
+    let world = World::new().await;
+    let one = world.context(QUICK).await.start_replica().await.unwrap();
+    let two = world.context(QUICK).await.start_replica().await.unwrap();
+    let (mut seen_by_one, mut seen_by_two) = (one.others(), two.others());
+    let dead = "insert into replica (id, service, lease_until)
+                values (gen_random_uuid(), 'delivery', now() + interval '1 second') returning id::text";
+    let dead = world.database.texts(dead).await[0].clone();
+    let resolver = "insert into replica (id, service, lease_until)
+                    values (gen_random_uuid(), 'resolver', now() + interval '1 hour') returning ''";
+    world.database.texts(resolver).await;
+    for others in [&mut seen_by_one, &mut seen_by_two] {
+        tokio::time::timeout(LIMIT, others.one_ended())
+            .await
+            .expect("it is told");
+        assert!(!alive(&world).await.contains(&dead), "not before the time was over");
+    }
+    assert_eq!(alive(&world).await.len(), 2);
+    let told = async |others: &mut runtime::Others| {
+        tokio::select! {
+            biased;
+            () = others.one_ended() => true,
+            () = std::future::ready(()) => false,
+        }
+    };
+    // A few renewals tell of the dead one again; more than a lease is long in tell of nobody.
+    let until = "select max(lease_until)::text from replica where service = 'delivery'";
+    let mut last = String::new();
+    for renewal in 0..60 {
+        last = eventually("it is renewed", async || {
+            let now = world.database.texts(until).await[0].clone();
+            (now != last).then_some(now)
+        })
+        .await;
+        for others in [&mut seen_by_one, &mut seen_by_two] {
+            assert!(!told(others).await || renewal < 30, "those who live were told of");
+        }
+    }
+    world.stop().await;
+}

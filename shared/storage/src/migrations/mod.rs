@@ -34,6 +34,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0005_kept_for_a_time", include_str!("0005_kept_for_a_time.sql")),
     ("0006_keys_expire", include_str!("0006_keys_expire.sql")),
     ("0007_turn_tools", include_str!("0007_turn_tools.sql")),
+    ("0008_fair_look", include_str!("0008_fair_look.sql")),
 ];
 
 #[async_trait]

@@ -3,4 +3,5 @@
 
 mod cancelled_begin;
 mod lifecycle;
+mod neglected;
 mod walls;

@@ -1,0 +1,125 @@
+//! The search for sessions that nobody is seeing to: it takes from every account, begins with what a dead holder left, and
+//! comes round to all.
+
+use std::collections::BTreeSet;
+
+use domain::{AccountId, SessionId};
+use storage::{Role, directory::NeglectedRound};
+use testkit::{Fixture, TestDatabase};
+use uuid::Uuid;
+
+/// So many sessions of an account in which something waits.
+async fn waiting(test: &TestDatabase, account: &str, count: i32) -> AccountId {
+    let account = Fixture(test).account(account).await;
+    sqlx::query(
+        "insert into session (account_id, id, kind, user_id, generation, key, queued)
+         select $1, gen_random_uuid(), 'orchestrator', 'u-' || n, 1, 'k-' || n, 1 from generate_series(1, $2) n",
+    )
+    .bind(account.as_str())
+    .bind(count)
+    .execute(&test.owner)
+    .await
+    .unwrap();
+    account
+}
+
+fn of<'a>(found: &'a [(AccountId, SessionId)], account: &'a AccountId) -> impl Iterator<Item = SessionId> + 'a {
+    found
+        .iter()
+        .filter(move |(owner, _)| owner == account)
+        .map(|(_, session)| *session)
+}
+
+#[tokio::test]
+async fn many_of_one_account_hide_nobody() {
+    let test = TestDatabase::fresh().await;
+    let database = test.connect(Role::Delivery).await;
+    let flood = waiting(&test, "a-flood", 100).await;
+    let other = waiting(&test, "zeta", 2).await;
+    let mut round = NeglectedRound::default();
+    let mut all = BTreeSet::new();
+    for look in 0..10 {
+        let found = round.look(&database, 20).await.unwrap();
+        assert_eq!(of(&found, &other).count(), 2, "in every look, also in look {look}");
+        assert_eq!(of(&found, &flood).count(), 10, "its share of look {look}");
+        all.extend(of(&found, &flood));
+    }
+    assert_eq!(all.len(), 100, "and it comes round to all");
+    let again = round.look(&database, 20).await.unwrap();
+    assert_eq!(
+        of(&again, &flood).count(),
+        0,
+        "the last page was full: there might have been more"
+    );
+    let again = round.look(&database, 20).await.unwrap();
+    assert!(
+        of(&again, &flood).all(|session| all.contains(&session)),
+        "from the beginning"
+    );
+    assert_eq!(of(&again, &flood).count(), 10);
+}
+
+#[tokio::test]
+async fn more_accounts_than_fit_into_a_look_are_all_come_by() {
+    let test = TestDatabase::fresh().await;
+    let database = test.connect(Role::Delivery).await;
+    let mut accounts = BTreeSet::new();
+    for n in 0..7 {
+        accounts.insert(waiting(&test, &format!("a-{n}"), 3).await);
+    }
+    let mut round = NeglectedRound::default();
+    let mut all = BTreeSet::new();
+    // Three looks go once round the accounts, one session of each.
+    for _ in 0..9 {
+        let found = round.look(&database, 3).await.unwrap();
+        assert!(found.len() <= 3, "{found:?}");
+        all.extend(found);
+    }
+    assert_eq!(all.len(), 21);
+}
+
+#[tokio::test]
+async fn what_a_dead_holder_left_comes_first_whatever_waits() {
+    let test = TestDatabase::fresh().await;
+    let database = test.connect(Role::Delivery).await;
+    let account = waiting(&test, "acme", 100).await;
+    let held = "update session set phase = 'running', queued = 0, lease_owner = $1
+                where id = (select max(id::text)::uuid from session where phase = 'idle') returning id";
+    let (dead, alive) = (Uuid::now_v7(), Uuid::now_v7());
+    sqlx::query("insert into replica (id, service, lease_until) values ($1, 'delivery', now() + interval '1 hour')")
+        .bind(alive)
+        .execute(&test.owner)
+        .await
+        .unwrap();
+    let mut left = Vec::new();
+    for holder in [dead, alive] {
+        let id: Uuid = sqlx::query_scalar(held)
+            .bind(holder)
+            .fetch_one(&test.owner)
+            .await
+            .unwrap();
+        left.push(SessionId(id));
+    }
+    let mut round = NeglectedRound::default();
+    for _ in 0..3 {
+        let found = round.look(&database, 5).await.unwrap();
+        assert_eq!(found.first(), Some(&(account.clone(), left[0])), "{found:?}");
+        assert_eq!(found.len(), 6);
+        assert!(!found.contains(&(account.clone(), left[1])), "its holder lives");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_remembered_of_who_has_nothing_any_more() {
+    let test = TestDatabase::fresh().await;
+    let database = test.connect(Role::Delivery).await;
+    waiting(&test, "acme", 10).await;
+    let mut round = NeglectedRound::default();
+    assert_eq!(round.look(&database, 5).await.unwrap().len(), 5);
+    sqlx::query("update session set queued = 0")
+        .execute(&test.owner)
+        .await
+        .unwrap();
+    assert!(round.look(&database, 5).await.unwrap().is_empty());
+    assert_eq!(format!("{round:?}").matches("acme").count(), 0, "{round:?}");
+}
