@@ -22,6 +22,8 @@ pub(crate) enum Command {
     Planted(PlantedArguments),
     /// Measure how long it takes until work goes on after a fault, with the settings of an installation.
     Recovery(RecoveryArguments),
+    /// Measure how much one account with very much waiting slows another, and what memory that takes.
+    Fair(FairArguments),
     /// Run the simulation of the core instead, with no process at all (docs/reliability.md).
     Simulate(SimulateArguments),
 }
@@ -102,6 +104,23 @@ pub(crate) struct RecoveryArguments {
     /// Notifications in flight when the broker's store is wiped.
     #[arg(long, default_value_t = 10_000)]
     pub(crate) in_flight: usize,
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FairArguments {
+    /// Notifications of the one account.
+    #[arg(long, default_value_t = 100_000)]
+    pub(crate) waiting: usize,
+    /// In so many sessions.
+    #[arg(long, default_value_t = 2_000)]
+    pub(crate) sessions: usize,
+    /// Of the other account, alone and beside the first.
+    #[arg(long, default_value_t = 100)]
+    pub(crate) turns: usize,
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -4,8 +4,8 @@
 //! simulation; this finds what only whole processes do.
 //!
 //! In reading order: [`plan`] (what happens when, from the seed alone), [`system`] (what it happens to), [`provider`],
-//! [`clients`], [`faults`], [`campaign`] (all of it together), [`quiesce`], [`records`], [`checker`], [`report`]. [`recovery`] measures, and judges
-//! nothing.
+//! [`clients`], [`faults`], [`campaign`] (all of it together), [`quiesce`], [`records`], [`checker`], [`report`]. [`recovery`] and
+//! [`fair`] measure, and judge nothing.
 
 mod arguments;
 mod book;
@@ -13,6 +13,7 @@ mod campaign;
 mod checker;
 mod clients;
 mod dice;
+mod fair;
 mod faults;
 mod listener;
 mod plan;
@@ -74,6 +75,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         None => campaign(&arguments.campaign).await,
         Some(Command::Planted(arguments)) => planted::run(&arguments).await,
         Some(Command::Recovery(arguments)) => Box::pin(recovery::run(&arguments)).await,
+        Some(Command::Fair(arguments)) => Box::pin(fair::run(&arguments)).await,
         Some(Command::Simulate(arguments)) => Ok(simulate(&arguments)),
     }
 }

@@ -10,6 +10,7 @@ mod contract;
 #[cfg(debug_assertions)]
 mod crash_points;
 mod documents;
+mod fair;
 mod house;
 mod isolation;
 mod limits;
