@@ -652,3 +652,10 @@ grant execute on function session_neglected(text, text[], uuid[], integer) to si
 -- Read in the order in which the search goes round.
 drop index session_attention;
 create index session_attention on session (account_id, phase, id) where phase <> 'idle' or queued > 0;
+
+-- == 0009_keys_of_agents ------------------------------------------------------
+
+-- A gateway's key may be for one agent: it opens that agent's sessions and no others.
+alter table api_key
+    add column agent_id uuid check (agent_id is null or role = 'gateway'),
+    add foreign key (account_id, agent_id) references agent;

@@ -1,8 +1,9 @@
 //! Who holds an API key. Read by the two services that let people and programs in: the orchestrator and the
 //! tool-gateway. The orchestrator writes keys; the form of a key is `domain::api_key`.
 
-use domain::{AccountId, ApiKey, KeyId, KeyRole};
+use domain::{AccountId, AgentId, ApiKey, KeyId, KeyRole};
 use sea_orm::FromQueryResult;
+use uuid::Uuid;
 
 use crate::{StorageError, Tx, error::Attempt, statement};
 
@@ -13,6 +14,8 @@ pub struct KeyHolder {
     pub id: KeyId,
     pub name: String,
     pub role: KeyRole,
+    /// Whose sessions it opens; everybody's without it.
+    pub agent: Option<AgentId>,
 }
 
 #[derive(FromQueryResult)]
@@ -20,11 +23,12 @@ struct Stored {
     name: String,
     role: String,
     digest: Vec<u8>,
+    agent_id: Option<Uuid>,
 }
 
 /// Relies on the primary key. The digest is compared here, in constant time, and not by the database.
 const API_KEY_FIND: &str = "
-    select name, role, digest from api_key
+    select name, role, digest, agent_id from api_key
     where account_id = $1 and id = $2 and revoked_at is null and (expires_at is null or expires_at > now())";
 
 /// Who holds this key; `None` when nobody does, or no longer. `tx` has declared the key's account. Nothing is cached:
@@ -45,5 +49,6 @@ pub async fn api_key_holder(tx: &Tx, key: &ApiKey) -> Result<Option<KeyHolder>, 
         id: key.id().clone(),
         name: stored.name,
         role,
+        agent: stored.agent_id.map(AgentId),
     }))
 }

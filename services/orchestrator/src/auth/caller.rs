@@ -94,6 +94,7 @@ mod tests {
                 id: KeyId::parse("0011223344556677").unwrap(),
                 name: "Ann".to_owned(),
                 role,
+                agent: None,
             });
             let actor = caller.actor();
             assert_eq!(

@@ -6,18 +6,20 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use domain::{ApiKey, KeyId};
+use domain::{AccountId, AgentId, AgentRef, ApiKey, KeyId, KeyRole};
 use runtime::http::Problem;
 use serde::Deserialize;
+use storage::Tx;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{CreatedKey, Key, NewKey, store};
 use crate::{
     accounts::NAME_BYTES_MAX,
+    agents,
     app::{App, database_now},
     auth::Access,
     body::{Path, Query, text_check},
-    error::{ApiError, invalid_field},
+    error::{ApiError, invalid_field, unknown_agent},
     idempotency::{Answer, Begun, Post, Work},
     paging::{Items, List, ListQuery},
 };
@@ -44,10 +46,14 @@ async fn create(
     if body.expires_at.is_some_and(|expires_at| expires_at.0 <= work.now) {
         return Err(invalid_field("expires_at", "a moment that is still to come").into());
     }
+    let agent = match &body.agent {
+        Some(agent) => Some(agent_find(&work.tx, &access.account, &body.role, agent).await?),
+        None => None,
+    };
     let mut random = [0; 40];
     getrandom::fill(&mut random).map_err(ApiError::Random)?;
     let key = ApiKey::from_random(&access.account, random);
-    store::key_insert(&work.tx, &key, &body, work.now).await?;
+    store::key_insert(&work.tx, &key, &body, agent, work.now).await?;
     tracing::info!(account = %access.account, key = %key.id(), role = %body.role, "made an API key");
     let made = |shown: Option<String>| CreatedKey {
         public: Key {
@@ -56,11 +62,21 @@ async fn create(
             role: body.role.to_string(),
             created_at: work.now.into(),
             expires_at: body.expires_at,
+            agent_id: agent.map(AgentId::uuid),
         },
         key: shown,
     };
     let answer = Answer::new(StatusCode::CREATED, &made(Some(key.expose().to_owned()))).kept_as(&made(None));
     work.finish(answer, Vec::new()).await
+}
+
+async fn agent_find(tx: &Tx, account: &AccountId, role: &KeyRole, agent: &str) -> Result<AgentId, ApiError> {
+    if *role != KeyRole::Gateway {
+        return Err(invalid_field("agent", "a key with the role gateway may be for one agent").into());
+    }
+    let named = AgentRef::parse(agent).map_err(|error| invalid_field("agent", error))?;
+    let row = agents::store::agent_find(tx, account, &named).await?;
+    Ok(AgentId(row.ok_or_else(|| unknown_agent(&named))?.id))
 }
 
 /// Keys that are not revoked, oldest first; without what opens them.

@@ -9,6 +9,7 @@ use domain::KeyRole;
 use serde::{Deserialize, Serialize};
 use storage::entity;
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 use crate::wire::{key_role, moment};
 
@@ -24,6 +25,8 @@ pub struct NewKey {
     /// From then on the key is worth nothing. Without it, a key is good until it is revoked.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
+    /// For `gateway` only: an agent, by id or slug. The key opens that agent's sessions and no others.
+    pub agent: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -36,6 +39,9 @@ pub struct Key {
     pub created_at: Timestamp,
     #[schema(required, value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
+    /// Whose sessions it opens: a gateway's key without it opens everybody's.
+    #[schema(required)]
+    pub agent_id: Option<Uuid>,
 }
 
 /// A key that was just made.
@@ -56,6 +62,7 @@ impl From<entity::api_key::Model> for Key {
             role: row.role,
             created_at: row.created_at.into(),
             expires_at: row.expires_at.map(Into::into),
+            agent_id: row.agent_id,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Every query on keys, but for the one that lets callers in (`storage::api_key`).
 
-use domain::{AccountId, ApiKey, KeyId};
+use domain::{AccountId, AgentId, ApiKey, KeyId};
 use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter};
 use storage::{
     StorageError, Tx,
@@ -14,9 +14,16 @@ use super::NewKey;
 use crate::paging::{Moment, Order, Page, Rows};
 
 const KEY_INSERT: &str = "
-    insert into api_key (account_id, id, name, role, digest, created_at, expires_at) values ($1, $2, $3, $4, $5, $6, $7)";
+    insert into api_key (account_id, id, name, role, digest, created_at, expires_at, agent_id)
+    values ($1, $2, $3, $4, $5, $6, $7, $8)";
 
-pub async fn key_insert(tx: &Tx, key: &ApiKey, new: &NewKey, now: OffsetDateTime) -> Result<(), StorageError> {
+pub async fn key_insert(
+    tx: &Tx,
+    key: &ApiKey,
+    new: &NewKey,
+    agent: Option<AgentId>,
+    now: OffsetDateTime,
+) -> Result<(), StorageError> {
     let values = [
         key.account().as_str().into(),
         key.id().as_str().into(),
@@ -25,6 +32,7 @@ pub async fn key_insert(tx: &Tx, key: &ApiKey, new: &NewKey, now: OffsetDateTime
         key.digest().to_vec().into(),
         now.into(),
         new.expires_at.map(|expires_at| expires_at.0).into(),
+        agent.map(AgentId::uuid).into(),
     ];
     tx.execute_raw(statement(KEY_INSERT, values))
         .await

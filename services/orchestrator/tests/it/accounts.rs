@@ -1,6 +1,6 @@
 //! Accounts, their choices, and keys.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::world::{OPERATOR, World};
 
@@ -166,4 +166,28 @@ async fn a_key_that_was_made_for_a_time_is_worth_nothing_after_it() {
         .is_problem(401, "unauthorized", "");
     let list = world.get(&tenant.admin, &tenant.path("/keys")).await;
     assert_eq!(list.column("name").len(), 5, "it is listed until it is revoked");
+}
+
+#[tokio::test]
+async fn a_gateways_key_may_be_for_one_agent() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let agent = json!({"slug": "coder", "name": "Coder"});
+    let agent = world.post(&tenant.admin, &tenant.path("/agents"), agent).await;
+    let make = async |role: &str, agent: &Value| {
+        let body = json!({"name": "G", "role": role, "agent": agent});
+        world.post(&tenant.admin, &tenant.path("/keys"), body).await
+    };
+    for named in [&json!("coder"), &agent.body["id"]] {
+        let made = make("gateway", named).await;
+        assert_eq!((made.status.as_u16(), &made.body["agent_id"]), (201, &agent.body["id"]), "{named}");
+    }
+    let made = make("gateway", &Value::Null).await;
+    assert_eq!((made.status.as_u16(), &made.body["agent_id"]), (201, &Value::Null));
+    make("service", &json!("coder")).await.is_problem(400, "invalid_field", "agent:");
+    make("gateway", &json!("Not A Slug")).await.is_problem(400, "invalid_field", "agent:");
+    make("gateway", &json!("nobody")).await.is_problem(400, "unknown_agent", "nobody");
+    let list = world.get(&tenant.admin, &tenant.path("/keys")).await;
+    let bound = list.column("agent_id").iter().filter(|agent| *agent != "null").count();
+    assert_eq!(bound, 2, "{}", list.body);
 }

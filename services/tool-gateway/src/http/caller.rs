@@ -22,8 +22,8 @@ pub(super) struct Caller {
     _under_way: UnderWay,
 }
 
-/// Finds the session. One that is another account's, one that was made up and one whose time is over (S12) are not
-/// there, all three alike.
+/// Finds the session. One that is another account's, one that was made up, one whose time is over (S12) and, with a key
+/// that is for one agent, one that is another's are not there, all alike.
 pub(super) async fn caller(
     database: &Database,
     limits: &AccountLimits,
@@ -44,7 +44,7 @@ pub(super) async fn caller(
         ))
     })?;
     let session = match given.to_str().ok().and_then(session_key) {
-        Some(key) => store::session_find(&tx, &account, &key).await.map_err(failed)?,
+        Some(key) => store::session_find(&tx, &account, &key, holder.agent).await.map_err(failed)?,
         None => None,
     };
     tx.commit().await.map_err(failed)?;

@@ -164,15 +164,17 @@ struct SessionRow {
 }
 
 /// Relies on session_key_unique.
-const SESSION_FIND: &str = "select id from session where account_id = $1 and key = $2 and agent_id is not null";
+const SESSION_FIND: &str = "
+    select id from session where account_id = $1 and key = $2 and agent_id is not null and ($3 is null or agent_id = $3)";
 
-/// The session of this key, open or closed, whoever held it before: keys are never reused.
+/// The session of this key, open or closed, whoever held it before: keys are never reused. `agent`: whose it must be.
 pub(crate) async fn session_find(
     tx: &Tx,
     account: &AccountId,
     key: &SessionKey,
+    agent: Option<AgentId>,
 ) -> Result<Option<SessionId>, StorageError> {
-    let values = [account.as_str().into(), key.to_string().into()];
+    let values = [account.as_str().into(), key.to_string().into(), agent.map(AgentId::uuid).into()];
     let row = SessionRow::find_by_statement(statement(SESSION_FIND, values));
     Ok(row
         .one(&**tx)

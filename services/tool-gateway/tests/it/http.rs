@@ -242,6 +242,30 @@ async fn a_key_opens_what_the_running_turn_was_offered() {
     world.end(&[&gateway]).await;
 }
 
+/// What a session's key is made of can be known in its account. A gateway key for one agent keeps the others out.
+#[tokio::test]
+async fn a_gateway_key_for_one_agent_opens_its_sessions_only() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let reviewer = world.fixture().agent(&coder.account, "reviewer").await;
+    let reviewer = world.session(&coder.account, coder.task.as_ref(), reviewer).await;
+    let agent = Agent {
+        token: world.api_key_of(&coder.account, "gateway", Some(coder.agent)).await,
+        ..Agent::of(&world, &gateway, &coder.account).await
+    };
+    let history = |key: &str| agent.post("/agent/task-history", key, &json!({"task_id": "PROJ-7"}));
+    assert_eq!(read(history(&coder.key)).await.0, StatusCode::OK);
+    let made_up = problem(history(&coder.key.replace(":v1", ":v2"))).await;
+    assert_eq!(made_up.0, StatusCode::NOT_FOUND);
+    assert_eq!(problem(history(&reviewer.key)).await, made_up);
+    let close = "update session set closed_at = now(), close_reason = 'reset' where id = $1";
+    world.run(sqlx::query(close).bind(reviewer.id.uuid())).await;
+    assert_eq!(problem(history(&reviewer.key)).await, made_up);
+    assert_eq!(problem(agent.get("/agent/tools", &reviewer.key)).await, made_up);
+    world.end(&[&gateway]).await;
+}
+
 #[tokio::test]
 async fn a_key_works_right_after_a_restart() {
     let world = World::new().await;

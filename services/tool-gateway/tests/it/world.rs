@@ -233,8 +233,13 @@ impl World {
         self.session(&account, Some(&task), agent).await
     }
 
-    /// A gateway key of the account.
+    /// A key of the account.
     pub(crate) async fn api_key(&self, account: &AccountId, role: &str) -> String {
+        self.api_key_of(account, role, None).await
+    }
+
+    /// The same for one agent.
+    pub(crate) async fn api_key_of(&self, account: &AccountId, role: &str, agent: Option<AgentId>) -> String {
         let mut random = [0; 40];
         random[..16].copy_from_slice(Uuid::now_v7().as_bytes());
         random[16..32].copy_from_slice(Uuid::now_v7().as_bytes());
@@ -242,11 +247,14 @@ impl World {
         random[..8].copy_from_slice(&Uuid::now_v7().as_bytes()[8..]);
         let key = ApiKey::from_random(account, random);
         self.run(
-            sqlx::query("insert into api_key (account_id, id, name, role, digest) values ($1, $2, 'test', $3, $4)")
+            sqlx::query(
+                "insert into api_key (account_id, id, name, role, digest, agent_id) values ($1, $2, 'test', $3, $4, $5)",
+            )
                 .bind(account.as_str())
                 .bind(key.id().as_str())
                 .bind(role)
-                .bind(key.digest().to_vec()),
+                .bind(key.digest().to_vec())
+                .bind(agent.map(AgentId::uuid)),
         )
         .await;
         key.expose().to_owned()

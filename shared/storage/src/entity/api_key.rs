@@ -16,6 +16,7 @@ pub struct Model {
     pub created_at: OffsetDateTime,
     pub revoked_at: Option<OffsetDateTime>,
     pub expires_at: Option<OffsetDateTime>,
+    pub agent_id: Option<Uuid>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

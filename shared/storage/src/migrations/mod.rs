@@ -35,6 +35,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0006_keys_expire", include_str!("0006_keys_expire.sql")),
     ("0007_turn_tools", include_str!("0007_turn_tools.sql")),
     ("0008_fair_look", include_str!("0008_fair_look.sql")),
+    ("0009_keys_of_agents", include_str!("0009_keys_of_agents.sql")),
 ];
 
 #[async_trait]
