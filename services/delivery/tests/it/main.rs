@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod claims;
+mod failures;
+mod fairness;
 mod gateway;
+mod interrupted;
 mod plans;
 mod prompt;
 mod providers;

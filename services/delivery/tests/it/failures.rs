@@ -1,0 +1,202 @@
+//! Providers that fail, and outcomes that cannot be written: tried again, given up with a reason, never in the way of others.
+
+use futures::StreamExt;
+use serde_json::{Value, json};
+use testkit::{Reply, eventually};
+
+use crate::scene::Scene;
+
+/// One failure first, then an answer.
+async fn recovers_from(failure: Reply, settings: &[(&str, &str)]) {
+    let label = format!("{failure:?}");
+    let mut scene = Scene::with(move |seen| {
+        if seen.nth_of_key == 0 {
+            failure.clone()
+        } else {
+            Reply::text("ok")
+        }
+    })
+    .await;
+    for (setting, value) in settings {
+        scene.world.set(setting, value);
+    }
+    scene.enqueue("n-1", "x").await;
+    let running = scene.run().await;
+    scene.until("n-1", "delivered").await;
+    assert_eq!(scene.provider.seen().len(), 2, "{label}");
+    assert_eq!(
+        scene
+            .world
+            .database
+            .count("select attempts::bigint from notification")
+            .await,
+        2,
+        "{label}"
+    );
+    assert_eq!(scene.turns("state").await, ["finished"], "{label}");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn passing_failures_are_tried_again() {
+    recovers_from(Reply::Status(500, "{}".to_owned(), vec![]), &[]).await;
+    recovers_from(Reply::Status(503, "{}".to_owned(), vec![]), &[]).await;
+    recovers_from(
+        Reply::Status(429, "{}".to_owned(), vec![("retry-after", "1".to_owned())]),
+        &[],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn broken_answers_are_tried_again() {
+    recovers_from(Reply::Malformed, &[]).await;
+    recovers_from(Reply::CutStream, &[]).await;
+    recovers_from(Reply::Silence, &[("providers.default.idle_timeout_ms", "200")]).await;
+    recovers_from(Reply::Status(401, "{}".to_owned(), vec![]), &[]).await;
+}
+
+#[tokio::test]
+async fn what_cannot_succeed_fails_with_its_reason_and_can_be_redriven() {
+    let check = async |reply: Reply, calls: usize, class: &str| {
+        let mut scene = Scene::with(move |_| reply.clone()).await;
+        scene.world.set("delivery.attempts_max", 3);
+        scene.world.set("providers.default.answer_bytes_max", 4096);
+        let client = scene.world.client().await;
+        let mut events = client
+            .subscribe("signalbox.event.acme.PROJ-7.notification.failed")
+            .await
+            .unwrap();
+        client.flush().await.unwrap();
+        scene.enqueue("n-1", "x").await;
+        scene.enqueue("n-2", "y").await;
+        let running = scene.run().await;
+        scene.until("n-2", "failed").await;
+        let ids = scene
+            .world
+            .database
+            .texts("select id::text from dead_letter order by created_at")
+            .await;
+        for (id, letter) in ["n-1", "n-2"].into_iter().zip(ids) {
+            let event: Value = serde_json::from_slice(&events.next().await.unwrap().payload).unwrap();
+            assert_eq!(event["data"]["reason"], class);
+            assert_eq!(
+                (&event["data"]["id"], &event["data"]["dead_letter_id"]),
+                (&json!(id), &json!(letter))
+            );
+        }
+        let (state, reason) = scene.state("n-1").await;
+        assert_eq!(state, "failed");
+        assert!(reason.as_deref().unwrap().starts_with(class), "{reason:?}");
+        assert_eq!(scene.provider.seen().len(), calls * 2, "{class}");
+        let letters = scene.world.database.texts("select reason || ' ' || subject || ' ' || (payload::jsonb ->> 'id') from dead_letter order by created_at").await;
+        assert_eq!(
+            letters,
+            [
+                format!("{class} signalbox.notification.acme.PROJ-7 n-1"),
+                format!("{class} signalbox.notification.acme.PROJ-7 n-2")
+            ]
+        );
+        assert_eq!(scene.turns("error_class").await, [class, class]);
+        running.stop().await;
+    };
+    // Boxed: a scene with what listens to it is a large future.
+    Box::pin(check(Reply::Status(500, "{}".to_owned(), vec![]), 3, "server_error")).await;
+    Box::pin(check(
+        Reply::Status(400, r#"{"error":{"message":"no such model"}}"#.to_owned(), vec![]),
+        1,
+        "bad_request",
+    ))
+    .await;
+    Box::pin(check(Reply::Huge(100_000), 1, "too_large")).await;
+}
+
+#[tokio::test]
+async fn a_provider_that_is_not_there_is_tried_again_and_given_up() {
+    let mut scene = Scene::with(|_| Reply::text("never")).await;
+    // Bound and not listening: nobody else can take the port, and whoever connects is refused.
+    let closed = tokio::net::TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = closed.local_addr().unwrap().port();
+    let url = format!("http://127.0.0.1:{port}/v1/responses");
+    scene.world.set("providers.default.url", url);
+    scene.world.set("delivery.attempts_max", 2);
+    scene.enqueue("n-1", "x").await;
+    let running = scene.run().await;
+    scene.until("n-1", "failed").await;
+    assert!(scene.state("n-1").await.1.unwrap().starts_with("refused"));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_keeps_calling_tools_is_stopped() {
+    let mut scene = Scene::with(|seen| Reply::call(&format!("c-{}", seen.order), "task_history", json!({}))).await;
+    scene.world.set("delivery.rounds_max", 2);
+    scene.enqueue("n-1", "x").await;
+    let running = scene.run().await;
+    for ordinal in 1..=2 {
+        let rounds = ordinal.to_string();
+        eventually("the turn waits", || async {
+            (scene.turns("state || rounds").await == [format!("awaiting_tools{rounds}")]).then_some(())
+        })
+        .await;
+        scene.tool_finished(&format!("c-{}", ordinal - 1), ordinal, "{}").await;
+    }
+    scene.until("n-1", "failed").await;
+    assert!(scene.state("n-1").await.1.unwrap().starts_with("tool_loop"));
+    assert_eq!(
+        scene.turns("task_history_called").await,
+        ["true"],
+        "every turn says so, however it ended"
+    );
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_unknown_provider_fails_the_turn_with_the_setting_to_mend() {
+    let scene = Scene::with(|_| Reply::text("ok")).await;
+    sqlx::query("update agent set provider = 'gone'")
+        .execute(&scene.world.database.owner)
+        .await
+        .unwrap();
+    scene.enqueue("n-1", "x").await;
+    let running = scene.run().await;
+    scene.until("n-1", "failed").await;
+    assert!(scene.state("n-1").await.1.unwrap().contains("[providers.gone]"));
+    running.stop().await;
+}
+
+/// What a provider says of itself is a stranger's word too: no part of it may keep an outcome from being recorded, since
+/// its session would then be ours for as long as we live.
+#[tokio::test]
+async fn characters_that_postgres_does_not_keep_hold_no_session_up() {
+    let scene = Scene::with(|_| {
+        let response = json!({"id": "resp\0", "status": "incomplete", "incomplete_details": {"reason": "why\0"},
+            "output": [{"type": "message", "content": [{"type": "output_text", "text": "some\0thing"}]}]});
+        Reply::Status(200, response.to_string(), vec![])
+    })
+    .await;
+    scene.enqueue("n-1", "x").await;
+    let running = scene.run().await;
+    scene.until("n-1", "delivered").await;
+    assert_eq!(scene.turns("reply").await, ["some\u{fffd}thing"]);
+    assert_eq!(scene.turns("response_id").await, ["resp\u{fffd}"]);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_outcome_that_cannot_be_recorded_counts_as_a_failed_attempt() {
+    let scene = Scene::with(|seen| Reply::text(if seen.nth_of_key == 0 { "poison" } else { "fine" })).await;
+    for sql in [
+        "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not this'; end $$",
+        "create trigger refuse before update on turn for each row when (new.reply = 'poison') execute function refuse()",
+    ] {
+        sqlx::query(sql).execute(&scene.world.database.owner).await.unwrap();
+    }
+    scene.enqueue("n-1", "x").await;
+    let running = scene.run().await;
+    scene.until("n-1", "delivered").await;
+    assert_eq!(scene.turns("reply").await, ["fine"]);
+    assert_eq!(scene.provider.seen().len(), 2);
+    running.stop().await;
+}
