@@ -180,13 +180,23 @@ async fn a_gateways_key_may_be_for_one_agent() {
     };
     for named in [&json!("coder"), &agent.body["id"]] {
         let made = make("gateway", named).await;
-        assert_eq!((made.status.as_u16(), &made.body["agent_id"]), (201, &agent.body["id"]), "{named}");
+        assert_eq!(
+            (made.status.as_u16(), &made.body["agent_id"]),
+            (201, &agent.body["id"]),
+            "{named}"
+        );
     }
     let made = make("gateway", &Value::Null).await;
     assert_eq!((made.status.as_u16(), &made.body["agent_id"]), (201, &Value::Null));
-    make("service", &json!("coder")).await.is_problem(400, "invalid_field", "agent:");
-    make("gateway", &json!("Not A Slug")).await.is_problem(400, "invalid_field", "agent:");
-    make("gateway", &json!("nobody")).await.is_problem(400, "unknown_agent", "nobody");
+    make("service", &json!("coder"))
+        .await
+        .is_problem(400, "invalid_field", "agent:");
+    make("gateway", &json!("Not A Slug"))
+        .await
+        .is_problem(400, "invalid_field", "agent:");
+    make("gateway", &json!("nobody"))
+        .await
+        .is_problem(400, "unknown_agent", "nobody");
     let list = world.get(&tenant.admin, &tenant.path("/keys")).await;
     let bound = list.column("agent_id").iter().filter(|agent| *agent != "null").count();
     assert_eq!(bound, 2, "{}", list.body);

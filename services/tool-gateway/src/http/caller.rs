@@ -44,7 +44,9 @@ pub(super) async fn caller(
         ))
     })?;
     let session = match given.to_str().ok().and_then(session_key) {
-        Some(key) => store::session_find(&tx, &account, &key, holder.agent).await.map_err(failed)?,
+        Some(key) => store::session_find(&tx, &account, &key, holder.agent)
+            .await
+            .map_err(failed)?,
         None => None,
     };
     tx.commit().await.map_err(failed)?;

@@ -174,7 +174,11 @@ pub(crate) async fn session_find(
     key: &SessionKey,
     agent: Option<AgentId>,
 ) -> Result<Option<SessionId>, StorageError> {
-    let values = [account.as_str().into(), key.to_string().into(), agent.map(AgentId::uuid).into()];
+    let values = [
+        account.as_str().into(),
+        key.to_string().into(),
+        agent.map(AgentId::uuid).into(),
+    ];
     let row = SessionRow::find_by_statement(statement(SESSION_FIND, values));
     Ok(row
         .one(&**tx)

@@ -1,0 +1,282 @@
+//! What each verdict leads to, and what a failing handler costs.
+
+use std::{collections::HashMap, sync::atomic::Ordering};
+
+use messaging::{BatchHandler, ConsumerOptions, Incoming, Stream, TopologyLimits, Verdict};
+
+use super::{
+    Grave, SOON, Scripted, options, publish_payloads, start, start_with, text, until_buried, until_seen, until_settled,
+};
+use crate::support::{broker, creating, message, raw, stream_info};
+
+#[tokio::test]
+async fn done_publishes_what_follows_and_acknowledges() {
+    let broker = broker().await;
+    let handler = Scripted::new(|incoming| {
+        let id = format!("after-{}", text(incoming));
+        Verdict::Done(vec![message("signalbox.tool.requested.acme.t-1", &id, text(incoming))])
+    });
+    let grave = Grave::default();
+    publish_payloads(&broker, &["a", "b", "c"]).await;
+    let running = start(&broker, &handler, &grave);
+    until_settled(&broker).await;
+    running.stop().await;
+
+    let tools = raw(&broker.bus).get_stream("SIGNALBOX_TOOL").await.unwrap();
+    assert_eq!(tools.cached_info().state.messages, 3);
+    for (sequence, payload) in [(1, "a"), (2, "b"), (3, "c")] {
+        assert_eq!(tools.get_raw_message(sequence).await.unwrap().payload, payload);
+    }
+    assert!(grave.buried().is_empty());
+    let seen = handler.seen();
+    assert_eq!(seen.len(), 3);
+    assert_eq!(seen[0].subject, "signalbox.session.resolved.acme.t-1");
+    assert_eq!(seen[0].id(), Some("id-a"));
+    assert_eq!((seen[0].deliveries, seen[0].stream_sequence), (1, 1));
+}
+
+#[tokio::test]
+async fn messages_come_in_order_and_in_full_batches_when_they_pile_up() {
+    let broker = broker().await;
+    let payloads: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
+    publish_payloads(&broker, &payloads.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let handler = Scripted::done();
+    let running = start(&broker, &handler, &Grave::default());
+    until_settled(&broker).await;
+    running.stop().await;
+    let seen: Vec<String> = handler.seen().iter().map(text).collect();
+    assert_eq!(seen, payloads);
+    assert!(handler.batches.load(Ordering::SeqCst) < 1000);
+}
+
+#[tokio::test]
+async fn retry_comes_back_later_as_a_further_delivery() {
+    let broker = broker().await;
+    let handler = Scripted::new(|incoming| match incoming.deliveries {
+        1 | 2 => Verdict::Retry {
+            after: SOON,
+            why: "not yet".to_owned(),
+        },
+        _ => Verdict::Done(Vec::new()),
+    });
+    let grave = Grave::default();
+    publish_payloads(&broker, &["a"]).await;
+    let running = start(&broker, &handler, &grave);
+    until_seen(&handler, 3).await;
+    until_settled(&broker).await;
+    running.stop().await;
+    let deliveries: Vec<i64> = handler.seen().iter().map(|incoming| incoming.deliveries).collect();
+    assert_eq!(deliveries, [1, 2, 3]);
+    assert!(grave.buried().is_empty());
+}
+
+#[tokio::test]
+async fn what_fails_too_often_is_buried_with_the_last_reason() {
+    let broker = broker().await;
+    let handler = Scripted::new(|_| Verdict::Retry {
+        after: SOON,
+        why: "the tool is broken".to_owned(),
+    });
+    let grave = Grave::default();
+    publish_payloads(&broker, &["a"]).await;
+    let attempts = ConsumerOptions {
+        attempts_max: 3,
+        ..options()
+    };
+    let running = start_with(
+        &broker.bus,
+        creating(TopologyLimits::default()),
+        attempts,
+        handler.clone(),
+        &grave,
+    );
+    let buried = until_buried(&grave, 1).await;
+    until_settled(&broker).await;
+    running.stop().await;
+    assert_eq!(buried.len(), 1);
+    assert_eq!(
+        (buried[0].reason.as_str(), buried[0].attempts),
+        ("attempts_exhausted", 3)
+    );
+    assert_eq!(buried[0].detail, "Given up after 3 attempts: the tool is broken");
+    assert_eq!(text(&buried[0].incoming), "a");
+    assert_eq!(handler.seen().len(), 3);
+}
+
+#[tokio::test]
+async fn an_outage_counts_as_no_attempt() {
+    let broker = broker().await;
+    let handler = Scripted::new(|incoming| match incoming.deliveries {
+        1..=5 => Verdict::Postpone {
+            after: SOON,
+            why: "Postgres is away".to_owned(),
+        },
+        6 => Verdict::Retry {
+            after: SOON,
+            why: "a first real failure".to_owned(),
+        },
+        _ => Verdict::Done(Vec::new()),
+    });
+    let grave = Grave::default();
+    publish_payloads(&broker, &["a"]).await;
+    let attempts = ConsumerOptions {
+        attempts_max: 2,
+        ..options()
+    };
+    let running = start_with(
+        &broker.bus,
+        creating(TopologyLimits::default()),
+        attempts,
+        handler.clone(),
+        &grave,
+    );
+    until_seen(&handler, 7).await;
+    until_settled(&broker).await;
+    running.stop().await;
+    assert!(grave.buried().is_empty(), "{:?}", grave.buried());
+}
+
+#[tokio::test]
+async fn a_dead_message_is_acknowledged_only_once_it_is_buried() {
+    let broker = broker().await;
+    let handler = Scripted::new(|incoming| match text(incoming).as_str() {
+        "bad" => Verdict::Dead {
+            reason: "malformed".to_owned(),
+            detail: "The payload is no JSON.".to_owned(),
+        },
+        _ => Verdict::Done(Vec::new()),
+    });
+    let grave = Grave::refusing(2);
+    publish_payloads(&broker, &["good", "bad", "better"]).await;
+    let running = start(&broker, &handler, &grave);
+    let buried = until_buried(&grave, 1).await;
+    until_settled(&broker).await;
+    running.stop().await;
+    assert_eq!(buried.len(), 1);
+    assert_eq!((buried[0].reason.as_str(), buried[0].attempts), ("malformed", 1));
+    // Twice refused, then taken; the others were not held up by it.
+    assert_eq!(
+        handler.counts(),
+        HashMap::from([("good".into(), 1), ("bad".into(), 3), ("better".into(), 1)])
+    );
+}
+
+#[tokio::test]
+async fn a_panic_costs_the_neighbours_nothing_and_the_culprit_is_buried() {
+    let broker = broker().await;
+    let handler = Scripted::new(|incoming| {
+        assert_ne!(text(incoming), "poison", "cannot digest this");
+        Verdict::Done(vec![message(
+            "signalbox.tool.requested.acme.t-1",
+            &format!("after-{}", text(incoming)),
+            "{}",
+        )])
+    });
+    let grave = Grave::default();
+    publish_payloads(&broker, &["a", "b", "poison", "c", "d"]).await;
+    let attempts = ConsumerOptions {
+        attempts_max: 2,
+        ..options()
+    };
+    let running = start_with(
+        &broker.bus,
+        creating(TopologyLimits::default()),
+        attempts,
+        handler.clone(),
+        &grave,
+    );
+    let buried = until_buried(&grave, 1).await;
+    until_settled(&broker).await;
+    running.stop().await;
+    assert_eq!(text(&buried[0].incoming), "poison");
+    assert!(buried[0].detail.contains("cannot digest this"), "{}", buried[0].detail);
+    assert_eq!(buried[0].attempts, 2);
+    assert_eq!(stream_info(&broker.bus, Stream::Tool).await.state.messages, 4);
+}
+
+#[tokio::test]
+async fn a_handler_that_forgets_a_verdict_is_as_good_as_a_panic() {
+    struct Forgetful;
+    impl BatchHandler for Forgetful {
+        async fn handle(&self, _batch: &[Incoming]) -> Vec<Verdict> {
+            Vec::new()
+        }
+    }
+    let broker = broker().await;
+    let grave = Grave::default();
+    publish_payloads(&broker, &["a"]).await;
+    let attempts = ConsumerOptions {
+        attempts_max: 2,
+        ..options()
+    };
+    let running = start_with(
+        &broker.bus,
+        creating(TopologyLimits::default()),
+        attempts,
+        Forgetful,
+        &grave,
+    );
+    let buried = until_buried(&grave, 1).await;
+    running.stop().await;
+    assert!(
+        buried[0].detail.contains("0 verdicts on 1 messages"),
+        "{}",
+        buried[0].detail
+    );
+}
+
+#[tokio::test]
+async fn what_follows_but_cannot_be_published_buries_its_cause() {
+    let broker = broker().await;
+    let handler = Scripted::new(|incoming| {
+        let size = if text(incoming) == "large" { 2 * 1024 * 1024 } else { 1 };
+        Verdict::Done(vec![message(
+            "signalbox.tool.requested.acme.t-1",
+            &text(incoming),
+            vec![b'x'; size],
+        )])
+    });
+    let grave = Grave::default();
+    publish_payloads(&broker, &["small", "large"]).await;
+    let running = start(&broker, &handler, &grave);
+    let buried = until_buried(&grave, 1).await;
+    until_settled(&broker).await;
+    running.stop().await;
+    assert_eq!(
+        (text(&buried[0].incoming).as_str(), buried[0].reason.as_str()),
+        ("large", "unpublishable")
+    );
+    assert_eq!(stream_info(&broker.bus, Stream::Tool).await.state.messages, 1);
+}
+
+#[tokio::test]
+async fn what_follows_and_finds_no_stream_waits_for_one() {
+    let broker = broker().await;
+    raw(&broker.bus).delete_stream("SIGNALBOX_TOOL").await.unwrap();
+    let handler = Scripted::new(|incoming| {
+        Verdict::Done(vec![message(
+            "signalbox.tool.requested.acme.t-1",
+            &text(incoming),
+            "{}",
+        )])
+    });
+    let grave = Grave::default();
+    publish_payloads(&broker, &["a"]).await;
+    let attempts = ConsumerOptions {
+        attempts_max: 1,
+        ..options()
+    };
+    let running = start_with(
+        &broker.bus,
+        creating(TopologyLimits::default()),
+        attempts,
+        handler.clone(),
+        &grave,
+    );
+    until_seen(&handler, 3).await;
+    creating(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
+    until_settled(&broker).await;
+    running.stop().await;
+    assert!(grave.buried().is_empty());
+    assert_eq!(stream_info(&broker.bus, Stream::Tool).await.state.messages, 1);
+}
