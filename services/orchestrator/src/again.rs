@@ -40,7 +40,12 @@ pub async fn again(State(app): State<App>, request: Request, next: Next) -> Resp
         };
         app.meters.rolled_back();
         if tries == TRIES_MAX {
-            tracing::warn!(error, tries, "a request could not be served for now");
+            // Nothing to mend when it is rare; when it is not, somebody holds locks for long (pg_stat_activity).
+            tracing::warn!(
+                error,
+                tries,
+                "answered 503: the database rolled the request back in every try"
+            );
             return response;
         }
         tracing::debug!(error, tries, "the database rolled a request back; it is run again");

@@ -37,7 +37,10 @@ impl IntoResponse for ApiError {
             }
             Self::Storage(error) if error.may_retry() => {
                 let error = format!("{:#}", anyhow::Error::new(error));
-                tracing::warn!(error, "a request could not be served for now");
+                tracing::warn!(
+                    error,
+                    "answered 503: the database did not take the request; /readyz says whether it is back"
+                );
                 Problem::unavailable().into_response()
             }
             other => {
