@@ -116,7 +116,42 @@ impl Fixture<'_> {
             .await;
     }
 
+    /// Another account that is the same but for its name: every row again, with every id as it is, and the name replaced
+    /// wherever it stands, in texts too. What holds the two apart is the account in their keys and nothing else.
+    pub async fn twin(&self, of: &AccountId, name: &str) -> AccountId {
+        let twin = AccountId::parse(name).expect("a valid account id");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(twin_sql(of.as_str(), name)))
+            .execute(&self.0.owner)
+            .await
+            .expect("a twin");
+        twin
+    }
+
     async fn run(&self, query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>) {
         query.execute(&self.0.owner).await.expect("a fixture row");
     }
+}
+
+/// Makes a twin, or gives it what it lacks. Without the checks of references, so that tables need no order.
+pub fn twin_sql(of: &str, twin: &str) -> String {
+    format!(
+        "do $$
+         declare name text; declare account text;
+         begin
+             perform set_config('session_replication_role', 'replica', true);
+             for name, account in
+                 select c.relname::text, a.attname::text
+                 from pg_class c join pg_attribute a on a.attrelid = c.oid
+                 where c.relnamespace = 'public'::regnamespace and c.relkind = 'r'
+                   and a.attname = case c.relname when 'account' then 'id' else 'account_id' end
+             loop
+                 execute format(
+                     'insert into %1$I select row.* from %1$I t, jsonb_populate_record(null::%1$I,
+                          replace(to_jsonb(t)::text, %3$L, %4$L)::jsonb) as row where t.%2$I = %3$L
+                      on conflict do nothing',
+                     name, account, '{of}', '{twin}');
+             end loop;
+             perform set_config('session_replication_role', 'origin', true);
+         end $$"
+    )
 }

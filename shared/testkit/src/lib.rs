@@ -17,7 +17,7 @@ pub mod world;
 
 pub use database::TestDatabase;
 pub use envelope::{ENVELOPE, keyring};
-pub use fixture::Fixture;
+pub use fixture::{Fixture, twin_sql};
 pub use provider::{Reply, Seen, StubProvider};
 pub use proxy::{NetworkFault, Proxy, Way};
 pub use wait::eventually;

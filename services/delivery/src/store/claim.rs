@@ -11,7 +11,7 @@ use storage::{StorageError, Tx, error::Attempt, statement};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{SessionName, columns};
+use super::{SessionName, TurnName, columns};
 use crate::{
     queue::{SessionFacts, TurnFacts},
     turn::{journal::Journal, resume::ToolResult},
@@ -297,11 +297,7 @@ pub const RESULTS_LOAD: &str = "
         select * from tool_call c
         where c.account_id = w.account_id and c.turn_id = w.id and c.finished_at is not null and c.ordinal > 0 order by c.ordinal) c";
 
-pub async fn turns_load(
-    tx: &Tx,
-    turns: &[(AccountId, TurnId)],
-    tools_wait_ms_max: i64,
-) -> Result<Vec<Turn>, StorageError> {
+pub async fn turns_load(tx: &Tx, turns: &[TurnName], tools_wait_ms_max: i64) -> Result<Vec<Turn>, StorageError> {
     const ATTEMPT: &str = "load turns";
     if turns.is_empty() {
         return Ok(Vec::new());

@@ -10,11 +10,14 @@ pub mod context;
 pub mod record;
 pub mod refused;
 
-use domain::{AccountId, SessionId};
+use domain::{AccountId, SessionId, TurnId};
 use uuid::Uuid;
 
 /// A session, as everything here names it: account first.
 pub type SessionName = (AccountId, SessionId);
+
+/// A turn, the same way. Ids are unique inside an account and nowhere else.
+pub type TurnName = (AccountId, TurnId);
 
 /// Two arrays for `unnest`.
 pub(crate) fn columns<'a>(names: impl IntoIterator<Item = &'a SessionName>) -> (Vec<String>, Vec<Uuid>) {

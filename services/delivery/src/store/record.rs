@@ -1,13 +1,15 @@
 //! Writing how provider calls went: one row a turn in each of three statements, guarded by the fence that the caller
 //! checked under the sessions' locks.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use domain::{AccountId, SessionPhase, TurnId, TurnState};
 use sea_orm::{ConnectionTrait, FromQueryResult};
 use serde::Serialize;
 use storage::{StorageError, Tx, error::Attempt, statement};
 use uuid::Uuid;
+
+use super::TurnName;
 
 /// What a turn becomes. Absent fields stay as they are, but for `error`, which is said or unsaid.
 #[derive(Clone, Debug, Serialize)]
@@ -61,22 +63,44 @@ pub const TURNS_CHANGE: &str = "
     where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = 'calling', false)
     returning t.account_id, t.id, t.task_history_called, t.no_reply";
 
-/// A turn that was changed, and what the record of its calls says.
-#[derive(Clone, Debug, FromQueryResult)]
+#[derive(FromQueryResult)]
+struct ChangedTurn {
+    account_id: String,
+    id: Uuid,
+    task_history_called: bool,
+    no_reply: bool,
+}
+
+/// What the record of a turn's calls says.
+#[derive(Clone, Copy, Debug)]
 pub struct Changed {
-    pub account_id: String,
-    pub id: Uuid,
     pub task_history_called: bool,
     pub no_reply: bool,
 }
 
 /// Gives the turns that were changed; the rest was somebody newer's.
-pub async fn turns_change(tx: &Tx, changes: &[TurnChange]) -> Result<Vec<Changed>, StorageError> {
+pub async fn turns_change(tx: &Tx, changes: &[TurnChange]) -> Result<HashMap<TurnName, Changed>, StorageError> {
+    const ATTEMPT: &str = "change turns";
     let rows = serde_json::to_value(changes).expect("rows are texts, numbers and JSON");
-    Changed::find_by_statement(statement(TURNS_CHANGE, [rows.into()]))
+    let changed = ChangedTurn::find_by_statement(statement(TURNS_CHANGE, [rows.into()]))
         .all(&**tx)
         .await
-        .attempt("change turns")
+        .attempt(ATTEMPT)?;
+    changed
+        .into_iter()
+        .map(|row| {
+            let changed = Changed {
+                task_history_called: row.task_history_called,
+                no_reply: row.no_reply,
+            };
+            Ok((name(ATTEMPT, &row.account_id, row.id)?, changed))
+        })
+        .collect()
+}
+
+fn name(attempt: &'static str, account: &str, turn: Uuid) -> Result<TurnName, StorageError> {
+    let account = AccountId::parse(account).map_err(|error| StorageError::unreadable(attempt, error))?;
+    Ok((account, TurnId(turn)))
 }
 
 /// What a session does next. The lease is given back in every case.
@@ -144,17 +168,19 @@ pub const ITEMS_CHANGE: &str = "
         account_id text, id text, turn_id uuid, state text, reason text, attempts_more integer)
     where n.account_id = any (array[r.account_id]) and n.id = r.id and n.turn_id = r.turn_id
       and coalesce(n.state = 'running', false)
-    returning n.id, r.turn_id";
+    returning n.account_id, n.id, r.turn_id";
 
 #[derive(FromQueryResult)]
 struct ChangedItem {
+    account_id: String,
     id: String,
     turn_id: Uuid,
 }
 
 /// Gives those that were changed, each with its turn. The rest is the turn's no more: whoever closed its session has given
 /// it its outcome.
-pub async fn items_change(tx: &Tx, changes: &[ItemChange]) -> Result<HashSet<(TurnId, String)>, StorageError> {
+pub async fn items_change(tx: &Tx, changes: &[ItemChange]) -> Result<HashSet<(TurnName, String)>, StorageError> {
+    const ATTEMPT: &str = "change notifications";
     if changes.is_empty() {
         return Ok(HashSet::new());
     }
@@ -174,9 +200,9 @@ pub async fn items_change(tx: &Tx, changes: &[ItemChange]) -> Result<HashSet<(Tu
     let changed = ChangedItem::find_by_statement(statement(ITEMS_CHANGE, [rows.into()]))
         .all(&**tx)
         .await
-        .attempt("change notifications")?;
-    Ok(changed
+        .attempt(ATTEMPT)?;
+    changed
         .into_iter()
-        .map(|item| (TurnId(item.turn_id), item.id))
-        .collect())
+        .map(|item| Ok((name(ATTEMPT, &item.account_id, item.turn_id)?, item.id)))
+        .collect()
 }

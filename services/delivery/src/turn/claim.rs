@@ -32,7 +32,7 @@ use crate::{
     providers::{Driver, Effects, Thread},
     queue::{Admission, admit},
     store::{
-        SessionName,
+        SessionName, TurnName,
         begin::{NewTurn, turns_begin},
         claim::{
             Session, Turn, in_flight_lock, lease_take, leases_check, sessions_lock, turns_load, turns_resume,
@@ -75,7 +75,7 @@ impl Claimer {
             .await?;
         let mut sessions = sessions_lock(&tx, names).await?;
         leases_check(&tx, &mut sessions, replica).await?;
-        let in_progress: Vec<(AccountId, TurnId)> = sessions
+        let in_progress: Vec<TurnName> = sessions
             .iter()
             .filter_map(|session| Some((session.account.clone(), session.active_turn?)))
             .collect();
@@ -220,10 +220,15 @@ pub struct Admitted {
 
 /// Asks [`admit`] for each of them, with its turn in progress. Pure.
 pub fn admitted(sessions: Vec<Session>, turns: Vec<Turn>) -> Admitted {
-    let mut turns: HashMap<TurnId, Turn> = turns.into_iter().map(|turn| (turn.id, turn)).collect();
+    let mut turns: HashMap<TurnName, Turn> = turns
+        .into_iter()
+        .map(|turn| ((turn.account.clone(), turn.id), turn))
+        .collect();
     let mut admitted = Admitted::default();
     for session in sessions {
-        let turn = session.active_turn.and_then(|id| turns.remove(&id));
+        let turn = session
+            .active_turn
+            .and_then(|id| turns.remove(&(session.account.clone(), id)));
         match (admit(session.facts, turn.as_ref().map(Turn::facts)), turn) {
             (Admission::Start, _) => admitted.start.push(session),
             (Admission::Resume, Some(turn)) => admitted.resume.push((session, turn)),

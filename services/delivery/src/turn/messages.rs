@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::{call::Report, change::ended_because, journal::Call, settle::Settled, work::Work};
 use crate::{
     SOURCE,
-    store::{claim::Session, record::Changed},
+    store::{TurnName, claim::Session, record::Changed},
 };
 
 /// What stands on every message that a turn causes.
@@ -106,7 +106,7 @@ pub(super) fn outcome_messages(
     session: &Session,
     settled: &Settled,
     changed: &Changed,
-    ended: &HashSet<(TurnId, String)>,
+    ended: &HashSet<(TurnName, String)>,
     now: OffsetDateTime,
 ) -> Vec<Owned> {
     let work = &report.work;
@@ -151,7 +151,7 @@ pub(super) fn outcome_messages(
         }
     }
     if let Settled::Aborted = settled {
-        let ours = |id: &&String| ended.contains(&(work.turn_id, (*id).clone()));
+        let ours = |id: &&String| ended.contains(&(work.turn_name(), (*id).clone()));
         messages.extend(work.notification_ids.iter().filter(ours).map(|id| {
             let ended = NotificationEnded {
                 id: NotificationId::parse(id).ok(),

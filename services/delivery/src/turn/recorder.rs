@@ -4,10 +4,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use contracts::Root;
-use domain::{
-    TurnId,
-    planted::{Bug, is_planted},
-};
+use domain::planted::{Bug, is_planted};
 use runtime::{Outbox, Shutdown};
 use storage::{
     Accounts, Database, StorageError, Tx,
@@ -95,16 +92,12 @@ impl Recorder {
             }
         }
         let turns: Vec<_> = decided.iter().map(|decided| decided.change.turn.clone()).collect();
-        let mut written: HashMap<TurnId, Changed> = turns_change(&tx, &turns)
-            .await?
-            .into_iter()
-            .map(|changed| (TurnId(changed.id), changed))
-            .collect();
+        let mut written = turns_change(&tx, &turns).await?;
         let decided: Vec<(Decided<'_>, Changed)> = decided
             .into_iter()
             .filter_map(|decided| {
                 let work = &decided.report.work;
-                let changed = written.remove(&work.turn_id);
+                let changed = written.remove(&work.turn_name());
                 // Ours by its fence and not in flight any more: written by an earlier try whose commit was not answered.
                 recorded
                     .free

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use super::{journal::Journal, resume::Due};
 use crate::{
     providers::{CallInput, Effects, ToolDefinition},
-    store::SessionName,
+    store::{SessionName, TurnName},
 };
 
 #[derive(Clone, Debug)]
@@ -50,6 +50,10 @@ pub struct Work {
 impl Work {
     pub fn name(&self) -> SessionName {
         (self.account.clone(), self.session_id)
+    }
+
+    pub fn turn_name(&self) -> TurnName {
+        (self.account.clone(), self.turn_id)
     }
 
     /// Their ids, as events carry them.

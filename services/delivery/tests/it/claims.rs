@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::scene::Scene;
 
-async fn claimer(scene: &Scene) -> (Claimer, Database) {
+pub(crate) async fn claimer(scene: &Scene) -> (Claimer, Database) {
     let database = Database::connect(&scene.world.database.url, Role::Delivery, &DatabaseOptions::default())
         .await
         .unwrap();
@@ -26,7 +26,7 @@ async fn claimer(scene: &Scene) -> (Claimer, Database) {
     (claimer, database)
 }
 
-async fn replica(database: &Database) -> Uuid {
+pub(crate) async fn replica(database: &Database) -> Uuid {
     let id = Uuid::now_v7();
     replica_register(database, id, 60_000).await.unwrap();
     id

@@ -11,3 +11,4 @@ mod prompt;
 mod providers;
 mod scene;
 mod turns;
+mod twins;

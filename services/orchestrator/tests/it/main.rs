@@ -16,5 +16,6 @@ mod seed;
 mod service;
 mod sessions;
 mod tasks;
+mod twins;
 mod walls;
 mod world;

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// An event as delivery sends it; only where to look is read of it.
-fn event(tenant: &Tenant, turn: Uuid) -> Incoming {
+pub(crate) fn event(tenant: &Tenant, turn: Uuid) -> Incoming {
     let finished = TurnFinished {
         turn_id: TurnId(turn),
         session_id: SessionId(Uuid::nil()),
@@ -57,7 +57,7 @@ fn incoming(account: &str, payload: Vec<u8>) -> Incoming {
     }
 }
 
-fn published(verdict: &Verdict) -> &[Outgoing] {
+pub(crate) fn published(verdict: &Verdict) -> &[Outgoing] {
     match verdict {
         Verdict::Done(outgoing) => outgoing,
         other => panic!("not done: {other:?}"),

@@ -13,3 +13,4 @@ mod scene;
 mod sessions;
 mod stream;
 mod sweeps;
+mod twins;

@@ -1,0 +1,162 @@
+//! Two accounts in one batch that are the same but for their name: the same ids of agents, tasks, sessions, messages,
+//! notifications and turns. Row-level security lets a batch see both of them, so nothing but its own conditions keeps
+//! them apart, in SQL and in memory.
+
+use delivery::{
+    metrics::Metrics,
+    providers::{FunctionCall, ProviderAnswer},
+    store::SessionName,
+    turn::{call::Report, recorder::Recorder, settle::Outcome, work::Work},
+};
+use domain::AccountId;
+use runtime::{Outbox, Shutdown, settings::OutboxSettings};
+use testkit::Reply;
+
+use crate::{
+    claims::{claimer, replica},
+    scene::Scene,
+};
+
+const TWIN: &str = "umbra";
+
+/// `acme`, whose agent coordinates, with a thread, a briefing and something to do; then its twin.
+async fn twins() -> (Scene, [SessionName; 2]) {
+    let scene = Scene::with(|_| Reply::text("never asked")).await;
+    let fixture = scene.world.fixture();
+    fixture.account_set(&scene.account, "coordinator_task", "proj-7").await;
+    fixture
+        .account_set(&scene.account, "briefing", "briefing of acme")
+        .await;
+    fixture.message(&scene.account, &scene.task, "message of acme").await;
+    scene.enqueue("n-1", "body of acme").await;
+    sqlx::raw_sql(
+        "update task set title = 'title of acme', description = 'description of acme';
+         update agent set name = 'agent of acme', role = 'role of acme'",
+    )
+    .execute(&scene.world.database.owner)
+    .await
+    .unwrap();
+    let twin = fixture.twin(&scene.account, TWIN).await;
+    let names = [(scene.account.clone(), scene.session), (twin, scene.session)];
+    (scene, names)
+}
+
+fn of<'a>(work: &'a [Work], account: &AccountId) -> &'a Work {
+    let mut found = work.iter().filter(|work| work.account == *account);
+    let one = found.next().expect("each has its work");
+    assert!(found.next().is_none(), "once");
+    one
+}
+
+/// Each has what is its own, and no word of the other.
+fn check_apart(work: &[Work], names: &[SessionName; 2], own: &[&str]) {
+    for ((ours, _), (theirs, _)) in [(&names[0], &names[1]), (&names[1], &names[0])] {
+        let text = format!("{:?}", of(work, ours));
+        for word in own {
+            assert!(text.contains(&format!("{word} of {ours}")), "{word}: {text}");
+        }
+        assert!(!text.contains(theirs.as_str()), "{theirs}: {text}");
+    }
+}
+
+fn report(work: &Work, outcome: Outcome) -> Report {
+    Report {
+        work: work.clone(),
+        outcome,
+        mismatch: None,
+    }
+}
+
+fn answered(text: String, calls: Vec<FunctionCall>) -> Outcome {
+    Outcome::Answered(ProviderAnswer {
+        text,
+        calls,
+        ..ProviderAnswer::default()
+    })
+}
+
+#[tokio::test]
+async fn twins_in_one_batch_stay_apart() {
+    let (scene, names) = twins().await;
+    let (claimer, database) = claimer(&scene).await;
+    let replica = replica(&database).await;
+    let recorder = Recorder {
+        database: database.clone(),
+        root: claimer.root.clone(),
+        config: claimer.config.clone(),
+        metrics: Metrics::new(),
+        outbox: Outbox::start(
+            &database,
+            &scene.world.bus().await,
+            &OutboxSettings::default(),
+            &Shutdown::new(),
+        ),
+        shutdown: Shutdown::new(),
+    };
+
+    // Both begin: sessions, queues, threads, overviews.
+    let begun = claimer.claim(&names, replica).await.unwrap().work;
+    check_apart(
+        &begun,
+        &names,
+        &["briefing", "message", "body", "title", "agent", "role"],
+    );
+    let call = FunctionCall {
+        call_id: "c-1".to_owned(),
+        name: "task_history".to_owned(),
+        arguments: "{}".to_owned(),
+    };
+    let reports: Vec<Report> = begun
+        .iter()
+        .map(|work| {
+            report(
+                work,
+                answered(format!("on the way of {}", work.account), vec![call.clone()]),
+            )
+        })
+        .collect();
+    recorder.record(&reports).await.unwrap();
+
+    // Both go on, in turns of one id, with what their tools said.
+    sqlx::raw_sql(
+        "update turn set id = (select id from turn where account_id = 'acme') where account_id = 'umbra';
+         update session set active_turn_id = (select id from turn where account_id = 'acme');
+         update notification set turn_id = (select id from turn where account_id = 'acme');
+         insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name,
+                                arguments, state, result, finished_at)
+         select account_id, session_id, session_id, id, generation, fence, 'c-1', 1, agent_id, 'task_history', '{}',
+                'finished', 'result of ' || account_id, now() from turn",
+    )
+    .execute(&scene.world.database.owner)
+    .await
+    .unwrap();
+    let resumed = claimer.claim(&names, replica).await.unwrap().work;
+    check_apart(&resumed, &names, &["on the way", "result"]);
+    assert_eq!(resumed[0].turn_id, resumed[1].turn_id, "that is what is tried");
+
+    // One has its answer, the other was not to be carried on.
+    let acme = report(
+        of(&resumed, &names[0].0),
+        answered("reply of acme".to_owned(), Vec::new()),
+    );
+    let umbra = report(of(&resumed, &names[1].0), Outcome::Aborted);
+    let recorded = recorder.record(&[umbra, acme]).await.unwrap();
+    assert_eq!(recorded.free.len(), 2);
+    let rows = scene
+        .world
+        .database
+        .texts(
+            "select concat_ws(' ', n.account_id, n.state, t.state, coalesce(t.reply, '-'), t.task_history_called, s.phase,
+                              s.active_turn_id is null)
+             from notification n join turn t on t.account_id = n.account_id and t.id = n.turn_id
+             join session s on s.account_id = n.account_id and s.id = n.session_id order by n.account_id",
+        )
+        .await;
+    assert_eq!(
+        rows,
+        [
+            "acme delivered finished reply of acme t idle t",
+            "umbra cancelled aborted - t idle t"
+        ]
+    );
+}
