@@ -1,0 +1,240 @@
+//! What an outcome comes to, as tables of cases.
+
+use super::*;
+use crate::providers::{FailureClass, FunctionCall};
+
+const LIMITS: Limits = Limits {
+    attempts_max: 3,
+    rounds_max: 2,
+    calls_max: 4,
+    retry_delay: Duration::from_secs(1),
+    retry_delay_max: Duration::from_secs(60),
+    pause_delay: Duration::from_secs(90),
+    look_up_delay: Duration::from_secs(2),
+    look_up_max: Duration::from_secs(60),
+};
+const FACTS: Facts = Facts {
+    effects: Effects::GatewayOnly,
+    closed: false,
+    failures: 0,
+    rounds: 0,
+    calls_before: 0,
+    ordinal_before: 0,
+    attempts: 0,
+    lost_for: Duration::ZERO,
+};
+
+fn error(class: FailureClass, sent: Sent, retry_after: Option<u64>) -> Outcome {
+    Outcome::Failed(ProviderError {
+        class,
+        sent,
+        retry_after: retry_after.map(Duration::from_secs),
+        response_id: None,
+        detail: "x".to_owned(),
+    })
+}
+
+fn calls(count: usize, arguments: &str) -> Outcome {
+    let call = |n: usize| FunctionCall {
+        call_id: format!("c{n}"),
+        name: "task_history".to_owned(),
+        arguments: arguments.to_owned(),
+    };
+    Outcome::Answered(ProviderAnswer {
+        calls: (0..count).map(call).collect(),
+        ..ProviderAnswer::default()
+    })
+}
+
+fn reply() -> Outcome {
+    Outcome::Answered(ProviderAnswer {
+        text: "done\0".to_owned(),
+        ..ProviderAnswer::default()
+    })
+}
+
+#[test]
+fn failures_are_tried_again_by_class_and_given_up_in_the_end() {
+    let check = |outcome, facts: Facts, expected: &dyn Fn(&Settled) -> bool| {
+        let settled = settle(&outcome, &facts, &LIMITS);
+        assert!(expected(&settled), "{settled:?}");
+    };
+    let again = |seconds: u64| move |settled: &Settled| matches!(settled, Settled::Again { after, .. } if *after == Duration::from_secs(seconds));
+    let gave_up = |class: &'static str| move |settled: &Settled| matches!(settled, Settled::GaveUp { class: found, .. } if *found == class);
+    check(error(FailureClass::Refused, Sent::No, None), FACTS, &again(1));
+    check(
+        error(FailureClass::Refused, Sent::No, None),
+        Facts { failures: 1, ..FACTS },
+        &again(2),
+    );
+    check(
+        error(FailureClass::Refused, Sent::No, None),
+        Facts { failures: 2, ..FACTS },
+        &gave_up("refused"),
+    );
+    check(error(FailureClass::RateLimited, Sent::No, Some(30)), FACTS, &again(30));
+    check(error(FailureClass::Unauthorized, Sent::No, None), FACTS, &again(90));
+    check(
+        error(FailureClass::TooLarge, Sent::Yes, None),
+        FACTS,
+        &gave_up("too_large"),
+    );
+    check(error(FailureClass::Timeout, Sent::Maybe, None), FACTS, &again(1));
+    let own = Facts {
+        effects: Effects::Own,
+        ..FACTS
+    };
+    check(
+        error(FailureClass::Timeout, Sent::Maybe, None),
+        own.clone(),
+        &|settled| matches!(settled, Settled::LookAgain { .. }),
+    );
+    check(
+        error(FailureClass::ServerError, Sent::Yes, None),
+        own.clone(),
+        &|settled| {
+            matches!(
+                settled,
+                Settled::Interrupted {
+                    state: TurnState::Failed,
+                    ..
+                }
+            )
+        },
+    );
+    check(Outcome::NotKnownYet, own.clone(), &|settled| {
+        matches!(settled, Settled::LookAgain { .. })
+    });
+    let long_lost = Facts {
+        lost_for: Duration::from_secs(61),
+        ..own.clone()
+    };
+    check(Outcome::NotKnownYet, long_lost, &|settled| {
+        matches!(settled, Settled::Interrupted { .. })
+    });
+    let lost = || Outcome::Lost { why: "gone".to_owned() };
+    check(lost(), own.clone(), &|settled| {
+        matches!(
+            settled,
+            Settled::Interrupted {
+                state: TurnState::Unknown,
+                ..
+            }
+        )
+    });
+    check(
+        lost(),
+        Facts {
+            attempts: 2,
+            ..own.clone()
+        },
+        &|settled| {
+            matches!(
+                settled,
+                Settled::GaveUp {
+                    class: "outcome_unknown",
+                    interrupted: true,
+                    ..
+                }
+            )
+        },
+    );
+    check(lost(), Facts { closed: true, ..own }, &|settled| {
+        *settled == Settled::Aborted
+    });
+    check(
+        error(FailureClass::Refused, Sent::No, None),
+        Facts { closed: true, ..FACTS },
+        &|settled| *settled == Settled::Aborted,
+    );
+}
+
+#[test]
+fn a_call_that_never_began_is_sent_again_with_an_end() {
+    let settled = |failures| settle(&Outcome::DidNotRun, &Facts { failures, ..FACTS }, &LIMITS);
+    let again = |seconds: u64| Settled::Again {
+        after: Duration::from_secs(seconds),
+        repeats: true,
+        error: "the provider never began the call".to_owned(),
+        class: "not_run",
+    };
+    assert_eq!(settled(0), again(0));
+    assert_eq!(settled(1), again(1));
+    assert!(matches!(settled(2), Settled::GaveUp { class: "not_run", .. }));
+}
+
+#[test]
+fn a_reply_after_the_close_is_recorded_as_late() {
+    for closed in [false, true] {
+        let Settled::Finished { reply, late, .. } = settle(&reply(), &Facts { closed, ..FACTS }, &LIMITS) else {
+            panic!("a reply")
+        };
+        assert_eq!((reply.as_str(), late), ("done\u{fffd}", closed));
+    }
+}
+
+#[test]
+fn calls_are_numbered_through_the_turn_and_limited() {
+    let Settled::AwaitTools { round } = settle(
+        &calls(2, "{}"),
+        &Facts {
+            rounds: 1,
+            calls_before: 2,
+            ordinal_before: 2,
+            ..FACTS
+        },
+        &LIMITS,
+    ) else {
+        panic!("calls")
+    };
+    assert_eq!(round.calls.iter().map(|call| call.ordinal).collect::<Vec<_>>(), [3, 4]);
+    for facts in [
+        Facts { rounds: 2, ..FACTS },
+        Facts {
+            calls_before: 3,
+            ..FACTS
+        },
+    ] {
+        assert!(matches!(
+            settle(&calls(2, "{}"), &facts, &LIMITS),
+            Settled::GaveUp { class: "tool_loop", .. }
+        ));
+    }
+}
+
+#[test]
+fn arguments_that_are_too_large_are_answered_without_a_tool() {
+    let Settled::AwaitTools { round } = settle(&calls(1, &"x".repeat(ARGUMENTS_BYTES_MAX + 1)), &FACTS, &LIMITS) else {
+        panic!("calls")
+    };
+    assert!(
+        round.calls[0]
+            .answered
+            .as_deref()
+            .is_some_and(|text| text.contains("arguments_too_large"))
+    );
+    assert_eq!(round.calls[0].arguments, "");
+}
+
+#[test]
+fn calls_that_are_passed_on_have_places_without_a_gap() {
+    let Outcome::Answered(mut answer) = calls(4, "{}") else {
+        panic!("calls")
+    };
+    answer.calls[0].arguments = "x".repeat(ARGUMENTS_BYTES_MAX + 1);
+    answer.calls[2].arguments = "x".repeat(ARGUMENTS_BYTES_MAX + 1);
+    let limits = Limits {
+        calls_max: 20,
+        ..LIMITS
+    };
+    let facts = Facts {
+        calls_before: 6,
+        ordinal_before: 5,
+        ..FACTS
+    };
+    let Settled::AwaitTools { round } = settle(&Outcome::Answered(answer), &facts, &limits) else {
+        panic!("calls")
+    };
+    let places: Vec<i32> = round.calls.iter().map(|call| call.ordinal).collect();
+    assert_eq!(places, [NO_PLACE, 6, NO_PLACE, 7]);
+}
