@@ -53,6 +53,7 @@ pub struct Fuzz {
     flood_bytes: usize,
     memory_max: u64,
     work_per_byte: u64,
+    cpu_time_max: Duration,
 }
 
 /// What a run came to.
@@ -80,6 +81,7 @@ impl Fuzz {
             flood_bytes: 256 * 1024,
             memory_max: 64 * MIB,
             work_per_byte: 256,
+            cpu_time_max: CPU_TIME_MAX,
         }
     }
 
@@ -116,6 +118,12 @@ impl Fuzz {
     /// Bytes allocated over the whole of one input, for each byte of it: work that grows faster than its input fails.
     pub fn work_per_byte(mut self, bytes: u64) -> Fuzz {
         self.work_per_byte = bytes;
+        self
+    }
+
+    /// The most of the processor's time that one input may take.
+    pub fn cpu_time_max(mut self, time: Duration) -> Fuzz {
+        self.cpu_time_max = time;
         self
     }
 
@@ -172,16 +180,17 @@ impl Fuzz {
         met.bytes_held_max = met.bytes_held_max.max(cost.bytes_max);
         met.cpu_time_max = met.cpu_time_max.max(took);
         let work_max = MIB + self.work_per_byte * input.len() as u64;
-        if cost.bytes_max > self.memory_max || cost.bytes_total > work_max || took > CPU_TIME_MAX {
+        if cost.bytes_max > self.memory_max || cost.bytes_total > work_max || took > self.cpu_time_max {
             let file = self.keep(input);
             panic!(
                 "{}: seed {seed}: an input of {} bytes held {} bytes (at most {}), allocated {} (at most {work_max}) and took \
-                 {took:?} of the processor (at most {CPU_TIME_MAX:?}): {file}",
+                 {took:?} of the processor (at most {:?}): {file}",
                 self.target,
                 input.len(),
                 cost.bytes_max,
                 self.memory_max,
                 cost.bytes_total,
+                self.cpu_time_max,
             );
         }
         if met.classes.insert(class) {
