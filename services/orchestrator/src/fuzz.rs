@@ -70,6 +70,8 @@ fn api_body() {
     fuzz("api_body")
         .seeds(seeds)
         .flood(1024 * 1024)
+        // Each input is read as eight types.
+        .work_per_byte(8 * 256)
         .must_meet(&["read", "refused"])
         .run(|input| {
             let read = [
