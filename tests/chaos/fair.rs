@@ -7,6 +7,7 @@ use std::{
     fs,
     path::Path,
     process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -68,37 +69,30 @@ async fn measure(arguments: &FairArguments, directory: &Path) -> anyhow::Result<
     }
     let before = memory(&bench).await;
 
+    let over = AtomicBool::new(false);
     let flooding = async {
         let begun = Instant::now();
-        flood(&bench, arguments).await?;
-        anyhow::Ok(begun.elapsed())
+        let flooded = flood(&bench, arguments).await;
+        // Whatever came of it, the other one's looking ends.
+        over.store(true, Ordering::Relaxed);
+        anyhow::Ok((flooded?, begun.elapsed()))
     };
-    let mut rounds = 0;
-    let mut meanwhile = Vec::new();
-    {
-        let mut flooding = std::pin::pin!(flooding);
-        let took = loop {
-            rounds += 1;
-            let name = format!("coming-{rounds}");
-            let looking = other(&bench, &name, OTHER_TASKS);
-            tokio::select! {
-                took = &mut flooding => break took?,
-                looked = looking => meanwhile.extend(looked?),
-            }
-        };
-        measured.note(format!("the flood was published within {} s", took.as_secs()));
-    }
-    for (name, ms) in meanwhile {
-        measured.add(format!("flood comes in: {name}"), ms);
-    }
-    let total = i64::try_from(arguments.waiting).context("a number of notifications")?;
-    let deadline = Instant::now() + LIMIT;
-    while bench.count(WRITTEN).await? < total {
-        if Instant::now() > deadline {
-            bail!("the flood was not written down within {LIMIT:?}");
+    let meanwhile = async {
+        let mut taken = Vec::new();
+        while !over.load(Ordering::Relaxed) {
+            taken.extend(other(&bench, &format!("coming-{}", taken.len()), 1).await?);
         }
-        sleep(COUNT_PAUSE).await;
+        anyhow::Ok(taken)
+    };
+    let ((published, written), meanwhile) = tokio::try_join!(flooding, meanwhile)?;
+    for (_, ms) in meanwhile {
+        measured.add("flood comes in: a reply", ms);
     }
+    measured.note(format!(
+        "the flood was published within {} s, and written down within {} s",
+        published.as_secs(),
+        written.as_secs()
+    ));
     let waiting = bench.count(WAITING).await?;
     let (begun, turns) = (Instant::now(), bench.count(TURNS).await?);
     for (name, ms) in other(&bench, "beside", arguments.turns).await? {
@@ -106,7 +100,8 @@ async fn measure(arguments: &FairArguments, directory: &Path) -> anyhow::Result<
     }
     let turns = bench.count(TURNS).await? - turns;
     measured.note(format!(
-        "of {total}, {waiting} waited at the beginning and {} at the end; {:.0} turns of the flood a second meanwhile",
+        "of {}, {waiting} waited at the beginning and {} at the end; {:.0} turns of the flood a second meanwhile",
+        arguments.waiting,
         bench.count(WAITING).await?,
         turns as f64 / begun.elapsed().as_secs_f64()
     ));
@@ -125,8 +120,9 @@ const WRITTEN: &str = "select count(*) from notification where account_id = 'acc
 const WAITING: &str = "select count(*) from notification where account_id = 'account-0' and state = 'queued'";
 const TURNS: &str = "select count(*) from turn where account_id = 'account-0' and state = 'finished'";
 
-/// As many as the broker takes.
-async fn flood(bench: &Bench, arguments: &FairArguments) -> anyhow::Result<()> {
+/// As many at once as the broker takes, until the resolver has written all of them down. Gives how long publishing took.
+async fn flood(bench: &Bench, arguments: &FairArguments) -> anyhow::Result<Duration> {
+    let begun = Instant::now();
     let all: Vec<usize> = (0..arguments.waiting).collect();
     for part in all.chunks(AT_ONCE) {
         let publishing = part.iter().map(|number| {
@@ -135,7 +131,15 @@ async fn flood(bench: &Bench, arguments: &FairArguments) -> anyhow::Result<()> {
         });
         futures::future::try_join_all(publishing).await?;
     }
-    Ok(())
+    let published = begun.elapsed();
+    let total = i64::try_from(arguments.waiting).context("a number of notifications")?;
+    while bench.count(WRITTEN).await? < total {
+        if begun.elapsed() > LIMIT {
+            bail!("the flood was not written down within {LIMIT:?}");
+        }
+        sleep(COUNT_PAUSE).await;
+    }
+    Ok(published)
 }
 
 async fn publish(bench: &Bench, account: usize, task: String, id: String, work: &str) -> anyhow::Result<()> {
