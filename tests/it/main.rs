@@ -9,6 +9,7 @@ mod closing;
 mod contract;
 #[cfg(debug_assertions)]
 mod crash_points;
+mod crossing;
 mod documents;
 mod fair;
 mod house;

@@ -1,0 +1,183 @@
+//! Where attempts are made: the four services, and what an account sees of itself.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use serde_json::{Value, json};
+use testkit::OPERATOR_TOKEN;
+
+use super::{
+    attempt::{Attempt, Door, Request},
+    client::Client,
+    judge::{Answer, Marks, fault},
+    tenant::Tenant,
+};
+use crate::house::House;
+
+/// Requests in flight at once.
+const SENDERS: usize = 8;
+/// As many are told of; the rest would say the same.
+const FAULTS_TOLD: usize = 12;
+
+#[derive(Clone)]
+pub(crate) struct Field {
+    client: Arc<Client>,
+}
+
+impl Field {
+    pub(crate) fn of(house: &House) -> Field {
+        let host = |url: String| url.trim_start_matches("http://").to_owned();
+        let doors = [(Door::Api, host(house.api())), (Door::Agent, host(house.agent_api()))];
+        Field {
+            client: Arc::new(Client::new(doors)),
+        }
+    }
+
+    pub(crate) async fn send(&self, request: &Request) -> Answer {
+        self.client.send(request).await
+    }
+
+    pub(crate) async fn get(&self, door: Door, path: &str, token: &str) -> Value {
+        let answer = self
+            .send(&Request {
+                door,
+                method: "GET",
+                path: path.to_owned(),
+                token: token.to_owned(),
+                headers: Vec::new(),
+                body: None,
+            })
+            .await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        serde_json::from_str(&answer.body).unwrap_or(json!(answer.body))
+    }
+
+    /// Cursors that the account's own lists give out.
+    pub(crate) async fn cursors(&self, tenant: &Tenant) -> Vec<String> {
+        let mut cursors = Vec::new();
+        for list in [
+            "agents",
+            "tasks",
+            "keys",
+            "notifications",
+            "sessions",
+            "dead-letters",
+            "tasks/LIVE-1/messages",
+        ] {
+            let path = format!("/api/orgs/{}/{list}?limit=1", tenant.account);
+            let page = self.get(Door::Api, &path, &tenant.keys["admin"]).await;
+            cursors.push(
+                page["next_cursor"]
+                    .as_str()
+                    .unwrap_or_else(|| panic!("{path}: one page"))
+                    .to_owned(),
+            );
+        }
+        cursors
+    }
+
+    /// All that the account's admin can read, as one text.
+    pub(crate) async fn everything(&self, tenant: &Tenant) -> String {
+        let base = format!("/api/orgs/{}", tenant.account);
+        let mut text = String::new();
+        let mut lists: Vec<String> = [
+            "",
+            "/agents",
+            "/tasks",
+            "/keys",
+            "/notifications",
+            "/sessions",
+            "/dead-letters",
+        ]
+        .map(|list| format!("{base}{list}"))
+        .into();
+        while let Some(list) = lists.pop() {
+            let mut path = list.clone();
+            loop {
+                let page = self.get(Door::Api, &path, &tenant.keys["admin"]).await;
+                text.push_str(&page.to_string());
+                for item in page["items"].as_array().into_iter().flatten() {
+                    let id = item["id"].as_str().unwrap_or_default();
+                    if list.ends_with("/tasks") {
+                        lists.push(format!("{base}/tasks/{id}/messages"));
+                        lists.push(format!("{base}/tasks/{id}/activities"));
+                    } else if list.ends_with("/sessions") {
+                        lists.push(format!("{base}/sessions/{id}/turns"));
+                    }
+                }
+                match page["next_cursor"].as_str() {
+                    Some(cursor) => path = format!("{list}?cursor={cursor}"),
+                    None => break,
+                }
+            }
+        }
+        text
+    }
+
+    /// As the operator, who may do everything.
+    pub(crate) async fn documents(&self) -> (Value, Value) {
+        (
+            self.get(Door::Api, "/api/openapi.json", OPERATOR_TOKEN).await,
+            self.get(Door::Agent, "/agent/openapi.json", OPERATOR_TOKEN).await,
+        )
+    }
+
+    /// Makes all attempts, each beside its twin, and says which are not as they should be.
+    pub(crate) async fn attempt_all(&self, attempts: Vec<Attempt>, marks: &Arc<Marks>) -> Vec<String> {
+        let mut shares: Vec<Vec<Attempt>> = (0..SENDERS).map(|_| Vec::new()).collect();
+        for (place, attempt) in attempts.into_iter().enumerate() {
+            // A key is remembered: those that use one go one after the other.
+            let keyed = attempt
+                .request
+                .headers
+                .iter()
+                .any(|(name, _)| *name == "idempotency-key");
+            shares[if keyed { 0 } else { 1 + place % (SENDERS - 1) }].push(attempt);
+        }
+        // Many differ in nothing but whose foreign thing they name: nobody has the same thing for all of them.
+        let twins = Arc::new(Mutex::new(HashMap::new()));
+        let senders: Vec<_> = shares
+            .into_iter()
+            .map(|share| {
+                let (field, marks, twins) = (self.clone(), Arc::clone(marks), Arc::clone(&twins));
+                tokio::spawn(async move { field.attempt_some(&share, &marks, &twins).await })
+            })
+            .collect();
+        let mut faults = Vec::new();
+        for sender in senders {
+            faults.extend(sender.await.unwrap());
+        }
+        println!("{} requests that name nobody's thing", twins.lock().unwrap().len());
+        faults.truncate(FAULTS_TOLD);
+        faults
+    }
+
+    async fn attempt_some(
+        &self,
+        attempts: &[Attempt],
+        marks: &Marks,
+        twins: &Mutex<HashMap<Request, Answer>>,
+    ) -> Vec<String> {
+        let mut faults = Vec::new();
+        for attempt in attempts {
+            let answer = self.send(&attempt.request).await;
+            let twin = attempt.twin();
+            let is_keyed = twin.headers.iter().any(|(name, _)| *name == "idempotency-key");
+            let known = twins.lock().unwrap().get(&twin).filter(|_| !is_keyed).cloned();
+            let told = match known {
+                Some(told) => told,
+                None => {
+                    let told = self.send(&twin).await;
+                    twins.lock().unwrap().insert(twin, told.clone());
+                    told
+                }
+            };
+            if let Some(fault) = fault(attempt, &answer, &told, marks) {
+                faults.push(format!("{}: {:?} {fault}", attempt.row, attempt.request));
+            }
+        }
+        faults
+    }
+}

@@ -1,0 +1,234 @@
+//! Attempts without end, from a seed: every route and tool in turn, with foreign names of every kind in every place.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    attempt::{Attempt, Door, Draft, Expected},
+    names::{escaped, missing, spelled},
+    routes::{AGENT_ROUTES, ROUTES, Route, kind_in, kind_of, replace_parameter},
+    tenant::{ROLES, Tenant},
+};
+use crate::simulation::random::Random;
+
+/// Headers by which somebody might hope to be taken for another.
+const HEADERS: &[(&str, &str)] = &[
+    ("x-account", "account"),
+    ("x-forwarded-user", "account"),
+    ("signalbox-account", "account"),
+    ("x-openclaw-session-key", "session_key"),
+    ("x-openclaw-agent-id", "agent"),
+    ("idempotency-key", "idempotency"),
+    ("traceparent", "turn"),
+];
+
+pub(crate) type Ids = BTreeMap<&'static str, Vec<String>>;
+
+/// So many attempts in a row differ in nothing but whose thing they name. Nobody has the same thing for many of them.
+const ALIKE: usize = 4;
+
+pub(crate) struct Generator<'a> {
+    seed: u64,
+    /// What attempts that are alike have in common.
+    random: Random,
+    /// Whose thing each of them names.
+    picks: Random,
+    attacker: &'a Tenant,
+    victim: &'a Tenant,
+    /// The victim's, without those that are also the attacker's.
+    foreign: Ids,
+    own: Ids,
+    turn: usize,
+}
+
+impl<'a> Generator<'a> {
+    pub(crate) fn new(
+        seed: u64,
+        (attacker, own): (&'a Tenant, &BTreeMap<&'static str, BTreeSet<String>>),
+        (victim, theirs): (&'a Tenant, &BTreeMap<&'static str, BTreeSet<String>>),
+    ) -> Self {
+        let foreign = theirs
+            .iter()
+            .map(|(kind, ids)| {
+                let ids: Vec<String> = ids.difference(&own[kind]).cloned().collect();
+                assert!(!ids.is_empty(), "{kind}: nothing that is theirs alone");
+                (*kind, ids)
+            })
+            .collect();
+        let own = own
+            .iter()
+            .map(|(kind, ids)| (*kind, ids.iter().cloned().collect()))
+            .collect();
+        Generator {
+            seed,
+            random: Random::new(seed),
+            picks: Random::new(!seed),
+            attacker,
+            victim,
+            foreign,
+            own,
+            turn: 0,
+        }
+    }
+
+    /// The next attempt; rows take turns, so that each has its part.
+    pub(crate) fn attempt(&mut self) -> Attempt {
+        let rows = ROUTES.len() + AGENT_ROUTES.len();
+        let frame = self.turn / ALIKE;
+        let row = frame % rows;
+        self.turn += 1;
+        self.random = Random::new(self.seed ^ (frame as u64).wrapping_mul(0xd6e8_feb8_6659_fd93));
+        match ROUTES.get(row) {
+            Some(route) => self.api(route, row),
+            None => self.agent(&AGENT_ROUTES[row - ROUTES.len()], row),
+        }
+    }
+
+    fn api(&mut self, route: &Route, place: usize) -> Attempt {
+        let mut draft = Draft::new(route, place, Door::Api);
+        draft.token = self.token();
+        let abroad = self.random.below(2) == 0;
+        let has_name = route.path.matches('{').count() > usize::from(route.path.contains("{account}"));
+        let mut path = route.path.to_owned();
+        // With somebody else's account nothing is to be had; in one's own, something foreign has to be named.
+        let names_account = path.contains("{account}");
+        if names_account {
+            let account = if abroad {
+                let account = self.victim.account.clone();
+                self.name(&mut draft, &account, true)
+            } else {
+                self.attacker.account.clone()
+            };
+            path = path.replace("{account}", &account);
+        }
+        if has_name {
+            let foreign = abroad || route.queries.is_empty() || self.random.below(3) > 0;
+            let kind = kind_of(&path);
+            path = if foreign {
+                let id = self.any(kind);
+                let id = self.name(&mut draft, &id, true);
+                replace_parameter(&path, &id)
+            } else {
+                let own = self.own_name(kind);
+                replace_parameter(&path, &own)
+            };
+            if foreign {
+                draft.expected = Expected::Refused;
+            }
+        }
+        if abroad || !names_account {
+            draft.expected = Expected::Refused;
+        }
+        draft.path = path;
+        self.more(&mut draft, route);
+        draft.attempt()
+    }
+
+    fn agent(&mut self, route: &Route, place: usize) -> Attempt {
+        let mut draft = Draft::new(route, place, Door::Agent);
+        let gateway = self.attacker.keys["gateway"].clone();
+        draft.token = if self.random.below(4) == 0 {
+            self.token()
+        } else {
+            gateway
+        };
+        // Somebody else's session, or one's own and somebody else's things.
+        let key = if self.random.below(2) == 0 {
+            let key = self.picks.pick(&self.foreign["session_key"]).clone();
+            draft.expected = Expected::Refused;
+            self.name(&mut draft, &key, false)
+        } else {
+            self.own_name("session_key")
+        };
+        let key = match self.random.below(4) {
+            0 => format!("agent:main:{key}"),
+            _ => key,
+        };
+        draft.headers.push(("x-openclaw-session-key", key));
+        draft.path = route.path.to_owned();
+        if draft.path.contains("{name}") {
+            let tool = *self
+                .random
+                .pick(&["task_history", "task_message", "response_request", "exec"]);
+            draft.path = draft.path.replace("{name}", tool);
+        }
+        self.more(&mut draft, route);
+        if draft.named.is_empty() {
+            let key = self.any("call");
+            let key = self.name(&mut draft, &key, false);
+            draft.headers.push(("idempotency-key", key));
+        }
+        draft.attempt()
+    }
+
+    /// Query, body and headers.
+    fn more(&mut self, draft: &mut Draft, route: &Route) {
+        if !route.bodies.is_empty() {
+            let body = *self.random.pick(route.bodies);
+            let kind = kind_in(body);
+            draft.body = Some(self.filled(draft, body, kind, false));
+        }
+        if !route.queries.is_empty() && (draft.named.is_empty() || self.random.below(3) == 0) {
+            let query = *self.random.pick(route.queries);
+            let kind = kind_in(query);
+            let query = self.filled(draft, query, kind, true);
+            draft.path = format!("{}?{query}", draft.path);
+        }
+        if draft.named.is_empty() || self.random.below(4) == 0 {
+            let (header, kind) = *self.random.pick(HEADERS);
+            // A request has one session key, and a session of its own answers to it.
+            if !draft.headers.iter().any(|(name, _)| *name == header) {
+                let id = self.picks.pick(&self.foreign[kind]).clone();
+                let id = self.name(draft, &id, false);
+                draft.headers.push((header, id));
+            }
+        }
+    }
+
+    fn filled(&mut self, draft: &mut Draft, template: &str, kind: &'static str, is_query: bool) -> String {
+        if !template.contains("{any}") {
+            return template.to_owned();
+        }
+        let id = self.any(kind);
+        let id = self.name(draft, &id, is_query);
+        template.replace("{any}", &id)
+    }
+
+    /// Mostly of the kind that belongs there; else of any.
+    fn any(&mut self, kind: &'static str) -> String {
+        let kinds: Vec<&'static str> = self.foreign.keys().copied().collect();
+        let kind = if self.random.below(4) > 0 && self.foreign.contains_key(kind) {
+            kind
+        } else {
+            *self.random.pick(&kinds)
+        };
+        self.picks.pick(&self.foreign[kind]).clone()
+    }
+
+    /// Spells a foreign name, and notes what stands for it in the twin.
+    fn name(&mut self, draft: &mut Draft, id: &str, is_escaped: bool) -> String {
+        let mut spelling = spelled(id, &mut self.random);
+        let mut twin = missing(&spelling, &self.victim.account);
+        if is_escaped {
+            // The same escapes in both.
+            let seed = self.random.next();
+            spelling = escaped(&spelling, &mut Random::new(seed));
+            twin = escaped(&twin, &mut Random::new(seed));
+        }
+        draft.named.push((spelling.clone(), twin));
+        spelling
+    }
+
+    fn own_name(&mut self, kind: &str) -> String {
+        match self.own.get(kind) {
+            Some(ids) => self.random.pick(ids).clone(),
+            None => "LIVE-1".to_owned(),
+        }
+    }
+
+    fn token(&mut self) -> String {
+        match self.random.below(9) {
+            0 => String::new(),
+            place => self.attacker.keys[ROLES[[0, 0, 0, 0, 1, 1, 2, 3][place - 1]]].clone(),
+        }
+    }
+}

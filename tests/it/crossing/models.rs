@@ -1,0 +1,123 @@
+//! Models that ask for another account's things, by every tool. As with requests, each attempt stands beside a twin that
+//! names nobody's thing.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
+
+use serde_json::{Value, json};
+use testkit::{Reply, Seen};
+
+use super::{
+    ATTACKER, VICTIM,
+    generator::Ids,
+    inside::Inside,
+    names::{missing, replaced},
+};
+
+/// A turn may ask for 64 calls; of fewer, the first are over sooner.
+const CALLS_A_TURN: usize = 20;
+/// One of many, and the coordinator's chat, whose tools reach further.
+const TASKS: [&str; 2] = ["LIVE-1", "CHAT"];
+/// In a notification's text, before a number: which calls its turn makes.
+const DRILL: &str = "drill-";
+
+type Call = (String, String, Value);
+
+/// A thing that the model asks for, and its twin: the calls' ids, and what to put in the place of the names.
+struct Pair {
+    ids: (String, String),
+    names: (String, String),
+}
+
+/// Calls of every tool with every foreign name where a name goes.
+fn calls(foreign: &Ids) -> (Vec<Call>, Vec<Pair>) {
+    let (mut calls, mut pairs) = (Vec::new(), Vec::new());
+    for name in foreign.iter().flat_map(|(kind, names)| {
+        let is_asked_for = ["task", "agent", "session_key"].contains(kind);
+        names.iter().take(if is_asked_for { 2 } else { 1 })
+    }) {
+        let twin = missing(name, VICTIM);
+        for (tool, arguments) in [
+            ("task_history", json!({"task_id": "{any}"})),
+            ("task_status", json!({"task_id": "{any}", "status": "done"})),
+            ("task_message", json!({"task_id": "{any}", "body": "taken over"})),
+            ("response_request", json!({"agents": ["{any}"], "body": "b"})),
+            (
+                "response_request",
+                json!({"agents": ["coder"], "task_id": "{any}", "body": "b"}),
+            ),
+        ] {
+            let mut call = |name: &str| {
+                let id = format!("call-{}", calls.len());
+                let arguments = arguments.to_string().replace("{any}", name);
+                calls.push((id.clone(), tool.to_owned(), serde_json::from_str(&arguments).unwrap()));
+                id
+            };
+            let ids = (call(name), call(&twin));
+            pairs.push(Pair {
+                ids,
+                names: (name.clone(), twin.clone()),
+            });
+        }
+    }
+    (calls, pairs)
+}
+
+fn script(seen: &Seen, calls: &[Call]) -> Reply {
+    let text = seen.body.to_string();
+    match text.rsplit_once(DRILL) {
+        Some((_, number)) if seen.tool_outputs().is_empty() => {
+            let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
+            let drill: usize = digits.parse().expect("a drill's number");
+            Reply::Calls(calls.chunks(CALLS_A_TURN).nth(drill).expect("a drill's calls").to_vec())
+        }
+        Some(_) | None => Reply::text("ok"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "until it was seen to pass beside capabilities and limits: --run-ignored all"]
+async fn no_model_crosses_by_any_tool() {
+    let plan: Arc<OnceLock<Vec<Call>>> = Arc::default();
+    let read = Arc::clone(&plan);
+    let inside = Inside::open(move |seen| script(seen, read.get().map_or(&[], Vec::as_slice))).await;
+    let (calls, pairs) = calls(&inside.foreign);
+    let drills: Vec<(&str, usize)> = TASKS
+        .iter()
+        .flat_map(|task| (0..calls.len().div_ceil(CALLS_A_TURN)).map(move |drill| (*task, drill)))
+        .collect();
+    plan.set(calls).unwrap();
+    for (task, drill) in &drills {
+        let (id, text) = (format!("{task}-{drill}"), format!("{DRILL}{drill}"));
+        inside.house.notify(ATTACKER, task, "coder", &id, &text).await;
+    }
+    for (task, drill) in &drills {
+        inside
+            .house
+            .until(ATTACKER, &format!("{task}-{drill}"), "delivered")
+            .await;
+    }
+    for task in TASKS {
+        let mut told: BTreeMap<String, String> = BTreeMap::new();
+        for seen in inside.house.provider.seen() {
+            if seen.key.starts_with(&format!("task:{}:", task.to_lowercase())) {
+                told.extend(seen.tool_outputs());
+            }
+        }
+        for Pair { ids, names } in &pairs {
+            let (ours, twins) = (&told[&ids.0], &told[&ids.1]);
+            assert_eq!(
+                inside.marks.found_in(ours, std::slice::from_ref(names)),
+                None,
+                "{task}: {ours}"
+            );
+            assert!(ours.starts_with("{\"error\":"), "{task}: {names:?}: {ours}");
+            let same = |text: &str, name: &str| replaced(text, &[(name.to_owned(), "<name>".to_owned())]);
+            assert_eq!(same(ours, &names.0), same(twins, &names.1), "{task}");
+        }
+    }
+    println!("{} tool calls of models beside their twins", TASKS.len() * pairs.len());
+    inside.close().await;
+}

@@ -1,0 +1,103 @@
+-- One account's rows, of every kind and in every state, written as the superuser. Sessions that hold work wait for tools and
+-- have no time to be woken at: nobody takes them up.
+-- Digits and letters take turns in ids: what nobody has can then be written once for all of them (names.rs).
+create or replace function pg_temp.uid(name text) returns uuid language sql as $$
+    select string_agg(case when n % 2 = 0 then translate(digit, 'abcdef', '012345')
+                           else translate(digit, '0123456789', 'abcdefabcd') end, '' order by n)::uuid
+    from string_to_table(md5('{account}/' || name), null) with ordinality as digits (digit, n) $$;
+
+insert into account (id, name, coordinator_task, briefing)
+values ('{account}', '{secret}', 'CHAT', '{secret}');
+
+insert into agent (account_id, id, slug, name, role, removed_at) values
+    ('{account}', pg_temp.uid('coder'), 'coder', '{secret}', '{secret}', null),
+    ('{account}', pg_temp.uid('reviewer'), '{account}-reviewer', '{secret}', '{secret}', null),
+    ('{account}', pg_temp.uid('gone'), '{account}-gone', '{secret}', '{secret}', now());
+
+insert into task (account_id, id, display_id, title, description, status)
+select '{account}', lower(name), name, '{secret}', '{secret}', status
+from (values ('LIVE-1', 'in_progress'), ('{ACCOUNT}-1', 'in_progress'), ('{ACCOUNT}-2', 'done'), ('CHAT', 'in_progress'),
+             ('{ACCOUNT}-3', 'inbox'), ('{ACCOUNT}-4', 'awaiting_approval')) as t (name, status);
+
+insert into task_assignee (account_id, task_id, agent_id) values
+    ('{account}', 'live-1', pg_temp.uid('coder')),
+    ('{account}', '{account}-1', pg_temp.uid('reviewer')),
+    ('{account}', 'chat', pg_temp.uid('coder'));
+
+insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
+select '{account}', pg_temp.uid('message/' || t.id || n), t.id, 'user', '{secret}', '{secret}', '{secret}'
+from task t, generate_series(1, 3) n where t.account_id = '{account}';
+
+insert into activity (account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail)
+select '{account}', pg_temp.uid('activity/' || t.id || n), t.id, 'task.created', 'user', '{secret}', '{secret}',
+       '{"text": "{secret}"}'
+from task t, generate_series(1, 2) n where t.account_id = '{account}';
+
+insert into session (account_id, id, kind, task_id, agent_id, user_id, generation, key, phase, active_turn_id, closed_at,
+                     close_reason, queued, queue_tail, turn_count, fence)
+select '{account}', pg_temp.uid('session/' || s.name), s.kind, s.task, pg_temp.uid(s.agent), s.person, s.generation,
+       replace(s.key, '@', pg_temp.uid(s.agent)::text), s.phase,
+       case when s.phase = 'waiting' then pg_temp.uid('turn/' || s.name) end,
+       case when s.closed then now() end, case when s.closed then 'task_done' end, s.queued, 9, 1, 1
+from (values
+    ('live', 'task', 'live-1', 'coder', null, 1, 'task:live-1:agent:@:{account}:v1', 'idle', false, 0),
+    ('old', 'task', '{account}-1', 'coder', null, 1, 'task:{account}-1:agent:@:{account}:v1', 'idle', true, 0),
+    ('busy', 'task', '{account}-1', 'coder', null, 2, 'task:{account}-1:agent:@:{account}:v2', 'waiting', false, 1),
+    ('done', 'task', '{account}-2', 'coder', null, 1, 'task:{account}-2:agent:@:{account}:v1', 'idle', true, 0),
+    ('review', 'task', '{account}-1', 'reviewer', null, 1, 'task:{account}-1:agent:@:{account}:v1', 'idle', false, 0),
+    ('chat', 'task', 'chat', 'coder', null, 1, 'task:chat:agent:@:{account}:v1', 'idle', false, 0),
+    ('beat', 'system', null, 'coder', null, 1, 'system:agent:@:{account}:v1', 'idle', false, 0)
+) as s (name, kind, task, agent, person, generation, key, phase, closed, queued);
+
+insert into instruction_text (account_id, hash, version, body) values
+    ('{account}', 'same-hash', '1', '{secret}'),
+    ('{account}', '{account}-hash', '1', '{secret}');
+
+insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
+                  profile_version, profile_hash, input, manifest, journal, reply, error, calls_requested, finished_at)
+select s.account_id, pg_temp.uid('turn/' || replace(s.name, 'session/', '')), s.id, s.task_id, s.agent_id, s.generation, 1, 1,
+       case when s.phase = 'waiting' then 'awaiting_tools' else s.state end, '{n-1}', 'default', '1',
+       case when s.name = 'live' then 'same-hash' else '{account}-hash' end, '{secret}', '{"parts": [], "text": "{secret}"}',
+       '[]', '{secret}', case when s.state = 'failed' then '{secret}' end, 1,
+       case when s.phase = 'waiting' then null else now() end
+from (select s.*, n.name, n.state from session s
+      join (values ('live', 'finished'), ('old', 'failed'), ('busy', 'finished'), ('done', 'aborted'), ('review', 'unknown'),
+                   ('chat', 'finished'), ('beat', 'finished')) as n (name, state)
+        on s.id = pg_temp.uid('session/' || n.name)
+      where s.account_id = '{account}') s;
+
+insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name, arguments,
+                       state, result, finished_at)
+select t.account_id, pg_temp.uid('call/' || t.id), t.session_id, t.id, t.generation, 1, '{account}-call-' || s.generation || left(s.key, 9),
+       1, t.agent_id, 'task_history', '{"text": "{secret}"}', 'finished', '{"text": "{secret}"}', now()
+from turn t join session s on s.account_id = t.account_id and s.id = t.session_id where t.account_id = '{account}';
+
+insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, title, body, message_id, sender_kind,
+                          sender_id, sender_name, metadata, content_hash, state, reason, turn_id, attempts)
+select '{account}', n.id, s.task_id, s.agent_id, s.id, n.position, 'notification', '{secret}', '{secret}',
+       pg_temp.uid('message/{account}-11'), 'user', '{secret}', '{secret}', '{"text": "{secret}"}', sha256('{account}'), n.state,
+       case when n.state in ('failed', 'refused', 'cancelled') then '{secret}' end,
+       case when n.state in ('delivered', 'running') then pg_temp.uid('turn/' || n.session) end, 1
+from (values
+    ('n-1', 'live', 1, 'delivered'),
+    ('{account}-delivered', 'old', 1, 'delivered'),
+    ('{account}-running', 'busy', 1, 'running'),
+    ('{account}-queued', 'busy', 2, 'queued'),
+    ('{account}-failed', 'old', 2, 'failed'),
+    ('{account}-cancelled', 'done', 1, 'cancelled')
+) as n (id, session, position, state)
+join session s on s.account_id = '{account}' and s.id = pg_temp.uid('session/' || n.session);
+insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state, reason)
+values ('{account}', '{account}-refused', 'notification', '{secret}', 'user', '{secret}', '{secret}', '', 'refused', 'unknown_agent');
+
+insert into dead_letter (account_id, id, service, subject, reason, detail, payload, headers)
+select '{account}', pg_temp.uid('letter/' || n), 'resolver', 'signalbox.notification.{account}.{ACCOUNT}-1', 'unknown_agent',
+       '{secret}', '{"body": "{secret}"}', '{"ce-source": "{secret}"}'
+from generate_series(1, 3) n;
+
+insert into idempotency (account_id, key, request_hash, status, body)
+select '{account}', name, sha256('x'), 201, '{"title": "{secret}"}'
+from (values ('{account}-request-1'), ('{account}-request-2')) as k (name);
+
+insert into accepted_notification (account_id, id, task, agent, kind, content_hash)
+values ('{account}', '{account}-accepted', '{ACCOUNT}-1', 'coder', 'notification', '');
