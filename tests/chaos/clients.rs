@@ -9,7 +9,7 @@ use bytes::Bytes;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -23,6 +23,8 @@ use crate::{
 
 const PUBLISH_LIMIT: Duration = Duration::from_millis(1_500);
 const REQUEST_LIMIT: Duration = Duration::from_secs(6);
+/// For everything that is there before a campaign begins.
+const FURNISH_LIMIT: Duration = Duration::from_secs(60);
 /// A flood of headers.
 const HEADERS: usize = 200;
 const HEADER_BYTES: usize = 2_000;
@@ -99,21 +101,37 @@ impl Clients {
         Ok((tenant, key["key"].as_str().context("a key is shown once")?.to_owned()))
     }
 
+    /// Made once however often it is asked for: a busy machine may not answer in time.
     async fn made(&self, path: &str, body: Value) -> anyhow::Result<Value> {
         let url = format!("{}{path}", self.urls[0]);
-        let answer = self
-            .http
-            .post(url)
-            .bearer_auth(OPERATOR_TOKEN)
-            .json(&body)
-            .send()
-            .await?;
-        let status = answer.status();
-        let body: Value = answer.json().await.context("an answer is JSON")?;
-        if !status.is_success() {
-            bail!("POST {path}: {status} {body}");
+        let key: String = format!("furnish {path} {body}").chars().take(200).collect();
+        let deadline = Instant::now() + FURNISH_LIMIT;
+        loop {
+            let asking = async {
+                let mut request = self.http.post(&url).bearer_auth(OPERATOR_TOKEN).json(&body);
+                // What is stored of the answer that made an API key is not the key; another one does no harm.
+                if !path.ends_with("/keys") {
+                    request = request.header("idempotency-key", &key);
+                }
+                let answer = request.send().await?;
+                let status = answer.status();
+                Ok::<_, reqwest::Error>((status, answer.json::<Value>().await?))
+            };
+            match asking.await {
+                Ok((status, body)) if status.is_success() => return Ok(body),
+                Ok((status, body))
+                    if read(status, &body.to_string())
+                        != (Answer::Unknown {
+                            why: status.to_string(),
+                        }) =>
+                {
+                    bail!("POST {path}: {status} {body}");
+                }
+                Ok((status, body)) if Instant::now() > deadline => bail!("POST {path}: {status} {body}"),
+                Err(error) if Instant::now() > deadline => return Err(error).context(format!("POST {path}")),
+                Ok(_) | Err(_) => sleep(AGAIN_AFTER).await,
+            }
         }
-        Ok(body)
     }
 
     /// Keys that must stand nowhere but at their owner's.

@@ -85,7 +85,7 @@ const HUNTS: &[Hunt] = &[
     hunt(Bug::GenerationReused, "repeat", Seen::Meanwhile),
     hunt(Bug::OnceKeyDropped, "replay", at_once("I5 ")),
     hunt(Bug::UnknownRetried, "commit_lost:tool-gateway", Seen::Meanwhile),
-    hunt(Bug::OutboxByPosition, "nats_kill", Seen::AtRest { faults: 6 }),
+    hunt(Bug::OutboxByPosition, "nats_kill", Seen::AtRest { faults: 25 }),
     hunt(Bug::QueueLost, "provider_silent", Seen::Meanwhile),
     hunt(Bug::WallsDropped, "repeat", at_once("I12 ")),
     hunt(Bug::ReplyTwice, "replay", at_once("I11 ")),

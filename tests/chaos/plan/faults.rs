@@ -458,7 +458,7 @@ pub(crate) const KINDS: &[Kind] = &[
         choice: dice.next(),
     }),
     kind("burst", "F13, F39", 2, |dice| Fault::Burst {
-        count: dice.below(20) + 10,
+        count: dice.below(9) + 8,
         choice: dice.next(),
     }),
     kind("key_reused", "I17", 2, |dice| Fault::KeyReused { choice: dice.next() }),
