@@ -457,7 +457,7 @@ pub(crate) const KINDS: &[Kind] = &[
         count: dice.below(6) + 1,
         choice: dice.next(),
     }),
-    kind("burst", "F13, F39", 2, |dice| Fault::Burst {
+    kind("burst", "F13", 2, |dice| Fault::Burst {
         count: dice.below(9) + 8,
         choice: dice.next(),
     }),
