@@ -238,13 +238,17 @@ const TABLES_UNWATCHED: &str = "
           select from pg_policy p where p.polrelid = c.oid and p.polname = 'tenant' and p.polcmd = '*' and p.polpermissive
             and p.polroles = array[0::oid] and p.polqual is not null and p.polwithcheck is not null)
     order by 1";
-/// A materialized view knows no asker at all.
+/// A materialized view knows no asker at all. Views of an extension (`pg_stat_statements`) know none of these tables.
 const VIEWS_ABOVE: &str = "
     select c.relname::text as name from pg_class c
     where c.relnamespace = current_schema()::regnamespace
       and (c.relkind = 'm' or c.relkind = 'v' and not exists (
           select from pg_options_to_table(c.reloptions) o
           where o.option_name = 'security_invoker' and o.option_value::boolean))
+      and not exists (
+          select from pg_depend d
+          where d.classid = 'pg_class'::regclass and d.objid = c.oid
+            and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e')
     order by 1";
 const SETTINGS_LOSING: &str = "
     select s.name from unnest(array['fsync', 'full_page_writes', 'synchronous_commit']) as s (name)
