@@ -141,7 +141,6 @@ macro_rules! parts {
         const _: () = assert!([$($part),*].len() == PARTS);
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            #[ignore = "until it was seen to pass beside capabilities and limits: --run-ignored all"]
             async fn $name() {
                 attempt_part($part).await;
             }

@@ -78,7 +78,6 @@ fn script(seen: &Seen, calls: &[Call]) -> Reply {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "until it was seen to pass beside capabilities and limits: --run-ignored all"]
 async fn no_model_crosses_by_any_tool() {
     let plan: Arc<OnceLock<Vec<Call>>> = Arc::default();
     let read = Arc::clone(&plan);

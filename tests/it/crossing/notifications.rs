@@ -102,7 +102,6 @@ async fn outcome(inside: &Inside, id: &str, name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "until it was seen to pass beside capabilities and limits: --run-ignored all"]
 async fn no_notification_crosses() {
     let inside = Inside::open(|_| Reply::text("ok")).await;
     let attempts = attempts(&inside.foreign);
