@@ -369,7 +369,10 @@ begin
     foreach name in array array['signalbox_resolver', 'signalbox_delivery', 'signalbox_tool_gateway',
                                 'signalbox_orchestrator', 'signalbox_sweeper'] loop
         begin
-            execute format('create role %I nologin', name);
+            -- Looked for first: where somebody else makes the roles, the owner of the tables need not be able to.
+            if to_regrole(quote_ident(name)) is null then
+                execute format('create role %I nologin', name);
+            end if;
         exception when duplicate_object or unique_violation then null; -- roles belong to the cluster, not the database
         end;
         begin
@@ -659,3 +662,17 @@ create index session_attention on session (account_id, phase, id) where phase <>
 alter table api_key
     add column agent_id uuid check (agent_id is null or role = 'gateway'),
     add foreign key (account_id, agent_id) references agent;
+
+-- == 0010_seen_steps ----------------------------------------------------------
+
+-- A service sees which steps were run, so that its start can refuse a schema that lacks some. Before this one no role of a
+-- service could, and a login that may do nothing but take its role could not tell. The table is the migrations' own; a
+-- database that was made from this text without them has none.
+
+do $$
+begin
+    if to_regclass('seaql_migrations') is not null then
+        grant select on seaql_migrations
+            to signalbox_resolver, signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator;
+    end if;
+end $$;

@@ -250,14 +250,14 @@ pub fn database_options(settings: &DatabaseSettings) -> DatabaseOptions {
 
 /// The service's pool, on a database that is up to date and fit for use.
 async fn database_open(role: Role, settings: &Settings) -> Result<Database, StartError> {
-    schema_check(settings).await?;
+    schema_check(role, settings).await?;
     let database = database_connect(role, settings, &database_options(&settings.database)).await?;
     check_fitness(&database, settings).await?;
     Ok(database)
 }
 
 /// Migrates when asked to; else refuses to start on a schema that is older than this version.
-async fn schema_check(settings: &Settings) -> Result<(), StartError> {
+async fn schema_check(role: Role, settings: &Settings) -> Result<(), StartError> {
     let options = DatabaseOptions {
         // Migrating holds a lock on one connection and works on another.
         connections_max: 2,
@@ -272,22 +272,37 @@ async fn schema_check(settings: &Settings) -> Result<(), StartError> {
         let migrated = migrations::migrate(owner.connection()).await;
         migrated.map_err(|source| StartError::Migrate { source })
     } else {
-        match migrations::pending(owner.connection()).await {
+        match lacking(&owner, role, settings, &options).await {
             Ok(steps) if steps.is_empty() => Ok(()),
             Ok(steps) => Err(StartError::Schema {
                 steps: steps.join(", "),
             }),
-            Err(error) if error.may_retry() => Err(error.into()),
-            // A login that may only take the services' roles cannot look; the first query will tell.
-            Err(error) => {
-                let error = format!("{:#}", anyhow::Error::new(error));
-                warn!(error, "cannot tell whether the database's schema is up to date");
-                Ok(())
-            }
+            Err(error) => Err(error.into()),
         }
     };
     owner.close().await;
     checked
+}
+
+/// Steps that the schema lacks. A login that may do nothing itself sees them as its role; where that cannot be taken,
+/// nothing was run yet, or the login was not granted it.
+async fn lacking(
+    login: &Database,
+    role: Role,
+    settings: &Settings,
+    options: &DatabaseOptions,
+) -> Result<Vec<String>, StorageError> {
+    let steps = migrations::pending(login.connection()).await?;
+    if steps.is_empty() {
+        return Ok(steps);
+    }
+    let url = settings.database.url().expect("the login has connected with it");
+    let Ok(database) = Database::connect(url.expose_secret(), role, options).await else {
+        return Ok(steps);
+    };
+    let steps = migrations::pending(database.connection()).await;
+    database.close().await;
+    steps
 }
 
 /// How the settings want the database used.

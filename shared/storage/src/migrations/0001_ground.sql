@@ -364,7 +364,10 @@ begin
     foreach name in array array['signalbox_resolver', 'signalbox_delivery', 'signalbox_tool_gateway',
                                 'signalbox_orchestrator', 'signalbox_sweeper'] loop
         begin
-            execute format('create role %I nologin', name);
+            -- Looked for first: where somebody else makes the roles, the owner of the tables need not be able to.
+            if to_regrole(quote_ident(name)) is null then
+                execute format('create role %I nologin', name);
+            end if;
         exception when duplicate_object or unique_violation then null; -- roles belong to the cluster, not the database
         end;
         begin

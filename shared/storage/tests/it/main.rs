@@ -4,4 +4,5 @@
 mod cancelled_begin;
 mod lifecycle;
 mod neglected;
+mod owner;
 mod walls;

@@ -1,0 +1,87 @@
+//! The login that migrates owns the tables and need not be more than that: where somebody else operates Postgres, it may
+//! neither make roles nor pass row-level security.
+
+use sqlx::{AssertSqlSafe, PgPool, postgres::PgConnectOptions};
+use storage::{Database, DatabaseOptions, Role, fitness, migrations};
+use testkit::TestDatabase;
+use uuid::Uuid;
+
+/// What an operated database is given before the first migration, as in deploy/k8s/postgres/cluster.yaml.
+const SERVICES: &str =
+    "signalbox_resolver, signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator, signalbox_sweeper";
+
+async fn execute(pool: &PgPool, statement: String) {
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(pool).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_owner_who_may_make_no_roles_migrates() {
+    // Its server has the roles, from the template's own migration.
+    let test = TestDatabase::fresh().await;
+    let name = format!("owned_{}", Uuid::now_v7().simple());
+    execute(&test.owner, format!("create role {name} login password 'secret'")).await;
+    execute(&test.owner, format!("grant {SERVICES} to {name}")).await;
+    execute(&test.owner, format!("create database {name} owner {name}")).await;
+    let options: PgConnectOptions = test.url.parse().unwrap();
+    let superuser = PgPool::connect_with(options.clone().database(&name)).await.unwrap();
+    execute(
+        &superuser,
+        "grant create on schema public to signalbox_sweeper".to_owned(),
+    )
+    .await;
+    superuser.close().await;
+
+    let (host, port) = (options.get_host(), options.get_port());
+    let url = format!("postgres://{name}:secret@{host}:{port}/{name}");
+    let options = DatabaseOptions {
+        connections_max: 2,
+        ..DatabaseOptions::default()
+    };
+    let owner = Database::connect(&url, Role::Owner, &options).await.unwrap();
+    migrations::migrate(owner.connection()).await.unwrap();
+    let facts = fitness::look(&owner).await.unwrap();
+    assert!(facts.login_owns && !facts.is_login_above());
+    owner.close().await;
+}
+
+/// A login of one service, as SECURITY.md says, sees through its role what was run.
+#[tokio::test]
+async fn a_login_that_may_only_take_a_role_sees_which_steps_were_run() {
+    let test = TestDatabase::fresh().await;
+    let name = format!("login_{}", Uuid::now_v7().simple());
+    execute(
+        &test.owner,
+        format!("create role {name} login noinherit password 'secret' in role signalbox_delivery"),
+    )
+    .await;
+    let options: PgConnectOptions = test.url.parse().unwrap();
+    let url = format!(
+        "postgres://{name}:secret@{}:{}/{}",
+        options.get_host(),
+        options.get_port(),
+        options.get_database().unwrap()
+    );
+    let pool = DatabaseOptions {
+        connections_max: 1,
+        ..DatabaseOptions::default()
+    };
+    let service = Database::connect(&url, Role::Delivery, &pool).await.unwrap();
+    assert_eq!(migrations::pending(service.connection()).await.unwrap(), [""; 0]);
+    execute(
+        &test.owner,
+        "delete from seaql_migrations where version = '0006_keys_expire'".to_owned(),
+    )
+    .await;
+    assert_eq!(
+        migrations::pending(service.connection()).await.unwrap(),
+        ["0006_keys_expire"]
+    );
+    service.close().await;
+    // The login itself sees nothing, and does not say that nothing is missing.
+    let login = Database::connect(&url, Role::Owner, &pool).await.unwrap();
+    assert_eq!(
+        migrations::pending(login.connection()).await.unwrap(),
+        ["0010_seen_steps"]
+    );
+    login.close().await;
+}
