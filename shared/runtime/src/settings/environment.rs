@@ -1,6 +1,8 @@
-//! The environment into the tree: `SIGNALBOX__SECTION__KEY`, and the names that other programs use too.
+//! The environment into the tree: `SIGNALBOX__SECTION__KEY`, and the names that other programs use too. Any of them may
+//! name a file instead, which is how container engines hand secrets over: `SIGNALBOX__SECTION__KEY__FILE`,
+//! `DATABASE_URL_FILE`.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, fs};
 
 use super::{
     SECTIONS, SettingsError,
@@ -24,7 +26,26 @@ fn is_misspelt(name: &str) -> bool {
     rest.is_some_and(|rest| !rest.starts_with('_') && rest.contains("__"))
 }
 
-/// The variables that concern us, as text. Others may hold anything.
+/// The variable whose value stands in the file that this one names. Ours take two underscores: there are settings that end
+/// in `_file`.
+fn of_file(name: &str) -> Option<&str> {
+    match name.strip_suffix("_FILE") {
+        Some(usual) if USUAL.iter().any(|(known, _)| *known == usual) => Some(usual),
+        Some(own) if own.starts_with(PREFIX) => own.strip_suffix('_').filter(|own| own.len() > PREFIX.len()),
+        Some(_) | None => None,
+    }
+}
+
+/// Without the line break at its end, which editors and `echo` add.
+fn read_file(path: &str) -> Result<String, SettingsError> {
+    let text = fs::read_to_string(path).map_err(|source| SettingsError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// The variables that concern us, as text, those that name files replaced by what is in them. Others may hold anything.
 pub(super) fn variables(
     all: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<Vec<(String, String)>, SettingsError> {
@@ -32,7 +53,7 @@ pub(super) fn variables(
     for (name, value) in all {
         let Ok(name) = name.into_string() else { continue };
         let is_usual = name == super::FILE_VARIABLE || USUAL.iter().any(|(usual, _)| *usual == name);
-        if !is_usual && !name.starts_with(PREFIX) && !is_misspelt(&name) {
+        if !is_usual && of_file(&name).is_none() && !name.starts_with(PREFIX) && !is_misspelt(&name) {
             continue;
         }
         let value = value.into_string().map_err(|_| SettingsError::Invalid {
@@ -40,9 +61,31 @@ pub(super) fn variables(
             origin: "environment".to_owned(),
             problem: "is not valid UTF-8".to_owned(),
         })?;
-        ours.push((name, value));
+        match of_file(&name) {
+            // As with every variable, an empty one counts as not set.
+            Some(plain) if !value.is_empty() => ours.push((plain.to_owned(), read_file(&value)?)),
+            Some(_) => {}
+            None => ours.push((name, value)),
+        }
     }
-    Ok(ours)
+    match twice(&ours) {
+        Some(name) => Err(SettingsError::Invalid {
+            setting: name.to_owned(),
+            origin: "environment".to_owned(),
+            problem: "is set as a value and as a file".to_owned(),
+        }),
+        None => Ok(ours),
+    }
+}
+
+fn twice(variables: &[(String, String)]) -> Option<&str> {
+    let set = || {
+        variables
+            .iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, _)| name.as_str())
+    };
+    set().find(|name| set().filter(|other| other == name).count() > 1)
 }
 
 /// Puts the variables over what the file has set. An empty one counts as not set: compose files pass `${NAME:-}` on.

@@ -321,6 +321,33 @@ fn keys_are_checked_when_they_are_read_and_missed_when_they_are_needed() {
 }
 
 #[test]
+fn a_variable_may_name_a_file() {
+    let path = std::env::temp_dir().join(format!("signalbox-settings-{}", std::process::id()));
+    std::fs::write(&path, "postgres://from-a-file\n").unwrap();
+    let file = path.to_str().unwrap();
+    let url = |variables: &[(&str, &str)]| {
+        let settings = load("", variables)?;
+        settings.database.url().map(|url| url.expose_secret().to_owned())
+    };
+    let refused = |variables: &[(&str, &str)]| url(variables).unwrap_err().to_string();
+    for name in ["DATABASE_URL_FILE", "SIGNALBOX__DATABASE__URL__FILE"] {
+        assert_eq!(url(&[(name, file)]).unwrap(), "postgres://from-a-file", "{name}");
+        assert!(refused(&[(name, "")]).contains("database.url is missing"), "{name}");
+        assert!(
+            refused(&[(name, "/nowhere/secret")]).contains("/nowhere/secret cannot be read"),
+            "{name}"
+        );
+    }
+    let both = [("DATABASE_URL", "postgres://a"), ("DATABASE_URL_FILE", file)];
+    assert!(refused(&both).contains("DATABASE_URL (environment): is set as a value and as a file"));
+    assert!(url(&[("DATABASE_URL", ""), ("DATABASE_URL_FILE", file)]).is_ok());
+    // A setting whose name ends so is a setting.
+    let log = load("", &[("SIGNALBOX__TELEMETRY__LOG_FILE", file)]).unwrap();
+    assert_eq!(log.telemetry.log_file.as_deref(), Some(path.as_path()));
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn ignores_what_is_not_ours() {
     assert!(load("", &[("SIGNALBOX_PORT", "tcp://10.0.0.1:80"), ("PATH", "/bin")]).is_ok());
     assert!(Settings::load_from("", NONE).is_ok());
