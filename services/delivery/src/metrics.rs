@@ -1,6 +1,9 @@
 //! What delivery counts. Labels are few and bounded: states and classes, never accounts or ids.
 
-use opentelemetry::{KeyValue, global, metrics::Counter};
+use opentelemetry::{
+    KeyValue, global,
+    metrics::{Counter, Gauge},
+};
 
 use crate::{
     store::record::Changed,
@@ -14,6 +17,8 @@ pub struct Metrics {
     stale: Counter<u64>,
     tokens: Counter<u64>,
     history: Counter<u64>,
+    in_flight: Gauge<u64>,
+    waiting: Gauge<u64>,
 }
 
 impl Metrics {
@@ -40,7 +45,21 @@ impl Metrics {
                 .u64_counter("signalbox.delivery.turns_finished")
                 .with_description("Finished turns, by whether task_history was called")
                 .build(),
+            in_flight: meter
+                .u64_gauge("signalbox.delivery.sessions_in_flight")
+                .with_description("Sessions in this process's hands, of delivery.turns_in_flight_max")
+                .build(),
+            waiting: meter
+                .u64_gauge("signalbox.delivery.sessions_waiting")
+                .with_description("Sessions with work that wait in this process; several replicas may know of one")
+                .build(),
         }
+    }
+
+    /// How busy this process is: what replicas are added and taken away by.
+    pub fn line(&self, in_flight: usize, waiting: usize) {
+        self.in_flight.record(in_flight as u64, &[]);
+        self.waiting.record(waiting as u64, &[]);
     }
 
     pub fn stale(&self) {

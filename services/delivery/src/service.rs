@@ -76,7 +76,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         database: context.database.clone(),
         root: context.root().clone(),
         config: Arc::clone(&config),
-        metrics,
+        metrics: metrics.clone(),
         outbox: context.outbox.clone(),
         shutdown: context.shutdown.clone(),
     };
@@ -103,7 +103,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     });
     context.shutdown.spawn(
         "delivery conductor",
-        conduct(Arc::clone(&config), signalled, batches, context.clone()),
+        conduct(Arc::clone(&config), signalled, batches, context.clone(), metrics),
     );
     context
         .shutdown
@@ -186,6 +186,7 @@ async fn conduct(
     mut signals: mpsc::Receiver<Signal>,
     batches: mpsc::Sender<Vec<SessionName>>,
     context: Context,
+    metrics: Metrics,
 ) {
     let mut line = Line::new(config.line());
     let mut claimer_idle = true;
@@ -220,6 +221,7 @@ async fn conduct(
                 }
             }
         }
+        metrics.line(line.in_flight(), line.waiting());
     }
 }
 

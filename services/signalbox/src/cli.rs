@@ -6,7 +6,8 @@ use std::{
     path::PathBuf,
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use reqwest::Url;
 
 use crate::client::AccessArgs;
 
@@ -36,10 +37,18 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run all four services in this process, with a NATS server, a Postgres and a demo agent of its own
     Up(UpArgs),
+    /// Run one service, as its own program does
+    Serve(ServeArgs),
     /// Bring the database's schema and the streams up to date
     Migrate,
+    /// Say whether the services of this machine can do their work: code 0 when all that listen here are ready
+    Health(HealthArgs),
     /// Check the settings, Postgres, NATS, the providers and the ports, and say how to mend what is wrong
     Doctor(DoctorArgs),
+    /// Make the demo account, publish a file of notifications and show what becomes of them
+    Sample(SampleArgs),
+    /// Run the scripted agent by itself, where there is no model yet
+    DemoAgent(DemoAgentArgs),
     /// Send an agent a notification
     Notify(NotifyArgs),
     /// Show sessions, or one of them
@@ -83,6 +92,44 @@ pub(crate) struct UpArgs {
     /// End once everything in the sample has an outcome: with code 0, or 1 if something failed
     #[arg(long)]
     pub(crate) exit_when_idle: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Service {
+    Resolver,
+    Delivery,
+    ToolGateway,
+    Orchestrator,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ServeArgs {
+    pub(crate) service: Service,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct HealthArgs {
+    /// Ask this page instead of the services at the addresses of the settings
+    pub(crate) url: Option<Url>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Needs an operator's token (SIGNALBOX_OPERATOR_TOKEN) and the URL of a NATS user who may publish (NATS_URL).")]
+pub(crate) struct SampleArgs {
+    /// A JSON object a line, with `account`, `task` and a notification's fields
+    pub(crate) file: PathBuf,
+    /// Give up when nothing has moved for this long
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) stuck_after_s: u64,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DemoAgentArgs {
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8090", value_parser = address)]
+    pub(crate) listen: SocketAddr,
 }
 
 /// `127.0.0.1:8080`, or `localhost:8080`.
@@ -267,6 +314,9 @@ mod tests {
             "signalbox notify demo T coder hello --timeout 3",
             "signalbox notify demo T coder hello --queue-mode later",
             "signalbox sessions --limit 0",
+            "signalbox serve",
+            "signalbox serve postgres",
+            "signalbox health delivery",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }

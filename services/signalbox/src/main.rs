@@ -22,13 +22,19 @@ use std::process::ExitCode;
 use clap::Parser;
 use runtime::{SettingsError, StartError};
 
-use crate::{cli::Cli, print::ReaderGone};
+use crate::{
+    cli::{Cli, Command},
+    print::ReaderGone,
+};
 
 /// The settings or the command line were refused: trying again without changing them is of no use. clap's own code.
 const EXIT_REFUSED: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Command::Serve(args) = &cli.command {
+        return commands::serve::run(args.service);
+    }
     runtime::telemetry::install_tls_provider();
     let executor = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(executor) => executor,

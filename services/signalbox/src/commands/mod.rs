@@ -1,10 +1,13 @@
 //! One file a command; here is the table. A command returns its exit code, or an error that `main` prints as one line.
 
 mod dead;
+mod demo_agent;
+mod health;
 pub(crate) mod migrate;
 mod nats_users;
 mod notifications;
 mod notify;
+pub(crate) mod serve;
 mod sessions;
 mod turns;
 
@@ -19,8 +22,13 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let json = cli.json;
     match cli.command {
         Command::Up(args) => Box::pin(up::run(&args, json)).await,
+        // It makes an executor of its own, so `main` has seen to it.
+        Command::Serve(_) => unreachable!("a service is not started from within an executor"),
         Command::Migrate => migrate::run(json).await,
         Command::Doctor(args) => doctor::run(&args, json).await,
+        Command::Health(args) => health::run(&args, json).await,
+        Command::Sample(args) => Box::pin(up::sample_run::run(&args, json)).await,
+        Command::DemoAgent(args) => demo_agent::run(&args).await,
         Command::Notify(args) => notify::run(&args, json).await,
         Command::Sessions(args) => sessions::run(&args, json).await,
         Command::Turns(args) => turns::run(&args, json).await,

@@ -13,8 +13,9 @@ pub(crate) mod ports;
 mod progress;
 mod row;
 mod sample;
+pub(crate) mod sample_run;
 mod secrets;
-mod services;
+pub(crate) mod services;
 mod show;
 mod stack;
 

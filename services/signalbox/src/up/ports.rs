@@ -71,6 +71,21 @@ fn refuse_taken(api: SocketAddr) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
+    /// Probes, policies and other services' URLs name these ports.
+    #[test]
+    fn pods_listen_where_they_are_looked_for() {
+        let toml = include_str!("../../../../deploy/k8s/base/signalbox.toml");
+        let settings = Settings::load_from(toml, [("SIGNALBOX__NATS__LIMITS__REPLICAS", "3")]).unwrap();
+        let expected = [
+            ("orchestrator", 8080),
+            ("tool-gateway", 8081),
+            ("resolver", 8082),
+            ("delivery", 8083),
+        ];
+        let expected = expected.map(|(service, port)| (service, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))));
+        assert_eq!(listen_settings(&settings).unwrap(), expected);
+    }
+
     fn chosen(toml: &str, http: Option<&str>) -> anyhow::Result<Vec<(&'static str, SocketAddr)>> {
         let none: [(&str, &str); 0] = [];
         let mut settings = Settings::load_from(toml, none).unwrap();

@@ -69,7 +69,7 @@ impl Services {
 }
 
 /// How to reach a listener from this machine: one that listens everywhere is reached on loopback.
-pub(super) fn url(address: SocketAddr) -> String {
+pub(crate) fn url(address: SocketAddr) -> String {
     let mut address = address;
     if address.ip().is_unspecified() {
         address.set_ip(match address {

@@ -19,8 +19,12 @@ fn help_names_every_command() {
     assert_eq!(code, Some(0));
     for command in [
         "up",
+        "serve",
         "migrate",
+        "health",
         "doctor",
+        "sample",
+        "demo-agent",
         "notify",
         "sessions",
         "turns",
@@ -63,6 +67,18 @@ fn a_command_without_a_token_says_where_to_get_one() {
         1,
         "no token for http://127.0.0.1:8080: give --token or SIGNALBOX_TOKEN",
     );
+}
+
+#[test]
+fn a_service_begins_as_its_own_program_does() {
+    let (code, stdout, stderr) = run(&folder(), &["serve", "tool-gateway"]);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+    assert!(stderr.contains("setting database.url is missing"), "{stderr}");
+}
+
+#[test]
+fn health_is_a_page_and_an_exit_code() {
+    refuses(&["health", "http://127.0.0.1:1/readyz"], 1, "http://127.0.0.1:1/readyz");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures::stream;
 use serde_json::json;
@@ -57,6 +57,8 @@ impl DemoAgent {
         let address = listener.local_addr().context("a bound listener has an address")?;
         let router = Router::new()
             .route(PATH, post(respond))
+            // For whoever looks after it: it needs nothing, so it is ready when it answers.
+            .route("/readyz", get(|| async { "ok\n" }))
             .with_state(Conversations::default());
         let stop = CancellationToken::new();
         let stopped = stop.clone();

@@ -1,0 +1,129 @@
+//! `signalbox health`: whether what runs here can do its work, by its own page and with an exit code. For whoever looks
+//! after a process and has nothing else at hand: an image holds no shell and no curl.
+//!
+//! Which services run here is found out by asking: the same line fits every container, and a process with all four.
+
+use std::{net::SocketAddr, process::ExitCode, time::Duration};
+
+use anyhow::{Context, bail};
+use futures::future::join_all;
+use reqwest::{Client, StatusCode, Url};
+use runtime::Settings;
+
+use crate::{
+    cli::HealthArgs,
+    print::{print, print_json},
+    up::{ports::listen_settings, services},
+};
+
+/// Longer than `/readyz` gives its own checks by default, shorter than a container engine's patience.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+pub(crate) async fn run(args: &HealthArgs, json: bool) -> anyhow::Result<ExitCode> {
+    // What is asked is this machine, or was named: a proxy of the environment has no part in it.
+    let client = Client::builder().no_proxy().timeout(ANSWER_LIMIT).build()?;
+    let seen = match &args.url {
+        Some(url) => vec![(url.to_string(), ask(&client, url.clone()).await?)],
+        None => listening(&client, listen_settings(&Settings::load()?)?).await?,
+    };
+    if json {
+        let answers = seen.iter().map(|(whom, status)| (whom.clone(), status.as_u16().into()));
+        print_json(&answers.collect::<serde_json::Map<_, _>>())?;
+    } else {
+        for (whom, status) in &seen {
+            print(&format!("{whom}: {status}"))?;
+        }
+    }
+    Ok(verdict(&seen.iter().map(|(_, status)| *status).collect::<Vec<_>>()))
+}
+
+/// The services that answer here. One that does not listen is not one of this machine's.
+async fn listening(
+    client: &Client,
+    services: Vec<(&'static str, SocketAddr)>,
+) -> anyhow::Result<Vec<(String, StatusCode)>> {
+    let answers = services.into_iter().map(|(service, address)| async move {
+        let url = format!("{}/readyz", services::url(address));
+        let url = Url::parse(&url).context("an address makes a URL")?;
+        match ask(client, url).await {
+            Ok(status) => Ok(Some((service.to_owned(), status))),
+            Err(error) if is_nobody(&error) => Ok(None),
+            Err(error) => Err(error.context(format!("{service} at {address}"))),
+        }
+    });
+    let answers: Vec<_> = join_all(answers).await.into_iter().collect::<anyhow::Result<_>>()?;
+    let answers: Vec<_> = answers.into_iter().flatten().collect();
+    if answers.is_empty() {
+        bail!("no service listens here");
+    }
+    Ok(answers)
+}
+
+async fn ask(client: &Client, url: Url) -> anyhow::Result<StatusCode> {
+    Ok(client.get(url).send().await?.status())
+}
+
+fn is_nobody(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<reqwest::Error>()
+        .is_some_and(reqwest::Error::is_connect)
+}
+
+fn verdict(answers: &[StatusCode]) -> ExitCode {
+    if answers.iter().all(StatusCode::is_success) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{Router, routing::get};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn serving(status: StatusCode) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/readyz", get(move || async move { status }));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        address
+    }
+
+    /// Nobody listens where a listener has gone.
+    async fn nobody() -> SocketAddr {
+        TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+    }
+
+    async fn seen(services: Vec<(&'static str, SocketAddr)>) -> anyhow::Result<Vec<(String, StatusCode)>> {
+        testkit::install_tls_provider();
+        let client = Client::builder().no_proxy().timeout(ANSWER_LIMIT).build().unwrap();
+        listening(&client, services).await
+    }
+
+    #[tokio::test]
+    async fn asks_those_that_listen_here_and_leaves_out_the_others() {
+        let (ready, nobody) = (serving(StatusCode::OK).await, nobody().await);
+        let seen = seen(vec![("delivery", ready), ("resolver", nobody)]).await.unwrap();
+        assert_eq!(seen, [("delivery".to_owned(), StatusCode::OK)]);
+    }
+
+    #[tokio::test]
+    async fn nobody_at_all_is_no_health() {
+        assert!(seen(vec![("delivery", nobody().await)]).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn one_that_is_not_ready_is_enough() {
+        let (ready, waits) = (
+            serving(StatusCode::OK).await,
+            serving(StatusCode::SERVICE_UNAVAILABLE).await,
+        );
+        let seen = seen(vec![("delivery", ready), ("resolver", waits)]).await.unwrap();
+        let answers: Vec<_> = seen.into_iter().map(|(_, status)| status).collect();
+        assert_eq!(verdict(&answers), ExitCode::FAILURE);
+        assert_eq!(verdict(&answers[..1]), ExitCode::SUCCESS);
+    }
+}

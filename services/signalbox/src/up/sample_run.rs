@@ -1,0 +1,56 @@
+//! `signalbox sample FILE`: what `up --sample` publishes and shows, against a Signalbox that runs elsewhere. The account
+//! and the agents are made over its API, the notifications are published on its NATS, as any program would.
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::{Context, bail};
+use messaging::Bus;
+use runtime::{Settings, context, shutdown::wait_for_signal};
+
+use super::{
+    demo,
+    follow::{Ended, Wanted, follow},
+    sample,
+    show::Show,
+};
+use crate::{cli::SampleArgs, print::complain};
+
+pub(crate) async fn run(args: &SampleArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let lines = sample::read(&args.file)?;
+    let nats = Settings::load()?.nats;
+    let client = args.access.client()?;
+    demo::ensure(&client).await?;
+    let bus = Bus::connect(context::bus_options("sample", &nats)?).await?;
+    let wanted = Wanted {
+        lines,
+        exit_when_idle: true,
+        stuck_after: Duration::from_secs(args.stuck_after_s),
+    };
+    let mut show = Show::start(json)?;
+    let ended = tokio::select! {
+        ended = Box::pin(follow(wanted, &client, &bus, &mut show)) => Some(ended),
+        // What was published stays published; only the looking on ends.
+        signal = wait_for_signal() => {
+            signal.context("cannot listen for signals")?;
+            None
+        }
+    };
+    show.finish();
+    match ended.transpose()? {
+        Some(Ended::Idle { has_failed: false }) => Ok(ExitCode::SUCCESS),
+        Some(Ended::Idle { has_failed: true }) => {
+            complain("a notification of the sample has failed");
+            Ok(ExitCode::FAILURE)
+        }
+        Some(Ended::Stuck { waiting_for }) => {
+            bail!(
+                "nothing has moved for {} s: still waiting for {waiting_for}",
+                args.stuck_after_s
+            )
+        }
+        None => {
+            complain("stopped before it was idle");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
