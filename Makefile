@@ -36,7 +36,7 @@ export PATH := $(TOOLS)/bin:$(PATH)
 NEXTEST_VERSION := 0.9.143
 DENY_VERSION := 0.20.2
 
-.PHONY: help run test ci chaos fuzz lint fmt schemas provision build smoke rust nextest deny
+.PHONY: help run test ci chaos fuzz lint fmt schemas images env manifests provision build smoke rust nextest deny
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,10 +47,11 @@ run: provision build ## Start Signalbox with its own NATS, Postgres and demo age
 test: provision rust nextest ## Run all tests
 	cargo nextest run --workspace $(TEST_FEATURES)
 
-ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, tests, schemas, the sample
+ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, manifests, tests, schemas, the sample
 	cargo fmt --all --check
 	$(MAKE) lint
 	$(MAKE) deny
+	$(MAKE) manifests
 	cargo nextest run --workspace $(TEST_FEATURES) --profile ci
 	$(MAKE) schemas PROFILE=dev
 	@git diff --exit-code -- schemas || { echo "ci: schemas/ is out of date: run make schemas and commit" >&2; exit 1; }
@@ -74,6 +75,15 @@ fmt: rust ## Format everything
 
 schemas: build ## Write schemas/ from the code
 	$(SIGNALBOX) schemas --dir schemas
+
+images: env ## Build the container image, and base images where none can be pulled (SIGNALBOX_BINARY= for a program that is built)
+	deploy/images/make.sh
+
+env: ## Make .env for docker compose, with secrets of its own, unless there is one
+	@deploy/env.sh
+
+manifests: ## Hold the Kubernetes manifests to Kubernetes' schemas and to the rules of this installation
+	@deploy/k8s/check/run
 
 provision: ## Install nats-server, Postgres and a linker where they are missing
 	@deploy/provision/provision.sh

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Makes the image of Signalbox, and the base images of the compose file where they can be neither found nor pulled.
+#
+#   SIGNALBOX_BINARY=path   an image around a `signalbox` that is built already (for this machine's C library or an older
+#                           one): nothing is compiled
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+export RUST_IMAGE=${RUST_IMAGE:-rust:1.95-slim-bookworm}
+export BASE_IMAGE=${BASE_IMAGE:-gcr.io/distroless/cc-debian12:nonroot}
+export POSTGRES_IMAGE=${POSTGRES_IMAGE:-postgres:15-bookworm}
+export NATS_IMAGE=${NATS_IMAGE:-nats:2.15.1-alpine}
+image=${SIGNALBOX_IMAGE:-signalbox:$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)}
+
+say() { printf 'images: %s\n' "$*"; }
+fail() { say "$*" >&2; exit 1; }
+
+# A client that has BuildKit where there is one: it builds the stages that are needed and no others.
+has_buildkit() {
+    "$1" buildx version >/dev/null 2>&1 || "$1" --version 2>/dev/null | grep -Eq 'version (19|20)\.'
+}
+export DOCKER=${DOCKER:-docker}
+for candidate in "$DOCKER" /usr/bin/docker; do
+    if has_buildkit "$candidate"; then
+        DOCKER=$candidate
+        export DOCKER_BUILDKIT=1
+        break
+    fi
+done
+"$DOCKER" version >/dev/null 2>&1 || fail "no Docker engine answers: start one (Debian: apt-get install docker.io), or set DOCKER_HOST"
+
+# What is there is used, what can be pulled is pulled, the rest is made.
+bases=(nats:"$NATS_IMAGE" postgres:"$POSTGRES_IMAGE" base:"$BASE_IMAGE")
+[ -n "${SIGNALBOX_BINARY:-}" ] || bases+=(rust:"$RUST_IMAGE")
+missing=()
+for base in "${bases[@]}"; do
+    name=${base#*:}
+    "$DOCKER" image inspect "$name" >/dev/null 2>&1 || timeout 300 "$DOCKER" pull --quiet "$name" >/dev/null 2>&1 ||
+        missing+=("${base%%:*}")
+done
+[ "${#missing[@]}" = 0 ] || deploy/images/offline.sh "${missing[@]}"
+
+arguments=(--build-arg "RUST_IMAGE=$RUST_IMAGE" --build-arg "BASE_IMAGE=$BASE_IMAGE")
+if [ -n "${SIGNALBOX_BINARY:-}" ]; then
+    [ "${DOCKER_BUILDKIT:-0}" = 1 ] || fail "SIGNALBOX_BINARY takes a Docker client with BuildKit"
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    install -m 0755 "$SIGNALBOX_BINARY" "$folder/signalbox"
+    tar --numeric-owner --owner=0 --group=0 -C "$folder" -c signalbox | "$DOCKER" import - signalbox-binaries:local >/dev/null
+    arguments+=(--build-arg BINARIES=signalbox-binaries:local)
+fi
+say "building $image"
+"$DOCKER" build --quiet --tag "$image" --file deploy/Dockerfile "${arguments[@]}" . >/dev/null
+
+bytes() { "$DOCKER" image inspect --format '{{.Size}}' "$1"; }
+say "$image is $(bytes "$image" | numfmt --to=iec), $(($(bytes "$image") - $(bytes "$BASE_IMAGE"))) bytes over its base"

@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# offline.sh NAME...: makes local base images under the names of the public ones, where no registry of images can be reached.
+# NAME is nats, postgres, base or rust; the names that they get come from the environment (make.sh sets them).
+#
+# They come from Debian's packages (debootstrap, as root), from the nats-server that `make provision` fetched, and from the
+# Rust toolchain of this machine. They do what the public images do as far as this project uses them, and no more.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+: "${DOCKER:=docker}" "${NATS_IMAGE:?}" "${POSTGRES_IMAGE:?}" "${BASE_IMAGE:?}" "${RUST_IMAGE:?}"
+suite=bookworm
+mirror=http://deb.debian.org/debian
+
+say() { printf 'images: %s\n' "$*"; }
+[ "$(id -u)" = 0 ] || { say "making base images takes root: debootstrap" >&2; exit 1; }
+for program in debootstrap busybox; do
+    command -v "$program" >/dev/null || DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends "${program/%busybox/busybox-static}" >/dev/null
+done
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+umask 022
+
+# A plain Debian in $work/debian, once; kept as an archive, since fetching it takes the longest.
+debian() {
+    local kept=.tools/images/$suite.tar
+    [ ! -d "$work/debian" ] || return 0
+    mkdir -p "$work/debian" .tools/images
+    if [ -f "$kept" ]; then
+        tar --numeric-owner -C "$work/debian" -x <"$kept"
+        return
+    fi
+    say "fetching a plain Debian $suite"
+    debootstrap --variant=minbase --include=ca-certificates "$suite" "$work/debian" "$mirror" >"$work/log" 2>&1 ||
+        { tail -n 20 "$work/log" >&2; return 1; }
+    rm -rf "$work/debian"/var/{cache/apt/archives,lib/apt/lists}/*
+    tar --numeric-owner -C "$work/debian" -c . >"$kept.new"
+    mv "$kept.new" "$kept"
+}
+
+# in_debian FOLDER COMMAND...: a command inside of one.
+in_debian() {
+    local folder=$1
+    shift
+    cp /etc/resolv.conf "$folder/etc/resolv.conf"
+    DEBIAN_FRONTEND=noninteractive chroot "$folder" "$@" >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; return 1; }
+}
+
+# install FOLDER PACKAGE...
+install_in() {
+    local folder=$1
+    shift
+    # No service begins in a folder.
+    printf '#!/bin/sh\nexit 101\n' >"$folder/usr/sbin/policy-rc.d"
+    chmod +x "$folder/usr/sbin/policy-rc.d"
+    in_debian "$folder" apt-get update -qq
+    in_debian "$folder" apt-get -o Dpkg::Options::=--force-unsafe-io install -y -qq --no-install-recommends "$@"
+    rm -rf "$folder"/var/{cache/apt/archives,lib/apt/lists}/* "$folder"/usr/share/{doc,man,info,locale}/* \
+        "$folder/usr/sbin/policy-rc.d"
+}
+
+# import FOLDER NAME CHANGE...: as an image.
+import() {
+    local folder=$1 name=$2 changes=() change
+    shift 2
+    for change in "$@"; do changes+=(--change "$change"); done
+    tar --numeric-owner -C "$folder" -c . | "$DOCKER" import "${changes[@]}" - "$name" >/dev/null
+    say "made $name, $("$DOCKER" image inspect --format '{{.Size}}' "$name" | numfmt --to=iec)"
+}
+
+# The server and a busybox, which has the wget of health checks.
+make_nats() {
+    local server=${SIGNALBOX_NATS_SERVER:-.tools/bin/nats-server} folder=$work/nats applet
+    [ -x "$server" ] || { say "nats-server is missing: make provision" >&2; return 1; }
+    mkdir -p "$folder"/{bin,etc,usr/local/bin} && install -d -m 1777 "$folder/tmp"
+    install -m 0755 "$server" "$folder/usr/local/bin/nats-server"
+    install -m 0755 "$(command -v busybox)" "$folder/bin/busybox"
+    for applet in sh chown wget; do ln -s busybox "$folder/bin/$applet"; done
+    printf 'root:x:0:0::/:/bin/sh\nnats:x:1000:1000::/:/bin/sh\n' >"$folder/etc/passwd"
+    import "$folder" "$NATS_IMAGE" 'ENTRYPOINT []' 'CMD ["nats-server"]' 'EXPOSE 4222 6222 8222' \
+        'ENV PATH=/usr/local/bin:/bin'
+}
+
+# Debian's Postgres, begun as the public image begins it: postgres-entrypoint.sh.
+make_postgres() {
+    local folder=$work/postgres major=15
+    debian
+    cp -a "$work/debian" "$folder"
+    # The number that the public image gives it.
+    in_debian "$folder" groupadd --system --gid 999 postgres
+    in_debian "$folder" useradd --system --uid 999 --gid 999 --home-dir /var/lib/postgresql --shell /bin/bash postgres
+    mkdir -p "$folder/etc/postgresql-common/createcluster.d"
+    printf 'create_main_cluster = false\n' >"$folder/etc/postgresql-common/createcluster.d/image.conf"
+    install_in "$folder" "postgresql-$major"
+    install -m 0755 deploy/images/postgres-entrypoint.sh "$folder/usr/local/bin/docker-entrypoint.sh"
+    mkdir "$folder/docker-entrypoint-initdb.d"
+    install -d -o 999 -g 999 -m 0700 "$folder/var/lib/postgresql/data"
+    install -d -o 999 -g 999 -m 0775 "$folder/run/postgresql"
+    import "$folder" "$POSTGRES_IMAGE" 'ENTRYPOINT ["docker-entrypoint.sh"]' 'CMD ["postgres"]' 'EXPOSE 5432' \
+        'VOLUME /var/lib/postgresql/data' 'ENV LANG=C.UTF-8 PGDATA=/var/lib/postgresql/data' \
+        "ENV PATH=/usr/lib/postgresql/$major/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+}
+
+# What a C program needs and nothing else: no shell, no packages.
+make_base() {
+    local folder=$work/base package
+    debian
+    mkdir -p "$folder" "$work/debian/packages"
+    in_debian "$work/debian" apt-get update -qq
+    in_debian "$work/debian" sh -c 'cd /packages && apt-get download -qq base-files libc6 libgcc-s1 tzdata'
+    for package in "$work"/debian/packages/*.deb; do dpkg-deb --extract "$package" "$folder"; done
+    rm -rf "$work/debian/packages" "$folder"/usr/share/{doc,man,lintian,bug,info}
+    install -D -m 0644 "$work/debian/etc/ssl/certs/ca-certificates.crt" "$folder/etc/ssl/certs/ca-certificates.crt"
+    printf 'root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n' >"$folder/etc/passwd"
+    printf 'root:x:0:\nnonroot:x:65532:\n' >"$folder/etc/group"
+    install -d -o 65532 -g 65532 -m 0700 "$folder/home/nonroot"
+    install -d -m 1777 "$folder/tmp"
+    import "$folder" "$BASE_IMAGE" 'USER 65532' 'WORKDIR /home/nonroot' \
+        'ENV PATH=/usr/local/bin:/usr/bin:/bin SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt'
+}
+
+# The toolchain of this machine, and the crates that it has fetched: building in it fetches nothing.
+make_rust() {
+    local folder=$work/rust sysroot registry=${CARGO_HOME:-$HOME/.cargo}/registry
+    sysroot=$(rustc --print sysroot)
+    cargo fetch --quiet --locked
+    debian
+    cp -a "$work/debian" "$folder"
+    install_in "$folder" gcc libc6-dev
+    mkdir -p "$folder/usr/local/rust" "$folder/usr/local/cargo/registry"
+    cp -a "$sysroot/bin" "$sysroot/lib" "$folder/usr/local/rust/"
+    cp -a "$registry/cache" "$registry/index" "$folder/usr/local/cargo/registry/"
+    import "$folder" "$RUST_IMAGE" 'CMD ["sh"]' \
+        'ENV CARGO_HOME=/usr/local/cargo CARGO_NET_OFFLINE=true PATH=/usr/local/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
+}
+
+for name in "$@"; do
+    "make_$name"
+done
