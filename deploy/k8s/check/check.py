@@ -1,5 +1,6 @@
 """Checks the manifests: every overlay is built, every object is held to Kubernetes' own schema (strict: unknown fields are
-errors), then to the rules of this installation. Talks to no cluster.
+errors), then to the rules of this installation, as far as they fit also those of docker-compose.yml. Talks to no cluster
+and no engine.
 
 The kinds of operators (KEDA, Prometheus Operator, CloudNativePG) have no schema among Kubernetes' own. Of those, CRDS below
 has the fields that are used here, closed: what is not written there is an error too. It was compared with the definitions
@@ -337,6 +338,34 @@ def metrics(query):
 METRICS = declared()
 
 
+def compose():
+    """docker-compose.yml by the same rules, and every variable in .env.example."""
+    text = (ROOT / "docker-compose.yml").read_text()
+    example = set(re.findall(r"^([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
+    # Names of images are for whoever has other ones; they have defaults.
+    for variable in sorted(set(re.findall(r"\$\{(\w+)", text)) - example):
+        if not variable.endswith("_IMAGE"):
+            fault("docker-compose.yml", f"{variable} is not in .env.example")
+    for variable in sorted(example - set(re.findall(r"\$\{(\w+)", text)) - {"COMPOSE_PROFILES"}):
+        fault(".env.example", f"{variable} is used nowhere")
+    for name, service in yaml.safe_load(text)["services"].items():
+        where = f"docker-compose.yml: {name}"
+        wants = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"]}
+        for key, value in wants.items():
+            if service.get(key) != value:
+                fault(where, f"{key} is not {value}")
+        if not {"mem_limit", "pids_limit", "restart", "logging"} <= set(service):
+            fault(where, "its memory, processes, logs or restarts have no limit")
+        if not re.search(r":-[^}]+:(?!latest\})[^}]+\}$", service["image"]):
+            fault(where, f"image {service['image']} has no tag that stays")
+        for port in service.get("ports", []):
+            if "127.0.0.1" not in port:
+                fault(where, f"{port} is open to others")
+        for key, value in service.get("environment", {}).items():
+            if re.search("TOKEN|PASSWORD|KEY|DATABASE|NATS_", key) and "${" not in str(value) and key not in ("POSTGRES_DB",):
+                fault(where, f"{key} stands in the file")
+
+
 def main():
     seen = 0
     for overlay in sorted((HERE / "overlays").iterdir()):
@@ -362,6 +391,7 @@ def main():
     wanted = set(re.findall(r"password: \$(\w+)", (ROOT / "schemas/nats-users.conf").read_text()))
     if set(values["container"]["env"]) != wanted:
         fault("nats/values.yaml", f"the passwords are not those of schemas/nats-users.conf: {sorted(wanted)}")
+    compose()
     for line in faults:
         print(f"manifests: {line}", file=sys.stderr)
     if faults:
