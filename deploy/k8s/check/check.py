@@ -391,6 +391,9 @@ def main():
     wanted = set(re.findall(r"password: \$(\w+)", (ROOT / "schemas/nats-users.conf").read_text()))
     if set(values["container"]["env"]) != wanted:
         fault("nats/values.yaml", f"the passwords are not those of schemas/nats-users.conf: {sorted(wanted)}")
+    for panel in json.loads((ROOT / "deploy/telemetry/dashboard.json").read_text())["panels"]:
+        for metric in [metric for target in panel["targets"] for metric in metrics(target["expr"])]:
+            fault("dashboard.json", f"{panel['title']}: no service has a metric {metric}")
     compose()
     for line in faults:
         print(f"manifests: {line}", file=sys.stderr)
