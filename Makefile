@@ -21,7 +21,7 @@ TARGETS := $(if $(filter dev,$(PROFILE)),--all-targets $(TEST_FEATURES),--bins)
 # on purpose to look for instead, or `all`.
 FAULTS ?= 200
 SEED ?= 1
-# So many seeds of the simulation instead, from SEED on.
+# So many seeds of the simulation instead, from SEED on; in a release build, which is worth its time for very many.
 SIM ?=
 PLANTED ?=
 
@@ -47,7 +47,7 @@ run: provision build ## Start Signalbox with its own NATS, Postgres and demo age
 test: provision rust nextest ## Run all tests
 	cargo nextest run --workspace $(TEST_FEATURES)
 
-ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, manifests, tests, schemas, the sample
+ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, manifests, tests, schemas, the sample, a short campaign
 	cargo fmt --all --check
 	$(MAKE) lint
 	$(MAKE) deny
@@ -58,10 +58,11 @@ ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, man
 	@untracked=$$(git ls-files --others --exclude-standard -- schemas); \
 	[ -z "$$untracked" ] || { echo "ci: not committed: $$untracked" >&2; exit 1; }
 	$(MAKE) smoke PROFILE=dev
+	$(MAKE) chaos FAULTS=60 SEED=55 ARGS="--again 2"
 
 chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=, ARGS=, PLANTED=), or run SIM= seeds of the simulation
-	cargo build --workspace --bins $(TEST_FEATURES)
-	$(TARGET_DIR)/debug/chaos $(if $(SIM),simulate --seeds $(SIM) --from $(SEED),$(if $(PLANTED),planted $(PLANTED) --without --seed $(SEED),--faults $(FAULTS) --seed $(SEED)) $(ARGS))
+	cargo build --workspace --bins $(TEST_FEATURES) $(if $(SIM),--release)
+	$(TARGET_DIR)/$(if $(SIM),release,debug)/chaos $(if $(SIM),simulate --seeds $(SIM) --from $(SEED),$(if $(PLANTED),planted $(PLANTED) --without --seed $(SEED),--faults $(FAULTS) --seed $(SEED)) $(ARGS))
 
 fuzz: provision rust nextest ## Try made-up inputs on every parser (TARGET=, RUNS= for each, SEED=)
 	SIGNALBOX_FUZZ_RUNS=$(RUNS) SIGNALBOX_FUZZ_SEED=$(SEED) cargo nextest run --workspace $(TEST_FEATURES) --profile fuzz \

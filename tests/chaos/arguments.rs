@@ -6,7 +6,8 @@ use clap::{Args, Parser, Subcommand};
 
 /// Real processes and real servers under faults, from one seed: was anything lost, done twice, or shown to others?
 ///
-/// Ends with 0 when nothing was, 1 when something was, 3 when too little happened for a verdict.
+/// Ends with 0 when nothing was, 1 when something was, 3 when too little happened for a verdict, or the machine had no
+/// time for it.
 #[derive(Debug, Parser)]
 #[command(name = "chaos")]
 pub(crate) struct Arguments {
@@ -46,6 +47,9 @@ pub(crate) struct CampaignArguments {
     /// The same, with the first moment at which violations hold each of these words.
     #[arg(long, hide = true)]
     pub(crate) until_found: Vec<String>,
+    /// Where no verdict could be given, run the same again, so often at most.
+    #[arg(long, default_value_t = 0, conflicts_with = "keep")]
+    pub(crate) again: usize,
     /// Write logs and records here and leave them. Must not exist yet, or be empty.
     #[arg(long)]
     pub(crate) keep: Option<PathBuf>,

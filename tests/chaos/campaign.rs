@@ -28,6 +28,7 @@ use crate::{
     dice::Dice,
     faults::{self, TRIPWIRES},
     listener::Listener,
+    machine::{Given, Machine},
     plan::{ACCOUNTS, Plan, account_id, canary},
     provider::{PACE, Stub},
     quiesce,
@@ -60,6 +61,7 @@ pub(crate) struct Campaign {
     pub(crate) clients: Clients,
     listener: Listener,
     pub(crate) book: Book,
+    pub(crate) machine: Machine,
     started_at: OffsetDateTime,
     /// Offers that are still tried.
     pending: TaskTracker,
@@ -83,10 +85,19 @@ pub(crate) struct Outcome {
     pub(crate) surprises: Vec<String>,
     /// What did not come to rest in time. Empty: everything did.
     pub(crate) stuck: Vec<String>,
+    /// By the machine.
+    pub(crate) given: Given,
     /// What ended the campaign before its time.
     pub(crate) found_meanwhile: Option<Vec<Violation>>,
     pub(crate) took: Duration,
     pub(crate) quiesce_took: Duration,
+}
+
+impl Outcome {
+    /// Something did not come to rest, and could not have.
+    pub(crate) fn had_no_time(&self) -> bool {
+        !self.stuck.is_empty() && self.given.is_too_little()
+    }
 }
 
 impl Campaign {
@@ -109,6 +120,7 @@ impl Campaign {
             found = campaign.first_violations(plan.seed, until), if matches!(until, Until::Found(_)) => found_meanwhile = Some(found),
         }
         let healed = Instant::now();
+        let at_work = campaign.machine.percent_since(begun.into_std());
         let limit = match until {
             Until::Found(_) => REST_LIMIT,
             Until::TheEnd => quiesce::STILL_LIMIT,
@@ -134,6 +146,7 @@ impl Campaign {
             zombies_with_work: campaign.zombies_with_work.load(Ordering::Relaxed),
             surprises: campaign.system.surprises().await,
             stuck,
+            given: Given::new(at_work, campaign.machine.percent_since(healed.into_std())),
             found_meanwhile,
             took: begun.elapsed(),
             quiesce_took: healed.elapsed(),
@@ -142,6 +155,8 @@ impl Campaign {
     }
 
     async fn prepare(seed: u64, directory: &Path) -> anyhow::Result<Arc<Campaign>> {
+        // Before anything else runs: what it gives then is its best.
+        let machine = Machine::watch(directory)?;
         let canaries = (0..ACCOUNTS)
             .map(|account| (account_id(account), canary(seed, account)))
             .collect();
@@ -160,6 +175,7 @@ impl Campaign {
             clients,
             listener,
             book: Book::default(),
+            machine,
             started_at: OffsetDateTime::now_utc(),
             pending: TaskTracker::new(),
             hits: Mutex::default(),

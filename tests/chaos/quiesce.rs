@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::{campaign::Campaign, clients::publisher};
 
-/// When nothing gets less for so long, what still waits is stuck. Longer than anything here has to wait: the longest is a
-/// call that gets no answer.
+/// When nothing gets less for so long, what still waits is stuck, unless the machine gave it no time. Longer than anything
+/// here has to wait: the longest is a call that gets no answer.
 pub(crate) const STILL_LIMIT: Duration = Duration::from_secs(45);
 /// And for all of it, however busily it goes on: a long campaign on a busy machine leaves much to do.
 const LIMIT: Duration = Duration::from_secs(1_200);
@@ -64,7 +64,8 @@ pub(crate) async fn wait(campaign: &Campaign, still_limit: Duration) -> anyhow::
         if left < least || waiting.is_empty() {
             (least, moved_at) = (left, now);
         }
-        if now > moved_at + still_limit || now > begun + LIMIT {
+        let is_still = now > moved_at + still_limit && !campaign.machine.is_starved_since(moved_at.into_std());
+        if is_still || now > begun + LIMIT {
             campaign.clients.over.cancel();
             return Ok(waiting);
         }

@@ -13,6 +13,7 @@ use sqlx::Row;
 use crate::{
     campaign::{Campaign, Outcome},
     checker::Violation,
+    machine::Given,
     plan::{KINDS, Plan},
     records::{Answer, CallEnd, Sample},
 };
@@ -27,7 +28,7 @@ const DELIVERED_PERCENT_MIN: usize = 60;
 /// Violations that are written out; the rest is counted.
 const VIOLATIONS_SHOWN: usize = 40;
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(crate) struct Report {
     seed: u64,
     faults_scheduled: usize,
@@ -47,6 +48,9 @@ pub(crate) struct Report {
     /// Service processes that ended although nobody had ended them.
     surprises: Vec<String>,
     stuck: Vec<String>,
+    given: Given,
+    /// What is stuck could not have come to rest.
+    had_no_time: bool,
     /// Why no verdict can be given.
     invalid: Vec<String>,
     violations: BTreeMap<&'static str, usize>,
@@ -102,6 +106,8 @@ impl Report {
             files_peak: peaks(outcome, |sample| sample.files),
             surprises: outcome.surprises.clone(),
             stuck: outcome.stuck.clone(),
+            given: outcome.given,
+            had_no_time: outcome.had_no_time(),
             invalid: Vec::new(),
             violations: by_invariant,
             examples: examples(violations),
@@ -146,11 +152,14 @@ impl Report {
         if delivered == 0 {
             why.push("nothing was delivered".to_owned());
         }
+        if self.had_no_time {
+            why.push(format!("{}: what is stuck had no time", self.given));
+        }
         why
     }
 
     pub(crate) fn verdict(&self) -> Verdict {
-        if !self.violations.is_empty() || !self.stuck.is_empty() {
+        if !self.violations.is_empty() || (!self.stuck.is_empty() && !self.had_no_time) {
             Verdict::Broken
         } else if !self.invalid.is_empty() {
             Verdict::Invalid
@@ -288,10 +297,11 @@ impl Display for Report {
         )?;
         writeln!(f, "most memory, MiB {}", list(&self.memory_peak_mib))?;
         writeln!(f, "most open files  {}", list(&self.files_peak))?;
+        writeln!(f, "{}", self.given)?;
         for (heading, lines) in [
             ("ended by themselves", &self.surprises),
             ("stuck", &self.stuck),
-            ("too little happened", &self.invalid),
+            ("no verdict", &self.invalid),
             ("violations", &self.examples),
         ] {
             if !lines.is_empty() {
@@ -308,7 +318,7 @@ impl Display for Report {
             match self.verdict() {
                 Verdict::Held => "HELD: nothing lost, nothing doubled, no invariant broken",
                 Verdict::Broken => "BROKEN",
-                Verdict::Invalid => "INVALID: too little happened for a verdict",
+                Verdict::Invalid => "INVALID: no verdict",
             }
         )
     }
@@ -320,5 +330,36 @@ fn list<K: Display, V: Display>(counts: &BTreeMap<K, V>) -> String {
         "none".to_owned()
     } else {
         parts.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stuck(had_no_time: bool) -> Report {
+        Report {
+            stuck: vec!["turns without an end".to_owned()],
+            had_no_time,
+            invalid: if had_no_time {
+                vec!["no time".to_owned()]
+            } else {
+                Vec::new()
+            },
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn what_is_stuck_is_a_finding_where_it_had_time() {
+        assert_eq!(stuck(false).verdict(), Verdict::Broken);
+        assert_eq!(stuck(true).verdict(), Verdict::Invalid);
+    }
+
+    #[test]
+    fn what_is_lost_is_a_finding_on_every_machine() {
+        let mut report = stuck(true);
+        report.violations.insert("I1", 1);
+        assert_eq!(report.verdict(), Verdict::Broken);
     }
 }
