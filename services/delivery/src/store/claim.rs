@@ -114,9 +114,10 @@ struct AliveRow {
 }
 
 pub const REPLICAS_ALIVE: &str = "select id from replica where id = any($1::uuid[]) and lease_until > now()";
-/// As a clock would have it that is ahead by three seconds.
+/// As a clock would have it that is ahead by so much that a lease of the fault campaign, 4 s, looks over before it is
+/// renewed.
 const REPLICAS_ALIVE_PLANTED: &str =
-    "select id from replica where id = any($1::uuid[]) and lease_until > now() + interval '3 s'";
+    "select id from replica where id = any($1::uuid[]) and lease_until > now() + interval '3.8 s'";
 
 /// Says of each session whether nobody works under its lease. In a statement of its own: the one that waited for the
 /// locks sees replicas as they were before, and would take a holder that has just entered for one that is not there.
