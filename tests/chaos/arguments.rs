@@ -81,7 +81,7 @@ impl CampaignArguments {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PlantedArguments {
-    /// Names of bugs, `quick` (those that CI looks for) or `all`.
+    /// Names of bugs, `quick` (those that show themselves within seconds) or `all`.
     #[arg(required = true)]
     pub(crate) bugs: Vec<String>,
     #[arg(long, default_value_t = 1)]
@@ -89,8 +89,8 @@ pub(crate) struct PlantedArguments {
     /// Run the same campaign without the bug, too.
     #[arg(long)]
     pub(crate) without: bool,
-    /// All of them in one campaign, which has to find each by the rule that is its own. Only those that show themselves at
-    /// once.
+    /// All of them in one campaign, which has to find each by the rule that is its own. Only those that show themselves
+    /// before it comes to rest.
     #[arg(long)]
     pub(crate) together: bool,
 }

@@ -31,10 +31,10 @@ struct Hunt {
 /// When it shows itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Seen {
-    /// Within seconds, almost always at the first look, as this: for CI.
+    /// Within seconds, almost always at the first look, as this.
     AtOnce { rule: &'static str },
-    /// At some moment while the campaign runs.
-    Meanwhile,
+    /// At some moment while the campaign runs, as this.
+    Meanwhile { rule: &'static str },
     /// When nothing more happens: what was lost may have been late. So many faults are enough.
     AtRest { faults: usize },
 }
@@ -44,6 +44,10 @@ const fn at_once(rule: &'static str) -> Seen {
     Seen::AtOnce { rule }
 }
 
+const fn meanwhile(rule: &'static str) -> Seen {
+    Seen::Meanwhile { rule }
+}
+
 const fn hunt(bug: Bug, kinds: &'static str, seen: Seen) -> Hunt {
     Hunt { bug, kinds, seen }
 }
@@ -51,7 +55,7 @@ const fn hunt(bug: Bug, kinds: &'static str, seen: Seen) -> Hunt {
 impl Hunt {
     fn faults(&self) -> usize {
         match self.seen {
-            Seen::AtOnce { .. } | Seen::Meanwhile => FAULTS_MAX,
+            Seen::AtOnce { .. } | Seen::Meanwhile { .. } => FAULTS_MAX,
             Seen::AtRest { faults } => faults,
         }
     }
@@ -73,20 +77,28 @@ const HUNTS: &[Hunt] = &[
     hunt(
         Bug::FenceDropped,
         "freeze_at_point:delivery.turn_answered+4600",
-        Seen::Meanwhile,
+        meanwhile("I4 "),
     ),
-    hunt(Bug::LocalClock, "repeat", Seen::Meanwhile),
+    hunt(
+        Bug::LocalClock,
+        "repeat",
+        meanwhile("I4 a session has one provider call in flight"),
+    ),
     hunt(Bug::LeaseEternal, "kill:delivery", Seen::AtRest { faults: 6 }),
     hunt(
         Bug::PublishFirst,
         "network_slow:delivery+Postgres",
         Seen::AtRest { faults: 20 },
     ),
-    hunt(Bug::GenerationReused, "repeat", Seen::Meanwhile),
+    hunt(
+        Bug::GenerationReused,
+        "repeat",
+        meanwhile("I9 after done no turn begins"),
+    ),
     hunt(Bug::OnceKeyDropped, "replay", at_once("I5 ")),
-    hunt(Bug::UnknownRetried, "commit_lost:tool-gateway", Seen::Meanwhile),
+    hunt(Bug::UnknownRetried, "commit_lost:tool-gateway", meanwhile("I5 ")),
     hunt(Bug::OutboxByPosition, "nats_kill", Seen::AtRest { faults: 25 }),
-    hunt(Bug::QueueLost, "provider_silent", Seen::Meanwhile),
+    hunt(Bug::QueueLost, "provider_silent", meanwhile("I1 ")),
     hunt(Bug::WallsDropped, "repeat", at_once("I12 ")),
     hunt(Bug::ReplyTwice, "replay", at_once("I11 ")),
     hunt(Bug::LatePosted, "repeat", at_once("I9 what is said too late")),
@@ -160,8 +172,8 @@ pub(crate) async fn run(arguments: &PlantedArguments) -> anyhow::Result<ExitCode
 async fn together(hunts: &[&Hunt], seed: u64) -> anyhow::Result<ExitCode> {
     let mut rules = Vec::new();
     for hunt in hunts {
-        let Seen::AtOnce { rule } = hunt.seen else {
-            bail!("{} does not show itself at once: look for it alone", hunt.bug);
+        let (Seen::AtOnce { rule } | Seen::Meanwhile { rule }) = hunt.seen else {
+            bail!("{} shows itself only at rest: look for it alone", hunt.bug);
         };
         rules.push(rule);
     }
