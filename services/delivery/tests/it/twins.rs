@@ -6,10 +6,11 @@ use delivery::{
     metrics::Metrics,
     providers::{FunctionCall, ProviderAnswer},
     store::SessionName,
-    turn::{call::Report, recorder::Recorder, settle::Outcome, work::Work},
+    turn::{call::Report, claim::Claimer, recorder::Recorder, settle::Outcome, work::Work},
 };
 use domain::AccountId;
 use runtime::{Outbox, Shutdown, settings::OutboxSettings};
+use storage::Database;
 use testkit::Reply;
 
 use crate::{
@@ -75,24 +76,39 @@ fn answered(text: String, calls: Vec<FunctionCall>) -> Outcome {
     })
 }
 
-#[tokio::test]
-async fn twins_in_one_batch_stay_apart() {
-    let (scene, names) = twins().await;
-    let (claimer, database) = claimer(&scene).await;
-    let replica = replica(&database).await;
-    let recorder = Recorder {
+/// Each has said something, and asks for a tool.
+fn asking(work: &[Work]) -> Vec<Report> {
+    let call = FunctionCall {
+        call_id: "c-1".to_owned(),
+        name: "task_history".to_owned(),
+        arguments: "{}".to_owned(),
+    };
+    let said = |account| answered(format!("on the way of {account}"), vec![call.clone()]);
+    work.iter().map(|work| report(work, said(&work.account))).collect()
+}
+
+async fn recorder(scene: &Scene, claimer: &Claimer, database: &Database) -> Recorder {
+    Recorder {
         database: database.clone(),
         root: claimer.root.clone(),
         config: claimer.config.clone(),
         metrics: Metrics::new(),
         outbox: Outbox::start(
-            &database,
+            database,
             &scene.world.bus().await,
             &OutboxSettings::default(),
             &Shutdown::new(),
         ),
         shutdown: Shutdown::new(),
-    };
+    }
+}
+
+#[tokio::test]
+async fn twins_in_one_batch_stay_apart() {
+    let (scene, names) = twins().await;
+    let (claimer, database) = claimer(&scene).await;
+    let replica = replica(&database).await;
+    let recorder = recorder(&scene, &claimer, &database).await;
 
     // Both begin: sessions, queues, threads, overviews.
     let begun = claimer.claim(&names, replica).await.unwrap().work;
@@ -101,21 +117,7 @@ async fn twins_in_one_batch_stay_apart() {
         &names,
         &["briefing", "message", "body", "title", "agent", "role"],
     );
-    let call = FunctionCall {
-        call_id: "c-1".to_owned(),
-        name: "task_history".to_owned(),
-        arguments: "{}".to_owned(),
-    };
-    let reports: Vec<Report> = begun
-        .iter()
-        .map(|work| {
-            report(
-                work,
-                answered(format!("on the way of {}", work.account), vec![call.clone()]),
-            )
-        })
-        .collect();
-    recorder.record(&reports).await.unwrap();
+    recorder.record(&asking(&begun)).await.unwrap();
 
     // Both go on, in turns of one id, with what their tools said.
     sqlx::raw_sql(
@@ -158,5 +160,59 @@ async fn twins_in_one_batch_stay_apart() {
             "acme delivered finished reply of acme t idle t",
             "umbra cancelled aborted - t idle t"
         ]
+    );
+}
+
+#[tokio::test]
+async fn the_turns_that_twins_have_in_flight_are_counted_apart() {
+    let (scene, names) = twins().await;
+    let fixture = scene.world.fixture();
+    let task = fixture.task(&scene.account, "OTHER-1", &[]).await;
+    fixture.session(&scene.account, &task, scene.agent).await;
+    fixture.twin(&scene.account, TWIN).await;
+    sqlx::raw_sql(
+        "update account set turns_in_flight_max = 1;
+         update session set phase = 'running', lease_owner = gen_random_uuid(), fence = 1
+         where account_id = 'acme' and task_id = 'other-1'",
+    )
+    .execute(&scene.world.database.owner)
+    .await
+    .unwrap();
+
+    let (claimer, database) = claimer(&scene).await;
+    let claimed = claimer.claim(&names, replica(&database).await).await.unwrap();
+    assert_eq!(
+        claimed.left,
+        names[..1],
+        "one has a turn in flight, and may have no more"
+    );
+    assert_eq!(of(&claimed.work, &names[1].0).account, names[1].0, "the other has none");
+}
+
+#[tokio::test]
+async fn the_tools_of_twins_are_asked_for_again_apart() {
+    let (scene, names) = twins().await;
+    let (claimer, database) = claimer(&scene).await;
+    let replica = replica(&database).await;
+    let recorder = recorder(&scene, &claimer, &database).await;
+    let begun = claimer.claim(&names, replica).await.unwrap().work;
+    recorder.record(&asking(&begun)).await.unwrap();
+    sqlx::raw_sql(
+        "update session set wake_at = now() + case account_id when 'acme' then interval '-1 s' else interval '1 day' end",
+    )
+    .execute(&scene.world.database.owner)
+    .await
+    .unwrap();
+
+    let claimed = claimer.claim(&names, replica).await.unwrap();
+    assert_eq!(claimed.left, names, "nobody takes the lease");
+    let asked: Vec<&str> = claimed.outbox.iter().map(|row| row.outgoing.subject.as_str()).collect();
+    assert_eq!(asked, ["signalbox.tool.requested.acme.PROJ-7"]);
+    let looked_after = "select concat_ws(' ', account_id, phase, case when wake_at < now() then 'due'
+                               when wake_at < now() + interval '1 hour' then 'soon' else 'tomorrow' end)
+                        from session order by account_id";
+    assert_eq!(
+        scene.world.database.texts(looked_after).await,
+        ["acme waiting soon", "umbra waiting tomorrow"]
     );
 }

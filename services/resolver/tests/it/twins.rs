@@ -144,6 +144,38 @@ async fn what_a_batch_changes_of_twins_is_each_ones_own() {
     scene.check().await;
 }
 
+#[tokio::test]
+async fn the_parts_of_one_take_no_place_of_its_twin_s_whole() {
+    let scene = scene().await;
+    scene.fixture().twin(&scene.account, "umbra").await;
+    let mut reader = scene.reader().await;
+    let both = json!({"id": "1-both", "agents": ["coder", "late"]});
+    reader.take(&of_both("PROJ-7", &both)).await;
+    assert_eq!(
+        scene.ends().await,
+        [
+            "acme 1-both refused unknown_agent",
+            "umbra 1-both refused unknown_agent"
+        ]
+    );
+
+    // There is such an agent now, in one of them. In the same batch, something else of the other.
+    scene.fixture().agent(&scene.account, "late").await;
+    let [ours, _] = of_both("PROJ-7", &both).map(Message::again);
+    let [_, theirs] = of_both("PROJ-7", &json!({"id": "2-other", "agent": "coder"}));
+    reader.take(&[theirs, ours]).await;
+    assert_eq!(
+        scene.ends().await,
+        [
+            "acme 1-both queued of acme task:proj-7:agent:coder:@:v1",
+            "acme 1-both queued of acme task:proj-7:agent:late:@:v1",
+            "umbra 1-both refused unknown_agent",
+            "umbra 2-other queued of umbra task:proj-7:agent:coder:@:v1",
+        ]
+    );
+    scene.check().await;
+}
+
 impl Scene {
     async fn sessions_of(&self) -> Vec<String> {
         self.test

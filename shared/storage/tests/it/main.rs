@@ -5,4 +5,5 @@ mod cancelled_begin;
 mod lifecycle;
 mod neglected;
 mod owner;
+mod twins;
 mod walls;
