@@ -34,6 +34,11 @@ impl House {
         for (setting, value) in settings {
             world.set(setting, value);
         }
+        House::open_in(world, provider).await
+    }
+
+    /// In a world that was prepared.
+    pub(crate) async fn open_in(world: World, provider: StubProvider) -> House {
         let http = Client::builder().timeout(Duration::from_secs(20)).build().unwrap();
         let mut house = House {
             world,

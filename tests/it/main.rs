@@ -11,6 +11,7 @@ mod contract;
 mod crash_points;
 mod crossing;
 mod documents;
+mod economy;
 mod fair;
 mod house;
 mod isolation;

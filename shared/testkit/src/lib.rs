@@ -19,7 +19,7 @@ pub use database::TestDatabase;
 pub use envelope::{ENVELOPE, keyring};
 pub use fixture::{Fixture, twin_sql};
 pub use provider::{Reply, Seen, StubProvider};
-pub use proxy::{NetworkFault, Proxy, Way};
+pub use proxy::{Counts, NetworkFault, Proxy, Way};
 pub use wait::eventually;
 pub use world::{OPERATOR_TOKEN, Running, World, nats_users};
 

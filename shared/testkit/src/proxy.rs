@@ -8,6 +8,8 @@
 mod connection;
 mod postgres;
 
+pub use postgres::Counts;
+
 use std::{
     net::SocketAddr,
     sync::{
@@ -73,6 +75,7 @@ struct Shared {
     budgets: Mutex<[Option<u64>; 2]>,
     /// How many answers of commits are still to be lost.
     commits_to_lose: Mutex<u64>,
+    counts: Mutex<Counts>,
     open: AtomicUsize,
     speaks_postgres: bool,
 }
@@ -117,6 +120,7 @@ impl Proxy {
             hits: Default::default(),
             budgets: Mutex::default(),
             commits_to_lose: Mutex::default(),
+            counts: Mutex::default(),
             open: AtomicUsize::new(0),
             speaks_postgres,
         });
@@ -207,6 +211,12 @@ impl Proxy {
         self.shared.hits[fault as usize].load(Ordering::Relaxed)
     }
 
+    /// What was asked of a Postgres so far, over all connections.
+    pub fn counts(&self) -> Counts {
+        assert!(self.shared.speaks_postgres, "only a proxy of Postgres counts");
+        *self.shared.counts()
+    }
+
     /// How many connections are open.
     pub fn connections(&self) -> usize {
         self.shared.open.load(Ordering::Relaxed)
@@ -236,6 +246,16 @@ impl Shared {
 
     fn commits_to_lose(&self) -> std::sync::MutexGuard<'_, u64> {
         self.commits_to_lose.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn counts(&self) -> std::sync::MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, more: Counts) {
+        let mut counts = self.counts();
+        counts.round_trips += more.round_trips;
+        counts.commits += more.commits;
     }
 
     /// How many of these bytes may pass; fewer than there are means that the connection ends behind them.

@@ -53,6 +53,8 @@ pub struct World {
     pub database: TestDatabase,
     pub nats: NatsServer,
     overrides: Vec<(String, String)>,
+    /// Services that reach the database by another way.
+    ways: Vec<(Role, String)>,
     provisioned: OnceCell<()>,
 }
 
@@ -106,6 +108,7 @@ impl World {
             database,
             nats: nats.expect("a nats-server of the test's own"),
             overrides: Vec::new(),
+            ways: Vec::new(),
             provisioned: OnceCell::new(),
         }
     }
@@ -114,6 +117,11 @@ impl World {
     pub fn set(&mut self, setting: &str, value: impl ToString) {
         self.overrides.retain(|(name, _)| name != setting);
         self.overrides.push((setting.to_owned(), value.to_string()));
+    }
+
+    /// Leads a service that is started from now on to the database by another way: through a proxy, say.
+    pub fn lead(&mut self, role: Role, url: String) {
+        self.ways.push((role, url));
     }
 
     /// Points the provider `default` at a stub.
@@ -129,8 +137,10 @@ impl World {
 
     /// Settings of a service: it connects to the broker as the user of its role.
     pub fn settings(&self, role: Role) -> Arc<Settings> {
+        let way = self.ways.iter().rev().find(|(led, _)| *led == role);
+        let database_url = way.map_or(&self.database.url, |(_, url)| url).clone();
         let mut variables = vec![
-            ("DATABASE_URL".to_owned(), self.database.url.clone()),
+            ("DATABASE_URL".to_owned(), database_url),
             ("NATS_URL".to_owned(), self.nats.url_of(context::user(role).name())),
             (ENVELOPE.0.to_owned(), ENVELOPE.1.to_owned()),
         ];

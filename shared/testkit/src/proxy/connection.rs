@@ -159,7 +159,9 @@ impl Half<'_> {
     /// Sends what comes before the answer of a commit that is to be lost, and then ends.
     async fn without_lost_commit(&mut self, piece: &[u8], answers: &mut Answers) -> Result<(), Broken> {
         let mut sent = 0;
-        for commit in answers.commits_in(piece, self.bare_answers) {
+        let commits = answers.commits_in(piece, self.bare_answers);
+        self.shared.count(answers.take_counts());
+        for commit in commits {
             if self.shared.loses_commit() {
                 self.send(&piece[sent..commit.start]).await?;
                 return Err(Broken::Fault(NetworkFault::LostCommit));

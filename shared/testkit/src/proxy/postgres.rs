@@ -1,6 +1,6 @@
-//! As much of Postgres' protocol as it takes to find the answer of a commit. Every message has a type and a length,
-//! except for what comes before the start: a client may ask whether the server speaks TLS, and is answered with one byte.
-//! Nothing is kept but the place in the message and the beginning of a short one.
+//! As much of Postgres' protocol as it takes to find the answer of a commit, and to count what was asked. Every message
+//! has a type and a length, except for what comes before the start: a client may ask whether the server speaks TLS, and
+//! is answered with one byte. Nothing is kept but the place in the message and the beginning of a short one.
 
 use std::{
     ops::Range,
@@ -15,6 +15,11 @@ const REQUEST_BYTES: usize = 8;
 const HEADER_BYTES: usize = 5;
 const COMMAND_COMPLETE: u8 = b'C';
 const COMMIT_TAG: &[u8] = b"COMMIT\0";
+/// What ends nothing that was done.
+const ROLLBACK_TAG: &[u8] = b"ROLLBAC";
+const READY: u8 = b'Z';
+/// Of [`READY`]: no transaction is open.
+const IDLE: &[u8] = b"I";
 
 /// What a client says before it starts.
 #[derive(Default)]
@@ -51,6 +56,19 @@ pub(super) struct Answers {
     tag: Vec<u8>,
     /// How much of the body is still to come.
     left: usize,
+    /// A statement was completed since the server was last ready.
+    completed: bool,
+    /// Since they were last taken.
+    counted: Counts,
+}
+
+/// What was asked of the server: what a change of the code makes more or fewer of on any machine.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Counts {
+    /// How often the server was asked and said that it is ready for more.
+    pub round_trips: u64,
+    /// Transactions that ended with what they did, those of a single statement included.
+    pub commits: u64,
 }
 
 impl Answers {
@@ -82,11 +100,29 @@ impl Answers {
                 if self.header[0] == COMMAND_COMPLETE && self.tag == COMMIT_TAG {
                     commits.push(start..place + 1);
                 }
+                self.count();
                 self.header.clear();
                 self.tag.clear();
             }
         }
         commits
+    }
+
+    /// Counts a message that was read to its end.
+    fn count(&mut self) {
+        match self.header[0] {
+            COMMAND_COMPLETE => self.completed |= self.tag != ROLLBACK_TAG,
+            READY => {
+                self.counted.round_trips += 1;
+                self.counted.commits += u64::from(self.completed && self.tag == IDLE);
+                self.completed = false;
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn take_counts(&mut self) -> Counts {
+        std::mem::take(&mut self.counted)
     }
 }
 
@@ -132,6 +168,29 @@ mod tests {
                 .commits_in(&message(b'C', b"ROLLBACK\0"), &bare)
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn counts_what_was_asked_and_what_stays() {
+        let flight = |tags: &[&str], status: &[u8]| {
+            let done = tags.iter().flat_map(|tag| message(b'C', format!("{tag}\0").as_bytes()));
+            done.chain(message(b'Z', status)).collect::<Vec<u8>>()
+        };
+        let check = |flights: &[Vec<u8>], round_trips, commits| {
+            let mut answers = Answers::default();
+            for byte in flights.concat() {
+                answers.commits_in(&[byte], &AtomicU64::new(0));
+            }
+            let expected = Counts { round_trips, commits };
+            assert_eq!(answers.take_counts(), expected, "{flights:?}");
+            assert_eq!(answers.take_counts(), Counts::default(), "taken is taken");
+        };
+        let begin = flight(&["BEGIN", "SELECT 1"], b"T");
+        check(&[begin.clone(), flight(&["COMMIT"], b"I")], 2, 1);
+        check(&[begin.clone(), flight(&["ROLLBACK"], b"I")], 2, 0);
+        check(&[begin, flight(&[], b"E"), flight(&["ROLLBACK"], b"I")], 3, 0);
+        check(&[flight(&["DELETE 3"], b"I")], 1, 1);
+        check(&[flight(&[], b"I")], 1, 0);
     }
 
     #[test]
