@@ -3,20 +3,25 @@
 //! Two guards live here. *Cancelled transactions*: sqlx 0.9 can return a connection to the pool inside an open
 //! transaction when a `begin()` is dropped half-way; the next borrower's autocommit write is then acknowledged and
 //! lost, and a tenant setting survives into another tenant's query. Every connection is therefore rolled back on its
-//! way into the pool (tests/it/cancelled_begin.rs fails without it). *Accounts*: a transaction begins by
-//! declaring which accounts it works for; row-level security does the rest.
+//! way into the pool (tests/it/cancelled_begin.rs fails without it), unless its transaction is known to have ended
+//! ([`crate::connection`]). *Accounts*: a transaction begins by declaring which accounts it works for, in the same round
+//! trip; row-level security does the rest.
 
 use std::{ops::Deref, str::FromStr, time::Duration};
 
 use domain::planted::{Bug, is_planted};
-use sea_orm::{ConnectionTrait, DatabaseConnection, DatabaseTransaction, SqlxPostgresConnector, TransactionTrait};
+use sea_orm::{ConnectionTrait, DatabaseConnection, SqlxPostgresConnector};
 use sqlx::{
     ConnectOptions, Connection, Executor, PgConnection,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 use tokio::time::timeout;
 
-use crate::{Accounts, StorageError, error::Attempt, statement};
+use crate::{
+    Accounts, StorageError,
+    connection::{Connection as Borrowed, Shelf},
+    error::Attempt,
+};
 
 /// Which service is asking; the name of the Postgres role that the pool runs as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,14 +81,17 @@ impl Default for DatabaseOptions {
 #[derive(Clone, Debug)]
 pub struct Database {
     connection: DatabaseConnection,
+    shelf: Shelf,
     role: Role,
 }
 
 impl Database {
     /// Connects, and proves with one query that the role may be taken.
     pub async fn connect(url: &str, role: Role, options: &DatabaseOptions) -> Result<Database, StorageError> {
+        let pool = pool(url, role, options).await?;
         Ok(Self {
-            connection: SqlxPostgresConnector::from_sqlx_postgres_pool(pool(url, role, options).await?),
+            connection: SqlxPostgresConnector::from_sqlx_postgres_pool(pool.clone()),
+            shelf: Shelf::new(pool),
             role,
         })
     }
@@ -94,18 +102,15 @@ impl Database {
 
     /// A transaction for these accounts and no others.
     pub async fn begin(&self, accounts: &Accounts) -> Result<Tx, StorageError> {
-        let transaction = self.connection.begin().await.attempt("begin")?;
-        let declare = if is_planted(Bug::WallsDropped) {
-            DECLARE_PLANTED
-        } else {
-            DECLARE_ACCOUNTS
-        };
-        transaction
-            .execute_raw(statement(declare, [accounts.setting().into()]))
-            .await
-            .attempt("declare accounts")?;
-        Ok(Tx {
-            transaction,
+        let connection = self.shelf.take().await.attempt("begin")?;
+        let begun = connection.run(begin(accounts)).await.attempt("begin");
+        if begun.is_err() {
+            // The server may be another one by now, and those that lie ready lead nowhere.
+            self.shelf.clear();
+        }
+        begun.map(|()| Tx {
+            connection,
+            shelf: self.shelf.clone(),
             role: self.role,
         })
     }
@@ -125,13 +130,30 @@ impl Database {
     }
 
     pub async fn close(&self) {
-        self.connection.get_postgres_connection_pool().close().await;
+        let closing = self.connection.get_postgres_connection_pool().close();
+        // From here on nothing is put there.
+        self.shelf.clear();
+        closing.await;
     }
 }
 
-const DECLARE_ACCOUNTS: &str = "select set_config('signalbox.accounts', $1, true)";
-/// As the login, which no policy holds where it is a superuser.
-const DECLARE_PLANTED: &str = "select set_config('signalbox.accounts', $1, true), set_config('role', 'none', true)";
+/// Begins and declares, in one text: what takes parameters takes a round trip of its own. It is the one statement that
+/// is put together, from the names of accounts, which have no character that could end a text.
+fn begin(accounts: &Accounts) -> String {
+    let names = accounts.setting();
+    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == ',';
+    assert!(
+        names.chars().all(is_name),
+        "an account's name is made of letters, digits and hyphens"
+    );
+    // As the login, which no policy holds where it is a superuser.
+    let planted = if is_planted(Bug::WallsDropped) {
+        ", set_config('role', 'none', true)"
+    } else {
+        ""
+    };
+    format!("begin; select set_config('signalbox.accounts', '{names}', true){planted}")
+}
 
 /// A service looks rows up by their keys, a batch at a time, and prepares that once. A plan must not depend on whether
 /// the tables were small, or not counted yet, when it was made: so there is one way left to join and to find a row, and
@@ -190,7 +212,8 @@ async fn pool(url: &str, role: Role, options: &DatabaseOptions) -> Result<sqlx::
 /// A transaction that declared its accounts. Dropped without [`Tx::commit`], it is rolled back.
 #[derive(Debug)]
 pub struct Tx {
-    transaction: DatabaseTransaction,
+    connection: Borrowed,
+    shelf: Shelf,
     role: Role,
 }
 
@@ -201,18 +224,24 @@ impl Tx {
 
     /// An error here does not say whether the commit happened: what follows must be safe to do again.
     pub async fn commit(self) -> Result<(), StorageError> {
-        self.transaction.commit().await.attempt("commit")
+        self.end("commit").await
     }
 
     /// Undoes everything now, rather than whenever the connection is next used.
     pub async fn rollback(self) -> Result<(), StorageError> {
-        self.transaction.rollback().await.attempt("rollback")
+        self.end("rollback").await
+    }
+
+    async fn end(self, how: &'static str) -> Result<(), StorageError> {
+        self.connection.run(how).await.attempt(how)?;
+        self.shelf.put(self.connection);
+        Ok(())
     }
 }
 
 impl Deref for Tx {
-    type Target = DatabaseTransaction;
-    fn deref(&self) -> &DatabaseTransaction {
-        &self.transaction
+    type Target = Borrowed;
+    fn deref(&self) -> &Borrowed {
+        &self.connection
     }
 }

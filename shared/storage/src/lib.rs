@@ -6,6 +6,7 @@
 
 pub mod accounts;
 pub mod api_key;
+pub mod connection;
 pub mod database;
 pub mod dead_letter;
 pub mod directory;
