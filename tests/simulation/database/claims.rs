@@ -273,7 +273,7 @@ impl Database {
         })
     }
 
-    /// `LEASE_TAKE`.
+    /// The lease, in `TURNS_BEGIN` and `TURNS_RESUME`.
     fn lease_take(&mut self, name: &SessionName, replica: Uuid) {
         let row = self.sessions.get_mut(name).expect("locked");
         row.phase = SessionPhase::Running;
@@ -282,7 +282,7 @@ impl Database {
         row.wake_at = None;
     }
 
-    /// `TURNS_INSERT`, `ITEMS_TAKE` and `SESSIONS_OCCUPY`.
+    /// The rest of `TURNS_BEGIN`.
     fn turn_begin(&mut self, name: &SessionName, work: &Work, new: &NewTurn) {
         let turn = TurnRow {
             session: work.session_id,

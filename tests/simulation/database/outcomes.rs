@@ -40,7 +40,7 @@ pub(crate) struct Outcome {
 }
 
 impl Database {
-    /// `SESSIONS_LOCK`, the fences, `TURNS_CHANGE`, `SESSIONS_CHANGE`, `ITEMS_CHANGE`, dead letters and the outbox.
+    /// `SESSIONS_LOCK`, the fences, `TURNS_RECORD`, dead letters and the outbox.
     pub(crate) fn record(&mut self, reports: &[Report], settings: &Settings, bug: Option<Bug>) -> Recorded {
         let mut recorded = Recorded::default();
         let mut messages = Vec::new();
@@ -77,7 +77,7 @@ impl Database {
         recorded
     }
 
-    /// `TURNS_CHANGE`. `false`: not in flight under this fence.
+    /// Turns in `TURNS_RECORD`. `false`: not in flight under this fence.
     fn turn_change(&mut self, change: &Change, bug: Option<Bug>) -> bool {
         let now = self.now;
         let turn = &change.turn;
@@ -112,7 +112,7 @@ impl Database {
         true
     }
 
-    /// `SESSIONS_CHANGE`.
+    /// Sessions in `TURNS_RECORD`.
     fn session_change(&mut self, session: &Session, change: &Change) {
         let now = self.now;
         let row = self.sessions.get_mut(&session.name()).expect("locked");
@@ -125,7 +125,7 @@ impl Database {
         row.interrupted |= change.interrupted;
     }
 
-    /// `ITEMS_CHANGE`.
+    /// Notifications in `TURNS_RECORD`.
     fn items_change(&mut self, change: &Change) {
         let Some(items) = &change.items else { return };
         for id in &items.notification_ids {

@@ -1,13 +1,17 @@
-//! Writing new turns: the turn, its instructions' text, the item it took, the session's counters.
+//! Writing new turns: the turn, its instructions' text, the item it took, the session's lease and counters.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use domain::{AccountId, TurnId};
-use sea_orm::ConnectionTrait;
-use serde::Serialize;
+use sea_orm::{ConnectionTrait, Value};
 use storage::{StorageError, Tx, error::Attempt, statement};
 use uuid::Uuid;
 
 /// A row of `turn`, as far as its beginning is concerned.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct NewTurn {
     pub account_id: AccountId,
     pub id: TurnId,
@@ -22,15 +26,14 @@ pub struct NewTurn {
     pub provider: String,
     pub profile_version: String,
     pub profile_hash: String,
-    #[serde(skip)]
     pub instructions: String,
     pub input: String,
-    pub manifest: serde_json::Value,
+    /// A JSON object.
+    pub manifest: String,
     /// Names of the tools that it is offered: the tool-gateway lets its calls use no others.
     pub tools: Vec<String>,
     /// How long its calls count.
     pub tools_wait_ms: i64,
-    pub cause: String,
     pub hops: i32,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
@@ -42,79 +45,130 @@ pub const INSTRUCTIONS_KEEP: &str = "
     from unnest($1::text[], $2::text[], $3::text[], $4::text[]) as r (account_id, hash, version, body)
     on conflict do nothing";
 
-/// Written as `calling` before the first byte leaves: whoever finds it after a crash knows that it may have been sent.
-pub const TURNS_INSERT: &str = "
+/// All that begins a turn, in one statement: the lease with its fence and the session's counters, the item, and the turn
+/// itself. Written as `calling` before the first byte leaves: whoever finds it after a crash knows that it may have been
+/// sent. The caller holds the sessions' locks and has admitted them. Relies on the primary keys. The state is asked for
+/// in a way that promises nothing to the planner: by the index of what is queued, all of that would be read.
+pub const TURNS_BEGIN: &str = "
+    with given as materialized (
+        select * from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::integer[], $7::bigint[], $8::bigint[],
+                             $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
+                             $16::bigint[], $17::integer[], $18::text[], $19::text[])
+            as r (account_id, id, session_id, task_id, agent_id, generation, number, fence, notification_id, provider,
+                  profile_version, profile_hash, input, manifest, tools, tools_wait_ms, hops, traceparent, tracestate)
+    ), taken as (
+        update notification n set state = 'running', turn_id = g.id, reason = null
+        from given g
+        where n.account_id = any (array[g.account_id]) and n.id = g.notification_id and coalesce(n.state = 'queued', false)
+    ), occupied as (
+        update session s set phase = 'running', lease_owner = $20, fence = g.fence, wake_at = null, active_turn_id = g.id,
+            queued = s.queued - 1, turn_count = g.number, interrupted = false
+        from given g
+        where s.account_id = any (array[g.account_id]) and s.id = g.session_id
+    )
     insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
                       profile_version, profile_hash, input, manifest, tools, tools_wait_ms, cause, hops, traceparent, tracestate,
                       sent_at)
-    select r.account_id, r.id, r.session_id, r.task_id, r.agent_id, r.generation, r.number, r.fence, 'calling',
-           array[r.notification_id], r.provider, r.profile_version, r.profile_hash, r.input, r.manifest, r.tools,
-           r.tools_wait_ms, r.cause, r.hops, r.traceparent, r.tracestate, now()
-    from jsonb_to_recordset($1) as r (
-        account_id text, id uuid, session_id uuid, task_id text, agent_id uuid, generation integer, number bigint, fence bigint,
-        notification_id text, provider text, profile_version text, profile_hash text, input text, manifest jsonb, tools text[],
-        tools_wait_ms bigint, cause text, hops integer, traceparent text, tracestate text)";
+    select g.account_id, g.id, g.session_id, nullif(g.task_id, ''), g.agent_id, g.generation, g.number, g.fence, 'calling',
+           array[g.notification_id], g.provider, g.profile_version, g.profile_hash, g.input, g.manifest::jsonb,
+           string_to_array(g.tools, ','), g.tools_wait_ms, g.notification_id, g.hops, nullif(g.traceparent, ''),
+           nullif(g.tracestate, ''), now()
+    from given g";
 
-/// Relies on the primary key. The state is asked for in a way that promises nothing to the planner: by the index of what
-/// is queued, all of that would be read.
-pub const ITEMS_TAKE: &str = "
-    update notification n set state = 'running', turn_id = w.turn_id, reason = null
-    from unnest($1::text[], $2::text[], $3::uuid[]) as w (account_id, id, turn_id)
-    where n.account_id = any (array[w.account_id]) and n.id = w.id and coalesce(n.state = 'queued', false)";
-
-pub const SESSIONS_OCCUPY: &str = "
-    update session s set active_turn_id = w.turn_id, queued = s.queued - 1, turn_count = w.number, interrupted = false
-    from unnest($1::text[], $2::uuid[], $3::uuid[], $4::bigint[]) as w (account_id, id, turn_id, number)
-    where s.account_id = any (array[w.account_id]) and s.id = w.id";
-
-pub async fn turns_begin(tx: &Tx, turns: &[NewTurn]) -> Result<(), StorageError> {
+/// Begins turns in the name of a replica. Texts of instructions that are `kept` already are not sent again.
+pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptTexts) -> Result<(), StorageError> {
     if turns.is_empty() {
         return Ok(());
     }
-    let accounts: Vec<String> = turns.iter().map(|turn| turn.account_id.to_string()).collect();
-    let sessions: Vec<Uuid> = turns.iter().map(|turn| turn.session_id).collect();
-    let ids: Vec<Uuid> = turns.iter().map(|turn| turn.id.uuid()).collect();
-    let texts = |of: fn(&NewTurn) -> &str| turns.iter().map(|turn| of(turn).to_owned()).collect::<Vec<String>>();
+    instructions_keep(tx, turns, kept).await?;
+    fn column<T>(turns: &[NewTurn], of: impl Fn(&NewTurn) -> T) -> Vec<T> {
+        turns.iter().map(of).collect()
+    }
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let values: [Value; 20] = [
+        column(turns, |turn| turn.account_id.to_string()).into(),
+        column(turns, |turn| turn.id.uuid()).into(),
+        column(turns, |turn| turn.session_id).into(),
+        column(turns, |turn| text(&turn.task_id)).into(),
+        column(turns, |turn| turn.agent_id).into(),
+        column(turns, |turn| turn.generation).into(),
+        column(turns, |turn| turn.number).into(),
+        column(turns, |turn| turn.fence).into(),
+        column(turns, |turn| turn.notification_id.clone()).into(),
+        column(turns, |turn| turn.provider.clone()).into(),
+        column(turns, |turn| turn.profile_version.clone()).into(),
+        column(turns, |turn| turn.profile_hash.clone()).into(),
+        column(turns, |turn| turn.input.clone()).into(),
+        column(turns, |turn| turn.manifest.clone()).into(),
+        column(turns, |turn| turn.tools.join(",")).into(),
+        column(turns, |turn| turn.tools_wait_ms).into(),
+        column(turns, |turn| turn.hops).into(),
+        column(turns, |turn| text(&turn.traceparent)).into(),
+        column(turns, |turn| text(&turn.tracestate)).into(),
+        replica.into(),
+    ];
+    tx.execute_raw(statement(TURNS_BEGIN, values))
+        .await
+        .attempt("begin turns")
+        .map(|_| ())
+}
 
+async fn instructions_keep(tx: &Tx, turns: &[NewTurn], kept: &KeptTexts) -> Result<(), StorageError> {
     // In one order everywhere: two batches that keep the same new text must not wait for each other.
-    let mut kept: Vec<(String, String, String, String)> = turns
+    let new: BTreeMap<(String, &str), &NewTurn> = turns
         .iter()
-        .map(|turn| {
-            (
-                turn.account_id.to_string(),
-                turn.profile_hash.clone(),
-                turn.profile_version.clone(),
-                turn.instructions.clone(),
-            )
-        })
+        .filter(|turn| !kept.has(turn))
+        .map(|turn| ((turn.account_id.to_string(), turn.profile_hash.as_str()), turn))
         .collect();
-    kept.sort();
-    kept.dedup();
-    let column = |n: usize| {
-        let of = |row: &(String, String, String, String)| [&row.0, &row.1, &row.2, &row.3][n].clone();
-        kept.iter().map(of).collect::<Vec<String>>()
-    };
-    let values = [column(0).into(), column(1).into(), column(2).into(), column(3).into()];
+    if new.is_empty() {
+        return Ok(());
+    }
+    let column = |of: fn(&NewTurn) -> &str| new.values().map(|turn| of(turn).to_owned()).collect::<Vec<String>>();
+    let values = [
+        column(|turn| turn.account_id.as_str()).into(),
+        column(|turn| &turn.profile_hash).into(),
+        column(|turn| &turn.profile_version).into(),
+        column(|turn| &turn.instructions).into(),
+    ];
     tx.execute_raw(statement(INSTRUCTIONS_KEEP, values))
         .await
-        .attempt("keep instructions")?;
-
-    let rows = serde_json::to_value(turns).expect("rows are texts, numbers and JSON");
-    tx.execute_raw(statement(TURNS_INSERT, [rows.into()]))
-        .await
-        .attempt("begin turns")?;
-    let values = [
-        accounts.clone().into(),
-        texts(|turn| &turn.notification_id).into(),
-        ids.clone().into(),
-    ];
-    tx.execute_raw(statement(ITEMS_TAKE, values))
-        .await
-        .attempt("take items")?;
-    let numbers: Vec<i64> = turns.iter().map(|turn| turn.number).collect();
-    let values = [accounts.into(), sessions.into(), ids.into(), numbers.into()];
-    tx.execute_raw(statement(SESSIONS_OCCUPY, values))
-        .await
-        .attempt("occupy sessions")
+        .attempt("keep instructions")
         .map(|_| ())
+}
+
+/// Instructions of which this process knows that their text is stored. Nobody removes one; a database that was put back to
+/// an earlier day may lack some all the same, so what is known is forgotten when a claim fails.
+#[derive(Debug, Default)]
+pub struct KeptTexts(Mutex<HashSet<(AccountId, String)>>);
+
+impl KeptTexts {
+    /// More than accounts have agents; beyond that it begins anew.
+    const MAX: usize = 16_384;
+
+    fn has(&self, turn: &NewTurn) -> bool {
+        // A hash is short, and the name of an account, too.
+        self.known()
+            .contains(&(turn.account_id.clone(), turn.profile_hash.clone()))
+    }
+
+    /// They were committed.
+    pub fn add(&self, turns: &[NewTurn]) {
+        let mut known = self.known();
+        if known.len() >= KeptTexts::MAX {
+            known.clear();
+        }
+        known.extend(
+            turns
+                .iter()
+                .map(|turn| (turn.account_id.clone(), turn.profile_hash.clone())),
+        );
+    }
+
+    pub fn forget(&self) {
+        self.known().clear();
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashSet<(AccountId, String)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

@@ -1,4 +1,4 @@
-//! Reading sessions under lock, and taking the lease of those that were admitted.
+//! Reading sessions under lock, with their turns in progress, and taking the lease of those that are carried on.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -363,40 +363,28 @@ pub async fn turns_load(tx: &Tx, turns: &[TurnName], tools_wait_ms_max: i64) -> 
         .collect()
 }
 
-/// The lease: phase, holder, and the next fence. The caller holds the rows' locks and has admitted them.
-pub const LEASE_TAKE: &str = "
-    update session s set phase = 'running', lease_owner = $3, fence = s.fence + 1, wake_at = null
-    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
-    where s.account_id = any (array[w.account_id]) and s.id = w.id";
-
-pub async fn lease_take(tx: &Tx, names: &[SessionName], replica: Uuid) -> Result<(), StorageError> {
-    if names.is_empty() {
-        return Ok(());
-    }
-    let (accounts, ids) = columns(names);
-    tx.execute_raw(statement(LEASE_TAKE, [accounts.into(), ids.into(), replica.into()]))
-        .await
-        .attempt("take leases")
-        .map(|_| ())
-}
-
-/// Turns that are carried on: their fence is the lease's, so that whoever had it before can change nothing. Relies on
-/// primary keys; no index says which turn is a session's active one.
+/// Turns that are carried on: the lease, and the turn's fence, which is the lease's, so that whoever had it before can
+/// change nothing. The caller holds the sessions' locks and has admitted them. Relies on primary keys; no index says which
+/// turn is a session's active one.
 pub const TURNS_RESUME: &str = "
-    update turn t set fence = s.fence, state = 'calling', sent_at = now()
-    from unnest($1::text[], $2::uuid[], $3::uuid[]) as w (account_id, id, session_id)
-    cross join lateral (
-        select * from session s where s.account_id = w.account_id and s.id = w.session_id and s.active_turn_id = w.id limit 1) s
-    where t.account_id = any (array[w.account_id]) and t.id = w.id";
+    with leased as (
+        update session s set phase = 'running', lease_owner = $4, fence = s.fence + 1, wake_at = null
+        from unnest($1::text[], $2::uuid[], $3::uuid[]) as w (account_id, id, session_id)
+        where s.account_id = any (array[w.account_id]) and s.id = w.session_id
+        returning s.account_id, s.fence, case when s.active_turn_id = w.id then w.id end as turn_id
+    )
+    update turn t set fence = l.fence, state = 'calling', sent_at = now()
+    from leased l
+    where t.account_id = any (array[l.account_id]) and t.id = l.turn_id";
 
-pub async fn turns_resume(tx: &Tx, turns: &[(SessionName, TurnId)]) -> Result<(), StorageError> {
+pub async fn turns_resume(tx: &Tx, turns: &[(SessionName, TurnId)], replica: Uuid) -> Result<(), StorageError> {
     if turns.is_empty() {
         return Ok(());
     }
     let (names, ids): (Vec<SessionName>, Vec<Uuid>) =
         turns.iter().map(|(name, turn)| (name.clone(), turn.uuid())).unzip();
     let (accounts, sessions) = columns(&names);
-    let values = [accounts.into(), ids.into(), sessions.into()];
+    let values = [accounts.into(), ids.into(), sessions.into(), replica.into()];
     tx.execute_raw(statement(TURNS_RESUME, values))
         .await
         .attempt("resume turns")

@@ -1,15 +1,59 @@
-//! Writing how provider calls went: one row a turn in each of three statements, guarded by the fence that the caller
-//! checked under the sessions' locks.
+//! Writing how provider calls went: turns, their sessions and their notifications in one statement, guarded by the fence
+//! that the caller checked under the sessions' locks.
 
 use std::collections::{HashMap, HashSet};
 
 use domain::{AccountId, SessionPhase, TurnId, TurnState};
-use sea_orm::{ConnectionTrait, FromQueryResult};
+use sea_orm::FromQueryResult;
 use serde::Serialize;
 use storage::{StorageError, Tx, error::Attempt, statement};
 use uuid::Uuid;
 
 use super::TurnName;
+
+/// Everything that one report leads to.
+#[derive(Clone, Copy, Debug)]
+pub struct TurnRecord<'a> {
+    pub turn: &'a TurnChange,
+    pub session: &'a SessionChange,
+    pub items: Option<&'a ItemChange>,
+}
+
+/// The same, as the statement reads it.
+#[derive(Serialize)]
+struct Row<'a> {
+    #[serde(flatten)]
+    turn: &'a TurnChange,
+    #[serde(flatten)]
+    session: &'a SessionChange,
+    items: Vec<ItemRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct ItemRow<'a> {
+    id: &'a str,
+    state: domain::NotificationState,
+    reason: Option<&'a str>,
+    attempts_more: i32,
+}
+
+impl<'a> TurnRecord<'a> {
+    fn row(self) -> Row<'a> {
+        let items = self.items.into_iter().flat_map(|change| {
+            change.notification_ids.iter().map(|id| ItemRow {
+                id,
+                state: change.state,
+                reason: change.reason.as_deref(),
+                attempts_more: change.attempts_more,
+            })
+        });
+        Row {
+            turn: self.turn,
+            session: self.session,
+            items: items.collect(),
+        }
+    }
+}
 
 /// What a turn becomes. Absent fields stay as they are, but for `error`, which is said or unsaid.
 #[derive(Clone, Debug, Serialize)]
@@ -33,40 +77,66 @@ pub struct TurnChange {
     pub late: bool,
 }
 
-/// Relies on the primary key and on index tool_call_turn, whose order is asked for: without it an empty table's other
-/// index costs the same. The states are read where the planner does not count on them: it would expect so few turns in
-/// progress that it looks at all of them first. Which tools were called is read from the record of the calls,
-/// since an agent may also call them over HTTP. A turn that somebody newer carries on has a newer fence and is not touched.
-pub const TURNS_CHANGE: &str = "
-    update turn t set
-        state = r.state, attempt = r.attempt, failures = r.failures, calls_requested = r.calls_requested,
-        journal = case when r.round is null then t.journal else t.journal || r.round end,
-        rounds = t.rounds + (r.round is not null)::integer,
-        waiting_since = case when r.waits then now() end,
-        lost_at = case when r.lost then coalesce(t.lost_at, now()) end,
-        response_id = coalesce(r.response_id, t.response_id), reply = coalesce(r.reply, t.reply), usage = coalesce(r.usage, t.usage),
-        error = r.error, error_class = r.error_class,
-        task_history_called = r.state in ('finished', 'failed', 'aborted', 'unknown') and coalesce((
-            select bool_or(c.name in ('task_history', 'task_load')) from (
-                select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
-            where c.state = 'finished'), false),
-        no_reply = r.state = 'finished' and coalesce((
-            select bool_or(c.name = 'no_reply') from (
-                select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
-            where c.state = 'finished'), false),
-        late = r.late,
-        finished_at = case when r.state in ('finished', 'failed', 'aborted', 'unknown') then now() end
-    from jsonb_to_recordset($1) as r (
-        account_id text, id uuid, fence bigint, state text, round jsonb, attempt integer, failures integer,
-        calls_requested integer, waits boolean, lost boolean, response_id text, reply text, usage jsonb, error text,
-        error_class text, late boolean)
-    where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = 'calling', false)
-    returning t.account_id, t.id, t.task_history_called, t.no_reply";
+/// Turns, and where a turn was changed its session and its notifications. Relies on primary keys and on index
+/// tool_call_turn, whose order is asked for: without it an empty table's other index costs the same. The states are read
+/// where the planner does not count on them: it would expect so few turns in progress that it looks at all of them first.
+/// Which tools were called is read from the record of the calls, since an agent may also call them over HTTP. A turn that
+/// somebody newer carries on has a newer fence and is not touched. What follows is not joined with what was given, which
+/// would be compared each with each: it is carried along. One row a notification: for lists in rows as many would be
+/// expected as make reading the whole table cheaper.
+pub const TURNS_RECORD: &str = "
+    with changed as (
+        update turn t set
+            state = r.state, attempt = r.attempt, failures = r.failures, calls_requested = r.calls_requested,
+            journal = case when r.round is null then t.journal else t.journal || r.round end,
+            rounds = t.rounds + (r.round is not null)::integer,
+            waiting_since = case when r.waits then now() end,
+            lost_at = case when r.lost then coalesce(t.lost_at, now()) end,
+            response_id = coalesce(r.response_id, t.response_id), reply = coalesce(r.reply, t.reply), usage = coalesce(r.usage, t.usage),
+            error = r.error, error_class = r.error_class,
+            task_history_called = r.state in ('finished', 'failed', 'aborted', 'unknown') and coalesce((
+                select bool_or(c.name in ('task_history', 'task_load')) from (
+                    select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
+                where c.state = 'finished'), false),
+            no_reply = r.state = 'finished' and coalesce((
+                select bool_or(c.name = 'no_reply') from (
+                    select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
+                where c.state = 'finished'), false),
+            late = r.late,
+            finished_at = case when r.state in ('finished', 'failed', 'aborted', 'unknown') then now() end
+        from json_to_recordset($1::text::json) as r (
+            account_id text, id uuid, fence bigint, state text, round jsonb, attempt integer, failures integer,
+            calls_requested integer, waits boolean, lost boolean, response_id text, reply text, usage jsonb, error text,
+            error_class text, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, queued integer,
+            interrupted boolean, mismatch text, items json)
+        where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = 'calling', false)
+        returning t.account_id, t.id, t.task_history_called, t.no_reply, r.session_id, r.phase, r.keeps_turn, r.wake_ms,
+                  r.queued, r.interrupted, r.mismatch, r.items
+    ), freed as (
+        update session s set
+            phase = c.phase, lease_owner = null,
+            active_turn_id = case when c.keeps_turn then s.active_turn_id end,
+            wake_at = now() + c.wake_ms * interval '1 millisecond',
+            queued = s.queued + c.queued, interrupted = s.interrupted or c.interrupted,
+            mismatch = coalesce(c.mismatch, s.mismatch)
+        from changed c where s.account_id = any (array[c.account_id]) and s.id = c.session_id
+    ), ended as (
+        update notification n set state = i.state, reason = i.reason, attempts = n.attempts + i.attempts_more
+        from changed c, json_to_recordset(c.items) as i (id text, state text, reason text, attempts_more integer)
+        where n.account_id = any (array[c.account_id]) and n.id = i.id and n.turn_id = c.id
+          and coalesce(n.state = 'running', false)
+        returning n.account_id, c.id as turn_id, n.id
+    )
+    select account_id, id as turn_id, null as notification_id, task_history_called, no_reply from changed
+    union all
+    select account_id, turn_id, id, false, false from ended";
 
 #[derive(FromQueryResult)]
-struct ChangedTurn {
+struct RecordedRow {
     account_id: String,
-    id: Uuid,
+    turn_id: Uuid,
+    /// Of a row that says that a notification got its outcome; the others say that a turn was changed.
+    notification_id: Option<String>,
     task_history_called: bool,
     no_reply: bool,
 }
@@ -78,35 +148,51 @@ pub struct Changed {
     pub no_reply: bool,
 }
 
-/// Gives the turns that were changed; the rest was somebody newer's.
-pub async fn turns_change(tx: &Tx, changes: &[TurnChange]) -> Result<HashMap<TurnName, Changed>, StorageError> {
-    const ATTEMPT: &str = "change turns";
-    let rows = serde_json::to_value(changes).expect("rows are texts, numbers and JSON");
-    let changed = ChangedTurn::find_by_statement(statement(TURNS_CHANGE, [rows.into()]))
+/// What was written.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// The rest was somebody newer's.
+    pub turns: HashMap<TurnName, Changed>,
+    /// Notifications that were changed, each with its turn. The rest is the turn's no more: whoever closed its session has
+    /// given it its outcome.
+    pub items: HashSet<(TurnName, String)>,
+}
+
+pub async fn turns_record(tx: &Tx, records: &[TurnRecord<'_>]) -> Result<Written, StorageError> {
+    const ATTEMPT: &str = "record turns";
+    let mut written = Written::default();
+    if records.is_empty() {
+        return Ok(written);
+    }
+    let rows: Vec<Row<'_>> = records.iter().map(|record| record.row()).collect();
+    let rows = serde_json::to_string(&rows).expect("rows are texts, numbers and JSON");
+    let rows = RecordedRow::find_by_statement(statement(TURNS_RECORD, [rows.into()]))
         .all(&**tx)
         .await
         .attempt(ATTEMPT)?;
-    changed
-        .into_iter()
-        .map(|row| {
-            let changed = Changed {
-                task_history_called: row.task_history_called,
-                no_reply: row.no_reply,
-            };
-            Ok((name(ATTEMPT, &row.account_id, row.id)?, changed))
-        })
-        .collect()
-}
-
-fn name(attempt: &'static str, account: &str, turn: Uuid) -> Result<TurnName, StorageError> {
-    let account = AccountId::parse(account).map_err(|error| StorageError::unreadable(attempt, error))?;
-    Ok((account, TurnId(turn)))
+    for row in rows {
+        let account = AccountId::parse(&row.account_id).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
+        let turn = (account, TurnId(row.turn_id));
+        match row.notification_id {
+            Some(notification) => drop(written.items.insert((turn, notification))),
+            None => {
+                let changed = Changed {
+                    task_history_called: row.task_history_called,
+                    no_reply: row.no_reply,
+                };
+                written.turns.insert(turn, changed);
+            }
+        }
+    }
+    Ok(written)
 }
 
 /// What a session does next. The lease is given back in every case.
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionChange {
+    #[serde(skip)]
     pub account_id: AccountId,
+    #[serde(rename = "session_id")]
     pub id: Uuid,
     pub phase: SessionPhase,
     /// Keeps its turn in progress.
@@ -119,25 +205,6 @@ pub struct SessionChange {
     pub mismatch: Option<String>,
 }
 
-pub const SESSIONS_CHANGE: &str = "
-    update session s set
-        phase = r.phase, lease_owner = null,
-        active_turn_id = case when r.keeps_turn then s.active_turn_id end,
-        wake_at = now() + r.wake_ms * interval '1 millisecond',
-        queued = s.queued + r.queued, interrupted = s.interrupted or r.interrupted,
-        mismatch = coalesce(r.mismatch, s.mismatch)
-    from jsonb_to_recordset($1) as r (
-        account_id text, id uuid, phase text, keeps_turn boolean, wake_ms bigint, queued integer, interrupted boolean, mismatch text)
-    where s.account_id = any (array[r.account_id]) and s.id = r.id";
-
-pub async fn sessions_change(tx: &Tx, changes: &[SessionChange]) -> Result<(), StorageError> {
-    let rows = serde_json::to_value(changes).expect("rows are texts and numbers");
-    tx.execute_raw(statement(SESSIONS_CHANGE, [rows.into()]))
-        .await
-        .attempt("change sessions")
-        .map(|_| ())
-}
-
 /// What becomes of the notifications of a turn.
 #[derive(Clone, Debug)]
 pub struct ItemChange {
@@ -147,62 +214,4 @@ pub struct ItemChange {
     pub state: domain::NotificationState,
     pub reason: Option<String>,
     pub attempts_more: i32,
-}
-
-/// Of one notification, as the statement reads it.
-#[derive(Serialize)]
-struct ItemChangeRow<'a> {
-    account_id: &'a AccountId,
-    id: &'a str,
-    turn_id: TurnId,
-    state: domain::NotificationState,
-    reason: Option<&'a str>,
-    attempts_more: i32,
-}
-
-/// Relies on the primary key. One row a notification: for lists in rows as many would be expected as make reading the
-/// whole table cheaper.
-pub const ITEMS_CHANGE: &str = "
-    update notification n set state = r.state, reason = r.reason, attempts = n.attempts + r.attempts_more
-    from jsonb_to_recordset($1) as r (
-        account_id text, id text, turn_id uuid, state text, reason text, attempts_more integer)
-    where n.account_id = any (array[r.account_id]) and n.id = r.id and n.turn_id = r.turn_id
-      and coalesce(n.state = 'running', false)
-    returning n.account_id, n.id, r.turn_id";
-
-#[derive(FromQueryResult)]
-struct ChangedItem {
-    account_id: String,
-    id: String,
-    turn_id: Uuid,
-}
-
-/// Gives those that were changed, each with its turn. The rest is the turn's no more: whoever closed its session has given
-/// it its outcome.
-pub async fn items_change(tx: &Tx, changes: &[ItemChange]) -> Result<HashSet<(TurnName, String)>, StorageError> {
-    const ATTEMPT: &str = "change notifications";
-    if changes.is_empty() {
-        return Ok(HashSet::new());
-    }
-    let rows: Vec<ItemChangeRow> = changes
-        .iter()
-        .flat_map(|change| change.notification_ids.iter().map(move |id| (change, id)))
-        .map(|(change, id)| ItemChangeRow {
-            account_id: &change.account_id,
-            id,
-            turn_id: change.turn_id,
-            state: change.state,
-            reason: change.reason.as_deref(),
-            attempts_more: change.attempts_more,
-        })
-        .collect();
-    let rows = serde_json::to_value(rows).expect("rows are texts and numbers");
-    let changed = ChangedItem::find_by_statement(statement(ITEMS_CHANGE, [rows.into()]))
-        .all(&**tx)
-        .await
-        .attempt(ATTEMPT)?;
-    changed
-        .into_iter()
-        .map(|item| Ok((name(ATTEMPT, &item.account_id, item.turn_id)?, item.id)))
-        .collect()
 }

@@ -15,7 +15,7 @@ use crate::{
     config::Config,
     store::{
         claim::Session,
-        record::{ItemChange, SessionChange, TurnChange},
+        record::{ItemChange, SessionChange, TurnChange, TurnRecord},
     },
 };
 
@@ -27,6 +27,16 @@ pub struct Change {
     pub items: Option<ItemChange>,
     /// The session has more to do at once.
     pub more: bool,
+}
+
+impl Change {
+    pub(super) fn record(&self) -> TurnRecord<'_> {
+        TurnRecord {
+            turn: &self.turn,
+            session: &self.session,
+            items: self.items.as_ref(),
+        }
+    }
 }
 
 /// What the settled outcome makes of the three rows.

@@ -33,11 +33,8 @@ use crate::{
     queue::{Admission, admit},
     store::{
         SessionName, TurnName,
-        begin::{NewTurn, turns_begin},
-        claim::{
-            Session, Turn, in_flight_lock, lease_take, leases_check, sessions_lock, turns_load, turns_resume,
-            wait_longer,
-        },
+        begin::{KeptTexts, NewTurn, turns_begin},
+        claim::{Session, Turn, in_flight_lock, leases_check, sessions_lock, turns_load, turns_resume, wait_longer},
         context::{Item, overview_load, queue_next, threads_load},
     },
 };
@@ -49,6 +46,7 @@ pub struct Claimer {
     pub root: Root,
     pub config: Arc<Config>,
     pub drivers: Arc<HashMap<String, Arc<Driver>>>,
+    pub kept: Arc<KeptTexts>,
     /// For its crash points.
     pub shutdown: Shutdown,
 }
@@ -69,6 +67,14 @@ impl Claimer {
     /// Claims what may be claimed of `names`, in the name of `replica`. None of them may be worked on by this replica.
     /// After an error nobody knows whether they were claimed; claiming them again finds out.
     pub async fn claim(&self, names: &[SessionName], replica: Uuid) -> Result<Claimed, StorageError> {
+        let claimed = self.claim_all(names, replica).await;
+        if claimed.is_err() {
+            self.kept.forget();
+        }
+        claimed
+    }
+
+    async fn claim_all(&self, names: &[SessionName], replica: Uuid) -> Result<Claimed, StorageError> {
         let tx = self
             .database
             .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
@@ -103,7 +109,6 @@ impl Claimer {
             .map(|(session, _)| session.name())
             .chain(resume.iter().map(|(session, _)| session.name()))
             .collect();
-        lease_take(&tx, &taken, replica).await?;
         let surroundings = self.surroundings(&tx, &start).await?;
         let now = OffsetDateTime::now_utc();
         let mut new_turns = Vec::with_capacity(start.len());
@@ -115,13 +120,14 @@ impl Claimer {
             new_turns.push(new_turn);
             work.push(begun);
         }
-        turns_begin(&tx, &new_turns).await?;
+        turns_begin(&tx, &new_turns, replica, &self.kept).await?;
         turns_resume(
             &tx,
             &resume
                 .iter()
                 .map(|(session, turn)| (session.name(), turn.id))
                 .collect::<Vec<_>>(),
+            replica,
         )
         .await?;
         work.extend(resume.into_iter().map(|(session, turn)| self.resumed(&session, turn)));
@@ -150,6 +156,7 @@ impl Claimer {
         let outbox = outbox_insert(&tx, messages).await?;
         self.shutdown.crash_point("delivery.claim_written").await;
         tx.commit().await?;
+        self.kept.add(&new_turns);
         self.shutdown.crash_point("delivery.claim_committed").await;
 
         let taken: HashSet<SessionName> = taken.into_iter().collect();

@@ -27,7 +27,7 @@ use crate::{
     store::{
         SessionName,
         claim::{Session, sessions_lock},
-        record::{Changed, ItemChange, SessionChange, items_change, sessions_change, turns_change},
+        record::{Changed, TurnRecord, Written, turns_record},
         refused::{Refused, notifications_load},
     },
 };
@@ -91,13 +91,16 @@ impl Recorder {
                 }
             }
         }
-        let turns: Vec<_> = decided.iter().map(|decided| decided.change.turn.clone()).collect();
-        let mut written = turns_change(&tx, &turns).await?;
+        let records: Vec<TurnRecord<'_>> = decided.iter().map(|decided| decided.change.record()).collect();
+        let Written {
+            mut turns,
+            items: ended,
+        } = turns_record(&tx, &records).await?;
         let decided: Vec<(Decided<'_>, Changed)> = decided
             .into_iter()
             .filter_map(|decided| {
                 let work = &decided.report.work;
-                let changed = written.remove(&work.turn_name());
+                let changed = turns.remove(&work.turn_name());
                 // Ours by its fence and not in flight any more: written by an earlier try whose commit was not answered.
                 recorded
                     .free
@@ -105,16 +108,6 @@ impl Recorder {
                 Some((decided, changed?))
             })
             .collect();
-        let sessions: Vec<SessionChange> = decided
-            .iter()
-            .map(|(decided, _)| decided.change.session.clone())
-            .collect();
-        sessions_change(&tx, &sessions).await?;
-        let items: Vec<ItemChange> = decided
-            .iter()
-            .filter_map(|(decided, _)| decided.change.items.clone())
-            .collect();
-        let ended = items_change(&tx, &items).await?;
         let mut messages = Vec::new();
         for (
             Decided {

@@ -8,7 +8,7 @@ use testkit::{
     plans::{Planned, check_plans},
 };
 
-const STATEMENTS: [Planned; 18] = [
+const STATEMENTS: [Planned; 13] = [
     (claim::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (claim::REPLICAS_ALIVE, 1, &["replica_pkey"]),
     (claim::IN_FLIGHT_COUNT, 1, &["session_attention of the account"]),
@@ -26,16 +26,15 @@ const STATEMENTS: [Planned; 18] = [
         ],
     ),
     (claim::RESULTS_LOAD, 2, &["tool_call_turn"]),
-    (claim::LEASE_TAKE, 3, &["session_pkey"]),
-    (claim::TURNS_RESUME, 3, &["turn_pkey", "session_pkey"]),
+    (claim::TURNS_RESUME, 4, &["turn_pkey", "session_pkey"]),
     (claim::WAIT_LONGER, 3, &["session_pkey"]),
     (begin::INSTRUCTIONS_KEEP, 4, &[]),
-    (begin::TURNS_INSERT, 1, &[]),
-    (begin::ITEMS_TAKE, 3, &["notification_pkey"]),
-    (begin::SESSIONS_OCCUPY, 4, &["session_pkey"]),
-    (record::TURNS_CHANGE, 1, &["turn_pkey", "tool_call_turn"]),
-    (record::SESSIONS_CHANGE, 1, &["session_pkey"]),
-    (record::ITEMS_CHANGE, 1, &["notification_pkey"]),
+    (begin::TURNS_BEGIN, 20, &["notification_pkey", "session_pkey"]),
+    (
+        record::TURNS_RECORD,
+        1,
+        &["turn_pkey", "tool_call_turn", "session_pkey", "notification_pkey"],
+    ),
     (
         context::QUEUE_NEXT,
         2,
