@@ -26,7 +26,7 @@ use opentelemetry::{
 };
 use storage::{
     Database, StorageError,
-    outbox::{OutboxRow, outbox_claim, unread::StoredRow},
+    outbox::{OutboxRow, Settled, outbox_claim, unread::StoredRow},
 };
 use tokio::{
     sync::mpsc,
@@ -36,7 +36,7 @@ use tracing::{debug, warn};
 use uuid::Uuid;
 
 use crate::{Shutdown, dead, settings::OutboxSettings};
-use settlement::{SETTLEMENTS_MAX, Settled, Settlement};
+use settlement::{SETTLEMENTS_MAX, Settlement};
 
 /// Where services put their committed rows. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -193,11 +193,11 @@ impl Relay {
                     id: row.id,
                     sequence: i64::try_from(stored.sequence).unwrap_or(i64::MAX),
                 }),
-                Ok(_) => settled.over.push(row),
+                Ok(_) => settled.over.push(row.key()),
                 Err(error) if error.is_retriable() => failures.note(error),
                 Err(error) => {
                     if self.bury(&row, "unpublishable", &error.to_string()).await {
-                        settled.over.push(row);
+                        settled.over.push(row.key());
                     }
                 }
             }

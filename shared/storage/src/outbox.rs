@@ -8,9 +8,11 @@
 
 pub mod unread;
 
+use unread::{StoredRow, outbox_stored};
+
 use contracts::{Awaited, Headers, Outgoing, header};
 use domain::AccountId;
-use sea_orm::{ConnectionTrait, FromQueryResult};
+use sea_orm::{ConnectionTrait, FromQueryResult, Value};
 use uuid::Uuid;
 
 use crate::{Accounts, Database, StorageError, Tx, accounts::OPERATOR, error::Attempt, statement};
@@ -24,6 +26,10 @@ pub struct OutboxRow {
 }
 
 impl OutboxRow {
+    pub fn key(self) -> OutboxKey {
+        (self.account, self.id)
+    }
+
     /// Whether it stays until its message was read.
     pub fn is_awaited(&self) -> bool {
         Awaited::of(&self.outgoing.subject).is_some()
@@ -78,14 +84,45 @@ const OUTBOX_INSERT: &str = "
     select r.account_id, r.id, $3, r.subject, r.headers::jsonb, r.payload
     from unnest($1::text[], $2::uuid[], $4::text[], $5::text[], $6::bytea[]) as r (account_id, id, subject, headers, payload)";
 
-/// Removes what was published and is not awaited, or was given up.
-pub async fn outbox_delete(database: &Database, rows: &[OutboxRow]) -> Result<(), StorageError> {
+/// A row's name.
+pub type OutboxKey = (String, Uuid);
+
+/// Two arrays for `unnest`.
+fn columns(keys: Vec<OutboxKey>) -> [Value; 2] {
+    let (accounts, ids): (Vec<String>, Vec<Uuid>) = keys.into_iter().unzip();
+    [accounts.into(), ids.into()]
+}
+
+/// What became of rows of the relay.
+#[derive(Debug, Default)]
+pub struct Settled {
+    /// Published and not awaited, or given up: these go.
+    pub over: Vec<OutboxKey>,
+    /// Published, and to stay until they were read.
+    pub stored: Vec<StoredRow>,
+}
+
+impl Settled {
+    pub fn count(&self) -> usize {
+        self.over.len() + self.stored.len()
+    }
+
+    pub fn append(&mut self, other: &mut Settled) {
+        self.over.append(&mut other.over);
+        self.stored.append(&mut other.stored);
+    }
+}
+
+/// Removes what is over, and notes what the broker has; what was read meanwhile is gone, and stays so. From `look_ms` on a
+/// sweep looks after what was noted.
+pub async fn outbox_settle(database: &Database, settled: Settled, look_ms: i64) -> Result<(), StorageError> {
     let tx = database.begin(&Accounts::none()).await?;
-    let accounts: Vec<String> = rows.iter().map(|row| row.account.clone()).collect();
-    let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
-    tx.execute_raw(statement(OUTBOX_DELETE, [accounts.into(), ids.into()]))
-        .await
-        .attempt("delete from outbox")?;
+    if !settled.over.is_empty() {
+        tx.execute_raw(statement(OUTBOX_DELETE, columns(settled.over)))
+            .await
+            .attempt("delete from outbox")?;
+    }
+    outbox_stored(&tx, settled.stored, look_ms).await?;
     tx.commit().await
 }
 

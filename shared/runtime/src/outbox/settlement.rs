@@ -1,15 +1,14 @@
 //! What becomes of rows whose messages the broker has taken: deleted, or, where a reader is awaited, noted as stored.
 //!
-//! The note waits a moment. Readers are usually faster, and a row that is gone by then costs no write at all.
+//! Nobody waits for either, so they wait a moment and are written together: a row that is still there is no more than a
+//! message that a crash would have published twice. Readers are usually faster than the note, and a row that is gone by
+//! then costs no write at all.
 
 use std::time::Duration;
 
 use storage::{
     Database,
-    outbox::{
-        OutboxRow, outbox_delete,
-        unread::{StoredRow, outbox_stored},
-    },
+    outbox::{Settled, outbox_settle},
 };
 use tokio::{
     sync::mpsc,
@@ -22,30 +21,17 @@ use crate::settings::OutboxSettings;
 
 /// Batches waiting for the database. Full, publishing waits for it.
 pub(super) const SETTLEMENTS_MAX: usize = 8;
-/// Notes that wait; more are written at once.
-const NOTES_MAX: usize = 2_048;
-/// The note is written before the sweep takes the row for one that was never sent, with room for a slow write.
-const NOTES_PER_SWEEP_AGE: u32 = 8;
-
-/// Rows that the broker, or a dead letter, has taken over.
-#[derive(Debug, Default)]
-pub(super) struct Settled {
-    pub over: Vec<OutboxRow>,
-    pub stored: Vec<StoredRow>,
-}
-
-impl Settled {
-    pub(super) fn count(&self) -> usize {
-        self.over.len() + self.stored.len()
-    }
-}
+/// Rows that wait; more are written at once.
+const WAITING_MAX: usize = 2_048;
+/// Written before the sweep takes a row for one that was never sent, with room for a slow write.
+const DELAYS_PER_SWEEP_AGE: u32 = 8;
 
 pub(super) struct Settlement {
     database: Database,
-    note_delay: Duration,
+    delay: Duration,
     look_ms: i64,
-    notes: Vec<StoredRow>,
-    /// When the oldest note is written.
+    waiting: Settled,
+    /// When the oldest of them is written.
     due: Instant,
 }
 
@@ -53,9 +39,9 @@ impl Settlement {
     pub(super) fn new(database: &Database, settings: &OutboxSettings) -> Settlement {
         Settlement {
             database: database.clone(),
-            note_delay: settings.sweep_age_ms.duration() / NOTES_PER_SWEEP_AGE,
+            delay: settings.sweep_age_ms.duration() / DELAYS_PER_SWEEP_AGE,
             look_ms: millis(settings.unread_look_ms.duration()),
-            notes: Vec::new(),
+            waiting: Settled::default(),
             due: Instant::now(),
         }
     }
@@ -67,54 +53,39 @@ impl Settlement {
             let received = tokio::select! {
                 // Loses nothing when it is dropped.
                 received = rx.recv_many(&mut batches, SETTLEMENTS_MAX) => received,
-                () = sleep_until(self.due), if !self.notes.is_empty() => {
-                    self.note().await;
+                () = sleep_until(self.due), if self.waiting.count() > 0 => {
+                    self.settle().await;
                     continue;
                 }
             };
             if received == 0 {
-                self.note().await;
+                self.settle().await;
                 return;
             }
-            let mut over = Vec::new();
-            for mut batch in batches.drain(..) {
-                over.append(&mut batch.over);
-                self.keep(batch.stored);
+            if self.waiting.count() == 0 {
+                self.due = Instant::now() + self.delay;
             }
-            self.delete(&over).await;
-            if self.notes.len() >= NOTES_MAX {
-                self.note().await;
+            for batch in &mut batches {
+                self.waiting.append(batch);
+            }
+            batches.clear();
+            // A stream of batches that never pauses keeps the clock from being looked at.
+            if self.waiting.count() >= WAITING_MAX || self.due <= Instant::now() {
+                self.settle().await;
             }
         }
     }
 
-    fn keep(&mut self, stored: Vec<StoredRow>) {
-        if self.notes.is_empty() {
-            self.due = Instant::now() + self.note_delay;
-        }
-        self.notes.extend(stored);
-    }
-
-    async fn note(&mut self) {
-        let notes = std::mem::take(&mut self.notes);
-        if notes.is_empty() {
+    async fn settle(&mut self) {
+        let settled = std::mem::take(&mut self.waiting);
+        let rows = settled.count();
+        if rows == 0 {
             return;
         }
-        if let Err(error) = outbox_stored(&self.database, &notes, self.look_ms).await {
-            // The sweep takes them for unsent and publishes them a second time.
+        if let Err(error) = outbox_settle(&self.database, settled, self.look_ms).await {
+            // The sweep takes them for unsent, publishes them a second time, and settles them then.
             let error = format!("{:#}", anyhow::Error::new(error));
-            warn!(rows = notes.len(), error, "published outbox rows not noted");
-        }
-    }
-
-    async fn delete(&self, rows: &[OutboxRow]) {
-        if rows.is_empty() {
-            return;
-        }
-        if let Err(error) = outbox_delete(&self.database, rows).await {
-            // The sweep finds them, publishes them a second time, and deletes them then.
-            let error = format!("{:#}", anyhow::Error::new(error));
-            warn!(rows = rows.len(), error, "published outbox rows not deleted");
+            warn!(rows, error, "published outbox rows neither deleted nor noted");
         }
     }
 }

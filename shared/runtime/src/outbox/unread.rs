@@ -8,7 +8,7 @@ use messaging::{Stored, Stream};
 use storage::{
     StorageError,
     outbox::{
-        OutboxRow,
+        OutboxRow, Settled,
         unread::{Due, Look, UnreadRow, outbox_look},
     },
 };
@@ -16,7 +16,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{Relay, Settled, millis};
+use super::{Relay, millis};
 
 impl Relay {
     pub(super) async fn look_after_unread(self, stop: CancellationToken) {
@@ -103,7 +103,7 @@ impl Relay {
         for row in rows {
             let detail = "nobody read this message for as long as it is kept: see that its reader runs, then redrive";
             if self.bury(&row, "unread", detail).await {
-                settled.over.push(row);
+                settled.over.push(row.key());
             }
         }
         self.settle(settled).await;

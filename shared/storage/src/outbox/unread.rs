@@ -10,7 +10,7 @@ use domain::AccountId;
 use sea_orm::{ConnectionTrait, FromQueryResult};
 use uuid::Uuid;
 
-use super::{Claimed, OUTBOX_DELETE, OutboxRow};
+use super::{Claimed, OUTBOX_DELETE, OutboxRow, columns};
 use crate::{Accounts, Database, StorageError, Tx, accounts::OPERATOR, error::Attempt, statement};
 
 /// Names the row that waits for a message to be read.
@@ -50,11 +50,8 @@ pub async fn outbox_receive(tx: &Tx, mut receipts: Vec<Receipt>) -> Result<(), S
     // In one order, so that two readers of the same messages do not wait for each other.
     receipts.sort_unstable();
     receipts.dedup();
-    let (accounts, ids): (Vec<String>, Vec<Uuid>) = receipts
-        .into_iter()
-        .map(|receipt| (receipt.account, receipt.id))
-        .unzip();
-    tx.execute_raw(statement(OUTBOX_DELETE, [accounts.into(), ids.into()]))
+    let keys = receipts.into_iter().map(|receipt| (receipt.account, receipt.id));
+    tx.execute_raw(statement(OUTBOX_DELETE, columns(keys.collect())))
         .await
         .attempt("give receipts")
         .map(|_| ())
@@ -68,18 +65,17 @@ pub struct StoredRow {
     pub sequence: i64,
 }
 
-/// Notes that the broker has these messages; what was read meanwhile is gone, and stays so. From `look_ms` on a sweep
-/// looks after them.
-pub async fn outbox_stored(database: &Database, rows: &[StoredRow], look_ms: i64) -> Result<(), StorageError> {
-    let tx = database.begin(&Accounts::none()).await?;
-    let accounts: Vec<String> = rows.iter().map(|row| row.account.clone()).collect();
-    let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+pub(super) async fn outbox_stored(tx: &Tx, rows: Vec<StoredRow>, look_ms: i64) -> Result<(), StorageError> {
+    if rows.is_empty() {
+        return Ok(());
+    }
     let sequences: Vec<i64> = rows.iter().map(|row| row.sequence).collect();
-    let values = [accounts.into(), ids.into(), sequences.into(), look_ms.into()];
+    let [accounts, ids] = columns(rows.into_iter().map(|row| (row.account, row.id)).collect());
+    let values = [accounts, ids, sequences.into(), look_ms.into()];
     tx.execute_raw(statement(OUTBOX_STORED, values))
         .await
-        .attempt("note that the broker has messages")?;
-    tx.commit().await
+        .attempt("note that the broker has messages")
+        .map(|_| ())
 }
 
 /// Relies on the primary key. A row that is locked is being read at this moment.
