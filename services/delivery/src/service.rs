@@ -70,6 +70,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         root: context.root().clone(),
         config: Arc::clone(&config),
         drivers: Arc::clone(&drivers),
+        profiles: Arc::default(),
         kept: Arc::default(),
         shutdown: context.shutdown.clone(),
     };

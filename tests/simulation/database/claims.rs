@@ -1,7 +1,7 @@
 //! Delivery's claims: a batch of woken sessions, from their locks to turns that may be sent. One transaction under the
 //! sessions' locks, and so one step.
 
-use std::{collections::HashMap, rc::Rc};
+use std::{collections::HashMap, rc::Rc, sync::Arc};
 
 use contracts::{
     TraceContext,
@@ -180,7 +180,7 @@ impl Database {
             self.turn_resume(&name, turn.id);
             let effects = settings.effects(&turn.provider);
             claimed.resumed.push((name, turn.id));
-            let mut work = carry_on(&session, turn, effects, settings.thread, Vec::new());
+            let mut work = carry_on(&session, turn, effects, settings.thread, Arc::default());
             if bug == Some(Bug::LostSentBlindly) && work.due == Due::LookUp {
                 work.due = Due::Send;
             }
@@ -362,8 +362,8 @@ impl Database {
 }
 
 /// The names alone: what a model would be told of them does not matter here.
-fn offered(has_task: bool) -> Vec<ToolDefinition> {
-    fn named(has_task: bool) -> Vec<ToolDefinition> {
+fn offered(has_task: bool) -> Arc<[ToolDefinition]> {
+    fn named(has_task: bool) -> Arc<[ToolDefinition]> {
         let context = OfferContext {
             has_task,
             is_coordinator: false,
@@ -377,13 +377,13 @@ fn offered(has_task: bool) -> Vec<ToolDefinition> {
     }
     // Definitions hold schemas and are made once.
     thread_local! {
-        static WITH_TASK: Vec<ToolDefinition> = named(true);
-        static TASKLESS: Vec<ToolDefinition> = named(false);
+        static WITH_TASK: Arc<[ToolDefinition]> = named(true);
+        static TASKLESS: Arc<[ToolDefinition]> = named(false);
     }
     if has_task {
-        WITH_TASK.with(Vec::clone)
+        WITH_TASK.with(Arc::clone)
     } else {
-        TASKLESS.with(Vec::clone)
+        TASKLESS.with(Arc::clone)
     }
 }
 
@@ -391,7 +391,7 @@ fn offered(has_task: bool) -> Vec<ToolDefinition> {
 fn prompt() -> Prompt {
     thread_local! {
         static PROMPT: Rc<Prompt> = Rc::new(Prompt {
-            profile: Profile { version: "1", hash: String::new(), text: String::new() },
+            profile: Profile { version: "1", hash: String::new(), text: "".into() },
             input: String::new(),
             manifest: Manifest::new(InstructionLayout::Layered),
         });

@@ -1,5 +1,7 @@
 //! The instructions: a versioned template, filled in. A change of a template is a new version, under a new file name.
 
+use std::sync::Arc;
+
 use domain::{AccountId, AgentSlug};
 
 use super::{
@@ -45,7 +47,7 @@ pub struct ToolNames {
 pub struct Profile {
     pub version: &'static str,
     pub hash: String,
-    pub text: String,
+    pub text: Arc<str>,
 }
 
 /// Fills the templates in and enters the parts into the manifest.
@@ -84,7 +86,7 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
     Profile {
         version: VERSION,
         hash: sha256(&text),
-        text,
+        text: text.into(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the model is sent: `instructions` (policy and profile, resent every turn), `input` (this notification and a
 //! short extract of the thread), and the manifest that says what went in and from where. Pure: the same facts give the
-//! same bytes, and the profile's hash stands on every turn. Pinned by golden files (tests/it/prompt.rs).
+//! same bytes, and the profile's hash stands on every turn. Pinned by golden files (tests/it/prompt.rs). [`Profiles`] keeps
+//! instructions that were made already.
 //!
 //! Instructions are layered in a fixed order, and earlier wins: policy, safety, coordinator block, role; persona,
 //! repository notes and task context will follow in that order.
@@ -8,8 +9,10 @@
 mod input;
 mod instructions;
 mod manifest;
+mod profiles;
 mod quote;
 
 pub use input::{InputFacts, Interruption, OverviewEntry, TaskFacts, ThreadMessage, input};
 pub use instructions::{InstructionFacts, Profile, ToolNames, instructions};
 pub use manifest::{Manifest, Part};
+pub use profiles::Profiles;

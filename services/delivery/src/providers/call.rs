@@ -1,7 +1,7 @@
 //! What goes into a provider call and what comes out of it, in Signalbox's own words.
 //! Not the wire: the JSON that each kind of provider speaks is made and read by its driver.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 use uuid::Uuid;
@@ -19,11 +19,11 @@ pub struct ProviderCall {
     /// Signalbox's session key; the driver turns it into the provider's ([`super::Driver::provider_session_key`]).
     pub session_key: String,
     /// The profile, resent with every call.
-    pub instructions: Option<String>,
+    pub instructions: Option<Arc<str>>,
     /// What is new since the last call on this key.
     pub input: CallInput,
     /// Functions the model may call, under Signalbox's names.
-    pub tools: Vec<ToolDefinition>,
+    pub tools: Arc<[ToolDefinition]>,
     /// W3C trace context, passed on as a header.
     pub traceparent: Option<String>,
 }

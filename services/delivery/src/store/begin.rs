@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use domain::{AccountId, TurnId};
@@ -26,7 +26,7 @@ pub struct NewTurn {
     pub provider: String,
     pub profile_version: String,
     pub profile_hash: String,
-    pub instructions: String,
+    pub instructions: Arc<str>,
     pub input: String,
     /// A JSON object.
     pub manifest: String,

@@ -1,7 +1,10 @@
 //! What a claimed session becomes: a new turn, with its prompt and its row, or the turn in progress, as work for any
 //! replica. Pure, but for the span of a new turn.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
 
 use contracts::{
     TraceContext,
@@ -18,7 +21,7 @@ use super::{
 };
 use crate::{
     prompt::{
-        InputFacts, InstructionFacts, Interruption, Manifest, OverviewEntry, Profile, ToolNames, input, instructions,
+        InputFacts, InstructionFacts, Interruption, Manifest, OverviewEntry, Profile, Profiles, ToolNames, input,
     },
     providers::{CallInput, Driver, Effects, Thread, ToolDefinition},
     store::{
@@ -34,7 +37,7 @@ pub struct Beginning {
     pub turn_id: TurnId,
     pub prompt: Prompt,
     pub effects: Effects,
-    pub tools: Vec<ToolDefinition>,
+    pub tools: Arc<[ToolDefinition]>,
     /// How long its calls count.
     pub tools_wait_ms: i64,
     pub trace: TraceContext,
@@ -65,7 +68,7 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> (NewTurn, W
         provider: item.provider.clone(),
         profile_version: prompt.profile.version.to_owned(),
         profile_hash: prompt.profile.hash.clone(),
-        instructions: prompt.profile.text.clone(),
+        instructions: Arc::clone(&prompt.profile.text),
         input: prompt.input.clone(),
         manifest: serde_json::to_string(&prompt.manifest).expect("a manifest is texts and numbers"),
         tools: tools.iter().map(|tool| tool.name.clone()).collect(),
@@ -105,7 +108,7 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> (NewTurn, W
 }
 
 /// A turn in progress, as any replica finds it. Pure.
-pub fn carry_on(session: &Session, turn: Turn, effects: Effects, thread: Thread, tools: Vec<ToolDefinition>) -> Work {
+pub fn carry_on(session: &Session, turn: Turn, effects: Effects, thread: Thread, tools: Arc<[ToolDefinition]>) -> Work {
     let trace = turn.trace();
     let due = due(turn.state, session.facts.closed, effects);
     Work {
@@ -120,7 +123,7 @@ pub fn carry_on(session: &Session, turn: Turn, effects: Effects, thread: Thread,
         agent_id: turn.agent_id,
         effects,
         due,
-        instructions: (!turn.inline).then_some(turn.instructions),
+        instructions: (!turn.inline).then(|| turn.instructions.into()),
         input: call_input(&turn.input, &turn.journal, &turn.results, thread),
         tools,
         task: turn.task,
@@ -151,10 +154,16 @@ pub struct Prompt {
     pub manifest: Manifest,
 }
 
-pub(super) fn prompt(session: &Session, item: &Item, surroundings: &Surroundings, driver: Option<&Driver>) -> Prompt {
+pub(super) fn prompt(
+    session: &Session,
+    item: &Item,
+    surroundings: &Surroundings,
+    driver: Option<&Driver>,
+    profiles: &Profiles,
+) -> Prompt {
     let mut manifest = Manifest::new(item.layout);
     let names = tool_names(driver);
-    let profile = instructions(
+    let profile = profiles.instructions(
         &InstructionFacts {
             account: &session.account,
             agent_slug: &item.agent_slug,
@@ -220,26 +229,46 @@ fn tool_names(driver: Option<&Driver>) -> ToolNames {
 }
 
 /// What a turn in progress is offered: what it was offered when it began, whatever has become of its agent since.
-pub(super) fn offered_still(turn: &Turn) -> Vec<ToolDefinition> {
+pub(super) fn offered_still(turn: &Turn) -> Arc<[ToolDefinition]> {
     let context = OfferContext {
         has_task: turn.task.is_some(),
         is_coordinator: turn.is_coordinator,
     };
     match &turn.tools {
-        Some(names) => definitions(
-            tools::all()
-                .into_iter()
-                .filter(|tool| names.iter().any(|name| name == tool.name)),
-        ),
+        Some(names) => {
+            let offered = offered(context);
+            if offered.iter().map(|tool| &tool.name).eq(names) {
+                return offered;
+            }
+            let named = |tool: &tools::ToolDefinition| names.iter().any(|name| name == tool.name);
+            definitions(tools::all().into_iter().filter(named))
+        }
         None => offered(context),
     }
 }
 
-pub(super) fn offered(context: OfferContext) -> Vec<ToolDefinition> {
-    definitions(tools::offered(context).into_iter())
+/// Made once: a list holds many schemas, and every turn has one of these.
+pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {
+    const YES_AND_NO: [bool; 2] = [false, true];
+    static OFFERED: LazyLock<Vec<(OfferContext, Arc<[ToolDefinition]>)>> = LazyLock::new(|| {
+        let contexts = YES_AND_NO.into_iter().flat_map(|has_task| {
+            YES_AND_NO.map(|is_coordinator| OfferContext {
+                has_task,
+                is_coordinator,
+            })
+        });
+        contexts
+            .map(|context| (context, definitions(tools::offered(context).into_iter())))
+            .collect()
+    });
+    let (_, tools) = OFFERED
+        .iter()
+        .find(|(made_for, _)| *made_for == context)
+        .expect("there is one for every context");
+    Arc::clone(tools)
 }
 
-fn definitions(tools: impl Iterator<Item = tools::ToolDefinition>) -> Vec<ToolDefinition> {
+fn definitions(tools: impl Iterator<Item = tools::ToolDefinition>) -> Arc<[ToolDefinition]> {
     tools
         .map(|tool| ToolDefinition {
             name: tool.name.to_owned(),

@@ -42,24 +42,24 @@ pub async fn run_guarded(
     live: &mpsc::Sender<Live>,
     incarnation: &Incarnation,
 ) -> Option<Report> {
-    let kept = work.clone();
-    let calling = AssertUnwindSafe(run(work, driver, root, live, incarnation));
-    match calling.catch_unwind().await {
-        Ok(report) => report,
+    let calling = AssertUnwindSafe(run(&work, driver, root, live, incarnation)).catch_unwind();
+    let (outcome, mismatch) = match calling.await {
+        Ok(ended) => ended?,
         Err(_) => {
-            tracing::error!(turn_id = %kept.turn_id, "a provider call panicked; the turn counts it as a malformed answer");
+            tracing::error!(turn_id = %work.turn_id, "a provider call panicked; the turn counts it as a malformed answer");
             let error = failure(
                 FailureClass::Malformed,
                 Sent::Maybe,
                 "the answer could not be processed".to_owned(),
             );
-            Some(Report {
-                work: kept,
-                outcome: Outcome::Failed(error),
-                mismatch: None,
-            })
+            (Outcome::Failed(error), None)
         }
-    }
+    };
+    Some(Report {
+        work,
+        outcome,
+        mismatch,
+    })
 }
 
 impl Report {
@@ -84,21 +84,18 @@ fn failure(class: FailureClass, sent: Sent, detail: String) -> ProviderError {
     }
 }
 
-/// Makes the call that is due, or looks up what became of the last one. `None`: the lease was lost, and whoever has it
+/// Makes the call that is due, or looks up what became of the last one; says whether the provider was seen to run another
+/// session than the key says. `None`: the lease was lost, and whoever has it
 /// now finds the turn as it stands.
 pub async fn run(
-    work: Work,
+    work: &Work,
     driver: Option<Arc<Driver>>,
     root: &Root,
     live: &mpsc::Sender<Live>,
     incarnation: &Incarnation,
-) -> Option<Report> {
+) -> Option<(Outcome, Option<String>)> {
     if work.due == Due::Abort {
-        return Some(Report {
-            work,
-            outcome: Outcome::Aborted,
-            mismatch: None,
-        });
+        return Some((Outcome::Aborted, None));
     }
     let Some(driver) = driver else {
         let detail = format!(
@@ -106,11 +103,7 @@ pub async fn run(
             work.provider, work.provider
         );
         let error = failure(FailureClass::BadRequest, Sent::No, detail);
-        return Some(Report {
-            work,
-            outcome: Outcome::Failed(error),
-            mismatch: None,
-        });
+        return Some((Outcome::Failed(error), None));
     };
     let span = tracing::info_span!(
         "provider_call", turn_id = %work.turn_id, account = %work.account, session_key = %work.session_key, provider = %work.provider,
@@ -130,23 +123,17 @@ pub async fn run(
         if !incarnation.is_alive() {
             return None;
         }
-        let (outcome, mismatch) = exchange(&work, &driver, root, live).await;
-        Some((outcome, mismatch))
+        Some(exchange(work, &driver, root, live).await)
     };
     let ended = tokio::select! {
         // Dropping a call closes its connection, which a provider that notices takes as "stop"; and that is meant.
         ended = calling.instrument(span) => ended,
         () = incarnation.lost.cancelled() => None,
     };
-    let Some((outcome, mismatch)) = ended else {
+    if ended.is_none() {
         warn!(turn_id = %work.turn_id, session_id = %work.session_id, "the lease was lost during a provider call; its next holder carries the turn on");
-        return None;
-    };
-    Some(Report {
-        work,
-        outcome,
-        mismatch,
-    })
+    }
+    ended
 }
 
 async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender<Live>) -> (Outcome, Option<String>) {

@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     config::Config,
+    prompt::Profiles,
     providers::{Driver, Effects, Thread},
     queue::{Admission, admit},
     store::{
@@ -46,6 +47,7 @@ pub struct Claimer {
     pub root: Root,
     pub config: Arc<Config>,
     pub drivers: Arc<HashMap<String, Arc<Driver>>>,
+    pub profiles: Arc<Profiles>,
     pub kept: Arc<KeptTexts>,
     /// For its crash points.
     pub shutdown: Shutdown,
@@ -196,7 +198,7 @@ impl Claimer {
         let turn_id = TurnId(Uuid::now_v7());
         let beginning = Beginning {
             turn_id,
-            prompt: prompt(session, &item, surroundings, driver.map(Arc::as_ref)),
+            prompt: prompt(session, &item, surroundings, driver.map(Arc::as_ref), &self.profiles),
             effects: driver.map_or(Effects::GatewayOnly, |driver| driver.effects()),
             tools: offered(OfferContext {
                 has_task: item.task.is_some(),

@@ -1,7 +1,7 @@
 //! A turn in a replica's hands: everything that its provider call and the record of it need, so that nothing is read
 //! again in between.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use contracts::{TraceContext, outgoing::Origin};
 use domain::{AccountId, AgentId, Fence, Generation, NotificationId, SessionId, TaskId, TurnId};
@@ -31,9 +31,9 @@ pub struct Work {
     pub profile_version: String,
     pub due: Due,
     /// Absent when they stand in front of the input.
-    pub instructions: Option<String>,
+    pub instructions: Option<Arc<str>>,
     pub input: CallInput,
-    pub tools: Vec<ToolDefinition>,
+    pub tools: Arc<[ToolDefinition]>,
     pub journal: Journal,
     pub attempt: i32,
     pub failures: i32,

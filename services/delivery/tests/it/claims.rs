@@ -21,6 +21,7 @@ pub(crate) async fn claimer(scene: &Scene) -> (Claimer, Database) {
         root: Root::parse("signalbox").unwrap(),
         config: Arc::new(Config::default()),
         drivers: Arc::new(HashMap::new()),
+        profiles: Arc::default(),
         kept: Arc::default(),
         shutdown: Shutdown::new(),
     };

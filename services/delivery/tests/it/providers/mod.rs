@@ -46,13 +46,14 @@ fn message(text: &str) -> ProviderCall {
         turn_id: TURN,
         attempt: 1,
         session_key: SESSION_KEY.to_owned(),
-        instructions: Some("Act on this notification only.".to_owned()),
+        instructions: Some("Act on this notification only.".into()),
         input: CallInput::Message(text.to_owned()),
-        tools: vec![ToolDefinition {
+        tools: [ToolDefinition {
             name: "task_history".to_owned(),
             description: "Load the task".to_owned(),
             parameters: json!({"type": "object", "properties": {"task_id": {"type": "string"}}}),
-        }],
+        }]
+        .into(),
         traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
     }
 }

@@ -154,7 +154,7 @@ async fn sends_the_gateway_only_what_it_was_seen_to_accept() {
         tool_results(&[("c1", "task_history", "{}", "out")], Some("note")),
         delivery::providers::ProviderCall {
             instructions: None,
-            tools: Vec::new(),
+            tools: [].into(),
             ..message("bare")
         },
     ];

@@ -1,0 +1,114 @@
+//! Instructions that were made already: they depend on an agent and not on the moment, and every one of its turns is sent
+//! the same. What is kept is compared with what is asked for, so a name, a role or a tool's name that changed makes them
+//! anew.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
+
+use domain::{AccountId, AgentSlug};
+
+use super::{InstructionFacts, Manifest, Part, Profile, ToolNames, instructions};
+
+/// Agents whose instructions are kept. With one more it begins anew.
+const KEPT_MAX: usize = 1_024;
+
+/// Whose they are, and for which kind of turn.
+type Key = (AccountId, AgentSlug, bool, bool);
+
+#[derive(Debug, Default)]
+pub struct Profiles(Mutex<HashMap<Key, Kept>>);
+
+#[derive(Debug)]
+struct Kept {
+    name: String,
+    role: String,
+    tools: ToolNames,
+    profile: Profile,
+    parts: Vec<Part>,
+}
+
+impl Profiles {
+    /// As [`instructions`].
+    pub fn instructions(&self, facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Profile {
+        let key = (
+            facts.account.clone(),
+            facts.agent_slug.clone(),
+            facts.has_task,
+            facts.is_coordinator,
+        );
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept) = kept.get(&key).filter(|kept| kept.is_for(facts)) {
+            manifest.parts.extend(kept.parts.iter().cloned());
+            return kept.profile.clone();
+        }
+        let before = manifest.parts.len();
+        let profile = instructions(facts, manifest);
+        if kept.len() >= KEPT_MAX {
+            kept.clear();
+        }
+        let made = Kept {
+            name: facts.agent_name.to_owned(),
+            role: facts.agent_role.to_owned(),
+            tools: facts.tools.clone(),
+            profile: profile.clone(),
+            parts: manifest.parts[before..].to_vec(),
+        };
+        kept.insert(key, made);
+        profile
+    }
+}
+
+impl Kept {
+    fn is_for(&self, facts: &InstructionFacts<'_>) -> bool {
+        self.name == facts.agent_name && self.role == facts.agent_role && self.tools == *facts.tools
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::InstructionLayout;
+
+    use super::*;
+
+    #[test]
+    fn kept_instructions_are_the_ones_that_would_be_made() {
+        let names = |prefix: &str| ToolNames {
+            task_history: format!("{prefix}task_history"),
+            task_status: format!("{prefix}task_status"),
+            task_message: format!("{prefix}task_message"),
+            response_request: format!("{prefix}response_request"),
+            no_reply: format!("{prefix}no_reply"),
+        };
+        let accounts = ["acme", "other"].map(|account| AccountId::parse(account).unwrap());
+        let slugs = ["coder", "planner"].map(|slug| AgentSlug::parse(slug).unwrap());
+        let tools = ["", "signalbox_"].map(names);
+        let profiles = Profiles::default();
+        // Twice: the second time everything is kept, or was just replaced.
+        for _ in 0..2 {
+            for n in 0..64 {
+                let bit = |place: u32| (n >> place) & 1;
+                let facts = InstructionFacts {
+                    account: &accounts[bit(0)],
+                    agent_slug: &slugs[bit(1)],
+                    agent_name: ["Coder", "Planner"][bit(2)],
+                    agent_role: ["", "You plan."][bit(3)],
+                    has_task: bit(4) == 1,
+                    is_coordinator: bit(4) == 1 && bit(1) == 1,
+                    tools: &tools[bit(5)],
+                };
+                let (mut expected, mut manifest) = (
+                    Manifest::new(InstructionLayout::Layered),
+                    Manifest::new(InstructionLayout::Layered),
+                );
+                let made = instructions(&facts, &mut expected);
+                for _ in 0..2 {
+                    manifest.parts.clear();
+                    assert_eq!(profiles.instructions(&facts, &mut manifest), made, "{facts:?}");
+                    assert_eq!(manifest, expected, "{facts:?}");
+                }
+            }
+        }
+    }
+}
