@@ -11,7 +11,7 @@ use testkit::{
 const STATEMENTS: [Planned; 13] = [
     (claim::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (claim::REPLICAS_ALIVE, 1, &["replica_pkey"]),
-    (claim::IN_FLIGHT_COUNT, 1, &["session_attention of the account"]),
+    (claim::IN_FLIGHT_COUNT, 1, &["turn_open of the account", "session_pkey"]),
     (
         claim::TURNS_LOAD,
         3,

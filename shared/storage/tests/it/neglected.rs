@@ -20,8 +20,26 @@ async fn waiting(test: &TestDatabase, account: &str, count: i32) -> AccountId {
     .execute(&test.owner)
     .await
     .unwrap();
+    sqlx::query(
+        "insert into notification (account_id, id, session_id, position, kind, body, sender_kind, sender_id, sender_name,
+                                   content_hash, state)
+         select account_id, id::text, id, 1, 'k', 'b', 'user', 'u', 'u', '', 'queued' from session where account_id = $1",
+    )
+    .bind(account.as_str())
+    .execute(&test.owner)
+    .await
+    .unwrap();
     account
 }
+
+/// A turn of each session that is running.
+const TURNS: [&str; 2] = [
+    "insert into instruction_text (account_id, hash, version, body) select id, 'h', '1', '' from account",
+    "insert into turn (account_id, id, session_id, agent_id, generation, number, fence, state, notification_ids, provider,
+                       profile_version, profile_hash, input, manifest)
+     select account_id, active_turn_id, id, gen_random_uuid(), 1, 1, 1, 'calling', array[id::text], 'default', '1', 'h', '', '{}'
+     from session where phase = 'running'",
+];
 
 fn of<'a>(found: &'a [(AccountId, SessionId)], account: &'a AccountId) -> impl Iterator<Item = SessionId> + 'a {
     found
@@ -83,7 +101,7 @@ async fn what_a_dead_holder_left_comes_first_whatever_waits() {
     let test = TestDatabase::fresh().await;
     let database = test.connect(Role::Delivery).await;
     let account = waiting(&test, "acme", 100).await;
-    let held = "update session set phase = 'running', queued = 0, lease_owner = $1
+    let held = "update session set phase = 'running', queued = 0, lease_owner = $1, active_turn_id = gen_random_uuid()
                 where id = (select max(id::text)::uuid from session where phase = 'idle') returning id";
     let (dead, alive) = (Uuid::now_v7(), Uuid::now_v7());
     sqlx::query("insert into replica (id, service, lease_until) values ($1, 'delivery', now() + interval '1 hour')")
@@ -99,6 +117,9 @@ async fn what_a_dead_holder_left_comes_first_whatever_waits() {
             .await
             .unwrap();
         left.push(SessionId(id));
+    }
+    for sql in TURNS {
+        sqlx::query(sql).execute(&test.owner).await.unwrap();
     }
     let mut round = NeglectedRound::default();
     for _ in 0..3 {
