@@ -39,6 +39,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0007_turn_tools", include_str!("0007_turn_tools.sql")),
     ("0008_fair_look", include_str!("0008_fair_look.sql")),
     ("0009_keys_of_agents", include_str!("0009_keys_of_agents.sql")),
+    (SEEN_SINCE, include_str!("0010_seen_steps.sql")),
     ("0011_hot_rows", include_str!("0011_hot_rows.sql")),
     ("0012_rows_in_place", include_str!("0012_rows_in_place.sql")),
 ];
