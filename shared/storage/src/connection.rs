@@ -16,7 +16,7 @@ use sea_orm::{
     prelude::async_trait::async_trait,
 };
 use sea_query_sqlx::SqlxValues;
-use sqlx::{AssertSqlSafe, PgPool, Postgres, pool::PoolConnection, query::Query};
+use sqlx::{AssertSqlSafe, Executor, PgPool, Postgres, pool::PoolConnection, query::Query};
 use tokio::sync::Mutex;
 
 /// Connections that lie ready; more are rarely in use at once, and the pool closes what it has too many of.
@@ -33,9 +33,9 @@ pub struct Connection {
 
 impl Connection {
     /// A statement, or several, without parameters, in one round trip.
-    pub(crate) async fn run(&self, sql: impl Into<String>) -> Result<(), DbErr> {
+    pub(crate) async fn run(&self, sql: String) -> Result<(), DbErr> {
         let mut inner = self.inner.lock().await;
-        let run = sqlx::raw_sql(AssertSqlSafe(sql.into())).execute(&mut **inner);
+        let run = Executor::execute(&mut **inner, AssertSqlSafe(sql));
         run.await.map(|_| ()).map_err(exec_error)
     }
 }
@@ -68,7 +68,7 @@ impl ConnectionTrait for Connection {
 
     async fn execute_unprepared(&self, sql: &str) -> Result<ExecResult, DbErr> {
         let mut inner = self.inner.lock().await;
-        let executed = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut **inner).await;
+        let executed = Executor::execute(&mut **inner, AssertSqlSafe(sql.to_owned())).await;
         executed.map(ExecResult::from).map_err(exec_error)
     }
 

@@ -233,7 +233,7 @@ impl Tx {
     }
 
     async fn end(self, how: &'static str) -> Result<(), StorageError> {
-        self.connection.run(how).await.attempt(how)?;
+        self.connection.run(how.to_owned()).await.attempt(how)?;
         self.shelf.put(self.connection);
         Ok(())
     }
