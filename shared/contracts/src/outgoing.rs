@@ -13,6 +13,12 @@ pub struct Outgoing {
     pub payload: Vec<u8>,
 }
 
+impl AsRef<Outgoing> for Outgoing {
+    fn as_ref(&self) -> &Outgoing {
+        self
+    }
+}
+
 /// Where a message comes from: what caused it, how many hops behind it, which trace it belongs to.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Origin {

@@ -28,10 +28,10 @@ impl Bus {
     /// A retriable error ([`PublishError::is_retriable`]) means: send the same message, with the same id, again. One
     /// that was stored already is acknowledged as well, so `Ok` says "stored", not "stored now".
     /// A server that does not answer is not waited for once per message: what was not sent by then is not sent.
-    pub async fn publish_all(&self, messages: &[Outgoing]) -> Vec<Result<Stored, PublishError>> {
+    pub async fn publish_all<M: AsRef<Outgoing> + Sync>(&self, messages: &[M]) -> Vec<Result<Stored, PublishError>> {
         let mut answers = Answers::new(messages.len());
         let mut unanswered = FuturesUnordered::new();
-        for (index, message) in messages.iter().enumerate() {
+        for (index, message) in messages.iter().map(AsRef::as_ref).enumerate() {
             // One is sent after the other: sends that are polled side by side overtake each other. Meanwhile answers
             // are taken in, since the room for this message comes from them.
             let mut sending = pin!(self.send(message));
@@ -97,8 +97,8 @@ impl Answers {
     }
 
     /// What has no answer was not sent, which to the caller is the same as not knowing.
-    fn complete(self, messages: &[Outgoing]) -> Vec<Result<Stored, PublishError>> {
-        let answers = self.by_index.into_iter().zip(messages);
+    fn complete<M: AsRef<Outgoing>>(self, messages: &[M]) -> Vec<Result<Stored, PublishError>> {
+        let answers = self.by_index.into_iter().zip(messages.iter().map(AsRef::as_ref));
         let completed = answers.map(|(answer, message)| {
             answer.unwrap_or_else(|| {
                 Err(PublishError::Unknown {

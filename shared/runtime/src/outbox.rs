@@ -181,8 +181,7 @@ impl Relay {
     /// Publishes rows in their order and passes those that were taken on to be settled. Gives their number.
     async fn relay(&self, rows: Vec<OutboxRow>, way: &'static str) -> usize {
         let newest = rows.iter().map(|row| row.id).max();
-        let messages: Vec<_> = rows.iter().map(|row| row.outgoing.clone()).collect();
-        let answers = self.bus.publish_all(&messages).await;
+        let answers = self.bus.publish_all(&rows).await;
         self.shutdown.crash_point("outbox.messages_published").await;
         let mut settled = Settled::default();
         let mut failures = Failures::default();

@@ -25,6 +25,12 @@ pub struct OutboxRow {
     pub outgoing: Outgoing,
 }
 
+impl AsRef<Outgoing> for OutboxRow {
+    fn as_ref(&self) -> &Outgoing {
+        &self.outgoing
+    }
+}
+
 impl OutboxRow {
     pub fn key(self) -> OutboxKey {
         (self.account, self.id)
