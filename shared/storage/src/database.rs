@@ -165,6 +165,11 @@ const PLANS: [(&str, &str); 4] = [
     ("jit", "off"),
 ];
 
+/// A plan is made once for a connection. Left to itself the server makes one for each execution of a statement that takes
+/// a batch: knowing that this one is short, it expects less of it than of any batch, and never compares that with what the
+/// planning costs, which is several times as much as a short batch.
+const PLANNED_ONCE: (&str, &str) = ("plan_cache_mode", "force_generic_plan");
+
 async fn pool(url: &str, role: Role, options: &DatabaseOptions) -> Result<sqlx::PgPool, StorageError> {
     let mut connect = PgConnectOptions::from_str(url)
         .map_err(|source| StorageError::Connect { source })?
@@ -184,6 +189,10 @@ async fn pool(url: &str, role: Role, options: &DatabaseOptions) -> Result<sqlx::
     connect = connect.disable_statement_logging();
     if let Some(name) = role.database_role() {
         connect = connect.options([("role", name)]).options(PLANS);
+        // Its lists have filters that are there or not, and the plan for all of them serves none.
+        if role != Role::Orchestrator {
+            connect = connect.options([PLANNED_ONCE]);
+        }
     }
     let pool = PgPoolOptions::new()
         .max_connections(options.connections_max)
