@@ -60,7 +60,7 @@ impl Outbox {
         let (tx, rx) = mpsc::channel(settings.queue_messages_max.usize());
         let (settled_tx, settled_rx) = mpsc::channel(SETTLEMENTS_MAX);
         let relay = Relay {
-            database: database.clone(),
+            database: database.for_batches(),
             bus: bus.clone(),
             settings: settings.clone(),
             meters: meters.clone(),
@@ -73,7 +73,7 @@ impl Outbox {
         shutdown.spawn_support("outbox relay", relay.clone().publish(rx, stop.clone()));
         shutdown.spawn_support("outbox sweep", relay.clone().sweep(stop.clone()));
         shutdown.spawn_support("outbox unread", relay.look_after_unread(stop));
-        let settlement = Settlement::new(database, settings);
+        let settlement = Settlement::new(&database.for_batches(), settings);
         shutdown.spawn_support("outbox settlement", settlement.run(settled_rx));
         Outbox { tx, meters }
     }

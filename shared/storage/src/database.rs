@@ -83,6 +83,7 @@ pub struct Database {
     connection: DatabaseConnection,
     shelf: Shelf,
     role: Role,
+    plans_once: bool,
 }
 
 impl Database {
@@ -93,6 +94,7 @@ impl Database {
             connection: SqlxPostgresConnector::from_sqlx_postgres_pool(pool.clone()),
             shelf: Shelf::new(pool),
             role,
+            plans_once: false,
         })
     }
 
@@ -100,10 +102,19 @@ impl Database {
         self.role
     }
 
+    /// The same, for statements that take batches, where not all of the role's are planned once ([`PLANNED_ONCE`]).
+    #[must_use]
+    pub fn for_batches(&self) -> Database {
+        Database {
+            plans_once: !is_planned_once(self.role),
+            ..self.clone()
+        }
+    }
+
     /// A transaction for these accounts and no others.
     pub async fn begin(&self, accounts: &Accounts) -> Result<Tx, StorageError> {
         let connection = self.shelf.take().await.attempt("begin")?;
-        let begun = connection.run(begin(accounts)).await.attempt("begin");
+        let begun = connection.run(begin(accounts, self.plans_once)).await.attempt("begin");
         if begun.is_err() {
             // The server may be another one by now, and those that lie ready lead nowhere.
             self.shelf.clear();
@@ -139,7 +150,7 @@ impl Database {
 
 /// Begins and declares, in one text: what takes parameters takes a round trip of its own. It is the one statement that
 /// is put together, from the names of accounts, which have no character that could end a text.
-fn begin(accounts: &Accounts) -> String {
+fn begin(accounts: &Accounts, plans_once: bool) -> String {
     let names = accounts.setting();
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == ',';
     assert!(
@@ -152,7 +163,12 @@ fn begin(accounts: &Accounts) -> String {
     } else {
         ""
     };
-    format!("begin; select set_config('signalbox.accounts', '{names}', true){planted}")
+    let plans = if plans_once {
+        format!("; set local {} = {}", PLANNED_ONCE.0, PLANNED_ONCE.1)
+    } else {
+        String::new()
+    };
+    format!("begin; select set_config('signalbox.accounts', '{names}', true){planted}{plans}")
 }
 
 /// A service looks rows up by their keys, a batch at a time, and prepares that once. A plan must not depend on whether
@@ -169,6 +185,14 @@ const PLANS: [(&str, &str); 4] = [
 /// a batch: knowing that this one is short, it expects less of it than of any batch, and never compares that with what the
 /// planning costs, which is several times as much as a short batch.
 const PLANNED_ONCE: (&str, &str) = ("plan_cache_mode", "force_generic_plan");
+
+/// The orchestrator's lists have filters that are there or not, and the plan for all of them serves none.
+fn is_planned_once(role: Role) -> bool {
+    match role {
+        Role::Resolver | Role::Delivery | Role::ToolGateway => true,
+        Role::Orchestrator | Role::Owner => false,
+    }
+}
 
 async fn pool(url: &str, role: Role, options: &DatabaseOptions) -> Result<sqlx::PgPool, StorageError> {
     let mut connect = PgConnectOptions::from_str(url)
@@ -189,8 +213,7 @@ async fn pool(url: &str, role: Role, options: &DatabaseOptions) -> Result<sqlx::
     connect = connect.disable_statement_logging();
     if let Some(name) = role.database_role() {
         connect = connect.options([("role", name)]).options(PLANS);
-        // Its lists have filters that are there or not, and the plan for all of them serves none.
-        if role != Role::Orchestrator {
+        if is_planned_once(role) {
             connect = connect.options([PLANNED_ONCE]);
         }
     }

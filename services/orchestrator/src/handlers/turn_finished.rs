@@ -22,7 +22,7 @@ use domain::{
 };
 use messaging::{BatchHandler, Incoming, Verdict};
 use storage::{
-    Accounts, StorageError,
+    Accounts, Database, StorageError,
     lifecycle::{Reply, Setting, replies_post},
     outbox::{
         Owned,
@@ -40,13 +40,18 @@ type Place = (AccountId, TurnId);
 #[derive(Debug)]
 pub struct TurnFinishedHandler {
     app: App,
+    database: Database,
     retry_after: Duration,
 }
 
 impl TurnFinishedHandler {
     pub fn new(app: App) -> TurnFinishedHandler {
         let retry_after = app.settings.replies_retry_ms.duration();
-        TurnFinishedHandler { app, retry_after }
+        TurnFinishedHandler {
+            database: app.database.for_batches(),
+            app,
+            retry_after,
+        }
     }
 }
 
@@ -119,7 +124,7 @@ impl TurnFinishedHandler {
         }
         // The operator's, for what was sent again from there.
         let accounts = Accounts::many(places.iter().map(|(account, _)| account)).with_operator();
-        let tx = self.app.database.begin(&accounts).await?;
+        let tx = self.database.begin(&accounts).await?;
         let turns = ended_turns(&tx, places).await?;
         let sayings: Vec<Saying> = turns.iter().filter_map(|turn| saying(turn, &self.app)).collect();
         let replies: Vec<Reply<'_>> = sayings.iter().map(Saying::reply).collect();
