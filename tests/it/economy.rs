@@ -140,7 +140,7 @@ async fn many_at_once_share_what_they_cost() {
     counted.until_answered(200 + COUNT).await;
     let limit = Limit {
         round_trips: 1.0,
-        commits: 0.1,
+        commits: 0.18,
     };
     counted.check(before, COUNT, &limit).await;
 }
@@ -156,8 +156,8 @@ async fn a_session_alone_pays_for_each_turn() {
     counted.publish(1, 1..1 + COUNT).await;
     counted.until_answered(1 + COUNT).await;
     let limit = Limit {
-        round_trips: 45.0,
-        commits: 6.0,
+        round_trips: 18.5,
+        commits: 3.4,
     };
     counted.check(before, COUNT, &limit).await;
 }
@@ -175,8 +175,8 @@ async fn one_at_a_time_pays_for_every_step() {
         counted.until_answered(1 + n).await;
     }
     let limit = Limit {
-        round_trips: 55.0,
-        commits: 6.5,
+        round_trips: 24.9,
+        commits: 4.4,
     };
     counted.check(before, COUNT, &limit).await;
 }
