@@ -19,39 +19,36 @@ pub struct TurnRecord<'a> {
     pub items: Option<&'a ItemChange>,
 }
 
-/// The same, as the statement reads it.
+/// The turn and its session, as the statement reads them.
 #[derive(Serialize)]
 struct Row<'a> {
     #[serde(flatten)]
     turn: &'a TurnChange,
     #[serde(flatten)]
     session: &'a SessionChange,
-    items: Vec<ItemRow<'a>>,
 }
 
+/// One notification of a turn, as the statement reads it.
 #[derive(Serialize)]
 struct ItemRow<'a> {
+    account_id: &'a AccountId,
     id: &'a str,
+    turn_id: TurnId,
     state: domain::NotificationState,
     reason: Option<&'a str>,
     attempts_more: i32,
 }
 
-impl<'a> TurnRecord<'a> {
-    fn row(self) -> Row<'a> {
-        let items = self.items.into_iter().flat_map(|change| {
-            change.notification_ids.iter().map(|id| ItemRow {
-                id,
-                state: change.state,
-                reason: change.reason.as_deref(),
-                attempts_more: change.attempts_more,
-            })
-        });
-        Row {
-            turn: self.turn,
-            session: self.session,
-            items: items.collect(),
-        }
+impl ItemChange {
+    fn rows(&self) -> impl Iterator<Item = ItemRow<'_>> {
+        self.notification_ids.iter().map(|id| ItemRow {
+            account_id: &self.account_id,
+            id,
+            turn_id: self.turn_id,
+            state: self.state,
+            reason: self.reason.as_deref(),
+            attempts_more: self.attempts_more,
+        })
     }
 }
 
@@ -81,9 +78,10 @@ pub struct TurnChange {
 /// tool_call_turn, whose order is asked for: without it an empty table's other index costs the same. The states are read
 /// where the planner does not count on them: it would expect so few turns in progress that it looks at all of them first.
 /// Which tools were called is read from the record of the calls, since an agent may also call them over HTTP. A turn that
-/// somebody newer carries on has a newer fence and is not touched. What follows is not joined with what was given, which
-/// would be compared each with each: it is carried along. One row a notification: for lists in rows as many would be
-/// expected as make reading the whole table cheaper.
+/// somebody newer carries on has a newer fence and is not touched. Nothing is joined with what was changed, which would be
+/// compared each with each: a session's row is carried along, and notifications are held against a list, in a way that does
+/// not become a join. One row a notification: for lists in rows as many would be expected as make reading the whole table
+/// cheaper.
 pub const TURNS_RECORD: &str = "
     with changed as (
         update turn t set
@@ -108,10 +106,10 @@ pub const TURNS_RECORD: &str = "
             account_id text, id uuid, fence bigint, state text, round jsonb, attempt integer, failures integer,
             calls_requested integer, waits boolean, lost boolean, response_id text, reply text, usage jsonb, error text,
             error_class text, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, queued integer,
-            interrupted boolean, mismatch text, items json)
+            interrupted boolean, mismatch text)
         where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = 'calling', false)
         returning t.account_id, t.id, t.task_history_called, t.no_reply, r.session_id, r.phase, r.keeps_turn, r.wake_ms,
-                  r.queued, r.interrupted, r.mismatch, r.items
+                  r.queued, r.interrupted, r.mismatch
     ), freed as (
         update session s set
             phase = c.phase, lease_owner = null,
@@ -122,10 +120,12 @@ pub const TURNS_RECORD: &str = "
         from changed c where s.account_id = any (array[c.account_id]) and s.id = c.session_id
     ), ended as (
         update notification n set state = i.state, reason = i.reason, attempts = n.attempts + i.attempts_more
-        from changed c, json_to_recordset(c.items) as i (id text, state text, reason text, attempts_more integer)
-        where n.account_id = any (array[c.account_id]) and n.id = i.id and n.turn_id = c.id
+        from json_to_recordset($2::text::json) as i (
+            account_id text, id text, turn_id uuid, state text, reason text, attempts_more integer)
+        where n.account_id = any (array[i.account_id]) and n.id = i.id and n.turn_id = i.turn_id
           and coalesce(n.state = 'running', false)
-        returning n.account_id, c.id as turn_id, n.id
+          and coalesce((i.account_id, i.turn_id) in (select c.account_id, c.id from changed c), false)
+        returning n.account_id, i.turn_id, n.id
     )
     select account_id, id as turn_id, null as notification_id, task_history_called, no_reply from changed
     union all
@@ -164,9 +164,21 @@ pub async fn turns_record(tx: &Tx, records: &[TurnRecord<'_>]) -> Result<Written
     if records.is_empty() {
         return Ok(written);
     }
-    let rows: Vec<Row<'_>> = records.iter().map(|record| record.row()).collect();
-    let rows = serde_json::to_string(&rows).expect("rows are texts, numbers and JSON");
-    let rows = RecordedRow::find_by_statement(statement(TURNS_RECORD, [rows.into()]))
+    let turns: Vec<Row<'_>> = records
+        .iter()
+        .map(|record| Row {
+            turn: record.turn,
+            session: record.session,
+        })
+        .collect();
+    let items: Vec<ItemRow<'_>> = records
+        .iter()
+        .filter_map(|record| record.items)
+        .flat_map(ItemChange::rows)
+        .collect();
+    let turns = serde_json::to_string(&turns).expect("rows are texts, numbers and JSON");
+    let items = serde_json::to_string(&items).expect("rows are texts and numbers");
+    let rows = RecordedRow::find_by_statement(statement(TURNS_RECORD, [turns.into(), items.into()]))
         .all(&**tx)
         .await
         .attempt(ATTEMPT)?;

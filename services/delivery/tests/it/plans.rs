@@ -32,7 +32,7 @@ const STATEMENTS: [Planned; 13] = [
     (begin::TURNS_BEGIN, 20, &["notification_pkey", "session_pkey"]),
     (
         record::TURNS_RECORD,
-        1,
+        2,
         &["turn_pkey", "tool_call_turn", "session_pkey", "notification_pkey"],
     ),
     (
