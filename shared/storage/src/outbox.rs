@@ -48,10 +48,18 @@ pub type Owned = (Option<AccountId>, Outgoing);
 /// Writes messages into the transaction and gives the rows for the relay. Those that are awaited ask for a receipt. The
 /// transaction must have declared the accounts.
 pub async fn outbox_insert(tx: &Tx, messages: Vec<Owned>) -> Result<Vec<OutboxRow>, StorageError> {
-    if messages.is_empty() {
-        return Ok(Vec::new());
+    let rows = outbox_rows(messages);
+    if !rows.is_empty() {
+        tx.execute_raw(statement(OUTBOX_INSERT, outbox_values(tx, &rows)))
+            .await
+            .attempt("write outbox")?;
     }
-    let rows: Vec<OutboxRow> = messages
+    Ok(rows)
+}
+
+/// The rows that messages become.
+pub fn outbox_rows(messages: Vec<Owned>) -> Vec<OutboxRow> {
+    messages
         .into_iter()
         .map(|(account, mut outgoing)| {
             let id = Uuid::now_v7();
@@ -64,31 +72,53 @@ pub async fn outbox_insert(tx: &Tx, messages: Vec<Owned>) -> Result<Vec<OutboxRo
                 outgoing,
             }
         })
-        .collect();
+        .collect()
+}
+
+/// Rows, as [`crate::outbox_insert`] takes them.
+pub fn outbox_values(tx: &Tx, rows: &[OutboxRow]) -> [Value; 6] {
     let accounts: Vec<String> = rows.iter().map(|row| row.account.clone()).collect();
     let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
     let subjects: Vec<String> = rows.iter().map(|row| row.outgoing.subject.clone()).collect();
     let headers = |row: &OutboxRow| serde_json::to_string(&row.outgoing.headers).expect("headers are texts");
     let headers: Vec<String> = rows.iter().map(headers).collect();
     let payloads: Vec<Vec<u8>> = rows.iter().map(|row| row.outgoing.payload.clone()).collect();
-    let values = [
+    [
         accounts.into(),
         ids.into(),
         tx.role().service().into(),
         subjects.into(),
         headers.into(),
         payloads.into(),
-    ];
-    tx.execute_raw(statement(OUTBOX_INSERT, values))
-        .await
-        .attempt("write outbox")?;
-    Ok(rows)
+    ]
 }
 
-const OUTBOX_INSERT: &str = "
-    insert into outbox (account_id, id, service, subject, headers, payload)
-    select r.account_id, r.id, $3, r.subject, r.headers::jsonb, r.payload
-    from unnest($1::text[], $2::uuid[], $4::text[], $5::text[], $6::bytea[]) as r (account_id, id, subject, headers, payload)";
+/// SQL: writes outbox rows, for statements that write other things, too. Takes the names of the six parameters that
+/// [`outbox_values`](crate::outbox::outbox_values) gives.
+#[macro_export]
+macro_rules! outbox_insert {
+    ($accounts:literal, $ids:literal, $service:literal, $subjects:literal, $headers:literal, $payloads:literal) => {
+        concat!(
+            "insert into outbox (account_id, id, service, subject, headers, payload)
+            select m.account_id, m.id, ",
+            $service,
+            ", m.subject, m.headers::jsonb, m.payload
+            from unnest(",
+            $accounts,
+            "::text[], ",
+            $ids,
+            "::uuid[], ",
+            $subjects,
+            "::text[], ",
+            $headers,
+            "::text[], ",
+            $payloads,
+            "::bytea[]) as m (account_id, id, subject, headers, payload)"
+        )
+    };
+}
+
+const OUTBOX_INSERT: &str = crate::outbox_insert!("$1", "$2", "$3", "$4", "$5", "$6");
 
 /// A row's name.
 pub type OutboxKey = (String, Uuid);

@@ -7,7 +7,12 @@ use std::{
 
 use domain::{AccountId, TurnId};
 use sea_orm::{ConnectionTrait, Value};
-use storage::{StorageError, Tx, error::Attempt, statement};
+use storage::{
+    StorageError, Tx,
+    error::Attempt,
+    outbox::{OutboxRow, Owned, outbox_rows, outbox_values},
+    statement,
+};
 use uuid::Uuid;
 
 /// A row of `turn`, as far as its beginning is concerned.
@@ -45,11 +50,12 @@ pub const INSTRUCTIONS_KEEP: &str = "
     from unnest($1::text[], $2::text[], $3::text[], $4::text[]) as r (account_id, hash, version, body)
     on conflict do nothing";
 
-/// All that begins a turn, in one statement: the lease with its fence and the session's counters, the item, and the turn
-/// itself. Written as `calling` before the first byte leaves: whoever finds it after a crash knows that it may have been
+/// All that begins a turn, in one statement: the lease with its fence and the session's counters, the item, the messages
+/// that tell of it, and the turn itself. Written as `calling` before the first byte leaves: whoever finds it after a crash knows that it may have been
 /// sent. The caller holds the sessions' locks and has admitted them. Relies on the primary keys. The state is asked for
 /// in a way that promises nothing to the planner: by the index of what is queued, all of that would be read.
-pub const TURNS_BEGIN: &str = "
+pub const TURNS_BEGIN: &str = concat!(
+    "
     with given as materialized (
         select * from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::integer[], $7::bigint[], $8::bigint[],
                              $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
@@ -65,6 +71,10 @@ pub const TURNS_BEGIN: &str = "
             queued = s.queued - 1, turn_count = g.number, interrupted = false
         from given g
         where s.account_id = any (array[g.account_id]) and s.id = g.session_id
+    ), told as (
+        ",
+    storage::outbox_insert!("$21", "$22", "$23", "$24", "$25", "$26"),
+    "
     )
     insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
                       profile_version, profile_hash, input, manifest, tools, tools_wait_ms, cause, hops, traceparent, tracestate,
@@ -73,18 +83,27 @@ pub const TURNS_BEGIN: &str = "
            array[g.notification_id], g.provider, g.profile_version, g.profile_hash, g.input, g.manifest::jsonb,
            string_to_array(g.tools, ','), g.tools_wait_ms, g.notification_id, g.hops, nullif(g.traceparent, ''),
            nullif(g.tracestate, ''), now()
-    from given g";
+    from given g"
+);
 
-/// Begins turns in the name of a replica. Texts of instructions that are `kept` already are not sent again.
-pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptTexts) -> Result<(), StorageError> {
+/// Begins turns in the name of a replica, and writes the messages that tell of them; gives the rows for the relay. Texts of
+/// instructions that are `kept` already are not sent again.
+pub async fn turns_begin(
+    tx: &Tx,
+    turns: &[NewTurn],
+    replica: Uuid,
+    told: Vec<Owned>,
+    kept: &KeptTexts,
+) -> Result<Vec<OutboxRow>, StorageError> {
     if turns.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     instructions_keep(tx, turns, kept).await?;
     fn column<T>(turns: &[NewTurn], of: impl Fn(&NewTurn) -> T) -> Vec<T> {
         turns.iter().map(of).collect()
     }
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let rows = outbox_rows(told);
     let values: [Value; 20] = [
         column(turns, |turn| turn.account_id.to_string()).into(),
         column(turns, |turn| turn.id.uuid()).into(),
@@ -107,10 +126,11 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
         column(turns, |turn| text(&turn.tracestate)).into(),
         replica.into(),
     ];
+    let values = values.into_iter().chain(outbox_values(tx, &rows));
     tx.execute_raw(statement(TURNS_BEGIN, values))
         .await
-        .attempt("begin turns")
-        .map(|_| ())
+        .attempt("begin turns")?;
+    Ok(rows)
 }
 
 async fn instructions_keep(tx: &Tx, turns: &[NewTurn], kept: &KeptTexts) -> Result<(), StorageError> {

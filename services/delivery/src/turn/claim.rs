@@ -115,14 +115,14 @@ impl Claimer {
         let now = OffsetDateTime::now_utc();
         let mut new_turns = Vec::with_capacity(start.len());
         let mut work = Vec::with_capacity(taken.len());
-        let mut messages: Vec<Owned> = Vec::new();
+        let mut told: Vec<Owned> = Vec::with_capacity(start.len());
         for (session, item) in start {
             let (new_turn, begun) = self.begin(&session, item, &surroundings);
-            messages.push(turn_started(&self.root, &begun, now));
+            told.push(turn_started(&self.root, &begun, now));
             new_turns.push(new_turn);
             work.push(begun);
         }
-        turns_begin(&tx, &new_turns, replica, &self.kept).await?;
+        let mut outbox = turns_begin(&tx, &new_turns, replica, told, &self.kept).await?;
         turns_resume(
             &tx,
             &resume
@@ -140,6 +140,7 @@ impl Claimer {
             self.config.tools_again_ms,
         )
         .await?;
+        let mut messages: Vec<Owned> = Vec::new();
         for (session, turn) in &again {
             let origin = origin(turn.id, turn.hops, turn.trace());
             messages.extend(turn.missing().map(|call| {
@@ -155,7 +156,7 @@ impl Claimer {
                 )
             }));
         }
-        let outbox = outbox_insert(&tx, messages).await?;
+        outbox.extend(outbox_insert(&tx, messages).await?);
         self.shutdown.crash_point("delivery.claim_written").await;
         tx.commit().await?;
         self.kept.add(&new_turns);

@@ -29,7 +29,7 @@ const STATEMENTS: [Planned; 13] = [
     (claim::TURNS_RESUME, 4, &["turn_pkey", "session_pkey"]),
     (claim::WAIT_LONGER, 3, &["session_pkey"]),
     (begin::INSTRUCTIONS_KEEP, 4, &[]),
-    (begin::TURNS_BEGIN, 20, &["notification_pkey", "session_pkey"]),
+    (begin::TURNS_BEGIN, 26, &["notification_pkey", "session_pkey"]),
     (
         record::TURNS_RECORD,
         2,
