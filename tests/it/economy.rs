@@ -156,7 +156,7 @@ async fn a_session_alone_pays_for_each_turn() {
     counted.publish(1, 1..1 + COUNT).await;
     counted.until_answered(1 + COUNT).await;
     let limit = Limit {
-        round_trips: 18.5,
+        round_trips: 16.4,
         commits: 3.4,
     };
     counted.check(before, COUNT, &limit).await;
@@ -175,7 +175,7 @@ async fn one_at_a_time_pays_for_every_step() {
         counted.until_answered(1 + n).await;
     }
     let limit = Limit {
-        round_trips: 24.9,
+        round_trips: 22.9,
         commits: 4.4,
     };
     counted.check(before, COUNT, &limit).await;

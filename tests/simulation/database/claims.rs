@@ -17,7 +17,7 @@ use delivery::{
         SessionName,
         begin::NewTurn,
         claim::{Session, Turn},
-        context::Item,
+        context::{Extract, Item},
     },
     turn::{
         claim::{Admitted, Beginning, Prompt, admitted, begin, carry_on, tool_requested},
@@ -262,6 +262,7 @@ impl Database {
             agent_role: String::new(),
             provider: agent.provider.clone(),
             layout: InstructionLayout::Layered,
+            thread: Extract::default(),
             task: row.task.as_ref().map(|id| TaskFacts {
                 id: id.clone(),
                 title: String::new(),

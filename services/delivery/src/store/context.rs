@@ -1,16 +1,15 @@
 //! What the prompt of a new turn is made of: the next item of the queue, the agent, the task, a few messages of its
 //! thread. Thread reads go by account and task, always (S9).
 
-use std::collections::{HashMap, HashSet};
-
 use domain::{
     AccountId, Actor, ActorKind, AgentId, AgentSlug, InstructionLayout, MessageId, NotificationId, SessionId, TaskId,
     TaskStatus,
     planted::{Bug, is_planted},
 };
 use sea_orm::FromQueryResult;
+use serde::Deserialize;
 use storage::{StorageError, Tx, error::Attempt, statement};
-use time::OffsetDateTime;
+use time::{OffsetDateTime, UtcOffset};
 use uuid::Uuid;
 
 use super::{SessionName, columns};
@@ -38,6 +37,8 @@ pub struct Item {
     pub provider: String,
     pub layout: InstructionLayout,
     pub task: Option<TaskFacts>,
+    /// Of the task's thread, if there is a task.
+    pub thread: Extract,
     /// The task is the account's coordinator task, and the agent its coordinator (S6).
     pub is_coordinator: bool,
     pub briefing: String,
@@ -71,9 +72,13 @@ struct ItemRow {
     status: Option<String>,
     is_coordinator: bool,
     briefing: Option<String>,
+    thread: Option<serde_json::Value>,
+    thread_total: i64,
 }
 
-/// Relies on index notification_queue and on primary keys. The session is locked by the caller, so nobody else takes
+/// Relies on index notification_queue, on primary keys, and on index message_thread, whose order is asked for twice: where
+/// the table was counted when it was empty, another index costs the same. Bodies of messages are cut by the prompt anyway,
+/// and far below this. The session is locked by the caller, so nobody else takes
 /// the item.
 macro_rules! queue_next {
     ($order:literal) => {
@@ -85,7 +90,8 @@ macro_rules! queue_next {
            case when k.id = lower(a.coordinator_task) then ",
     storage::coordinates!("a", "g.id"),
     " else false end as is_coordinator,
-           case when k.id = lower(a.coordinator_task) then a.briefing end as briefing
+           case when k.id = lower(a.coordinator_task) then a.briefing end as briefing,
+           thread.messages as thread, thread.total as thread_total
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (
         select * from notification n
@@ -95,14 +101,23 @@ macro_rules! queue_next {
             " limit 1) n
     join account a on a.id = any (array[n.account_id])
     join agent g on g.account_id = any (array[n.account_id]) and g.id = n.agent_id
-    left join task k on k.account_id = any (array[n.account_id]) and k.id = n.task_id"
+    left join task k on k.account_id = any (array[n.account_id]) and k.id = n.task_id
+    cross join lateral (
+        select (select count(*) from (
+                    select from message c where c.account_id = k.account_id and c.task_id = k.id order by c.created_at, c.id) c) as total,
+               (select json_agg(json_build_object('id', m.id, 'author_kind', m.author_kind, 'author_id', m.author_id,
+                                                  'author_name', m.author_name, 'body', left(m.body, 4000),
+                                                  'created_at', m.created_at) order by m.created_at, m.id)
+                from (select * from message m where m.account_id = k.account_id and m.task_id = k.id
+                      order by m.created_at desc, m.id desc limit $3) m) as messages
+        offset 0) thread"
         )
     };
 }
 pub const QUEUE_NEXT: &str = queue_next!("asc");
 const QUEUE_NEXT_PLANTED: &str = queue_next!("desc");
 
-pub async fn queue_next(tx: &Tx, names: &[SessionName]) -> Result<Vec<Item>, StorageError> {
+pub async fn queue_next(tx: &Tx, names: &[SessionName], messages_max: i64) -> Result<Vec<Item>, StorageError> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
@@ -112,7 +127,7 @@ pub async fn queue_next(tx: &Tx, names: &[SessionName]) -> Result<Vec<Item>, Sto
     } else {
         QUEUE_NEXT
     };
-    let rows = ItemRow::find_by_statement(statement(next, [accounts.into(), ids.into()]))
+    let rows = ItemRow::find_by_statement(statement(next, [accounts.into(), ids.into(), messages_max.into()]))
         .all(&**tx)
         .await
         .attempt("take from queues")?;
@@ -156,6 +171,7 @@ fn item(row: ItemRow) -> Result<Item, String> {
         task,
         is_coordinator: row.is_coordinator,
         briefing: row.briefing.unwrap_or_default(),
+        thread: extract(row.thread, row.thread_total)?,
     })
 }
 
@@ -174,64 +190,39 @@ pub struct Extract {
     pub total: i64,
 }
 
-#[derive(FromQueryResult)]
+/// A message, as the statement puts it into an array.
+#[derive(Deserialize)]
 struct MessageRow {
-    account_id: String,
-    task_id: String,
     id: Uuid,
     author_kind: String,
     author_id: String,
     author_name: String,
     body: String,
+    #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
-    total: i64,
 }
 
-/// Relies on index message_thread, whose order is asked for twice: where the table was counted when it was empty, another
-/// index costs the same. Bodies are cut by the prompt anyway, and far below this.
-pub const THREADS_LOAD: &str = "
-    select m.account_id, m.task_id, m.id, m.author_kind, m.author_id, m.author_name, left(m.body, 4000) as body, m.created_at,
-           (select count(*) from (
-                select from message c where c.account_id = w.account_id and c.task_id = w.id order by c.created_at, c.id) c) as total
-    from unnest($1::text[], $2::text[]) as w (account_id, id)
-    cross join lateral (
-        select * from message m where m.account_id = w.account_id and m.task_id = w.id
-        order by m.created_at desc, m.id desc limit $3) m
-    order by m.account_id, m.task_id, m.created_at, m.id";
-
-pub async fn threads_load(
-    tx: &Tx,
-    tasks: &HashSet<(AccountId, TaskId)>,
-    messages_max: i64,
-) -> Result<HashMap<(AccountId, TaskId), Extract>, StorageError> {
-    const ATTEMPT: &str = "load threads";
-    if tasks.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let (accounts, ids): (Vec<String>, Vec<String>) = tasks
-        .iter()
-        .map(|(account, task)| (account.to_string(), task.key().into()))
-        .unzip();
-    let values = [accounts.into(), ids.into(), messages_max.into()];
-    let rows = MessageRow::find_by_statement(statement(THREADS_LOAD, values))
-        .all(&**tx)
-        .await
-        .attempt(ATTEMPT)?;
-    let mut extracts: HashMap<(AccountId, TaskId), Extract> = HashMap::new();
-    for row in rows {
-        let unreadable = |what: String| StorageError::unreadable(ATTEMPT, what);
-        let account = AccountId::parse(&row.account_id).map_err(|error| unreadable(error.to_string()))?;
-        let task = TaskId::parse(&row.task_id).map_err(|error| unreadable(error.to_string()))?;
-        let extract = extracts.entry((account, task)).or_default();
-        extract.total = row.total;
-        extract.messages.push(ThreadMessage {
-            id: MessageId(row.id),
-            author: actor(&row.author_kind, row.author_id, row.author_name).map_err(unreadable)?,
-            body: row.body,
-            at: row.created_at,
-        });
-    }
-    Ok(extracts)
+fn extract(messages: Option<serde_json::Value>, total: i64) -> Result<Extract, String> {
+    let rows: Vec<MessageRow> = messages
+        .map(serde_json::from_value)
+        .transpose()
+        .map_err(|error| error.to_string())?
+        .unwrap_or_default();
+    let messages: Result<Vec<ThreadMessage>, String> = rows
+        .into_iter()
+        .map(|row| {
+            Ok(ThreadMessage {
+                id: MessageId(row.id),
+                author: actor(&row.author_kind, row.author_id, row.author_name)?,
+                body: row.body,
+                at: row.created_at.to_offset(UtcOffset::UTC),
+            })
+        })
+        .collect();
+    Ok(Extract {
+        messages: messages?,
+        total,
+    })
 }
 
 #[derive(FromQueryResult)]

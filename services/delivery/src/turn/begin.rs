@@ -10,7 +10,7 @@ use contracts::{
     TraceContext,
     tools::{self, OfferContext},
 };
-use domain::{AccountId, Fence, InstructionLayout, TaskId, TurnId};
+use domain::{AccountId, Fence, InstructionLayout, TurnId};
 use messaging::trace;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
@@ -27,7 +27,7 @@ use crate::{
     store::{
         begin::NewTurn,
         claim::{Session, Turn},
-        context::{Extract, Item},
+        context::Item,
     },
 };
 
@@ -142,8 +142,6 @@ pub fn carry_on(session: &Session, turn: Turn, effects: Effects, thread: Thread,
 
 /// What the prompts of a batch have around their items.
 pub(super) struct Surroundings {
-    /// By account and task, as compared.
-    pub threads: HashMap<(AccountId, TaskId), Extract>,
     pub overviews: HashMap<AccountId, Vec<OverviewEntry>>,
 }
 
@@ -175,12 +173,6 @@ pub(super) fn prompt(
         },
         &mut manifest,
     );
-    let extract = item
-        .task
-        .as_ref()
-        .and_then(|task| surroundings.threads.get(&(session.account.clone(), task.id.key())))
-        .cloned()
-        .unwrap_or_default();
     let overview = item.is_coordinator.then(|| {
         (
             item.briefing.clone(),
@@ -199,8 +191,8 @@ pub(super) fn prompt(
         body: item.body.clone(),
         about_message: item.about_message,
         task: item.task.clone(),
-        thread: extract.messages,
-        thread_total: extract.total,
+        thread: item.thread.messages.clone(),
+        thread_total: item.thread.total,
         overview,
         interruption: session.interrupted.then_some(Interruption),
     };

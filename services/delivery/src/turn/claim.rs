@@ -36,7 +36,7 @@ use crate::{
         SessionName, TurnName,
         begin::{KeptTexts, NewTurn, turns_begin},
         claim::{Session, Turn, in_flight_lock, leases_check, sessions_lock, turns_load, turns_resume, wait_longer},
-        context::{Item, overview_load, queue_next, threads_load},
+        context::{Item, overview_load, queue_next},
     },
 };
 
@@ -95,7 +95,8 @@ impl Claimer {
             .collect();
 
         // Only sessions with an item in their queue are taken: a counter that is off must not hold a lease for nothing.
-        let items = queue_next(&tx, &start.iter().map(Session::name).collect::<Vec<_>>()).await?;
+        let names_of_start: Vec<SessionName> = start.iter().map(Session::name).collect();
+        let items = queue_next(&tx, &names_of_start, self.config.thread_messages_max).await?;
         let mut items: HashMap<SessionName, Item> = items
             .into_iter()
             .map(|item| ((item.account.clone(), item.session_id), item))
@@ -173,11 +174,6 @@ impl Claimer {
     }
 
     async fn surroundings(&self, tx: &storage::Tx, start: &[(Session, Item)]) -> Result<Surroundings, StorageError> {
-        let tasks = start
-            .iter()
-            .filter_map(|(session, item)| Some((session.account.clone(), item.task.as_ref()?.id.key())))
-            .collect();
-        let threads = threads_load(tx, &tasks, self.config.thread_messages_max).await?;
         let coordinators: HashSet<&AccountId> = start
             .iter()
             .filter(|(_, item)| item.is_coordinator)
@@ -190,7 +186,7 @@ impl Claimer {
                 overview_load(tx, account, self.config.overview_tasks_max).await?,
             );
         }
-        Ok(Surroundings { threads, overviews })
+        Ok(Surroundings { overviews })
     }
 
     /// A new turn: its prompt, its row, its work.

@@ -8,7 +8,7 @@ use testkit::{
     plans::{Planned, check_plans},
 };
 
-const STATEMENTS: [Planned; 13] = [
+const STATEMENTS: [Planned; 12] = [
     (claim::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (claim::REPLICAS_ALIVE, 1, &["replica_pkey"]),
     (claim::IN_FLIGHT_COUNT, 1, &["turn_open of the account", "session_pkey"]),
@@ -37,16 +37,16 @@ const STATEMENTS: [Planned; 13] = [
     ),
     (
         context::QUEUE_NEXT,
-        2,
+        3,
         &[
             "notification_queue",
+            "message_thread",
             "account_pkey",
             "agent_pkey",
             "task_pkey",
             "task_assignee_pkey",
         ],
     ),
-    (context::THREADS_LOAD, 3, &["message_thread"]),
     (context::OVERVIEW_LOAD, 2, &["task_newest of the account"]),
 ];
 
