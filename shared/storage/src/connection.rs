@@ -127,7 +127,8 @@ impl Shelf {
             state.waiting += 1;
             Waiting(self)
         };
-        let acquired = self.pool.acquire().await;
+        // Boxed: rarely taken, and large for every transaction that is not.
+        let acquired = Box::pin(self.pool.acquire()).await;
         drop(waiting);
         let inner = acquired.map_err(|error| DbErr::Conn(RuntimeErr::SqlxError(Arc::new(error))))?;
         Ok(Connection {
