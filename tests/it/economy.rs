@@ -86,6 +86,10 @@ impl Counted {
     }
 
     /// The end of a run of `count` notifications: what each cost since `before` must be within the limit.
+    #[expect(
+        clippy::print_stdout,
+        reason = "the figures are worth a look where a limit is lowered"
+    )]
     async fn check(self, before: Vec<Counts>, count: usize, limit: &Limit) {
         let database = &self.house.world.database;
         eventually("the relays have nothing left to do", || async {

@@ -15,6 +15,9 @@ const MESSAGE_BYTES_MAX: usize = 600;
 const DESCRIPTION_BYTES_MAX: usize = 2_000;
 const BRIEFING_BYTES_MAX: usize = 16 * 1024;
 const TITLE_BYTES_MAX: usize = 200;
+/// A thread is counted up to this; of a longer one it is said that it is longer. Counting all of it would make each turn
+/// dearer than the one before.
+pub const THREAD_COUNTED_MAX: i64 = 100;
 
 #[derive(Clone, Debug)]
 pub struct InputFacts {
@@ -27,6 +30,7 @@ pub struct InputFacts {
     pub task: Option<TaskFacts>,
     /// Oldest first; the newest few of the thread.
     pub thread: Vec<ThreadMessage>,
+    /// At most one more than [`THREAD_COUNTED_MAX`].
     pub thread_total: i64,
     /// For the coordinator's chat alone (S6).
     pub overview: Option<(String, Vec<OverviewEntry>)>,
@@ -93,10 +97,11 @@ pub fn input(facts: &InputFacts, manifest: &mut Manifest) -> String {
     }
     if !facts.thread.is_empty() {
         let shown = facts.thread.len();
-        let heading = format!(
-            "\nThe last {shown} of {} messages in this task's thread, oldest first:\n",
-            facts.thread_total
-        );
+        let total = match facts.thread_total {
+            all @ ..=THREAD_COUNTED_MAX => all.to_string(),
+            _ => format!("more than {THREAD_COUNTED_MAX}"),
+        };
+        let heading = format!("\nThe last {shown} of {total} messages in this task's thread, oldest first:\n");
         add("thread", "thread".to_owned(), &heading, 0);
         for message in &facts.thread {
             let (body, cut) = quoted(&message.body, MESSAGE_BYTES_MAX);

@@ -12,7 +12,7 @@ mod manifest;
 mod profiles;
 mod quote;
 
-pub use input::{InputFacts, Interruption, OverviewEntry, TaskFacts, ThreadMessage, input};
+pub use input::{InputFacts, Interruption, OverviewEntry, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage, input};
 pub use instructions::{InstructionFacts, Profile, ToolNames, instructions};
 pub use manifest::{Manifest, Part};
 pub use profiles::Profiles;

@@ -13,7 +13,7 @@ use time::{OffsetDateTime, UtcOffset};
 use uuid::Uuid;
 
 use super::{SessionName, columns};
-use crate::prompt::{OverviewEntry, TaskFacts, ThreadMessage};
+use crate::prompt::{OverviewEntry, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage};
 
 /// The next item of a session's queue, with what the prompt says of its surroundings.
 #[derive(Clone, Debug)]
@@ -104,7 +104,8 @@ macro_rules! queue_next {
     left join task k on k.account_id = any (array[n.account_id]) and k.id = n.task_id
     cross join lateral (
         select (select count(*) from (
-                    select from message c where c.account_id = k.account_id and c.task_id = k.id order by c.created_at, c.id) c) as total,
+                    select from message c where c.account_id = k.account_id and c.task_id = k.id
+                    order by c.created_at, c.id limit $4) c) as total,
                (select json_agg(json_build_object('id', m.id, 'author_kind', m.author_kind, 'author_id', m.author_id,
                                                   'author_name', m.author_name, 'body', left(m.body, 4000),
                                                   'created_at', m.created_at) order by m.created_at, m.id)
@@ -122,12 +123,18 @@ pub async fn queue_next(tx: &Tx, names: &[SessionName], messages_max: i64) -> Re
         return Ok(Vec::new());
     }
     let (accounts, ids) = columns(names);
+    let values = [
+        accounts.into(),
+        ids.into(),
+        messages_max.into(),
+        (THREAD_COUNTED_MAX + 1).into(),
+    ];
     let next = if is_planted(Bug::NewestFirst) {
         QUEUE_NEXT_PLANTED
     } else {
         QUEUE_NEXT
     };
-    let rows = ItemRow::find_by_statement(statement(next, [accounts.into(), ids.into(), messages_max.into()]))
+    let rows = ItemRow::find_by_statement(statement(next, values))
         .all(&**tx)
         .await
         .attempt("take from queues")?;
@@ -183,7 +190,7 @@ fn actor(kind: &str, id: String, name: String) -> Result<Actor, String> {
     })
 }
 
-/// The newest few messages of a task's thread, oldest first, and how many there are.
+/// The newest few messages of a task's thread, oldest first, and how many there are, counted up to a limit.
 #[derive(Clone, Debug, Default)]
 pub struct Extract {
     pub messages: Vec<ThreadMessage>,

@@ -37,7 +37,7 @@ const STATEMENTS: [Planned; 12] = [
     ),
     (
         context::QUEUE_NEXT,
-        3,
+        4,
         &[
             "notification_queue",
             "message_thread",

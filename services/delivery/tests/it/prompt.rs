@@ -111,6 +111,20 @@ fn instructions_are_the_same_every_time_and_accounted_for() {
 }
 
 #[test]
+fn a_long_thread_is_not_counted_to_its_end() {
+    let heading = |thread_total| {
+        let text = built(&InputFacts {
+            thread_total,
+            ..facts()
+        });
+        let heading = text.lines().find(|line| line.starts_with("The last "));
+        heading.unwrap().to_owned()
+    };
+    assert!(heading(100).contains(" of 100 messages "), "{}", heading(100));
+    assert!(heading(101).contains(" of more than 100 messages "), "{}", heading(101));
+}
+
+#[test]
 fn inputs_are_pinned() {
     insta::assert_snapshot!("input_task", built(&facts()));
     let taskless = InputFacts {
