@@ -99,8 +99,9 @@ const FULL: [&str; 16] = [
     "insert into instruction_text (account_id, hash, version, body)
      select 'acme', 'h' || n, 'v', 'b' from generate_series(1, 300) n",
     "insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
-                       profile_version, profile_hash, input, manifest)
-     select s.account_id, s.id, s.id, s.task_id, s.agent_id, 1, 1, 1, 'finished', array[s.id::text], 'default', 'v', 'h1', '', '{}'
+                       profile_version, profile_hash, input, manifest, finished_at)
+     select s.account_id, s.id, s.id, s.task_id, s.agent_id, 1, 1, 1, 'finished', array[s.id::text], 'default', 'v', 'h1', '', '{}',
+            now()
      from session s",
     "insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name, arguments,
                             state)

@@ -79,9 +79,8 @@ async fn a_login_that_may_only_take_a_role_sees_which_steps_were_run() {
     service.close().await;
     // The login itself sees nothing, and does not say that nothing is missing.
     let login = Database::connect(&url, Role::Owner, &pool).await.unwrap();
-    assert_eq!(
-        migrations::pending(login.connection()).await.unwrap(),
-        ["0010_seen_steps"]
-    );
+    let steps = migrations::steps().iter().map(|(name, _)| *name);
+    let since: Vec<&str> = steps.filter(|name| *name >= "0010_seen_steps").collect();
+    assert_eq!(migrations::pending(login.connection()).await.unwrap(), since);
     login.close().await;
 }
