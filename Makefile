@@ -36,7 +36,7 @@ export PATH := $(TOOLS)/bin:$(PATH)
 NEXTEST_VERSION := 0.9.143
 DENY_VERSION := 0.20.2
 
-.PHONY: help run test ci chaos fuzz lint fmt schemas images env manifests provision build smoke rust nextest deny
+.PHONY: help run test ci chaos fuzz lint fmt schemas images env manifests containers provision build smoke rust nextest deny
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,8 +47,9 @@ run: provision build ## Start Signalbox with its own NATS, Postgres and demo age
 test: provision rust nextest ## Run all tests
 	cargo nextest run --workspace $(TEST_FEATURES)
 
-ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, manifests, tests, schemas, the sample, a short campaign
+ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, manifests, tests, schemas, the sample, a short campaign, containers
 	cargo fmt --all --check
+	cargo fmt --manifest-path tests/containers/Cargo.toml --check
 	$(MAKE) lint
 	$(MAKE) deny
 	$(MAKE) manifests
@@ -59,6 +60,7 @@ ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, man
 	[ -z "$$untracked" ] || { echo "ci: not committed: $$untracked" >&2; exit 1; }
 	$(MAKE) smoke PROFILE=dev
 	$(MAKE) chaos FAULTS=60 SEED=55 ARGS="--again 2"
+	$(MAKE) containers
 
 chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=, ARGS=, PLANTED=), or run SIM= seeds of the simulation
 	cargo build --workspace --bins $(TEST_FEATURES) $(if $(SIM),--release)
@@ -73,6 +75,7 @@ lint: rust ## Lint everything; a warning fails
 
 fmt: rust ## Format everything
 	cargo fmt --all
+	cargo fmt --manifest-path tests/containers/Cargo.toml
 
 schemas: build ## Write schemas/ from the code
 	$(SIGNALBOX) schemas --dir schemas
@@ -82,6 +85,11 @@ images: env ## Build the container image, and base images where none can be pull
 
 env: ## Make .env for docker compose, with secrets of its own, unless there is one
 	@deploy/env.sh
+
+# Around the program that the tests were built with, so that nothing is compiled for it.
+containers: provision rust nextest ## Run the tests in containers, or the public scenario against a deployment (SIGNALBOX_TARGET=url)
+	$(if $(SIGNALBOX_TARGET),,cargo build --workspace --all-targets $(TEST_FEATURES))
+	SIGNALBOX_BINARY=$(TARGET_DIR)/debug/signalbox SIGNALBOX_TARGET=$(SIGNALBOX_TARGET) tests/containers/run
 
 manifests: ## Hold the Kubernetes manifests to Kubernetes' schemas and to the rules of this installation
 	@deploy/k8s/check/run

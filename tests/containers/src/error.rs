@@ -1,0 +1,50 @@
+//! What can go wrong with containers, and with requests to what runs in them.
+
+use reqwest::StatusCode;
+use testcontainers::TestcontainersError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No engine answers, an image is missing and cannot be pulled, or the engine refused.
+    #[error("container {container}: {doing} failed")]
+    Engine {
+        container: String,
+        doing: &'static str,
+        source: TestcontainersError,
+    },
+    /// It is there and does not do its work. The end of its log says why.
+    #[error("container {container} {problem}; its log ends with:\n{log}")]
+    Unfit {
+        container: String,
+        problem: String,
+        log: String,
+    },
+    /// Nobody answers at the address.
+    #[error("{what} was not answered")]
+    NoAnswer { what: String, source: reqwest::Error },
+    /// Signalbox said no; `body` is its problem (RFC 9457).
+    #[error("{what} was answered with {status}: {body}")]
+    Refused {
+        what: String,
+        status: StatusCode,
+        body: String,
+    },
+    /// What was waited for did not come.
+    #[error("{what} did not happen within {limit_s} s; last seen: {last}")]
+    TooLate { what: String, limit_s: u64, last: String },
+}
+
+/// Names the container where the engine's own error does not.
+pub(crate) trait Doing<T> {
+    fn doing(self, container: &str, doing: &'static str) -> Result<T, Error>;
+}
+
+impl<T> Doing<T> for Result<T, TestcontainersError> {
+    fn doing(self, container: &str, doing: &'static str) -> Result<T, Error> {
+        self.map_err(|source| Error::Engine {
+            container: container.to_owned(),
+            doing,
+            source,
+        })
+    }
+}

@@ -1,0 +1,23 @@
+//! What one installation keeps to itself: made for each anew, so that two at once cannot be taken for one another.
+
+use uuid::Uuid;
+
+#[derive(Clone)]
+pub(crate) struct Secrets {
+    /// One for all logins and users: they are told apart by name, and all of it is gone after the test.
+    pub(crate) password: String,
+    pub(crate) operator_token: String,
+    /// 64 hexadecimal characters.
+    pub(crate) envelope_key: String,
+}
+
+impl Secrets {
+    pub(crate) fn random() -> Secrets {
+        Secrets {
+            // The letter first: NATS's server reads what looks like a number as one.
+            password: format!("p{}", Uuid::new_v4().simple()),
+            operator_token: format!("operator-{}", Uuid::new_v4().simple()),
+            envelope_key: format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple()),
+        }
+    }
+}

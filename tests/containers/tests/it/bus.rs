@@ -1,0 +1,62 @@
+//! A publisher, as any program is one: plain NATS, with the user that may publish notifications and see everything.
+
+use std::time::Duration;
+
+use async_nats::{ConnectOptions, Subscriber, jetstream};
+use futures::StreamExt;
+use serde_json::Value;
+use tokio::time::timeout;
+
+/// Far longer than anything takes.
+const LIMIT: Duration = Duration::from_secs(90);
+
+#[derive(Clone)]
+pub(crate) struct Bus {
+    client: async_nats::Client,
+    stream: jetstream::Context,
+}
+
+impl Bus {
+    /// `nats://user:password@host:port`.
+    pub(crate) async fn connect(url: &str) -> Bus {
+        let (credentials, server) = url.trim_start_matches("nats://").split_once('@').expect("a user");
+        let (user, password) = credentials.split_once(':').expect("a password");
+        let options = ConnectOptions::with_user_and_password(user.to_owned(), password.to_owned());
+        // Its answers may come in on a prefix of its own only.
+        let options = options.custom_inbox_prefix(format!("_I.{user}"));
+        let client = options.connect(server).await.unwrap();
+        let stream = jetstream::new(client.clone());
+        Bus { client, stream }
+    }
+
+    /// Returns when the broker has stored it. Sent again while the broker is away: it has an id.
+    pub(crate) async fn publish(&self, account: &str, task: &str, notification: &Value) {
+        let subject = format!("signalbox.notification.{account}.{task}");
+        let payload = notification.to_string();
+        timeout(LIMIT, async {
+            loop {
+                if let Ok(stored) = self.stream.publish(subject.clone(), payload.clone().into()).await
+                    && stored.await.is_ok()
+                {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .expect("the broker stores a notification");
+    }
+
+    /// From when this returns.
+    pub(crate) async fn listen(&self, subject: &str) -> Subscriber {
+        let listener = self.client.subscribe(subject.to_owned()).await.unwrap();
+        self.client.flush().await.unwrap();
+        listener
+    }
+}
+
+/// The next message, as JSON.
+pub(crate) async fn next(listener: &mut Subscriber) -> Value {
+    let heard = timeout(LIMIT, listener.next()).await.expect("something is said");
+    serde_json::from_slice(&heard.expect("the connection stays").payload).unwrap_or_default()
+}
