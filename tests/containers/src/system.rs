@@ -141,7 +141,8 @@ impl Signalbox {
         &self.installation.secrets.operator_token
     }
 
-    /// With the credentials of who publishes notifications and listens; answers come in on `_I.publisher`.
+    /// `nats://user:password@host:port` of who publishes notifications and listens; answers come in on `_I.publisher`. Some
+    /// clients, such as async-nats, want user and password apart.
     pub fn nats_url(&self) -> String {
         let password = &self.installation.secrets.password;
         format!("nats://publisher:{password}@{}", self.nats_address)
