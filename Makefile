@@ -16,7 +16,9 @@ SIGNALBOX := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/signa
 # to find. No process has one unless it is told to, and a release build has none.
 TEST_FEATURES := --features system-tests/planted-bugs
 # With dev, binaries are built together with the tests: apart, dependencies would be compiled again with fewer features.
-TARGETS := $(if $(filter dev,$(PROFILE)),--all-targets $(TEST_FEATURES),--bins)
+PROGRAMS := $(if $(filter dev,$(PROFILE)),--all-targets $(TEST_FEATURES),--bins)
+# The benchmark is for who measures, and not for who runs.
+TARGETS := $(PROGRAMS) $(if $(filter dev,$(PROFILE)),,--exclude bench)
 # Of `make chaos`: how many faults, from which seed, and further arguments, as in: make chaos ARGS=recovery. PLANTED names bugs
 # on purpose to look for instead, or `all`.
 FAULTS ?= 200
@@ -24,6 +26,9 @@ SEED ?= 1
 # So many seeds of the simulation instead, from SEED on; in a release build, which is worth its time for very many.
 SIM ?=
 PLANTED ?=
+
+# Of `make bench`: words of the rows that are wanted; all rows without.
+ROWS ?=
 
 # Of `make fuzz`: how many inputs for each parser, and which parser, by a part of its name. It takes SEED, too.
 RUNS ?= 200000
@@ -36,10 +41,10 @@ export PATH := $(TOOLS)/bin:$(PATH)
 NEXTEST_VERSION := 0.9.143
 DENY_VERSION := 0.20.2
 
-.PHONY: help run test ci chaos fuzz lint fmt schemas images env manifests containers provision build smoke rust nextest deny
+.PHONY: help run test ci chaos fuzz bench bench-micro lint fmt schemas images env manifests containers provision build smoke rust nextest deny
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: provision build ## Start Signalbox with its own NATS, Postgres and demo agent, and the sample (ARGS=, PROFILE=dev, DATA_DIR=)
 	exec $(SIGNALBOX) up --data-dir $(DATA_DIR) --sample examples/notifications.ndjson $(ARGS)
@@ -69,6 +74,13 @@ chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=
 fuzz: provision rust nextest ## Try made-up inputs on every parser (TARGET=, RUNS= for each, SEED=)
 	SIGNALBOX_FUZZ_RUNS=$(RUNS) SIGNALBOX_FUZZ_SEED=$(SEED) cargo nextest run --workspace $(TEST_FEATURES) --profile fuzz \
 	    -E 'test(/(^|::)fuzz::.*$(TARGET)/)'
+
+bench: provision rust ## Measure Signalbox against the floor of its stack (ROWS= chooses, ARGS=)
+	cargo build --workspace $(PROGRAMS) --profile $(PROFILE)
+	$(dir $(SIGNALBOX))bench $(ROWS) --json $(TARGET_DIR)/bench.json --markdown $(TARGET_DIR)/bench.md $(ARGS)
+
+bench-micro: rust ## Measure what is hot in the CPU, piece by piece (ARGS= takes part of a name)
+	cargo bench --workspace --bench micro -- $(ARGS)
 
 lint: rust ## Lint everything; a warning fails
 	cargo clippy --workspace --all-targets $(TEST_FEATURES) -- -D warnings

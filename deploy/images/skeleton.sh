@@ -9,7 +9,8 @@ find . -name Cargo.toml -o -name Cargo.lock | while read -r file; do
     cp "$file" "$skeleton/$file"
 done
 # Every target that a crate has, by the usual places; what Cargo.toml names apart from those is a folder of its own.
-find . -path '*/src/lib.rs' -o -path '*/src/main.rs' -o -path '*/src/bin/*.rs' -o -path './tests/*/main.rs' |
+find . -path '*/src/lib.rs' -o -path '*/src/main.rs' -o -path '*/src/bin/*.rs' -o -path './tests/*/main.rs' \
+    -o -path '*/benches/*/main.rs' |
     while read -r file; do
         mkdir -p "$skeleton/$(dirname "$file")"
         case $file in

@@ -42,6 +42,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "tool-gateway",
         ],
     ),
+    ("bench", &["contracts", "devstack", "messaging", "runtime", "storage"]),
     (
         "system-tests",
         &[

@@ -1,0 +1,130 @@
+//! The decisions: what a notification is, what becomes of it, which session is its own, what a woken session may do, and
+//! what a provider's answer means.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use contracts::{Headers, Root};
+use delivery::{
+    providers::{Effects, ProviderAnswer},
+    queue::{SessionFacts, admit},
+    turn::settle::{self, Limits, Outcome, settle},
+};
+use divan::{Bencher, black_box};
+use domain::{AccountId, AgentId, AgentRef, Generation, SessionPhase, SessionScope, TaskId};
+use messaging::Incoming;
+use resolver::intake::{
+    decide::{Decision, decide},
+    facts::{Fact, Facts},
+    received::Received,
+    resolve::{Conversation, Found, resolve},
+};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+fn incoming() -> Incoming {
+    let body = "please look into it, ".repeat(10);
+    Incoming {
+        subject: "signalbox.partition.3.acme.PROJ-7".to_owned(),
+        headers: Headers::default(),
+        payload: Bytes::from(format!(r#"{{"id": "n-1", "agent": "coder", "body": "{body}"}}"#)),
+        stream_sequence: 7,
+        consumer_sequence: 1,
+        deliveries: 1,
+        published: OffsetDateTime::UNIX_EPOCH,
+    }
+}
+
+fn received() -> Received {
+    Received::read(&Root::default(), OffsetDateTime::UNIX_EPOCH, incoming())
+}
+
+fn account() -> AccountId {
+    AccountId::parse("acme").expect("an id")
+}
+
+fn task() -> TaskId {
+    TaskId::parse("PROJ-7").expect("an id")
+}
+
+#[divan::bench]
+fn read(bencher: Bencher) {
+    bencher
+        .with_inputs(incoming)
+        .bench_values(|incoming| Received::read(&Root::default(), OffsetDateTime::UNIX_EPOCH, incoming));
+}
+
+#[divan::bench]
+fn decide_to_accept(bencher: Bencher) {
+    let (received, mut facts) = (received(), Facts::default());
+    let all_there_is = [
+        Fact::Account {
+            session_scope: SessionScope::Task,
+            auto_create_tasks: false,
+        },
+        Fact::Agent(AgentRef::parse("coder").expect("a slug"), AgentId(Uuid::from_u128(1))),
+        Fact::Task(task()),
+    ];
+    for fact in all_there_is {
+        facts.add(&account(), fact);
+    }
+    assert!(matches!(decide(&received, &facts, 8), Decision::Accept(_)));
+    bencher.bench(|| decide(black_box(&received), &facts, 8));
+}
+
+#[divan::bench]
+fn resolve_the_next_generation(bencher: Bencher) {
+    let (account, task) = (account(), task());
+    bencher.bench(|| {
+        let conversation = Conversation::of(
+            black_box(&account),
+            SessionScope::Task,
+            Some(&task),
+            AgentId(Uuid::from_u128(1)),
+        );
+        let resolution = resolve(black_box(Found::Closed(Generation::FIRST)));
+        (conversation.key(Generation::FIRST), resolution)
+    });
+}
+
+#[divan::bench]
+fn admit_a_session() -> delivery::queue::Admission {
+    let session = SessionFacts {
+        phase: SessionPhase::Idle,
+        closed: false,
+        queued: 3,
+        due: false,
+        lease_dead: false,
+    };
+    admit(black_box(session), black_box(None))
+}
+
+#[divan::bench]
+fn settle_an_answer(bencher: Bencher) {
+    let outcome = Outcome::Answered(ProviderAnswer {
+        response_id: Some("resp_1".to_owned()),
+        text: "Noted. There is nothing else to do about this notification for the moment.".to_owned(),
+        ..ProviderAnswer::default()
+    });
+    let facts = settle::Facts {
+        effects: Effects::GatewayOnly,
+        closed: false,
+        failures: 0,
+        rounds: 0,
+        calls_before: 0,
+        ordinal_before: 0,
+        attempts: 1,
+        lost_for: Duration::ZERO,
+    };
+    let limits = Limits {
+        attempts_max: 5,
+        rounds_max: 16,
+        calls_max: 64,
+        retry_delay: Duration::from_secs(1),
+        retry_delay_max: Duration::from_secs(60),
+        pause_delay: Duration::from_secs(60),
+        look_up_delay: Duration::from_secs(1),
+        look_up_max: Duration::from_secs(60),
+    };
+    bencher.bench(|| settle(black_box(&outcome), &facts, &limits));
+}

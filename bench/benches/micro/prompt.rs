@@ -1,0 +1,81 @@
+//! A turn's prompt: instructions, input and manifest, as it is built for every turn.
+
+use delivery::prompt::{
+    InputFacts, InstructionFacts, Manifest, TaskFacts, ThreadMessage, ToolNames, input, instructions,
+};
+use divan::Bencher;
+use domain::{
+    AccountId, Actor, ActorKind, AgentSlug, InstructionLayout, MessageId, NotificationId, TaskId, TaskStatus,
+};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+fn actor() -> Actor {
+    Actor {
+        kind: ActorKind::Agent,
+        id: "0190a7c2-7f0e-7000-8000-000000000001".to_owned(),
+        name: "coder".to_owned(),
+    }
+}
+
+fn facts(body_bytes: usize, thread: u128) -> InputFacts {
+    let message = |number| ThreadMessage {
+        id: MessageId(Uuid::from_u128(number)),
+        author: actor(),
+        body: "Noted. There is nothing else to do about this notification for the moment.".to_owned(),
+        at: OffsetDateTime::UNIX_EPOCH,
+    };
+    InputFacts {
+        notification: NotificationId::parse("n-1").expect("an id"),
+        kind: "message".to_owned(),
+        sender: actor(),
+        title: None,
+        body: "please look into it, ".repeat(body_bytes / 21),
+        about_message: None,
+        task: Some(TaskFacts {
+            id: TaskId::parse("PROJ-7").expect("an id"),
+            title: "The seventh".to_owned(),
+            description: "Look into things as they come. ".repeat(10),
+            status: TaskStatus::InProgress,
+        }),
+        thread: (0..thread).map(message).collect(),
+        thread_total: 100,
+        overview: None,
+        interruption: None,
+    }
+}
+
+#[divan::bench(args = [(200, 0), (200, 10), (65_536, 10)])]
+fn input_of(bencher: Bencher, (body_bytes, thread): (usize, u128)) {
+    let facts = facts(body_bytes, thread);
+    bencher.bench(|| {
+        let mut manifest = Manifest::new(InstructionLayout::Layered);
+        (input(&facts, &mut manifest), manifest)
+    });
+}
+
+#[divan::bench]
+fn instructions_of_an_agent(bencher: Bencher) {
+    let account = AccountId::parse("acme").expect("an id");
+    let slug = AgentSlug::parse("coder").expect("a slug");
+    let tools = ToolNames {
+        task_history: "task_history".to_owned(),
+        task_status: "task_status".to_owned(),
+        task_message: "task_message".to_owned(),
+        response_request: "response_request".to_owned(),
+        no_reply: "no_reply".to_owned(),
+    };
+    let facts = InstructionFacts {
+        account: &account,
+        agent_slug: &slug,
+        agent_name: "Coder",
+        agent_role: "Looks into things.",
+        has_task: true,
+        is_coordinator: false,
+        tools: &tools,
+    };
+    bencher.bench(|| {
+        let mut manifest = Manifest::new(InstructionLayout::Layered);
+        (instructions(&facts, &mut manifest), manifest)
+    });
+}

@@ -1,0 +1,82 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::work::Answer;
+
+/// Measures Signalbox against the floor of its stack: starts its own NATS, Postgres and provider, runs both in turn, and
+/// prints goal, figure and ratio for each row.
+#[derive(Parser)]
+#[command(name = "bench", args_conflicts_with_subcommands = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) table: TableArguments,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// The provider that is called (used by the benchmark itself)
+    #[command(hide = true)]
+    Provider(ProviderArguments),
+    /// The floor (used by the benchmark itself)
+    #[command(hide = true)]
+    Floor(FloorArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct TableArguments {
+    /// Only the rows whose name has one of these words in it
+    #[arg(value_name = "ROW")]
+    pub(crate) rows: Vec<String>,
+    /// How often each row is measured; the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=21))]
+    pub(crate) repetitions: u32,
+    /// Notifications of a run, where the row does not say otherwise
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    pub(crate) notifications: u32,
+    /// Write the results as JSON too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the results as a Markdown table too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) markdown: Option<PathBuf>,
+    /// List the rows and measure nothing
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Keep data and logs here
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) keep: Option<PathBuf>,
+    /// Another floor to run in its place: a program that takes what the own one takes
+    #[arg(long, value_name = "PROGRAM", hide = true)]
+    pub(crate) floor: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Args)]
+pub(crate) struct ProviderArguments {
+    #[arg(long)]
+    pub(crate) answer: Answer,
+    #[arg(long)]
+    pub(crate) delay_ms: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FloorPart {
+    /// From the stream to the recorded outcome, in one process
+    Whole,
+    /// The first of two: writes down, and hands on over a second stream
+    Intake,
+    /// The second of two
+    Turns,
+}
+
+#[derive(Clone, Copy, Args)]
+pub(crate) struct FloorArguments {
+    #[arg(long)]
+    pub(crate) part: FloorPart,
+    #[arg(long)]
+    pub(crate) in_flight: usize,
+}

@@ -1,0 +1,53 @@
+//! The thinnest HTTP client there is: the floor's, and what asks the provider for its account.
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{Request, Response, body::Incoming, header::CONTENT_TYPE};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+
+/// Keeps its connections.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+impl Caller {
+    pub(crate) fn new(connections_max: usize) -> Caller {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(connections_max)
+            .build(connector);
+        Caller { client }
+    }
+
+    pub(crate) async fn post(&self, url: hyper::Uri, body: Vec<u8>) -> anyhow::Result<Bytes> {
+        let request = Request::post(url)
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::from(body))
+            .context("a request")?;
+        whole(self.client.request(request).await.context("nobody answered")?).await
+    }
+
+    pub(crate) async fn get(&self, url: &str) -> anyhow::Result<Bytes> {
+        let response = self.client.get(url.parse().context("a URL")?).await;
+        whole(response.with_context(|| format!("{url} did not answer"))?).await
+    }
+}
+
+async fn whole(response: Response<Incoming>) -> anyhow::Result<Bytes> {
+    let status = response.status();
+    if !status.is_success() {
+        bail!("answered with {status}");
+    }
+    Ok(response
+        .into_body()
+        .collect()
+        .await
+        .context("a broken answer")?
+        .to_bytes())
+}

@@ -1,0 +1,116 @@
+//! Publishing the work, as a program outside would: plain NATS, each message acknowledged by the stream.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Context;
+use async_nats::{
+    ConnectOptions, ServerAddr,
+    jetstream::{self, context::PublishAckFuture},
+};
+use contracts::Root;
+use serde_json::json;
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    floor::now_us,
+    work::{AGENT, Pace, Work, body, notification_id, number_of, subject},
+};
+
+/// Messages that are on their way to the stream.
+const IN_FLIGHT: usize = 256;
+const AT: &str = "\"at_us\":";
+
+/// When each notification was published, by its number.
+pub(crate) struct Moments(Vec<AtomicU64>);
+
+impl Moments {
+    pub(crate) fn new(notifications: u32) -> Arc<Moments> {
+        Arc::new(Moments((0..notifications).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    pub(crate) fn us_of(&self, notification_id: &str) -> Option<u64> {
+        let moment = self.0.get(usize::try_from(number_of(notification_id)?).ok()?)?;
+        Some(moment.load(Ordering::Relaxed))
+    }
+
+    fn set(&self, number: u32, us: u64) {
+        if let Some(moment) = usize::try_from(number).ok().and_then(|number| self.0.get(number)) {
+            moment.store(us, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Publishes all of it and waits until the stream has it.
+pub(crate) async fn publish(client: &async_nats::Client, work: &Work, moments: &Moments) -> anyhow::Result<()> {
+    let jetstream = jetstream::new(client.clone());
+    let root = Root::default();
+    let begun = Instant::now();
+    let mut on_their_way: VecDeque<PublishAckFuture> = VecDeque::with_capacity(IN_FLIGHT);
+    for number in 0..work.notifications {
+        if let Pace::Rate(rate) = work.pace {
+            sleep_until(begun + Duration::from_secs(1) * number / rate).await;
+        }
+        let pair = work.pair(number);
+        let at_us = now_us();
+        moments.set(number, at_us);
+        let payload = json!({
+            "id": notification_id(number),
+            "agent": AGENT,
+            "body": body(pair, number),
+            "metadata": {"at_us": at_us},
+        });
+        let sent = jetstream
+            .publish(subject(&root, pair), payload.to_string().into())
+            .await;
+        on_their_way.push_back(sent.context("could not publish")?);
+        if on_their_way.len() == IN_FLIGHT
+            && let Some(oldest) = on_their_way.pop_front()
+        {
+            oldest.await.context("the stream did not take a notification")?;
+        }
+    }
+    for sent in on_their_way {
+        sent.await.context("the stream did not take a notification")?;
+    }
+    Ok(())
+}
+
+/// When a notification was published, as it says itself.
+pub(crate) fn published_at_us(payload: &str) -> Option<u64> {
+    let digits = payload.split_once(AT)?.1;
+    let end = digits.find(|c: char| !c.is_ascii_digit())?;
+    digits[..end].parse().ok()
+}
+
+pub(crate) async fn connect(url: &str) -> anyhow::Result<async_nats::Client> {
+    let address: ServerAddr = url.parse().context("NATS' URL")?;
+    let (user, password) = (
+        address.username().unwrap_or_default(),
+        address.password().unwrap_or_default(),
+    );
+    ConnectOptions::with_user_and_password(user.to_owned(), password.to_owned())
+        .custom_inbox_prefix(format!("_I.{user}"))
+        .subscription_capacity(1 << 20)
+        .connect(address.clone())
+        .await
+        .context("could not connect to NATS")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_says_when_it_was_published() {
+        let payload = json!({"id": "n-1", "metadata": {"at_us": 1_234_567_u64}}).to_string();
+        assert_eq!(published_at_us(&payload), Some(1_234_567));
+        assert_eq!(published_at_us("{}"), None);
+    }
+}

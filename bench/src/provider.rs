@@ -1,0 +1,136 @@
+//! The provider that everybody who is measured calls: answers at once or after a while, and keeps a [`Book`] of what it has
+//! seen. A process of its own, on one thread.
+
+use std::{convert::Infallible, io::Write, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use axum::{
+    Json, Router,
+    body::{Body, Bytes},
+    extract::{DefaultBodyLimit, State},
+    http::header::CONTENT_TYPE,
+    response::Response,
+    routing::{get, post},
+};
+use futures::stream;
+use serde_json::{Value, json};
+
+use crate::{
+    arguments::ProviderArguments,
+    book::{Book, Seen},
+    work::{Answer, mark, marked},
+};
+
+const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
+const TEXT: &str = "Noted. There is nothing else to do about this notification for the moment.";
+/// What the tools' results are sent back in.
+const RESULT: &[u8] = b"function_call_output";
+
+struct Provider {
+    answer: Answer,
+    delay: Duration,
+    whole: Bytes,
+    streamed: Vec<Bytes>,
+    book: Book,
+}
+
+/// Serves until it is killed; its first line says where.
+pub(crate) async fn serve(arguments: ProviderArguments) -> anyhow::Result<std::process::ExitCode> {
+    let provider = Arc::new(Provider {
+        answer: arguments.answer,
+        delay: Duration::from_millis(arguments.delay_ms),
+        whole: response(&[message()]).to_string().into(),
+        streamed: events(),
+        book: Book::new(if arguments.answer == Answer::AfterTool { 2 } else { 1 }),
+    });
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0))
+        .await
+        .context("the provider could not listen")?;
+    let mut output = std::io::stdout();
+    writeln!(output, "{}", listener.local_addr().context("no address")?)?;
+    output.flush()?;
+    let router = Router::new()
+        .route("/v1/responses", post(respond))
+        .route("/seen", get(seen))
+        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .with_state(provider);
+    axum::serve(listener, router).await.context("the provider ended")?;
+    Ok(std::process::ExitCode::SUCCESS)
+}
+
+async fn seen(State(provider): State<Arc<Provider>>) -> Json<Seen> {
+    Json(provider.book.seen())
+}
+
+async fn respond(State(provider): State<Arc<Provider>>, request: Bytes) -> Response {
+    let marked = marked(&request);
+    let call = provider.book.begin(marked);
+    if !provider.delay.is_zero() {
+        tokio::time::sleep(provider.delay).await;
+    }
+    let response = match provider.answer {
+        Answer::Whole => json_body(provider.whole.clone().into()),
+        Answer::Streamed => event_stream(provider.streamed.clone()),
+        Answer::AfterTool if memchr::memmem::find(&request, RESULT).is_some() => {
+            json_body(provider.whole.clone().into())
+        }
+        Answer::AfterTool => json_body(response_calling(marked.unwrap_or_default()).to_string().into()),
+    };
+    drop(call);
+    response
+}
+
+fn json_body(body: Body) -> Response {
+    Response::builder()
+        .header(CONTENT_TYPE, "application/json")
+        .body(body)
+        .expect("a response from constants")
+}
+
+fn event_stream(events: Vec<Bytes>) -> Response {
+    Response::builder()
+        .header(CONTENT_TYPE, "text/event-stream")
+        .body(Body::from_stream(stream::iter(
+            events.into_iter().map(Ok::<_, Infallible>),
+        )))
+        .expect("a response from constants")
+}
+
+fn message() -> Value {
+    json!({"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+        "content": [{"type": "output_text", "text": TEXT, "annotations": []}]})
+}
+
+fn response(output: &[Value]) -> Value {
+    json!({"id": "resp_1", "object": "response", "created_at": 1, "status": "completed", "model": "bench",
+        "output": output, "usage": {"input_tokens": 420, "output_tokens": 16, "total_tokens": 436}})
+}
+
+/// A call of the tool that every agent has. Its id comes back with the result, and nothing else of the notification does.
+fn response_calling((pair, number): (u32, u32)) -> Value {
+    response(&[json!({
+        "type": "function_call", "id": format!("fc_{number}"), "call_id": mark(pair, number),
+        "name": "task_history", "arguments": "{}", "status": "completed",
+    })])
+}
+
+/// The same text word by word.
+fn events() -> Vec<Bytes> {
+    let event = |kind: &str, mut data: Value| {
+        data["type"] = json!(kind);
+        Bytes::from(format!("event: {kind}\ndata: {data}\n\n"))
+    };
+    let begun = json!({"response": {"id": "resp_1", "status": "in_progress", "output": []}});
+    let mut events = vec![event("response.created", begun)];
+    events.extend(TEXT.split_inclusive(' ').map(|word| {
+        let delta = json!({"output_index": 0, "content_index": 0, "delta": word});
+        event("response.output_text.delta", delta)
+    }));
+    events.push(event(
+        "response.output_item.done",
+        json!({"output_index": 0, "item": message()}),
+    ));
+    events.push(event("response.completed", json!({"response": response(&[message()])})));
+    events.push(Bytes::from_static(b"data: [DONE]\n\n"));
+    events
+}

@@ -1,0 +1,348 @@
+//! The rows: what is measured, and what it should show. Which row is compared with which follows from the order.
+
+use std::time::Duration;
+
+use crate::{
+    figures::Figures,
+    report::{
+        Goal,
+        Wanted::{AtLeast, AtMost},
+    },
+    shown::Shown,
+    subject::Subject,
+    work::{Answer, Pace, Work},
+};
+
+/// One row: what is done, by whom, and what the figures should be.
+pub(crate) struct Plan {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// Of what the rows before have shown.
+    pub(crate) work: fn(&Shown) -> Work,
+    pub(crate) subjects: &'static [Subject],
+    /// Fewer than asked for, where one takes long.
+    pub(crate) repetitions_max: u32,
+    /// Takes minutes, and is measured only when it is named.
+    pub(crate) is_long: bool,
+    pub(crate) goals: fn(&Shown) -> Vec<Goal>,
+}
+
+const ALL: &[Subject] = &[Subject::Signalbox, Subject::FloorInTwo, Subject::Floor];
+const AGAINST_TWO: &[Subject] = &[Subject::Signalbox, Subject::FloorInTwo];
+const AGAINST_ONE: &[Subject] = &[Subject::Signalbox, Subject::Floor];
+const ALONE: &[Subject] = &[Subject::Signalbox];
+
+/// What others are compared with.
+pub(crate) const LIVE: &str = "live";
+pub(crate) const BACKLOG: &str = "backlog";
+
+const SLOW: Duration = Duration::from_millis(50);
+const STEADY_RATE: u32 = 200;
+const STEADY_SECONDS: u32 = 10;
+/// A run should take about so long.
+const SECONDS: f64 = 5.0;
+const STORED_THOUSANDS: u32 = 1_000;
+
+const ANY: Plan = Plan {
+    name: "",
+    about: "",
+    work: w,
+    subjects: ALONE,
+    repetitions_max: u32::MAX,
+    is_long: false,
+    goals: |_| Vec::new(),
+};
+
+pub(crate) const PLANS: &[Plan] = &[
+    Plan {
+        name: LIVE,
+        about: "W: published while it is worked on, the provider answers at once",
+        work: |shown| Work::new(shown.notifications),
+        subjects: ALL,
+        goals: |of| {
+            vec![
+                of.ratio("/s, of floor-2", Subject::FloorInTwo, per_s, AtLeast(0.70)),
+                of.ratio("/s, of the floor", Subject::Floor, per_s, AtLeast(0.50)),
+                of.ratio("/s, of the floor (stretch)", Subject::Floor, per_s, AtLeast(0.70)),
+                of.ratio("CPU, of floor-2", Subject::FloorInTwo, cpu, AtMost(1.7)),
+                of.value("commits a notification", |figures| figures.commits, AtMost(0.1)),
+                of.value("statements a notification", |figures| figures.statements, AtMost(0.1)),
+                of.value("MiB of the largest service", Figures::memory_most_mib, AtMost(64.0)),
+                of.value("ms until all four are ready", |figures| figures.ready_ms, AtMost(500.0)),
+            ]
+        },
+        ..ANY
+    },
+    Plan {
+        name: "slow",
+        about: "W, the provider answers after 50 ms, 1,000 in flight",
+        work: |shown| Work {
+            delay: SLOW,
+            in_flight: 1_000,
+            ..w(shown)
+        },
+        subjects: AGAINST_ONE,
+        goals: |of| {
+            let most = 1_000.0 / SLOW.as_secs_f64();
+            vec![of.share("/s, of pairs / delay", most, per_s, AtLeast(0.55))]
+        },
+        ..ANY
+    },
+    Plan {
+        name: "steady",
+        about: "200 a second, the provider answers at once",
+        work: |shown| steady(shown, STEADY_RATE),
+        subjects: ALL,
+        goals: |of| {
+            vec![
+                of.ratio("p50 ms, of floor-2", Subject::FloorInTwo, p50, AtMost(2.0)),
+                of.ratio("p99 ms, of floor-2", Subject::FloorInTwo, p99, AtMost(3.0)),
+                of.ratio("CPU, of floor-2", Subject::FloorInTwo, cpu, AtMost(1.5)),
+            ]
+        },
+        ..ANY
+    },
+    Plan {
+        name: "steady-slow",
+        about: "200 a second, the provider answers after 50 ms",
+        work: |shown| Work {
+            delay: SLOW,
+            ..steady(shown, STEADY_RATE)
+        },
+        subjects: AGAINST_TWO,
+        goals: |of| {
+            vec![
+                of.value("p50 ms over 50", |figures| p50(figures) - 50.0, AtMost(5.0)),
+                of.value("p99 ms over 50", |figures| p99(figures) - 50.0, AtMost(12.0)),
+            ]
+        },
+        ..ANY
+    },
+    Plan {
+        name: "half",
+        about: "half as many a second as row live has shown, the provider answers at once",
+        work: |shown| steady(shown, shown.rate(0.5, STEADY_RATE)),
+        subjects: AGAINST_TWO,
+        goals: |of| {
+            vec![
+                of.ratio("p50 ms, of floor-2", Subject::FloorInTwo, p50, AtMost(2.0)),
+                of.ratio("p99 ms, of floor-2", Subject::FloorInTwo, p99, AtMost(3.0)),
+            ]
+        },
+        ..ANY
+    },
+    Plan {
+        name: "one-session",
+        about: "one pair: every turn waits for the one before",
+        work: |shown| Work {
+            notifications: shown.notifications.div_ceil(20),
+            pairs: 1,
+            ..w(shown)
+        },
+        subjects: AGAINST_ONE,
+        goals: |of| vec![of.value("ms a turn", |figures| 1e3 / figures.per_s, AtMost(1.0))],
+        ..ANY
+    },
+    Plan {
+        name: "tools",
+        about: "W, with one tool call in each turn (the floor has no tools: its row live)",
+        work: |shown| Work {
+            answer: Answer::AfterTool,
+            ..w(shown)
+        },
+        goals: |of| vec![of.of_live("turns/s, of the floor's row live", Subject::Floor, per_s, AtLeast(0.35))],
+        ..ANY
+    },
+    Plan {
+        name: "streamed",
+        about: "W, the provider streams its answer word by word",
+        work: |shown| Work {
+            answer: Answer::Streamed,
+            ..w(shown)
+        },
+        subjects: AGAINST_TWO,
+        goals: |of| vec![of.ratio("/s, of floor-2", Subject::FloorInTwo, per_s, AtLeast(0.5))],
+        ..ANY
+    },
+    Plan {
+        name: "pairs-10",
+        about: "W over 10 pairs: ten turns at once, the floor likewise",
+        work: |shown| pairs(shown, 10),
+        subjects: AGAINST_ONE,
+        goals: |of| vec![of.ratio("/s, of the floor", Subject::Floor, per_s, AtLeast(0.5))],
+        ..ANY
+    },
+    Plan {
+        name: "pairs-100",
+        about: "W over 100 pairs",
+        work: |shown| pairs(shown, 100),
+        goals: as_live,
+        ..ANY
+    },
+    Plan {
+        name: "pairs-10000",
+        about: "W over 10,000 pairs",
+        work: |shown| pairs(shown, 10_000),
+        goals: as_live,
+        ..ANY
+    },
+    Plan {
+        name: "pairs-100000",
+        about: "W over 100,000 pairs: every notification opens a session",
+        work: |shown| pairs(shown, 100_000),
+        goals: as_live,
+        ..ANY
+    },
+    Plan {
+        name: BACKLOG,
+        about: "W, half of it, all published before anybody works",
+        work: |shown| Work {
+            notifications: shown.notifications / 2,
+            pace: Pace::Backlog,
+            ..w(shown)
+        },
+        subjects: AGAINST_ONE,
+        goals: |of| vec![of.ratio("/s, of the floor", Subject::Floor, per_s, AtLeast(0.50))],
+        ..ANY
+    },
+    Plan {
+        name: "backlog-large",
+        about: "25 times W, all published before anybody works; for half a minute",
+        work: |shown| Work {
+            notifications: shown.notifications * 25,
+            pace: Pace::Backlog,
+            limit: Duration::from_secs(30),
+            ..w(shown)
+        },
+        repetitions_max: 1,
+        goals: |of| {
+            vec![
+                of.of_backlog("/s, of row backlog", per_s, AtLeast(0.75)),
+                of.value("MiB of the largest service", Figures::memory_most_mib, AtMost(64.0)),
+            ]
+        },
+        ..ANY
+    },
+    Plan {
+        name: "stored",
+        about: "W, with 1,000,000 notifications that were worked on long ago",
+        work: |shown| stored(shown, STORED_THOUSANDS),
+        goals: costs_as_live,
+        ..ANY
+    },
+    Plan {
+        name: "stored-3m",
+        about: "W, with 3,000,000 notifications that were worked on long ago",
+        work: |shown| stored(shown, 3 * STORED_THOUSANDS),
+        is_long: true,
+        goals: costs_as_live,
+        ..ANY
+    },
+    Plan {
+        name: "replicas-2",
+        about: "W, two of each service",
+        work: |shown| Work {
+            replicas: 2,
+            ..w(shown)
+        },
+        goals: as_live,
+        ..ANY
+    },
+    Plan {
+        name: "replicas-4",
+        about: "W, four of each service",
+        work: |shown| Work {
+            replicas: 4,
+            ..w(shown)
+        },
+        goals: as_live,
+        ..ANY
+    },
+    Plan {
+        name: "idle",
+        about: "nothing to do, for five seconds",
+        work: |shown| Work {
+            pace: Pace::Idle(Duration::from_secs(5)),
+            ..w(shown)
+        },
+        goals: |of| {
+            vec![
+                of.value("CPU ms/s of a service", |figures| figures.cpu_ms.own / 4.0, AtMost(2.0)),
+                of.value("MiB of the largest service", Figures::memory_idle_mib, AtMost(25.0)),
+            ]
+        },
+        ..ANY
+    },
+    Plan {
+        name: "kill",
+        about: "half of what row live has shown, each service killed once and started again: a run in which anything is lost, \
+                doubled or out of order fails",
+        work: |shown| Work {
+            kills: true,
+            ..steady(shown, shown.rate(0.5, STEADY_RATE))
+        },
+        goals: |of| {
+            vec![of.value(
+                "ms until the slowest service works again",
+                Figures::resumed_ms_most,
+                AtMost(1_000.0),
+            )]
+        },
+        ..ANY
+    },
+];
+
+/// W, in a size that fits into the table's time.
+fn w(shown: &Shown) -> Work {
+    Work::new(shown.sized(SECONDS))
+}
+
+fn pairs(shown: &Shown, pairs: u32) -> Work {
+    Work { pairs, ..w(shown) }
+}
+
+fn stored(shown: &Shown, thousands: u32) -> Work {
+    Work {
+        stored: thousands * 1_000,
+        ..w(shown)
+    }
+}
+
+fn steady(shown: &Shown, rate: u32) -> Work {
+    Work {
+        notifications: rate * STEADY_SECONDS,
+        pace: Pace::Rate(rate),
+        ..w(shown)
+    }
+}
+
+fn as_live(of: &Shown) -> Vec<Goal> {
+    vec![of.of_live("/s, of row live", Subject::Signalbox, per_s, AtLeast(0.75))]
+}
+
+/// Against the provider's, which does the same work in both: the machine may be slower by now.
+fn costs_as_live(of: &Shown) -> Vec<Goal> {
+    let cost: fn(&Figures) -> f64 = |figures| figures.cpu_ms.of_provider();
+    vec![of.of_live(
+        "CPU by the provider's, of row live",
+        Subject::Signalbox,
+        cost,
+        AtMost(1.15),
+    )]
+}
+
+fn per_s(figures: &Figures) -> f64 {
+    figures.per_s
+}
+
+fn cpu(figures: &Figures) -> f64 {
+    figures.cpu_ms.system()
+}
+
+fn p50(figures: &Figures) -> f64 {
+    figures.latency.map_or(f64::NAN, |latency| latency.p50_ms)
+}
+
+fn p99(figures: &Figures) -> f64 {
+    figures.latency.map_or(f64::NAN, |latency| latency.p99_ms)
+}

@@ -1,0 +1,256 @@
+//! What everybody who is measured stands on: a Postgres that loses nothing (fsync on), a NATS with its default
+//! durability, and the provider. One Postgres for the whole benchmark, with a database of its own for each run; NATS
+//! and provider are new for each run.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use contracts::Root;
+use devstack::{Durability, NatsOptions, NatsServer, NatsUsers, PostgresOptions, PostgresServer};
+use messaging::{User, users};
+use sqlx::{
+    PgPool,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+    time::timeout,
+};
+
+use crate::{book::Seen, client::Caller, work::Work};
+
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+pub(crate) struct Servers {
+    directory: PathBuf,
+    postgres: PostgresServer,
+    runs: u32,
+    /// Databases that took long to fill, to be copied.
+    filled: Vec<Work>,
+}
+
+/// A run's own.
+pub(crate) struct Stage {
+    pub(crate) directory: PathBuf,
+    pub(crate) nats: NatsServer,
+    pub(crate) database_url: String,
+    pub(crate) postgres_pid: u32,
+    /// Looks at the database and counts as nobody's.
+    pub(crate) observer: PgPool,
+    pub(crate) provider: Provider,
+    /// Schema, accounts and what was done long ago are there already, from a run before.
+    pub(crate) is_filled: bool,
+}
+
+pub(crate) struct Provider {
+    pub(crate) url: String,
+    seen_url: String,
+    caller: Caller,
+    child: Child,
+}
+
+impl Servers {
+    pub(crate) async fn start(directory: &Path) -> anyhow::Result<Servers> {
+        let options = PostgresOptions {
+            directory: directory.join("postgres"),
+            durability: Durability::Durable,
+        };
+        let mut postgres = PostgresServer::start(options).await?;
+        // What counts statements has to be there from the server's start.
+        let pool = connect(postgres.database_url()).await?;
+        sqlx::query("alter system set shared_preload_libraries = 'pg_stat_statements'")
+            .execute(&pool)
+            .await
+            .context("could not ask for pg_stat_statements")?;
+        pool.close().await;
+        postgres.restart().await?;
+        let servers = Servers {
+            directory: directory.to_path_buf(),
+            postgres,
+            runs: 0,
+            filled: Vec::new(),
+        };
+        // Known only now that it is loaded. What is planned again and again is half of what a small statement costs.
+        servers
+            .execute(&[
+                "alter system set pg_stat_statements.track_planning = on".to_owned(),
+                "select pg_reload_conf()".to_owned(),
+            ])
+            .await?;
+        Ok(servers)
+    }
+
+    /// Everything for one run, nothing in it.
+    pub(crate) async fn stage(&mut self, work: &Work, users: bool) -> anyhow::Result<Stage> {
+        self.runs += 1;
+        let name = format!("run_{}", self.runs);
+        let directory = self.directory.join(&name);
+        std::fs::create_dir_all(&directory).context("could not make a run's folder")?;
+        let is_filled = self.filled.iter().any(|filled| has_same_data(filled, work));
+        self.execute(&[if is_filled {
+            format!("create database {name} template {} strategy file_copy", template(work))
+        } else {
+            format!("create database {name}")
+        }])
+        .await?;
+        let database_url = of_database(self.postgres.database_url(), &name)?;
+        let observer = connect(&database_url).await?;
+        sqlx::query("create extension if not exists pg_stat_statements")
+            .execute(&observer)
+            .await
+            .context("could not count statements: is Postgres' contrib package there?")?;
+        let nats = NatsServer::start(NatsOptions {
+            directory: directory.join("nats"),
+            durability: Durability::Fast,
+            users: users.then(nats_users),
+        });
+        let (nats, provider) = tokio::try_join!(nats, Provider::start(work))?;
+        Ok(Stage {
+            directory,
+            nats,
+            database_url,
+            postgres_pid: self.postgres.pid().context("Postgres is not running")?,
+            observer,
+            provider,
+            is_filled,
+        })
+    }
+
+    /// What was filled for this run is there for the next one with the same work.
+    pub(crate) async fn keep_filled(&mut self, stage: &mut Stage, work: &Work) -> anyhow::Result<()> {
+        if work.stored == 0 || stage.is_filled {
+            return Ok(());
+        }
+        // Nobody may be connected to what is copied.
+        stage.observer.close().await;
+        let copied = format!(
+            "create database {} template run_{} strategy file_copy",
+            template(work),
+            self.runs
+        );
+        self.execute(&[copied, "checkpoint".to_owned()]).await?;
+        stage.observer = connect(&stage.database_url).await?;
+        self.filled.push(*work);
+        Ok(())
+    }
+
+    /// The run's database goes; what it left in memory is written, so that the next run does not pay for it.
+    pub(crate) async fn clear(&self, stage: Stage) -> anyhow::Result<()> {
+        let Stage {
+            mut nats,
+            observer,
+            mut provider,
+            ..
+        } = stage;
+        observer.close().await;
+        nats.kill().await?;
+        provider.child.kill().await.context("could not end the provider")?;
+        self.execute(&[
+            format!("drop database run_{} with (force)", self.runs),
+            "checkpoint".to_owned(),
+        ])
+        .await
+    }
+
+    async fn execute(&self, statements: &[String]) -> anyhow::Result<()> {
+        let pool = connect(self.postgres.database_url()).await?;
+        for statement in statements {
+            let executed = sqlx::query(sqlx::AssertSqlSafe(statement.clone())).execute(&pool).await;
+            executed.with_context(|| format!("could not {statement}"))?;
+        }
+        pool.close().await;
+        Ok(())
+    }
+
+    pub(crate) async fn postgres_version(&self) -> anyhow::Result<String> {
+        let pool = connect(self.postgres.database_url()).await?;
+        let version = sqlx::query_scalar("show server_version").fetch_one(&pool).await;
+        pool.close().await;
+        version.context("Postgres does not say its version")
+    }
+
+    pub(crate) async fn nats_version(&self) -> anyhow::Result<String> {
+        let mut nats = NatsServer::start_temporary().await?;
+        let version = crate::load::connect(nats.url()).await?.server_info().version;
+        nats.stop().await?;
+        Ok(version)
+    }
+
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+        self.postgres.stop().await
+    }
+}
+
+impl Provider {
+    async fn start(work: &Work) -> anyhow::Result<Provider> {
+        let answer = clap::ValueEnum::to_possible_value(&work.answer).context("an answer has a name")?;
+        let program = std::env::current_exe().context("this program has no path")?;
+        let mut child = Command::new(program)
+            .args(["provider", "--answer", answer.get_name()])
+            .args(["--delay-ms", &work.delay.as_millis().to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("could not start the provider")?;
+        let output = child.stdout.take().context("the provider says nothing")?;
+        let first = timeout(START_LIMIT, BufReader::new(output).lines().next_line()).await;
+        let Ok(Ok(Some(address))) = first else {
+            bail!("the provider did not say where it is")
+        };
+        Ok(Provider {
+            url: format!("http://{address}/v1/responses"),
+            seen_url: format!("http://{address}/seen"),
+            caller: Caller::new(1),
+            child,
+        })
+    }
+
+    pub(crate) fn pid(&self) -> anyhow::Result<u32> {
+        self.child.id().context("the provider ended")
+    }
+
+    /// What it has seen so far.
+    pub(crate) async fn seen(&self) -> anyhow::Result<Seen> {
+        let body = self.caller.get(&self.seen_url).await?;
+        serde_json::from_slice(&body).context("the provider's account of what it saw")
+    }
+}
+
+fn has_same_data(one: &Work, other: &Work) -> bool {
+    (one.stored, one.pairs) == (other.stored, other.pairs)
+}
+
+fn template(work: &Work) -> String {
+    format!("stored_{}_{}", work.stored, work.pairs)
+}
+
+/// The users of a deployment: what the broker checks for each message is part of what is measured.
+fn nats_users() -> NatsUsers {
+    NatsUsers {
+        authorization: users::authorization(&Root::default()),
+        names: User::ALL
+            .map(|user| (user.name().to_owned(), user.password_variable()))
+            .into(),
+    }
+}
+
+async fn connect(database_url: &str) -> anyhow::Result<PgPool> {
+    // What looks while others work must not read whole tables for it.
+    let options: PgConnectOptions = database_url.parse().context("Postgres' URL")?;
+    PgPoolOptions::new()
+        .max_connections(1)
+        .connect_with(options.options([("enable_seqscan", "off")]))
+        .await
+        .context("could not connect to Postgres")
+}
+
+fn of_database(url: &str, name: &str) -> anyhow::Result<String> {
+    let (server, _) = url.rsplit_once('/').context("a URL names its database")?;
+    Ok(format!("{server}/{name}"))
+}

@@ -1,0 +1,266 @@
+//! Who is measured: Signalbox as it is deployed, four services a process each, or the floor, in one process or two.
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use async_nats::jetstream::{self, stream};
+use contracts::Root;
+use messaging::User;
+use runtime::context;
+use sqlx::PgPool;
+use storage::Role;
+use time::OffsetDateTime;
+use tokio::{process::Command, time::Instant};
+
+use crate::{
+    floor, load,
+    stage::Stage,
+    started::Started,
+    stored,
+    work::{AGENT, TASKS_AN_ACCOUNT, Work, account},
+};
+
+pub(crate) const SERVICES: [Role; 4] = [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator];
+/// What the services sign with.
+const ENVELOPE: (&str, &str) = (
+    "SIGNALBOX__ENVELOPE__KEYS__BENCH",
+    "6120626561636f6e207468617420697320666f722062656e63686573206f6e6c",
+);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Subject {
+    Signalbox,
+    Floor,
+    /// Two processes and a second stream between them.
+    FloorInTwo,
+}
+
+impl Subject {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Signalbox => "signalbox",
+            Self::Floor => "floor",
+            Self::FloorInTwo => "floor-2",
+        }
+    }
+
+    /// Whether the broker knows its users apart.
+    pub(crate) fn has_users(self) -> bool {
+        self == Self::Signalbox
+    }
+
+    /// Schema, streams, and who there is: what is there before any work comes.
+    pub(crate) async fn prepare(self, stage: &Stage, work: &Work) -> anyhow::Result<()> {
+        match self {
+            Self::Signalbox => {
+                migrate(stage).await?;
+                if stage.is_filled {
+                    return Ok(());
+                }
+                fill(&stage.observer, work).await
+            }
+            Self::Floor | Self::FloorInTwo => {
+                sqlx::raw_sql(floor::SCHEMA)
+                    .execute(&stage.observer)
+                    .await
+                    .context("the floor's schema")?;
+                let jetstream = jetstream::new(load::connect(stage.nats.url()).await?);
+                let notifications = format!("{}.notification.>", Root::default());
+                for (name, subject) in [
+                    (floor::STREAM, notifications),
+                    (floor::SECOND_STREAM, format!("{}.>", floor::SECOND_SUBJECT)),
+                ] {
+                    let config = stream::Config {
+                        name: name.to_owned(),
+                        subjects: vec![subject],
+                        ..stream::Config::default()
+                    };
+                    jetstream.create_stream(config).await.context("the floor's streams")?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) async fn start(self, stage: &Stage, work: &Work, program: Option<&Path>) -> anyhow::Result<Started> {
+        let begun = Instant::now();
+        let mut started = match self {
+            Self::Signalbox => services(stage, work)?,
+            Self::Floor => floor_processes(stage, work, program, &["whole"])?,
+            Self::FloorInTwo => floor_processes(stage, work, program, &["intake", "turns"])?,
+        };
+        for process in 0..started.processes.len() {
+            started.until_ready(process).await?;
+        }
+        started.ready_in = begun.elapsed();
+        Ok(started)
+    }
+
+    /// How much of what was published since then is recorded, by the sessions' counters: next to nothing to ask.
+    pub(crate) async fn recorded(self, observer: &PgPool, since: OffsetDateTime) -> anyhow::Result<u32> {
+        let statement = match self {
+            Self::Signalbox => RECORDED,
+            Self::Floor | Self::FloorInTwo => "select /* bench */ count(*) from turn where $1 is not null",
+        };
+        count(observer, statement, since).await
+    }
+
+    /// How many replies are in their threads. The floor has none.
+    pub(crate) async fn replies(self, observer: &PgPool, since: OffsetDateTime) -> anyhow::Result<Option<u32>> {
+        match self {
+            Self::Signalbox => count(observer, REPLIES, since).await.map(Some),
+            Self::Floor | Self::FloorInTwo => Ok(None),
+        }
+    }
+
+    /// Outcomes, one by one: turns that ended well, and notifications that were delivered.
+    pub(crate) async fn outcomes(self, observer: &PgPool, since: OffsetDateTime) -> anyhow::Result<(u32, u32)> {
+        match self {
+            Self::Signalbox => Ok((
+                count(observer, TURNS, since).await?,
+                count(observer, DELIVERED, since).await?,
+            )),
+            Self::Floor | Self::FloorInTwo => {
+                let recorded = self.recorded(observer, since).await?;
+                Ok((recorded, recorded))
+            }
+        }
+    }
+}
+
+async fn count(observer: &PgPool, statement: &'static str, since: OffsetDateTime) -> anyhow::Result<u32> {
+    let count: i64 = sqlx::query_scalar(statement)
+        .bind(since)
+        .fetch_one(observer)
+        .await
+        .context("could not count what is recorded")?;
+    u32::try_from(count).context("a number of notifications")
+}
+
+/// Turns that were begun, but for those under way. Every session of a run is opened in it, so what is stored from before
+/// is not read.
+const RECORDED: &str = "\
+select /* bench */ ((select coalesce(sum(turn_count), 0) from session where opened_at >= $1)
+    - (select count(*) from session where phase <> 'idle'))::bigint";
+const REPLIES: &str = "\
+select /* bench */ count(*) from task
+join message on message.account_id = task.account_id and message.task_id = task.id
+where message.created_at >= $1 and message.turn_id is not null";
+const TURNS: &str = "\
+select /* bench */ count(*) from session
+join turn on turn.account_id = session.account_id and turn.session_id = session.id
+where session.opened_at >= $1 and turn.state = 'finished'";
+const DELIVERED: &str = "\
+select /* bench */ count(*) from account
+join notification on notification.account_id = account.id
+where notification.created_at >= $1 and notification.state = 'delivered'";
+
+fn services(stage: &Stage, work: &Work) -> anyhow::Result<Started> {
+    let in_flight = work.in_flight.div_ceil(work.replicas);
+    let mut started = Started::none();
+    for replica in 0..work.replicas {
+        for role in SERVICES {
+            let (name, port) = (role.service(), free_port()?);
+            let section = name.replace('-', "_").to_uppercase();
+            let mut command = Command::new(program(name)?);
+            command
+                .env("DATABASE_URL", &stage.database_url)
+                .env("NATS_URL", stage.nats.url_of(context::user(role).name()))
+                .env(ENVELOPE.0, ENVELOPE.1)
+                .env("SIGNALBOX_OPERATOR_TOKEN", "operator-token-of-a-benchmark")
+                .env(format!("SIGNALBOX__{section}__LISTEN"), format!("127.0.0.1:{port}"))
+                .env("SIGNALBOX__DELIVERY__TURNS_IN_FLIGHT_MAX", in_flight.to_string())
+                .env(
+                    "SIGNALBOX__DELIVERY__TURNS_IN_FLIGHT_ACCOUNT_MAX",
+                    in_flight.to_string(),
+                )
+                .env("SIGNALBOX__PROVIDERS__DEFAULT__KIND", "openresponses")
+                .env("SIGNALBOX__PROVIDERS__DEFAULT__MODEL", "bench")
+                .env("SIGNALBOX__PROVIDERS__DEFAULT__URL", &stage.provider.url)
+                .env("SIGNALBOX__PROVIDERS__DEFAULT__IN_FLIGHT_MAX", in_flight.to_string());
+            let ready_url = format!("http://127.0.0.1:{port}/readyz");
+            started.add(&stage.directory, format!("{name}-{replica}"), command, Some(ready_url))?;
+        }
+    }
+    Ok(started)
+}
+
+fn floor_processes(stage: &Stage, work: &Work, program: Option<&Path>, parts: &[&str]) -> anyhow::Result<Started> {
+    let own = std::env::current_exe().context("this program has no path")?;
+    let mut started = Started::none();
+    for part in parts {
+        let mut command = Command::new(program.unwrap_or(&own));
+        command
+            .args(["floor", "--part", part, "--in-flight", &work.in_flight.to_string()])
+            .env(floor::NATS_URL, stage.nats.url())
+            .env(floor::DATABASE_URL, &stage.database_url)
+            .env(floor::PROVIDER_URL, &stage.provider.url);
+        started.add(&stage.directory, format!("floor-{part}"), command, None)?;
+    }
+    Ok(started)
+}
+
+async fn migrate(stage: &Stage) -> anyhow::Result<()> {
+    let output = Command::new(program("signalbox")?)
+        .arg("migrate")
+        .current_dir(&stage.directory)
+        .env("DATABASE_URL", &stage.database_url)
+        .env("NATS_URL", stage.nats.url_of(User::Operator.name()))
+        .env(ENVELOPE.0, ENVELOPE.1)
+        .output()
+        .await
+        .context("could not run signalbox migrate")?;
+    if !output.status.success() {
+        bail!("signalbox migrate: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
+/// Accounts with their agent and their tasks, and what was worked on long ago.
+async fn fill(observer: &PgPool, work: &Work) -> anyhow::Result<()> {
+    let accounts: Vec<String> = (0..work.accounts()).map(|n| account(n * TASKS_AN_ACCOUNT)).collect();
+    let tasks = i32::try_from(TASKS_AN_ACCOUNT.min(work.pairs)).context("tasks")?;
+    sqlx::query("insert into account (id, name) select id, id from unnest($1::text[]) as id")
+        .bind(&accounts)
+        .execute(observer)
+        .await
+        .context("accounts")?;
+    sqlx::query("insert into agent (account_id, id, slug, name, role) select id, gen_random_uuid(), $2, $2, 'Looks into things.' from account where id = any($1)")
+        .bind(&accounts)
+        .bind(AGENT)
+        .execute(observer)
+        .await
+        .context("agents")?;
+    sqlx::query(
+        "insert into task (account_id, id, display_id, title, status)
+         select account.id, 't-' || n, 't-' || n, 'Task ' || n, 'in_progress' from account, generate_series(0, $2 - 1) as n
+         where account.id = any($1)",
+    )
+    .bind(&accounts)
+    .bind(tasks)
+    .execute(observer)
+    .await
+    .context("tasks")?;
+    if work.stored > 0 {
+        stored::fill(observer, work).await?;
+    }
+    Ok(())
+}
+
+/// Beside this one.
+fn program(name: &str) -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("this program has no path")?;
+    let program = own.with_file_name(name);
+    if !program.is_file() {
+        bail!("{} is missing: build the workspace's programs first", program.display());
+    }
+    Ok(program)
+}
+
+fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
+    Ok(listener.local_addr().context("no free port")?.port())
+}

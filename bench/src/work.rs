@@ -1,0 +1,163 @@
+//! What is to be done: so many notifications, over so many (task, agent) pairs, at such a pace.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use contracts::Root;
+
+/// Tasks of one account. Each has the one agent of the account, so a task is a pair.
+pub(crate) const TASKS_AN_ACCOUNT: u32 = 100;
+pub(crate) const AGENT: &str = "coder";
+/// Bytes of a notification's body.
+const BODY_BYTES: usize = 200;
+
+/// How the provider answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Answer {
+    /// One JSON object.
+    Whole,
+    /// Server-sent events, word by word.
+    Streamed,
+    /// One tool call first, then a text.
+    AfterTool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pace {
+    /// As fast as they can be published, while they are worked on.
+    Live,
+    /// All published before anybody works.
+    Backlog,
+    /// So many a second.
+    Rate(u32),
+    /// Nothing at all, for so long.
+    Idle(Duration),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Work {
+    pub(crate) notifications: u32,
+    pub(crate) pairs: u32,
+    pub(crate) pace: Pace,
+    pub(crate) answer: Answer,
+    pub(crate) delay: Duration,
+    /// Provider calls at once, all processes together.
+    pub(crate) in_flight: usize,
+    /// Of each service.
+    pub(crate) replicas: usize,
+    /// Notifications that were worked on long ago and are still stored.
+    pub(crate) stored: u32,
+    /// What is not done by then is not waited for.
+    pub(crate) limit: Duration,
+    /// Each service is killed once, and started again at once.
+    pub(crate) kills: bool,
+}
+
+impl Work {
+    pub(crate) fn new(notifications: u32) -> Work {
+        Work {
+            notifications,
+            pairs: 1_000.min(notifications),
+            pace: Pace::Live,
+            answer: Answer::Whole,
+            delay: Duration::ZERO,
+            in_flight: 128,
+            replicas: 1,
+            stored: 0,
+            limit: Duration::from_secs(60),
+            kills: false,
+        }
+    }
+
+    pub(crate) fn accounts(&self) -> u32 {
+        self.pairs.div_ceil(TASKS_AN_ACCOUNT)
+    }
+
+    /// Where the pace says so.
+    pub(crate) fn publishing_time(&self) -> Option<Duration> {
+        match self.pace {
+            Pace::Rate(rate) => Some(Duration::from_secs(1) * self.notifications / rate),
+            Pace::Live | Pace::Backlog | Pace::Idle(_) => None,
+        }
+    }
+
+    /// Which pair the `number`th notification is for: all of them in turn.
+    pub(crate) fn pair(&self, number: u32) -> u32 {
+        number % self.pairs
+    }
+}
+
+pub(crate) fn account(pair: u32) -> String {
+    format!("a{}", pair / TASKS_AN_ACCOUNT)
+}
+
+pub(crate) fn task(pair: u32) -> String {
+    format!("t-{}", pair % TASKS_AN_ACCOUNT)
+}
+
+pub(crate) fn subject(root: &Root, pair: u32) -> String {
+    format!("{root}.notification.{}.{}", account(pair), task(pair))
+}
+
+pub(crate) fn notification_id(number: u32) -> String {
+    format!("{ID}{number}")
+}
+
+const ID: &str = "n-";
+
+pub(crate) fn number_of(notification_id: &str) -> Option<u32> {
+    notification_id.strip_prefix(ID)?.parse().ok()
+}
+
+/// What a notification says. The provider finds pair and number in it again, wherever it stands in a prompt.
+pub(crate) fn body(pair: u32, number: u32) -> String {
+    let mut body = mark(pair, number);
+    while body.len() < BODY_BYTES {
+        body.push_str(" please look into it,");
+    }
+    body.truncate(BODY_BYTES);
+    body
+}
+
+const MARK: &str = "work-";
+
+/// Pair and number, as they are found again.
+pub(crate) fn mark(pair: u32, number: u32) -> String {
+    format!("{MARK}{pair}-{number}-")
+}
+
+/// Pair and number of the newest notification in a request.
+pub(crate) fn marked(request: &[u8]) -> Option<(u32, u32)> {
+    let at = memchr::memmem::rfind(request, MARK.as_bytes())? + MARK.len();
+    let rest = &request[at..request.len().min(at + MARK_BYTES_MAX)];
+    let mut numbers = rest.split(|byte| *byte == b'-');
+    let mut number = || std::str::from_utf8(numbers.next()?).ok()?.parse().ok();
+    Some((number()?, number()?))
+}
+
+/// Two numbers of 32 bits and what is between them.
+const MARK_BYTES_MAX: usize = 22;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_found_again_in_a_prompt() {
+        let prompt = format!("before {} between {} after", body(7, 12), body(31, 45_678));
+        assert_eq!(marked(prompt.as_bytes()), Some((31, 45_678)));
+        assert_eq!(body(31, 45_678).len(), BODY_BYTES);
+        assert_eq!(marked(b"nothing"), None);
+        assert_eq!(marked(b"work-12-x"), None);
+    }
+
+    #[test]
+    fn pairs_fill_accounts() {
+        let work = Work {
+            pairs: 250,
+            ..Work::new(1_000)
+        };
+        assert_eq!(work.accounts(), 3);
+        assert_eq!((account(249), task(249)), ("a2".to_owned(), "t-49".to_owned()));
+    }
+}
