@@ -169,24 +169,34 @@ async fn the_turns_that_twins_have_in_flight_are_counted_apart() {
     let fixture = scene.world.fixture();
     let task = fixture.task(&scene.account, "OTHER-1", &[]).await;
     fixture.session(&scene.account, &task, scene.agent).await;
-    fixture.twin(&scene.account, TWIN).await;
+    let owner = &scene.world.database.owner;
     sqlx::raw_sql(
-        "update account set turns_in_flight_max = 1;
-         update session set phase = 'running', lease_owner = gen_random_uuid(), fence = 1
-         where account_id = 'acme' and task_id = 'other-1'",
+        "insert into instruction_text (account_id, hash, version, body) values ('acme', 'h', '1', 'b');
+         insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids,
+                           provider, profile_version, profile_hash, input, manifest)
+         select 'acme', s.id, s.id, s.task_id, s.agent_id, 1, 1, 1, 'awaiting_tools', array['n'], 'default', '1', 'h', 'i', '{}'
+         from session s where s.task_id = 'other-1';
+         update session set phase = 'waiting', active_turn_id = id where task_id = 'other-1'",
     )
-    .execute(&scene.world.database.owner)
+    .execute(owner)
+    .await
+    .unwrap();
+    fixture.twin(&scene.account, TWIN).await;
+    // One has a turn in flight and room for another; the other's turn waits, and there is room for one.
+    sqlx::raw_sql(
+        "update session set phase = 'running', lease_owner = gen_random_uuid() where account_id = 'acme' and task_id = 'other-1';
+         update account set turns_in_flight_max = case id when 'acme' then 2 else 1 end",
+    )
+    .execute(owner)
     .await
     .unwrap();
 
     let (claimer, database) = claimer(&scene).await;
     let claimed = claimer.claim(&names, replica(&database).await).await.unwrap();
-    assert_eq!(
-        claimed.left,
-        names[..1],
-        "one has a turn in flight, and may have no more"
-    );
-    assert_eq!(of(&claimed.work, &names[1].0).account, names[1].0, "the other has none");
+    assert!(claimed.left.is_empty(), "no room: {:?}", claimed.left);
+    for (account, _) in &names {
+        assert_eq!(of(&claimed.work, account).account, *account);
+    }
 }
 
 #[tokio::test]
