@@ -4,12 +4,12 @@
 #
 # They come from Debian's packages (debootstrap, as root), from the nats-server that `make provision` fetched, and from the
 # Rust toolchain of this machine. They do what the public images do as far as this project uses them, and no more.
+# DEBIAN_MIRROR names another mirror than debootstrap would take.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 : "${DOCKER:=docker}" "${NATS_IMAGE:?}" "${POSTGRES_IMAGE:?}" "${BASE_IMAGE:?}" "${RUST_IMAGE:?}"
 suite=bookworm
-mirror=http://deb.debian.org/debian
 
 say() { printf 'images: %s\n' "$*"; }
 [ "$(id -u)" = 0 ] || { say "making base images takes root: debootstrap" >&2; exit 1; }
@@ -32,7 +32,8 @@ debian() {
         return
     fi
     say "fetching a plain Debian $suite"
-    debootstrap --variant=minbase --include=ca-certificates "$suite" "$work/debian" "$mirror" >"$work/log" 2>&1 ||
+    debootstrap --variant=minbase --include=ca-certificates "$suite" "$work/debian" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} \
+        >"$work/log" 2>&1 ||
         { tail -n 20 "$work/log" >&2; return 1; }
     rm -rf "$work/debian"/var/{cache/apt/archives,lib/apt/lists}/*
     tar --numeric-owner -C "$work/debian" -c . >"$kept.new"
