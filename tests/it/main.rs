@@ -29,3 +29,4 @@ mod simulated;
 mod simulation;
 mod tracing;
 mod up;
+mod walls;

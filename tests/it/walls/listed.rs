@@ -1,0 +1,122 @@
+//! What the trials are told beforehand: statements and conditions that are otherwise than the rest, each with the reason. An
+//! entry that nothing needs any more fails the test.
+
+use std::collections::BTreeSet;
+
+use super::trials::FOR_NONE;
+
+/// Statements of transactions that declare no account and see rows of several, by a part of them, and why that is right.
+/// What becomes of one without its condition depends on what is due at the moment.
+const OF_NO_ACCOUNT: &[(&str, &str)] = &[
+    (
+        "delete from outbox o using",
+        "the relay deletes what it has published, by ids that it was given; its policy holds it to its service's rows",
+    ),
+    (
+        "update outbox o set stored_at",
+        "the relay notes what it has published, in the same way",
+    ),
+    (
+        "update outbox o set claimed_at",
+        "the relay takes what is due, of all accounts: that is its work",
+    ),
+    (
+        "update outbox o set look_at",
+        "the relay looks after what is not read, of all accounts: that is its work",
+    ),
+];
+
+/// Conditions that are not missed, by a part of the statement and the condition, and what else holds.
+const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
+    (
+        "from given g join posted p",
+        "p.account_id = g.account_id",
+        "both sides are of one batch, and a batch of one account has each id once; `twins.rs` of the orchestrator has two",
+    ),
+    (
+        "select id from session where account_id = $1 and key = $2",
+        "account_id = $1",
+        "a session's key says its account",
+    ),
+    (
+        "select s.id from session s where s.account_id = $1 and s.id in (",
+        "account_id = $1",
+        "ids are looked up within; `s.account_id` holds what is taken by them",
+    ),
+    (
+        "where s.account_id = $1 and s.closed_at is null and not s.id = any($3::uuid[]) and s.id in (",
+        "account_id = $1",
+        "ids are looked up within; `s.account_id` holds what is taken by them",
+    ),
+    (
+        "n.id in (select $2 || ':' || agent.id::text from agent",
+        "agent.account_id = $1",
+        "ids are looked up within; `n.account_id` holds what is taken by them",
+    ),
+    (
+        "delete from session s where s.account_id = $1",
+        "n.account_id = s.account_id",
+        "its rows are referred to until its own transaction has removed what does; the statement beside it asks the same, and misses it",
+    ),
+    (
+        "update tool_call set state = $3",
+        "account_id = $1",
+        "its row was written by the same transaction, and nobody else sees it yet",
+    ),
+];
+
+/// Texts that no service executes unless it is told to have a bug.
+const OF_PLANTED_BUGS: &[&str] = &["update session s set closed_at = null, close_reason = null"];
+
+/// How often each file asks the mapper. Who adds one sees to it that the walk comes by.
+pub(crate) const MAPPED: &[(&str, usize)] = &[
+    ("services/orchestrator/src/accounts/store.rs", 2),
+    ("services/orchestrator/src/activities/store.rs", 1),
+    ("services/orchestrator/src/agents/store.rs", 5),
+    ("services/orchestrator/src/dead_letters/store.rs", 4),
+    ("services/orchestrator/src/idempotency.rs", 1),
+    ("services/orchestrator/src/keys/store.rs", 1),
+    ("services/orchestrator/src/messages/store.rs", 1),
+    ("services/orchestrator/src/notifications/store.rs", 1),
+    ("services/orchestrator/src/tasks/store.rs", 4),
+    ("services/orchestrator/src/turns/store.rs", 4),
+];
+
+/// Which entries were needed.
+#[derive(Default)]
+pub(crate) struct Listed(BTreeSet<[&'static str; 2]>);
+
+impl Listed {
+    pub(crate) fn of_no_account(&mut self, role: &str, sql: &str) -> bool {
+        let mut listed = OF_NO_ACCOUNT.iter();
+        let found = listed.find(|(part, _)| role.ends_with(FOR_NONE) && sql.contains(part));
+        found.is_some_and(|(part, _)| self.needed([*part, ""]))
+    }
+
+    pub(crate) fn held_by_others(&mut self, sql: &str, condition: &str) -> bool {
+        let mut listed = HELD_BY_OTHERS.iter();
+        let found = listed.find(|(part, listed, _)| sql.contains(part) && condition == *listed);
+        found.is_some_and(|(part, condition, _)| self.needed([*part, *condition]))
+    }
+
+    pub(crate) fn of_planted_bugs(&mut self, sql: &str) -> bool {
+        let found = OF_PLANTED_BUGS.iter().find(|begins| sql.starts_with(**begins));
+        found.is_some_and(|begins| self.needed([*begins, ""]))
+    }
+
+    fn needed(&mut self, entry: [&'static str; 2]) -> bool {
+        self.0.insert(entry);
+        true
+    }
+
+    pub(crate) fn rest(&self) -> Vec<String> {
+        let none = OF_NO_ACCOUNT.iter().map(|(part, _)| [*part, ""]);
+        let others = HELD_BY_OTHERS.iter().map(|(part, condition, _)| [*part, *condition]);
+        let planted = OF_PLANTED_BUGS.iter().map(|begins| [*begins, ""]);
+        none.chain(others)
+            .chain(planted)
+            .filter(|entry| !self.0.contains(entry))
+            .map(|[part, condition]| format!("listed, and nothing needs it: {part} {condition}"))
+            .collect()
+    }
+}

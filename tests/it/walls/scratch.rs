@@ -1,0 +1,252 @@
+//! A connection on which a statement can be executed as a service would, and is undone: what it gives, and what it leaves.
+
+use std::collections::HashSet;
+
+use futures::StreamExt;
+use sqlx::{
+    AssertSqlSafe, Connection, Either, Encode, Executor, PgConnection, Postgres, Row, Type,
+    encode::IsNull,
+    error::BoxDynError,
+    postgres::{PgArgumentBuffer, PgArguments, PgRow, PgTypeInfo, types::Oid},
+};
+
+use testkit::twin_sql;
+
+use super::trials::Executed;
+
+/// Who waits for longer waits for a row that a service holds at this moment.
+const LOCK_TIMEOUT: &str = "5ms";
+const SERIALIZATION_FAILURE: &str = "40001";
+/// A lock was not to be had, or would never have been; or the row has changed under it.
+const HELD: &[&str] = &["55P03", "40P01", SERIALIZATION_FAILURE];
+
+/// Without the checks of references: what is removed comes again.
+const REMOVED: &str = "
+    do $$
+    declare name text; declare account text;
+    begin
+        for name, account in
+            select c.relname::text, a.attname::text from pg_class c join pg_attribute a on a.attrelid = c.oid
+            where c.relnamespace = 'public'::regnamespace and c.relkind = 'r'
+              and a.attname = case c.relname when 'account' then 'id' else 'account_id' end
+        loop
+            execute format('delete from %I where %I = %L', name, account, '{twin}');
+        end loop;
+    end $$";
+
+/// What a statement asks of a twin, and of which it takes one, the most or any, has to differ to be seen; what it asks for by
+/// age has to be old.
+const DIFFERENT: &str = "
+    update notification set attempts = attempts + 7 where account_id = '{twin}';
+    update tool_call set name = 'no_reply' where account_id = '{twin}';
+    update session set generation = generation + 100, fence = fence + 100 where account_id = '{twin}';
+    update session set phase = 'running', lease_owner = gen_random_uuid()
+    where account_id = '{twin}' and phase = 'waiting' and task_id = '{twin}-1';
+    update idempotency set created_at = created_at - interval '10 years' where account_id = '{twin}';
+    update accepted_notification set created_at = created_at - interval '10 years' where account_id = '{twin}';
+    update dead_letter set created_at = created_at - interval '10 years' where account_id = '{twin}';
+    update turn set hops = hops + 7, started_at = started_at - interval '1 day' where account_id = '{twin}';
+    update task_assignee t set agent_id = a.id from agent a
+    where t.account_id = '{twin}' and t.task_id = 'chat' and a.account_id = '{twin}' and a.slug = '{twin}-reviewer';
+    insert into task_assignee (account_id, task_id, agent_id)
+    select '{twin}', 'chat', id from agent
+    where account_id = '{twin}' and slug = '{twin}-reviewer'
+      and not exists (select from task_assignee where account_id = '{of}' and task_id = 'chat')
+    on conflict do nothing";
+
+/// What came of an execution.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    Done {
+        /// Sorted: few statements promise an order.
+        rows: Vec<Vec<u8>>,
+        affected: u64,
+        /// A digest of the tables that it names, afterwards; absent when it only reads. Nothing in the schema writes to
+        /// another.
+        left: Option<String>,
+    },
+    /// It waits for somebody else's lock.
+    Waits,
+    /// Somebody else has changed its rows meanwhile.
+    Overtaken,
+    /// By its code.
+    Failed(String),
+}
+
+impl Outcome {
+    /// Others had no part in it.
+    pub(crate) fn is_clear(&self) -> bool {
+        !matches!(self, Outcome::Waits | Outcome::Overtaken)
+    }
+}
+
+pub(crate) struct Scratch {
+    connection: PgConnection,
+    /// Makes the second account what the first is at this moment, and then a little different.
+    twin: String,
+    tables: Vec<String>,
+}
+
+impl Scratch {
+    /// On a connection of the superuser, who may become any role.
+    pub(crate) async fn open(url: &str, [of, twin]: [&str; 2]) -> Scratch {
+        let mut connection = PgConnection::connect(url).await.unwrap();
+        let tables = sqlx::query(
+            "select relname::text from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r'",
+        )
+        .fetch_all(&mut connection)
+        .await
+        .unwrap();
+        let [removed, different] = [REMOVED, DIFFERENT].map(|sql| sql.replace("{twin}", twin).replace("{of}", of));
+        let [without, with] =
+            ["replica", "origin"].map(|checks| format!("set local session_replication_role = {checks}"));
+        Scratch {
+            connection,
+            twin: format!(
+                "{without}; {removed}; {}; {without}; {different}; {with}",
+                twin_sql(of, twin)
+            ),
+            tables: tables.iter().map(|table| table.get(0)).collect(),
+        }
+    }
+
+    /// Until it ends, it sees one moment. `false`: not now, somebody holds rows of the twin.
+    pub(crate) async fn begin(&mut self) -> bool {
+        self.run(&format!(
+            "begin isolation level repeatable read; set local lock_timeout = '{LOCK_TIMEOUT}';
+             set local statement_timeout = '20s'"
+        ))
+        .await;
+        let sql = format!("{}; savepoint trial", self.twin);
+        match sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.connection).await {
+            Ok(_) => true,
+            Err(error) if HELD.contains(&code(&error).as_str()) => {
+                self.end().await;
+                false
+            }
+            Err(error) => panic!("no twin can be made: {error}"),
+        }
+    }
+
+    pub(crate) async fn end(&mut self) {
+        self.run("rollback").await;
+    }
+
+    /// Of one execution, in the role of its service, with these accounts declared.
+    pub(crate) async fn outcome(&mut self, executed: &Executed, sql: &str, declared: &str) -> Outcome {
+        self.run(&format!(
+            "rollback to savepoint trial; set local role {};
+             select set_config('signalbox.accounts', '{declared}', true)",
+            executed.role
+        ))
+        .await;
+        match self.execute(executed, sql).await {
+            Ok((rows, affected)) => {
+                let left = if writes(sql) { Some(self.left(sql).await) } else { None };
+                Outcome::Done { rows, affected, left }
+            }
+            Err(error) => match code(&error) {
+                code if code == SERIALIZATION_FAILURE => Outcome::Overtaken,
+                code if HELD.contains(&code.as_str()) => Outcome::Waits,
+                code => Outcome::Failed(code),
+            },
+        }
+    }
+
+    async fn execute(&mut self, executed: &Executed, sql: &str) -> Result<(Vec<Vec<u8>>, u64), sqlx::Error> {
+        let mut arguments = PgArguments::default();
+        for (kind, value) in executed.types.iter().zip(&executed.values) {
+            let raw = Raw {
+                kind: *kind,
+                bytes: value.clone(),
+            };
+            sqlx::Arguments::add(&mut arguments, raw).expect("bytes as they came");
+        }
+        // The moment of a transaction is the same for all of it.
+        let sql = sql.replace("clock_timestamp()", "now()");
+        let query = sqlx::query_with(AssertSqlSafe(sql), arguments).persistent(false);
+        let (mut rows, mut affected) = (Vec::new(), 0);
+        let mut results = self.connection.fetch_many(query);
+        while let Some(result) = results.next().await {
+            match result? {
+                Either::Left(done) => affected += done.rows_affected(),
+                Either::Right(row) => rows.push(bytes(&row)),
+            }
+        }
+        rows.sort_unstable();
+        Ok((rows, affected))
+    }
+
+    async fn left(&mut self, sql: &str) -> String {
+        let words: HashSet<&str> = sql.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+        let rows: Vec<String> = self
+            .tables
+            .iter()
+            .filter(|table| words.contains(table.as_str()))
+            .map(|table| format!("select '{table}' || t::text as row from \"{table}\" t"))
+            .collect();
+        assert!(!rows.is_empty(), "who writes names a table: {sql}");
+        let sql = format!(
+            "set local role none; select md5(string_agg(row, '|' order by row)) from ({}) as rows",
+            rows.join(" union all ")
+        );
+        let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(&mut self.connection).await;
+        row.unwrap().get::<Option<String>, _>(0).unwrap_or_default()
+    }
+
+    async fn run(&mut self, sql: &str) {
+        let ran = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+            .execute(&mut self.connection)
+            .await;
+        ran.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+}
+
+fn code(error: &sqlx::Error) -> String {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.unwrap_or_else(|| panic!("{error}")).into_owned()
+}
+
+fn writes(sql: &str) -> bool {
+    let sql = sql.to_ascii_lowercase();
+    ["insert ", "update ", "delete "].iter().any(|word| sql.contains(word))
+}
+
+fn bytes(row: &PgRow) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for column in 0..row.len() {
+        let value = row.try_get_raw(column).expect("a column");
+        let value = value.as_bytes().ok();
+        bytes.extend(value.map_or(u64::MAX, |value| value.len() as u64).to_be_bytes());
+        bytes.extend(value.unwrap_or_default());
+    }
+    bytes
+}
+
+/// A parameter as it came.
+struct Raw {
+    kind: u32,
+    bytes: Option<Vec<u8>>,
+}
+
+impl Type<Postgres> for Raw {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(0))
+    }
+}
+
+impl Encode<'_, Postgres> for Raw {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        Ok(match &self.bytes {
+            Some(bytes) => {
+                buffer.extend_from_slice(bytes);
+                IsNull::No
+            }
+            None => IsNull::Yes,
+        })
+    }
+
+    fn produces(&self) -> Option<PgTypeInfo> {
+        Some(PgTypeInfo::with_oid(Oid(self.kind)))
+    }
+}

@@ -1,0 +1,271 @@
+//! What becomes of a statement when a condition on the account is taken out of it. Each is tried in the name of its own
+//! account, and with the same ids in the name of the other, on the rows that it is about to meet, and undone.
+//!
+//! With its account declared, as services declare it, nothing may change: row-level security holds alone. With both
+//! accounts declared the whole statement may not change either: its conditions hold alone. What changes with both
+//! declared and one condition gone shows that the condition was one.
+
+use std::{collections::BTreeMap, sync::Mutex};
+
+use super::{
+    conditions::{conditions, without},
+    scratch::{Outcome, Scratch},
+};
+
+/// So often a statement is tried in each step of the walk until every condition was missed, and altogether when they were.
+const TRIES: usize = 4;
+const TRIES_ENOUGH: usize = 2;
+
+/// A statement that a service is about to execute.
+#[derive(Clone, Debug)]
+pub(crate) struct Executed {
+    pub(crate) role: String,
+    /// The accounts that its transaction declared, as they are set.
+    pub(crate) declared: String,
+    pub(crate) sql: String,
+    pub(crate) types: Vec<u32>,
+    pub(crate) values: Vec<Option<Vec<u8>>>,
+}
+
+impl Executed {
+    fn name(&self) -> (String, String) {
+        let rest = if self.declared.is_empty() { FOR_NONE } else { "" };
+        (format!("{}{rest}", self.role), named(&self.sql))
+    }
+}
+
+/// Lists of any length are one statement.
+fn named(sql: &str) -> String {
+    let mut parts = sql.split(" IN (");
+    let mut named = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        named.push_str(" IN (...)");
+        named.push_str(part.split_once(')').map_or("", |(_, rest)| rest));
+    }
+    named
+}
+
+/// A condition, and what was seen of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Condition {
+    pub(crate) text: String,
+    /// It was taken out, and the statement executed without it.
+    pub(crate) is_tried: bool,
+    /// What came of it without the condition, which should not.
+    pub(crate) crossed: Option<String>,
+    /// With both accounts declared, it was missed.
+    pub(crate) is_missed: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tried {
+    pub(crate) tries: usize,
+    pub(crate) conditions: Vec<Condition>,
+    /// What came of the whole statement with both accounts declared, which should not.
+    pub(crate) crossed: Option<String>,
+}
+
+impl Tried {
+    fn is_through(&self) -> bool {
+        self.conditions.iter().all(|one| one.is_tried && one.is_missed)
+    }
+}
+
+/// By role and text, apart for transactions that declare no account.
+pub(crate) type Book = BTreeMap<(String, String), Tried>;
+
+/// Behind the role of what works for no account.
+pub(crate) const FOR_NONE: &str = " for no account";
+
+pub(crate) struct Trials {
+    twins: [&'static str; 2],
+    scratch: tokio::sync::Mutex<Scratch>,
+    book: Mutex<Book>,
+    /// Without parameters, which cannot be tried.
+    simple: Mutex<Vec<String>>,
+}
+
+impl Trials {
+    /// `twins`: names of one length, so that one stands wherever the other can. The life of the first is lived, the second
+    /// rests.
+    pub(crate) fn new(twins: [&'static str; 2], scratch: Scratch) -> Trials {
+        assert_eq!(twins[0].len(), twins[1].len());
+        Trials {
+            twins,
+            scratch: tokio::sync::Mutex::new(scratch),
+            book: Mutex::default(),
+            simple: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn book(&self) -> Book {
+        self.book.lock().unwrap().clone()
+    }
+
+    /// Another step: what was not missed yet may meet other rows now.
+    pub(crate) fn next_step(&self) {
+        for ((role, _), tried) in self.book.lock().unwrap().iter_mut() {
+            if !tried.is_through() && !role.ends_with(FOR_NONE) {
+                tried.tries = 0;
+            }
+        }
+    }
+
+    /// Statements with a condition that came without parameters.
+    pub(crate) fn simple_ones(&self) -> Vec<String> {
+        self.simple.lock().unwrap().clone()
+    }
+
+    pub(crate) fn simple(&self, sql: &str) {
+        if !conditions(sql).is_empty() {
+            self.simple.lock().unwrap().push(sql.to_owned());
+        }
+    }
+
+    /// Tries a statement before it is executed.
+    pub(crate) async fn hold(&self, executed: Executed) {
+        if executed.role.is_empty() || self.is_of_both(&executed) {
+            return;
+        }
+        let places = conditions(&executed.sql);
+        if places.is_empty() && executed.declared.is_empty() {
+            return;
+        }
+        let mut tried = self.begun(&executed, &places);
+        if tried.tries > if tried.is_through() { TRIES_ENOUGH } else { TRIES } {
+            return;
+        }
+        let mut scratch = self.scratch.lock().await;
+        if !scratch.begin().await {
+            return;
+        }
+        for asked in &self.askers(&executed) {
+            self.try_out(&mut scratch, asked, &places, &mut tried).await;
+        }
+        scratch.end().await;
+        drop(scratch);
+        self.note(&executed, &tried);
+    }
+
+    fn begun(&self, executed: &Executed, places: &[(usize, usize)]) -> Tried {
+        let mut book = self.book.lock().unwrap();
+        let tried = book.entry(executed.name()).or_insert_with(|| Tried {
+            conditions: places
+                .iter()
+                .map(|&(start, end)| Condition {
+                    text: executed.sql[start..end].to_owned(),
+                    is_tried: false,
+                    crossed: None,
+                    is_missed: false,
+                })
+                .collect(),
+            ..Tried::default()
+        });
+        tried.tries += 1;
+        tried.clone()
+    }
+
+    /// Others may have tried the same meanwhile.
+    fn note(&self, executed: &Executed, seen: &Tried) {
+        let mut book = self.book.lock().unwrap();
+        let tried = book.get_mut(&executed.name()).expect("it was begun");
+        tried.crossed = tried.crossed.take().or_else(|| seen.crossed.clone());
+        for (condition, seen) in tried.conditions.iter_mut().zip(&seen.conditions) {
+            condition.crossed = condition.crossed.take().or_else(|| seen.crossed.clone());
+            condition.is_tried |= seen.is_tried;
+            condition.is_missed |= seen.is_missed;
+        }
+    }
+
+    /// As it is, and the same by the other account.
+    fn askers(&self, executed: &Executed) -> [Executed; 2] {
+        let [from, to] = self.sides(executed);
+        let other = Executed {
+            declared: executed.declared.replace(from, to),
+            values: executed
+                .values
+                .iter()
+                .map(|value| value.as_ref().map(|bytes| renamed(bytes, from, to)))
+                .collect(),
+            ..executed.clone()
+        };
+        [executed.clone(), other]
+    }
+
+    /// Works for both, and so shows nothing of what one alone may see.
+    fn is_of_both(&self, executed: &Executed) -> bool {
+        let is_declared = |twin: &&str| executed.declared.split(',').any(|name| name == *twin);
+        self.twins.iter().all(is_declared)
+    }
+
+    /// Whose statement it is, and the other.
+    fn sides(&self, executed: &Executed) -> [&'static str; 2] {
+        let [first, second] = self.twins;
+        if executed.declared.contains(second) {
+            [second, first]
+        } else {
+            [first, second]
+        }
+    }
+
+    async fn try_out(&self, scratch: &mut Scratch, asked: &Executed, places: &[(usize, usize)], tried: &mut Tried) {
+        let whole = scratch.outcome(asked, &asked.sql, &asked.declared).await;
+        if !whole.is_clear() {
+            // Its own service holds its rows at this moment; another time.
+            return;
+        }
+        // Of the second account, which rests, nobody holds a row: who waits wants one of the first's.
+        let [own, other] = self.sides(asked);
+        let rests = own == self.twins[1];
+        let is_seen = |outcome: &Outcome| outcome.is_clear() || rests && *outcome == Outcome::Waits;
+        let is_other = |outcome: &Outcome| is_seen(outcome) && *outcome != whole;
+        let told = |outcome: &Outcome| Some(format!("{asked:?}: {whole:?} and then {outcome:?}"));
+        // What declares no account works for none, and sees what its role may see.
+        let both = (!asked.declared.is_empty()).then(|| format!("{},{other}", asked.declared));
+        if let Some(both) = &both {
+            let outcome = scratch.outcome(asked, &asked.sql, both).await;
+            if is_other(&outcome) {
+                tried.crossed = told(&outcome);
+            }
+        }
+        for (place, condition) in places.iter().zip(&mut tried.conditions) {
+            let sql = without(&asked.sql, *place);
+            if condition.crossed.is_none() && (!condition.is_tried || tried.tries <= TRIES_ENOUGH) {
+                let outcome = scratch.outcome(asked, &sql, &asked.declared).await;
+                condition.is_tried |= is_seen(&outcome);
+                if is_other(&outcome) {
+                    condition.crossed = told(&outcome);
+                }
+            }
+            if let (Some(both), false) = (&both, condition.is_missed) {
+                condition.is_missed = is_other(&scratch.outcome(asked, &sql, both).await);
+            }
+            // Who declares no account has nothing but conditions.
+            condition.is_missed |= both.is_none() && condition.crossed.is_some();
+        }
+    }
+}
+
+/// With one name in the place of the other.
+pub(crate) fn renamed(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
+    let mut renamed = bytes.to_vec();
+    let mut at = 0;
+    while let Some(found) = renamed[at..]
+        .windows(from.len())
+        .position(|part| part == from.as_bytes())
+    {
+        at += found;
+        renamed[at..at + to.len()].copy_from_slice(to.as_bytes());
+    }
+    renamed
+}
+
+#[test]
+fn lists_of_any_length_are_one_statement() {
+    assert_eq!(named("a IN ($1, $2) AND b IN ($3)"), "a IN (...) AND b IN (...)");
+}
+
+#[test]
+fn names_are_exchanged_wherever_they_stand() {
+    assert_eq!(renamed(b"alder,-/alder-1", "alder", "birch"), b"birch,-/birch-1");
+}

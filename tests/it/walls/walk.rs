@@ -1,0 +1,253 @@
+//! An account's whole life, so that every statement of the services is executed for it: notifications of every kind, turns
+//! that ask for tools, fail, wait and are carried on, tasks that are done with work waiting, agents that go.
+
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt};
+use serde_json::{Value, json};
+use storage::Role;
+use testkit::{Reply, Seen, eventually};
+use tokio::time::timeout;
+
+use super::{
+    own::{reading, writing},
+    trials::Trials,
+};
+use crate::{
+    crossing::{
+        attempt::{Door, Request},
+        field::Field,
+        generator::Ids,
+        tenant::Tenant,
+    },
+    house::House,
+};
+
+/// In a notification's text: what the agent does.
+const FAILS: &str = "please fail";
+const WAITS: &str = "please wait";
+/// Before the task that it is on, and the status that it gets.
+const CALLS: &str = "please call ";
+
+pub(crate) fn script(seen: &Seen) -> Reply {
+    let input = seen.input();
+    if input.contains(FAILS) {
+        return Reply::Status(400, r#"{"error": {"message": "no"}}"#.to_owned(), Vec::new());
+    }
+    if input.contains(WAITS) {
+        return Reply::Status(503, String::new(), Vec::new());
+    }
+    let said = input.split_once(CALLS).filter(|_| seen.tool_outputs().is_empty());
+    let Some((_, said)) = said else {
+        return Reply::text("done");
+    };
+    let mut words = said.split_whitespace();
+    let (task, status) = (words.next().expect("a task"), words.next().expect("a status"));
+    let call = |place: usize, tool: &str, arguments: Value| (format!("c-{place}"), tool.to_owned(), arguments);
+    Reply::Calls(vec![
+        call(1, "task_history", json!({"task_id": "LIVE-1"})),
+        call(2, "response_request", json!({"agents": ["tester"], "body": "b"})),
+        call(3, "task_message", json!({"task_id": task, "body": "b"})),
+        call(4, "task_status", json!({"task_id": task, "status": status})),
+    ])
+}
+
+pub(crate) struct Walk<'a> {
+    pub(crate) house: &'a mut House,
+    pub(crate) field: &'a Field,
+    pub(crate) tenant: &'a Tenant,
+    pub(crate) ids: &'a Ids,
+    pub(crate) trials: &'a Trials,
+}
+
+impl Walk<'_> {
+    pub(crate) async fn all(&mut self) {
+        self.requests(writing(self.tenant, self.ids)).await;
+        self.requests(reading(self.tenant, self.ids)).await;
+        self.turns().await;
+        self.addressed().await;
+        self.refused_and_failed().await;
+        self.tools_that_are_awaited().await;
+        self.closing().await;
+        self.requests(reading(self.tenant, self.ids)).await;
+        self.agent_goes().await;
+        // What only a clock brings.
+        self.house.up().await;
+    }
+
+    async fn requests(&self, requests: Vec<Request>) {
+        for request in requests {
+            self.trials.next_step();
+            let answer = self.field.send(&request).await;
+            assert!(answer.status < 500, "{request:?}: {answer:?}");
+        }
+    }
+
+    async fn delivered(&self, task: &str, id: &str, body: &str) {
+        self.trials.next_step();
+        self.house.notify(&self.tenant.account, task, "coder", id, body).await;
+        self.house.until(&self.tenant.account, id, "delivered").await;
+    }
+
+    async fn api(&self, method: &'static str, path: &str, body: &Value) -> Value {
+        self.trials.next_step();
+        let request = Request {
+            door: Door::Api,
+            method,
+            path: format!("/api/orgs/{}{path}", self.tenant.account),
+            token: self.tenant.keys["admin"].clone(),
+            headers: Vec::new(),
+            body: Some(body).filter(|body| !body.is_null()).map(Value::to_string),
+        };
+        let answer = self.field.send(&request).await;
+        assert!(answer.status < 300, "{request:?}: {answer:?}");
+        serde_json::from_str(&answer.body).unwrap_or(Value::Null)
+    }
+
+    /// On tasks that both accounts have, on new ones, on none; the coordinator's; with tools, to the end.
+    async fn turns(&self) {
+        for (task, body) in [
+            ("LIVE-1", "b"),
+            ("LIVE-1", "please call LIVE-1 blocked"),
+            ("CHAT", "please call CHAT in_progress"),
+            ("-", "b"),
+            ("T-1", "please call T-1 review"),
+            ("T-1", "b"),
+        ] {
+            let id = format!("turn-{task}-{}", body.len());
+            self.delivered(task, &id, body).await;
+            self.delivered(task, &format!("{id}-again"), "b").await;
+        }
+        // The chat is nobody's, so that everybody is its coordinator.
+        self.api("PATCH", "/tasks/CHAT", &json!({"assignees": []})).await;
+        self.delivered("CHAT", "to-anybody", "please call CHAT in_progress")
+            .await;
+        // Somebody without a session of this kind.
+        let (account, id) = (&self.tenant.account, "to-tester");
+        self.house.notify(account, "-", "tester", id, "b").await;
+        self.house.until(account, id, "delivered").await;
+        self.delivered("T-1", "ends-it", "please call T-1 done").await;
+    }
+
+    /// By ids, in answer to a message, twice, and to whoever is assigned.
+    async fn addressed(&self) {
+        let account = &self.tenant.account;
+        let first = |sql: &'static str| async move {
+            let texts = self.house.world.database.texts(sql).await;
+            texts.first().expect("one is there").clone()
+        };
+        let agent = first("select id::text from agent where account_id = 'alder' and slug = 'coder'").await;
+        let message = first("select id::text from message where account_id = 'alder' and task_id = 'live-1'").await;
+        self.trials.next_step();
+        let payload = json!({"id": "by-ids", "agent": agent, "message_id": message, "body": "b"});
+        self.house.publish(account, "LIVE-1", payload.clone()).await;
+        self.house.until(account, "by-ids", "delivered").await;
+        self.house.publish(account, "LIVE-1", payload).await;
+        self.trials.next_step();
+        let all = json!({"id": "to-all", "body": "b"});
+        self.house.publish(account, "LIVE-1", all).await;
+        self.part_of("to-all").await;
+    }
+
+    async fn part_of(&self, id: &str) {
+        eventually("a part is delivered", || async {
+            let parts = self.house.notification(&self.tenant.account, id).await;
+            parts.to_string().contains("delivered").then_some(())
+        })
+        .await;
+    }
+
+    /// Refused, then let in by a redrive, when its agents are there; failed, then tried again.
+    async fn refused_and_failed(&self) {
+        let account = &self.tenant.account;
+        self.trials.next_step();
+        let both = json!({"id": "both", "agents": ["coder", "late"], "body": "b"});
+        self.house.publish(account, "LIVE-1", both).await;
+        self.house.until(account, "both", "refused").await;
+        self.house.notify(account, "LIVE-1", "coder", "fails", FAILS).await;
+        self.house.until(account, "fails", "failed").await;
+        self.api("POST", "/agents", &json!({"slug": "late", "name": "n"})).await;
+        let letters = eventually("both letters", || async {
+            let letters = self.house.get(&format!("/api/orgs/{account}/dead-letters")).await;
+            let of = |word: &str| {
+                let mut items = letters["items"].as_array()?.iter();
+                let letter = items.find(|letter| letter["payload"].to_string().contains(word))?;
+                Some(letter["id"].as_str()?.to_owned())
+            };
+            Some([of("late")?, of(FAILS)?])
+        })
+        .await;
+        for letter in letters {
+            self.api("POST", &format!("/dead-letters/{letter}/redrive"), &json!({}))
+                .await;
+        }
+        self.part_of("both").await;
+    }
+
+    /// Nobody runs the tools for a while, so that they are asked for again; and once more when they have run.
+    async fn tools_that_are_awaited(&mut self) {
+        let client = self.house.world.operator().await;
+        let mut heard = client.subscribe("signalbox.tool.>").await.unwrap();
+        client.flush().await.unwrap();
+        self.trials.next_step();
+        self.house.kill(Role::ToolGateway);
+        let account = self.tenant.account.clone();
+        self.house
+            .notify(&account, "T-2", "coder", "awaits", "please call T-2 blocked")
+            .await;
+        eventually("its tools were asked for again", || async {
+            let again = "select coalesce(wake_at - waiting_since > interval '1.5 s', false)::text from session s
+                         join turn t on t.account_id = s.account_id and t.id = s.active_turn_id
+                         where s.task_id = 't-2'";
+            let again = self.house.world.database.texts(again).await;
+            again.contains(&"true".to_owned()).then_some(())
+        })
+        .await;
+        self.trials.next_step();
+        self.house.up().await;
+        self.house.until(&account, "awaits", "delivered").await;
+        let mut said = Vec::new();
+        while let Some(Some(message)) = heard.next().now_or_never() {
+            said.push(message);
+        }
+        let asked = said.iter().find(|message| message.subject.contains(".requested."));
+        let asked = asked.expect("it was asked for");
+        let (subject, payload) = (asked.subject.to_string(), asked.payload.to_vec());
+        self.trials.next_step();
+        self.house.world.publish_as_service(subject, payload).await;
+        let answered = async { while !heard.next().await.expect("a connection").subject.contains(".finished.") {} };
+        timeout(Duration::from_secs(20), answered).await.expect("an answer");
+    }
+
+    /// A task is done while something waits that is to go on: behind a turn that waits for its tools, and behind one that
+    /// waits for another attempt.
+    async fn closing(&self) {
+        let account = &self.tenant.account;
+        self.house.notify(account, "T-2", "coder", "waits", WAITS).await;
+        eventually("it waits for another attempt", || async {
+            let waiting = "select id::text from session where account_id = 'alder' and phase = 'backoff'";
+            (!self.house.world.database.texts(waiting).await.is_empty()).then_some(())
+        })
+        .await;
+        for task in ["T-2".to_owned(), format!("{}-1", account.to_uppercase())] {
+            let id = format!("goes-on-{task}");
+            let payload = json!({"id": id, "agent": "coder", "body": "b", "metadata": {"reopen": true}});
+            self.trials.next_step();
+            self.house.publish(account, &task, payload).await;
+            self.house.until(account, &id, "queued").await;
+            self.api("PATCH", &format!("/tasks/{task}"), &json!({"status": "done"}))
+                .await;
+            self.house.until(account, &id, "delivered").await;
+        }
+    }
+
+    async fn agent_goes(&self) {
+        self.api("DELETE", "/agents/tester", &Value::Null).await;
+        self.api(
+            "DELETE",
+            &format!("/agents/{}-reviewer", self.tenant.account),
+            &Value::Null,
+        )
+        .await;
+    }
+}
