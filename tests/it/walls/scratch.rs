@@ -38,7 +38,7 @@ const REMOVED: &str = "
 /// age has to be old.
 const DIFFERENT: &str = "
     update notification set attempts = attempts + 7 where account_id = '{twin}';
-    update tool_call set name = 'no_reply' where account_id = '{twin}';
+    update tool_call set name = 'task_message' where account_id = '{twin}';
     update session set generation = generation + 100, fence = fence + 100 where account_id = '{twin}';
     update session set phase = 'running', lease_owner = gen_random_uuid()
     where account_id = '{twin}' and phase = 'waiting' and task_id = '{twin}-1';

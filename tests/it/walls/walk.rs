@@ -49,6 +49,7 @@ pub(crate) fn script(seen: &Seen) -> Reply {
         call(2, "response_request", json!({"agents": ["tester"], "body": "b"})),
         call(3, "task_message", json!({"task_id": task, "body": "b"})),
         call(4, "task_status", json!({"task_id": task, "status": status})),
+        call(5, "no_reply", json!({})),
     ])
 }
 
