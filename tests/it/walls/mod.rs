@@ -156,7 +156,6 @@ fn passed_by(book: &Book, listed: &mut Listed) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "delivery's statements have changed since it was last run to its end: docs/reliability.md"]
 async fn each_wall_holds_alone() {
     let book = walked().await;
     let all = || book.values().flat_map(|tried| &tried.conditions);
