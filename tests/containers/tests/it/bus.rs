@@ -7,6 +7,8 @@ use futures::StreamExt;
 use serde_json::Value;
 use tokio::time::timeout;
 
+use crate::wait::eventually;
+
 /// Far longer than anything takes.
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -24,7 +26,11 @@ impl Bus {
         let options = ConnectOptions::with_user_and_password(user.to_owned(), password.to_owned());
         // Its answers may come in on a prefix of its own only.
         let options = options.custom_inbox_prefix(format!("_I.{user}"));
-        let client = options.connect(server).await.unwrap();
+        // A broker that has just been started again may not listen yet.
+        let client = eventually("the broker lets a publisher in", || async {
+            options.clone().connect(server).await.ok()
+        })
+        .await;
         let stream = jetstream::new(client.clone());
         Bus { client, stream }
     }
