@@ -133,7 +133,8 @@ pub(crate) fn run_many(from: u64, count: u64, threads: usize) -> Result<Many, Vi
                     if n >= count {
                         break;
                     }
-                    match simulate(from.wrapping_add(n)) {
+                    let running = Running(from.wrapping_add(n));
+                    match simulate(running.0) {
                         Ok(summary) => own.add(&summary),
                         Err(found) => {
                             failed.store(true, Ordering::Relaxed);
@@ -154,6 +155,18 @@ pub(crate) fn run_many(from: u64, count: u64, threads: usize) -> Result<Many, Vi
     });
     let (many, violation) = done.into_inner().expect("no thread panics while it holds the sums");
     violation.map_or(Ok(many), Err)
+}
+
+/// Tells which seed it was when a run panics instead of finding something: the thread's own message does not.
+struct Running(u64);
+
+impl Drop for Running {
+    #[expect(clippy::print_stderr, reason = "the panic it belongs to is told there")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("seed {} of the simulation panicked", self.0);
+        }
+    }
 }
 
 impl fmt::Display for Many {

@@ -221,7 +221,10 @@ impl Database {
     fn run_task_status(&mut self, asked: &Asked, facts: &Facts, bug: Option<Bug>) -> Result<Done, Told> {
         let to = TaskStatus::parse(&asked.arguments).unwrap_or(TaskStatus::InProgress);
         let task = facts.task().cloned().expect("offered with a task only");
-        if self.tasks[&(asked.account.clone(), task.key())].status == TaskStatus::AwaitingApproval {
+        let Some(row) = self.tasks.get(&(asked.account.clone(), task.key())) else {
+            return Err(Refusal::not_there(&task, facts).told());
+        };
+        if row.status == TaskStatus::AwaitingApproval {
             return Err(Refusal::AwaitsApproval { task }.told());
         }
         let turn = facts.turn.as_ref().map(|turn| turn.id);
