@@ -173,17 +173,11 @@ def fault(where, what):
 
 
 def build(overlay):
-    """The overlay's objects, by whichever kustomize is here."""
-    for command in (["kustomize", "build"], ["kubectl", "kustomize"]):
-        try:
-            done = subprocess.run([*command, str(overlay)], capture_output=True, text=True, check=False)
-        except FileNotFoundError:
-            continue
-        if done.returncode != 0:
-            sys.exit(f"manifests: {overlay.name} cannot be built: {done.stderr.strip()}")
-        return [one for one in yaml.safe_load_all(done.stdout) if one]
-    print("manifests: NOT CHECKED: neither kustomize nor kubectl is here", file=sys.stderr)
-    sys.exit(3)
+    """The overlay's objects."""
+    done = subprocess.run(["kubectl", "kustomize", str(overlay)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"manifests: {overlay.name} cannot be built: {done.stderr.strip()}")
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
 
 
 def schema(where, one):
