@@ -12,6 +12,7 @@ mod consumer;
 mod notifications;
 mod partition;
 mod publish;
+mod recorded;
 mod support;
 mod topology;
 mod users;

@@ -1,0 +1,190 @@
+//! Messages as earlier versions wrote them, in `tests/recorded/`: a file for each version, a line for each message. While
+//! an upgrade runs there are two versions, and a message outlives the process that wrote it. So what was recorded is read
+//! whole, signature included, and what is written today has everything that a reader of that version asks for.
+//!
+//! A recording is never changed. When a message gets a field or a word, add one, named after the newest migration:
+//! `SIGNALBOX_RECORD=0013 cargo nextest run --workspace -E 'test(recorded)'`.
+
+mod samples;
+
+use std::{collections::BTreeMap, env, fs, path::PathBuf};
+
+use contracts::{
+    Headers, Outgoing, Root, addressed, dead::DeadLetter, event::EventMessage, header, live::LiveText, notification,
+    schema, session::SessionClosed, session::SessionResolved, tool::ToolFinished, tool::ToolRequested,
+};
+use messaging::Keyring;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Of all recordings, and of nothing else.
+const KEY: (&str, [u8; 32]) = ("recorded", [7; 32]);
+
+/// What the broker carried. The payload is text, so that a difference can be read.
+#[derive(Serialize, Deserialize)]
+struct Recorded {
+    name: String,
+    subject: String,
+    headers: Headers,
+    payload: String,
+}
+
+fn keyring() -> Keyring {
+    Keyring::new([KEY], KEY.0).unwrap()
+}
+
+/// As `Bus::publish_all` sends it.
+fn record((name, message): (String, Outgoing)) -> Recorded {
+    let Outgoing {
+        subject,
+        mut headers,
+        payload,
+    } = message;
+    let signature = keyring().sign(&subject, &headers, &payload).unwrap();
+    headers.set(header::SIGNATURE, signature);
+    Recorded {
+        name,
+        subject,
+        headers,
+        payload: String::from_utf8(payload).unwrap(),
+    }
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/recorded")
+}
+
+fn recordings() -> BTreeMap<String, Vec<Recorded>> {
+    let files = fs::read_dir(folder()).unwrap().map(|file| file.unwrap().path());
+    files
+        .map(|file| {
+            let text = fs::read_to_string(&file).unwrap();
+            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+            (file.file_stem().unwrap().to_str().unwrap().to_owned(), lines.collect())
+        })
+        .collect()
+}
+
+/// As its readers do, and as JSON again: what was understood of it.
+fn read(recorded: &Recorded) -> Result<Value, String> {
+    let (root, subject, payload) = (Root::default(), recorded.subject.as_str(), recorded.payload.as_bytes());
+    macro_rules! addressed {
+        ($kind:ty) => {
+            addressed::read::<$kind>(&root, subject, payload)
+                .map(|message| serde_json::to_value(message).unwrap())
+                .map_err(|error| error.to_string())
+        };
+    }
+    macro_rules! plain {
+        ($kind:ty) => {
+            serde_json::from_slice::<$kind>(payload)
+                .map(|message| serde_json::to_value(message).unwrap())
+                .map_err(|error| error.to_string())
+        };
+    }
+    let branch = subject.trim_start_matches("signalbox.");
+    match branch {
+        _ if branch.starts_with("notification.") => {
+            root.read_notification(subject).map_err(|error| error.to_string())?;
+            let taken = notification::read(&recorded.headers, payload).map_err(|error| error.refusal.detail)?;
+            taken.id.ok_or("a notification without its id")?;
+            plain!(notification::NotificationMessage)
+        }
+        _ if branch.starts_with("session.resolved.") => addressed!(SessionResolved),
+        _ if branch.starts_with("session.closed.") => addressed!(SessionClosed),
+        _ if branch.starts_with("tool.requested.") => addressed!(ToolRequested),
+        _ if branch.starts_with("tool.finished.") => addressed!(ToolFinished),
+        _ if branch.starts_with("event.") => addressed!(EventMessage),
+        _ if branch.starts_with("dead.") => plain!(DeadLetter),
+        _ if branch.starts_with("live.") => plain!(LiveText),
+        _ => Err("nobody reads such a subject".to_owned()),
+    }
+}
+
+/// Whether everything that was said is said: fields may be added, none may go or mean something else.
+fn says(whole: &Value, part: &Value) -> bool {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => part
+            .iter()
+            .all(|(name, value)| whole.get(name).is_some_and(|found| says(found, value))),
+        (Value::Array(whole), Value::Array(part)) => {
+            whole.len() == part.len() && whole.iter().zip(part).all(|(whole, part)| says(whole, part))
+        }
+        (whole, part) => whole == part,
+    }
+}
+
+fn payload(recorded: &Recorded) -> Value {
+    serde_json::from_str(&recorded.payload).unwrap()
+}
+
+#[test]
+fn what_an_earlier_version_wrote_is_read_whole() {
+    for (version, messages) in recordings() {
+        for recorded in &messages {
+            let at = format!("{} of {version}", recorded.name);
+            let genuine = keyring().verify(&recorded.subject, &recorded.headers, recorded.payload.as_bytes());
+            assert_eq!(genuine, Ok(()), "{at}");
+            let understood = read(recorded).unwrap_or_else(|error| panic!("{at}: {error}"));
+            assert!(says(&understood, &payload(recorded)), "{at}: {understood}");
+        }
+    }
+}
+
+#[test]
+fn what_is_written_today_has_all_that_an_earlier_version_reads() {
+    let today: BTreeMap<String, Recorded> = samples::all()
+        .into_iter()
+        .map(|sample| (sample.0.clone(), record(sample)))
+        .collect();
+    for (version, messages) in recordings() {
+        for then in &messages {
+            let at = format!("{} of {version}", then.name);
+            let now = today
+                .get(&then.name)
+                .unwrap_or_else(|| panic!("{at} is written no more"));
+            assert_eq!(now.subject, then.subject, "{at}");
+            for (name, value) in &then.headers.0 {
+                // Over more than there was.
+                if name != header::SIGNATURE {
+                    assert_eq!(now.headers.get(name), Some(value.as_str()), "{at}: {name}");
+                }
+            }
+            assert!(says(&payload(now), &payload(then)), "{at}: {}", now.payload);
+        }
+    }
+}
+
+#[test]
+fn every_message_and_every_word_is_recorded() {
+    let samples: Vec<Recorded> = samples::all().into_iter().map(record).collect();
+    if let Ok(version) = env::var("SIGNALBOX_RECORD") {
+        let lines: String = samples
+            .iter()
+            .map(|sample| serde_json::to_string(sample).unwrap() + "\n")
+            .collect();
+        let file = folder().join(format!("{version}.ndjson"));
+        assert!(!file.exists(), "a recording is never changed: {}", file.display());
+        fs::write(file, lines).unwrap();
+    }
+    // Each message that has a schema.
+    for (file, _) in schema::messages() {
+        let kind = format!("signalbox.{}.", file.trim_end_matches(".json"));
+        assert!(
+            samples.iter().any(|sample| sample.subject.starts_with(&kind)),
+            "no sample is a {kind}"
+        );
+    }
+    let recordings = recordings();
+    let (version, newest) = recordings.last_key_value().expect("something is recorded");
+    for sample in &samples {
+        let found = newest.iter().find(|recorded| recorded.name == sample.name);
+        let found = found.unwrap_or_else(|| panic!("{} is not in {version}: record a newer one", sample.name));
+        assert_eq!(
+            payload(found),
+            payload(sample),
+            "{} differs from {version}: record a newer one",
+            sample.name
+        );
+    }
+}

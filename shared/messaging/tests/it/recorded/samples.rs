@@ -1,0 +1,403 @@
+//! One message of every kind and with every word that can stand in it, always the same: what is recorded.
+
+use contracts::{
+    Outgoing, Root, Timestamp, TraceContext,
+    dead::DeadLetter,
+    event::{
+        AgentRemoved, Event, EventMessage, MessageDied, MessagePosted, NotificationEnded, ProviderSessionMismatched,
+        SessionEnded, SessionOpened, TaskCreated, TaskStatusChanged, TurnFinished, TurnStarted,
+    },
+    live::LiveText,
+    notification::NotificationMessage,
+    outgoing::{Origin, Payload},
+    session::{SessionClosed, SessionResolved},
+    tool::{ToolFinished, ToolRequested},
+};
+use domain::{
+    AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Fence, Generation, MessageId, NotificationId, QueueMode,
+    SessionId, SessionKind, TaskId, TaskStatus, ToolCallState, TurnId, TurnState,
+};
+use serde_json::json;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+const SESSION_KEY: &str = "task:t-1:agent:00000000-0000-0000-0000-000000000001:acme:v2";
+
+fn account() -> AccountId {
+    AccountId::parse("acme").unwrap()
+}
+
+fn task() -> TaskId {
+    TaskId::parse("T-1").unwrap()
+}
+
+fn agent() -> AgentId {
+    AgentId(Uuid::from_u128(1))
+}
+
+fn session() -> SessionId {
+    SessionId(Uuid::from_u128(2))
+}
+
+fn turn() -> TurnId {
+    TurnId(Uuid::from_u128(3))
+}
+
+fn generation() -> Generation {
+    Generation::FIRST.next()
+}
+
+fn notifications() -> Vec<NotificationId> {
+    vec![
+        NotificationId::parse("ci-1").unwrap(),
+        NotificationId::parse("ci-2").unwrap(),
+    ]
+}
+
+fn at() -> Timestamp {
+    Timestamp::from(OffsetDateTime::from_unix_timestamp(1_763_640_000).unwrap())
+}
+
+fn actor(kind: ActorKind) -> Actor {
+    Actor {
+        kind,
+        id: "someone".to_owned(),
+        name: "Someone".to_owned(),
+    }
+}
+
+fn sample(
+    name: String,
+    subject: String,
+    id: &str,
+    task: Option<&TaskId>,
+    payload: &impl Payload,
+) -> (String, Outgoing) {
+    let origin = Origin {
+        cause: Some("ci-1".to_owned()),
+        hops: 2,
+        trace: TraceContext {
+            traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
+            tracestate: Some("vendor=1".to_owned()),
+        },
+    };
+    let source = "/signalbox/recorded";
+    let message = Outgoing::new(subject, id, source, (&account(), task), &origin, at(), payload);
+    (name, message)
+}
+
+fn event(task: Option<TaskId>, detail: &str, event: Event) -> (String, Outgoing) {
+    let message = EventMessage {
+        account: account(),
+        task,
+        at: at(),
+        event,
+    };
+    let kind = message.event.kind();
+    let subject = Root::default().event(&message.account, message.task.as_ref(), kind);
+    let name = format!("event {kind} {detail}");
+    sample(name, subject, "event-1", message.task.as_ref(), &message)
+}
+
+/// In a fixed order, each with a name of its own.
+pub(crate) fn all() -> Vec<(String, Outgoing)> {
+    let mut all = vec![resolved(Some(task()), "of a task"), resolved(None, "of no task")];
+    all.extend(CloseReason::ALL.iter().map(|&reason| closed(reason)));
+    all.push(requested());
+    all.extend(ToolCallState::ALL.iter().map(|&state| finished(state)));
+    all.push(notification("with its body alone", bare()));
+    all.extend(
+        QueueMode::ALL
+            .iter()
+            .map(|&mode| notification(mode.as_str(), full(mode))),
+    );
+    all.extend([dead(Some(account())), dead(None), live()]);
+    all.extend(events());
+    all
+}
+
+fn resolved(task: Option<TaskId>, detail: &str) -> (String, Outgoing) {
+    let message = SessionResolved {
+        account: account(),
+        agent_id: task.is_some().then(agent),
+        task,
+        session_id: session(),
+        session_key: SESSION_KEY.to_owned(),
+        generation: generation(),
+        position: 41,
+    };
+    let subject = Root::default().session_resolved(&message.account, message.task.as_ref());
+    let (name, id) = (format!("session.resolved {detail}"), message.message_id());
+    sample(name, subject, &id, message.task.as_ref(), &message)
+}
+
+fn closed(reason: CloseReason) -> (String, Outgoing) {
+    let message = SessionClosed {
+        account: account(),
+        task: Some(task()),
+        session_id: session(),
+        session_key: SESSION_KEY.to_owned(),
+        generation: generation(),
+        agent_id: Some(agent()),
+        reason,
+    };
+    let subject = Root::default().session_closed(&message.account, message.task.as_ref());
+    let (name, id) = (format!("session.closed {reason}"), message.message_id());
+    sample(name, subject, &id, message.task.as_ref(), &message)
+}
+
+fn requested() -> (String, Outgoing) {
+    let message = ToolRequested {
+        account: account(),
+        task: Some(task()),
+        session_id: session(),
+        session_key: SESSION_KEY.to_owned(),
+        generation: generation(),
+        fence: Fence(7),
+        turn_id: turn(),
+        agent_id: agent(),
+        call_id: CallId("call_1".to_owned()),
+        ordinal: 1,
+        name: "task_history".to_owned(),
+        arguments: r#"{"limit":5}"#.to_owned(),
+    };
+    let subject = Root::default().tool_requested(&message.account, message.task.as_ref());
+    let id = message.message_id();
+    sample(
+        "tool.requested".to_owned(),
+        subject,
+        &id,
+        message.task.as_ref(),
+        &message,
+    )
+}
+
+fn finished(state: ToolCallState) -> (String, Outgoing) {
+    let message = ToolFinished {
+        account: account(),
+        task: Some(task()),
+        session_id: session(),
+        generation: generation(),
+        fence: Fence(7),
+        turn_id: turn(),
+        call_id: CallId("call_1".to_owned()),
+        ordinal: 1,
+        name: "task_history".to_owned(),
+        state,
+        // Too long for a message when it is absent.
+        result: (state == ToolCallState::Finished).then(|| r#"{"messages":[]}"#.to_owned()),
+    };
+    let subject = Root::default().tool_finished(&message.account, message.task.as_ref());
+    let (name, id) = (format!("tool.finished {state}"), message.message_id());
+    sample(name, subject, &id, message.task.as_ref(), &message)
+}
+
+fn bare() -> NotificationMessage {
+    NotificationMessage {
+        id: None,
+        kind: None,
+        agent: None,
+        agents: Vec::new(),
+        title: None,
+        body: "Tests fail".to_owned(),
+        message_id: None,
+        sender: None,
+        queue_mode: None,
+        metadata: serde_json::Map::new(),
+    }
+}
+
+fn full(mode: QueueMode) -> NotificationMessage {
+    let metadata = json!({"reopen": true, "run": 7});
+    NotificationMessage {
+        id: Some(NotificationId::parse("ci-1").unwrap()),
+        kind: Some("ci".to_owned()),
+        agent: Some("coder".to_owned()),
+        agents: Vec::new(),
+        title: Some("CI".to_owned()),
+        body: "Tests fail".to_owned(),
+        message_id: Some(MessageId(Uuid::from_u128(5))),
+        sender: Some(actor(ActorKind::Service)),
+        queue_mode: Some(mode),
+        metadata: metadata.as_object().unwrap().clone(),
+    }
+}
+
+fn notification(detail: &str, message: NotificationMessage) -> (String, Outgoing) {
+    let subject = Root::default().notification(&account(), Some(&task()));
+    sample(
+        format!("notification {detail}"),
+        subject,
+        "ci-1",
+        Some(&task()),
+        &message,
+    )
+}
+
+fn dead(account: Option<AccountId>) -> (String, Outgoing) {
+    let subject = Root::default().dead(account.as_ref(), account.is_some().then(task).as_ref());
+    let name = if account.is_some() {
+        "dead of an account"
+    } else {
+        "dead of none"
+    };
+    let letter = DeadLetter {
+        id: Uuid::from_u128(4),
+        account,
+        subject: "signalbox.notification.acme.T-1".to_owned(),
+        reason: "malformed".to_owned(),
+        detail: "The payload is no JSON.".to_owned(),
+        payload: "{".to_owned(),
+        attempts: 1,
+        created_at: at(),
+    };
+    sample(name.to_owned(), subject, "dead-1", None, &letter)
+}
+
+fn live() -> (String, Outgoing) {
+    let text = LiveText {
+        session_id: session(),
+        generation: generation(),
+        fence: Fence(7),
+        turn_id: turn(),
+        attempt: 1,
+        sequence: 0,
+        text: "Hel".to_owned(),
+    };
+    let subject = Root::default().live(&account(), Some(&task()));
+    sample("live".to_owned(), subject, &text.message_id(), Some(&task()), &text)
+}
+
+fn ended(reason: &str) -> NotificationEnded {
+    NotificationEnded {
+        id: Some(NotificationId::parse("ci-1").unwrap()),
+        agent: Some("coder".to_owned()),
+        reason: reason.to_owned(),
+        detail: "There is no such agent.".to_owned(),
+        dead_letter_id: Some(Uuid::from_u128(4)),
+    }
+}
+
+fn turn_finished(state: TurnState) -> TurnFinished {
+    let is_good = state == TurnState::Finished;
+    TurnFinished {
+        turn_id: turn(),
+        session_id: session(),
+        session_key: SESSION_KEY.to_owned(),
+        generation: generation(),
+        fence: Fence(7),
+        number: 5,
+        agent_id: agent(),
+        notifications: notifications(),
+        state,
+        reply: is_good.then(|| "Done".to_owned()),
+        reply_cut: false,
+        no_reply: false,
+        late: !is_good,
+        attempts: 2,
+        error: (!is_good).then(|| "the provider refused".to_owned()),
+    }
+}
+
+fn events() -> Vec<(String, Outgoing)> {
+    let of_task = |detail: &str, what: Event| event(Some(task()), detail, what);
+    let mut all: Vec<(String, Outgoing)> = TaskStatus::ALL
+        .iter()
+        .map(|&to| {
+            let (from, by) = (TaskStatus::ALL[0], actor(ActorKind::Agent));
+            of_task(
+                to.as_str(),
+                Event::TaskStatusChanged(TaskStatusChanged { from, to, by }),
+            )
+        })
+        .collect();
+    all.extend(ActorKind::ALL.iter().map(|&kind| {
+        let posted = MessagePosted {
+            message_id: MessageId(Uuid::from_u128(5)),
+            author: actor(kind),
+            turn_id: (kind == ActorKind::Agent).then(turn),
+        };
+        of_task(kind.as_str(), Event::MessagePosted(posted))
+    }));
+    all.extend(SessionKind::ALL.iter().map(|&kind| {
+        let opened = SessionOpened {
+            session_id: session(),
+            session_key: SESSION_KEY.to_owned(),
+            kind,
+            generation: generation(),
+            agent_id: Some(agent()),
+        };
+        of_task(kind.as_str(), Event::SessionOpened(opened))
+    }));
+    all.extend(CloseReason::ALL.iter().map(|&reason| {
+        let closed = SessionEnded {
+            session_id: session(),
+            session_key: SESSION_KEY.to_owned(),
+            generation: generation(),
+            agent_id: None,
+            reason,
+        };
+        of_task(reason.as_str(), Event::SessionEnded(closed))
+    }));
+    all.extend(
+        TurnState::ALL
+            .iter()
+            .map(|&state| of_task(state.as_str(), Event::TurnFinished(turn_finished(state)))),
+    );
+    all.extend([
+        of_task(
+            "",
+            Event::TaskCreated(TaskCreated {
+                title: "Mend the build".to_owned(),
+                status: TaskStatus::ALL[0],
+                by: actor(ActorKind::User),
+            }),
+        ),
+        of_task("", Event::NotificationRefused(ended("unknown_agent"))),
+        of_task("", Event::NotificationCancelled(ended("session_closed"))),
+        of_task("", Event::NotificationFailed(ended("turn_failed"))),
+        of_task(
+            "",
+            Event::TurnStarted(TurnStarted {
+                turn_id: turn(),
+                session_id: session(),
+                session_key: SESSION_KEY.to_owned(),
+                generation: generation(),
+                fence: Fence(7),
+                number: 5,
+                agent_id: agent(),
+                notifications: notifications(),
+                profile_version: "task-agent/3".to_owned(),
+            }),
+        ),
+        event(
+            None,
+            "",
+            Event::AgentRemoved(AgentRemoved {
+                agent_id: agent(),
+                slug: "coder".to_owned(),
+            }),
+        ),
+        of_task(
+            "",
+            Event::ProviderSessionMismatched(ProviderSessionMismatched {
+                turn_id: turn(),
+                session_id: session(),
+                session_key: SESSION_KEY.to_owned(),
+                generation: generation(),
+                fence: Fence(7),
+                detail: "the gateway ran another session".to_owned(),
+            }),
+        ),
+        of_task(
+            "",
+            Event::MessageDied(MessageDied {
+                dead_letter_id: Uuid::from_u128(4),
+                subject: "signalbox.tool.requested.acme.T-1".to_owned(),
+                reason: "malformed".to_owned(),
+                detail: "The payload is no JSON.".to_owned(),
+            }),
+        ),
+    ]);
+    all
+}
