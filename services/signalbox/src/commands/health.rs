@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use futures::future::join_all;
 use reqwest::{Client, StatusCode, Url};
 use runtime::Settings;
+use serde_json::Value;
 
 use crate::{
     cli::HealthArgs,
@@ -19,6 +20,14 @@ use crate::{
 /// Longer than `/readyz` gives its own checks by default, shorter than a container engine's patience.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
+/// What a page answered.
+#[derive(Debug, PartialEq, Eq)]
+struct Answer {
+    status: StatusCode,
+    /// Its checks that failed, each with what it said.
+    amiss: Vec<String>,
+}
+
 pub(crate) async fn run(args: &HealthArgs, json: bool) -> anyhow::Result<ExitCode> {
     // What is asked is this machine, or was named: a proxy of the environment has no part in it.
     let client = Client::builder().no_proxy().timeout(ANSWER_LIMIT).build()?;
@@ -27,26 +36,31 @@ pub(crate) async fn run(args: &HealthArgs, json: bool) -> anyhow::Result<ExitCod
         None => listening(&client, listen_settings(&Settings::load()?)?).await?,
     };
     if json {
-        let answers = seen.iter().map(|(whom, status)| (whom.clone(), status.as_u16().into()));
+        let answers = seen
+            .iter()
+            .map(|(whom, answer)| (whom.clone(), answer.status.as_u16().into()));
         print_json(&answers.collect::<serde_json::Map<_, _>>())?;
     } else {
-        for (whom, status) in &seen {
-            print(&format!("{whom}: {status}"))?;
+        for (whom, Answer { status, amiss }) in &seen {
+            let why = if amiss.is_empty() { "" } else { "; " };
+            print(&format!("{whom}: {status}{why}{}", amiss.join(", ")))?;
         }
     }
-    Ok(verdict(&seen.iter().map(|(_, status)| *status).collect::<Vec<_>>()))
+    Ok(verdict(
+        &seen.iter().map(|(_, answer)| answer.status).collect::<Vec<_>>(),
+    ))
 }
 
 /// The services that answer here. One that does not listen is not one of this machine's.
 async fn listening(
     client: &Client,
     services: Vec<(&'static str, SocketAddr)>,
-) -> anyhow::Result<Vec<(String, StatusCode)>> {
+) -> anyhow::Result<Vec<(String, Answer)>> {
     let answers = services.into_iter().map(|(service, address)| async move {
         let url = format!("{}/readyz", services::url(address));
         let url = Url::parse(&url).context("an address makes a URL")?;
         match ask(client, url).await {
-            Ok(status) => Ok(Some((service.to_owned(), status))),
+            Ok(answer) => Ok(Some((service.to_owned(), answer))),
             Err(error) if is_nobody(&error) => Ok(None),
             Err(error) => Err(error.context(format!("{service} at {address}"))),
         }
@@ -59,8 +73,22 @@ async fn listening(
     Ok(answers)
 }
 
-async fn ask(client: &Client, url: Url) -> anyhow::Result<StatusCode> {
-    Ok(client.get(url).send().await?.status())
+async fn ask(client: &Client, url: Url) -> anyhow::Result<Answer> {
+    let response = client.get(url).send().await?;
+    let status = response.status();
+    // Said in addition: a page that is no JSON has nothing to add.
+    let page: Value = response.json().await.unwrap_or_default();
+    let amiss = amiss(&page);
+    Ok(Answer { status, amiss })
+}
+
+/// Of a page like `/readyz`.
+fn amiss(page: &Value) -> Vec<String> {
+    let checks = page["checks"].as_object().into_iter().flatten();
+    let said = checks.filter_map(|(name, said)| said.as_str().map(|said| (name, said)));
+    said.filter(|(_, said)| *said != "ok")
+        .map(|(name, said)| format!("{name}: {said}"))
+        .collect()
 }
 
 fn is_nobody(error: &anyhow::Error) -> bool {
@@ -84,10 +112,10 @@ mod tests {
 
     use super::*;
 
-    async fn serving(status: StatusCode) -> SocketAddr {
+    async fn serving(status: StatusCode, page: &'static str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = Router::new().route("/readyz", get(move || async move { status }));
+        let router = Router::new().route("/readyz", get(move || async move { (status, page) }));
         tokio::spawn(async move { axum::serve(listener, router).await });
         address
     }
@@ -97,7 +125,7 @@ mod tests {
         TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
     }
 
-    async fn seen(services: Vec<(&'static str, SocketAddr)>) -> anyhow::Result<Vec<(String, StatusCode)>> {
+    async fn seen(services: Vec<(&'static str, SocketAddr)>) -> anyhow::Result<Vec<(String, Answer)>> {
         testkit::install_tls_provider();
         let client = Client::builder().no_proxy().timeout(ANSWER_LIMIT).build().unwrap();
         listening(&client, services).await
@@ -105,9 +133,10 @@ mod tests {
 
     #[tokio::test]
     async fn asks_those_that_listen_here_and_leaves_out_the_others() {
-        let (ready, nobody) = (serving(StatusCode::OK).await, nobody().await);
+        let (ready, nobody) = (serving(StatusCode::OK, "").await, nobody().await);
         let seen = seen(vec![("delivery", ready), ("resolver", nobody)]).await.unwrap();
-        assert_eq!(seen, [("delivery".to_owned(), StatusCode::OK)]);
+        let (status, amiss) = (StatusCode::OK, Vec::new());
+        assert_eq!(seen, [("delivery".to_owned(), Answer { status, amiss })]);
     }
 
     #[tokio::test]
@@ -118,11 +147,17 @@ mod tests {
     #[tokio::test]
     async fn one_that_is_not_ready_is_enough() {
         let (ready, waits) = (
-            serving(StatusCode::OK).await,
-            serving(StatusCode::SERVICE_UNAVAILABLE).await,
+            serving(StatusCode::OK, r#"{"checks": {"bus": "ok"}}"#).await,
+            serving(
+                StatusCode::SERVICE_UNAVAILABLE,
+                r#"{"checks": {"bus": "not connected", "database": "ok"}}"#,
+            )
+            .await,
         );
         let seen = seen(vec![("delivery", ready), ("resolver", waits)]).await.unwrap();
-        let answers: Vec<_> = seen.into_iter().map(|(_, status)| status).collect();
+        assert_eq!(seen[0].1.amiss, [""; 0]);
+        assert_eq!(seen[1].1.amiss, ["bus: not connected"]);
+        let answers: Vec<_> = seen.into_iter().map(|(_, answer)| answer.status).collect();
         assert_eq!(verdict(&answers), ExitCode::FAILURE);
         assert_eq!(verdict(&answers[..1]), ExitCode::SUCCESS);
     }
