@@ -27,6 +27,9 @@ SEED ?= 1
 SIM ?=
 PLANTED ?=
 
+# Of `make containers`: a commit to upgrade from and to go back to.
+BEFORE ?=
+
 # Of `make bench`: words of the rows that are wanted; all rows without.
 ROWS ?=
 
@@ -52,7 +55,7 @@ run: provision build ## Start Signalbox with its own NATS, Postgres and demo age
 test: provision rust nextest ## Run all tests
 	cargo nextest run --workspace $(TEST_FEATURES)
 
-ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, manifests, tests, schemas, the sample, a short campaign
+ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, manifests, tests, schemas, the sample, a short campaign, containers
 	cargo fmt --all --check
 	cargo fmt --manifest-path tests/containers/Cargo.toml --check
 	$(MAKE) lint
@@ -65,6 +68,7 @@ ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, man
 	[ -z "$$untracked" ] || { echo "ci: not committed: $$untracked" >&2; exit 1; }
 	$(MAKE) smoke PROFILE=dev
 	$(MAKE) chaos FAULTS=60 SEED=55 ARGS="--again 2"
+	$(MAKE) containers
 
 chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=, ARGS=, PLANTED=), or run SIM= seeds of the simulation
 	cargo build --workspace --bins $(TEST_FEATURES) $(if $(SIM),--release)
@@ -98,9 +102,9 @@ env: ## Make .env for docker compose, with secrets of its own, unless there is o
 	@deploy/env.sh
 
 # Around the program that the tests were built with, so that nothing is compiled for it.
-containers: provision rust nextest ## Run the tests in containers, or the public scenario against a deployment (SIGNALBOX_TARGET=url)
+containers: provision rust nextest ## Run the tests in containers (BEFORE=commit to upgrade from), or the public scenario against a deployment (SIGNALBOX_TARGET=url)
 	$(if $(SIGNALBOX_TARGET),,cargo build --workspace --all-targets $(TEST_FEATURES))
-	SIGNALBOX_BINARY=$(TARGET_DIR)/debug/signalbox SIGNALBOX_TARGET=$(SIGNALBOX_TARGET) tests/containers/run
+	SIGNALBOX_BINARY=$(TARGET_DIR)/debug/signalbox SIGNALBOX_TARGET=$(SIGNALBOX_TARGET) SIGNALBOX_BEFORE=$(BEFORE) tests/containers/run
 
 manifests: ## Hold the Kubernetes manifests to Kubernetes' schemas and to the rules of this installation
 	@deploy/k8s/check/run
@@ -123,6 +127,7 @@ deny: rust
 	@[ "$$(cargo-deny --version 2>/dev/null)" != "" ] || { echo "installing cargo-deny $(DENY_VERSION) into .tools"; \
 	    cargo install --quiet --locked --debug --root $(TOOLS) cargo-deny@$(DENY_VERSION); }
 	cargo deny check bans licenses sources
+	cargo deny --manifest-path tests/containers/Cargo.toml --config deny.toml check --allow license-not-encountered bans licenses sources
 
 nextest: rust
 	@[ "$$(cargo-nextest --version 2>/dev/null)" != "" ] || { echo "installing cargo-nextest $(NEXTEST_VERSION) into .tools"; \

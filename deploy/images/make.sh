@@ -3,6 +3,8 @@
 #
 #   SIGNALBOX_BINARY=path   an image around a `signalbox` that is built already (for this machine's C library or an older
 #                           one): nothing is compiled
+#
+# Ends with 3 where base images can be neither pulled nor fetched.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -38,7 +40,7 @@ for base in "${bases[@]}"; do
     "$DOCKER" image inspect "$name" >/dev/null 2>&1 || timeout 300 "$DOCKER" pull --quiet "$name" >/dev/null 2>&1 ||
         missing+=("${base%%:*}")
 done
-[ "${#missing[@]}" = 0 ] || deploy/images/offline.sh "${missing[@]}"
+[ "${#missing[@]}" = 0 ] || deploy/images/offline.sh "${missing[@]}" || exit
 
 arguments=(--build-arg "RUST_IMAGE=$RUST_IMAGE" --build-arg "BASE_IMAGE=$BASE_IMAGE")
 if [ -n "${SIGNALBOX_BINARY:-}" ]; then

@@ -4,7 +4,7 @@
 #
 # They come from Debian's packages (debootstrap, as root), from the nats-server that `make provision` fetched, and from the
 # Rust toolchain of this machine. They do what the public images do as far as this project uses them, and no more.
-# DEBIAN_MIRROR names another mirror than debootstrap would take.
+# DEBIAN_MIRROR names another mirror than debootstrap would take. Ends with 3 where what they are made of cannot be fetched.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -12,15 +12,24 @@ cd "$(dirname "$0")/../.."
 suite=bookworm
 
 say() { printf 'images: %s\n' "$*"; }
-[ "$(id -u)" = 0 ] || { say "making base images takes root: debootstrap" >&2; exit 1; }
-for program in debootstrap busybox; do
-    command -v "$program" >/dev/null || DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -qq --no-install-recommends "${program/%busybox/busybox-static}" >/dev/null
-done
+[ "$(id -u)" = 0 ] || { say "making base images takes root: debootstrap" >&2; exit 3; }
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 umask 022
+
+# fetching WHAT COMMAND...: a command that takes the network.
+fetching() {
+    local what=$1
+    shift
+    "$@" >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; say "$what cannot be fetched" >&2; exit 3; }
+}
+
+export DEBIAN_FRONTEND=noninteractive
+if ! command -v debootstrap >/dev/null || ! command -v busybox >/dev/null; then
+    fetching "the list of packages" apt-get update -qq
+    fetching "debootstrap" apt-get install -y -qq --no-install-recommends debootstrap busybox-static
+fi
 
 # A plain Debian in $work/debian, once; kept as an archive, since fetching it takes the longest.
 debian() {
@@ -32,9 +41,8 @@ debian() {
         return
     fi
     say "fetching a plain Debian $suite"
-    debootstrap --variant=minbase --include=ca-certificates "$suite" "$work/debian" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} \
-        >"$work/log" 2>&1 ||
-        { tail -n 20 "$work/log" >&2; return 1; }
+    fetching "a plain Debian" debootstrap --variant=minbase --include=ca-certificates "$suite" "$work/debian" \
+        ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"}
     rm -rf "$work/debian"/var/{cache/apt/archives,lib/apt/lists}/*
     tar --numeric-owner -C "$work/debian" -c . >"$kept.new"
     mv "$kept.new" "$kept"
@@ -45,7 +53,7 @@ in_debian() {
     local folder=$1
     shift
     cp /etc/resolv.conf "$folder/etc/resolv.conf"
-    DEBIAN_FRONTEND=noninteractive chroot "$folder" "$@" >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; return 1; }
+    chroot "$folder" "$@"
 }
 
 # install FOLDER PACKAGE...
@@ -55,8 +63,8 @@ install_in() {
     # No service begins in a folder.
     printf '#!/bin/sh\nexit 101\n' >"$folder/usr/sbin/policy-rc.d"
     chmod +x "$folder/usr/sbin/policy-rc.d"
-    in_debian "$folder" apt-get update -qq
-    in_debian "$folder" apt-get -o Dpkg::Options::=--force-unsafe-io install -y -qq --no-install-recommends "$@"
+    fetching "the list of packages" in_debian "$folder" apt-get update -qq
+    fetching "$*" in_debian "$folder" apt-get -o Dpkg::Options::=--force-unsafe-io install -y -qq --no-install-recommends "$@"
     rm -rf "$folder"/var/{cache/apt/archives,lib/apt/lists}/* "$folder"/usr/share/{doc,man,info,locale}/* \
         "$folder/usr/sbin/policy-rc.d"
 }
@@ -108,8 +116,8 @@ make_base() {
     local folder=$work/base package
     debian
     mkdir -p "$folder" "$work/debian/packages"
-    in_debian "$work/debian" apt-get update -qq
-    in_debian "$work/debian" sh -c 'cd /packages && apt-get download -qq base-files libc6 libgcc-s1 tzdata'
+    fetching "the list of packages" in_debian "$work/debian" apt-get update -qq
+    fetching "the C library" in_debian "$work/debian" sh -c 'cd /packages && apt-get download -qq base-files libc6 libgcc-s1 tzdata'
     for package in "$work"/debian/packages/*.deb; do dpkg-deb --extract "$package" "$folder"; done
     rm -rf "$work/debian/packages" "$folder"/usr/share/{doc,man,lintian,bug,info}
     install -D -m 0644 "$work/debian/etc/ssl/certs/ca-certificates.crt" "$folder/etc/ssl/certs/ca-certificates.crt"

@@ -10,7 +10,7 @@ use crate::Error;
 
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
 /// Far longer than anything takes, so that only what never happens fails.
-const WAIT_LIMIT: Duration = Duration::from_secs(90);
+const WAIT_LIMIT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(50);
 
 /// Cheap to clone.

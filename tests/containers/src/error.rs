@@ -10,7 +10,8 @@ pub enum Error {
     Engine {
         container: String,
         doing: &'static str,
-        source: TestcontainersError,
+        // Boxed: it is large, and every function's answer would be.
+        source: Box<TestcontainersError>,
     },
     /// It is there and does not do its work. The end of its log says why.
     #[error("container {container} {problem}; its log ends with:\n{log}")]
@@ -44,7 +45,7 @@ impl<T> Doing<T> for Result<T, TestcontainersError> {
         self.map_err(|source| Error::Engine {
             container: container.to_owned(),
             doing,
-            source,
+            source: Box::new(source),
         })
     }
 }

@@ -14,8 +14,8 @@ use crate::{
     secrets::Secrets,
 };
 
-const READY_LIMIT: Duration = Duration::from_secs(120);
-const MIGRATED_LIMIT: Duration = Duration::from_secs(120);
+const READY_LIMIT: Duration = Duration::from_secs(240);
+const MIGRATED_LIMIT: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(50);
 /// A service stops within 8 s (`process.stop_grace_ms`).
 const STOP_LIMIT_S: i32 = 20;

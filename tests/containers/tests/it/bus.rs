@@ -5,12 +5,13 @@ use std::time::Duration;
 use async_nats::{ConnectOptions, Subscriber, jetstream};
 use futures::StreamExt;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::wait::eventually;
 
 /// Far longer than anything takes.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(180);
+const POLL: Duration = Duration::from_millis(50);
 
 #[derive(Clone)]
 pub(crate) struct Bus {
@@ -46,7 +47,7 @@ impl Bus {
                 {
                     return;
                 }
-                tokio::task::yield_now().await;
+                sleep(POLL).await;
             }
         })
         .await

@@ -5,7 +5,7 @@ use std::{future::Future, time::Duration};
 use tokio::time::{Instant, sleep};
 
 /// Far longer than anything here takes, so that only what never happens fails.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(50);
 
 /// Asks until the answer is `Some`; panics with `what` when the limit is over.
