@@ -242,7 +242,7 @@ impl Database {
             .work
             .iter()
             .filter_map(|work| {
-                let outgoing = work.wake(&root, now);
+                let outgoing = work.wake(&root, now)?;
                 serde_json::from_slice(&outgoing.payload)
                     .ok()
                     .map(Message::SessionResolved)
@@ -263,6 +263,7 @@ impl Database {
                 id: *id,
                 generation: Generation(row.generation),
                 queue_tail: row.queue_tail,
+                rests: row.phase == SessionPhase::Idle && row.queued == 0,
             })
         });
         if let Some(session) = locked {

@@ -4,7 +4,7 @@
 //! Decides who is to act and in which session (`intake`).
 //! Writes notifications, sessions, tasks that were unknown, dead letters, and the partition's place, in one transaction; gives
 //! receipts, which end the outbox rows of the messages.
-//! Publishes `session.resolved` for every session that got work; events and dead letters through the outbox.
+//! Publishes `session.resolved` for every session that got work and had none; events and dead letters through the outbox.
 
 use contracts::{
     Outgoing, Root,
@@ -196,7 +196,11 @@ impl NotificationHandler {
         messages.extend(queued.work.iter().filter_map(|work| self.opened(work, now)));
         let done = Committed {
             outbox: Vec::new(),
-            wakes: queued.work.iter().map(|work| work.wake(&self.root, now)).collect(),
+            wakes: queued
+                .work
+                .iter()
+                .filter_map(|work| work.wake(&self.root, now))
+                .collect(),
             resolutions: queued.work.iter().map(Resolution::of).collect(),
             refusals: decided
                 .refused

@@ -221,8 +221,12 @@ impl Work<'_> {
         self.conversation.key(self.session.generation)
     }
 
-    /// Nothing more than a wake-up: the truth is in the rows, and a lost one is found by delivery's sweep.
-    pub fn wake(&self, root: &Root, now: OffsetDateTime) -> Outgoing {
+    /// Nothing more than a wake-up: the truth is in the rows, and a lost one is found by delivery's sweep. None where
+    /// somebody has been told already, or sees to the session as it is.
+    pub fn wake(&self, root: &Root, now: OffsetDateTime) -> Option<Outgoing> {
+        if !self.session.rests {
+            return None;
+        }
         let account = &self.conversation.account;
         let message = SessionResolved {
             account: account.clone(),
@@ -233,7 +237,7 @@ impl Work<'_> {
             agent_id: Some(self.conversation.agent),
             position: self.position,
         };
-        Outgoing::new(
+        Some(Outgoing::new(
             root.session_resolved(account, self.task),
             &message.message_id(),
             SOURCE,
@@ -241,7 +245,7 @@ impl Work<'_> {
             &self.newest.origin(),
             Timestamp::from(now),
             &message,
-        )
+        ))
     }
 
     pub fn finding(&self) -> Finding {

@@ -58,6 +58,9 @@ pub struct ActiveSession {
     pub generation: Generation,
     /// Place of the newest item that was ever queued.
     pub queue_tail: i64,
+    /// Nothing waits in it and nothing is being done: nobody will look at it unless somebody says so. Of any other, whoever
+    /// sees to it finds under its lock what has come meanwhile.
+    pub rests: bool,
 }
 
 /// What is known of a conversation.
@@ -134,6 +137,7 @@ mod tests {
             id: SessionId(uuid::Uuid::nil()),
             generation: Generation(4),
             queue_tail: 7,
+            rests: true,
         };
         let check = |found, expected| assert_eq!(resolve(found), expected);
         check(Found::Active(session), Resolution::Reuse(session));

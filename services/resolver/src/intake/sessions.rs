@@ -23,6 +23,8 @@ pub struct Session {
     pub id: SessionId,
     pub generation: Generation,
     pub queue_tail: i64,
+    /// As found, before this batch ([`ActiveSession::rests`](super::resolve::ActiveSession)).
+    pub rests: bool,
     pub finding: Finding,
 }
 
@@ -90,12 +92,14 @@ pub fn assign<'a>(
                 id: session.id,
                 generation: session.generation,
                 queue_tail: session.queue_tail,
+                rests: session.rests,
                 finding: Finding::Reused,
             },
             Resolution::OpenNext(generation) => Session {
                 id: fresh(),
                 generation,
                 queue_tail: 0,
+                rests: true,
                 finding: Finding::of_opened(generation),
             },
             Resolution::Refuse(refusal) => {

@@ -15,6 +15,7 @@ struct LockedRow {
     id: Uuid,
     generation: i32,
     queue_tail: i64,
+    rests: bool,
 }
 
 /// One statement for both kinds, and in the order of account and id: everybody who locks several sessions takes them that
@@ -40,7 +41,7 @@ pub const SESSIONS_LOCK: &str = "
               and t.closed_at is null and t.kind = 'system'
             offset 0) as t
     )
-    select f.n, s.id, s.generation, s.queue_tail
+    select f.n, s.id, s.generation, s.queue_tail, s.phase = 'idle' and s.queued = 0 as rests
     from found f join session s on s.account_id = any (array[f.account_id]) and s.id = f.id
     where coalesce(s.closed_at is null, false)
     order by f.account_id, f.id for no key update of s";
@@ -61,6 +62,7 @@ pub async fn sessions_lock(
             id: SessionId(row.id),
             generation: Generation(row.generation),
             queue_tail: row.queue_tail,
+            rests: row.rests,
         };
         (index(row.n), session)
     });

@@ -39,6 +39,32 @@ async fn the_first_notification_opens_generation_one_and_the_next_reuse_it() {
     scene.check().await;
 }
 
+/// Whoever has been told of it, or works on it, finds what else has come under the session's lock.
+#[tokio::test]
+async fn delivery_is_told_of_a_session_that_rests_and_of_no_other() {
+    let scene = scene().await;
+    let mut reader = scene.reader().await;
+    reader.take(&[to_coder("first", "b")]).await;
+    let cases = [
+        ("queued = 0", 1),
+        ("queued = 1", 0),
+        ("queued = 0, phase = 'running', lease_owner = gen_random_uuid()", 0),
+        ("queued = 0, phase = 'waiting', lease_owner = null", 0),
+        ("queued = 0, phase = 'backoff'", 0),
+        ("queued = 0, phase = 'idle'", 1),
+    ];
+    for (found, told) in cases {
+        let statement = format!("update session set {found}");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(statement))
+            .execute(&scene.test.owner)
+            .await
+            .unwrap();
+        let committed = reader.take(&[to_coder(&format!("with {found}"), "b")]).await;
+        assert_eq!(committed.resolutions[0].finding, Finding::Reused, "{found}");
+        assert_eq!(committed.wakes.len(), told, "{found}");
+    }
+}
+
 #[tokio::test]
 async fn a_closed_session_is_followed_by_the_next_generation() {
     let scene = scene().await;
