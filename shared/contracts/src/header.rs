@@ -1,6 +1,6 @@
 //! Headers: names, the trace context, and the small map they travel in until the broker's own type takes over.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,13 +26,40 @@ pub const CE_SOURCE: &str = "ce-source";
 pub const CE_SUBJECT: &str = "ce-subject";
 pub const CE_TIME: &str = "ce-time";
 
+/// Every name of this module.
+pub const NAMES: [&str; 14] = [
+    MESSAGE_ID,
+    TRACEPARENT,
+    TRACESTATE,
+    CAUSE,
+    HOPS,
+    REDRIVE,
+    RECEIPT,
+    SIGNATURE,
+    CE_SPECVERSION,
+    CE_ID,
+    CE_TYPE,
+    CE_SOURCE,
+    CE_SUBJECT,
+    CE_TIME,
+];
+
+/// A name, as [`Headers`] keeps it.
+fn kept(name: &str) -> Cow<'static, str> {
+    match NAMES.into_iter().find(|known| *known == name) {
+        Some(known) => Cow::Borrowed(known),
+        None => Cow::Owned(name.to_owned()),
+    }
+}
+
 /// Header values longer than this are not read: they are a stranger's.
 pub const HEADER_BYTES_MAX: usize = 1024;
 
-/// Header names and values, one value a name, sorted by name.
+/// Header names and values, one value a name, sorted by name. Names that stand above are not copied: a dozen of them are on
+/// every message.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Headers(pub BTreeMap<String, String>);
+pub struct Headers(pub BTreeMap<Cow<'static, str>, String>);
 
 impl Headers {
     pub fn get(&self, name: &str) -> Option<&str> {
@@ -46,7 +73,7 @@ impl Headers {
     pub fn set(&mut self, name: &str, value: impl Into<String>) {
         let value = value.into();
         if !value.is_empty() {
-            self.0.insert(name.to_owned(), value);
+            self.0.insert(kept(name), value);
         }
     }
 

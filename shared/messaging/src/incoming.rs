@@ -62,29 +62,12 @@ impl From<Info<'_>> for DeliveryPlace {
     }
 }
 
-const KNOWN: [&str; 14] = [
-    header::MESSAGE_ID,
-    header::TRACEPARENT,
-    header::TRACESTATE,
-    header::CAUSE,
-    header::HOPS,
-    header::REDRIVE,
-    header::RECEIPT,
-    header::SIGNATURE,
-    header::CE_SPECVERSION,
-    header::CE_ID,
-    header::CE_TYPE,
-    header::CE_SOURCE,
-    header::CE_SUBJECT,
-    header::CE_TIME,
-];
-
 /// The first value of each name. Some clients write `Traceparent` as HTTP does; NATS itself tells cases apart.
 fn read_headers(map: &HeaderMap) -> Headers {
     let mut headers = Headers::default();
     for (name, values) in map.iter() {
         let name: &str = name.as_ref();
-        let known = KNOWN.into_iter().find(|known| known.eq_ignore_ascii_case(name));
+        let known = header::NAMES.into_iter().find(|known| known.eq_ignore_ascii_case(name));
         if let Some(value) = values.first() {
             // An exact spelling wins over a stranger's other one.
             if known.is_none_or(|known| known == name || !headers.0.contains_key(known)) {

@@ -122,7 +122,11 @@ pub(crate) fn wire_headers(message: &Outgoing, keys: Option<&Keyring>) -> Result
     };
     let mut headers = HeaderMap::new();
     let mut set = |name: &str, value: &str| {
-        let wire_name = HeaderName::from_str(name).map_err(|error| malformed(format!("header {name:?}: {error}")))?;
+        // Our own names need no copy, and are good ones.
+        let wire_name = match header::NAMES.into_iter().find(|known| *known == name) {
+            Some(known) => HeaderName::from_static(known),
+            None => HeaderName::from_str(name).map_err(|error| malformed(format!("header {name:?}: {error}")))?,
+        };
         let wire_value =
             HeaderValue::from_str(value).map_err(|error| malformed(format!("value of header {name:?}: {error}")))?;
         headers.insert(wire_name, wire_value);

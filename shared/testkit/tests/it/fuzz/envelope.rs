@@ -180,7 +180,7 @@ fn signature() {
                     .0
                     .iter()
                     .filter(|(name, _)| *name == header::MESSAGE_ID || !name.to_ascii_lowercase().starts_with("nats-"));
-                own.map(|(name, value)| (name.clone(), value.trim().to_owned()))
+                own.map(|(name, value)| (name.to_string(), value.trim().to_owned()))
                     .filter(|(_, value)| !value.is_empty())
                     .collect()
             };

@@ -29,7 +29,7 @@ fn message(input: &[u8]) -> (Headers, &[u8]) {
         let Some((name, value)) = line.split_once(": ") else {
             break;
         };
-        headers.0.insert(name.to_owned(), value.to_owned());
+        headers.0.insert(name.to_owned().into(), value.to_owned());
         rest = &rest[end + 1..];
     }
     (headers, rest.strip_prefix(b"\n").unwrap_or(rest))
