@@ -372,7 +372,7 @@ fn offered(has_task: bool) -> Arc<[ToolDefinition]> {
         let tools = tools::offered(context).into_iter().map(|tool| ToolDefinition {
             name: tool.name.to_owned(),
             description: String::new(),
-            parameters: serde_json::Value::Null,
+            parameters: serde_json::value::RawValue::NULL.to_owned(),
         });
         tools.collect()
     }

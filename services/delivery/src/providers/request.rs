@@ -2,7 +2,7 @@
 //! gateway with a strict schema refuses either.
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::call::{CallInput, InputItem, ProviderCall, ToolDefinition, ToolOutput};
 
@@ -48,7 +48,7 @@ struct Tool<'a> {
     r#type: &'static str,
     name: &'a str,
     description: &'a str,
-    parameters: &'a Value,
+    parameters: &'a RawValue,
 }
 
 /// `user` is the provider's session key, for servers that do not look at the header.
@@ -61,7 +61,25 @@ pub(super) fn body(call: &ProviderCall, model: &str, stream: bool, user: &str) -
         stream,
         user,
     };
-    serde_json::to_vec(&body).expect("invariant: strings and JSON values always serialise")
+    let mut bytes = Vec::with_capacity(size_hint(call));
+    serde_json::to_writer(&mut bytes, &body).expect("invariant: strings and JSON values always serialise");
+    bytes
+}
+
+/// About what a first call takes; one that carries results of tools grows from there.
+fn size_hint(call: &ProviderCall) -> usize {
+    const REST: usize = 1_024;
+    let tools = call
+        .tools
+        .iter()
+        .map(|tool| tool.description.len() + tool.parameters.get().len() + REST / 8);
+    let input = match &call.input {
+        CallInput::Message(text) => text.len(),
+        CallInput::ToolResults { .. } | CallInput::Conversation(_) => 0,
+    };
+    // Line breaks and quotes take two bytes.
+    let texts = call.instructions.as_ref().map_or(0, |text| text.len()) + input;
+    tools.sum::<usize>() + texts + texts / 16 + REST
 }
 
 fn input(input: &CallInput) -> Input<'_> {

@@ -12,6 +12,7 @@ use contracts::{
 };
 use domain::{AccountId, Fence, InstructionLayout, TurnId};
 use messaging::trace;
+use serde_json::value::to_raw_value;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::{
@@ -265,7 +266,7 @@ fn definitions(tools: impl Iterator<Item = tools::ToolDefinition>) -> Arc<[ToolD
         .map(|tool| ToolDefinition {
             name: tool.name.to_owned(),
             description: tool.description.to_owned(),
-            parameters: tool.parameters,
+            parameters: to_raw_value(&tool.parameters).expect("JSON is written as JSON"),
         })
         .collect()
 }

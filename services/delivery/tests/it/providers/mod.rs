@@ -15,7 +15,7 @@ mod vetted;
 use std::time::Duration;
 
 use delivery::providers::{CallInput, Driver, ProviderAnswer, ProviderCall, ProviderError, ToolDefinition, ToolOutput};
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::to_raw_value};
 use uuid::Uuid;
 
 use self::stub::Stub;
@@ -51,7 +51,8 @@ fn message(text: &str) -> ProviderCall {
         tools: [ToolDefinition {
             name: "task_history".to_owned(),
             description: "Load the task".to_owned(),
-            parameters: json!({"type": "object", "properties": {"task_id": {"type": "string"}}}),
+            parameters: to_raw_value(&json!({"type": "object", "properties": {"task_id": {"type": "string"}}}))
+                .unwrap(),
         }]
         .into(),
         traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
