@@ -50,6 +50,9 @@ pub(crate) struct TableArguments {
     /// Keep data and logs here
     #[arg(long, value_name = "FOLDER")]
     pub(crate) keep: Option<PathBuf>,
+    /// Have Postgres log the plan of every statement, with times of its nodes and triggers; such a run is much slower
+    #[arg(long, requires = "keep")]
+    pub(crate) explain: bool,
     /// Another floor to run in its place: a program that takes what the own one takes
     #[arg(long, value_name = "PROGRAM", hide = true)]
     pub(crate) floor: Option<PathBuf>,

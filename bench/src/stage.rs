@@ -25,10 +25,21 @@ use tokio::{
 use crate::{book::Seen, client::Caller, work::Work};
 
 const START_LIMIT: Duration = Duration::from_secs(10);
+/// Of a run's database, for each connection to it.
+const EXPLAINED: [&str; 6] = [
+    "session_preload_libraries = 'auto_explain'",
+    "auto_explain.log_min_duration = 0",
+    "auto_explain.log_analyze = on",
+    "auto_explain.log_buffers = on",
+    "auto_explain.log_triggers = on",
+    "auto_explain.log_format = text",
+];
 
 pub(crate) struct Servers {
     directory: PathBuf,
     postgres: PostgresServer,
+    /// Plans of all statements go into the log.
+    explains: bool,
     runs: u32,
     /// Databases that took long to fill, to be copied.
     filled: Vec<Work>,
@@ -55,7 +66,7 @@ pub(crate) struct Provider {
 }
 
 impl Servers {
-    pub(crate) async fn start(directory: &Path) -> anyhow::Result<Servers> {
+    pub(crate) async fn start(directory: &Path, explains: bool) -> anyhow::Result<Servers> {
         let options = PostgresOptions {
             directory: directory.join("postgres"),
             durability: Durability::Durable,
@@ -72,6 +83,7 @@ impl Servers {
         let servers = Servers {
             directory: directory.to_path_buf(),
             postgres,
+            explains,
             runs: 0,
             filled: Vec::new(),
         };
@@ -98,6 +110,10 @@ impl Servers {
             format!("create database {name}")
         }])
         .await?;
+        if self.explains {
+            self.execute(&EXPLAINED.map(|setting| format!("alter database {name} set {setting}")))
+                .await?;
+        }
         let database_url = of_database(self.postgres.database_url(), &name)?;
         let observer = connect(&database_url).await?;
         sqlx::query("create extension if not exists pg_stat_statements")

@@ -31,7 +31,7 @@ pub(crate) async fn measure(arguments: TableArguments) -> anyhow::Result<ExitCod
     let begun = Instant::now();
     let temporary = TempDir::with_prefix("signalbox-bench-").context("no temporary folder")?;
     let directory = arguments.keep.as_deref().unwrap_or(temporary.path());
-    let mut servers = Servers::start(directory).await?;
+    let mut servers = Servers::start(directory, arguments.explain).await?;
     let machine = Machine::facts(
         directory,
         servers.postgres_version().await?,
