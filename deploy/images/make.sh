@@ -42,6 +42,8 @@ for base in "${bases[@]}"; do
 done
 [ "${#missing[@]}" = 0 ] || deploy/images/offline.sh "${missing[@]}" || exit
 
+# What compiles for minutes shows it.
+say "building $image"
 arguments=(--build-arg "RUST_IMAGE=$RUST_IMAGE" --build-arg "BASE_IMAGE=$BASE_IMAGE")
 if [ -n "${SIGNALBOX_BINARY:-}" ]; then
     [ "${DOCKER_BUILDKIT:-0}" = 1 ] || fail "SIGNALBOX_BINARY takes a Docker client with BuildKit"
@@ -49,10 +51,9 @@ if [ -n "${SIGNALBOX_BINARY:-}" ]; then
     trap 'rm -rf "$folder"' EXIT
     install -m 0755 "$SIGNALBOX_BINARY" "$folder/signalbox"
     tar --numeric-owner --owner=0 --group=0 -C "$folder" -c signalbox | "$DOCKER" import - signalbox-binaries:local >/dev/null
-    arguments+=(--build-arg BINARIES=signalbox-binaries:local)
+    arguments+=(--quiet --build-arg BINARIES=signalbox-binaries:local)
 fi
-say "building $image"
-"$DOCKER" build --quiet --tag "$image" --file deploy/Dockerfile "${arguments[@]}" . >/dev/null
+"$DOCKER" build --tag "$image" --file deploy/Dockerfile "${arguments[@]}" . >/dev/null
 
 bytes() { "$DOCKER" image inspect --format '{{.Size}}' "$1"; }
 say "$image is $(bytes "$image" | numfmt --to=iec), $(($(bytes "$image") - $(bytes "$BASE_IMAGE"))) bytes over its base"
