@@ -102,8 +102,10 @@ CRDS = {
         },
     ),
     ("monitoring.coreos.com/v1", "ServiceMonitor"): closed(
-        ["selector", "endpoints"],
+        ["selector", "endpoints", "jobLabel"],
         selector=LABELS,
+        # The alerts ask for job "signalbox".
+        jobLabel={"const": "app.kubernetes.io/part-of"},
         endpoints={
             "type": "array",
             "minItems": 1,
