@@ -20,6 +20,12 @@ const DEMO_AGENT_PORT: u16 = 8090;
 
 /// Far longer than a start takes, for a machine that is busy with others.
 const START_LIMIT: Duration = Duration::from_secs(180);
+/// Of a start, and of one connection in it. An engine would start again a service that gave up; these are looked after by
+/// nobody, and on a machine that has no time even a login takes seconds.
+const PATIENCE: [(&str, &str); 2] = [
+    ("SIGNALBOX__PROCESS__DEPENDENCIES_TIMEOUT_MS", "180000"),
+    ("SIGNALBOX__DATABASE__ACQUIRE_TIMEOUT_MS", "20000"),
+];
 /// The image's own user.
 const NOBODY: &str = "65532:65532";
 
@@ -141,6 +147,9 @@ impl Installation {
             self.container("postgres"),
             self.container("nats"),
         );
+        let request = PATIENCE
+            .into_iter()
+            .fold(request, |request, (name, value)| request.with_env_var(name, value));
         request
             .with_env_var("SIGNALBOX__ENVELOPE__KEYS__K1", &self.secrets.envelope_key)
             .with_env_var("SIGNALBOX__TELEMETRY__LOG_FORMAT", "json")

@@ -17,6 +17,8 @@ use crate::{
 const READY_LIMIT: Duration = Duration::from_secs(240);
 const MIGRATED_LIMIT: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(50);
+/// Whether a container has ended, which asks the engine.
+const LOOK: Duration = Duration::from_millis(500);
 /// A service stops within 8 s (`process.stop_grace_ms`).
 const STOP_LIMIT_S: i32 = 20;
 const LOG_LINES: usize = 40;
@@ -261,8 +263,14 @@ impl Signalbox {
             return Err(unfit(&name, &container, "ended at once".to_owned()).await);
         };
         let url = format!("http://{address}");
-        if !Client::new(&url, "").until_ready("/readyz", READY_LIMIT).await {
-            return Err(unfit(&name, &container, "is not ready".to_owned()).await);
+        let client = Client::new(&url, "");
+        // Both only ask, so whichever is dropped leaves nothing behind.
+        let problem = tokio::select! {
+            is_ready = client.until_ready("/readyz", READY_LIMIT) => (!is_ready).then(|| "is not ready".to_owned()),
+            code = ended(&container) => Some(format!("ended with {code}")),
+        };
+        if let Some(problem) = problem {
+            return Err(unfit(&name, &container, problem).await);
         }
         Ok(Replica { name, container, url })
     }
@@ -270,6 +278,16 @@ impl Signalbox {
 
 async fn begin(request: ContainerRequest<GenericImage>, name: &str) -> Result<Container, Error> {
     request.start().await.doing(name, "starting it")
+}
+
+/// The code that it ends with, when it does.
+async fn ended(container: &Container) -> i64 {
+    loop {
+        if let Ok(Some(code)) = container.exit_code().await {
+            return code;
+        }
+        sleep(LOOK).await;
+    }
 }
 
 /// In order: it ends what it does, or gives it up.
