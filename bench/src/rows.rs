@@ -22,7 +22,7 @@ pub(crate) struct Plan {
     pub(crate) subjects: &'static [Subject],
     /// Fewer than asked for, where one takes long.
     pub(crate) repetitions_max: u32,
-    /// Takes minutes, and is measured only when it is named.
+    /// Takes minutes, or is for [sizing](../../docs/performance.md), and is measured only when it is named.
     pub(crate) is_long: bool,
     pub(crate) goals: fn(&Shown) -> Vec<Goal>,
 }
@@ -116,6 +116,27 @@ pub(crate) const PLANS: &[Plan] = &[
                 of.value("p99 ms over 50", |figures| p99(figures) - 50.0, AtMost(12.0)),
             ]
         },
+        ..ANY
+    },
+    Plan {
+        name: "at-10",
+        about: "10 a second: what a small deployment needs",
+        work: |shown| steady(shown, 10),
+        is_long: true,
+        ..ANY
+    },
+    Plan {
+        name: "at-100",
+        about: "100 a second",
+        work: |shown| steady(shown, 100),
+        is_long: true,
+        ..ANY
+    },
+    Plan {
+        name: "at-1000",
+        about: "1,000 a second",
+        work: |shown| steady(shown, 1_000),
+        is_long: true,
         ..ANY
     },
     Plan {
