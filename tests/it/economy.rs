@@ -13,13 +13,14 @@ use crate::house::House;
 const ROLES: [Role; 4] = [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator];
 
 /// What goes by the clock and not by what there is to do is seldom, so that a slow machine does not count more of it.
-const SELDOM: [(&str, &str); 6] = [
+const SELDOM: [(&str, &str); 7] = [
     ("replica.lease_ms", "60000"),
     ("replica.renew_ms", "20000"),
     ("resolver.claim_interval_ms", "20000"),
     ("delivery.sweep_interval_ms", "10000"),
     ("outbox.sweep_interval_ms", "30000"),
     ("outbox.sweep_age_ms", "30000"),
+    ("telemetry.metrics_interval_ms", "60000"),
 ];
 
 /// For each notification, all services together.

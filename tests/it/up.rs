@@ -67,6 +67,32 @@ async fn runs_the_sample_to_its_end_and_a_second_time_repeats_nothing() {
     place.nothing_is_left();
 }
 
+/// A collector that takes connections and never answers: everything goes on, and ends, as it does without.
+#[tokio::test]
+async fn a_dead_collector_changes_nothing() {
+    let collector = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", collector.local_addr().unwrap());
+    let place = Place::new();
+    let ended = place
+        .run_in(
+            &["--exit-when-idle", "--json"],
+            &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)],
+        )
+        .await;
+    assert_eq!(ended.code, Some(0), "{}", ended.told());
+    let rows = ended.rows();
+    let delivered = rows.iter().filter(|row| row["state"] == "delivered").count();
+    assert_eq!((rows.len(), delivered), (16, 15), "{}", ended.told());
+    assert!(
+        collector.set_nonblocking(true).is_ok() && collector.accept().is_ok(),
+        "it was tried"
+    );
+    let log = fs::read_to_string(place.data_dir().join("signalbox.log")).unwrap();
+    let complaints = log.lines().filter(|line| line.contains("opentelemetry")).count();
+    assert!(complaints < 30, "{complaints} lines about the collector:\n{log}");
+    place.nothing_is_left();
+}
+
 #[tokio::test]
 async fn is_found_by_the_commands_beside_it_and_ends_at_a_signal() {
     let place = Place::new();
@@ -193,7 +219,9 @@ impl Place {
             let name = name.to_string_lossy().into_owned();
             let is_tool = ["SIGNALBOX_NATS_SERVER", "SIGNALBOX_POSTGRES_BIN"].contains(&name.as_str());
             if !is_tool
-                && (name.starts_with("SIGNALBOX_") || ["DATABASE_URL", "NATS_URL", "RUST_LOG"].contains(&name.as_str()))
+                && (name.starts_with("SIGNALBOX_")
+                    || name.starts_with("OTEL_")
+                    || ["DATABASE_URL", "NATS_URL", "RUST_LOG"].contains(&name.as_str()))
             {
                 command.env_remove(name);
             }
@@ -216,7 +244,12 @@ impl Place {
     }
 
     async fn run(&self, more: &[&str]) -> Ended {
+        self.run_in(more, &[]).await
+    }
+
+    async fn run_in(&self, more: &[&str], environment: &[(&str, &str)]) -> Ended {
         let mut command = tokio::process::Command::from(self.up(more));
+        command.envs(environment.iter().copied());
         // A test that fails leaves nothing running either; the servers end with their parent.
         command.kill_on_drop(true);
         let output = timeout(LIMIT, command.output()).await;

@@ -315,20 +315,20 @@ def alerts(name, objects):
 def declared():
     """Names of all metrics, as Prometheus shows them, from the sources."""
     found = set()
-    pattern = re.compile(r'"((?:signalbox|http)\.[a-z_.]+)"')
+    pattern = re.compile(r'"((?:signalbox|http|gen_ai|db)\.[a-z_.]+)"')
     for source in list((ROOT / "services").rglob("*.rs")) + list((ROOT / "shared").rglob("*.rs")):
         text = source.read_text()
         if "global::meter" not in text:
             continue
         for name in pattern.findall(text):
             base = name.replace(".", "_")
-            found |= {base, f"{base}_total", f"{base}_seconds_bucket", f"{base}_seconds_count", f"{base}_seconds_sum", f"{base}_bucket"}
+            found |= {base, f"{base}_total", f"{base}_seconds", f"{base}_bytes", f"{base}_seconds_bucket", f"{base}_seconds_count", f"{base}_seconds_sum", f"{base}_bucket"}
     return found
 
 
 def metrics(query):
     """Names in a query that no service has."""
-    return sorted(set(re.findall(r"\b((?:signalbox|http_server)_[a-z_]+)\b(?!\s*=)", query)) - METRICS)
+    return sorted(set(re.findall(r"\b((?:signalbox|http_server|gen_ai_client|db_client)_[a-z_]+)\b(?!\s*=)", query)) - METRICS)
 
 
 METRICS = declared()

@@ -1,14 +1,43 @@
 //! What delivery counts. Labels are few and bounded: states and classes, never accounts or ids.
 
+use std::{sync::LazyLock, time::Duration};
+
 use opentelemetry::{
     KeyValue, global,
-    metrics::{Counter, Gauge},
+    metrics::{Counter, Gauge, Histogram},
 };
+use storage::directory::Waiting;
+use time::OffsetDateTime;
 
 use crate::{
+    providers::{Driver, FailureClass},
     store::record::Changed,
     turn::{settle::Settled, work::Work},
 };
+
+/// Name, unit, labels and boundaries by OpenTelemetry's conventions for generative AI.
+static CALL: LazyLock<Histogram<f64>> = LazyLock::new(|| {
+    global::meter("delivery")
+        .f64_histogram("gen_ai.client.operation.duration")
+        .with_unit("s")
+        .with_description("From sending a provider call to the end of its answer")
+        .with_boundaries(vec![
+            0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
+        ])
+        .build()
+});
+
+/// How long a provider call took, under the operator's name for the provider.
+pub fn called(provider: &str, driver: &Driver, failed: Option<FailureClass>, took: Duration) {
+    let mut labels = vec![
+        KeyValue::new("gen_ai.operation.name", "chat"),
+        KeyValue::new("gen_ai.provider.name", driver.kind().as_str()),
+        KeyValue::new("gen_ai.request.model", driver.model().to_owned()),
+        KeyValue::new("provider", provider.to_owned()),
+    ];
+    labels.extend(failed.map(|class| KeyValue::new("error.type", class.as_str())));
+    CALL.record(took.as_secs_f64(), &labels);
+}
 
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -19,6 +48,9 @@ pub struct Metrics {
     history: Counter<u64>,
     in_flight: Gauge<u64>,
     waiting: Gauge<u64>,
+    taken_over: Counter<u64>,
+    queue_age: Gauge<f64>,
+    queue_sessions: Gauge<u64>,
 }
 
 impl Metrics {
@@ -53,6 +85,21 @@ impl Metrics {
                 .u64_gauge("signalbox.delivery.sessions_waiting")
                 .with_description("Sessions with work that wait in this process; several replicas may know of one")
                 .build(),
+            taken_over: meter
+                .u64_counter("signalbox.delivery.taken_over")
+                .with_description("Turns taken over from a holder whose lease had run out")
+                .build(),
+            queue_age: meter
+                .f64_gauge("signalbox.queue.age")
+                .with_unit("s")
+                .with_description(
+                    "How long the oldest accepted notification has waited for its turn, over all accounts",
+                )
+                .build(),
+            queue_sessions: meter
+                .u64_gauge("signalbox.queue.sessions")
+                .with_description("Sessions with something in their queue, over all accounts and replicas")
+                .build(),
         }
     }
 
@@ -60,6 +107,21 @@ impl Metrics {
     pub fn line(&self, in_flight: usize, waiting: usize) {
         self.in_flight.record(in_flight as u64, &[]);
         self.waiting.record(waiting as u64, &[]);
+    }
+
+    pub fn taken_over(&self, turns: usize) {
+        if turns > 0 {
+            self.taken_over.add(turns as u64, &[]);
+        }
+    }
+
+    /// What waits for its turn, as of now.
+    pub fn queue(&self, waiting: &Waiting, now: OffsetDateTime) {
+        let age = waiting
+            .oldest
+            .map_or(0.0, |oldest| (now - oldest).as_seconds_f64().max(0.0));
+        self.queue_age.record(age, &[]);
+        self.queue_sessions.record(waiting.sessions as u64, &[]);
     }
 
     pub fn stale(&self) {

@@ -91,6 +91,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         live,
         signals: signals.clone(),
         config: Arc::clone(&config),
+        metrics: metrics.clone(),
     };
 
     context.shutdown.spawn_support("delivery live text", {
@@ -105,7 +106,13 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     });
     context.shutdown.spawn(
         "delivery conductor",
-        conduct(Arc::clone(&config), signalled, batches, context.clone(), metrics),
+        conduct(
+            Arc::clone(&config),
+            signalled,
+            batches,
+            context.clone(),
+            metrics.clone(),
+        ),
     );
     context
         .shutdown
@@ -146,6 +153,13 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         context.shutdown.token(),
     );
     context.shutdown.spawn("delivery sweep", sweep);
+    let waiting = sweeps::waiting(
+        context.database.clone(),
+        context.settings.telemetry.metrics_interval_ms.duration(),
+        metrics,
+        context.shutdown.token(),
+    );
+    context.shutdown.spawn("delivery queue age", waiting);
     let address = context.serve(config.listen, Router::new(), context.health()).await?;
     Ok(address)
 }
@@ -236,6 +250,7 @@ struct Hands {
     live: mpsc::Sender<Live>,
     signals: mpsc::Sender<Signal>,
     config: Arc<Config>,
+    metrics: Metrics,
 }
 
 async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName>>, hands: Hands) {
@@ -286,6 +301,7 @@ impl Hands {
         incarnation: &Incarnation,
     ) -> Result<(), StorageError> {
         let claimed = claimer.claim(batch, incarnation.id).await?;
+        self.metrics.taken_over(claimed.taken_over);
         self.context.outbox.publish_soon(claimed.outbox);
         for work in claimed.work {
             self.take(work, incarnation.clone());

@@ -47,6 +47,9 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         .shutdown
         .spawn("resolver sweeps", sweeps::run(context.clone(), config.clone()));
     context
+        .shutdown
+        .spawn("resolver unread", sweeps::watch_unread(context.clone()));
+    context
         .serve(config.listen, Router::new(), context.health())
         .await
         .map_err(Into::into)

@@ -10,14 +10,21 @@ use crate::intake::received::Received;
 /// Begins the span; it ends when it is dropped. Without a tracer, the publisher's own context goes on.
 pub fn begin(mut received: Received) -> (Received, Span) {
     let span = info_span!(
+        target: trace::TARGET,
         "resolve",
+        otel.name = "process notification",
         otel.kind = "consumer",
+        messaging.system = "nats",
+        messaging.operation.name = "process",
+        "messaging.operation.type" = "process",
+        messaging.destination.name = "notification",
+        messaging.message.id = %received.id,
         account = received.account.as_ref().map(tracing::field::display),
         task = received.task.as_ref().map(tracing::field::display),
         notification_id = %received.id,
     );
     // Refused only when the span is disabled; then there is nothing to be a child.
     let _ = span.set_parent(trace::context_of(&received.trace));
-    received.trace = span.in_scope(|| trace::current_or(&received.trace));
+    received.trace = trace::of_span(&span, &received.trace);
     (received, span)
 }

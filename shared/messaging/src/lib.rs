@@ -6,6 +6,7 @@
 //! delayed redeliveries and dead letters. [`PartitionReader`] reads one partition of the notifications from a place
 //! that the caller keeps (in Postgres, in its own transaction), without acknowledgements. [`trace`] carries the W3C
 //! trace context through headers. [`envelope`] signs what is published and tells what is forged; [`users`] is who may do what on the server.
+//! `backlog` asks how much waits.
 //!
 //! The plot, for everything but notifications: pull → authenticate → handle → publish what follows → acknowledge. A crash anywhere
 //! brings the input back, and the same input gives the same messages again. Nothing here is a guarantee of "once":
@@ -17,6 +18,7 @@
 
 pub mod topology;
 
+mod backlog;
 mod batch;
 mod connect;
 mod consumer;
@@ -33,6 +35,7 @@ pub mod trace;
 mod url;
 pub mod users;
 
+pub use backlog::{ConsumerBacklog, StreamFill, consumer_backlogs, stream_fills};
 pub use batch::{BatchHandler, BuryError, DeadLetterSink, DeadMessage, UNAUTHENTICATED, Verdict};
 pub use connect::{Bus, BusOptions, ServerVersion};
 pub use consumer::{Consumer, ConsumerOptions};
@@ -40,7 +43,7 @@ pub use envelope::Keyring;
 pub use error::{BusError, PublishError, ReadError, TopologyError};
 pub use incoming::Incoming;
 pub use partition::{
-    PartitionReader, Place, StreamIdentity, first_unread, notification_stream_identity, purge_consumed,
+    PartitionReader, Place, StreamIdentity, Unread, first_unread, notification_stream_identity, purge_consumed,
 };
 pub use publish::Stored;
 pub use topology::{Durable, Provision, Stream, Topology, TopologyLimits};

@@ -73,9 +73,16 @@ pub async fn purge_consumed(bus: &Bus, up_to_sequence: u64) -> Result<u64, ReadE
     Ok(purged.purged)
 }
 
-/// Sequence of the first message of a partition behind `after`, as the server has it now; none when there is none.
+/// A message that was not read yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unread {
+    pub sequence: u64,
+    pub published: OffsetDateTime,
+}
+
+/// The first message of a partition behind `after`, as the server has it now; none when there is none.
 /// Another partition's place says nothing about this one: a quiet partition stays behind for ever.
-pub async fn first_unread(bus: &Bus, partition: u16, after: u64) -> Result<Option<u64>, ReadError> {
+pub async fn first_unread(bus: &Bus, partition: u16, after: u64) -> Result<Option<Unread>, ReadError> {
     let name = Stream::Notification.name(bus.root());
     let stream = bus
         .jetstream()
@@ -84,7 +91,10 @@ pub async fn first_unread(bus: &Bus, partition: u16, after: u64) -> Result<Optio
         .map_err(|error| ReadError::Lookup(error.into()))?;
     let filter = topology::partition_filter(bus.root(), partition);
     match stream.get_first_raw_message_by_subject(filter, after + 1).await {
-        Ok(message) => Ok(Some(message.sequence)),
+        Ok(message) => Ok(Some(Unread {
+            sequence: message.sequence,
+            published: message.time,
+        })),
         Err(error) if matches!(error.kind(), LastRawMessageErrorKind::NoMessageFound) => Ok(None),
         Err(error) => Err(ReadError::Lookup(error.into())),
     }

@@ -8,13 +8,24 @@ use contracts::{
 use opentelemetry::{
     Context,
     propagation::{Extractor, Injector, TextMapPropagator},
+    trace::TraceContextExt,
 };
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-/// Writes the current span's trace context into headers; leaves them alone outside any sampled or unsampled trace.
+/// Spans that are there for traces alone, on the way of every notification. The log leaves them out, so that where nothing
+/// is traced they cost nothing.
+pub const TARGET: &str = "signalbox_trace";
+
+/// Writes the current span's trace context into headers; leaves them alone outside any sampled or unsampled trace. Where
+/// this process traces nothing, that is the context which the work came with, if whoever began it has attached it.
 pub fn inject_current(headers: &mut Headers) {
-    let context = tracing::Span::current().context();
+    let own = tracing::Span::current().context();
+    let context = if own.span().span_context().is_valid() {
+        own
+    } else {
+        Context::current()
+    };
     TraceContextPropagator::new().inject_context(&context, &mut HeaderWriter(headers));
 }
 
@@ -29,6 +40,19 @@ pub fn current_trace() -> TraceContext {
 /// nothing must not cut the trace of those who do.
 pub fn current_or(received: &TraceContext) -> TraceContext {
     let own = current_trace();
+    if own.traceparent.is_some() {
+        own
+    } else {
+        received.clone()
+    }
+}
+
+/// The context of a span that nothing is done in, or else the one that came with what caused it. The span is not entered:
+/// one that was ends, for whoever looks at it, when it was left last.
+pub fn of_span(span: &tracing::Span, received: &TraceContext) -> TraceContext {
+    let mut headers = Headers::default();
+    TraceContextPropagator::new().inject_context(&span.context(), &mut HeaderWriter(&mut headers));
+    let own = headers.trace();
     if own.traceparent.is_some() {
         own
     } else {
@@ -67,8 +91,6 @@ impl Extractor for TraceReader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use opentelemetry::trace::TraceContextExt;
-
     use super::*;
 
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -98,6 +120,18 @@ mod tests {
         check("00-zz-00f067aa0ba902b7-01");
         check("00-00000000000000000000000000000000-0000000000000000-01");
         check(&PARENT.repeat(20));
+    }
+
+    #[test]
+    fn where_nothing_is_traced_the_context_that_came_goes_on() {
+        let trace = TraceContext {
+            traceparent: Some(PARENT.to_owned()),
+            tracestate: None,
+        };
+        let attached = context_of(&trace).attach();
+        assert_eq!(current_trace(), trace);
+        drop(attached);
+        assert_eq!(current_trace(), TraceContext::default());
     }
 
     #[test]

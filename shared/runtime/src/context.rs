@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use crate::{
     Outbox, Replica, Settings, SettingsError, Shutdown,
     dead::DeadLetters,
+    gauges::{self, Gauges},
     http::{self, Health, HttpError},
     patience::{NATS, POSTGRES, Patience, saying_so},
     replica,
@@ -132,6 +133,14 @@ impl Context {
         let ensured = patience.until_done(NATS, || async { Ok(topology.ensure(&bus).await?) });
         Box::pin(ensured).await?;
         let outbox = Outbox::start(&database, &bus, &settings.outbox, &shutdown);
+        let gauges = Gauges {
+            database: database.clone(),
+            bus: bus.clone(),
+            user: user(role),
+            interval: settings.telemetry.metrics_interval_ms.duration(),
+            meters: gauges::Meters::new(role.service()),
+        };
+        shutdown.spawn_support("gauges", gauges.run(shutdown.support_token()));
         Ok(Context {
             settings,
             database,

@@ -1,6 +1,8 @@
 //! Dead letters of the consumer loops and of the relay: the row, the message on `{root}.dead.…` and the event
 //! `message.died`, in one transaction. What a service refuses for reasons of its own it buries itself, in its own.
 
+use std::sync::LazyLock;
+
 use contracts::{
     Headers, Outgoing, Root, Timestamp,
     event::{Event, EventMessage, MessageDied},
@@ -9,6 +11,7 @@ use contracts::{
 use domain::{AccountId, TaskId};
 use futures::{FutureExt, future::BoxFuture};
 use messaging::{BuryError, DeadLetterSink, DeadMessage, Incoming, UNAUTHENTICATED};
+use opentelemetry::{KeyValue, global, metrics::Counter};
 use storage::{
     Accounts, Database, StorageError, Tx,
     accounts::account_exists,
@@ -57,6 +60,7 @@ impl DeadLetterSink for DeadLetters {
             let receipts = Receipt::of(owner.account.as_ref(), &dead.incoming.headers);
             outbox_receive(&tx, receipts).await?;
             tx.commit().await?;
+            buried(&self.database, &dead.reason);
             self.outbox.publish_soon(rows);
             Ok(())
         }
@@ -101,7 +105,21 @@ pub(crate) async fn bury_outgoing(
     let tx = database.begin(&owner.accounts()).await?;
     // The sweep takes these rows up, in a process that has nothing else in hand for this message.
     write(&tx, root, &fallen).await?;
-    tx.commit().await
+    tx.commit().await?;
+    buried(database, reason);
+    Ok(())
+}
+
+static BURIED: LazyLock<Counter<u64>> = LazyLock::new(|| {
+    global::meter("runtime")
+        .u64_counter("signalbox.dead_letters.buried")
+        .with_description("Messages that a consumer or the relay gave up, by reason")
+        .build()
+});
+
+fn buried(database: &Database, reason: &str) {
+    let service = KeyValue::new("service", database.role().service());
+    BURIED.add(1, &[service, KeyValue::new("reason", reason.to_owned())]);
 }
 
 struct Fallen<'a> {

@@ -3,6 +3,7 @@
 //! In reading order: [`settings`] (what the operator wants), [`telemetry`] (what the operator sees), [`shutdown`]
 //! (workers, and how they end), [`crash`] (where tests cut them off), [`http`] (a server, problems, health pages), [`outbox`] (committed messages get
 //! published), [`dead`] (messages that cannot be processed), [`replica`] (the name that leases are held in),
+//! [`gauges`] (what has to be asked for to be seen),
 //! `patience` (a start waits for its servers), [`context`] (all of it, connected), [`mod@run`] (a whole process of one
 //! service).
 //!
@@ -11,6 +12,7 @@
 pub mod context;
 pub mod crash;
 pub mod dead;
+pub mod gauges;
 pub mod http;
 pub mod outbox;
 mod patience;

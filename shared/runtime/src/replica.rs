@@ -24,6 +24,7 @@ use std::{
     time::Duration,
 };
 
+use opentelemetry::{KeyValue, global, metrics::Counter};
 use storage::{
     Database, StorageError,
     replica::{replica_end, replica_register, replica_renew},
@@ -115,7 +116,12 @@ impl Replica {
         settings: &ReplicaSettings,
         shutdown: &Shutdown,
     ) -> Result<Replica, StorageError> {
+        let lost = global::meter("signalbox.replica")
+            .u64_counter("signalbox.replica.lost")
+            .with_description("Times that this process has lost its leases to the clock")
+            .build();
         let keeper = Keeper {
+            lost,
             database,
             lease: settings.lease_ms.duration(),
             renew: settings.renew_ms.duration(),
@@ -152,6 +158,7 @@ impl Replica {
 }
 
 struct Keeper {
+    lost: Counter<u64>,
     database: Database,
     lease: Duration,
     renew: Duration,
@@ -182,7 +189,11 @@ impl Keeper {
                     let _ = timeout(END_TIMEOUT, replica_end(&self.database, incarnation.id)).await;
                     return;
                 }
-                End::Lost(why) => warn!(replica = %incarnation.id, why, "this process has lost its leases"),
+                End::Lost(why) => {
+                    let service = KeyValue::new("service", self.database.role().service());
+                    self.lost.add(1, &[service]);
+                    warn!(replica = %incarnation.id, why, "this process has lost its leases");
+                }
             }
             let Some(next) = self.enter_again().await else { return };
             info!(replica = %next.id, "entered under a new id");

@@ -1,8 +1,9 @@
 //! Logs, traces and metrics of a process, set up once.
 //!
-//! Logs go to standard error, or to a file. Traces are always made, so that a trace goes on through messages and
-//! provider calls, but they are kept and sent only when a collector is named. Metrics can always be read on `/metrics`;
-//! a collector gets them as well. Several services in one process share all of it: the first [`init`] decides.
+//! Logs go to standard error, or to a file; metrics can be read on `/metrics`. A collector that is named gets both, and
+//! traces. Where none is named no span is made for one, and the context that came with a request or a message is passed
+//! on as it came: whoever records the trace finds what follows in it, and it costs nothing. Several services in one
+//! process share all of it: the first [`init`] decides. What is sent, by which names: `docs/telemetry.md`.
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,12 +15,14 @@ use std::{
 };
 
 use opentelemetry::{KeyValue, global, trace::TracerProvider};
-use opentelemetry_otlp::{MetricExporter, SpanExporter, WithExportConfig};
+use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
+use opentelemetry_otlp::{LogExporter, MetricExporter, SpanExporter, WithExportConfig};
 use opentelemetry_sdk::{
     Resource,
+    logs::SdkLoggerProvider,
     metrics::{PeriodicReader, SdkMeterProvider},
     propagation::TraceContextPropagator,
-    trace::{Sampler, SdkTracerProvider, SpanExporter as SpanExport},
+    trace::{Sampler, SdkTracerProvider, SpanExporter as SpanExport, TracerProviderBuilder},
 };
 use prometheus::{Registry, TextEncoder};
 use tracing::{level_filters::LevelFilter, warn};
@@ -28,15 +31,15 @@ use tracing_subscriber::{
 };
 use uuid::Uuid;
 
-use crate::settings::{LogFormat, TelemetrySettings};
+use crate::settings::{LogFormat, Signal, TelemetrySettings};
 
 /// Libraries whose lines say little at `info`, or would say what a statement or a request held.
 const QUIET: &str = "info,sqlx=warn,sea_orm=warn,sea_orm_migration=warn,async_nats=warn,hyper=warn,hyper_util=warn,\
     h2=warn,reqwest=warn,rustls=warn,tower=warn,opentelemetry=warn,opentelemetry_sdk=warn,opentelemetry_otlp=warn,\
-    opentelemetry_http=warn";
+    opentelemetry_http=warn,signalbox_trace=off";
 
-/// Spans of these are never traced: the exporter itself uses them, and would trace its own sending.
-const UNTRACED: [&str; 12] = [
+/// Spans and lines of these are never sent: the exporter itself uses them, and would tell of its own sending for ever.
+const UNSENT: [&str; 13] = [
     "sqlx",
     "sea_orm",
     "async_nats",
@@ -49,6 +52,7 @@ const UNTRACED: [&str; 12] = [
     "opentelemetry",
     "opentelemetry_sdk",
     "opentelemetry_otlp",
+    "opentelemetry_http",
 ];
 
 /// A telemetry setting that cannot be used, or a subscriber that somebody else has set.
@@ -77,7 +81,8 @@ pub enum TelemetryError {
 /// Held by whoever ends the process: [`TelemetryGuard::flush`] sends what is left.
 #[derive(Clone, Debug)]
 pub struct TelemetryGuard {
-    tracer: SdkTracerProvider,
+    tracer: Option<SdkTracerProvider>,
+    logger: Option<SdkLoggerProvider>,
     meter: SdkMeterProvider,
     registry: Registry,
     flush_timeout: Duration,
@@ -95,25 +100,19 @@ pub fn install_tls_provider() {
 
 /// Sets up logs, traces and metrics; once a process, later calls give what the first has made.
 pub fn init(service: &str, settings: &TelemetrySettings) -> Result<TelemetryGuard, TelemetryError> {
-    let mut tracer = SdkTracerProvider::builder();
-    let sampler = match &settings.otlp_endpoint {
-        Some(endpoint) => {
-            let exporter = SpanExporter::builder()
-                .with_http()
-                .with_endpoint(signal_url(endpoint, "traces"))
-                .build()
-                .map_err(|source| TelemetryError::Exporter { source })?;
-            tracer = tracer.with_batch_exporter(exporter);
-            Sampler::TraceIdRatioBased(settings.trace_ratio)
+    let tracer = match settings.address(Signal::Traces) {
+        Some(address) => {
+            let exporter = SpanExporter::builder().with_http().with_endpoint(address).build();
+            let exporter = exporter.map_err(|source| TelemetryError::Exporter { source })?;
+            let sampler = Sampler::TraceIdRatioBased(settings.trace_ratio);
+            let tracer = SdkTracerProvider::builder()
+                .with_batch_exporter(exporter)
+                .with_sampler(Sampler::ParentBased(Box::new(sampler)));
+            Some(tracer)
         }
-        // Ids are still made and passed on; a caller that records its trace finds our part of the way in it.
-        None => Sampler::AlwaysOff,
+        None => None,
     };
-    install(
-        service,
-        settings,
-        tracer.with_sampler(Sampler::ParentBased(Box::new(sampler))),
-    )
+    install(service, settings, tracer)
 }
 
 /// The same with every span given to `exporter` as it ends: for tests that look at traces.
@@ -125,60 +124,99 @@ pub fn init_with_exporter(
     let tracer = SdkTracerProvider::builder()
         .with_simple_exporter(exporter)
         .with_sampler(Sampler::AlwaysOn);
-    install(service, settings, tracer)
+    install(service, settings, Some(tracer))
 }
 
 fn install(
     service: &str,
     settings: &TelemetrySettings,
-    tracer: opentelemetry_sdk::trace::TracerProviderBuilder,
+    tracer: Option<TracerProviderBuilder>,
 ) -> Result<TelemetryGuard, TelemetryError> {
     let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(guard) = INSTALLED.get() {
         return Ok(guard.clone());
     }
-    let resource = Resource::builder()
-        .with_service_name(service.to_owned())
-        .with_attributes([
-            KeyValue::new("service.namespace", settings.service_namespace.clone()),
-            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
-            KeyValue::new("service.instance.id", Uuid::now_v7().to_string()),
-        ])
-        .build();
+    let resource = resource(service, settings);
     let registry = Registry::new();
     let guard = TelemetryGuard {
-        tracer: tracer.with_resource(resource.clone()).build(),
+        tracer: tracer.map(|tracer| tracer.with_resource(resource.clone()).build()),
+        logger: logger_provider(settings, resource.clone())?,
         meter: meter_provider(settings, &registry, resource)?,
         registry,
         flush_timeout: settings.flush_timeout_ms.duration(),
     };
-
-    let traced = UNTRACED
-        .iter()
-        .fold(Targets::new().with_default(LevelFilter::INFO), |targets, target| {
-            targets.with_target(*target, LevelFilter::OFF)
-        });
-    let subscriber = Subscriber::default().with(log_layer(settings)?).with(
-        tracing_opentelemetry::layer()
-            .with_tracer(guard.tracer.tracer("signalbox"))
-            .with_filter(traced),
-    );
+    // Of boxes and not of options: beside a layer that is none, what nobody wants would be asked about each time.
+    let mut layers = vec![log_layer(settings)?];
+    if let Some(tracer) = &guard.tracer {
+        // Before the lines: one that is sent takes the ids of the span that this layer has opened.
+        layers.push(span_layer(tracer));
+    }
+    if let Some(logger) = &guard.logger {
+        let lines = OpenTelemetryTracingBridge::new(logger).with_filter(filter(settings, true)?);
+        layers.push(lines.boxed());
+    }
+    let subscriber = Subscriber::default().with(layers);
     tracing::subscriber::set_global_default(subscriber).map_err(|source| TelemetryError::Subscriber { source })?;
     global::set_text_map_propagator(TraceContextPropagator::new());
-    global::set_tracer_provider(guard.tracer.clone());
+    if let Some(tracer) = &guard.tracer {
+        global::set_tracer_provider(tracer.clone());
+    }
     global::set_meter_provider(guard.meter.clone());
     log_panics();
     Ok(INSTALLED.get_or_init(|| guard).clone())
 }
 
+fn span_layer(tracer: &SdkTracerProvider) -> Box<dyn Layer<Subscriber> + Send + Sync> {
+    let traced = UNSENT
+        .iter()
+        // A consumer's loop lasts as long as the process, and is no part of any work.
+        .chain(&["messaging::consumer"])
+        .fold(Targets::new().with_default(LevelFilter::INFO), |targets, target| {
+            targets.with_target(*target, LevelFilter::OFF)
+        });
+    tracing_opentelemetry::layer()
+        .with_tracer(tracer.tracer("signalbox"))
+        // Of the library's own making, on every span; the names of spans say where they are made.
+        .with_location(false)
+        .with_threads(false)
+        .with_tracked_inactivity(false)
+        .with_filter(traced)
+        .boxed()
+}
+
+/// Who says it. `OTEL_RESOURCE_ATTRIBUTES` adds to it; `OTEL_SERVICE_NAME` is for a process that has another name.
+fn resource(service: &str, settings: &TelemetrySettings) -> Resource {
+    let mut resource = Resource::builder();
+    if std::env::var_os("OTEL_SERVICE_NAME").is_none_or(|name| name.is_empty()) {
+        resource = resource.with_service_name(service.to_owned());
+    }
+    resource
+        .with_attributes([
+            KeyValue::new("service.namespace", settings.service_namespace.clone()),
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+            KeyValue::new("service.instance.id", Uuid::now_v7().to_string()),
+        ])
+        .build()
+}
+
+/// Which lines are written, or sent.
+fn filter(settings: &TelemetrySettings, is_sent: bool) -> Result<EnvFilter, TelemetryError> {
+    let mut filter = QUIET.to_owned();
+    if let Some(log) = &settings.log {
+        filter.push(',');
+        filter.push_str(log);
+    }
+    if is_sent {
+        for target in UNSENT {
+            filter.push_str(&format!(",{target}=off"));
+        }
+    }
+    let filter = EnvFilter::builder().parse(filter);
+    filter.map_err(|source| TelemetryError::Filter { source })
+}
+
 fn log_layer(settings: &TelemetrySettings) -> Result<Box<dyn Layer<Subscriber> + Send + Sync>, TelemetryError> {
-    let filter = match &settings.log {
-        Some(log) => format!("{QUIET},{log}"),
-        None => QUIET.to_owned(),
-    };
-    let filter = EnvFilter::builder()
-        .parse(filter)
-        .map_err(|source| TelemetryError::Filter { source })?;
+    let filter = filter(settings, false)?;
     Ok(match &settings.log_file {
         Some(path) => lines(settings.log_format, false, Mutex::new(log_open(path)?)),
         None => {
@@ -210,6 +248,21 @@ fn log_open(path: &Path) -> Result<File, TelemetryError> {
     })
 }
 
+fn logger_provider(
+    settings: &TelemetrySettings,
+    resource: Resource,
+) -> Result<Option<SdkLoggerProvider>, TelemetryError> {
+    let Some(address) = settings.address(Signal::Logs) else {
+        return Ok(None);
+    };
+    let exporter = LogExporter::builder().with_http().with_endpoint(address).build();
+    let exporter = exporter.map_err(|source| TelemetryError::Exporter { source })?;
+    let provider = SdkLoggerProvider::builder()
+        .with_batch_exporter(exporter)
+        .with_resource(resource);
+    Ok(Some(provider.build()))
+}
+
 fn meter_provider(
     settings: &TelemetrySettings,
     registry: &Registry,
@@ -222,23 +275,15 @@ fn meter_provider(
         .build()
         .map_err(|source| TelemetryError::Metrics { source })?;
     let mut provider = SdkMeterProvider::builder().with_reader(reader).with_resource(resource);
-    if let Some(endpoint) = &settings.otlp_endpoint {
-        let exporter = MetricExporter::builder()
-            .with_http()
-            .with_endpoint(signal_url(endpoint, "metrics"))
-            .build()
-            .map_err(|source| TelemetryError::Exporter { source })?;
+    if let Some(address) = settings.address(Signal::Metrics) {
+        let exporter = MetricExporter::builder().with_http().with_endpoint(address).build();
+        let exporter = exporter.map_err(|source| TelemetryError::Exporter { source })?;
         let reader = PeriodicReader::builder(exporter)
             .with_interval(settings.metrics_interval_ms.duration())
             .build();
         provider = provider.with_reader(reader);
     }
     Ok(provider.build())
-}
-
-/// The path of a signal is ours to add when an address is given in code.
-fn signal_url(endpoint: &str, signal: &str) -> String {
-    format!("{}/v1/{signal}", endpoint.trim_end_matches('/'))
 }
 
 /// A panic is one log line like any other, in the same format and place.
@@ -263,14 +308,25 @@ pub fn metrics_text() -> String {
 }
 
 impl TelemetryGuard {
-    /// Sends what has not been sent. Bounded: a collector that is down does not hold the process up.
+    /// Sends what has not been sent, all kinds at once. Bounded: a collector that is down, or does not answer, does not
+    /// hold the process up.
     pub async fn flush(&self) {
-        let guard = self.clone();
-        // The exporters block; and nothing is logged about a failure here, since its line would go nowhere.
-        let flush = tokio::task::spawn_blocking(move || {
-            let _ = guard.tracer.force_flush();
-            let _ = guard.meter.force_flush();
+        let (tracer, logger, meter) = (self.tracer.clone(), self.logger.clone(), self.meter.clone());
+        // Nothing is logged about a failure here, since its line would go nowhere.
+        let flushes: [Box<dyn FnOnce() + Send>; 3] = [
+            Box::new(move || drop(tracer.map(|tracer| tracer.force_flush()))),
+            Box::new(move || drop(logger.map(|logger| logger.force_flush()))),
+            Box::new(move || drop(meter.force_flush())),
+        ];
+        let flushed = flushes.map(|flush| {
+            let (tx, rx) = tokio::sync::oneshot::channel::<()>();
+            // The exporters block. A thread of its own: the end of the executor waits for those that it has lent.
+            std::thread::spawn(move || {
+                flush();
+                let _ = tx.send(());
+            });
+            rx
         });
-        let _ = tokio::time::timeout(self.flush_timeout, flush).await;
+        let _ = tokio::time::timeout(self.flush_timeout, futures::future::join_all(flushed)).await;
     }
 }

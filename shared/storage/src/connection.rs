@@ -146,6 +146,11 @@ impl Shelf {
         }
     }
 
+    /// How many lie ready.
+    pub(crate) fn len(&self) -> usize {
+        self.state().ready.len()
+    }
+
     /// Gives all to the pool: one of them turned out to be broken, or the pool is to be closed.
     pub(crate) fn clear(&self) {
         let ready = std::mem::take(&mut self.state().ready);

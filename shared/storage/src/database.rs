@@ -77,6 +77,15 @@ impl Default for DatabaseOptions {
     }
 }
 
+/// Of one pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Connections {
+    pub open: u32,
+    /// Of those, how many nobody uses.
+    pub idle: u32,
+    pub max: u32,
+}
+
 /// A pool that runs as one service's role. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Database {
@@ -138,6 +147,17 @@ impl Database {
     /// The pool itself, for migrations and the operator's checks.
     pub fn connection(&self) -> &DatabaseConnection {
         &self.connection
+    }
+
+    /// How many connections there are now, for gauges.
+    pub fn connections(&self) -> Connections {
+        let pool = self.connection.get_postgres_connection_pool();
+        let (open, idle) = (pool.size(), pool.num_idle() + self.shelf.len());
+        Connections {
+            idle: u32::try_from(idle).unwrap_or(u32::MAX).min(open),
+            open,
+            max: pool.options().get_max_connections(),
+        }
     }
 
     pub async fn close(&self) {

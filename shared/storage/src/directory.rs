@@ -103,6 +103,71 @@ impl NeglectedRound {
 
 const SESSION_NEGLECTED: &str = "select * from session_neglected($1, $2, $3, $4)";
 
+#[derive(FromQueryResult)]
+struct Head {
+    account_id: String,
+    session_id: Uuid,
+    created_at: OffsetDateTime,
+}
+
+/// What was found waiting for its turn.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Waiting {
+    /// Sessions with something in their queue.
+    pub sessions: usize,
+    /// When the notification was accepted that has waited longest.
+    pub oldest: Option<OffsetDateTime>,
+}
+
+impl Waiting {
+    fn add(&mut self, head: &Head) {
+        self.sessions += 1;
+        self.oldest = Some(
+            self.oldest
+                .map_or(head.created_at, |oldest| oldest.min(head.created_at)),
+        );
+    }
+}
+
+/// The search for what has waited longest. It goes round over the sessions with a queue, a page a look, so that no look
+/// costs more where more waits; what it says is as of the last whole round, and of the one under way where that has found
+/// worse.
+#[derive(Debug, Default)]
+pub struct WaitingRound {
+    after: Option<(String, Uuid)>,
+    so_far: Waiting,
+    last: Waiting,
+}
+
+impl WaitingRound {
+    pub async fn look(&mut self, database: &Database, sessions_max: i32) -> Result<Waiting, StorageError> {
+        let (account, session) = self.after.clone().unwrap_or_default();
+        let tx = database.begin(&Accounts::none()).await?;
+        let values = [account.into(), session.into(), sessions_max.into()];
+        let heads = Head::find_by_statement(statement(NOTIFICATION_WAITING, values))
+            .all(&*tx)
+            .await;
+        tx.commit().await?;
+        let heads = heads.attempt("look what has waited longest")?;
+        heads.iter().for_each(|head| self.so_far.add(head));
+        let full = i32::try_from(heads.len()).is_ok_and(|found| found >= sessions_max);
+        self.after = heads
+            .into_iter()
+            .last()
+            .filter(|_| full)
+            .map(|head| (head.account_id, head.session_id));
+        if self.after.is_none() {
+            self.last = std::mem::take(&mut self.so_far);
+        }
+        Ok(Waiting {
+            sessions: self.last.sessions.max(self.so_far.sessions),
+            oldest: [self.last.oldest, self.so_far.oldest].into_iter().flatten().min(),
+        })
+    }
+}
+
+const NOTIFICATION_WAITING: &str = "select * from notification_waiting($1, $2, $3)";
+
 /// Closed sessions whose time is over, and that are not emptied yet.
 pub async fn session_outlived(
     database: &Database,

@@ -8,6 +8,8 @@
 
 pub mod unread;
 
+use std::time::Duration;
+
 use unread::{StoredRow, outbox_stored};
 
 use contracts::{Awaited, Headers, Outgoing, header};
@@ -167,6 +169,26 @@ pub async fn outbox_settle(database: &Database, settled: Settled, look_ms: i64) 
 pub const OUTBOX_DELETE: &str = "
     delete from outbox o using unnest($1::text[], $2::uuid[]) as r (account_id, id)
     where o.account_id = any (array[r.account_id]) and o.id = r.id";
+
+#[derive(FromQueryResult)]
+struct Age {
+    seconds: f64,
+}
+
+/// How long the oldest of the service's own rows has waited that no broker has acknowledged; none when there is none. One
+/// statement without a transaction, so that it may be dropped half-way.
+pub async fn outbox_age(database: &Database) -> Result<Option<Duration>, StorageError> {
+    let values = [database.role().service().into()];
+    let oldest = Age::find_by_statement(statement(OUTBOX_AGE, values)).one(database.connection());
+    let oldest = oldest.await.attempt("look how old the outbox is")?;
+    // Not negative: a transaction may have begun after the one that asks.
+    Ok(oldest.map(|age| Duration::from_secs_f64(age.seconds.max(0.0))))
+}
+
+/// Relies on index outbox_unsent.
+const OUTBOX_AGE: &str = "
+    select extract(epoch from now() - created_at)::double precision as seconds from outbox
+    where service = $1 and stored_at is null order by created_at limit 1";
 
 #[derive(FromQueryResult)]
 struct Claimed {

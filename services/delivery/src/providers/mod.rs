@@ -51,6 +51,8 @@ pub use transport::DriverError;
 #[derive(Debug)]
 pub struct Driver {
     dialect: Dialect,
+    kind: ProviderKind,
+    model: String,
     thread: Thread,
     effects: Effects,
     slots: Arc<Semaphore>,
@@ -72,10 +74,21 @@ impl Driver {
         let slots = Arc::new(Semaphore::new(settings.pool.in_flight_max));
         Ok(Self {
             dialect,
+            kind: settings.kind,
+            model: settings.model.clone(),
             thread: settings.thread,
             effects: settings.effects,
             slots,
         })
+    }
+
+    pub fn kind(&self) -> ProviderKind {
+        self.kind
+    }
+
+    /// What calls ask for.
+    pub fn model(&self) -> &str {
+        &self.model
     }
 
     /// How long the provider remembers.

@@ -20,6 +20,16 @@ pub enum ProviderKind {
     OpenClaw,
 }
 
+impl ProviderKind {
+    /// As settings, metrics and traces name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OpenResponses => "openresponses",
+            Self::OpenClaw => "openclaw",
+        }
+    }
+}
+
 /// How long the provider remembers a conversation under a session key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]

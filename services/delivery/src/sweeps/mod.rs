@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use runtime::Others;
-use storage::{Database, directory::NeglectedRound};
+use runtime::{Others, gauges};
+use storage::{
+    Database,
+    directory::{NeglectedRound, WaitingRound},
+};
+use time::OffsetDateTime;
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{debug, warn};
 
-use crate::service::Signal;
+use crate::{metrics::Metrics, service::Signal};
 
 /// Looks for sessions that something should happen to and nobody is seeing to: queued work without a lease, a retry
 /// that is due, tools awaited too long, a lease whose holder is gone. At intervals, and at once when a holder dies.
@@ -39,6 +43,29 @@ pub async fn neglected(
             Err(error) => warn!(
                 error = format!("{:#}", anyhow::Error::new(error)),
                 "could not look for neglected sessions"
+            ),
+        }
+    }
+}
+
+/// Sessions whose queues one look may come by: some milliseconds of Postgres.
+const SESSIONS_LOOKED_AT_MAX: i32 = 1_000;
+
+/// Looks how long what is queued has waited, for the gauge; changes nothing.
+pub async fn waiting(database: Database, interval: Duration, metrics: Metrics, stop: CancellationToken) {
+    let mut ticks = gauges::ticks(interval);
+    let mut round = WaitingRound::default();
+    loop {
+        tokio::select! {
+            // A tick that is dropped was not begun.
+            _ = ticks.tick() => {}
+            () = stop.cancelled() => return,
+        }
+        match round.look(&database, SESSIONS_LOOKED_AT_MAX).await {
+            Ok(waiting) => metrics.queue(&waiting, OffsetDateTime::now_utc()),
+            Err(error) => debug!(
+                error = format!("{:#}", anyhow::Error::new(error)),
+                "could not look how long work has waited"
             ),
         }
     }

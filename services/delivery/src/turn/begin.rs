@@ -291,7 +291,14 @@ impl Turn {
 /// refers to it by the stored context.
 pub(super) fn turn_span(turn: TurnId, session: &Session, item: &Item) -> TraceContext {
     let span = tracing::info_span!(
-        "turn", turn_id = %turn, account = %session.account, session_id = %session.id, session_key = %session.key,
+        target: trace::TARGET,
+        "turn",
+        otel.name = format!("invoke_agent {}", item.agent_slug),
+        gen_ai.operation.name = "invoke_agent",
+        gen_ai.agent.id = %item.agent_id,
+        gen_ai.agent.name = %item.agent_slug,
+        gen_ai.conversation.id = %session.key,
+        turn_id = %turn, account = %session.account, session_id = %session.id, session_key = %session.key,
         generation = session.generation.0, notification = %item.notification,
     );
     let parent = TraceContext {
@@ -302,5 +309,5 @@ pub(super) fn turn_span(turn: TurnId, session: &Session, item: &Item) -> TraceCo
         // Refused only by a span that was entered already.
         let _ = span.set_parent(trace::context_of(&parent));
     }
-    span.in_scope(|| trace::current_or(&parent))
+    trace::of_span(&span, &parent)
 }

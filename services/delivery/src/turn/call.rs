@@ -7,8 +7,8 @@ use futures::FutureExt;
 use messaging::{Bus, trace};
 use runtime::Incarnation;
 use time::OffsetDateTime;
-use tokio::sync::mpsc;
-use tracing::{Instrument, warn};
+use tokio::{sync::mpsc, time::Instant};
+use tracing::{Instrument, Span, field::Empty, warn};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::{
@@ -16,10 +16,10 @@ use super::{
     settle::{Outcome, clean},
     work::Work,
 };
-use crate::SOURCE;
 use crate::providers::{
     Driver, FailureClass, LostCall, ProviderAnswer, ProviderCall, ProviderError, Reconciled, Sent, SessionCheck,
 };
+use crate::{SOURCE, metrics};
 
 /// A piece of text for pages.
 pub type Live = Outgoing;
@@ -105,14 +105,7 @@ pub async fn run(
         let error = failure(FailureClass::BadRequest, Sent::No, detail);
         return Some((Outcome::Failed(error), None));
     };
-    let span = tracing::info_span!(
-        "provider_call", turn_id = %work.turn_id, account = %work.account, session_key = %work.session_key, provider = %work.provider,
-        attempt = work.attempt, round = work.journal.rounds.len(),
-    );
-    if work.trace.traceparent.is_some() {
-        // Refused only by a span that was entered already.
-        let _ = span.set_parent(trace::context_of(&work.trace));
-    }
+    let span = call_span(work, &driver);
     let calling = async {
         let _slot = driver
             .slots()
@@ -136,6 +129,55 @@ pub async fn run(
     ended
 }
 
+/// By OpenTelemetry's conventions for generative AI, as far as the provider says it. What only a trace's reader wants is
+/// no field, which would stand on every line of the log.
+fn call_span(work: &Work, driver: &Driver) -> Span {
+    let span = tracing::info_span!(
+        "provider_call",
+        otel.name = format!("chat {}", driver.model()),
+        otel.kind = "client",
+        otel.status_code = Empty,
+        turn_id = %work.turn_id,
+        account = %work.account,
+        session_key = %work.session_key,
+        provider = %work.provider,
+        attempt = work.attempt,
+        round = work.journal.rounds.len(),
+    );
+    if work.trace.traceparent.is_some() {
+        // Refused only by a span that was entered already.
+        let _ = span.set_parent(trace::context_of(&work.trace));
+    }
+    span.set_attribute("gen_ai.operation.name", "chat");
+    span.set_attribute("gen_ai.provider.name", driver.kind().as_str());
+    span.set_attribute("gen_ai.request.model", driver.model().to_owned());
+    span.set_attribute("gen_ai.conversation.id", work.session_key.clone());
+    span
+}
+
+/// What became of a call, onto its span and into the metrics.
+fn note(work: &Work, driver: &Driver, called: &Result<ProviderAnswer, ProviderError>, took: Duration) {
+    let span = Span::current();
+    match called {
+        Ok(answer) => {
+            if let Some(id) = &answer.response_id {
+                span.set_attribute("gen_ai.response.id", id.clone());
+            }
+            if let Some(usage) = &answer.usage {
+                let count = |tokens: u64| i64::try_from(tokens).unwrap_or(i64::MAX);
+                span.set_attribute("gen_ai.usage.input_tokens", count(usage.input_tokens));
+                span.set_attribute("gen_ai.usage.output_tokens", count(usage.output_tokens));
+            }
+        }
+        Err(error) => {
+            span.set_attribute("error.type", error.class.as_str());
+            span.record("otel.status_code", "ERROR");
+        }
+    }
+    let failed = called.as_ref().err().map(|error| error.class);
+    metrics::called(&work.provider, driver, failed, took);
+}
+
 async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender<Live>) -> (Outcome, Option<String>) {
     let call = ProviderCall {
         turn_id: work.turn_id.uuid(),
@@ -148,13 +190,18 @@ async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender
     };
     let outcome = match work.due {
         Due::LookUp => looked_up(driver.reconcile(&lost_call(work, None)).await),
-        Due::Send => match driver.call(&call, speaker(work, root, live)).await {
-            Ok(answer) => Outcome::Answered(answer),
-            Err(error) if error.next_step(work.effects) == crate::providers::NextStep::Reconcile => {
-                looked_up(driver.reconcile(&lost_call(work, error.response_id.clone())).await)
+        Due::Send => {
+            let sent = Instant::now();
+            let called = driver.call(&call, speaker(work, root, live)).await;
+            note(work, driver, &called, sent.elapsed());
+            match called {
+                Ok(answer) => Outcome::Answered(answer),
+                Err(error) if error.next_step(work.effects) == crate::providers::NextStep::Reconcile => {
+                    looked_up(driver.reconcile(&lost_call(work, error.response_id.clone())).await)
+                }
+                Err(error) => Outcome::Failed(error),
             }
-            Err(error) => Outcome::Failed(error),
-        },
+        }
         Due::Abort => Outcome::Aborted,
     };
     let mismatch = match &outcome {

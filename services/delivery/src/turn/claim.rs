@@ -9,7 +9,7 @@ use std::{
 };
 
 use contracts::{Root, tools::OfferContext};
-use domain::{AccountId, TurnId};
+use domain::{AccountId, SessionPhase, TurnId};
 use runtime::Shutdown;
 use storage::{
     Accounts, Database, StorageError,
@@ -63,6 +63,8 @@ pub struct Claimed {
     pub limits: Vec<(AccountId, Option<i32>)>,
     /// Committed messages, for the relay.
     pub outbox: Vec<OutboxRow>,
+    /// How many were taken from a holder whose time was over.
+    pub taken_over: usize,
 }
 
 impl Claimer {
@@ -107,6 +109,10 @@ impl Claimer {
             .collect();
         let start = within_limits(&tx, start).await?;
 
+        let taken_over = resume
+            .iter()
+            .filter(|(session, _)| session.facts.phase == SessionPhase::Running)
+            .count();
         let taken: Vec<SessionName> = start
             .iter()
             .map(|(session, _)| session.name())
@@ -170,6 +176,7 @@ impl Claimer {
             left,
             limits,
             outbox,
+            taken_over,
         })
     }
 

@@ -20,7 +20,7 @@ use domain::{
     AccountId, Actor, ActorKind, TaskId, TurnId, TurnState,
     planted::{Bug, is_planted},
 };
-use messaging::{BatchHandler, Incoming, Verdict};
+use messaging::{BatchHandler, Durable, Incoming, Verdict, trace};
 use storage::{
     Accounts, Database, StorageError,
     lifecycle::{Reply, Setting, replies_post},
@@ -30,6 +30,8 @@ use storage::{
     },
 };
 use time::OffsetDateTime;
+use tracing::{Span, info_span};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::ended_turns::{EndedTurn, ended_turns};
 use crate::app::{App, SOURCE};
@@ -59,6 +61,12 @@ impl BatchHandler for TurnFinishedHandler {
     async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
         let read: Vec<Result<Place, Verdict>> = batch.iter().map(|incoming| read(&self.app.root, incoming)).collect();
         let mut places: Vec<Place> = read.iter().filter_map(|place| place.as_ref().ok().cloned()).collect();
+        // Until the replies are posted, or are not.
+        let _spans: Vec<Span> = batch
+            .iter()
+            .zip(&read)
+            .filter_map(|(incoming, place)| place.as_ref().ok().map(|place| span(incoming, place)))
+            .collect();
         // Delivered twice in one batch is once.
         places.sort_unstable();
         places.dedup();
@@ -110,6 +118,27 @@ fn read(root: &Root, incoming: &Incoming) -> Result<Place, Verdict> {
             detail: error.to_string(),
         }),
     }
+}
+
+/// The orchestrator's part of a turn's trace.
+fn span(incoming: &Incoming, (account, turn): &Place) -> Span {
+    let span = info_span!(
+        target: trace::TARGET,
+        "reply",
+        otel.name = "process turn.finished",
+        otel.kind = "consumer",
+        messaging.system = "nats",
+        messaging.operation.name = "process",
+        "messaging.operation.type" = "process",
+        messaging.destination.name = "event.turn.finished",
+        messaging.consumer.group.name = Durable::OrchestratorTurnFinished.name(),
+        messaging.message.id = incoming.id(),
+        %account,
+        turn_id = %turn,
+    );
+    // Refused only where traces are off, and then there is nothing to continue.
+    let _ = span.set_parent(trace::context_of(&incoming.headers.trace()));
+    span
 }
 
 impl TurnFinishedHandler {

@@ -24,7 +24,7 @@ pub async fn consumed_notifications_purge(database: &Database, bus: &Bus, kept: 
         };
         // A quiet partition's place is far behind, though everything of it was read.
         if let Some(first) = first_unread(bus, partition, after).await? {
-            unread = unread.min(first);
+            unread = unread.min(first.sequence);
         }
     }
     let up_to = (unread - 1).saturating_sub(u64::from(kept));

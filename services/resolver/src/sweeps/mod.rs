@@ -3,6 +3,7 @@
 mod closed_sessions;
 mod consumed_notifications;
 mod refused_notifications;
+mod unread_notifications;
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tracing::warn;
 pub use closed_sessions::closed_sessions_remove;
 pub use consumed_notifications::consumed_notifications_purge;
 pub use refused_notifications::refused_notifications_remove;
+pub use unread_notifications::{unread_since, watch_unread};
 
 use crate::config::Config;
 

@@ -235,3 +235,31 @@ async fn one_bad_value_is_taken_out_and_the_rest_goes_on_in_order() {
         .await;
     running.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_has_read_grows_old_until_somebody_reads_it() {
+    let stage = stage().await;
+    let bus = stage.world.bus().await;
+    let database = stage.world.database.connect(Role::Resolver).await;
+    let since = async || resolver::sweeps::unread_since(&database, &bus).await.unwrap();
+    let running = stage.resolver().await;
+    stage.publish("t-1", "n-1", "x").await;
+    stage
+        .until_count("the first is read", "select count(*) from notification", 1)
+        .await;
+    assert_eq!(since().await, None);
+    running.stop().await;
+
+    let before = time::OffsetDateTime::now_utc();
+    stage.publish("t-1", "n-2", "x").await;
+    stage.publish("t-2", "n-3", "x").await;
+    let oldest = since().await.expect("nobody reads");
+    // The server's clock is ours.
+    assert!(
+        before <= oldest && oldest <= time::OffsetDateTime::now_utc(),
+        "{oldest}"
+    );
+    let running = stage.resolver().await;
+    eventually("all is read", || async { since().await.is_none().then_some(()) }).await;
+    running.stop().await;
+}

@@ -16,7 +16,7 @@ use domain::{
 };
 use futures::StreamExt;
 use messaging::{
-    BatchHandler, Incoming, Verdict,
+    BatchHandler, Durable, Incoming, Verdict,
     trace::{context_of, current_or},
 };
 use runtime::Outbox;
@@ -84,10 +84,11 @@ impl ToolRequestedHandler {
     async fn session(&self, requests: Vec<Placed<'_>>) -> Vec<(usize, Verdict)> {
         let mut verdicts = Vec::with_capacity(requests.len());
         for (place, request, incoming) in requests {
+            let tool = self.tool_name(&request.name);
             let span = tracing::info_span!(
                 "tool_requested",
-                otel.name = "tool call",
-                tool = self.tool_name(&request.name),
+                otel.name = format!("execute_tool {tool}"),
+                tool,
                 otel.kind = "consumer",
                 otel.status_code = Empty,
                 account = %request.account,
@@ -97,6 +98,24 @@ impl ToolRequestedHandler {
             );
             // Refused only where traces are off, and then there is nothing to continue.
             let _ = span.set_parent(context_of(&incoming.headers.trace()));
+            // By OpenTelemetry's conventions for messaging and generative AI; no fields, which would stand on every line of
+            // the log.
+            for (name, value) in [
+                ("messaging.system", "nats"),
+                ("messaging.operation.name", "process"),
+                ("messaging.operation.type", "process"),
+                ("messaging.destination.name", "tool.requested"),
+                (
+                    "messaging.consumer.group.name",
+                    Durable::ToolGatewayToolRequested.name(),
+                ),
+                ("gen_ai.operation.name", "execute_tool"),
+                ("gen_ai.tool.name", tool),
+                ("gen_ai.tool.type", "function"),
+            ] {
+                span.set_attribute(name, value);
+            }
+            span.set_attribute("gen_ai.tool.call.id", request.call_id.0.clone());
             let verdict = self.call(&request, incoming).instrument(span).await;
             verdicts.push((place, verdict));
         }

@@ -7,6 +7,7 @@
 )]
 
 mod authenticity;
+mod backlog;
 mod connect;
 mod consumer;
 mod notifications;

@@ -11,8 +11,13 @@ use axum::{
     middleware::{Next, from_fn},
     response::{IntoResponse, Response},
 };
+use contracts::{
+    TraceContext,
+    header::{TRACEPARENT, TRACESTATE},
+};
 use futures::FutureExt;
-use opentelemetry::{KeyValue, global, metrics::Histogram, propagation::Extractor};
+use messaging::trace;
+use opentelemetry::{Context, KeyValue, context::FutureExt as _, global, metrics::Histogram};
 use tracing::{Instrument, Span, field::Empty, info_span, warn};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use uuid::Uuid;
@@ -48,12 +53,13 @@ async fn edge(request: Request, next: Next) -> Response {
         .extensions()
         .get::<MatchedPath>()
         .map_or_else(|| "unknown".to_owned(), |path| path.as_str().to_owned());
-    let span = request_span(&request, &route, &id);
+    let caller = caller(request.headers());
+    let span = request_span(&request, &route, &id, &caller);
 
     // What a handler has shared is in the database, and a panic's transaction is rolled back.
-    let answer = AssertUnwindSafe(next.run(request).instrument(span.clone()))
-        .catch_unwind()
-        .await;
+    // The caller's context around the span's: where nothing is traced here, it is what goes on.
+    let answering = next.run(request).instrument(span.clone()).with_context(caller);
+    let answer = AssertUnwindSafe(answering).catch_unwind().await;
     let answer = answer.unwrap_or_else(|_| Problem::internal().into_response());
     let mut response = as_problem(answer, &id).await;
 
@@ -93,7 +99,16 @@ fn method_label(method: &Method) -> &'static str {
     }
 }
 
-fn request_span(request: &Request, route: &str, id: &str) -> Span {
+/// The trace that the request is part of; an empty one when its headers say nothing, or nonsense.
+fn caller(headers: &HeaderMap) -> Context {
+    let text = |name: &str| Some(headers.get(name)?.to_str().ok()?.to_owned());
+    trace::context_of(&TraceContext {
+        traceparent: text(TRACEPARENT),
+        tracestate: text(TRACESTATE),
+    })
+}
+
+fn request_span(request: &Request, route: &str, id: &str, caller: &Context) -> Span {
     let span = info_span!(
         "http",
         otel.name = format!("{} {route}", method_label(request.method())),
@@ -104,21 +119,9 @@ fn request_span(request: &Request, route: &str, id: &str) -> Span {
         http.response.status_code = Empty,
         request_id = id,
     );
-    let parent = global::get_text_map_propagator(|propagator| propagator.extract(&Headers(request.headers())));
     // Refused only where traces are off, and then there is nothing to continue.
-    let _ = span.set_parent(parent);
+    let _ = span.set_parent(caller.clone());
     span
-}
-
-struct Headers<'a>(&'a HeaderMap);
-
-impl Extractor for Headers<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key)?.to_str().ok()
-    }
-    fn keys(&self) -> Vec<&str> {
-        self.0.keys().map(HeaderName::as_str).collect()
-    }
 }
 
 /// The caller's id, if it can stand in a log line as it is; else a new one.

@@ -12,10 +12,16 @@ use super::{
 const PREFIX: &str = "SIGNALBOX__";
 
 /// Names that are usual elsewhere. They give way to the setting's own variable, which can only be meant for us.
-const USUAL: [(&str, &str); 5] = [
+const USUAL: [(&str, &str); 11] = [
     ("DATABASE_URL", "database.url"),
     ("NATS_URL", "nats.url"),
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "telemetry.otlp_endpoint"),
+    ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "telemetry.otlp_logs_endpoint"),
+    ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "telemetry.otlp_metrics_endpoint"),
+    ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "telemetry.otlp_traces_endpoint"),
+    ("OTEL_LOGS_EXPORTER", "telemetry.logs_exporter"),
+    ("OTEL_METRICS_EXPORTER", "telemetry.metrics_exporter"),
+    ("OTEL_TRACES_EXPORTER", "telemetry.traces_exporter"),
     ("RUST_LOG", "telemetry.log"),
     ("SIGNALBOX_OPERATOR_TOKEN", "orchestrator.operator_token"),
 ];

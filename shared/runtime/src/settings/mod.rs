@@ -26,7 +26,7 @@ pub use error::SettingsError;
 pub use limit::{Count, Millis};
 pub use sections::{
     DatabaseSettings, HttpSettings, LogFormat, NatsSettings, OutboxSettings, ProcessSettings, Provision,
-    ReplicaSettings, TelemetrySettings,
+    ReplicaSettings, Signal, SignalExporter, TelemetrySettings,
 };
 
 use tree::{Node, Origin, Tree};

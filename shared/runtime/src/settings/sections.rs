@@ -113,6 +113,14 @@ pub struct TelemetrySettings {
     /// Collector that takes OTLP over HTTP, without the path of a signal: `http://localhost:4318`. None: nothing is
     /// sent, `/metrics` works all the same.
     pub otlp_endpoint: Option<String>,
+    /// Where one signal goes instead, as a whole address: `http://localhost:4318/v1/traces`.
+    pub otlp_traces_endpoint: Option<String>,
+    pub otlp_metrics_endpoint: Option<String>,
+    pub otlp_logs_endpoint: Option<String>,
+    /// For a collector that does not take all three.
+    pub traces_exporter: SignalExporter,
+    pub metrics_exporter: SignalExporter,
+    pub logs_exporter: SignalExporter,
     pub service_namespace: String,
     /// Share of traces that begin here and are sent, 0 to 1. A caller's decision is followed.
     pub trace_ratio: f64,
@@ -128,11 +136,54 @@ impl Default for TelemetrySettings {
             log: None,
             log_file: None,
             otlp_endpoint: None,
+            otlp_traces_endpoint: None,
+            otlp_metrics_endpoint: None,
+            otlp_logs_endpoint: None,
+            traces_exporter: SignalExporter::Otlp,
+            metrics_exporter: SignalExporter::Otlp,
+            logs_exporter: SignalExporter::Otlp,
             service_namespace: "signalbox".to_owned(),
             trace_ratio: 1.0,
             metrics_interval_ms: Millis::new(15_000),
             flush_timeout_ms: Millis::new(3_000),
         }
+    }
+}
+
+/// Whether a signal is sent to the collector.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SignalExporter {
+    Otlp,
+    None,
+}
+
+/// What a collector takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Signal {
+    Traces,
+    Metrics,
+    Logs,
+}
+
+impl TelemetrySettings {
+    /// Where a signal is sent; none: it is not.
+    pub fn address(&self, signal: Signal) -> Option<String> {
+        let (exporter, own, path) = match signal {
+            Signal::Traces => (self.traces_exporter, &self.otlp_traces_endpoint, "traces"),
+            Signal::Metrics => (self.metrics_exporter, &self.otlp_metrics_endpoint, "metrics"),
+            Signal::Logs => (self.logs_exporter, &self.otlp_logs_endpoint, "logs"),
+        };
+        if exporter == SignalExporter::None {
+            return None;
+        }
+        let common = || {
+            Some(format!(
+                "{}/v1/{path}",
+                self.otlp_endpoint.as_ref()?.trim_end_matches('/')
+            ))
+        };
+        own.clone().or_else(common)
     }
 }
 
@@ -143,7 +194,9 @@ impl fmt::Debug for TelemetrySettings {
             .field("log_format", &self.log_format)
             .field("log", &self.log)
             .field("log_file", &self.log_file)
-            .field("otlp", &self.otlp_endpoint.is_some())
+            .field("traces", &self.address(Signal::Traces).is_some())
+            .field("metrics", &self.address(Signal::Metrics).is_some())
+            .field("logs", &self.address(Signal::Logs).is_some())
             .finish_non_exhaustive()
     }
 }

@@ -42,6 +42,7 @@ const STEPS: &[(&str, &str)] = &[
     (SEEN_SINCE, include_str!("0010_seen_steps.sql")),
     ("0011_hot_rows", include_str!("0011_hot_rows.sql")),
     ("0012_rows_in_place", include_str!("0012_rows_in_place.sql")),
+    ("0013_waiting", include_str!("0013_waiting.sql")),
 ];
 
 #[async_trait]

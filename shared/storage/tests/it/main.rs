@@ -7,4 +7,5 @@ mod lifecycle;
 mod neglected;
 mod owner;
 mod twins;
+mod waiting;
 mod walls;

@@ -1,0 +1,55 @@
+//! How long the oldest notification has waited that no resolver has read: what the resolver's consumers lag behind, for a
+//! gauge and for the doctor. Changes nothing.
+
+use messaging::{Bus, first_unread, notification_stream_identity, topology::PARTITIONS};
+use opentelemetry::{global, metrics::Gauge};
+use runtime::{Context, gauges};
+use storage::Database;
+use time::OffsetDateTime;
+use tracing::debug;
+
+use crate::{partitions::reading::is_same_moment, store::partitions::places_find};
+
+/// When it was published; none when everything is read. A few requests to the broker, whatever waits.
+pub async fn unread_since(database: &Database, bus: &Bus) -> anyhow::Result<Option<OffsetDateTime>> {
+    let stream = notification_stream_identity(bus).await?;
+    let mut oldest: Option<OffsetDateTime> = None;
+    for (partition, place) in (0..PARTITIONS).zip(places_find(database).await?) {
+        let after = match place.stream_created {
+            Some(created) if is_same_moment(created, stream.created) => place.sequence,
+            // A place in an earlier stream says nothing about this one: nothing of the partition was read yet.
+            Some(_) | None => 0,
+        };
+        // A partition that was read to the end of the stream need not be asked about.
+        if after < stream.last_sequence
+            && let Some(first) = first_unread(bus, partition, after).await?
+        {
+            oldest = Some(oldest.map_or(first.published, |oldest| oldest.min(first.published)));
+        }
+    }
+    Ok(oldest)
+}
+
+/// Keeps the gauge, in every replica.
+pub async fn watch_unread(context: Context) {
+    let gauge: Gauge<f64> = global::meter("resolver")
+        .f64_gauge("signalbox.resolver.unread_age")
+        .with_unit("s")
+        .with_description("How long the oldest notification has waited on the broker that no resolver has read")
+        .build();
+    let mut ticks = gauges::ticks(context.settings.telemetry.metrics_interval_ms.duration());
+    loop {
+        tokio::select! {
+            // A tick that is dropped was not begun.
+            _ = ticks.tick() => {}
+            () = context.shutdown.cancelled() => return,
+        }
+        match unread_since(&context.database, &context.bus).await {
+            Ok(since) => {
+                let age = since.map_or(0.0, |since| (OffsetDateTime::now_utc() - since).as_seconds_f64());
+                gauge.record(age.max(0.0), &[]);
+            }
+            Err(error) => debug!(error = format!("{error:#}"), "could not look for unread notifications"),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What waits on the broker, as the service's own user sees it.
+
+use messaging::{Durable, Stream, TopologyLimits, User, consumer_backlogs, stream_fills};
+
+use crate::support::{broker, message, publish};
+
+#[tokio::test]
+async fn says_what_waits_and_how_full_it_is() {
+    let broker = broker().await;
+    let before = stream_fills(&broker.bus, User::Delivery).await.unwrap();
+    let messages: Vec<_> = (0..3)
+        .map(|number| message("signalbox.session.resolved.acme.t-1", &format!("m-{number}"), "{}"))
+        .collect();
+    publish(&broker.bus, &messages).await;
+
+    let backlogs = consumer_backlogs(&broker.bus, User::Delivery).await.unwrap();
+    let pending: Vec<_> = backlogs
+        .iter()
+        .map(|one| (one.durable, one.pending, one.unsettled))
+        .collect();
+    assert_eq!(
+        pending,
+        [
+            (Durable::DeliverySessionResolved, 3, 0),
+            (Durable::DeliverySessionClosed, 0, 0),
+            (Durable::DeliveryToolFinished, 0, 0),
+        ]
+    );
+    let fills = stream_fills(&broker.bus, User::Delivery).await.unwrap();
+    assert_eq!(fills[0].stream, Stream::Session);
+    assert!(fills[0].bytes > before[0].bytes, "{fills:?}");
+    let max = TopologyLimits::default().session_bytes_max;
+    assert_eq!(fills[0].bytes_max, Some(u64::try_from(max).unwrap()));
+    assert!(consumer_backlogs(&broker.bus, User::Resolver).await.unwrap().is_empty());
+}

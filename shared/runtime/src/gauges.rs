@@ -1,0 +1,173 @@
+//! What has to be asked for to be seen: whether Postgres and NATS answer, how old the outbox is, what waits before the
+//! service's consumers, how full its streams are. Asked seldom (`telemetry.metrics_interval_ms`), by every replica: one
+//! short statement and a few requests, whose cost does not grow with what waits.
+//!
+//! What a service alone can ask for (the age of its queue, say) is its own business; it goes by the same clock.
+
+use std::time::Duration;
+
+use messaging::{Bus, User, consumer_backlogs, stream_fills};
+use opentelemetry::{KeyValue, global, metrics::Gauge};
+use storage::{Database, outbox::outbox_age};
+use tokio::time::{Instant, Interval, MissedTickBehavior, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// Longer than this is no answer.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// The moments of a process's gauges. The first is now.
+pub fn ticks(interval: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+pub(crate) struct Gauges {
+    pub(crate) database: Database,
+    pub(crate) bus: Bus,
+    /// Whose consumers and streams.
+    pub(crate) user: User,
+    pub(crate) interval: Duration,
+    pub(crate) meters: Meters,
+}
+
+impl Gauges {
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let mut ticks = ticks(self.interval);
+        loop {
+            let look = async {
+                ticks.tick().await;
+                self.look().await;
+            };
+            tokio::select! {
+                // Questions, of which none is half an action.
+                () = look => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Failures are not logged: the gauge says it, and those who need an answer say it.
+    async fn look(&self) {
+        let meters = &self.meters;
+        meters.connections(&self.database);
+        let asked = Instant::now();
+        let age = timeout(ANSWER_MAX, outbox_age(&self.database)).await;
+        let age = age.ok().and_then(Result::ok);
+        meters.answered("postgres", age.map(|_| asked.elapsed()));
+        if let Some(age) = age {
+            meters.outbox_age(age.unwrap_or_default());
+        }
+
+        let asked = Instant::now();
+        let backlogs = timeout(ANSWER_MAX, self.ask_broker()).await;
+        let is_there = self.bus.is_connected() && backlogs.is_ok();
+        meters.answered("nats", is_there.then(|| asked.elapsed()));
+    }
+
+    async fn ask_broker(&self) {
+        let meters = &self.meters;
+        // One that cannot be asked for is missing, or made again at this moment.
+        for fill in stream_fills(&self.bus, self.user).await.unwrap_or_default() {
+            let stream = [KeyValue::new("stream", fill.stream.name(self.bus.root()))];
+            meters.stream_size.record(fill.bytes, &stream);
+            if let Some(max) = fill.bytes_max {
+                meters.stream_size_max.record(max, &stream);
+            }
+        }
+        for backlog in consumer_backlogs(&self.bus, self.user).await.unwrap_or_default() {
+            let consumer = [KeyValue::new("consumer", backlog.durable.name())];
+            meters.pending.record(backlog.pending, &consumer);
+            meters.unsettled.record(backlog.unsettled, &consumer);
+        }
+    }
+}
+
+pub(crate) struct Meters {
+    up: Gauge<u64>,
+    answer: Gauge<f64>,
+    connections: Gauge<u64>,
+    connections_max: Gauge<u64>,
+    outbox_age: Gauge<f64>,
+    pending: Gauge<u64>,
+    unsettled: Gauge<u64>,
+    stream_size: Gauge<u64>,
+    stream_size_max: Gauge<u64>,
+    service: KeyValue,
+}
+
+impl Meters {
+    pub(crate) fn new(service: &'static str) -> Meters {
+        let meter = global::meter("signalbox.gauges");
+        Meters {
+            up: meter
+                .u64_gauge("signalbox.dependency.up")
+                .with_description("1: Postgres or NATS answered the service's last question; 0: not within two seconds")
+                .build(),
+            answer: meter
+                .f64_gauge("signalbox.dependency.answer")
+                .with_unit("s")
+                .with_description("How long the last answer took: a statement, or a few requests to JetStream")
+                .build(),
+            // By the convention of OpenTelemetry.
+            connections: meter
+                .u64_gauge("db.client.connection.count")
+                .with_description("Connections to Postgres, by whether they are idle or used")
+                .build(),
+            connections_max: meter
+                .u64_gauge("db.client.connection.max")
+                .with_description("Connections to Postgres that the service may have, but for those of its leases")
+                .build(),
+            outbox_age: meter
+                .f64_gauge("signalbox.outbox.age")
+                .with_unit("s")
+                .with_description("How long the oldest message has waited that no broker has acknowledged")
+                .build(),
+            pending: meter
+                .u64_gauge("signalbox.messaging.consumer.pending")
+                .with_description("Messages before a consumer that were never delivered, over all replicas")
+                .build(),
+            unsettled: meter
+                .u64_gauge("signalbox.messaging.consumer.unsettled")
+                .with_description("Messages that were delivered and are not settled, over all replicas")
+                .build(),
+            stream_size: meter
+                .u64_gauge("signalbox.messaging.stream.size")
+                .with_unit("By")
+                .with_description("What a stream holds")
+                .build(),
+            stream_size_max: meter
+                .u64_gauge("signalbox.messaging.stream.size_max")
+                .with_unit("By")
+                .with_description("What a stream may hold, where it has a limit")
+                .build(),
+            service: KeyValue::new("service", service),
+        }
+    }
+
+    fn answered(&self, dependency: &'static str, after: Option<Duration>) {
+        let labels = [self.service.clone(), KeyValue::new("dependency", dependency)];
+        self.up.record(u64::from(after.is_some()), &labels);
+        if let Some(after) = after {
+            self.answer.record(after.as_secs_f64(), &labels);
+        }
+    }
+
+    fn connections(&self, database: &Database) {
+        let connections = database.connections();
+        let pool = KeyValue::new("db.client.connection.pool.name", self.service.value.clone());
+        for (state, count) in [
+            ("idle", connections.idle),
+            ("used", connections.open - connections.idle),
+        ] {
+            let labels = [pool.clone(), KeyValue::new("db.client.connection.state", state)];
+            self.connections.record(u64::from(count), &labels);
+        }
+        self.connections_max.record(u64::from(connections.max), &[pool]);
+    }
+
+    fn outbox_age(&self, age: Duration) {
+        self.outbox_age
+            .record(age.as_secs_f64(), std::slice::from_ref(&self.service));
+    }
+}
