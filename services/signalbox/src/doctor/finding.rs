@@ -5,6 +5,7 @@ use std::{fmt::Write, path::Path};
 use runtime::SettingsError;
 use serde::Serialize;
 
+use super::Check;
 use crate::text::{error_line, one_line};
 
 const SAID_CHARS_MAX: usize = 400;
@@ -20,37 +21,41 @@ pub(super) enum Status {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Finding {
-    check: &'static str,
+    check: Check,
     status: Status,
     said: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     mend: Option<String>,
+    /// Where it is told at length.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runbook: Option<&'static str>,
 }
 
 impl Finding {
-    pub(super) fn ok(check: &'static str, said: impl AsRef<str>) -> Finding {
+    pub(super) fn ok(check: Check, said: impl AsRef<str>) -> Finding {
         Finding::new(check, Status::Ok, said.as_ref(), None)
     }
 
-    pub(super) fn hint(check: &'static str, said: impl AsRef<str>, mend: impl AsRef<str>) -> Finding {
+    pub(super) fn hint(check: Check, said: impl AsRef<str>, mend: impl AsRef<str>) -> Finding {
         Finding::new(check, Status::Hint, said.as_ref(), Some(mend.as_ref()))
     }
 
-    pub(super) fn problem(check: &'static str, said: impl AsRef<str>, mend: impl AsRef<str>) -> Finding {
+    pub(super) fn problem(check: Check, said: impl AsRef<str>, mend: impl AsRef<str>) -> Finding {
         Finding::new(check, Status::Problem, said.as_ref(), Some(mend.as_ref()))
     }
 
     /// What an error says, with its causes.
-    pub(super) fn failed(check: &'static str, error: impl Into<anyhow::Error>, mend: impl AsRef<str>) -> Finding {
+    pub(super) fn failed(check: Check, error: impl Into<anyhow::Error>, mend: impl AsRef<str>) -> Finding {
         Finding::problem(check, error_line(&error.into()), mend)
     }
 
-    fn new(check: &'static str, status: Status, said: &str, mend: Option<&str>) -> Finding {
+    fn new(check: Check, status: Status, said: &str, mend: Option<&str>) -> Finding {
         Finding {
             check,
             status,
             said: one_line(said, SAID_CHARS_MAX),
             mend: mend.filter(|mend| !mend.is_empty()).map(str::to_owned),
+            runbook: (status != Status::Ok).then(|| check.runbook()),
         }
     }
 
@@ -59,9 +64,13 @@ impl Finding {
     }
 }
 
-/// A line each, the mending below it, and what it all comes to.
+/// A line each, the mending and the runbook below it, and what it all comes to.
 pub(super) fn render(findings: &[Finding]) -> String {
-    let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
+    let width = findings
+        .iter()
+        .map(|finding| finding.check.name().len())
+        .max()
+        .unwrap_or(0);
     let mut text = String::new();
     for finding in findings {
         let status = match finding.status {
@@ -69,9 +78,12 @@ pub(super) fn render(findings: &[Finding]) -> String {
             Status::Hint => "hint",
             Status::Problem => "PROBLEM",
         };
-        writeln!(text, "{status:<7}  {:<width$}  {}", finding.check, finding.said).expect(INFALLIBLE);
+        writeln!(text, "{status:<7}  {:<width$}  {}", finding.check.name(), finding.said).expect(INFALLIBLE);
         if let Some(mend) = &finding.mend {
             writeln!(text, "{:7}  {:width$}  → {mend}", "", "").expect(INFALLIBLE);
+        }
+        if let Some(runbook) = finding.runbook {
+            writeln!(text, "{:7}  {:width$}    {runbook}", "", "").expect(INFALLIBLE);
         }
     }
     match findings.iter().filter(|finding| finding.is_problem()).count() {
@@ -86,14 +98,18 @@ const INFALLIBLE: &str = "a String takes all that is written to it";
 
 pub(super) fn settings(read: &Result<(), SettingsError>) -> Finding {
     match read {
-        Ok(()) => Finding::ok("settings", "signalbox.toml and the environment can be read"),
-        Err(error) => Finding::problem("settings", error.to_string(), "correct this setting, then ask again"),
+        Ok(()) => Finding::ok(Check::Settings, "signalbox.toml and the environment can be read"),
+        Err(error) => Finding::problem(
+            Check::Settings,
+            error.to_string(),
+            "correct this setting, then ask again",
+        ),
     }
 }
 
 pub(super) fn up(http_url: Option<&str>, data_dir: &Path) -> Option<Finding> {
     let said = format!("looking at `signalbox up` in {}, {}", data_dir.display(), http_url?);
-    Some(Finding::ok("up", said))
+    Some(Finding::ok(Check::Up, said))
 }
 
 #[cfg(test)]
@@ -103,24 +119,30 @@ mod tests {
     #[test]
     fn says_what_is_wrong_and_how_to_mend_it() {
         let findings = [
-            Finding::ok("nats", "2.15"),
-            Finding::problem("postgres", "connection\nrefused", "start it"),
-            Finding::hint("database user", "a superuser", "use another"),
+            Finding::ok(Check::Nats, "2.15"),
+            Finding::problem(Check::Postgres, "connection\nrefused", "start it"),
+            Finding::hint(Check::DatabaseRoles, "a superuser", "use another"),
         ];
         assert_eq!(
             render(&findings),
-            "ok       nats           2.15\n\
-             PROBLEM  postgres       connection refused\n                        → start it\n\
-             hint     database user  a superuser\n                        → use another\n\nOne problem.\n"
+            "ok       nats            2.15\n\
+             PROBLEM  postgres        connection refused\n\
+             \x20                        → start it\n\
+             \x20                          docs/runbooks/database-restart.md\n\
+             hint     database roles  a superuser\n\
+             \x20                        → use another\n\
+             \x20                          docs/runbooks/start-refused.md\n\nOne problem.\n"
         );
         assert!(render(&findings[..1]).ends_with("\nAll is well.\n"));
     }
 
     #[test]
     fn is_readable_for_programs() {
-        let finding = serde_json::to_value(Finding::problem("nats", "no answer", "start it")).unwrap();
-        let expected =
-            serde_json::json!({"check": "nats", "status": "problem", "said": "no answer", "mend": "start it"});
+        let finding = serde_json::to_value(Finding::problem(Check::Nats, "no answer", "start it")).unwrap();
+        let expected = serde_json::json!({
+            "check": "nats", "status": "problem", "said": "no answer", "mend": "start it",
+            "runbook": "docs/runbooks/broker-lost.md",
+        });
         assert_eq!(finding, expected);
     }
 }

@@ -1,11 +1,15 @@
 //! `signalbox doctor`: looks at everything that an installation stands on and changes nothing. Looking ([`postgres`],
-//! [`nats`], [`providers`], [`ports`]) is apart from judging, which is pure; a judgement is a [`Finding`].
+//! [`nats`], [`providers`], [`ports`], [`work`], [`collector`]) is apart from judging, which is pure; a judgement is a [`Finding`]. What is wrong
+//! comes with the runbook page of its [`Check`].
 
+mod check;
+mod collector;
 mod finding;
 mod nats;
 mod ports;
 mod postgres;
 mod providers;
+mod work;
 
 use std::{path::Path, process::ExitCode};
 
@@ -16,6 +20,7 @@ use crate::{
     endpoints::Endpoints,
     print::{print, print_json},
 };
+use check::Check;
 use finding::Finding;
 
 pub(crate) async fn run(args: &DoctorArgs, json: bool) -> anyhow::Result<ExitCode> {
@@ -37,16 +42,21 @@ async fn examine(mut settings: Settings, data_dir: &Path) -> anyhow::Result<Vec<
     let mut findings = vec![finding::settings(&Ok(()))];
     let up = running_up(&mut settings, data_dir)?;
     findings.extend(finding::up(up.as_ref().map(|up| up.http_url.as_str()), data_dir));
-    let (postgres, nats, providers, ports) = tokio::join!(
+    let (postgres, nats, providers, ports, work, collector) = tokio::join!(
         postgres::examine(&settings),
         nats::examine(&settings),
         providers::examine(&settings, up.is_some()),
         ports::examine(&settings, up.as_ref()),
+        // Boxed: it connects to everything.
+        Box::pin(work::examine(&settings)),
+        collector::examine(&settings),
     );
     findings.extend(postgres);
     findings.extend(nats);
     findings.extend(providers);
     findings.extend(ports);
+    findings.extend(work);
+    findings.extend(collector);
     Ok(findings)
 }
 

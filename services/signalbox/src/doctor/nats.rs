@@ -3,7 +3,7 @@
 use messaging::{Bus, BusOptions, Provision, ServerVersion, Topology, TopologyError, User};
 use runtime::{Settings, context, settings};
 
-use super::Finding;
+use super::{Check, Finding};
 
 const CONNECT_TIMEOUT_MS: u64 = 3_000;
 
@@ -12,7 +12,7 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
         Ok(options) => options,
         Err(error) => {
             let mend = "set it, or use `signalbox up`, which starts a NATS server of its own";
-            return vec![Finding::failed("nats", error, mend)];
+            return vec![Finding::failed(Check::Nats, error, mend)];
         }
     };
     let options = BusOptions {
@@ -22,7 +22,13 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     // The error says itself what to do about it; version and JetStream are among what connecting checks.
     let bus = match Bus::connect(options).await {
         Ok(bus) => bus,
-        Err(error) => return vec![Finding::failed("nats", error, "is it running, and is nats.url right?")],
+        Err(error) => {
+            return vec![Finding::failed(
+                Check::Nats,
+                error,
+                "is it running, and is nats.url right?",
+            )];
+        }
     };
     let topology = Topology {
         // The doctor only looks.
@@ -38,13 +44,13 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
 
 fn server(version: ServerVersion) -> Finding {
     Finding::ok(
-        "nats",
+        Check::Nats,
         format!("version {}.{}, JetStream is on", version.major, version.minor),
     )
 }
 
 /// A service's user may look at its own streams only.
-fn whose(user: Option<&str>) -> User {
+pub(super) fn whose(user: Option<&str>) -> User {
     let named = User::ALL.into_iter().find(|one| Some(one.name()) == user);
     named.unwrap_or(User::Operator)
 }
@@ -53,27 +59,27 @@ fn access(lets_anyone_in: bool) -> Finding {
     if lets_anyone_in {
         // From elsewhere connecting has refused it already.
         return Finding::hint(
-            "nats users",
+            Check::NatsUsers,
             "anyone on this machine is let in without a password",
             "give it users (schemas/nats-users.conf) and take no_auth_user out",
         );
     }
-    Finding::ok("nats users", "nobody is let in without a password")
+    Finding::ok(Check::NatsUsers, "nobody is let in without a password")
 }
 
 fn streams(verified: &Result<(), TopologyError>, provision: settings::Provision) -> Finding {
     match (verified, provision) {
         (Ok(()), _) => Finding::ok(
-            "streams",
+            Check::Streams,
             "the streams and consumers of this user are there and as they must be",
         ),
         (Err(TopologyError::Missing { what }), settings::Provision::Create) => Finding::hint(
-            "streams",
+            Check::Streams,
             format!("{what} is missing"),
             "nats.provision is create: the next start of a service makes it",
         ),
         (Err(error), _) => Finding::problem(
-            "streams",
+            Check::Streams,
             error.to_string(),
             "run `signalbox migrate` as a user that may change streams",
         ),

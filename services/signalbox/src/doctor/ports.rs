@@ -5,7 +5,7 @@ use std::{io::ErrorKind, net::SocketAddr, time::Duration};
 use runtime::{Settings, SettingsError};
 use tokio::net::TcpListener;
 
-use super::Finding;
+use super::{Check, Finding};
 use crate::{endpoints::Endpoints, up::ports::listen_settings};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -44,15 +44,15 @@ async fn ask(url: &str, page: &str) -> bool {
 }
 
 fn unreadable(error: SettingsError) -> Finding {
-    Finding::failed("ports", error, "correct this setting")
+    Finding::failed(Check::Ports, error, "correct this setting")
 }
 
 fn running(service: &str, url: &str, is_ready: bool) -> Finding {
     if is_ready {
-        return Finding::ok("running", format!("{service} is ready at {url}"));
+        return Finding::ok(Check::Running, format!("{service} is ready at {url}"));
     }
     Finding::problem(
-        "running",
+        Check::Running,
         format!("{service} is not ready at {url}"),
         "is `signalbox up` still running? Its log is signalbox.log in the data directory",
     )
@@ -83,19 +83,19 @@ async fn look(address: SocketAddr) -> Port {
 fn judge(service: &'static str, address: SocketAddr, port: Port) -> Finding {
     let mend = format!("set {}.listen to another address", service.replace('-', "_"));
     match port {
-        Port::Free => Finding::ok("ports", format!("{address} is free for {service}")),
+        Port::Free => Finding::ok(Check::Ports, format!("{address} is free for {service}")),
         Port::Ours => Finding::ok(
-            "ports",
+            Check::Ports,
             format!("{address} is in use by a service that is alive, for {service}"),
         ),
         Port::Taken => Finding::problem(
-            "ports",
+            Check::Ports,
             format!("{address} for {service} is taken by another program"),
             mend,
         ),
         Port::Unusable(error) => {
             let error = anyhow::Error::new(error).context(format!("{service} cannot listen on {address}"));
-            Finding::failed("ports", error, mend)
+            Finding::failed(Check::Ports, error, mend)
         }
     }
 }

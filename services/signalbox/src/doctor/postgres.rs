@@ -11,17 +11,17 @@ use storage::{
     migrations, statement,
 };
 
-use super::Finding;
+use super::{Check, Finding};
 
 const MIGRATE: &str = "run `signalbox migrate` as the user that owns the tables";
-const SERVICES: [Role; 4] = [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator];
+pub(super) const SERVICES: [Role; 4] = [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator];
 
 pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     let url = match settings.database.url() {
         Ok(url) => url.expose_secret(),
         Err(error) => {
             let mend = "set it, or use `signalbox up`, which starts a Postgres of its own";
-            return vec![Finding::failed("postgres", error, mend)];
+            return vec![Finding::failed(Check::Postgres, error, mend)];
         }
     };
     let options = DatabaseOptions {
@@ -32,7 +32,7 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
         Ok(owner) => owner,
         Err(error) => {
             let mend = "is it running, and are host, user and password in database.url right?";
-            return vec![Finding::failed("postgres", error, mend)];
+            return vec![Finding::failed(Check::Postgres, error, mend)];
         }
     };
     let setting = context::fitness_setting(&settings.database).await;
@@ -41,8 +41,14 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     owner.close().await;
     let (facts, applied, setting) = match (looked, setting) {
         (Ok((facts, applied)), Ok(setting)) => (facts, applied, setting),
-        (Err(error), _) => return vec![Finding::failed("postgres", error, "may this user read the catalogue?")],
-        (_, Err(error)) => return vec![Finding::failed("postgres", error, "correct this setting")],
+        (Err(error), _) => {
+            return vec![Finding::failed(
+                Check::Postgres,
+                error,
+                "may this user read the catalogue?",
+            )];
+        }
+        (_, Err(error)) => return vec![Finding::failed(Check::Postgres, error, "correct this setting")],
     };
     let (seen, refused) = as_services(url, &options).await;
     let applied = if applied.is_empty() { seen } else { applied };
@@ -70,18 +76,18 @@ async fn as_services(url: &str, options: &DatabaseOptions) -> (Vec<String>, Vec<
 
 fn judge(facts: &Facts, setting: Setting, applied: &[String]) -> Vec<Finding> {
     let mut findings = vec![
-        Finding::ok("postgres", format!("version {}", fitness::shown(facts.version))),
+        Finding::ok(Check::Postgres, format!("version {}", fitness::shown(facts.version))),
         schema(applied, setting.migrates),
     ];
     let faults = facts.faults(setting);
     findings.extend(
         faults
             .iter()
-            .map(|fault| Finding::problem("fitness", fault.to_string(), fault.mend())),
+            .map(|fault| Finding::problem(Check::Fitness, fault.to_string(), fault.mend())),
     );
     if faults.is_empty() {
         let said = "row-level security is on, forced and watched on every table of accounts";
-        findings.push(Finding::ok("fitness", said));
+        findings.push(Finding::ok(Check::Fitness, said));
     }
     if setting.is_local {
         findings.extend(on_this_machine(facts));
@@ -101,7 +107,7 @@ fn on_this_machine(facts: &Facts) -> Vec<Finding> {
     lenient
         .map(|fault| {
             let said = format!("{fault}; taken on this machine, refused of another one");
-            Finding::hint("fitness", said, fault.mend())
+            Finding::hint(Check::Fitness, said, fault.mend())
         })
         .collect()
 }
@@ -143,45 +149,45 @@ fn schema(applied: &[String], migrates_at_start: bool) -> Finding {
     let newer = applied.iter().any(|done| !known.contains(&done.as_str()));
     if newer {
         return Finding::hint(
-            "schema",
+            Check::Schema,
             "the database has steps that this version does not know",
             "that is as it should be while a newer version is being rolled out",
         );
     }
     if pending.is_empty() {
         return Finding::ok(
-            "schema",
+            Check::Schema,
             format!("up to date at {}", known.last().unwrap_or(&"nothing")),
         );
     }
     let said = format!("lacks {}", pending.join(", "));
     if migrates_at_start {
         Finding::hint(
-            "schema",
+            Check::Schema,
             said,
             "database.migrate is on: the next start brings it up to date",
         )
     } else {
-        Finding::problem("schema", said, MIGRATE)
+        Finding::problem(Check::Schema, said, MIGRATE)
     }
 }
 
 /// A login for each service takes one role, one for all of them takes four; another number is a grant that was forgotten.
 fn roles(refused: &[&str]) -> Finding {
     if refused.is_empty() {
-        return Finding::ok("database roles", "every service may take its role");
+        return Finding::ok(Check::DatabaseRoles, "every service may take its role");
     }
     if refused.len() == SERVICES.len() - 1 {
         let own = SERVICES.iter().map(|role| role.service());
         let own = own.filter(|service| !refused.contains(service)).collect::<String>();
         return Finding::ok(
-            "database roles",
+            Check::DatabaseRoles,
             format!("a login of {own} alone, which may take its role"),
         );
     }
     let said = format!("not to be taken by {}", refused.join(", "));
     Finding::problem(
-        "database roles",
+        Check::DatabaseRoles,
         said,
         "grant the signalbox_ roles to the user in database.url",
     )
@@ -262,7 +268,7 @@ mod tests {
         let settings = Settings::load_from("", [("DATABASE_URL", database.url.as_str())]).unwrap();
         let findings = examine(&settings).await;
         let fault = Fault::TablesOpen(texts(&["turn"]));
-        let wall = Finding::problem("fitness", fault.to_string(), fault.mend());
+        let wall = Finding::problem(Check::Fitness, fault.to_string(), fault.mend());
         assert!(findings.contains(&wall), "{findings:?}");
     }
 }

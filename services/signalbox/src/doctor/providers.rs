@@ -8,7 +8,7 @@ use futures::future::join_all;
 use reqwest::StatusCode;
 use runtime::Settings;
 
-use super::Finding;
+use super::{Check, Finding};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -16,14 +16,14 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) async fn examine(settings: &Settings, has_demo_agent: bool) -> Vec<Finding> {
     let providers: BTreeMap<String, ProviderSettings> = match settings.section("providers") {
         Ok(providers) => providers,
-        Err(error) => return vec![Finding::failed("providers", error, "correct this setting")],
+        Err(error) => return vec![Finding::failed(Check::Providers, error, "correct this setting")],
     };
     if providers.is_empty() {
         return vec![none(has_demo_agent)];
     }
     let client = match reqwest::Client::builder().timeout(TIMEOUT).build() {
         Ok(client) => client,
-        Err(error) => return vec![Finding::failed("providers", error, "is the machine's TLS set up?")],
+        Err(error) => return vec![Finding::failed(Check::Providers, error, "is the machine's TLS set up?")],
     };
     join_all(providers.iter().map(|(name, provider)| async {
         let answer = client.get(provider.url.clone()).send().await;
@@ -41,12 +41,12 @@ pub(super) async fn examine(settings: &Settings, has_demo_agent: bool) -> Vec<Fi
 fn none(has_demo_agent: bool) -> Finding {
     if has_demo_agent {
         return Finding::ok(
-            "providers",
+            Check::Providers,
             "none set: the demo agent of `signalbox up` answers for `default`",
         );
     }
     Finding::problem(
-        "providers",
+        Check::Providers,
         "none is set: every turn would fail",
         "set providers.default.kind, .url and .model, or use `signalbox up`, which has a demo agent",
     )
@@ -54,21 +54,18 @@ fn none(has_demo_agent: bool) -> Finding {
 
 /// A call is a POST with a key, so any answer to this GET shows that somebody is there.
 fn judge(name: &str, kind: ProviderKind, answer: Result<StatusCode, reqwest::Error>) -> Finding {
-    let kind = match kind {
-        ProviderKind::OpenResponses => "openresponses",
-        ProviderKind::OpenClaw => "openclaw",
-    };
+    let kind = kind.as_str();
     match answer {
         Ok(status) if status.is_server_error() => Finding::hint(
-            "providers",
+            Check::Providers,
             format!("{name} ({kind}) answers with {status}"),
             "is it overloaded, or is the URL a proxy's whose server is away?",
         ),
-        Ok(_) => Finding::ok("providers", format!("{name} ({kind}) answers at its address")),
+        Ok(_) => Finding::ok(Check::Providers, format!("{name} ({kind}) answers at its address")),
         Err(error) => {
             let error = anyhow::Error::new(error).context(format!("{name} ({kind}) does not answer"));
             Finding::failed(
-                "providers",
+                Check::Providers,
                 error,
                 format!("is it running, and is providers.{name}.url right?"),
             )
@@ -98,7 +95,7 @@ mod tests {
         assert_eq!(
             findings,
             [Finding::ok(
-                "providers",
+                Check::Providers,
                 "default (openresponses) answers at its address"
             )]
         );

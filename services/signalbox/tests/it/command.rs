@@ -132,8 +132,20 @@ fn the_doctor_fails_where_nothing_is_set_and_says_what_to_do() {
             "{stdout}"
         );
     }
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap();
+    for finding in findings.iter().filter(|finding| finding["status"] != "ok") {
+        let page = finding["runbook"].as_str().unwrap();
+        assert!(root.join(page).is_file(), "{page}");
+    }
     let (_, stdout, _) = run(&folder(), &["doctor"]);
     assert!(stdout.contains("\nPROBLEM  postgres"), "{stdout}");
+    assert!(
+        stdout.contains("\n                      docs/runbooks/database-restart.md\n"),
+        "{stdout}"
+    );
 }
 
 #[test]

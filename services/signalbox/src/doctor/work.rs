@@ -1,0 +1,258 @@
+//! Whether work gets on: how long what was accepted, committed or published has waited, as the gauges of running services
+//! say it ([`runtime::gauges`]). Where Postgres or NATS cannot be asked others say so, and nothing is said here.
+
+use std::time::Duration;
+
+use messaging::{Bus, BusOptions, ConsumerBacklog, User, consumer_backlogs};
+use runtime::{Settings, context};
+use secrecy::ExposeSecret;
+use storage::{
+    Database, DatabaseOptions, Role,
+    directory::{Waiting, WaitingRound},
+    outbox::outbox_age,
+};
+use time::OffsetDateTime;
+
+use super::{Check, Finding, nats::whose, postgres::SERVICES};
+
+const CONNECT_TIMEOUT_MS: u64 = 3_000;
+/// More sessions with a queue than this are not looked at.
+const SESSIONS_MAX: i32 = 10_000;
+
+/// As the alerts have them (deploy/telemetry/alerts.yml).
+const OUTBOX_AGE_MAX: Duration = Duration::from_secs(60);
+const UNREAD_AGE_MAX: Duration = Duration::from_secs(60);
+const QUEUE_AGE_MAX: Duration = Duration::from_secs(15 * 60);
+const PENDING_MAX: u64 = 10_000;
+
+/// What could be asked for.
+#[derive(Default)]
+struct Seen {
+    outboxes: Vec<(&'static str, Duration)>,
+    queue: Option<Waiting>,
+    /// Of the oldest notification that no resolver has read.
+    unread: Option<Option<OffsetDateTime>>,
+    consumers: Vec<ConsumerBacklog>,
+}
+
+pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
+    judge(&look(settings).await, OffsetDateTime::now_utc())
+}
+
+async fn look(settings: &Settings) -> Seen {
+    let mut seen = Seen::default();
+    let Ok(url) = settings.database.url() else { return seen };
+    let bus = bus(settings).await;
+    if let Some(bus) = &bus {
+        let user = whose(bus.user());
+        seen.consumers = consumer_backlogs(bus, user).await.unwrap_or_default();
+    }
+    let options = DatabaseOptions {
+        connections_max: 1,
+        ..context::database_options(&settings.database)
+    };
+    for role in SERVICES {
+        let Ok(database) = Database::connect(url.expose_secret(), role, &options).await else {
+            continue;
+        };
+        if let Ok(age) = outbox_age(&database).await {
+            seen.outboxes.push((role.service(), age.unwrap_or_default()));
+        }
+        match role {
+            Role::Delivery => seen.queue = WaitingRound::default().look(&database, SESSIONS_MAX).await.ok(),
+            Role::Resolver => {
+                if let Some(bus) = bus.as_ref().filter(|bus| may_see_notifications(bus)) {
+                    seen.unread = resolver::sweeps::unread_since(&database, bus).await.ok();
+                }
+            }
+            Role::ToolGateway | Role::Orchestrator | Role::Owner => {}
+        }
+        database.close().await;
+    }
+    seen
+}
+
+async fn bus(settings: &Settings) -> Option<Bus> {
+    let options = context::bus_options("doctor", &settings.nats).ok()?;
+    let options = BusOptions {
+        connect_timeout_ms: CONNECT_TIMEOUT_MS,
+        ..options
+    };
+    Bus::connect(options).await.ok()
+}
+
+fn may_see_notifications(bus: &Bus) -> bool {
+    matches!(whose(bus.user()), User::Operator | User::Resolver)
+}
+
+fn judge(seen: &Seen, now: OffsetDateTime) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !seen.outboxes.is_empty() {
+        findings.extend(outboxes(&seen.outboxes));
+    }
+    findings.extend(seen.queue.map(|waiting| queue(waiting, now)));
+    let consumers = consumers(seen, now);
+    if consumers.is_empty() && !seen.consumers.is_empty() {
+        findings.push(Finding::ok(Check::Consumers, "none lags behind"));
+    }
+    findings.extend(consumers);
+    findings
+}
+
+fn outboxes(outboxes: &[(&'static str, Duration)]) -> Vec<Finding> {
+    let old = outboxes.iter().filter(|(_, age)| *age > OUTBOX_AGE_MAX);
+    let old: Vec<Finding> = old
+        .map(|(service, age)| {
+            let said = format!("a message of {service} has waited {} for the broker", shown(*age));
+            let mend = format!("is {service} up, and does the broker take what it publishes?");
+            Finding::problem(Check::Outbox, said, mend)
+        })
+        .collect();
+    if old.is_empty() {
+        return vec![Finding::ok(Check::Outbox, "what was committed is published")];
+    }
+    old
+}
+
+/// A hint: a long turn holds up its own queue, as it should.
+fn queue(waiting: Waiting, now: OffsetDateTime) -> Finding {
+    let Some(oldest) = waiting.oldest else {
+        return Finding::ok(Check::Queue, "nothing waits for its turn");
+    };
+    let age = since(oldest, now);
+    let sessions = waiting.sessions;
+    let said = format!(
+        "in {sessions} sessions something waits for its turn, the oldest for {}",
+        shown(age)
+    );
+    if age > QUEUE_AGE_MAX {
+        return Finding::hint(Check::Queue, said, "see what its session does: `signalbox sessions`");
+    }
+    Finding::ok(Check::Queue, said)
+}
+
+fn consumers(seen: &Seen, now: OffsetDateTime) -> Vec<Finding> {
+    let lagging = seen.consumers.iter().filter(|one| one.pending > PENDING_MAX);
+    let mut findings: Vec<Finding> = lagging
+        .map(|one| {
+            let said = format!("{} messages wait before {}", one.pending, one.durable.name());
+            Finding::hint(
+                Check::Consumers,
+                said,
+                "does its service run, and is Postgres fast enough?",
+            )
+        })
+        .collect();
+    let unread = seen.unread.flatten().map(|oldest| since(oldest, now));
+    if let Some(age) = unread.filter(|age| *age > UNREAD_AGE_MAX) {
+        let said = format!("a notification has waited {} for a resolver to read it", shown(age));
+        findings.push(Finding::problem(Check::Consumers, said, "does a resolver run?"));
+    }
+    findings
+}
+
+fn since(moment: OffsetDateTime, now: OffsetDateTime) -> Duration {
+    (now - moment).try_into().unwrap_or_default()
+}
+
+fn shown(age: Duration) -> String {
+    match age.as_secs() {
+        seconds if seconds < 120 => format!("{seconds} s"),
+        seconds if seconds < 7_200 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use messaging::Durable;
+    use storage::Role;
+
+    use super::*;
+
+    fn check(seen: Seen, says: &[(&str, &str)]) {
+        let now = OffsetDateTime::UNIX_EPOCH + Duration::from_secs(10_000);
+        let findings: Vec<_> = judge(&seen, now)
+            .iter()
+            .map(|finding| {
+                let finding = serde_json::to_value(finding).unwrap();
+                let text = |name: &str| finding[name].as_str().unwrap().to_owned();
+                (text("status"), text("said"))
+            })
+            .collect();
+        let says: Vec<_> = says
+            .iter()
+            .map(|(status, said)| ((*status).to_owned(), (*said).to_owned()))
+            .collect();
+        assert_eq!(findings, says);
+    }
+
+    fn ago(seconds: u64) -> Option<OffsetDateTime> {
+        Some(OffsetDateTime::UNIX_EPOCH + Duration::from_secs(10_000 - seconds))
+    }
+
+    fn before(pending: u64) -> Vec<ConsumerBacklog> {
+        vec![ConsumerBacklog {
+            durable: Durable::DeliverySessionResolved,
+            pending,
+            unsettled: 0,
+        }]
+    }
+
+    #[test]
+    fn what_waits_too_long_is_told() {
+        check(Seen::default(), &[]);
+        check(
+            Seen {
+                outboxes: vec![("delivery", Duration::ZERO), ("resolver", Duration::from_secs(60))],
+                queue: Some(Waiting::default()),
+                unread: Some(None),
+                consumers: before(10_000),
+            },
+            &[
+                ("ok", "what was committed is published"),
+                ("ok", "nothing waits for its turn"),
+                ("ok", "none lags behind"),
+            ],
+        );
+        check(
+            Seen {
+                outboxes: vec![("delivery", Duration::from_secs(61)), ("resolver", Duration::ZERO)],
+                queue: Some(Waiting {
+                    sessions: 3,
+                    oldest: ago(901),
+                }),
+                unread: Some(ago(7_200)),
+                consumers: before(10_001),
+            },
+            &[
+                ("problem", "a message of delivery has waited 61 s for the broker"),
+                (
+                    "hint",
+                    "in 3 sessions something waits for its turn, the oldest for 15 min",
+                ),
+                ("hint", "10001 messages wait before delivery_session_resolved"),
+                ("problem", "a notification has waited 2 h for a resolver to read it"),
+            ],
+        );
+    }
+
+    #[tokio::test]
+    async fn looks_into_a_running_systems_rows() {
+        let world = testkit::World::start().await;
+        let settings = world.settings(Role::Owner);
+        let insert = "insert into outbox (account_id, id, service, subject, headers, payload, created_at)
+                      values ('-', gen_random_uuid(), 'orchestrator', 's', '{}', '', now() - interval '5 minutes')";
+        sea_orm::ConnectionTrait::execute_unprepared(world.database.connect(Role::Owner).await.connection(), insert)
+            .await
+            .unwrap();
+        let said = super::super::finding::render(&examine(&settings).await);
+        assert!(
+            said.contains("PROBLEM  outbox")
+                && said.contains("a message of orchestrator has waited 5 min for the broker"),
+            "{said}"
+        );
+        assert!(said.contains("docs/runbooks/outbox-waits.md"), "{said}");
+        assert!(said.contains("nothing waits for its turn"), "{said}");
+    }
+}
