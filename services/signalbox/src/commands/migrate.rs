@@ -1,15 +1,21 @@
 //! `signalbox migrate`: the database's schema and the broker's streams as this version needs them. Run once before a
 //! new version's services, by a user that owns the tables; the services themselves need no such right.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use messaging::{Bus, Provision, Topology, User};
 use runtime::{Settings, context};
 use secrecy::ExposeSecret;
 use serde_json::json;
-use storage::{Database, DatabaseOptions, Role, migrations};
+use storage::{Database, DatabaseOptions, Role, StorageError, migrations};
+use tokio::time::sleep;
 
 use crate::print::{print, print_json};
+
+/// The services of the version before are at work meanwhile.
+const TRIES_MAX: u32 = 8;
+/// Before the second try; one more of it before each further one.
+const PAUSE: Duration = Duration::from_millis(250);
 
 pub(crate) async fn run(json: bool) -> anyhow::Result<ExitCode> {
     let settings = Settings::load()?;
@@ -45,12 +51,28 @@ pub(crate) async fn database(settings: &Settings) -> anyhow::Result<Vec<String>>
     let owner = Database::connect(settings.database.url()?.expose_secret(), Role::Owner, &options).await?;
     let migrated = async {
         let pending = migrations::pending(owner.connection()).await?;
-        migrations::migrate(owner.connection()).await?;
+        tried(StorageError::may_retry, || migrations::migrate(owner.connection())).await?;
         anyhow::Ok(pending)
     };
     let applied = migrated.await;
     owner.close().await;
     applied
+}
+
+/// Tries again what may pass. A step takes its locks in another order than a service that is at work: Postgres ends one of the
+/// two, or the wait for a lock is over, and what was begun is undone whole.
+async fn tried<T, E, F>(may_retry: impl Fn(&E) -> bool, mut attempt: impl FnMut() -> F) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut tries = 1;
+    loop {
+        match attempt().await {
+            Err(error) if may_retry(&error) && tries < TRIES_MAX => sleep(PAUSE * tries).await,
+            ended => return ended,
+        }
+        tries += 1;
+    }
 }
 
 pub(crate) async fn streams(settings: &Settings) -> anyhow::Result<()> {
@@ -62,4 +84,31 @@ pub(crate) async fn streams(settings: &Settings) -> anyhow::Result<()> {
     };
     topology.ensure(&bus).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_that_was_undone_is_tried_again_and_not_for_ever() {
+        let check = async |passes_after: u32, may_retry: bool, expected: (u32, Result<(), u32>)| {
+            let mut tries = 0;
+            let ended = tried(
+                |_| may_retry,
+                || {
+                    tries += 1;
+                    ready(if tries > passes_after { Ok(()) } else { Err(tries) })
+                },
+            );
+            let ended = ended.await;
+            assert_eq!((tries, ended), expected);
+        };
+        check(0, true, (1, Ok(()))).await;
+        check(2, true, (3, Ok(()))).await;
+        check(2, false, (1, Err(1))).await;
+        check(u32::MAX, true, (TRIES_MAX, Err(TRIES_MAX))).await;
+    }
 }
