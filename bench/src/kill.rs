@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use sqlx::PgPool;
 use storage::Role;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
     figures::Killed,
@@ -18,12 +18,13 @@ use crate::{
 const POLL: Duration = Duration::from_millis(2);
 const RESUME_LIMIT: Duration = Duration::from_secs(30);
 
-/// One after the other, evenly over this time.
+/// One after the other, evenly over this time: however long one takes to come back, the next dies while there is work.
 pub(crate) async fn each(stage: &Stage, started: &mut Started, time: Duration) -> anyhow::Result<Vec<Killed>> {
     let pause = time / u32::try_from(SERVICES.len() + 1).context("services")?;
-    let mut killed = Vec::new();
+    let (mut killed, mut due) = (Vec::new(), Instant::now());
     for role in SERVICES {
-        sleep(pause).await;
+        due += pause;
+        sleep_until(due).await;
         let work = WorkOf { stage, role };
         let process = started.kill(role.service()).await?;
         let done = work.done().await?;
