@@ -13,7 +13,7 @@ use std::{collections::HashMap, net::SocketAddr, num::NonZeroUsize, sync::Arc, t
 use anyhow::Context as _;
 use axum::Router;
 use messaging::{BatchHandler, Consumer, ConsumerOptions, Durable};
-use runtime::{Context, Incarnation, Replica};
+use runtime::{Context, EndsWith, Incarnation, Replica};
 use storage::StorageError;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -57,7 +57,7 @@ pub enum Signal {
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let config: Arc<Config> = Arc::new(context.settings.section("delivery")?);
     let drivers = Arc::new(drivers(&context)?);
-    let replica = context.start_replica().await?;
+    let replica = context.start_replica(EndsWith::Lease).await?;
     let metrics = Metrics::new();
 
     let (signals, signalled) = mpsc::channel(SIGNALS_WAITING_MAX);

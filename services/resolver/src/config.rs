@@ -16,8 +16,8 @@ pub struct Config {
     pub batch_messages_max: Count,
     /// Wake-ups of agents by agents behind a notification; more are refused (B5).
     pub hops_max: u16,
-    /// How often to look whether a partition is to be taken or given up. A dead resolver's are taken over
-    /// when its lease (`replica.lease_ms`) is over, this interval or not.
+    /// How often to look whether a partition is to be taken or given up. So long, at most, it takes until others go on with
+    /// a dead resolver's; where its machine is gone, too, until its lease (`replica.lease_ms`) is over.
     pub claim_interval_ms: Millis,
     /// Between tries of what failed for a reason that passes; doubled with every failure.
     pub retry_delay_ms: Millis,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use axum::Router;
 use messaging::topology::PARTITIONS;
-use runtime::Context;
+use runtime::{Context, EndsWith};
 
 use crate::{
     config::Config,
@@ -21,7 +21,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     context
         .at_start(|| partitions_ensure(&context.database, PARTITIONS))
         .await?;
-    let replica = context.start_replica().await?;
+    let replica = context.start_replica(EndsWith::Connection).await?;
     let desk = Desk {
         handler: NotificationHandler {
             database: context.database.clone(),

@@ -21,7 +21,7 @@ use crate::{
     gauges::{self, Gauges},
     http::{self, Health, HttpError},
     patience::{NATS, POSTGRES, Patience, saying_so},
-    replica,
+    replica::{self, EndsWith},
     settings::{DatabaseSettings, NatsSettings, Provision},
     telemetry::TelemetryError,
 };
@@ -161,7 +161,7 @@ impl Context {
     }
 
     /// Enters this process as a holder of leases. For services that hold some, once each.
-    pub async fn start_replica(&self) -> Result<Replica, StartError> {
+    pub async fn start_replica(&self, ends_with: EndsWith) -> Result<Replica, StartError> {
         let options = DatabaseOptions {
             connections_max: replica::CONNECTIONS,
             acquire_timeout_ms: self.settings.replica.lease_ms.get(),
@@ -174,7 +174,7 @@ impl Context {
             .until_done(POSTGRES, || database_connect(role, settings, &options))
             .await?;
         let enter = || async {
-            let entered = Replica::start(database.clone(), &settings.replica, &self.shutdown).await;
+            let entered = Replica::start(database.clone(), ends_with, &settings.replica, &self.shutdown).await;
             entered.map_err(|source| StartError::Replica { source })
         };
         self.patience.until_done(POSTGRES, enter).await

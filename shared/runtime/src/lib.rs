@@ -25,7 +25,7 @@ pub mod telemetry;
 pub use context::{Context, StartError};
 pub use dead::DeadLetters;
 pub use outbox::Outbox;
-pub use replica::{Incarnation, Others, Replica};
+pub use replica::{EndsWith, Incarnation, Others, Replica};
 pub use run::run;
 pub use settings::{Settings, SettingsError};
 pub use shutdown::Shutdown;

@@ -12,6 +12,8 @@
 //! A renewal also shows when the first of the others would be over. So whoever looks after what a dead process held does
 //! not have to find out by chance: [`Others`] says so in the moment in which it may be taken over.
 //!
+//! Who holds nothing that reaches beyond the database may be replaced even sooner ([`EndsWith::Connection`]).
+//!
 //! Renewals use connections of their own: in the shared pool they would queue behind the load that the leases are for,
 //! and a busy process would lose them all.
 
@@ -27,7 +29,7 @@ use std::{
 use opentelemetry::{KeyValue, global, metrics::Counter};
 use storage::{
     Database, StorageError,
-    replica::{replica_end, replica_register, replica_renew},
+    replica::{Presence, replica_end, replica_register, replica_renew},
 };
 use tokio::{
     sync::watch,
@@ -49,6 +51,16 @@ const OTHERS_MARGIN: Duration = Duration::from_millis(5);
 const MARGIN_PARTS: u32 = 8;
 /// How long ending the row may take when the process stops. After a failure the leases run out by themselves.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the holds of a process end with, besides an orderly stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EndsWith {
+    /// Its time. A connection that is cut is not a process that has ended: it may go on with what it holds.
+    Lease,
+    /// Its time, or the end of one connection to the database, which shows within milliseconds. For whoever can do nothing
+    /// without the database that its fence would not stop.
+    Connection,
+}
 
 /// One life of the process under one id, from its registration to its loss.
 #[derive(Clone, Debug)]
@@ -113,6 +125,7 @@ impl Replica {
     /// Enters the process and keeps it entered until the supporting workers stop. `database` is for this alone.
     pub async fn start(
         database: Database,
+        ends_with: EndsWith,
         settings: &ReplicaSettings,
         shutdown: &Shutdown,
     ) -> Result<Replica, StorageError> {
@@ -123,12 +136,13 @@ impl Replica {
         let keeper = Keeper {
             lost,
             database,
+            ends_with,
             lease: settings.lease_ms.duration(),
             renew: settings.renew_ms.duration(),
             stop: shutdown.support_token(),
         };
         let first = keeper.register().await?;
-        let (tx, current) = watch::channel(Some(first.clone()));
+        let (tx, current) = watch::channel(Some(first.incarnation.clone()));
         let (told, others_ended) = watch::channel(0);
         shutdown.spawn_support("replica", keeper.run(first, tx, told));
         Ok(Replica { current, others_ended })
@@ -160,9 +174,17 @@ impl Replica {
 struct Keeper {
     lost: Counter<u64>,
     database: Database,
+    ends_with: EndsWith,
     lease: Duration,
     renew: Duration,
     stop: CancellationToken,
+}
+
+/// An incarnation as its keeper has it.
+struct Entered {
+    incarnation: Incarnation,
+    /// If its holds end with it.
+    presence: Option<Presence>,
 }
 
 /// Why an incarnation ended.
@@ -172,15 +194,11 @@ enum End {
 }
 
 impl Keeper {
-    async fn run(
-        self,
-        first: Incarnation,
-        current: watch::Sender<Option<Incarnation>>,
-        others_ended: watch::Sender<u64>,
-    ) {
-        let mut incarnation = first;
+    async fn run(self, first: Entered, current: watch::Sender<Option<Incarnation>>, others_ended: watch::Sender<u64>) {
+        let mut entered = first;
         loop {
-            let end = self.keep(&incarnation, &others_ended).await;
+            let end = self.keep(&mut entered, &others_ended).await;
+            let incarnation = &entered.incarnation;
             incarnation.lost.cancel();
             current.send_replace(None);
             match end {
@@ -196,14 +214,15 @@ impl Keeper {
                 }
             }
             let Some(next) = self.enter_again().await else { return };
-            info!(replica = %next.id, "entered under a new id");
-            incarnation = next;
-            current.send_replace(Some(incarnation.clone()));
+            info!(replica = %next.incarnation.id, "entered under a new id");
+            entered = next;
+            current.send_replace(Some(entered.incarnation.clone()));
         }
     }
 
     /// Renews until the process stops or the time is over.
-    async fn keep(&self, incarnation: &Incarnation, others_ended: &watch::Sender<u64>) -> End {
+    async fn keep(&self, entered: &mut Entered, others_ended: &watch::Sender<u64>) -> End {
+        let Entered { incarnation, presence } = entered;
         let mut renew_at = Instant::now() + self.renew;
         // When the time of the next of the others would be over. One that lives has been renewed by then, which the
         // renewals in between have shown.
@@ -239,6 +258,9 @@ impl Keeper {
                         .others_left_ms
                         .map(|ms| Duration::from_millis(ms.unsigned_abs()));
                     others_end = left.map(|left| Instant::now() + left + OTHERS_MARGIN);
+                    if !renewed.is_present {
+                        self.show_again(incarnation, presence).await;
+                    }
                 }
                 Ok(Ok(None)) => return End::Lost("its time was over by the database's clock"),
                 Ok(Err(error)) => {
@@ -250,13 +272,25 @@ impl Keeper {
         }
     }
 
-    async fn enter_again(&self) -> Option<Incarnation> {
+    /// The connection has ended, or the server knows nothing of it any more. Until the next renewal, if it fails.
+    async fn show_again(&self, incarnation: &Incarnation, presence: &mut Option<Presence>) {
+        match timeout(self.lease / TRY_PARTS, Presence::show(&self.database, incarnation.id)).await {
+            Ok(Ok(shown)) => *presence = Some(shown),
+            Ok(Err(error)) => {
+                let error = format!("{:#}", anyhow::Error::new(error));
+                warn!(error, "cannot show others that this process is there; trying again");
+            }
+            Err(_) => warn!("cannot show others in time that this process is there; trying again"),
+        }
+    }
+
+    async fn enter_again(&self) -> Option<Entered> {
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => return None,
                 // Dropped half-way, it leaves a row that nobody holds anything under.
                 registered = timeout(self.lease, self.register()) => match registered {
-                    Ok(Ok(incarnation)) => return Some(incarnation),
+                    Ok(Ok(entered)) => return Some(entered),
                     Ok(Err(error)) => {
                         let error = format!("{:#}", anyhow::Error::new(error));
                         warn!(error, "cannot enter under a new id; trying again");
@@ -271,19 +305,25 @@ impl Keeper {
         }
     }
 
-    async fn register(&self) -> Result<Incarnation, StorageError> {
-        let (id, sent) = (Uuid::now_v7(), Instant::now());
-        replica_register(&self.database, id, millis(self.lease)).await?;
+    async fn register(&self) -> Result<Entered, StorageError> {
+        let id = Uuid::now_v7();
+        let presence = match self.ends_with {
+            EndsWith::Lease => None,
+            EndsWith::Connection => Some(Presence::show(&self.database, id).await?),
+        };
+        let sent = Instant::now();
+        replica_register(&self.database, id, millis(self.lease), presence.as_ref()).await?;
         let clock = Clock {
             begun: sent,
             end_after_ms: AtomicU64::new(0),
         };
         clock.set(self.end_of(sent));
-        Ok(Incarnation {
+        let incarnation = Incarnation {
             id,
             lost: CancellationToken::new(),
             clock: Arc::new(clock),
-        })
+        };
+        Ok(Entered { incarnation, presence })
     }
 
     fn end_of(&self, sent: Instant) -> Instant {

@@ -271,7 +271,7 @@ pub const TURNS_LOAD: &str = concat!(
     "
     select t.account_id, t.id, t.session_id, k.display_id, t.agent_id, t.number, t.state, t.provider, t.profile_version,
            i.body as instructions, t.input, t.manifest ->> 'layout' = 'inline' as inline,
-           case when k.id = lower(a.coordinator_task) then ",
+           case when k.id = a.coordinator_task then ",
     storage::coordinates!("a", "t.agent_id"),
     " else false end as is_coordinator, t.journal, t.tools, t.attempt, t.failures, t.hops, t.traceparent, t.tracestate, t.sent_at, t.lost_at,
            t.notification_ids,

@@ -87,10 +87,10 @@ macro_rules! queue_next {
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.title, n.body, n.message_id,
            n.attempts, n.hops, n.traceparent, n.tracestate, g.id as agent_id, g.slug, g.name as agent_name, g.role, g.provider,
            a.instruction_layout, k.display_id, k.title as task_title, k.description, k.status,
-           case when k.id = lower(a.coordinator_task) then ",
+           case when k.id = a.coordinator_task then ",
     storage::coordinates!("a", "g.id"),
     " else false end as is_coordinator,
-           case when k.id = lower(a.coordinator_task) then a.briefing end as briefing,
+           case when k.id = a.coordinator_task then a.briefing end as briefing,
            thread.messages as thread, thread.total as thread_total
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (

@@ -30,7 +30,7 @@ pub(crate) async fn claimer(scene: &Scene) -> (Claimer, Database) {
 
 pub(crate) async fn replica(database: &Database) -> Uuid {
     let id = Uuid::now_v7();
-    replica_register(database, id, 60_000).await.unwrap();
+    replica_register(database, id, 60_000, None).await.unwrap();
     id
 }
 

@@ -1,7 +1,8 @@
 //! How the statements of a claim and of a record find their rows: by the index that each is said to rely on, whether the
-//! tables are empty, full but not yet counted, or counted.
+//! tables are empty, full but not yet counted, counted, or counted when they held little.
 
 use delivery::store::{begin, claim, context, record};
+use sqlx::AssertSqlSafe;
 use storage::Role;
 use testkit::{
     Fixture, TestDatabase,
@@ -52,8 +53,8 @@ const STATEMENTS: [Planned; 12] = [
 
 #[tokio::test]
 async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
-    // A plan may also have been made when a table had been counted and held next to nothing.
-    for counted_when_new in [false, true] {
+    // A plan may also have been made when a table had been counted and held next to nothing, or a few rows.
+    for (counted_when_new, rows) in [(false, 3000), (true, 3000), (false, 25), (true, 25)] {
         let test = TestDatabase::fresh().await;
         let fixture = Fixture(&test);
         let account = fixture.account("acme").await;
@@ -63,11 +64,12 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
             sqlx::query("vacuum analyze").execute(&test.owner).await.unwrap();
         }
         let check = async |tables: &str| {
-            let tables = format!("{tables}, counted when new: {counted_when_new}");
+            let tables = format!("{tables}, {rows} rows, counted when new: {counted_when_new}");
             check_plans(&database, &account, &STATEMENTS, &tables).await;
         };
         check("empty").await;
         for sql in FULL {
+            let sql = AssertSqlSafe(sql.replace("3000", &rows.to_string()));
             sqlx::query(sql).execute(&test.owner).await.unwrap();
         }
         check("full").await;

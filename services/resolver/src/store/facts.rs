@@ -53,11 +53,11 @@ pub const FACTS_FIND: &str = "
     cross join lateral (select * from agent a where a.account_id = s.account_id and a.id = s.agent_id offset 0) as a
     where a.removed_at is null
     union all
-    select 'coordinator', a.id, lower(a.coordinator_task), '', s.agent_id, null
+    select 'coordinator', a.id, a.coordinator_task, '', s.agent_id, null
     from unnest($1::text[]) as w (id)
     cross join lateral (select * from account a where a.id = w.id and a.coordinator_task is not null offset 0) as a
     cross join lateral (
-        select * from task_assignee s where s.account_id = a.id and s.task_id = lower(a.coordinator_task) offset 0) as s
+        select * from task_assignee s where s.account_id = a.id and s.task_id = a.coordinator_task offset 0) as s
     cross join lateral (select * from agent g where g.account_id = s.account_id and g.id = s.agent_id offset 0) as g
     where g.removed_at is null
     union all

@@ -53,11 +53,31 @@ struct CensusRow {
     replicas: i64,
 }
 
-const CENSUS: &str = "
+/// SQL: resolvers that are alive, as the one that asks sees it. A reader that was cut off from the database can do no harm:
+/// all that it does is a transaction under its fence. So its partitions are free as soon as its connection is gone, and
+/// not only when its time is over. Who asks is alive.
+macro_rules! alive {
+    () => {
+        concat!(
+            "alive as materialized (
+        select r.id from replica r
+        where r.service = 'resolver' and r.lease_until > now() and (r.id = $1 or ",
+            storage::replica_present!("r"),
+            "))"
+        )
+    };
+}
+
+const CENSUS: &str = concat!(
+    "
+    with ",
+    alive!(),
+    "
     select p.partition, p.fence, coalesce(p.owner = $1, false) as is_mine,
-           not exists (select from replica r where r.id = p.owner and r.lease_until > now()) as is_free,
-           (select count(*) from replica r where r.service = 'resolver' and r.lease_until > now()) as replicas
-    from resolver_partition p order by p.partition";
+           not exists (select from alive a where a.id = p.owner) as is_free,
+           (select count(*) from alive) as replicas
+    from resolver_partition p order by p.partition"
+);
 
 pub async fn partitions_census(database: &Database, replica: Uuid) -> Result<Census, StorageError> {
     let tx = database.begin(&Accounts::none()).await?;
@@ -86,15 +106,19 @@ struct ClaimedRow {
 }
 
 /// Rows that are locked belong to a batch that is being written, or to somebody who claims at the same moment.
-const CLAIM: &str = "
-    with free as (
+const CLAIM: &str = concat!(
+    "
+    with ",
+    alive!(),
+    ", free as (
         select p.partition from resolver_partition p
-        where not exists (select from replica r where r.id = p.owner and r.lease_until > now())
+        where not exists (select from alive a where a.id = p.owner)
         order by p.partition limit $2 for update skip locked
     )
     update resolver_partition p set owner = $1, fence = p.fence + 1
     from free where p.partition = free.partition
-    returning p.partition, p.fence";
+    returning p.partition, p.fence"
+);
 
 /// Takes up to `limit` partitions that nobody reads.
 pub async fn partitions_claim(database: &Database, replica: Uuid, limit: usize) -> Result<Vec<Lease>, StorageError> {

@@ -1,7 +1,8 @@
 //! How the statements of a batch find their rows: by the index that each is said to rely on, whether the tables are
-//! empty, full but not yet counted, or counted. A prepared plan outlives all three. The relay's statements are here, too.
+//! empty, full but not yet counted, counted, or counted when they held little. A prepared plan outlives all of them. The relay's statements are here, too.
 
 use resolver::store::{facts, notifications, sessions};
+use sqlx::AssertSqlSafe;
 use storage::outbox::{
     OUTBOX_CLAIM, OUTBOX_DELETE,
     unread::{OUTBOX_LOOK, OUTBOX_STORED},
@@ -55,40 +56,40 @@ const STATEMENTS: [Planned; 12] = [
 
 #[tokio::test]
 async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
-    // A plan may also have been made when a table had been counted and held next to nothing.
-    for counted_when_new in [false, true] {
+    // A plan may also have been made when a table had been counted and held next to nothing, or a few rows.
+    for (counted_when_new, rows) in [(false, 5000), (true, 5000), (false, 25), (true, 25)] {
         let scene = scene().await;
         if counted_when_new {
             scene.execute("vacuum analyze").await;
         }
         let check = async |tables: &str| {
-            let tables = format!("{tables}, counted when new: {counted_when_new}");
+            let tables = format!("{tables}, {rows} rows, counted when new: {counted_when_new}");
             check_plans(&scene.database, &scene.account, &STATEMENTS, &tables).await;
         };
         check("empty").await;
-        scene
-            .execute(
-                "alter table notification set (autovacuum_enabled = off);
-                 alter table session set (autovacuum_enabled = off);
-                 alter table task set (autovacuum_enabled = off);
-                 alter table outbox set (autovacuum_enabled = off);
-                 insert into outbox (account_id, id, service, subject, headers, payload)
-                 select 'acme', gen_random_uuid(), 'orchestrator', 's', '{}', '' from generate_series(1, 5000) n;
-                 insert into agent (account_id, id, slug, name)
-                 select 'acme', gen_random_uuid(), 'a' || n, '' from generate_series(1, 300) n;
-                 insert into account (id, name) select 'a' || n, '' from generate_series(1, 300) n;
-                 insert into task (account_id, id, display_id, title, status)
-                 select 'acme', 't-' || n, 't-' || n, '', 'inbox' from generate_series(1, 5000) n;
-                 insert into session (account_id, id, kind, task_id, agent_id, generation, key)
-                 select 'acme', gen_random_uuid(), 'task', 't-' || n, (select id from agent where slug = 'coder'), 1, 'k' || n
-                 from generate_series(1, 5000) n;
-                 insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, body, sender_kind,
-                                           sender_id, sender_name, content_hash, state)
-                 select account_id, id, task_id, agent_id, id, 1, 'k', 'b', 'user', 'u', 'u', '', 'queued' from session",
-            )
-            .await;
+        let full = AssertSqlSafe(FULL.replace("5000", &rows.to_string()));
+        sqlx::raw_sql(full).execute(&scene.test.owner).await.unwrap();
         check("full").await;
         scene.execute("analyze").await;
         check("counted").await;
     }
 }
+
+const FULL: &str = "
+    alter table notification set (autovacuum_enabled = off);
+    alter table session set (autovacuum_enabled = off);
+    alter table task set (autovacuum_enabled = off);
+    alter table outbox set (autovacuum_enabled = off);
+    insert into outbox (account_id, id, service, subject, headers, payload)
+    select 'acme', gen_random_uuid(), 'orchestrator', 's', '{}', '' from generate_series(1, 5000) n;
+    insert into agent (account_id, id, slug, name)
+    select 'acme', gen_random_uuid(), 'a' || n, '' from generate_series(1, 300) n;
+    insert into account (id, name) select 'a' || n, '' from generate_series(1, 300) n;
+    insert into task (account_id, id, display_id, title, status)
+    select 'acme', 't-' || n, 't-' || n, '', 'inbox' from generate_series(1, 5000) n;
+    insert into session (account_id, id, kind, task_id, agent_id, generation, key)
+    select 'acme', gen_random_uuid(), 'task', 't-' || n, (select id from agent where slug = 'coder'), 1, 'k' || n
+    from generate_series(1, 5000) n;
+    insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, body, sender_kind,
+                              sender_id, sender_name, content_hash, state)
+    select account_id, id, task_id, agent_id, id, 1, 'k', 'b', 'user', 'u', 'u', '', 'queued' from session";

@@ -2,7 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use resolver::store::partitions::{partitions_claim, partitions_ensure};
+use storage::{
+    Role,
+    replica::{Presence, replica_register},
+};
 use testkit::eventually;
+use uuid::Uuid;
 
 use crate::stream::{Stage, stage};
 
@@ -40,6 +46,43 @@ async fn replicas_share_and_take_over() {
     third.cut_off();
     until_shares(&stage, &[8]).await;
     first.stop().await;
+}
+
+/// A process that has died is replaced as soon as the server has noticed that its connection is gone, and not only when its
+/// time is over. One that shows no connection, as an older version does, keeps what it holds for its time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn partitions_are_free_when_the_connection_of_their_reader_has_ended() {
+    const HOUR_MS: i64 = 60 * 60 * 1000;
+    let stage = stage().await;
+    let database = stage.world.database.connect(Role::Resolver).await;
+    partitions_ensure(&database, 8).await.unwrap();
+    let (older, dying) = (Uuid::now_v7(), Uuid::now_v7());
+    let presence = Presence::show(&database, dying).await.unwrap();
+    replica_register(&database, older, HOUR_MS, None).await.unwrap();
+    replica_register(&database, dying, HOUR_MS, Some(&presence))
+        .await
+        .unwrap();
+    for replica in [older, dying] {
+        assert_eq!(partitions_claim(&database, replica, 4).await.unwrap().len(), 4);
+    }
+    let of = async |replica: Uuid| -> i64 {
+        sqlx::query_scalar("select count(*) from resolver_partition where owner = $1")
+            .bind(replica)
+            .fetch_one(&stage.world.database.owner)
+            .await
+            .unwrap()
+    };
+    let free = partitions_claim(&database, Uuid::now_v7(), 8).await.unwrap();
+    assert!(free.is_empty(), "both are there");
+    let running = stage.resolver().await;
+    drop(presence);
+    until_shares(&stage, &[4, 4]).await;
+    eventually("the newcomer reads what the dead one did", async || {
+        (of(dying).await == 0).then_some(())
+    })
+    .await;
+    assert_eq!(of(older).await, 4);
+    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -115,7 +115,7 @@ impl Scene {
     /// A replica of its own with a partition of its own.
     pub(crate) async fn reader(&self) -> Reader {
         let replica = Uuid::now_v7();
-        replica_register(&self.database, replica, 60_000).await.unwrap();
+        replica_register(&self.database, replica, 60_000, None).await.unwrap();
         let leases = partitions_claim(&self.database, replica, 1).await.unwrap();
         Reader {
             handler: NotificationHandler {

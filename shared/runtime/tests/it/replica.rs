@@ -1,6 +1,6 @@
 //! A process is entered once a second, knows when it is not, and comes back under another name.
 
-use runtime::Replica;
+use runtime::{EndsWith, Replica};
 use testkit::eventually;
 
 use crate::world::{LIMIT, World};
@@ -32,7 +32,7 @@ async fn lost(replica: &Replica, world: &World, how: &'static str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn is_renewed_and_ends_at_a_stop() {
     let world = World::new().await;
-    let replica = world.context(QUICK).await.start_replica().await.unwrap();
+    let replica = world.context(QUICK).await.start_replica(EndsWith::Lease).await.unwrap();
     let incarnation = replica.current().expect("entered");
     let until = "select lease_until::text from replica";
     let first = world.database.texts(until).await;
@@ -52,7 +52,7 @@ async fn is_renewed_and_ends_at_a_stop() {
 #[tokio::test(flavor = "multi_thread")]
 async fn comes_back_under_another_id_when_its_time_was_over() {
     let world = World::new().await;
-    let replica = world.context(QUICK).await.start_replica().await.unwrap();
+    let replica = world.context(QUICK).await.start_replica(EndsWith::Lease).await.unwrap();
     lost(&replica, &world, "update replica set lease_until = now() returning ''").await;
     lost(&replica, &world, "delete from replica returning ''").await;
     world.stop().await;
@@ -62,7 +62,7 @@ async fn comes_back_under_another_id_when_its_time_was_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn notices_by_its_own_clock() {
     let world = World::new().await;
-    let replica = world.context(QUICK).await.start_replica().await.unwrap();
+    let replica = world.context(QUICK).await.start_replica(EndsWith::Lease).await.unwrap();
     let before = replica.current().expect("entered");
     let mut hold = world.database.owner.begin().await.unwrap();
     sqlx::query("select 1 from replica for update")
@@ -82,12 +82,46 @@ async fn notices_by_its_own_clock() {
     world.stop().await;
 }
 
+/// The connection that shows a process may end while the process lives. It shows itself again and has lost nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn shows_itself_by_a_connection_and_again_when_that_has_ended() {
+    let world = World::new().await;
+    let shown = "select l.pid::text from replica r join pg_locks l on l.locktype = 'advisory' and l.objsubid = 1
+                 and (l.classid::bigint << 32) | l.objid::bigint = r.presence where r.lease_until > now()";
+    let replica = world
+        .context(QUICK)
+        .await
+        .start_replica(EndsWith::Connection)
+        .await
+        .unwrap();
+    let incarnation = replica.current().expect("entered");
+    let first = world.database.texts(shown).await;
+    assert_eq!(first.len(), 1, "it is shown before it is entered");
+    let end = format!("select pg_terminate_backend({})::text", first[0]);
+    sqlx::query(sqlx::AssertSqlSafe(end))
+        .execute(&world.database.owner)
+        .await
+        .unwrap();
+    eventually("it is shown again", async || {
+        let now = world.database.texts(shown).await;
+        (now.len() == 1 && now != first).then_some(())
+    })
+    .await;
+    assert_eq!(replica.replica_id(), Some(incarnation.id));
+    assert_eq!(alive(&world).await, [incarnation.id.to_string()]);
+    world.stop().await;
+    eventually("its connection ends with it", async || {
+        world.database.texts(shown).await.is_empty().then_some(())
+    })
+    .await;
+}
+
 /// Others are told of when their time is over, and not before; one that lives is not told of.
 #[tokio::test(flavor = "multi_thread")]
 async fn tells_when_another_is_over() {
     let world = World::new().await;
-    let one = world.context(QUICK).await.start_replica().await.unwrap();
-    let two = world.context(QUICK).await.start_replica().await.unwrap();
+    let one = world.context(QUICK).await.start_replica(EndsWith::Lease).await.unwrap();
+    let two = world.context(QUICK).await.start_replica(EndsWith::Lease).await.unwrap();
     let (mut seen_by_one, mut seen_by_two) = (one.others(), two.others());
     let dead = "insert into replica (id, service, lease_until)
                 values (gen_random_uuid(), 'delivery', now() + interval '1 second') returning id::text";

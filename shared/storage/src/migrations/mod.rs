@@ -43,6 +43,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0011_hot_rows", include_str!("0011_hot_rows.sql")),
     ("0012_rows_in_place", include_str!("0012_rows_in_place.sql")),
     ("0013_waiting", include_str!("0013_waiting.sql")),
+    ("0014_presence_and_keys", include_str!("0014_presence_and_keys.sql")),
 ];
 
 #[async_trait]
