@@ -36,6 +36,9 @@ use crate::{
 
 /// Between tries of a transaction that failed for a reason that passes.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// How long wake-ups and outcomes may come together after several have come at once: a transaction costs as much as many
+/// of its sessions. Who comes alone waits for nothing.
+const GATHER: Duration = Duration::from_millis(3);
 /// Pieces of live text that wait for the broker; more are dropped.
 const LIVE_WAITING_MAX: usize = 4_096;
 const SIGNALS_WAITING_MAX: usize = 4_096;
@@ -268,6 +271,7 @@ async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName>>, 
             () = hands.context.shutdown.cancelled() => return,
         };
         let Some(incarnation) = incarnation else { return };
+        let several = batch.len() > 1;
         match hands.claim(&claimer, &batch, &incarnation).await {
             Ok(()) => {}
             // One session that cannot be read must not hold the others up: the same ones would come together again.
@@ -287,6 +291,9 @@ async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName>>, 
                 tokio::time::sleep(RETRY_PAUSE).await;
                 hands.not_claimed(batch, error).await;
             }
+        }
+        if several {
+            tokio::time::sleep(GATHER).await;
         }
         tell(&hands.signals, Signal::Idle).await;
     }
@@ -365,6 +372,7 @@ async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals
         if reports.recv_many(&mut batch, recorder.config.settle_batch_max).await == 0 {
             return;
         }
+        let several = batch.len() > 1;
         // One transaction holds one outcome a session; a session is in one pair of hands, so there are no two.
         if let Err(error) = record_patiently(&recorder, &batch, &signals).await {
             // One bad report must not hold the others up.
@@ -378,6 +386,9 @@ async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals
             }
         }
         batch.clear();
+        if several {
+            tokio::time::sleep(GATHER).await;
+        }
     }
 }
 

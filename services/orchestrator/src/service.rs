@@ -28,6 +28,9 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     Ok(context.serve(listen, router(app), context.health()).await?)
 }
 
+/// Nobody waits for a reply in its thread as they do for the turn itself.
+const GATHER: Duration = Duration::from_millis(15);
+
 fn consumer(context: &Context, app: &App) -> Consumer<TurnFinishedHandler> {
     let batch = NonZeroUsize::new(app.settings.replies_batch_max.usize());
     let retry_delay: Duration = app.settings.replies_retry_ms.duration();
@@ -39,6 +42,7 @@ fn consumer(context: &Context, app: &App) -> Consumer<TurnFinishedHandler> {
             batch_messages_max: batch.expect("a count is at least 1"),
             attempts_max: i64::from(app.settings.replies_attempts_max.get()),
             retry_delay,
+            gather: GATHER,
             ..ConsumerOptions::default()
         },
         handler: TurnFinishedHandler::new(app.clone()),

@@ -1,16 +1,20 @@
 //! The wiring: one keeper that leases partitions, a reading for each, and the sweeps.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use axum::Router;
 use messaging::topology::PARTITIONS;
 use runtime::{Context, EndsWith};
+use tokio::sync::Semaphore;
 
 use crate::{
     config::Config,
     handlers::notification::NotificationHandler,
     metrics::Metrics,
-    partitions::{keeper::Keeper, reading::Desk},
+    partitions::{
+        keeper::Keeper,
+        reading::{Desk, WRITING_MAX},
+    },
     store::partitions::partitions_ensure,
     sweeps,
 };
@@ -23,6 +27,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         .await?;
     let replica = context.start_replica(EndsWith::Connection).await?;
     let desk = Desk {
+        writing: Arc::new(Semaphore::new(WRITING_MAX)),
         handler: NotificationHandler {
             database: context.database.clone(),
             root: context.root().clone(),

@@ -44,6 +44,9 @@ pub struct ConsumerOptions {
     /// First delay where the loop chooses one (a panic, a broker that is away); doubled with each attempt.
     pub retry_delay: Duration,
     pub retry_delay_max: Duration,
+    /// How long to let messages come together after a batch of several: under load each batch costs as much as many of
+    /// its messages. A message that comes alone waits for nothing.
+    pub gather: Duration,
 }
 
 impl Default for ConsumerOptions {
@@ -55,6 +58,7 @@ impl Default for ConsumerOptions {
             attempts_max: 10,
             retry_delay: Duration::from_secs(1),
             retry_delay_max: Duration::from_secs(60),
+            gather: Duration::ZERO,
         }
     }
 }
@@ -190,12 +194,18 @@ impl<H: BatchHandler> Worker<H> {
                 *failures = 0;
                 tracing::info!(consumer = self.durable.name(), "attached to the consumer again");
             }
+            let pause = match deliveries.len() {
+                0 if asked.elapsed() < REQUEST_EXPIRES / 2 => TURNED_AWAY_PAUSE,
+                0 | 1 => Duration::ZERO,
+                _ => self.processor.options.gather,
+            };
             if !deliveries.is_empty() {
                 self.processor.process(deliveries).await;
-            } else if asked.elapsed() < REQUEST_EXPIRES / 2 {
+            }
+            if !pause.is_zero() {
                 tokio::select! {
                     () = stop.cancelled() => return None,
-                    () = sleep(TURNED_AWAY_PAUSE) => {}
+                    () = sleep(pause) => {}
                 }
             }
         }

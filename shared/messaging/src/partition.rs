@@ -183,16 +183,21 @@ impl PartitionReader {
             }
             Ok(item) => batch.push(self.accept(item)?),
         }
+        self.fill_up(&mut batch, max)?;
+        // Messages that came over an old connection are as good as any as long as their numbers have no gap.
+        Ok(batch)
+    }
+
+    /// Adds what has arrived since to a batch, which holds at most `max` then. After an error, the reader is spent, and the
+    /// batch is read again by the next one.
+    pub fn fill_up(&mut self, batch: &mut Vec<Incoming>, max: usize) -> Result<(), ReadError> {
         while batch.len() < max {
             match self.messages.next().now_or_never() {
-                Some(Some(Ok(message))) => batch.push(self.accept(Some(Ok(message)))?),
-                // What came before the error is dropped with the reader and read again by the next one.
-                Some(item) => return self.accept(item).map(|_| batch),
+                Some(item) => batch.push(self.accept(item)?),
                 None => break,
             }
         }
-        // Messages that came over an old connection are as good as any as long as their numbers have no gap.
-        Ok(batch)
+        Ok(())
     }
 
     /// Removes the consumer at the server now; without this it goes after half a minute.

@@ -8,7 +8,7 @@ use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::{Accounts, Database, StorageError, error::Attempt, statement};
+use crate::{Database, StorageError, statement};
 
 #[derive(Clone, Debug, FromQueryResult)]
 pub struct AccountEntry {
@@ -23,13 +23,9 @@ pub async fn account_directory(
     after: Option<&str>,
     limit: i32,
 ) -> Result<Vec<AccountEntry>, StorageError> {
-    let tx = database.begin(&Accounts::none()).await?;
     let values = [after.map(str::to_owned).into(), limit.into()];
-    let entries = AccountEntry::find_by_statement(statement("select * from account_directory($1, $2)", values))
-        .all(&*tx)
-        .await;
-    tx.commit().await?;
-    entries.attempt("list accounts")
+    let list = statement("select * from account_directory($1, $2)", values);
+    database.query_alone("list accounts", list).await
 }
 
 #[derive(FromQueryResult)]
@@ -66,12 +62,9 @@ impl NeglectedRound {
         let accounts: Vec<String> = self.passed.keys().map(AccountId::to_string).collect();
         let sessions: Vec<Uuid> = self.passed.values().map(|(session, _)| session.uuid()).collect();
         let values = [after.into(), accounts.into(), sessions.into(), limit.into()];
-        let tx = database.begin(&Accounts::none()).await?;
-        let looked = Looked::find_by_statement(statement(SESSION_NEGLECTED, values))
-            .all(&*tx)
-            .await;
-        tx.commit().await?;
-        let rows = looked.attempt(ATTEMPT)?;
+        let rows: Vec<Looked> = database
+            .query_alone(ATTEMPT, statement(SESSION_NEGLECTED, values))
+            .await?;
         let mut found = Vec::with_capacity(rows.len());
         let (mut accounts, mut last, mut in_turn) = (0, None, 0);
         for row in rows {
@@ -142,13 +135,10 @@ pub struct WaitingRound {
 impl WaitingRound {
     pub async fn look(&mut self, database: &Database, sessions_max: i32) -> Result<Waiting, StorageError> {
         let (account, session) = self.after.clone().unwrap_or_default();
-        let tx = database.begin(&Accounts::none()).await?;
         let values = [account.into(), session.into(), sessions_max.into()];
-        let heads = Head::find_by_statement(statement(NOTIFICATION_WAITING, values))
-            .all(&*tx)
-            .await;
-        tx.commit().await?;
-        let heads = heads.attempt("look what has waited longest")?;
+        let heads: Vec<Head> = database
+            .query_alone("look what has waited longest", statement(NOTIFICATION_WAITING, values))
+            .await?;
         heads.iter().for_each(|head| self.so_far.add(head));
         let full = i32::try_from(heads.len()).is_ok_and(|found| found >= sessions_max);
         self.after = heads
@@ -198,14 +188,12 @@ pub async fn notification_refused(
     limit: i32,
 ) -> Result<Vec<(AccountId, String)>, StorageError> {
     const ATTEMPT: &str = "find refused notifications";
-    let tx = database.begin(&Accounts::none()).await?;
-    let values = [older_than.into(), limit.into()];
-    let found = Refused::find_by_statement(statement("select * from notification_refused($1, $2)", values))
-        .all(&*tx)
-        .await;
-    tx.commit().await?;
+    let find = statement(
+        "select * from notification_refused($1, $2)",
+        [older_than.into(), limit.into()],
+    );
+    let found: Vec<Refused> = database.query_alone(ATTEMPT, find).await?;
     found
-        .attempt(ATTEMPT)?
         .into_iter()
         .map(|row| {
             let account =
@@ -220,11 +208,8 @@ async fn find(
     attempt: &'static str,
     query: sea_orm::Statement,
 ) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
-    let tx = database.begin(&Accounts::none()).await?;
-    let found = Found::find_by_statement(query).all(&*tx).await;
-    tx.commit().await?;
+    let found: Vec<Found> = database.query_alone(attempt, query).await?;
     found
-        .attempt(attempt)?
         .into_iter()
         .map(|row| {
             let account =

@@ -17,7 +17,7 @@ use domain::AccountId;
 use sea_orm::{ConnectionTrait, FromQueryResult, Value};
 use uuid::Uuid;
 
-use crate::{Accounts, Database, StorageError, Tx, accounts::OPERATOR, error::Attempt, statement};
+use crate::{Database, StorageError, Tx, accounts::OPERATOR, error::Attempt, statement};
 
 /// A committed message that may not have been published.
 #[derive(Clone, PartialEq, Debug)]
@@ -154,14 +154,11 @@ impl Settled {
 /// Removes what is over, and notes what the broker has; what was read meanwhile is gone, and stays so. From `look_ms` on a
 /// sweep looks after what was noted.
 pub async fn outbox_settle(database: &Database, settled: Settled, look_ms: i64) -> Result<(), StorageError> {
-    let tx = database.begin(&Accounts::none()).await?;
     if !settled.over.is_empty() {
-        tx.execute_raw(statement(OUTBOX_DELETE, columns(settled.over)))
-            .await
-            .attempt("delete from outbox")?;
+        let delete = statement(OUTBOX_DELETE, columns(settled.over));
+        database.execute_alone("delete from outbox", delete).await?;
     }
-    outbox_stored(&tx, settled.stored, look_ms).await?;
-    tx.commit().await
+    outbox_stored(database, settled.stored, look_ms).await
 }
 
 /// Relies on the primary key. The relay's policy limits it to the service's own rows, a reader's to those of the accounts
@@ -222,19 +219,15 @@ pub async fn outbox_claim(
     claim_ms: i64,
     limit: i64,
 ) -> Result<Vec<OutboxRow>, StorageError> {
-    let tx = database.begin(&Accounts::none()).await?;
+    const ATTEMPT: &str = "claim outbox";
     let values = [
         database.role().service().into(),
         age_ms.into(),
         claim_ms.into(),
         limit.into(),
     ];
-    let claimed = Claimed::find_by_statement(statement(OUTBOX_CLAIM, values))
-        .all(&*tx)
-        .await
-        .attempt("claim outbox")?;
-    tx.commit().await?;
-    claimed.into_iter().map(|row| row.row("claim outbox")).collect()
+    let claimed: Vec<Claimed> = database.query_alone(ATTEMPT, statement(OUTBOX_CLAIM, values)).await?;
+    claimed.into_iter().map(|row| row.row(ATTEMPT)).collect()
 }
 
 /// Relies on index outbox_unsent.

@@ -104,14 +104,11 @@ pub async fn replica_renew(
     lease_ms: i64,
     since_ms: i64,
 ) -> Result<Option<Renewed>, StorageError> {
-    let tx = database.begin(&Accounts::none()).await?;
     let values = [id.into(), lease_ms.into(), since_ms.into()];
-    let renewed = Renewed::find_by_statement(statement(REPLICA_RENEW, values))
-        .one(&*tx)
-        .await
-        .attempt("renew replica")?;
-    tx.commit().await?;
-    Ok(renewed)
+    let renewed = database
+        .query_alone("renew replica", statement(REPLICA_RENEW, values))
+        .await?;
+    Ok(renewed.into_iter().next())
 }
 
 /// Replicas are few, those that died within a day included.
@@ -128,12 +125,6 @@ const REPLICA_RENEW: &str = concat!(
 
 /// Ends it: its leases are free at once. For an orderly stop.
 pub async fn replica_end(database: &Database, id: Uuid) -> Result<(), StorageError> {
-    let tx = database.begin(&Accounts::none()).await?;
-    tx.execute_raw(statement(
-        "update replica set lease_until = now() where id = $1",
-        [id.into()],
-    ))
-    .await
-    .attempt("end replica")?;
-    tx.commit().await
+    let end = statement("update replica set lease_until = now() where id = $1", [id.into()]);
+    database.execute_alone("end replica", end).await.map(|_| ())
 }

@@ -4,12 +4,16 @@
 //! a wait for more. What fails for a reason that passes is tried again with growing pauses, and the place stands still
 //! meanwhile: order is worth more than speed. What one bad value fails is taken apart, and the bad message is given up.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use messaging::{Bus, Incoming, PartitionReader, ReadError, Topology, TopologyError, notification_stream_identity};
 use runtime::Outbox;
 use storage::StorageError;
 use time::OffsetDateTime;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tracing::{Span, error, info, warn};
 
@@ -27,9 +31,15 @@ const QUIET: Duration = Duration::from_secs(1);
 /// A batch that lost a race is begun again at once, this often; then it waits like after any failure.
 const RACES_MAX: u32 = 5;
 
+/// Transactions at once, over all partitions of a process. Those that wait get larger meanwhile: under load a few full
+/// batches cost less than many small ones. More than one, so that a batch that waits for a lock holds up nobody else.
+pub const WRITING_MAX: usize = 2;
+
 /// What all partitions of a process share.
 #[derive(Clone, Debug)]
 pub struct Desk {
+    /// [`WRITING_MAX`] places.
+    pub writing: Arc<Semaphore>,
     pub handler: NotificationHandler,
     pub outbox: Outbox,
     pub metrics: Metrics,
@@ -109,24 +119,37 @@ impl Reading {
         loop {
             let batch = tokio::select! {
                 // A batch that was not handed out yet is read again from the place.
-                batch = reader.next_batch(self.desk.batch_messages_max, QUIET) => batch?,
+                batch = self.batch(&mut reader) => batch?,
                 () = self.stop.cancelled() => {
                     reader.close().await;
                     return Ok(End::Stopped);
                 }
             };
-            if batch.is_empty() {
-                continue;
-            }
+            let Some((batch, writing)) = batch else { continue };
             if let Some(end) = self
                 .desk
-                .take(&self.bus, &self.lease, stream_created, batch, &self.stop)
+                .take(&self.bus, &self.lease, stream_created, batch, writing, &self.stop)
                 .await
             {
                 reader.close().await;
                 return Ok(end);
             }
         }
+    }
+
+    /// What has arrived by the time that it may be written; none where nothing has for a while.
+    async fn batch(
+        &self,
+        reader: &mut PartitionReader,
+    ) -> Result<Option<(Vec<Incoming>, OwnedSemaphorePermit)>, ReadError> {
+        let max = self.desk.batch_messages_max;
+        let mut batch = reader.next_batch(max, QUIET).await?;
+        if batch.is_empty() {
+            return Ok(None);
+        }
+        let writing = Arc::clone(&self.desk.writing).acquire_owned().await;
+        reader.fill_up(&mut batch, max)?;
+        Ok(Some((batch, writing.expect("it is never closed"))))
     }
 
     async fn open(&self, start: messaging::Place) -> Result<PartitionReader, ReadError> {
@@ -183,6 +206,7 @@ impl Desk {
         lease: &Lease,
         stream_created: OffsetDateTime,
         batch: Vec<Incoming>,
+        writing: OwnedSemaphorePermit,
         stop: &CancellationToken,
     ) -> Option<End> {
         self.handler.shutdown.crash_point("resolver.batch_read").await;
@@ -191,7 +215,8 @@ impl Desk {
             .into_iter()
             .map(|incoming| spans::begin(Received::read(root, stream_created, incoming)))
             .unzip();
-        let write = Write {
+        let mut write = Write {
+            writing: Some(writing),
             desk: self,
             bus,
             lease,
@@ -231,6 +256,8 @@ enum Means {
 }
 
 struct Write<'a> {
+    /// A place among those who write, until something goes wrong: whoever waits to try again is in nobody's way.
+    writing: Option<OwnedSemaphorePermit>,
     desk: &'a Desk,
     bus: &'a Bus,
     lease: &'a Lease,
@@ -239,7 +266,7 @@ struct Write<'a> {
 }
 
 impl Write<'_> {
-    async fn one_by_one(&self, batch: &[Received]) -> Option<End> {
+    async fn one_by_one(&mut self, batch: &[Received]) -> Option<End> {
         for received in batch {
             let one = std::slice::from_ref(received);
             for means in [Means::Handle, Means::Bury, Means::Skip] {
@@ -265,7 +292,7 @@ impl Write<'_> {
     }
 
     /// Tries until it is committed, or cannot be.
-    async fn settle(&self, batch: &[Received], means: Means) -> Settled {
+    async fn settle(&mut self, batch: &[Received], means: Means) -> Settled {
         let Some(last) = batch.last() else {
             return Settled::Committed;
         };
@@ -312,6 +339,7 @@ impl Write<'_> {
                     );
                 }
             }
+            self.writing = None;
             if !pause.wait(self.stop).await {
                 return Settled::Ended(End::Stopped);
             }

@@ -1,7 +1,7 @@
 //! The partitions of the notification stream: who reads which, and how far.
 
 use sea_orm::{ConnectionTrait, FromQueryResult};
-use storage::{Accounts, Database, StorageError, Tx, error::Attempt, statement};
+use storage::{Database, StorageError, Tx, error::Attempt, statement};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -26,11 +26,8 @@ const PARTITIONS_ENSURE: &str =
     "insert into resolver_partition (partition) select generate_series(0, $1 - 1) on conflict do nothing";
 
 pub async fn partitions_ensure(database: &Database, count: u16) -> Result<(), StorageError> {
-    let tx = database.begin(&Accounts::none()).await?;
-    tx.execute_raw(statement(PARTITIONS_ENSURE, [i32::from(count).into()]))
-        .await
-        .attempt("enter partitions")?;
-    tx.commit().await
+    let ensure = statement(PARTITIONS_ENSURE, [i32::from(count).into()]);
+    database.execute_alone("enter partitions", ensure).await.map(|_| ())
 }
 
 /// Who reads what, as everybody sees it.
@@ -80,12 +77,9 @@ const CENSUS: &str = concat!(
 );
 
 pub async fn partitions_census(database: &Database, replica: Uuid) -> Result<Census, StorageError> {
-    let tx = database.begin(&Accounts::none()).await?;
-    let rows = CensusRow::find_by_statement(statement(CENSUS, [replica.into()]))
-        .all(&*tx)
-        .await
-        .attempt("look at partitions")?;
-    tx.commit().await?;
+    let rows: Vec<CensusRow> = database
+        .query_alone("look at partitions", statement(CENSUS, [replica.into()]))
+        .await?;
     Ok(Census {
         replicas: rows
             .first()
@@ -123,12 +117,8 @@ const CLAIM: &str = concat!(
 /// Takes up to `limit` partitions that nobody reads.
 pub async fn partitions_claim(database: &Database, replica: Uuid, limit: usize) -> Result<Vec<Lease>, StorageError> {
     let limit = i64::try_from(limit).expect("a number of partitions");
-    let tx = database.begin(&Accounts::none()).await?;
-    let rows = ClaimedRow::find_by_statement(statement(CLAIM, [replica.into(), limit.into()]))
-        .all(&*tx)
-        .await
-        .attempt("claim partitions")?;
-    tx.commit().await?;
+    let claim = statement(CLAIM, [replica.into(), limit.into()]);
+    let rows: Vec<ClaimedRow> = database.query_alone("claim partitions", claim).await?;
     Ok(rows
         .into_iter()
         .map(|row| Lease {
@@ -143,11 +133,8 @@ const RELEASE: &str = "update resolver_partition set owner = null where partitio
 
 /// Gives a partition up; nothing happens when it is another's already.
 pub async fn partition_release(database: &Database, lease: &Lease) -> Result<(), StorageError> {
-    let tx = database.begin(&Accounts::none()).await?;
-    tx.execute_raw(statement(RELEASE, guard(lease)))
-        .await
-        .attempt("release partition")?;
-    tx.commit().await
+    let release = statement(RELEASE, guard(lease));
+    database.execute_alone("release partition", release).await.map(|_| ())
 }
 
 #[derive(FromQueryResult)]
@@ -162,25 +149,17 @@ const PLACE_FIND: &str = "
 
 /// How far the holder of a lease has read; none when the lease is another's.
 pub async fn place_find(database: &Database, lease: &Lease) -> Result<Option<Place>, StorageError> {
-    let tx = database.begin(&Accounts::none()).await?;
-    let row = PlaceRow::find_by_statement(statement(PLACE_FIND, guard(lease)))
-        .one(&*tx)
-        .await
-        .attempt("find place")?;
-    tx.commit().await?;
-    Ok(row.map(Place::from))
+    let rows: Vec<PlaceRow> = database
+        .query_alone("find place", statement(PLACE_FIND, guard(lease)))
+        .await?;
+    Ok(rows.into_iter().next().map(Place::from))
 }
 
 const PLACES: &str = "select sequence, published, stream_created from resolver_partition order by partition";
 
 /// How far each partition was read, in order.
 pub async fn places_find(database: &Database) -> Result<Vec<Place>, StorageError> {
-    let tx = database.begin(&Accounts::none()).await?;
-    let rows = PlaceRow::find_by_statement(statement(PLACES, []))
-        .all(&*tx)
-        .await
-        .attempt("find places")?;
-    tx.commit().await?;
+    let rows: Vec<PlaceRow> = database.query_alone("find places", statement(PLACES, [])).await?;
     Ok(rows.into_iter().map(Place::from).collect())
 }
 

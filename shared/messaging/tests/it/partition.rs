@@ -100,7 +100,10 @@ async fn a_batch_is_what_is_there_up_to_the_limit() {
     let mut reader = open(&broker, partition, Place::default()).await;
     let mut read = 0;
     while read < 2000 {
-        let batch = reader.next_batch(100, LONG).await.unwrap();
+        let mut batch = reader.next_batch(10, LONG).await.unwrap();
+        assert!((1..=10).contains(&batch.len()));
+        // And what has come since.
+        reader.fill_up(&mut batch, 100).unwrap();
         assert!((1..=100).contains(&batch.len()));
         assert_eq!(numbers(&batch), (read..read + batch.len() as u64).collect::<Vec<_>>());
         read += batch.len() as u64;

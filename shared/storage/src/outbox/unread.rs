@@ -11,7 +11,7 @@ use sea_orm::{ConnectionTrait, FromQueryResult};
 use uuid::Uuid;
 
 use super::{Claimed, OUTBOX_DELETE, OutboxRow, columns};
-use crate::{Accounts, Database, StorageError, Tx, accounts::OPERATOR, error::Attempt, statement};
+use crate::{Database, StorageError, Tx, accounts::OPERATOR, error::Attempt, statement};
 
 /// Names the row that waits for a message to be read.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -65,16 +65,16 @@ pub struct StoredRow {
     pub sequence: i64,
 }
 
-pub(super) async fn outbox_stored(tx: &Tx, rows: Vec<StoredRow>, look_ms: i64) -> Result<(), StorageError> {
+pub(super) async fn outbox_stored(database: &Database, rows: Vec<StoredRow>, look_ms: i64) -> Result<(), StorageError> {
     if rows.is_empty() {
         return Ok(());
     }
     let sequences: Vec<i64> = rows.iter().map(|row| row.sequence).collect();
     let [accounts, ids] = columns(rows.into_iter().map(|row| (row.account, row.id)).collect());
     let values = [accounts, ids, sequences.into(), look_ms.into()];
-    tx.execute_raw(statement(OUTBOX_STORED, values))
+    database
+        .execute_alone("note that the broker has messages", statement(OUTBOX_STORED, values))
         .await
-        .attempt("note that the broker has messages")
         .map(|_| ())
 }
 
@@ -132,7 +132,6 @@ struct Looked {
 /// Takes rows that are due to be looked at; they are due again after a while.
 pub async fn outbox_look(database: &Database, look: &Look) -> Result<Vec<UnreadRow>, StorageError> {
     const ATTEMPT: &str = "look after unread messages";
-    let tx = database.begin(&Accounts::none()).await?;
     let values = [
         database.role().service().into(),
         look.every_ms.into(),
@@ -140,11 +139,7 @@ pub async fn outbox_look(database: &Database, look: &Look) -> Result<Vec<UnreadR
         look.kept_ms.into(),
         look.rows_max.into(),
     ];
-    let looked = Looked::find_by_statement(statement(OUTBOX_LOOK, values))
-        .all(&*tx)
-        .await
-        .attempt(ATTEMPT)?;
-    tx.commit().await?;
+    let looked: Vec<Looked> = database.query_alone(ATTEMPT, statement(OUTBOX_LOOK, values)).await?;
     looked
         .into_iter()
         .map(|looked| {
