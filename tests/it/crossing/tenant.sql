@@ -7,7 +7,7 @@ create or replace function pg_temp.uid(name text) returns uuid language sql as $
     from string_to_table(md5('{account}/' || name), null) with ordinality as digits (digit, n) $$;
 
 insert into account (id, name, coordinator_task, briefing)
-values ('{account}', '{secret}', 'CHAT', '{secret}');
+values ('{account}', '{secret}', 'chat', '{secret}');
 
 insert into agent (account_id, id, slug, name, role, removed_at) values
     ('{account}', pg_temp.uid('coder'), 'coder', '{secret}', '{secret}', null),
