@@ -9,6 +9,9 @@ use super::{Check, Finding};
 use crate::{endpoints::Endpoints, up::ports::listen_settings};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// A service is not ready for a moment when its database is slow to answer. Only one that stays so is a finding.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) async fn examine(settings: &Settings, up: Option<&Endpoints>) -> Vec<Finding> {
     if let Some(up) = up {
@@ -19,7 +22,7 @@ pub(super) async fn examine(settings: &Settings, up: Option<&Endpoints>) -> Vec<
             .filter_map(|(service, url)| Some((service, url.as_ref()?)));
         let told = [("orchestrator", &up.http_url), ("tool-gateway", &up.tool_gateway_url)];
         for (service, url) in told.into_iter().chain(others) {
-            findings.push(running(service, url, ask(url, "readyz").await));
+            findings.push(running(service, url, is_ready(url).await));
         }
         return findings;
     }
@@ -32,6 +35,16 @@ pub(super) async fn examine(settings: &Settings, up: Option<&Endpoints>) -> Vec<
         findings.push(judge(service, address, look(address).await));
     }
     findings
+}
+
+async fn is_ready(url: &str) -> bool {
+    for _ in 1..TRIES {
+        if ask(url, "readyz").await {
+            return true;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    ask(url, "readyz").await
 }
 
 /// Whether a page answers with success.
