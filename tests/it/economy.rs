@@ -144,8 +144,8 @@ async fn many_at_once_share_what_they_cost() {
     counted.publish(200, 200..200 + COUNT).await;
     counted.until_answered(200 + COUNT).await;
     let limit = Limit {
-        round_trips: 1.0,
-        commits: 0.18,
+        round_trips: 0.85,
+        commits: 0.16,
     };
     counted.check(before, COUNT, &limit).await;
 }
