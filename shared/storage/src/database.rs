@@ -5,7 +5,7 @@
 //! lost, and a tenant setting survives into another tenant's query. Every connection is therefore rolled back on its
 //! way into the pool (tests/it/cancelled_begin.rs fails without it), unless its transaction is known to have ended
 //! ([`crate::connection`]). *Accounts*: a transaction begins by declaring which accounts it works for, in the same round
-//! trip; row-level security does the rest.
+//! trip; row-level security does the rest. A statement that runs alone declares none, and sees what belongs to none.
 
 use std::{ops::Deref, str::FromStr, time::Duration};
 
