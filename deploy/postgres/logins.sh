@@ -18,6 +18,7 @@ create role signalbox_tool_gateway nologin;
 create role signalbox_orchestrator nologin;
 create role signalbox_sweeper nologin;
 grant signalbox_resolver, signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator, signalbox_sweeper to signalbox;
+-- For the first migration, which takes it back.
 grant create on schema public to signalbox_sweeper;
 SQL
 

@@ -27,6 +27,7 @@ mod secrets;
 mod simulated;
 #[path = "../simulation/mod.rs"]
 mod simulation;
+mod subjects;
 mod telemetry_files;
 mod tracing;
 mod up;

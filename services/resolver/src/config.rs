@@ -52,7 +52,7 @@ impl Default for Config {
             refused_days: Count::new(30),
             sweep_interval_ms: Millis::new(60_000),
             sweep_sessions_max: Count::new(500),
-            sweep_refused_max: Count::new(20_000),
+            sweep_refused_max: Count::new(5_000),
             consumed_messages_kept: 100_000,
         }
     }

@@ -3,7 +3,7 @@
 //! In reading order: [`settings`] (what the operator wants), [`telemetry`] (what the operator sees), [`shutdown`]
 //! (workers, and how they end), [`crash`] (where tests cut them off), [`http`] (a server, problems, health pages), [`outbox`] (committed messages get
 //! published), [`dead`] (messages that cannot be processed), [`replica`] (the name that leases are held in),
-//! [`gauges`] (what has to be asked for to be seen),
+//! [`gauges`] (what has to be asked for to be seen), [`sweep`] (what comes with the clock),
 //! `patience` (a start waits for its servers), [`context`] (all of it, connected), [`mod@run`] (a whole process of one
 //! service).
 //!
@@ -20,6 +20,7 @@ pub mod replica;
 pub mod run;
 pub mod settings;
 pub mod shutdown;
+pub mod sweep;
 pub mod telemetry;
 
 pub use context::{Context, StartError};

@@ -35,7 +35,11 @@ use tokio::{
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use crate::{Shutdown, dead, settings::OutboxSettings};
+use crate::{
+    Shutdown, dead,
+    settings::OutboxSettings,
+    sweep::{Sweep, Swept},
+};
 use settlement::{SETTLEMENTS_MAX, Settlement};
 
 /// Where services put their committed rows. Cheap to clone.
@@ -95,6 +99,20 @@ impl Outbox {
     }
 }
 
+/// What a sweep of the outbox came to.
+#[derive(Clone, Copy, Default)]
+struct Batch {
+    rows: usize,
+    /// There may be more.
+    more: bool,
+}
+
+impl Swept for Batch {
+    fn rows(&self) -> u64 {
+        self.rows as u64
+    }
+}
+
 #[derive(Clone)]
 struct Relay {
     database: Database,
@@ -132,6 +150,7 @@ impl Relay {
     }
 
     async fn sweep(self, stop: tokio_util::sync::CancellationToken) {
+        let sweep = Sweep::new(self.database.role().service(), "outbox_unsent");
         let mut ticks = interval(self.settings.sweep_interval_ms.duration());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -141,20 +160,16 @@ impl Relay {
             }
             // Claiming what cannot be sent would only keep others from sending it.
             while self.bus.is_connected() && !stop.is_cancelled() {
-                match self.sweep_once().await {
-                    Ok(more) if more => {}
-                    Ok(_) => break,
-                    Err(error) => {
-                        warn!(error = %format!("{:#}", anyhow::Error::new(error)), "outbox sweep failed");
-                        break;
-                    }
+                let swept = sweep.once(self.sweep_once()).await;
+                if swept.is_none_or(|batch| !batch.more) {
+                    break;
                 }
             }
         }
     }
 
-    /// Publishes one batch of what was left behind; says whether there may be more.
-    async fn sweep_once(&self) -> Result<bool, StorageError> {
+    /// Publishes one batch of what was left behind.
+    async fn sweep_once(&self) -> Result<Batch, StorageError> {
         let limit = self.settings.batch_messages_max.get();
         let mut rows = outbox_claim(
             &self.database,
@@ -169,13 +184,16 @@ impl Relay {
         }
         let (found, full) = (rows.len(), rows.len() >= limit as usize);
         if found == 0 {
-            return Ok(false);
+            return Ok(Batch::default());
         }
         // Made in time order: within one writer this is the order of its transactions.
         rows.sort_by_key(|row| row.id);
         let relayed = self.relay(rows, "sweep").await;
-        // Where nothing goes out, the rest would not either.
-        Ok(full && relayed > 0)
+        Ok(Batch {
+            rows: relayed,
+            // Where nothing goes out, the rest would not either.
+            more: full && relayed > 0,
+        })
     }
 
     /// Publishes rows in their order and passes those that were taken on to be settled. Gives their number.

@@ -245,6 +245,9 @@ fn is_planned_once(role: Role) -> bool {
     }
 }
 
+/// Where a statement finds what it names: never first among temporary objects, as where nothing is said.
+const SEARCH_PATH: &str = "public,pg_temp";
+
 async fn pool(url: &str, role: Role, options: &DatabaseOptions) -> Result<sqlx::PgPool, StorageError> {
     let mut connect = PgConnectOptions::from_str(url)
         .map_err(|source| StorageError::Connect { source })?
@@ -259,6 +262,7 @@ async fn pool(url: &str, role: Role, options: &DatabaseOptions) -> Result<sqlx::
             ("tcp_keepalives_idle", "10".to_owned()),
             ("tcp_keepalives_interval", "5".to_owned()),
             ("tcp_keepalives_count", "3".to_owned()),
+            ("search_path", SEARCH_PATH.to_owned()),
         ]);
     // Statements hold ids, and slow ones are the database's own to report.
     connect = connect.disable_statement_logging();

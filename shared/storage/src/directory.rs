@@ -29,12 +29,6 @@ pub async fn account_directory(
 }
 
 #[derive(FromQueryResult)]
-struct Found {
-    account_id: String,
-    session_id: Uuid,
-}
-
-#[derive(FromQueryResult)]
 struct Looked {
     account_id: String,
     session_id: Option<Uuid>,
@@ -158,63 +152,79 @@ impl WaitingRound {
 
 const NOTIFICATION_WAITING: &str = "select * from notification_waiting($1, $2, $3)";
 
-/// Closed sessions whose time is over, and that are not emptied yet.
-pub async fn session_outlived(
-    database: &Database,
-    older_than: OffsetDateTime,
-    limit: i32,
-) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
-    find(
-        database,
-        "find expired sessions",
-        statement(
-            "select * from session_outlived($1, $2)",
-            [older_than.into(), limit.into()],
-        ),
-    )
-    .await
-}
-
 #[derive(FromQueryResult)]
-struct Refused {
+struct Over<I: sea_orm::TryGetable> {
     account_id: String,
-    notification_id: String,
+    id: I,
+    moment: OffsetDateTime,
 }
 
-/// Refused notifications whose time is over, the oldest first.
-pub async fn notification_refused(
-    database: &Database,
-    older_than: OffsetDateTime,
-    limit: i32,
-) -> Result<Vec<(AccountId, String)>, StorageError> {
-    const ATTEMPT: &str = "find refused notifications";
-    let find = statement(
-        "select * from notification_refused($1, $2)",
-        [older_than.into(), limit.into()],
-    );
-    let found: Vec<Refused> = database.query_alone(ATTEMPT, find).await?;
-    found
-        .into_iter()
-        .map(|row| {
-            let account =
-                AccountId::parse(&row.account_id).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
-            Ok((account, row.notification_id))
-        })
-        .collect()
-}
-
-async fn find(
-    database: &Database,
+/// A walk through what is over, the oldest first, a page at a time. Each page goes on behind the one before, so that what
+/// cannot be removed, or is being removed by another, holds up nothing.
+#[derive(Debug)]
+pub struct Walk<I> {
     attempt: &'static str,
-    query: sea_orm::Statement,
-) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
-    let found: Vec<Found> = database.query_alone(attempt, query).await?;
-    found
-        .into_iter()
-        .map(|row| {
+    sql: &'static str,
+    older_than: OffsetDateTime,
+    after: (OffsetDateTime, String, I),
+    is_over: bool,
+}
+
+/// Closed sessions that are not emptied yet.
+pub fn session_outlived(older_than: OffsetDateTime) -> Walk<Uuid> {
+    const SQL: &str =
+        "select account_id, session_id as id, closed_at as moment from session_outlived($1, $2, $3, $4, $5)";
+    Walk::new("find expired sessions", SQL, older_than)
+}
+
+/// Refused notifications.
+pub fn notification_refused(older_than: OffsetDateTime) -> Walk<String> {
+    const SQL: &str =
+        "select account_id, notification_id as id, created_at as moment from notification_refused($1, $2, $3, $4, $5)";
+    Walk::new("find refused notifications", SQL, older_than)
+}
+
+impl<I> Walk<I>
+where
+    I: Clone + Default + Into<sea_orm::Value> + sea_orm::TryGetable + Send,
+{
+    fn new(attempt: &'static str, sql: &'static str, older_than: OffsetDateTime) -> Walk<I> {
+        Walk {
+            attempt,
+            sql,
+            older_than,
+            after: (OffsetDateTime::UNIX_EPOCH, String::new(), I::default()),
+            is_over: false,
+        }
+    }
+
+    /// The next page, by account; none when there are no more.
+    pub async fn next(
+        &mut self,
+        database: &Database,
+        limit: u32,
+    ) -> Result<Option<BTreeMap<AccountId, Vec<I>>>, StorageError> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let (moment, account, id) = self.after.clone();
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        let values = [
+            self.older_than.into(),
+            moment.into(),
+            account.into(),
+            id.into(),
+            limit.into(),
+        ];
+        let found: Vec<Over<I>> = database.query_alone(self.attempt, statement(self.sql, values)).await?;
+        self.is_over = i32::try_from(found.len()).is_ok_and(|found| found < limit);
+        let mut page: BTreeMap<AccountId, Vec<I>> = BTreeMap::new();
+        for Over { account_id, id, moment } in found {
             let account =
-                AccountId::parse(&row.account_id).map_err(|error| StorageError::unreadable(attempt, error))?;
-            Ok((account, SessionId(row.session_id)))
-        })
-        .collect()
+                AccountId::parse(&account_id).map_err(|error| StorageError::unreadable(self.attempt, error))?;
+            page.entry(account).or_default().push(id.clone());
+            self.after = (moment, account_id, id);
+        }
+        Ok(Some(page).filter(|page| !page.is_empty()))
+    }
 }

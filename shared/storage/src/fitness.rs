@@ -33,6 +33,12 @@ pub struct Facts {
     pub tables_unwatched: Vec<String>,
     /// Views that show their owner's rows instead of the asker's.
     pub views_above: Vec<String>,
+    /// Functions that look names up where their caller says, or that a service's role has made.
+    pub functions_open: Vec<String>,
+    /// Roles of services, and logins, that may make objects that would be found in the place of ours; and which.
+    pub roles_making: Vec<String>,
+    /// Tables that services share and where one may write in another's name; and which one.
+    pub tables_shared: Vec<String>,
     /// Settings with which an acknowledged commit may be lost.
     pub settings_losing: Vec<String>,
 }
@@ -54,6 +60,9 @@ pub enum Fault {
     TablesOpen(Vec<String>),
     TablesUnwatched(Vec<String>),
     ViewsAbove(Vec<String>),
+    FunctionsOpen(Vec<String>),
+    RolesMaking(Vec<String>),
+    TablesShared(Vec<String>),
     LoginAbove(String),
     LoginOwns(String),
     Losing(Vec<String>),
@@ -75,6 +84,9 @@ impl Facts {
         found(&self.tables_open, Fault::TablesOpen);
         found(&self.tables_unwatched, Fault::TablesUnwatched);
         found(&self.views_above, Fault::ViewsAbove);
+        found(&self.functions_open, Fault::FunctionsOpen);
+        found(&self.roles_making, Fault::RolesMaking);
+        found(&self.tables_shared, Fault::TablesShared);
         if !setting.is_local {
             if self.is_login_above() {
                 faults.push(Fault::LoginAbove(self.login.clone()));
@@ -103,6 +115,14 @@ impl Fault {
             Fault::TablesOpen(_) => "alter table … enable row level security, force row level security",
             Fault::TablesUnwatched(_) => "make the policy `tenant` again as in schemas/database.sql",
             Fault::ViewsAbove(_) => "alter view … set (security_invoker = true)",
+            Fault::FunctionsOpen(_) => {
+                "alter function … set search_path = public, pg_temp; drop function … where schemas/database.sql has none"
+            }
+            Fault::RolesMaking(_) => {
+                "run `signalbox migrate` as the owner of the database, or revoke temporary and create on the database, \
+                 and create on schema public, from each and from public"
+            }
+            Fault::TablesShared(_) => "make the policies `own_…` again as in schemas/database.sql",
             Fault::LoginAbove(_) | Fault::LoginOwns(_) => {
                 "give services a login of their own that is only granted the signalbox_ roles (SECURITY.md)"
             }
@@ -131,6 +151,19 @@ impl fmt::Display for Fault {
                 write!(f, "{} has no policy for reading and writing", tables.join(", "))
             }
             Fault::ViewsAbove(views) => write!(f, "{} shows rows of every account", views.join(", ")),
+            Fault::FunctionsOpen(functions) => {
+                write!(f, "{} may run what its caller has planted", functions.join(", "))
+            }
+            Fault::RolesMaking(roles) => {
+                write!(f, "objects can be put in the place of ours: {}", roles.join(", "))
+            }
+            Fault::TablesShared(tables) => {
+                write!(
+                    f,
+                    "a service may write in another's name: no policy on {}",
+                    tables.join(", ")
+                )
+            }
             Fault::LoginAbove(login) => write!(f, "login {login} is above row-level security"),
             Fault::LoginOwns(login) => write!(f, "login {login} owns the tables and database.migrate is off"),
             Fault::Losing(settings) => {
@@ -192,6 +225,9 @@ pub async fn look(database: &Database) -> Result<Facts, StorageError> {
         tables_open: names(database, TABLES_OPEN).await?,
         tables_unwatched: names(database, TABLES_UNWATCHED).await?,
         views_above: names(database, VIEWS_ABOVE).await?,
+        functions_open: names(database, FUNCTIONS_OPEN).await?,
+        roles_making: names(database, ROLES_MAKING).await?,
+        tables_shared: names(database, TABLES_SHARED).await?,
         settings_losing: names(database, SETTINGS_LOSING).await?,
     })
 }
@@ -250,6 +286,47 @@ const VIEWS_ABOVE: &str = "
           where d.classid = 'pg_class'::regclass and d.objid = c.oid
             and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e')
     order by 1";
+/// Those that run with their owner's rights, and all that a service's role owns; but those of extensions.
+const FUNCTIONS_OPEN: &str = r"
+    select p.oid::regprocedure::text as name from pg_proc p join pg_roles o on o.oid = p.proowner
+    where p.pronamespace = 'public'::regnamespace and (p.prosecdef or o.rolname like 'signalbox\_%')
+      and not coalesce('search_path=public, pg_temp' = any (p.proconfig) and p.prosecdef, false)
+      and not exists (
+          select from pg_depend d
+          where d.classid = 'pg_proc'::regclass and d.objid = p.oid
+            and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e')
+    order by 1";
+/// Zero stands for everybody, and what everybody may is said once. The login counts, since its own temporary objects stay
+/// when it takes a role; but not one that is above all of this anyway, which is judged as such.
+const ROLES_MAKING: &str = r"
+    with role (oid, name) as (
+        select 0::oid, 'everybody'
+        union all
+        select r.oid, r.rolname::text from pg_roles r, pg_database d
+        where d.datname = current_database() and not r.rolsuper and not pg_has_role(r.oid, d.datdba, 'USAGE')
+          and (r.rolname like 'signalbox\_%' or r.rolname = session_user)
+    ), held as (
+        select r.oid, r.name, w.what from role r cross join lateral (
+            select 'temporary objects' where has_database_privilege(r.oid, current_database(), 'temporary')
+            union all
+            select 'schemas' where has_database_privilege(r.oid, current_database(), 'create')
+            union all
+            select 'objects in schema public' where has_schema_privilege(r.oid, 'public', 'create')) w (what)
+    )
+    select format('%s by %s', h.what, h.name) as name from held h
+    where h.oid = 0 or not exists (select from held e where e.oid = 0 and e.what = h.what)
+    order by 1";
+const TABLES_SHARED: &str = r"
+    select format('%s for %s', t.name, r.rolname) as name
+    from (values ('dead_letter'), ('outbox'), ('replica')) t (name)
+    join pg_class c on c.relname = t.name and c.relnamespace = 'public'::regnamespace
+    join pg_roles r on r.rolname in ('signalbox_resolver', 'signalbox_delivery', 'signalbox_tool_gateway',
+                                     'signalbox_orchestrator')
+    where not (c.relrowsecurity and c.relforcerowsecurity) or not exists (
+        select from pg_policy p
+        where p.polrelid = c.oid and not p.polpermissive and p.polcmd in ('a', '*') and r.oid = any (p.polroles)
+          and p.polwithcheck is not null)
+    order by 1";
 const SETTINGS_LOSING: &str = "
     select s.name from unnest(array['fsync', 'full_page_writes', 'synchronous_commit']) as s (name)
     where current_setting(s.name) = 'off' order by 1";
@@ -269,6 +346,9 @@ mod tests {
             tables_open: Vec::new(),
             tables_unwatched: Vec::new(),
             views_above: Vec::new(),
+            functions_open: Vec::new(),
+            roles_making: Vec::new(),
+            tables_shared: Vec::new(),
             settings_losing: Vec::new(),
         }
     }
@@ -317,6 +397,21 @@ mod tests {
                 setting,
                 |facts| facts.views_above = names(&["report"]),
                 &["report shows rows of every account"],
+            );
+            check(
+                setting,
+                |facts| facts.functions_open = names(&["account_directory(text,integer)"]),
+                &["account_directory(text,integer) may run what its caller has planted"],
+            );
+            check(
+                setting,
+                |facts| facts.roles_making = names(&["temporary objects by everybody"]),
+                &["objects can be put in the place of ours: temporary objects by everybody"],
+            );
+            check(
+                setting,
+                |facts| facts.tables_shared = names(&["outbox for signalbox_resolver"]),
+                &["a service may write in another's name: no policy on outbox for signalbox_resolver"],
             );
         }
     }

@@ -2,8 +2,9 @@
 
 use anyhow::Context;
 use devstack::SharedPostgres;
+use sea_orm::SqlxPostgresConnector;
 use sqlx::{Connection, PgConnection, PgPool, Row, postgres::PgPoolOptions};
-use storage::{Database, DatabaseOptions, Role};
+use storage::{Database, DatabaseOptions, Role, migrations};
 use uuid::Uuid;
 
 pub struct TestDatabase {
@@ -32,6 +33,8 @@ impl TestDatabase {
         admin.close().await?;
         let url = server.database_url_of(&name);
         let owner = PgPoolOptions::new().max_connections(4).connect(&url).await?;
+        // Rights on a database are not copied with it.
+        migrations::withdraw(&SqlxPostgresConnector::from_sqlx_postgres_pool(owner.clone())).await?;
         Ok(TestDatabase {
             url,
             owner,
@@ -70,7 +73,7 @@ impl TestDatabase {
 /// Makes the template if this version of the schema has none yet. Test processes race for it; an advisory lock lets one
 /// through at a time.
 async fn template_ensure(server: &SharedPostgres) -> anyhow::Result<String> {
-    let template = format!("template_{}", storage::migrations::fingerprint());
+    let template = format!("template_{}", migrations::fingerprint());
     let mut admin = PgConnection::connect(server.database_url())
         .await
         .context("the shared server")?;
@@ -89,7 +92,7 @@ async fn template_ensure(server: &SharedPostgres) -> anyhow::Result<String> {
             ..DatabaseOptions::default()
         };
         let database = Database::connect(&server.database_url_of(&draft), Role::Owner, &options).await?;
-        storage::migrations::migrate(database.connection()).await?;
+        migrations::migrate(database.connection()).await?;
         database.close().await;
         execute(&mut admin, &format!("alter database {draft} rename to {template}")).await?;
     }

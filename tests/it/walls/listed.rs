@@ -54,9 +54,19 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "ids are looked up within; `n.account_id` holds what is taken by them",
     ),
     (
-        "delete from session s where s.account_id = $1",
-        "n.account_id = s.account_id",
-        "its rows are referred to until its own transaction has removed what does; the statement beside it asks the same, and misses it",
+        "delete from session where account_id = $1 and emptied_at is not null",
+        "account_id = $1",
+        "what it takes was emptied by its own transaction, and nobody else sees that yet",
+    ),
+    (
+        "delete from session where account_id = $1 and emptied_at is not null",
+        "s.account_id = $1",
+        "what it takes was emptied by its own transaction, and nobody else sees that yet",
+    ),
+    (
+        "delete from session where account_id = $1 and emptied_at is not null",
+        "o.account_id = s.account_id",
+        "what it takes was emptied by its own transaction, and nobody else sees that yet",
     ),
     (
         "update tool_call set state = $3",

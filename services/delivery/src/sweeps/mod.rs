@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use runtime::{Others, gauges};
+use runtime::{Others, gauges, sweep::Sweep};
 use storage::{
     Database,
     directory::{NeglectedRound, WaitingRound},
@@ -10,7 +10,7 @@ use storage::{
 use time::OffsetDateTime;
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::{metrics::Metrics, service::Signal};
 
@@ -27,6 +27,7 @@ pub async fn neglected(
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut round = NeglectedRound::default();
+    let sweep = Sweep::new(database.role().service(), "neglected_sessions");
     loop {
         tokio::select! {
             // A tick that is dropped was not begun.
@@ -34,16 +35,10 @@ pub async fn neglected(
             () = others.one_ended() => {}
             () = stop.cancelled() => return,
         }
-        match round.look(&database, sessions_max).await {
-            Ok(names) => {
-                if !names.is_empty() && signals.send(Signal::Wake(names)).await.is_err() {
-                    return;
-                }
-            }
-            Err(error) => warn!(
-                error = format!("{:#}", anyhow::Error::new(error)),
-                "could not look for neglected sessions"
-            ),
+        let found = sweep.once(round.look(&database, sessions_max)).await;
+        let names = found.unwrap_or_default();
+        if !names.is_empty() && signals.send(Signal::Wake(names)).await.is_err() {
+            return;
         }
     }
 }

@@ -191,7 +191,9 @@ pub async fn refused_replace(tx: &Tx, wholes: &[(AccountId, NotificationId)]) ->
 
 /// Relies on the primary key. One that was redriven meanwhile is not refused any more.
 const REFUSED_REMOVE: &str = "
-    delete from notification where account_id = $1 and id = any($2::text[]) and state = 'refused'";
+    delete from notification where ctid = any (array(
+        select ctid from notification where account_id = $1 and id = any($2::text[]) and state = 'refused'
+        for update skip locked))";
 
 /// Removes refused notifications of one account; gives how many. Twice is once.
 pub async fn refused_remove(tx: &Tx, account: &AccountId, ids: Vec<String>) -> Result<u64, StorageError> {

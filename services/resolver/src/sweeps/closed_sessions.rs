@@ -1,29 +1,55 @@
 //! Closed sessions are kept for a set time, then removed with all that hangs on them (S12). Of the newest generation of
 //! each the row stays: it carries the number.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use domain::{AccountId, SessionId};
-use storage::{Accounts, Database, StorageError, directory::session_outlived, lifecycle::sessions_remove};
+use runtime::sweep::{Parts, ROWS_MAX};
+use storage::{
+    Accounts, Database, StorageError,
+    directory::session_outlived,
+    lifecycle::{Removal, sessions_remove},
+};
 use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-/// Removes what was closed longer ago than `kept`, a bounded number at a time; gives how many.
-pub async fn closed_sessions_remove(database: &Database, kept: Duration, limit: u32) -> Result<u64, StorageError> {
-    let older_than = OffsetDateTime::now_utc() - kept;
-    let expired = session_outlived(database, older_than, i32::try_from(limit).unwrap_or(i32::MAX)).await?;
-    let mut by_account: BTreeMap<AccountId, Vec<SessionId>> = BTreeMap::new();
-    for (account, session) in expired {
-        by_account.entry(account).or_default().push(session);
+/// Removes all that was closed longer ago than `kept`; gives how many sessions. It goes round, a page of `limit` and a piece of
+/// each a transaction, until a round leaves nothing: a session with a million notifications takes many rounds, and delays
+/// nobody else's.
+pub async fn closed_sessions_remove(
+    database: &Database,
+    kept: Duration,
+    limit: u32,
+    stop: &CancellationToken,
+) -> Result<u64, StorageError> {
+    let mut sessions = Parts::default();
+    let mut goes_on = true;
+    while goes_on {
+        goes_on = false;
+        let mut walk = session_outlived(OffsetDateTime::now_utc() - kept);
+        while let Some(page) = walk.next(database, limit).await? {
+            for (account, ids) in page {
+                if stop.is_cancelled() {
+                    return sessions.end();
+                }
+                let ids: Vec<SessionId> = ids.into_iter().map(SessionId).collect();
+                let removed = remove(database, &account, &ids).await;
+                goes_on |= removed.as_ref().is_ok_and(|removal| removal.more);
+                sessions.note(&account, removed.map(|removal| removal.sessions));
+            }
+        }
     }
-    let mut removed = 0;
-    for (account, sessions) in by_account {
-        let tx = database.begin(&Accounts::one(&account)).await?;
-        removed += sessions_remove(&tx, &account, &sessions).await?;
-        tx.commit().await?;
-    }
+    let removed = sessions.end()?;
     if removed > 0 {
         info!(sessions = removed, "removed closed sessions");
     }
     Ok(removed)
+}
+
+async fn remove(database: &Database, account: &AccountId, sessions: &[SessionId]) -> Result<Removal, StorageError> {
+    let tx = database.begin(&Accounts::one(account)).await?;
+    let removal = sessions_remove(&tx, account, sessions, i64::from(ROWS_MAX)).await?;
+    tx.commit().await?;
+    Ok(removal)
 }

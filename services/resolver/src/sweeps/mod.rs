@@ -5,11 +5,9 @@ mod consumed_notifications;
 mod refused_notifications;
 mod unread_notifications;
 
-use std::time::Duration;
-
-use runtime::Context;
+use runtime::{Context, sweep::Sweep};
+use storage::Role;
 use tokio::time::MissedTickBehavior;
-use tracing::warn;
 
 pub use closed_sessions::closed_sessions_remove;
 pub use consumed_notifications::consumed_notifications_purge;
@@ -22,28 +20,39 @@ use crate::config::Config;
 pub async fn run(context: Context, config: Config) {
     let mut ticks = tokio::time::interval(config.sweep_interval_ms.duration());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let [closed, refused, consumed] = ["closed_sessions", "refused_notifications", "consumed_notifications"]
+        .map(|name| Sweep::new(Role::Resolver.service(), name));
     loop {
         tokio::select! {
             // A tick that is dropped was not begun.
             _ = ticks.tick() => {}
             () = context.shutdown.cancelled() => return,
         }
-        let kept: Duration = config.closed_sessions_kept();
-        let removed = closed_sessions_remove(&context.database, kept, config.sweep_sessions_max.get()).await;
-        if let Err(error) = removed {
-            let error = format!("{:#}", anyhow::Error::new(error));
-            warn!(error, "could not remove closed sessions");
-        }
-        let removed =
-            refused_notifications_remove(&context.database, config.refused_kept(), config.sweep_refused_max.get())
-                .await;
-        if let Err(error) = removed {
-            let error = format!("{:#}", anyhow::Error::new(error));
-            warn!(error, "could not remove refused notifications");
-        }
-        let purged = consumed_notifications_purge(&context.database, &context.bus, config.consumed_messages_kept).await;
-        if let Err(error) = purged {
-            warn!(error = format!("{error:#}"), "could not purge consumed notifications");
-        }
+        let (database, stop) = (&context.database, context.shutdown.token());
+        let sessions_max = config.sweep_sessions_max.get();
+        closed
+            .once(closed_sessions_remove(
+                database,
+                config.closed_sessions_kept(),
+                sessions_max,
+                &stop,
+            ))
+            .await;
+        let refused_max = config.sweep_refused_max.get();
+        refused
+            .once(refused_notifications_remove(
+                database,
+                config.refused_kept(),
+                refused_max,
+                &stop,
+            ))
+            .await;
+        consumed
+            .once(consumed_notifications_purge(
+                database,
+                &context.bus,
+                config.consumed_messages_kept,
+            ))
+            .await;
     }
 }

@@ -1,35 +1,44 @@
 //! Refused notifications are kept for a set time, for their publishers to ask about, then removed. Until then their ids
 //! are taken: the same one with the same content is refused again, without another dead letter.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use domain::AccountId;
+use runtime::sweep::Parts;
 use storage::{Accounts, Database, StorageError, directory::notification_refused};
 use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::store::notifications::refused_remove;
 
-/// Removes what was refused longer ago than `kept`, a bounded number at a time; gives how many.
+/// Removes all that was refused longer ago than `kept`, the oldest first and a bounded number in a transaction; gives how many.
 pub async fn refused_notifications_remove(
     database: &Database,
     kept: Duration,
     limit: u32,
+    stop: &CancellationToken,
 ) -> Result<u64, StorageError> {
-    let older_than = OffsetDateTime::now_utc() - kept;
-    let expired = notification_refused(database, older_than, i32::try_from(limit).unwrap_or(i32::MAX)).await?;
-    let mut by_account: BTreeMap<AccountId, Vec<String>> = BTreeMap::new();
-    for (account, id) in expired {
-        by_account.entry(account).or_default().push(id);
+    let mut notifications = Parts::default();
+    let mut walk = notification_refused(OffsetDateTime::now_utc() - kept);
+    while let Some(page) = walk.next(database, limit).await? {
+        for (account, ids) in page {
+            if stop.is_cancelled() {
+                return notifications.end();
+            }
+            notifications.note(&account, remove(database, &account, ids).await);
+        }
     }
-    let mut removed = 0;
-    for (account, ids) in by_account {
-        let tx = database.begin(&Accounts::one(&account)).await?;
-        removed += refused_remove(&tx, &account, ids).await?;
-        tx.commit().await?;
-    }
+    let removed = notifications.end()?;
     if removed > 0 {
         info!(notifications = removed, "removed refused notifications");
     }
+    Ok(removed)
+}
+
+async fn remove(database: &Database, account: &AccountId, ids: Vec<String>) -> Result<u64, StorageError> {
+    let tx = database.begin(&Accounts::one(account)).await?;
+    let removed = refused_remove(&tx, account, ids).await?;
+    tx.commit().await?;
     Ok(removed)
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_nats::jetstream;
 use messaging::{Bus, BusOptions};
 use resolver::sweeps::{closed_sessions_remove, consumed_notifications_purge, refused_notifications_remove};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     scene::{scene, to_coder},
@@ -19,15 +20,28 @@ async fn closed_sessions_go_when_their_time_is_over_but_for_the_newest() {
         reader.take(&[to_coder(&format!("n-{round}"), "b")]).await;
         scene.task_close(domain::TaskStatus::Cancelled).await;
     }
-    let month = Duration::from_secs(30 * 24 * 60 * 60);
-    assert_eq!(closed_sessions_remove(&scene.database, month, 100).await.unwrap(), 0);
+    let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
+    assert_eq!(
+        closed_sessions_remove(&scene.database, month, 100, &stop)
+            .await
+            .unwrap(),
+        0
+    );
     // Three are old: the first two, and the newest, of which only the row stays, for its number.
     scene
         .execute("update session set closed_at = closed_at - interval '40 days' where generation <> 3")
         .await;
-    assert_eq!(closed_sessions_remove(&scene.database, month, 1).await.unwrap(), 1);
-    assert_eq!(closed_sessions_remove(&scene.database, month, 100).await.unwrap(), 2);
-    assert_eq!(closed_sessions_remove(&scene.database, month, 100).await.unwrap(), 0);
+    // Until nothing is left, however small a page is.
+    assert_eq!(
+        closed_sessions_remove(&scene.database, month, 1, &stop).await.unwrap(),
+        3
+    );
+    assert_eq!(
+        closed_sessions_remove(&scene.database, month, 100, &stop)
+            .await
+            .unwrap(),
+        0
+    );
     let left = scene
         .test
         .texts("select generation::text from session order by generation")
@@ -38,6 +52,103 @@ async fn closed_sessions_go_when_their_time_is_over_but_for_the_newest() {
     // The number goes on.
     let committed = reader.take(&[to_coder("n-4", "b")]).await;
     assert_eq!(committed.resolutions[0].generation.0, 5);
+    // The row that was the newest when it was emptied goes with the one that came after it.
+    scene.task_close(domain::TaskStatus::Cancelled).await;
+    scene
+        .execute("update session set closed_at = closed_at - interval '40 days'")
+        .await;
+    assert_eq!(
+        closed_sessions_remove(&scene.database, month, 1, &stop).await.unwrap(),
+        2
+    );
+    let left = scene.test.texts("select generation::text from session").await;
+    assert_eq!(left, ["5"]);
+}
+
+/// A taskless session of an agent that was removed, and those of a coordinator: each kind has its own columns.
+#[tokio::test]
+async fn sessions_of_every_kind_go_but_for_their_newest() {
+    let scene = scene().await;
+    scene
+        .execute(
+            "insert into session (account_id, id, kind, task_id, agent_id, user_id, generation, key, closed_at, close_reason,
+                                  queue_tail)
+             select 'acme', gen_random_uuid(), k.kind, null, case k.kind when 'system' then a.id end, k.user_id, g,
+                    k.kind || coalesce(k.user_id, '') || g, now() - interval '40 days', 'agent_removed', 7
+             from agent a, generate_series(1, 3) g,
+                  (values ('system', null), ('orchestrator', 'u-1'), ('orchestrator', null)) k (kind, user_id)
+             where a.slug = 'coder'",
+        )
+        .await;
+    let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
+    assert_eq!(
+        closed_sessions_remove(&scene.database, month, 2, &stop).await.unwrap(),
+        9
+    );
+    let left = "select concat_ws(' ', kind, user_id, generation, queue_tail) from session order by 1";
+    assert_eq!(
+        scene.test.texts(left).await,
+        ["orchestrator 3 0", "orchestrator u-1 3 0", "system 3 0"]
+    );
+}
+
+/// More hangs on one session than goes at a time: it goes in pieces, and the one behind it does not wait for it. Two replicas
+/// share the work, and what one holds is left to it.
+#[tokio::test]
+async fn a_large_session_goes_in_pieces() {
+    let scene = scene().await;
+    scene.execute(LARGE).await;
+    let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
+    let remove = || closed_sessions_remove(&scene.database, month, 100, &stop);
+    let mut other = scene.test.owner.begin().await.unwrap();
+    sqlx::query("select 1 from session where generation = 2 for update")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    assert_eq!(remove().await.unwrap(), 1, "one is in another's hands");
+    other.rollback().await.unwrap();
+    let (one, two) = tokio::join!(remove(), remove());
+    assert_eq!(one.unwrap() + two.unwrap(), 1);
+    let left = "select concat_ws(' ', (select count(*) from session), (select count(*) from notification))";
+    assert_eq!(scene.test.texts(left).await, ["1 0"]);
+}
+
+const LARGE: &str = "
+    insert into session (account_id, id, kind, agent_id, generation, key, closed_at, close_reason, queue_tail)
+    select 'acme', ('00000000-0000-0000-0000-00000000000' || g)::uuid, 'system', a.id, g, 'k' || g,
+           now() - interval '40 days', 'agent_removed', 7
+    from agent a, generate_series(1, 2) g where a.slug = 'coder';
+    insert into notification (account_id, id, agent_id, session_id, position, kind, body, sender_kind, sender_id, sender_name,
+                              content_hash, state)
+    select 'acme', 'n' || s.generation || '-' || n, s.agent_id, s.id, n, 'k', 'b', 'user', 'u', 'u', '', 'delivered'
+    from session s, generate_series(1, 12000) n where n <= 10 or s.generation = 1";
+
+/// One account's refusals cannot be removed; the others' are, and the failure is not kept quiet.
+#[tokio::test]
+async fn what_fails_for_one_account_is_done_for_the_next() {
+    let scene = scene().await;
+    scene
+        .execute(
+            "insert into account (id, name) values ('beta', 'beta');
+             insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state,
+                                       created_at)
+             select a.id, 'n-' || n, 'k', 'b', 'user', 'u', 'u', '', 'refused', now() - interval '40 days' + n * interval '1 s'
+             from account a, generate_series(1, 5) n;
+             create function refuse() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$;
+             create trigger refuse before delete on notification for each row when (old.account_id = 'acme')
+                 execute function refuse()",
+        )
+        .await;
+    let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
+    assert!(
+        refused_notifications_remove(&scene.database, month, 2, &stop)
+            .await
+            .is_err()
+    );
+    assert_eq!(
+        scene.test.texts("select distinct account_id from notification").await,
+        ["acme"]
+    );
 }
 
 #[tokio::test]
@@ -54,17 +165,13 @@ async fn refused_notifications_go_when_their_time_is_over_and_nothing_else() {
              update notification set created_at = now() - interval '50 days' where id = 'n-1'",
         )
         .await;
-    let month = Duration::from_secs(30 * 24 * 60 * 60);
-    let removed = refused_notifications_remove(&scene.database, month, 1).await.unwrap();
+    let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
     let left = "select id from notification order by id";
-    assert_eq!(removed, 1);
-    assert_eq!(
-        scene.test.texts(left).await,
-        ["n-1", "n-2", "new", "old-2"],
-        "the oldest first"
-    );
-    let removed = refused_notifications_remove(&scene.database, month, 100).await.unwrap();
-    assert_eq!(removed, 1);
+    // Until nothing is left, however small a page is.
+    let removed = refused_notifications_remove(&scene.database, month, 1, &stop)
+        .await
+        .unwrap();
+    assert_eq!(removed, 2);
     assert_eq!(scene.test.texts(left).await, ["n-1", "n-2", "new"]);
 }
 

@@ -16,10 +16,12 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{Relay, millis};
+use super::{Batch, Relay, millis};
+use crate::sweep::Sweep;
 
 impl Relay {
     pub(super) async fn look_after_unread(self, stop: CancellationToken) {
+        let sweep = Sweep::new(self.database.role().service(), "outbox_unread");
         let mut ticks = interval(self.settings.sweep_interval_ms.duration());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -29,21 +31,16 @@ impl Relay {
             }
             // A broker that is away cannot be asked, and has lost nothing yet.
             while self.bus.is_connected() && !stop.is_cancelled() {
-                match self.look_once().await {
-                    Ok(more) if more => {}
-                    Ok(_) => break,
-                    Err(error) => {
-                        let error = format!("{:#}", anyhow::Error::new(error));
-                        warn!(error, "could not look after unread messages");
-                        break;
-                    }
+                let looked = sweep.once(self.look_once()).await;
+                if looked.is_none_or(|batch| !batch.more) {
+                    break;
                 }
             }
         }
     }
 
-    /// One batch; says whether there may be more.
-    async fn look_once(&self) -> Result<bool, StorageError> {
+    /// One batch.
+    async fn look_once(&self) -> Result<Batch, StorageError> {
         let rows_max = self.settings.batch_messages_max;
         let look = Look {
             every_ms: millis(self.settings.unread_look_ms.duration()),
@@ -52,7 +49,10 @@ impl Relay {
             rows_max: i64::from(rows_max.get()),
         };
         let unread = outbox_look(&self.database, &look).await?;
-        let full = unread.len() >= rows_max.usize();
+        let batch = Batch {
+            rows: unread.len(),
+            more: unread.len() >= rows_max.usize(),
+        };
         let (mut check, mut again, mut given_up) = (Vec::new(), Vec::new(), Vec::new());
         for unread in unread {
             match unread.due {
@@ -75,7 +75,7 @@ impl Relay {
             self.relay(again, "unread").await;
         }
         self.give_up(given_up).await;
-        Ok(full)
+        Ok(batch)
     }
 
     /// Those that the broker does not have any more.

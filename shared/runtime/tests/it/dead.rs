@@ -62,7 +62,7 @@ async fn buries_a_message_once() {
             .database
             .texts("select concat_ws(' ', account_id, service, reason, attempts, payload) from dead_letter")
             .await,
-        ["acme delivery malformed 3 not json \u{fffd} \u{fffd}"]
+        ["acme orchestrator malformed 3 not json \u{fffd} \u{fffd}"]
     );
     world.outbox_is_empty().await;
     let announced = stored(&context, Stream::Dead, 1).await;

@@ -10,7 +10,7 @@ const QUICK: &str = "[replica]\nlease_ms = 2000\nrenew_ms = 100\n";
 async fn alive(world: &World) -> Vec<String> {
     world
         .database
-        .texts("select id::text from replica where lease_until > now() and service = 'delivery'")
+        .texts("select id::text from replica where lease_until > now() and service = 'orchestrator'")
         .await
 }
 
@@ -124,7 +124,7 @@ async fn tells_when_another_is_over() {
     let two = world.context(QUICK).await.start_replica(EndsWith::Lease).await.unwrap();
     let (mut seen_by_one, mut seen_by_two) = (one.others(), two.others());
     let dead = "insert into replica (id, service, lease_until)
-                values (gen_random_uuid(), 'delivery', now() + interval '1 second') returning id::text";
+                values (gen_random_uuid(), 'orchestrator', now() + interval '1 second') returning id::text";
     let dead = world.database.texts(dead).await[0].clone();
     let resolver = "insert into replica (id, service, lease_until)
                     values (gen_random_uuid(), 'resolver', now() + interval '1 hour') returning ''";
@@ -144,7 +144,7 @@ async fn tells_when_another_is_over() {
         }
     };
     // A few renewals tell of the dead one again; more than a lease is long in tell of nobody.
-    let until = "select max(lease_until)::text from replica where service = 'delivery'";
+    let until = "select max(lease_until)::text from replica where service = 'orchestrator'";
     let mut last = String::new();
     for renewal in 0..60 {
         last = eventually("it is renewed", async || {

@@ -58,7 +58,7 @@ impl World {
             .expect("a broker");
         let topology = context::topology(User::Operator, &settings.nats);
         topology.ensure(&bus).await.expect("streams");
-        Context::connect(Role::Delivery, settings, self.shutdown.clone())
+        Context::connect(Role::Orchestrator, settings, self.shutdown.clone())
             .await
             .expect("both answer")
     }
@@ -68,7 +68,7 @@ impl World {
         let mut headers = Headers::default();
         headers.set(header::MESSAGE_ID, id);
         Outgoing {
-            subject: format!("signalbox.event.{}.-.test.happened", self.account),
+            subject: format!("signalbox.event.{}.-.task.created", self.account),
             headers,
             payload: payload.to_vec(),
         }

@@ -44,6 +44,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0012_rows_in_place", include_str!("0012_rows_in_place.sql")),
     ("0013_waiting", include_str!("0013_waiting.sql")),
     ("0014_presence_and_keys", include_str!("0014_presence_and_keys.sql")),
+    ("0015_walls_and_age", include_str!("0015_walls_and_age.sql")),
 ];
 
 #[async_trait]
@@ -56,16 +57,63 @@ impl MigratorTrait for Migrator {
     }
 }
 
-/// Brings the schema up to date. Safe to call from many processes at once: they take turns.
+/// Brings the schema up to date, and sees to it that no role of a service may make anything in the database. Safe to call
+/// from many processes at once: they take turns.
 pub async fn migrate(connection: &DatabaseConnection) -> Result<(), StorageError> {
     // The lock belongs to a transaction that does nothing else, so that it ends with it whatever happens.
     let turn = connection.begin().await.attempt("begin migration")?;
     turn.execute_unprepared("select pg_advisory_xact_lock(74160)")
         .await
         .attempt("wait for other migrations")?;
-    Migrator::up(connection, None).await.attempt("migrate")?;
+    let migrated = up(connection).await;
+    // Also after a step that failed: what it was lent is not kept.
+    withdraw(connection).await?;
+    migrated?;
     turn.commit().await.attempt("end migration")
 }
+
+async fn up(connection: &DatabaseConnection) -> Result<(), StorageError> {
+    if pending(connection).await?.is_empty() {
+        return Ok(());
+    }
+    let lend = connection.execute_unprepared(LEND).await;
+    lend.attempt("let the sweeper's role have functions")?;
+    Migrator::up(connection, None).await.attempt("migrate")
+}
+
+/// Takes from everybody what no service needs: temporary objects, and objects in the schema. What a statement or a function
+/// names is then what a migration has made. Not a step, since these rights stand outside of what a dump or a copy of the
+/// database has. Whoever may not take them leaves it to the check at the start ([`crate::fitness`]) to say so.
+pub async fn withdraw(connection: &DatabaseConnection) -> Result<(), StorageError> {
+    let withdraw = connection.execute_unprepared(WITHDRAW).await;
+    withdraw.attempt("take the right to make objects").map(|_| ())
+}
+
+/// An owner who is no superuser can give a function only to a role that may make objects in its schema.
+const LEND: &str = "
+    do $$
+    begin
+        if not has_schema_privilege('signalbox_sweeper', 'public', 'create') then
+            grant create on schema public to signalbox_sweeper;
+        end if;
+    exception when undefined_object or insufficient_privilege then
+        raise notice 'nothing lent to signalbox_sweeper: %', sqlerrm;
+    end $$";
+/// Looks first: a change of these rights makes every connection forget what it has cached.
+const WITHDRAW: &str = "
+    do $$
+    declare everybody constant text :=
+        'public, signalbox_resolver, signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator, signalbox_sweeper';
+    begin
+        if exists (select from string_to_table(everybody, ', ') r (name)
+                   where has_database_privilege(r.name, current_database(), 'temporary')
+                      or has_schema_privilege(r.name, 'public', 'create')) then
+            execute format('revoke temporary on database %I from %s', current_database(), everybody);
+            execute format('revoke create on schema public from %s', everybody);
+        end if;
+    exception when undefined_object or insufficient_privilege then
+        raise notice 'rights to make objects stay as they are: %', sqlerrm;
+    end $$";
 
 /// Names of the steps that this version knows and the database has not run, as far as whoever is connected may see. Looks,
 /// and makes nothing.

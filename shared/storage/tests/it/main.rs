@@ -1,6 +1,7 @@
 //! Tests of storage against a real Postgres, one binary.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod attacker;
 mod cancelled_begin;
 mod economy;
 mod lifecycle;

@@ -2,7 +2,7 @@
 
 use domain::AccountId;
 use sea_orm::{ConnectionTrait, EntityTrait};
-use sqlx::Row;
+use sqlx::{AssertSqlSafe, Row};
 use storage::{
     Accounts, Role, entity,
     fitness::{self, Fault, Setting},
@@ -89,6 +89,10 @@ async fn the_schema_is_fit_for_use_anywhere() {
         ),
         (&vec![], &vec![], &vec![], &vec![])
     );
+    assert_eq!(
+        (&facts.functions_open, &facts.roles_making, &facts.tables_shared),
+        (&vec![], &vec![], &vec![])
+    );
     // The login of tests is a superuser on a server that does not sync: what is taken on one's own machine only.
     let elsewhere = Setting {
         is_local: false,
@@ -99,6 +103,107 @@ async fn the_schema_is_fit_for_use_anywhere() {
         Fault::Losing(vec!["fsync".to_owned(), "full_page_writes".to_owned()]),
     ];
     assert_eq!(facts.faults(elsewhere), expected);
+}
+
+/// Each hole that the issue's attacker went through, made again: the start refuses it and says which it is.
+#[tokio::test]
+async fn a_database_without_these_walls_is_refused() {
+    let test = TestDatabase::fresh().await;
+    let name = test.texts("select current_database()::text").await.remove(0);
+    let database = test.connect(Role::Resolver).await;
+    let holes = [
+        (
+            format!("grant temporary on database {name} to public"),
+            "objects can be put in the place of ours: temporary objects by everybody",
+        ),
+        (
+            format!(
+                "revoke temporary on database {name} from public; grant create on schema public to signalbox_sweeper"
+            ),
+            "objects can be put in the place of ours: objects in schema public by signalbox_sweeper",
+        ),
+        (
+            "revoke create on schema public from signalbox_sweeper;
+             alter function account_directory(text, integer) reset search_path"
+                .to_owned(),
+            "account_directory(text,integer) may run what its caller has planted",
+        ),
+        (
+            "alter function account_directory(text, integer) set search_path = public, pg_temp;
+             create function hashtextextended(text, integer) returns bigint language sql as 'select 1::bigint';
+             alter function hashtextextended(text, integer) owner to signalbox_sweeper"
+                .to_owned(),
+            "hashtextextended(text,integer) may run what its caller has planted",
+        ),
+        (
+            "drop function public.hashtextextended(text, integer); drop policy own_resolver on outbox".to_owned(),
+            "a service may write in another's name: no policy on outbox for signalbox_resolver",
+        ),
+    ];
+    for (hole, says) in holes {
+        sqlx::raw_sql(AssertSqlSafe(hole)).execute(&test.owner).await.unwrap();
+        let facts = fitness::look(&database).await.unwrap();
+        let local = Setting {
+            is_local: true,
+            migrates: false,
+        };
+        let faults: Vec<String> = facts.faults(local).iter().map(Fault::to_string).collect();
+        assert_eq!(faults, [says]);
+    }
+}
+
+/// A name in a function means what a migration has made, and nobody makes anything beside it: read from the catalogue for
+/// every function, schema and database there is.
+#[tokio::test]
+async fn nothing_can_be_put_in_the_place_of_ours() {
+    let test = TestDatabase::fresh().await;
+    let functions = test
+        .texts(
+            "select format('%s %s', p.oid::regprocedure, array_to_string(p.proconfig, ' ')) from pg_proc p
+             where p.pronamespace = 'public'::regnamespace
+               and p.proconfig is distinct from array['search_path=public, pg_temp']",
+        )
+        .await;
+    assert_eq!(functions, Vec::<String>::new());
+    let may = test
+        .texts(
+            r"with role (oid, name) as (
+                  select 0::oid, 'public' union all select oid, rolname::text from pg_roles
+                  where rolname like 'signalbox\_%' and not rolsuper)
+              select format('%s: %s', r.name, p.kind) from role r, unnest(array['temporary', 'create']) p (kind)
+              where has_database_privilege(r.oid, current_database(), p.kind)
+              union all
+              select format('%s: create in %s', r.name, n.nspname) from role r, pg_namespace n
+              where has_schema_privilege(r.oid, n.oid, 'create')",
+        )
+        .await;
+    assert_eq!(may, Vec::<String>::new());
+    // Tables stand under their owner; functions under the sweeper, which may read ids, names and moments.
+    let owned = test
+        .texts(
+            r"select c.relname::text from pg_class c where c.relowner::regrole::text like 'signalbox\_%'
+              union all
+              select p.oid::regprocedure::text from pg_proc p
+              where p.proowner::regrole::text like 'signalbox\_%' and not p.prosecdef",
+        )
+        .await;
+    assert_eq!(owned, Vec::<String>::new());
+    // And a service's statements look nowhere else.
+    for role in [
+        Role::Resolver,
+        Role::Delivery,
+        Role::ToolGateway,
+        Role::Orchestrator,
+        Role::Owner,
+    ] {
+        let database = test.connect(role).await;
+        let path = database
+            .connection()
+            .query_one_raw(storage::statement("show search_path", []))
+            .await;
+        let path: String = path.unwrap().unwrap().try_get("", "search_path").unwrap();
+        assert_eq!(path, "public,pg_temp", "{role:?}");
+    }
 }
 
 /// Whatever is granted to everybody is granted to the next role that somebody makes.
@@ -141,7 +246,8 @@ async fn what_looks_across_accounts_is_reviewed() {
     insta::assert_snapshot!("functions", functions.join("\n"));
     let policies = test
         .texts(
-            "select format('%s on %s: %s for %s using %s with check %s', policyname, tablename, cmd,
+            "select format('%s on %s: %s%s for %s using %s with check %s', policyname, tablename,
+                    case permissive when 'RESTRICTIVE' then 'only ' else '' end, cmd,
                     array_to_string(roles, ', '), coalesce(qual, '-'), coalesce(with_check, '-'))
              from pg_policies where policyname <> 'tenant' order by 1",
         )

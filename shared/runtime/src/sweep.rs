@@ -1,0 +1,149 @@
+//! Sweeps: what comes with the clock, in every replica, and is safe to do twice. One way to run them all, so that each is seen:
+//! how long it takes, how much it does, and that it fails. What fails is tried again the next time, and holds nothing up.
+
+use std::{fmt::Display, time::Instant};
+
+use opentelemetry::{
+    KeyValue, global,
+    metrics::{Counter, Histogram},
+};
+use tracing::warn;
+
+/// Rows that a sweep removes in one transaction: some tens of milliseconds of Postgres.
+pub const ROWS_MAX: u32 = 5_000;
+
+/// One of a service's sweeps. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    name: &'static str,
+    labels: [KeyValue; 2],
+    seconds: Histogram<f64>,
+    rows: Counter<u64>,
+    failures: Counter<u64>,
+}
+
+impl Sweep {
+    pub fn new(service: &'static str, name: &'static str) -> Sweep {
+        let meter = global::meter("signalbox.sweep");
+        Sweep {
+            name,
+            labels: [KeyValue::new("service", service), KeyValue::new("sweep", name)],
+            seconds: meter
+                .f64_histogram("signalbox.sweep.duration")
+                .with_unit("s")
+                .with_description("How long a sweep took, whether it failed or not")
+                .with_boundaries(vec![0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0, 300.0, 1800.0])
+                .build(),
+            rows: meter
+                .u64_counter("signalbox.sweep.rows")
+                .with_description("What sweeps removed, found or published")
+                .build(),
+            failures: meter
+                .u64_counter("signalbox.sweep.failures")
+                .with_description("Sweeps that failed, or left a part behind that did")
+                .build(),
+        }
+    }
+
+    /// Runs it once, to its end. Gives what it found; none: it failed, which was said and counted.
+    pub async fn once<T: Swept, E: Into<anyhow::Error>>(&self, run: impl Future<Output = Result<T, E>>) -> Option<T> {
+        let begun = Instant::now();
+        let ran = run.await;
+        self.seconds.record(begun.elapsed().as_secs_f64(), &self.labels);
+        match ran {
+            Ok(swept) => {
+                self.rows.add(swept.rows(), &self.labels);
+                Some(swept)
+            }
+            Err(error) => {
+                self.failures.add(1, &self.labels);
+                warn!(
+                    sweep = self.name,
+                    error = format!("{:#}", error.into()),
+                    "a sweep failed; it comes again"
+                );
+                None
+            }
+        }
+    }
+}
+
+/// What a sweep came to, as far as it is counted.
+pub trait Swept {
+    fn rows(&self) -> u64;
+}
+
+impl Swept for u64 {
+    fn rows(&self) -> u64 {
+        *self
+    }
+}
+
+impl<T> Swept for Vec<T> {
+    fn rows(&self) -> u64 {
+        self.len() as u64
+    }
+}
+
+/// A sweep that goes through parts (accounts, say): one that fails is left behind, and the rest is seen to.
+#[derive(Debug)]
+pub struct Parts<E> {
+    rows: u64,
+    first: Option<E>,
+}
+
+impl<E> Default for Parts<E> {
+    fn default() -> Self {
+        Parts { rows: 0, first: None }
+    }
+}
+
+impl<E: Display> Parts<E> {
+    /// Gives whether it did anything.
+    pub fn note(&mut self, part: impl Display, done: Result<u64, E>) -> bool {
+        match done {
+            Ok(rows) => {
+                self.rows += rows;
+                rows > 0
+            }
+            Err(error) => {
+                warn!(%part, %error, "left behind by a sweep");
+                self.first.get_or_insert(error);
+                false
+            }
+        }
+    }
+
+    /// How many rows in all, or what was wrong with the first part that failed.
+    pub fn end(self) -> Result<u64, E> {
+        match self.first {
+            Some(error) => Err(error),
+            None => Ok(self.rows),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_that_fails_holds_up_no_other_and_is_not_forgotten() {
+        let mut parts = Parts::default();
+        assert!(parts.note("acme", Ok::<u64, String>(3)));
+        assert!(!parts.note("beta", Err("too slow".to_owned())));
+        assert!(parts.note("gamma", Ok(4)));
+        assert!(!parts.note("delta", Ok(0)));
+        assert_eq!(parts.end(), Err("too slow".to_owned()));
+        let mut parts = Parts::default();
+        parts.note("acme", Ok::<u64, String>(3));
+        assert_eq!(parts.end(), Ok(3));
+    }
+
+    #[tokio::test]
+    async fn a_sweep_that_fails_gives_nothing_and_goes_on() {
+        let sweep = Sweep::new("test", "nothing");
+        assert_eq!(sweep.once(async { anyhow::Ok(2) }).await, Some(2));
+        assert_eq!(sweep.once(async { Err::<u64, _>(anyhow::anyhow!("no")) }).await, None);
+    }
+}

@@ -1,0 +1,257 @@
+//! Whoever has taken a service over and speaks to the database as its login: what the role must not let it do. Each role tries
+//! everything; what it may do in its own name is tried beside it, so that a refusal is not that of a mistake in the attempt.
+
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row, postgres::PgConnectOptions};
+use testkit::{Fixture, TestDatabase};
+use uuid::Uuid;
+
+const SERVICES: [&str; 4] = ["resolver", "delivery", "tool-gateway", "orchestrator"];
+
+/// `insufficient_privilege`: of a right as of a policy.
+const REFUSED: &str = "42501";
+
+fn role_of(service: &str) -> String {
+    format!("signalbox_{}", service.replace('-', "_"))
+}
+
+/// A connection as SECURITY.md wants them: a login that may do nothing but take its role.
+async fn seat(test: &TestDatabase, service: &str) -> PgConnection {
+    let (login, role) = (format!("login_{}", Uuid::now_v7().simple()), role_of(service));
+    let make = format!("create role {login} login noinherit password 'secret' in role {role}");
+    test.owner.execute(AssertSqlSafe(make)).await.unwrap();
+    let options: PgConnectOptions = test.url.parse().unwrap();
+    let mut connection = PgConnection::connect_with(&options.username(&login).password("secret"))
+        .await
+        .unwrap();
+    connection
+        .execute(AssertSqlSafe(format!("set role {role}")))
+        .await
+        .unwrap();
+    connection
+}
+
+/// How many rows it touched, or the server's code.
+async fn tried(connection: &mut PgConnection, sql: &str) -> Result<u64, String> {
+    match connection.execute(AssertSqlSafe(sql.to_owned())).await {
+        Ok(done) => Ok(done.rows_affected()),
+        Err(error) => Err(error
+            .as_database_error()
+            .and_then(|error| error.code())
+            .unwrap_or_else(|| panic!("{sql}: {error}"))
+            .into_owned()),
+    }
+}
+
+async fn check(connection: &mut PgConnection, service: &str, sql: &str, expected: Result<u64, &str>) {
+    let expected = expected.map_err(str::to_owned);
+    assert_eq!(tried(connection, sql).await, expected, "{service}: {sql}");
+}
+
+#[tokio::test]
+async fn no_service_makes_anything_or_becomes_another() {
+    let test = TestDatabase::fresh().await;
+    for service in SERVICES {
+        let mut seat = seat(&test, service).await;
+        for sql in [
+            // What would be found in the place of ours.
+            "create temporary table session (id uuid)",
+            "create temporary view session as select 1 as id",
+            "create function pg_temp.evil() returns text language sql as $$select 'x'$$",
+            "create type pg_temp.evil as (a integer)",
+            "create function public.hashtextextended(text, integer) returns bigint language sql as $$select 1::bigint$$",
+            "create or replace function public.account_directory(after_id text, row_limit integer)
+                 returns table (id text, name text, created_at timestamptz) language sql as $$select 'x', 'x', now()$$",
+            "create operator public.= (leftarg = text, rightarg = uuid, function = texteq)",
+            "create table public.planted (id uuid)",
+            "create view public.planted as select 1 as id",
+            "create schema planted",
+            "create extension dblink",
+            // What would take a wall down.
+            "alter function public.account_directory(text, integer) set search_path = pg_temp",
+            "alter table public.outbox no force row level security",
+            "drop policy tenant on public.task",
+            "alter policy tenant on public.task using (true)",
+            "create policy mine on public.task using (true)",
+            "grant signalbox_sweeper to current_user",
+            "alter role current_user bypassrls",
+            "set session authorization signalbox",
+            "set role signalbox",
+            "set role signalbox_sweeper",
+            "copy public.outbox to program 'true'",
+            "select pg_read_file('PG_VERSION')",
+            "select pg_ls_dir('.')",
+        ] {
+            check(&mut seat, service, sql, Err(REFUSED)).await;
+        }
+        for other in SERVICES.iter().filter(|other| **other != service) {
+            check(
+                &mut seat,
+                service,
+                &format!("set role {}", role_of(other)),
+                Err(REFUSED),
+            )
+            .await;
+        }
+        // Without its role the login has nothing, and its temporary objects, which would stay, are refused as well.
+        check(&mut seat, service, "reset role", Ok(0)).await;
+        for sql in ["select 1 from public.task", "create temporary table session (id uuid)"] {
+            check(&mut seat, service, sql, Err(REFUSED)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_services_share_is_each_one_s_own() {
+    let test = TestDatabase::fresh().await;
+    Fixture(&test).account("ours").await;
+    for service in SERVICES {
+        let rows = format!(
+            "insert into outbox (account_id, id, service, subject, headers, payload)
+                 values ('ours', gen_random_uuid(), '{service}', 'signalbox.dead.ours.-', '{{}}', '');
+             insert into dead_letter (account_id, id, service, subject, reason, detail, payload)
+                 values ('ours', gen_random_uuid(), '{service}', 's', 'r', 'd', 'p');
+             insert into replica (id, service, lease_until) values (gen_random_uuid(), '{service}', now())"
+        );
+        sqlx::raw_sql(AssertSqlSafe(rows)).execute(&test.owner).await.unwrap();
+    }
+    sqlx::raw_sql(
+        "insert into outbox (account_id, id, service, subject, headers, payload) values
+             ('ours', gen_random_uuid(), 'tool-gateway', 'signalbox.notification.ours.-', '{}', ''),
+             ('ours', gen_random_uuid(), 'delivery', 'signalbox.event.ours.-.turn.finished', '{}', '')",
+    )
+    .execute(&test.owner)
+    .await
+    .unwrap();
+
+    for service in SERVICES {
+        let mut seat = seat(&test, service).await;
+        check(&mut seat, service, "begin", Ok(0)).await;
+        check(&mut seat, service, "set local signalbox.accounts = 'ours,-'", Ok(0)).await;
+        let mut refused = Vec::new();
+        for other in SERVICES.iter().filter(|other| **other != service) {
+            refused.extend([
+                outbox_insert(other, "signalbox.dead.ours.-"),
+                format!(
+                    "insert into dead_letter (account_id, id, service, subject, reason, detail, payload)
+                     values ('ours', gen_random_uuid(), '{other}', 's', 'r', 'd', 'p')"
+                ),
+                format!("insert into replica (id, service, lease_until) values (gen_random_uuid(), '{other}', now())"),
+                format!("update outbox set service = '{other}' where service = '{service}'"),
+                format!("update replica set service = '{other}' where service = '{service}'"),
+            ]);
+        }
+        refused.extend([
+            outbox_insert(service, "signalbox.nonsense.ours.-"),
+            outbox_insert(service, "signalbox.dead.ours.-.more"),
+            outbox_insert(service, "signalbox.event.ours.-.nothing.happened"),
+            "update outbox set subject = 'signalbox.nonsense.ours.-'".to_owned(),
+            "update dead_letter set payload = ''".to_owned(),
+        ]);
+        for sql in refused {
+            check(&mut seat, service, "savepoint before", Ok(0)).await;
+            check(&mut seat, service, &sql, Err(REFUSED)).await;
+            check(&mut seat, service, "rollback to before", Ok(0)).await;
+        }
+        // Of others' messages, those that it reads: it takes them off, and cannot change them.
+        let read = match service {
+            "resolver" | "orchestrator" => 1,
+            _ => 0,
+        };
+        let others = |table: &str| format!("select 1 from {table} where service <> '{service}'");
+        check(&mut seat, service, &others("outbox"), Ok(read)).await;
+        check(&mut seat, service, &others("replica"), Ok(0)).await;
+        let letters = if service == "orchestrator" { 3 } else { 0 };
+        check(&mut seat, service, &others("dead_letter"), Ok(letters)).await;
+        if read > 0 {
+            let change = format!("update outbox set payload = 'x' where service <> '{service}'");
+            check(&mut seat, service, "savepoint before", Ok(0)).await;
+            check(&mut seat, service, &change, Err(REFUSED)).await;
+            check(&mut seat, service, "rollback to before", Ok(0)).await;
+        }
+        for (sql, rows) in [
+            (
+                format!("update replica set lease_until = now() where service <> '{service}'"),
+                0,
+            ),
+            (format!("delete from replica where service <> '{service}'"), 0),
+            (format!("delete from outbox where service <> '{service}'"), read),
+            (outbox_insert(service, "signalbox.dead.ours.-"), 1),
+            (
+                "update outbox set claimed_at = now()".to_owned(),
+                if service == "delivery" || service == "tool-gateway" {
+                    3
+                } else {
+                    2
+                },
+            ),
+        ] {
+            check(&mut seat, service, &sql, Ok(rows)).await;
+        }
+        check(&mut seat, service, "rollback", Ok(0)).await;
+    }
+}
+
+fn outbox_insert(service: &str, subject: &str) -> String {
+    format!(
+        "insert into outbox (account_id, id, service, subject, headers, payload)
+         values ('ours', gen_random_uuid(), '{service}', '{subject}', '{{}}', '')"
+    )
+}
+
+/// Functions that look across accounts give what they are for, whatever they are asked, and to nobody else.
+#[tokio::test]
+async fn no_argument_makes_a_function_give_more() {
+    let test = TestDatabase::fresh().await;
+    let account = Fixture(&test).account("ours").await;
+    let agent = Fixture(&test).agent(&account, "coder").await;
+    Fixture(&test).task(&account, "T-1", &[agent]).await;
+    let functions = sqlx::query(
+        "select p.oid::regprocedure::text, p.proname::text,
+                array(select t::regtype::text from unnest(p.proargtypes::oid[]) with ordinality a (t, n) order by n)
+         from pg_proc p where p.pronamespace = 'public'::regnamespace and p.prosecdef",
+    )
+    .fetch_all(&test.owner)
+    .await
+    .unwrap();
+    assert!(functions.len() >= 5);
+    let before = test.texts("select name from account order by 1").await;
+    for service in SERVICES {
+        let mut seat = seat(&test, service).await;
+        for row in &functions {
+            let (function, name, types): (String, String, Vec<String>) = (row.get(0), row.get(1), row.get(2));
+            let may = format!("select 1 where has_function_privilege('{function}', 'execute')");
+            let may = tried(&mut seat, &may).await == Ok(1);
+            for odd in 0..3 {
+                let arguments: Vec<String> = types.iter().map(|of| odd_value(of, odd)).collect();
+                let call = format!("select * from public.{name}({})", arguments.join(", "));
+                match tried(&mut seat, &call).await {
+                    Ok(_) => assert!(may, "{service}: {call}"),
+                    Err(code) if may => assert!(
+                        // A limit below nothing, and nothing else.
+                        code == "2201W",
+                        "{service}: {call}: {code}"
+                    ),
+                    Err(code) => assert_eq!(code, REFUSED, "{service}: {call}"),
+                }
+            }
+        }
+    }
+    assert_eq!(test.texts("select name from account order by 1").await, before);
+}
+
+fn odd_value(of: &str, odd: usize) -> String {
+    let values: [&str; 3] = match of {
+        "text" => ["null", "'''; drop table session; --'", "repeat('z', 100000)"],
+        "integer" => ["null", "-1", "2147483647"],
+        "uuid" => [
+            "null",
+            "'ffffffff-ffff-ffff-ffff-ffffffffffff'",
+            "'00000000-0000-0000-0000-000000000000'",
+        ],
+        "timestamp with time zone" => ["null", "'infinity'", "'-infinity'"],
+        "text[]" => ["null", "'{}'", "array['ours', null]"],
+        "uuid[]" => ["null", "array[null, null]::uuid[]", "'{}'"],
+        other => panic!("no odd value of type {other}: add one"),
+    };
+    format!("{}::{of}", values[odd])
+}

@@ -1,0 +1,69 @@
+//! What a service may put into its outbox is what its user on the broker may publish: the one is written in a migration and the
+//! other in shared/messaging/src/users.rs, and neither sees the other. A subject that was added there needs a migration that
+//! makes its service's policy on `outbox` again.
+
+use contracts::Root;
+use messaging::User;
+use sea_orm::ConnectionTrait;
+use storage::{Accounts, Role};
+use testkit::{Fixture, TestDatabase};
+
+/// One of each kind that anybody may publish, live text apart, which goes through no outbox; and some that are nobody's.
+fn subjects(root: &Root) -> Vec<String> {
+    let filled = |pattern: &str| {
+        let fill = |(n, token)| match (n, token) {
+            (_, "*") if n % 2 == 0 => "acme",
+            (_, "*") => "T-1",
+            (_, token) => token,
+        };
+        pattern.split('.').enumerate().map(fill).collect::<Vec<_>>().join(".")
+    };
+    let of_services = User::ALL.into_iter().filter(|user| *user != User::Operator);
+    let mut subjects: Vec<String> = of_services
+        .flat_map(|user| user.permissions(root).publish)
+        .filter(|pattern| !pattern.starts_with('$') && !pattern.contains(".live."))
+        .map(|pattern| filled(&pattern))
+        .collect();
+    subjects.sort();
+    subjects.dedup();
+    assert!(subjects.len() > 15, "{subjects:?}");
+    for extra in [
+        "live.acme.T-1",
+        "event.acme.T-1.turn.lost",
+        "notification.acme.T-1.more",
+        "tool.requested.acme",
+        "any",
+    ] {
+        subjects.push(format!("{root}.{extra}"));
+    }
+    subjects.push(format!("more.{root}.dead.acme.T-1"));
+    subjects
+}
+
+fn matches(pattern: &str, subject: &str) -> bool {
+    let (pattern, subject): (Vec<_>, Vec<_>) = (pattern.split('.').collect(), subject.split('.').collect());
+    pattern.len() == subject.len() && pattern.iter().zip(&subject).all(|(p, s)| *p == "*" || p == s)
+}
+
+#[tokio::test]
+async fn a_service_s_outbox_takes_what_its_user_may_publish() {
+    let test = TestDatabase::fresh().await;
+    let account = Fixture(&test).account("acme").await;
+    let root = Root::parse("box").unwrap();
+    for role in [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator] {
+        let database = test.connect(role).await;
+        let allowed = runtime::context::user(role).permissions(&root).publish;
+        for subject in subjects(&root) {
+            let tx = database.begin(&Accounts::one(&account)).await.unwrap();
+            let values = [role.service().into(), subject.clone().into()];
+            let written = tx.execute_raw(storage::statement(INSERT, values)).await.is_ok();
+            tx.rollback().await.unwrap();
+            let published = !subject.contains(".live.") && allowed.iter().any(|pattern| matches(pattern, &subject));
+            assert_eq!(written, published, "{role:?} {subject}");
+        }
+    }
+}
+
+const INSERT: &str = "
+    insert into outbox (account_id, id, service, subject, headers, payload)
+    values ('acme', gen_random_uuid(), $1, $2, '{}', '')";
