@@ -6,7 +6,7 @@
 //! comes second sees what the first one did: an item is either here to be judged, or finds its session closed and opens
 //! the next generation. None falls between.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use contracts::{
     Outgoing, Timestamp,
@@ -25,7 +25,12 @@ use super::{
     Setting, fresh_id,
     verdict::{Closing, Judged, Waiting, judge},
 };
-use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
+use crate::{
+    StorageError, Tx,
+    error::Attempt,
+    outbox::{Owned, outbox_insert},
+    statement,
+};
 
 /// The reason on a notification that was cancelled because its task closed.
 pub const TASK_CLOSED: &str = "task closed";
@@ -192,13 +197,20 @@ const CANCEL: &str = "
 /// The counters of every session that lost items.
 const UNCOUNT: &str = "
     update session s set queued = s.queued - gone.items
-    from (select id, count(*)::integer as items from unnest($2::uuid[]) as ids (id) group by id) as gone
+    from unnest($2::uuid[], $3::integer[]) as gone (id, items)
     where s.account_id = $1 and s.id = gone.id";
 
 const CARRY: &str = "
-    update notification n set session_id = $2, position = moved.position, state = 'queued', turn_id = null
+    update notification n set session_id = $2, position = $4 + moved.position, state = 'queued', turn_id = null
     from unnest($3::text[]) with ordinality as moved (id, position)
     where n.account_id = $1 and n.id = moved.id";
+
+/// A queue may be a hundred thousand long, and all of it is judged in one transaction (S3): items are written so many at a
+/// time, so that no statement comes near its time limit.
+const ITEMS_MAX: usize = 5_000;
+/// As many events of cancelled items are told at once. Those of the rest are written here and left to the outbox's sweep, so
+/// that a long queue is not in memory as messages.
+const TOLD_MAX: usize = 1_000;
 
 /// That the last turn was interrupted goes on as well: what is carried may be what it was about.
 const OPEN_NEXT: &str = "
@@ -249,7 +261,13 @@ pub(super) async fn close(
     // Counted are those that are queued; a claim has taken the others off.
     let counted: HashSet<String> = queued.iter().map(|item| item.id.clone()).collect();
     items.extend(queued);
-    let judged = judge(closing, items, |item| ids.contains(&item.session_id), ItemRow::waiting);
+    let by_id: HashMap<Uuid, &SessionRow> = sessions.iter().map(|session| (session.id, session)).collect();
+    let judged = judge(
+        closing,
+        items,
+        |item| by_id.contains_key(&item.session_id),
+        ItemRow::waiting,
+    );
     let Judged { cancelled, moving, .. } = &judged;
 
     let cancelled_ids: Vec<String> = cancelled
@@ -257,23 +275,22 @@ pub(super) async fn close(
         .filter(|_| !is_planted(Bug::QueueLost))
         .map(|item| item.id.clone())
         .collect();
-    tx.execute_raw(statement(
-        CANCEL,
-        [
+    for ids in cancelled_ids.chunks(ITEMS_MAX) {
+        let values = [
             account.as_str().into(),
-            cancelled_ids.into(),
+            ids.to_vec().into(),
             cancel_reason(scope).into(),
-        ],
-    ))
-    .await
-    .attempt("cancel waiting items")?;
-    let left: Vec<Uuid> = cancelled
-        .iter()
-        .chain(moving)
-        .filter(|item| counted.contains(&item.id))
-        .map(|item| item.session_id)
-        .collect();
-    tx.execute_raw(statement(UNCOUNT, [account.as_str().into(), left.into()]))
+        ];
+        tx.execute_raw(statement(CANCEL, values))
+            .await
+            .attempt("cancel waiting items")?;
+    }
+    let mut left: BTreeMap<Uuid, i32> = BTreeMap::new();
+    for item in cancelled.iter().chain(moving).filter(|item| counted.contains(&item.id)) {
+        *left.entry(item.session_id).or_default() += 1;
+    }
+    let (left, items): (Vec<Uuid>, Vec<i32>) = left.into_iter().unzip();
+    tx.execute_raw(statement(UNCOUNT, [account.as_str().into(), left.into(), items.into()]))
         .await
         .attempt("count the queues")?;
 
@@ -281,28 +298,24 @@ pub(super) async fn close(
     for session in &sessions {
         messages.extend(ended_messages(account, session, reason, setting)?);
     }
-    for item in cancelled {
-        let ended = NotificationEnded {
-            id: NotificationId::parse(&item.id).ok(),
-            agent: Some(item.agent_id.to_string()),
-            reason: "cancelled".to_owned(),
-            detail: cancel_reason(scope).to_owned(),
-            dead_letter_id: None,
-        };
-        let task = sessions
-            .iter()
-            .find(|session| session.id == item.session_id)
-            .and_then(SessionRow::task)
-            .or_else(|| scope.task());
-        messages.push(setting.event(account, task.as_ref(), &item.id, Event::NotificationCancelled(ended)));
+    for (n, items) in cancelled.chunks(TOLD_MAX).enumerate() {
+        let told = items.iter().map(|item| {
+            let session = by_id.get(&item.session_id);
+            let task = session.and_then(|session| session.task()).or_else(|| scope.task());
+            cancelled_message(account, task.as_ref(), item, scope, setting)
+        });
+        if n == 0 {
+            messages.extend(told);
+        } else {
+            outbox_insert(tx, told.collect()).await?;
+        }
+    }
+    let mut moved: HashMap<Uuid, Vec<String>> = HashMap::new();
+    for item in moving {
+        moved.entry(item.session_id).or_default().push(item.id.clone());
     }
     for session in &sessions {
-        let moved: Vec<String> = moving
-            .iter()
-            .filter(|item| item.session_id == session.id)
-            .map(|item| item.id.clone())
-            .collect();
-        if !moved.is_empty() {
+        if let Some(moved) = moved.remove(&session.id) {
             messages.extend(open_next(tx, account, session, moved, setting).await?);
         }
     }
@@ -347,6 +360,23 @@ fn closed_session(row: &SessionRow) -> Result<ClosedSession, StorageError> {
         agent_id: row.agent_id.map(AgentId),
         active_turn: row.active_turn_id.map(TurnId),
     })
+}
+
+fn cancelled_message(
+    account: &AccountId,
+    task: Option<&TaskId>,
+    item: &ItemRow,
+    scope: Scope<'_>,
+    setting: &Setting<'_>,
+) -> Owned {
+    let ended = NotificationEnded {
+        id: NotificationId::parse(&item.id).ok(),
+        agent: Some(item.agent_id.to_string()),
+        reason: "cancelled".to_owned(),
+        detail: cancel_reason(scope).to_owned(),
+        dead_letter_id: None,
+    };
+    setting.event(account, task, &item.id, Event::NotificationCancelled(ended))
 }
 
 fn ended_messages(
@@ -421,12 +451,17 @@ async fn open_next(
     tx.execute_raw(statement(OPEN_NEXT, values))
         .await
         .attempt("open the next generation")?;
-    tx.execute_raw(statement(
-        CARRY,
-        [account.as_str().into(), id.uuid().into(), items.into()],
-    ))
-    .await
-    .attempt("carry waiting items")?;
+    for (first, items) in (0_i64..).step_by(ITEMS_MAX).zip(items.chunks(ITEMS_MAX)) {
+        let values = [
+            account.as_str().into(),
+            id.uuid().into(),
+            items.to_vec().into(),
+            first.into(),
+        ];
+        tx.execute_raw(statement(CARRY, values))
+            .await
+            .attempt("carry waiting items")?;
+    }
 
     let task = row.task();
     let resolved = SessionResolved {

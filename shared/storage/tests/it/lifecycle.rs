@@ -153,6 +153,51 @@ impl Scene {
     }
 }
 
+/// A queue longer than a statement takes at once: each item has its outcome and its event, and what is carried keeps its order.
+#[tokio::test]
+async fn a_long_queue_is_judged_whole() {
+    let scene = scene().await;
+    sqlx::raw_sql(
+        "insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, body, sender_kind, sender_id,
+                                   sender_name, content_hash, state, metadata)
+         select 'acme', 'n-' || n, 'proj-7', s.agent_id, s.id, n, 'k', 'b', 'service', 's', 's', '', 'queued',
+                case n % 2 when 0 then '{\"reopen\": true}'::jsonb else '{}' end
+         from session s, generate_series(1, 12000) n;
+         update session set queued = 12000, queue_tail = 12000",
+    )
+    .execute(&scene.test.owner)
+    .await
+    .unwrap();
+    let moved = scene.move_to(TaskStatus::Done).await;
+    assert_eq!((moved.cancelled.len(), moved.carried.len()), (6000, 6000));
+    assert!(moved.messages.len() < 2000, "the rest is in the outbox already");
+    for (sql, expected) in [
+        (
+            "select count(*) from notification where state = 'cancelled' and reason = 'task closed'",
+            6000,
+        ),
+        (
+            "select count(distinct subject || id) from outbox where subject like '%notification.cancelled'",
+            6000,
+        ),
+        (
+            "select count(*) from session where closed_at is not null and queued = 0",
+            1,
+        ),
+        (
+            "select count(*) from session where closed_at is null and queued = 6000 and queue_tail = 6000",
+            1,
+        ),
+        (
+            "select count(*) from notification n join session s on s.id = n.session_id and s.closed_at is null
+             where n.state = 'queued' and n.position * 2 = substr(n.id, 3)::bigint",
+            6000,
+        ),
+    ] {
+        assert_eq!(scene.test.count(sql).await, expected, "{sql}");
+    }
+}
+
 #[tokio::test]
 async fn done_closes_and_judges_every_waiting_item() {
     let scene = scene().await;
