@@ -44,7 +44,7 @@ export PATH := $(TOOLS)/bin:$(PATH)
 NEXTEST_VERSION := 0.9.143
 DENY_VERSION := 0.20.2
 
-.PHONY: help run test ci chaos fuzz bench bench-micro lint fmt schemas images env manifests containers provision build smoke rust nextest deny
+.PHONY: help run test ci chaos nightly fuzz bench bench-micro lint fmt schemas images env manifests containers provision build smoke rust nextest deny
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,10 @@ ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, man
 chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=, ARGS=, PLANTED=), or run SIM= seeds of the simulation
 	cargo build --workspace --bins $(TEST_FEATURES) $(if $(SIM),--release)
 	$(TARGET_DIR)/$(if $(SIM),release,debug)/chaos $(if $(SIM),simulate --seeds $(SIM) --from $(SEED),$(if $(PLANTED),planted $(PLANTED) --without --seed $(SEED),--faults $(FAULTS) --seed $(SEED)) $(ARGS))
+
+nightly: provision rust ## What takes too long for every change: an installation with millions of rows, in which a day goes by (ARGS=)
+	cargo build --workspace --bins $(TEST_FEATURES) --release
+	$(TARGET_DIR)/release/chaos age $(ARGS)
 
 fuzz: provision rust nextest ## Try made-up inputs on every parser (TARGET=, RUNS= for each, SEED=)
 	SIGNALBOX_FUZZ_RUNS=$(RUNS) SIGNALBOX_FUZZ_SEED=$(SEED) cargo nextest run --workspace $(TEST_FEATURES) --profile fuzz \

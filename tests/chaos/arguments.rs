@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Recovery(RecoveryArguments),
     /// Measure how much one account with very much waiting slows another, and what memory that takes.
     Fair(FairArguments),
+    /// Plant what months and millions leave behind, and let a day go by: does anything take long, stop, or reach another account?
+    Age(AgeArguments),
     /// Run the simulation of the core instead, with no process at all (docs/reliability.md).
     Simulate(SimulateArguments),
 }
@@ -127,6 +129,31 @@ pub(crate) struct FairArguments {
     pub(crate) seed: u64,
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AgeArguments {
+    /// Closed sessions of the large account, half of them emptied.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) sessions: u64,
+    #[arg(long, default_value_t = 10_000_000)]
+    pub(crate) notifications: u64,
+    /// Finished tasks.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) tasks: u64,
+    /// Into how many parts the day is cut.
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=24))]
+    pub(crate) hours: u64,
+    /// Nothing may take longer.
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) limit_ms: u64,
+}
+
+impl AgeArguments {
+    /// Of one session, which is closed with all of it waiting.
+    pub(crate) fn long_queue(&self) -> u64 {
+        (self.notifications / 100).min(100_000)
+    }
 }
 
 #[derive(Clone, Debug, Args)]

@@ -5,8 +5,9 @@
 //!
 //! In reading order: [`plan`] (what happens when, from the seed alone), [`system`] (what it happens to), [`provider`],
 //! [`clients`], [`faults`], [`campaign`] (all of it together), [`machine`], [`quiesce`], [`records`], [`checker`], [`report`]. [`recovery`] and
-//! [`fair`] measure, and judge nothing.
+//! [`fair`] measure, and judge nothing; [`age`] judges by time.
 
+mod age;
 mod arguments;
 mod book;
 mod campaign;
@@ -76,6 +77,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         None => campaign(&arguments.campaign).await,
         Some(Command::Planted(arguments)) => planted::run(&arguments).await,
         Some(Command::Recovery(arguments)) => Box::pin(recovery::run(&arguments)).await,
+        Some(Command::Age(arguments)) => Box::pin(age::run(&arguments)).await,
         Some(Command::Fair(arguments)) => Box::pin(fair::run(&arguments)).await,
         Some(Command::Simulate(arguments)) => Ok(simulate(&arguments)),
     }

@@ -1,6 +1,8 @@
 //! Whole-system scenarios: real broker, real database, all four services, seen through the public contract.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[cfg(feature = "planted-bugs")]
+mod age;
 mod agent_http;
 mod architecture;
 mod broker_lost;

@@ -40,10 +40,15 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) async fn open(directory: &Path, pace: Pace, seed: u64) -> anyhow::Result<Bench> {
+        Bench::open_with(directory, pace, seed, "").await
+    }
+
+    /// With further settings.
+    pub(crate) async fn open_with(directory: &Path, pace: Pace, seed: u64, more: &str) -> anyhow::Result<Bench> {
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o711))?;
         let stub = Stub::start(seed, pace, BTreeMap::new(), BTreeMap::new()).await?;
-        let system = System::prepare(directory, stub.address, SETTINGS).await?;
+        let system = System::prepare(directory, stub.address, &format!("{SETTINGS}{more}")).await?;
         system.start().await?;
         let clients = Clients::furnish(&system, seed).await?;
         Ok(Bench {

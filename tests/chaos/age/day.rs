@@ -1,0 +1,281 @@
+//! A day of it, an hour at a time, with somebody of the other account at work all the while.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use orchestrator::{app::App, config::OrchestratorSettings, forget::forget_once};
+use reqwest::Method;
+use resolver::sweeps::{closed_sessions_remove, refused_notifications_remove};
+use runtime::{Shutdown, settings::Count};
+use serde_json::{Value, json};
+use storage::{
+    Database, DatabaseOptions, Role,
+    directory::{NeglectedRound, WaitingRound, account_directory},
+};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::plant::OPEN;
+use crate::{
+    arguments::AgeArguments,
+    plan::{AGENTS, account_id},
+    records::Answer,
+    recovery::{bench::Bench, measured::Measured},
+    system::OPERATOR_TOKEN,
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+const OTHER: usize = 1;
+const PAUSE: Duration = Duration::from_millis(100);
+const LIMIT: Duration = Duration::from_secs(120);
+/// Pages that are read of each list.
+const PAGES: usize = 5;
+
+const LISTS: [&str; 6] = [
+    "/tasks?limit=50",
+    "/sessions?limit=50",
+    "/notifications?limit=50",
+    "/dead-letters?limit=50",
+    "/tasks/OLD-1/messages?limit=50",
+    "/tasks/OLD-1/activities?limit=50",
+];
+
+/// What is due and still there when the day is over.
+const LEFT: [(&str, &str); 5] = [
+    (
+        "closed sessions",
+        "select count(*) from session where closed_at < now() - interval '30 days' - interval '5 minutes' and emptied_at is null",
+    ),
+    (
+        "what hangs on emptied sessions",
+        "select count(*) from notification n join session s on s.account_id = n.account_id and s.id = n.session_id
+         where s.emptied_at is not null",
+    ),
+    (
+        "refused notifications",
+        "select count(*) from notification where state = 'refused' and created_at < now() - interval '30 days 5 minutes'",
+    ),
+    (
+        "accepted notifications",
+        "select count(*) from accepted_notification where created_at < now() - interval '7 days 5 minutes'",
+    ),
+    (
+        "answers",
+        "select count(*) from idempotency where created_at < now() - interval '24 hours 5 minutes'",
+    ),
+];
+
+/// Gives what did not hold.
+pub(super) async fn go_by(
+    bench: &Bench,
+    arguments: &AgeArguments,
+    measured: &mut Measured,
+) -> anyhow::Result<Vec<String>> {
+    let limit_ms = i64::try_from(arguments.limit_ms).context("a limit in milliseconds")?;
+    let mut broken = Vec::new();
+    for (name, ms) in other(bench, "alone", &AtomicBool::new(false), Some(20)).await? {
+        measured.add(format!("other account, alone: {name}"), ms);
+    }
+    let over = AtomicBool::new(false);
+    let day = async {
+        let mut steps = Vec::new();
+        let gone_by = hours(bench, arguments.hours, &mut steps).await;
+        over.store(true, Ordering::Relaxed);
+        gone_by.map(|()| steps)
+    };
+    let (steps, others) = tokio::join!(day, other(bench, "beside", &over, None));
+    for (name, ms) in steps? {
+        // Of a whole sweep, and of a long queue that is closed, no statement may take long: that is looked at elsewhere.
+        if ms > limit_ms && !name.starts_with("sweep") && !name.starts_with("close a task with") {
+            broken.push(format!("{name} took {ms} ms"));
+        }
+        measured.add(name, ms);
+    }
+    for (name, ms) in others? {
+        if ms > limit_ms {
+            broken.push(format!("the other account waited {ms} ms for {name}"));
+        }
+        measured.add(format!("other account, meanwhile: {name}"), ms);
+    }
+    for (what, sql) in LEFT {
+        let left = bench.count(sql).await?;
+        if left > 0 {
+            broken.push(format!("{left} left that were due: {what}"));
+        }
+    }
+    Ok(broken)
+}
+
+async fn hours(bench: &Bench, hours: u64, steps: &mut Vec<(String, i64)>) -> anyhow::Result<()> {
+    let connect = async |role| {
+        let options = DatabaseOptions::default();
+        Database::connect(&bench.system.database_url, role, &options).await
+    };
+    let (resolver, delivery) = (connect(Role::Resolver).await?, connect(Role::Delivery).await?);
+    let orchestrator = connect(Role::Orchestrator).await?;
+    let stop = CancellationToken::new();
+    let big = account_id(0);
+    let mut neglected = NeglectedRound::default();
+    for hour in 1..=hours {
+        // The last one is at the times that an installation has.
+        let early = u32::try_from((hours - hour) * 24 / hours).context("hours of a day")?;
+        let kept = DAY * 30 + HOUR * early;
+
+        let begun = Instant::now();
+        closed_sessions_remove(&resolver, kept, 500, &stop).await?;
+        note(steps, "sweep: closed sessions", begun);
+        let begun = Instant::now();
+        refused_notifications_remove(&resolver, kept, 5_000, &stop).await?;
+        note(steps, "sweep: refused notifications", begun);
+        let settings = OrchestratorSettings {
+            answers_kept_hours: Count::new(24 + early),
+            accepted_kept_hours: Count::new(7 * 24 + early),
+            ..OrchestratorSettings::default()
+        };
+        let app = App::new(
+            orchestrator.clone(),
+            contracts::Root::default(),
+            settings,
+            Arc::new(|_| ()),
+            Shutdown::new(),
+        );
+        let begun = Instant::now();
+        forget_once(&app, &stop).await?;
+        note(steps, "sweep: kept for a time", begun);
+
+        let begun = Instant::now();
+        neglected.look(&delivery, 500).await?;
+        note(steps, "look: neglected sessions", begun);
+        let begun = Instant::now();
+        WaitingRound::default().look(&delivery, 1_000).await?;
+        note(steps, "look: what waits", begun);
+        let begun = Instant::now();
+        account_directory(&orchestrator, None, 500).await?;
+        note(steps, "look: accounts", begun);
+
+        for list in LISTS {
+            lists(bench, &big, list, steps).await?;
+        }
+        let (task, name) = match hour {
+            1 => (0, "close a task with a long queue"),
+            _ => (1 + usize::try_from(hour).context("an hour")? % OPEN, "close a task"),
+        };
+        let begun = Instant::now();
+        let done = json!({"status": "done"});
+        ask(
+            bench,
+            Method::PATCH,
+            &format!("/api/orgs/{big}/tasks/OPEN-{task}"),
+            Some(done),
+        )
+        .await?;
+        note(steps, name, begun);
+
+        // On a task that was finished long ago, whose session comes up again in its next generation, and on a new one.
+        for (task, name) in [
+            (format!("OLD-{hour}"), "a turn of a reopened session"),
+            (format!("NEW-{hour}"), "a turn"),
+        ] {
+            let ms = turn(bench, 0, &task, &format!("day-{task}")).await?;
+            steps.push((name.to_owned(), ms));
+        }
+    }
+    for database in [resolver, delivery, orchestrator] {
+        database.close().await;
+    }
+    Ok(())
+}
+
+fn note(steps: &mut Vec<(String, i64)>, name: &str, begun: Instant) {
+    let ms = i64::try_from(begun.elapsed().as_millis()).unwrap_or(i64::MAX);
+    steps.push((name.to_owned(), ms));
+}
+
+async fn lists(bench: &Bench, account: &str, list: &str, steps: &mut Vec<(String, i64)>) -> anyhow::Result<()> {
+    let mut cursor = String::new();
+    for _ in 0..PAGES {
+        let begun = Instant::now();
+        let page = ask(bench, Method::GET, &format!("/api/orgs/{account}{list}{cursor}"), None).await?;
+        note(steps, &format!("list: {list}"), begun);
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+async fn ask(bench: &Bench, method: Method, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
+    let orchestrator = bench.system.of_role(Role::Orchestrator).next();
+    let url = format!("{}{path}", orchestrator.context("there is an orchestrator")?.url());
+    let client = reqwest::Client::builder().no_proxy().timeout(LIMIT).build()?;
+    let mut request = client.request(method, &url).bearer_auth(OPERATOR_TOKEN);
+    if let Some(body) = body {
+        request = request.json(&body);
+    }
+    let answer = request.send().await.with_context(|| format!("could not ask {path}"))?;
+    let (status, text) = (answer.status(), answer.text().await?);
+    if !status.is_success() {
+        bail!("{path}: {status} {text}");
+    }
+    serde_json::from_str(&text).with_context(|| format!("{path}: not JSON"))
+}
+
+/// From its publication to the end of its turn.
+async fn turn(bench: &Bench, account: usize, task: &str, id: &str) -> anyhow::Result<i64> {
+    const ENDED: &str = "select 1 from notification where account_id = $1 and id = $2 and state = 'delivered'";
+    let account = account_id(account);
+    let payload = json!({"id": id, "agent": AGENTS[0], "body": format!("work=reply effect={id};")}).to_string();
+    let begun = Instant::now();
+    let subject = format!("signalbox.notification.{account}.{task}");
+    while bench
+        .clients
+        .publish(subject.clone(), Bytes::from(payload.clone()))
+        .await
+        != Answer::Accepted
+    {
+        sleep(PAUSE).await;
+    }
+    loop {
+        let row = sqlx::query(ENDED).bind(&account).bind(id);
+        if row.fetch_optional(&bench.system.observer).await?.is_some() {
+            return Ok(i64::try_from(begun.elapsed().as_millis()).unwrap_or(i64::MAX));
+        }
+        if begun.elapsed() > LIMIT {
+            bail!("{id} of {account} had no turn within {LIMIT:?}");
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// One turn and one list after the other, so many or until it is over.
+async fn other(
+    bench: &Bench,
+    name: &str,
+    over: &AtomicBool,
+    count: Option<usize>,
+) -> anyhow::Result<Vec<(&'static str, i64)>> {
+    let mut taken = Vec::new();
+    let mut number = 0;
+    while count.map_or(!over.load(Ordering::Relaxed), |count| number < count) {
+        let ms = turn(bench, OTHER, &format!("O-{}", number % 5), &format!("{name}-{number}")).await?;
+        taken.push(("a turn", ms));
+        let begun = Instant::now();
+        let path = format!("/api/orgs/{}/tasks?limit=50", account_id(OTHER));
+        ask(bench, Method::GET, &path, None).await?;
+        let ms = i64::try_from(begun.elapsed().as_millis()).unwrap_or(i64::MAX);
+        taken.push(("a list", ms));
+        number += 1;
+        sleep(PAUSE).await;
+    }
+    // The first of everything is slower.
+    Ok(taken.into_iter().skip(2).collect())
+}
