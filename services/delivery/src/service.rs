@@ -8,13 +8,19 @@
 //! The conductor keeps the line of woken sessions and never waits for I/O. Claimer and recorder each have one
 //! transaction under way; what comes meanwhile is their next batch, so batches are as large as the load makes them.
 
-use std::{collections::HashMap, net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::SocketAddr,
+    num::NonZeroUsize,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use axum::Router;
 use messaging::{BatchHandler, Consumer, ConsumerOptions, Durable};
 use runtime::{Context, EndsWith, Incarnation, Replica};
-use storage::StorageError;
+use storage::{Parts, StorageError};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
@@ -272,24 +278,24 @@ async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName>>, 
         };
         let Some(incarnation) = incarnation else { return };
         let several = batch.len() > 1;
-        match hands.claim(&claimer, &batch, &incarnation).await {
-            Ok(()) => {}
-            // One session that cannot be read must not hold the others up: the same ones would come together again.
-            Err(error) if !error.may_retry() && batch.len() > 1 => {
+        let mut parts = Parts::of(&batch);
+        while let Some(part) = parts.next() {
+            let Err(error) = hands.claim(&claimer, part, &incarnation).await else {
+                continue;
+            };
+            // One session that cannot be read, or too much at once, must not hold the others up: the same ones would come
+            // together again.
+            if is_of_the_batch(&error) && parts.halve(part) {
                 warn!(
                     error = format!("{:#}", anyhow::Error::new(error)),
-                    sessions = batch.len(),
-                    "could not claim sessions together; trying one by one"
+                    sessions = part.len(),
+                    "could not claim sessions together; trying in halves"
                 );
-                for name in batch {
-                    if let Err(error) = hands.claim(&claimer, std::slice::from_ref(&name), &incarnation).await {
-                        hands.not_claimed(vec![name], error).await;
-                    }
+            } else {
+                if error.may_retry() {
+                    tokio::time::sleep(RETRY_PAUSE).await;
                 }
-            }
-            Err(error) => {
-                tokio::time::sleep(RETRY_PAUSE).await;
-                hands.not_claimed(batch, error).await;
+                hands.not_claimed(part.to_vec(), error).await;
             }
         }
         if several {
@@ -297,6 +303,11 @@ async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName>>, 
         }
         tell(&hands.signals, Signal::Idle).await;
     }
+}
+
+/// Whether less at once may go through: anything that trying again does not mend, and what was too much.
+fn is_of_the_batch(error: &StorageError) -> bool {
+    !error.may_retry() || error.is_too_much()
 }
 
 impl Hands {
@@ -323,7 +334,7 @@ impl Hands {
     /// ours, and no sweep finds what a living replica holds. What can never be claimed must not spin: the sweep brings it
     /// back, slowly.
     async fn not_claimed(&self, batch: Vec<SessionName>, error: StorageError) {
-        let again = error.may_retry();
+        let again = !is_of_the_batch(&error);
         warn!(
             error = format!("{:#}", anyhow::Error::new(error)),
             sessions = batch.len(),
@@ -374,16 +385,26 @@ async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals
         }
         let several = batch.len() > 1;
         // One transaction holds one outcome a session; a session is in one pair of hands, so there are no two.
-        if let Err(error) = record_patiently(&recorder, &batch, &signals).await {
+        let mut alone = BTreeSet::new();
+        let mut parts = Parts::of(&batch);
+        while let Some(part) = parts.next() {
+            let Err(error) = record_patiently(&recorder, part, &signals).await else {
+                continue;
+            };
             // One bad report must not hold the others up.
-            warn!(
-                error = format!("{:#}", anyhow::Error::new(error)),
-                reports = batch.len(),
-                "could not record outcomes together; trying one by one"
-            );
-            for report in batch.drain(..) {
-                record_one(&recorder, report, &signals).await;
+            if parts.halve(part) {
+                warn!(
+                    error = format!("{:#}", anyhow::Error::new(error)),
+                    reports = part.len(),
+                    "could not record outcomes together; trying in halves"
+                );
+            } else {
+                alone.insert(part[0].work.turn_id);
             }
+        }
+        for report in batch.drain(..).filter(|report| alone.contains(&report.work.turn_id)) {
+            let recording = record_alone(recorder.clone(), report, signals.clone());
+            recorder.shutdown.spawn_once("delivery outcome", recording);
         }
         batch.clear();
         if several {
@@ -392,15 +413,26 @@ async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals
     }
 }
 
-async fn record_one(recorder: &Recorder, report: Report, signals: &mpsc::Sender<Signal>) {
+/// So often an outcome that takes too long is tried alone before its attempt counts as failed.
+const ALONE_TRIES_MAX: u32 = 3;
+
+/// An outcome that was refused by itself, in nobody's way.
+async fn record_alone(recorder: Recorder, report: Report, signals: mpsc::Sender<Signal>) {
     let one = [report];
-    if let Err(error) = record_patiently(recorder, &one, signals).await {
-        let [report] = one;
-        record_unrecordable(recorder, report, &error, signals).await;
-    }
+    let mut tries = 1;
+    let error = loop {
+        match record_patiently(&recorder, &one, &signals).await {
+            Ok(()) => return,
+            Err(error) if error.is_too_much() && tries < ALONE_TRIES_MAX => tries += 1,
+            Err(error) => break error,
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    };
+    let [report] = one;
+    record_unrecordable(&recorder, report, &error, &signals).await;
 }
 
-/// What the database takes in no form must not leave its session in our hands for as long as we live: the attempt is
+/// What the database takes in no form, or in no time, must not leave its session in our hands for as long as we live: the attempt is
 /// recorded as failed, without any of the provider's words. Failing even that, the lease stays until this process ends
 /// or loses it, and its next holder finds the turn in flight and acts by the provider's rules.
 async fn record_unrecordable(
@@ -430,7 +462,7 @@ async fn record_patiently(
                 tell(signals, Signal::Free(recorded.free)).await;
                 return Ok(());
             }
-            Err(error) if !error.may_retry() => return Err(error),
+            Err(error) if is_of_the_batch(&error) => return Err(error),
             Err(error) => {
                 warn!(
                     error = format!("{:#}", anyhow::Error::new(error)),

@@ -17,6 +17,11 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// Whether it is the call that the database finds too much.
+    pub(crate) fn is_too_much(&self) -> bool {
+        matches!(self, Self::Storage(error) if error.is_too_much())
+    }
+
     /// Whether the same call may go through later.
     pub(crate) fn may_retry(&self) -> bool {
         match self {

@@ -1,6 +1,6 @@
 //! What can go wrong with the database, sorted by whether trying again may help.
 
-use sea_orm::{DbErr, SqlErr};
+use sea_orm::{DbErr, RuntimeErr, SqlErr};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
@@ -47,6 +47,19 @@ impl StorageError {
         matches!(self, Self::Database { source, .. } if sqlstate(source).as_deref() == Some("57014"))
     }
 
+    /// The server had not the time, the memory or the room for what was asked of it at once. Less may go through where the
+    /// same will not; that the server is short of everything may be the reason as well.
+    pub fn is_too_much(&self) -> bool {
+        // 57014 statement timeout, 53200 out of memory, 54 program limit
+        matches!(self, Self::Database { source, .. }
+            if sqlstate(source).is_some_and(|code| code == "57014" || code == "53200" || code.starts_with("54")))
+    }
+
+    /// What was asked is to blame, or the amount of it: parts of it may go through.
+    pub fn blames_batch(&self) -> bool {
+        self.blames_values() || self.is_too_much()
+    }
+
     /// The values are to blame: the same ones will fail again, others need not. What is wrong with the schema or with
     /// rights is neither this nor mended by trying again.
     pub fn blames_values(&self) -> bool {
@@ -72,17 +85,28 @@ impl StorageError {
     }
 }
 
+/// The connection had ended, or ended now: a server that stopped says so to whoever asks next, or says nothing any more.
+pub(crate) fn is_connection_lost(error: &DbErr) -> bool {
+    if let DbErr::Exec(RuntimeErr::SqlxError(error)) | DbErr::Query(RuntimeErr::SqlxError(error)) = error
+        && matches!(**error, sqlx::Error::Io(_) | sqlx::Error::Protocol(_))
+    {
+        return true;
+    }
+    // 57P01 shutdown, 57P02 crash of another, class 08 connection
+    sqlstate(error).is_some_and(|code| code == "57P01" || code == "57P02" || code.starts_with("08"))
+}
+
 /// The server's SQLSTATE, when the server answered at all.
 fn sqlstate(error: &DbErr) -> Option<String> {
     let (DbErr::Exec(runtime) | DbErr::Query(runtime) | DbErr::Conn(runtime)) = error else {
         return None;
     };
     match runtime {
-        sea_orm::RuntimeErr::SqlxError(error) => error
+        RuntimeErr::SqlxError(error) => error
             .as_database_error()
             .and_then(|error| error.code())
             .map(|code| code.into_owned()),
-        sea_orm::RuntimeErr::Internal(_) => None,
+        RuntimeErr::Internal(_) => None,
     }
 }
 

@@ -16,10 +16,12 @@ pub mod fitness;
 pub mod lifecycle;
 pub mod migrations;
 pub mod outbox;
+pub mod parts;
 pub mod replica;
 pub mod statement;
 
 pub use accounts::Accounts;
 pub use database::{Database, DatabaseOptions, Role, Tx};
 pub use error::StorageError;
+pub use parts::Parts;
 pub use statement::statement;

@@ -22,7 +22,7 @@ use domain::{
 };
 use messaging::{BatchHandler, Durable, Incoming, Verdict, trace};
 use storage::{
-    Accounts, Database, StorageError,
+    Accounts, Database, Parts, StorageError,
     lifecycle::{Reply, Setting, replies_post},
     outbox::{
         Owned,
@@ -71,28 +71,27 @@ impl BatchHandler for TurnFinishedHandler {
         places.sort_unstable();
         places.dedup();
         self.app.shutdown.crash_point("orchestrator.turns_read").await;
-        let receipts = batch
+        let receipts: Vec<(Place, Receipt)> = batch
             .iter()
             .zip(&read)
             .filter_map(|(incoming, place)| Some((incoming, place.as_ref().ok()?)))
-            .flat_map(|(incoming, (account, _))| Receipt::of(Some(account), &incoming.headers))
+            .flat_map(|(incoming, place)| {
+                let receipts = Receipt::of(Some(&place.0), &incoming.headers);
+                receipts.into_iter().map(|receipt| (place.clone(), receipt))
+            })
             .collect();
-        match self.post(&places, receipts).await {
-            Ok(mut events) => read
-                .into_iter()
-                .map(|place| match place {
-                    Ok(place) => Verdict::Done(events.remove(&place).into_iter().collect()),
-                    Err(verdict) => verdict,
-                })
-                .collect(),
-            Err(error) => {
-                let waits = error.may_retry();
-                let why = format!("{:#}", anyhow::Error::new(error));
-                read.into_iter()
-                    .map(|place| place.err().unwrap_or_else(|| self.later(waits, why.clone())))
-                    .collect()
-            }
-        }
+        let mut verdicts = self.post_in_parts(&places, &receipts).await;
+        read.into_iter()
+            .map(|place| match place {
+                Ok(place) => match verdicts.get_mut(&place) {
+                    // Delivered twice in one batch, it is published once.
+                    Some(Verdict::Done(messages)) => Verdict::Done(std::mem::take(messages)),
+                    Some(later) => later.clone(),
+                    None => unreachable!("every place has a verdict"),
+                },
+                Err(verdict) => verdict,
+            })
+            .collect()
     }
 
     async fn published(&self) {
@@ -142,15 +141,43 @@ fn span(incoming: &Incoming, (account, turn): &Place) -> Span {
 }
 
 impl TurnFinishedHandler {
+    /// All of it in one transaction if it can be, else in halves. A verdict for each place.
+    async fn post_in_parts(&self, places: &[Place], receipts: &[(Place, Receipt)]) -> HashMap<Place, Verdict> {
+        let mut verdicts = HashMap::new();
+        let mut parts = Parts::of(places);
+        while let Some(part) = parts.next() {
+            let of_part = receipts.iter().filter(|(place, _)| part.binary_search(place).is_ok());
+            let of_part = of_part.map(|(_, receipt)| receipt.clone()).collect();
+            match self.post(part, of_part).await {
+                Ok(mut events) => verdicts.extend(part.iter().map(|place| {
+                    let event = events.remove(place);
+                    (place.clone(), Verdict::Done(event.into_iter().collect()))
+                })),
+                Err(error) if error.blames_batch() && parts.halve(part) => {
+                    let error = format!("{:#}", anyhow::Error::new(error));
+                    tracing::warn!(
+                        turns = part.len(),
+                        error,
+                        "could not post replies together; trying in halves"
+                    );
+                }
+                Err(error) => {
+                    // What is too much alone will be too much again.
+                    let waits = error.may_retry() && !error.is_too_much();
+                    let why = format!("{:#}", anyhow::Error::new(error));
+                    verdicts.extend(part.iter().map(|place| (place.clone(), self.later(waits, why.clone()))));
+                }
+            }
+        }
+        verdicts
+    }
+
     /// Posts what is to be posted, in one transaction; gives the event of each.
     async fn post(
         &self,
         places: &[Place],
         receipts: Vec<Receipt>,
     ) -> Result<HashMap<Place, contracts::Outgoing>, StorageError> {
-        if places.is_empty() {
-            return Ok(HashMap::new());
-        }
         // The operator's, for what was sent again from there.
         let accounts = Accounts::many(places.iter().map(|(account, _)| account)).with_operator();
         let tx = self.database.begin(&accounts).await?;

@@ -127,7 +127,7 @@ impl NotificationHandler {
         }
     }
 
-    /// Gives a message up that the database takes in no form, and moves the place past it.
+    /// Gives a message up that the database takes in no form or in no time, and moves the place past it.
     pub async fn bury(
         &self,
         lease: &Lease,
@@ -146,7 +146,7 @@ impl NotificationHandler {
         let refused = Refused {
             refusal: Refusal::new(
                 RefusalReason::Unprocessable,
-                "the database does not take this notification; the resolver's log says why",
+                "the database does not take this notification, or takes too long over it; the resolver's log says why",
             ),
             agent: None,
             account_exists,

@@ -2,7 +2,8 @@
 //!
 //! A batch is what has arrived: under load it grows by itself while the one before is being written, and there is never
 //! a wait for more. What fails for a reason that passes is tried again with growing pauses, and the place stands still
-//! meanwhile: order is worth more than speed. What one bad value fails is taken apart, and the bad message is given up.
+//! meanwhile: order is worth more than speed. What fails for what it holds, or because it is too much at once, is written in
+//! halves, and a message that cannot be written alone is given up.
 
 use std::{
     sync::Arc,
@@ -11,7 +12,7 @@ use std::{
 
 use messaging::{Bus, Incoming, PartitionReader, ReadError, Topology, TopologyError, notification_stream_identity};
 use runtime::Outbox;
-use storage::StorageError;
+use storage::{Parts, StorageError};
 use time::OffsetDateTime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -194,8 +195,8 @@ pub fn is_same_moment(one: OffsetDateTime, other: OffsetDateTime) -> bool {
 enum Settled {
     Committed,
     Ended(End),
-    /// A value in it is to blame.
-    Bad(StorageError),
+    /// What it holds is to blame, or how much of it.
+    Refused(StorageError),
 }
 
 impl Desk {
@@ -223,20 +224,7 @@ impl Desk {
             stream_created,
             stop,
         };
-        match write.settle(&batch, Means::Handle).await {
-            Settled::Committed => None,
-            Settled::Ended(end) => Some(end),
-            Settled::Bad(error) => {
-                let error = format!("{:#}", anyhow::Error::new(error));
-                warn!(
-                    partition = lease.partition,
-                    messages = batch.len(),
-                    error,
-                    "a batch was refused by the database; taking it apart"
-                );
-                write.one_by_one(&batch).await
-            }
-        }
+        write.in_parts(&batch).await
     }
 
     fn pause(&self) -> Pause {
@@ -255,6 +243,23 @@ enum Means {
     Skip,
 }
 
+/// So often one message that takes too long is tried alone before it is buried.
+const ALONE_TRIES_MAX: u32 = 3;
+
+impl Means {
+    /// What is tried after this was refused for one message, `tries` times so far; none when nothing is left. `is_slow`: it
+    /// took too much, and no value in it is to blame. What is too slow today may be quick in a moment; and where a dead letter is too much as well, it is not the message.
+    fn next(self, is_slow: bool, tries: u32) -> Option<Means> {
+        match self {
+            Means::Handle if is_slow && tries < ALONE_TRIES_MAX => Some(Means::Handle),
+            Means::Handle => Some(Means::Bury),
+            Means::Bury | Means::Skip if is_slow => Some(Means::Handle),
+            Means::Bury => Some(Means::Skip),
+            Means::Skip => None,
+        }
+    }
+}
+
 struct Write<'a> {
     /// A place among those who write, until something goes wrong: whoever waits to try again is in nobody's way.
     writing: Option<OwnedSemaphorePermit>,
@@ -266,29 +271,64 @@ struct Write<'a> {
 }
 
 impl Write<'_> {
-    async fn one_by_one(&mut self, batch: &[Received]) -> Option<End> {
-        for received in batch {
-            let one = std::slice::from_ref(received);
-            for means in [Means::Handle, Means::Bury, Means::Skip] {
-                match self.settle(one, means).await {
-                    Settled::Committed => break,
-                    Settled::Ended(end) => return Some(end),
-                    Settled::Bad(cause) => {
+    async fn in_parts(&mut self, batch: &[Received]) -> Option<End> {
+        let mut parts = Parts::of(batch);
+        while let Some(part) = parts.next() {
+            match self.settle(part, Means::Handle).await {
+                Settled::Committed => {}
+                Settled::Ended(end) => return Some(end),
+                Settled::Refused(cause) => {
+                    // A statement may have taken all of its time: nobody else waits for the rest.
+                    self.writing = None;
+                    if self.stop.is_cancelled() {
+                        return Some(End::Stopped);
+                    }
+                    if parts.halve(part) {
                         let error = format!("{:#}", anyhow::Error::new(cause));
-                        error!(
+                        warn!(
                             partition = self.lease.partition,
-                            sequence = received.sequence,
-                            subject = received.subject,
-                            notification_id = %received.id,
-                            tried = ?means,
+                            messages = part.len(),
                             error,
-                            "a notification is refused by the database"
+                            "the database refused a batch; writing it in halves"
                         );
+                    } else if let Some(end) = self.alone(&part[0], cause).await {
+                        return Some(end);
                     }
                 }
             }
         }
         None
+    }
+
+    /// One message that was refused by itself, to its end.
+    async fn alone(&mut self, received: &Received, mut cause: StorageError) -> Option<End> {
+        let (mut tried, mut tries, mut pause) = (Means::Handle, 1, self.desk.pause());
+        loop {
+            let next = tried.next(cause.is_too_much() && !cause.blames_values(), tries);
+            let error = format!("{:#}", anyhow::Error::new(cause));
+            error!(
+                partition = self.lease.partition,
+                sequence = received.sequence,
+                subject = received.subject,
+                notification_id = %received.id,
+                ?tried,
+                tries,
+                ?next,
+                error,
+                "the database refused a notification"
+            );
+            let means = next?;
+            if means == Means::Handle && !pause.wait(self.stop).await {
+                return Some(End::Stopped);
+            }
+            tries = if means == tried { tries + 1 } else { 1 };
+            tried = means;
+            match self.settle(std::slice::from_ref(received), means).await {
+                Settled::Committed => return None,
+                Settled::Ended(end) => return Some(end),
+                Settled::Refused(error) => cause = error,
+            }
+        }
     }
 
     /// Tries until it is committed, or cannot be.
@@ -328,7 +368,7 @@ impl Write<'_> {
                     }
                     warn!(partition = self.lease.partition, races, "a batch keeps losing races");
                 }
-                Err(error) if error.blames_values() => return Settled::Bad(error),
+                Err(error) if error.blames_batch() => return Settled::Refused(error),
                 Err(error) => {
                     let error = format!("{:#}", anyhow::Error::new(error));
                     warn!(
@@ -387,6 +427,21 @@ impl Pause {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_slow_is_tried_again_and_what_is_refused_is_given_up() {
+        let check = |tried: Means, is_slow: bool, tries: u32, next: Option<Means>| {
+            assert_eq!(tried.next(is_slow, tries), next, "{tried:?} {is_slow} {tries}");
+        };
+        check(Means::Handle, false, 1, Some(Means::Bury));
+        check(Means::Bury, false, 1, Some(Means::Skip));
+        check(Means::Skip, false, 1, None);
+        check(Means::Handle, true, 1, Some(Means::Handle));
+        check(Means::Handle, true, ALONE_TRIES_MAX, Some(Means::Bury));
+        // Nothing is thrown away because the database is slow with everything.
+        check(Means::Bury, true, 1, Some(Means::Handle));
+        check(Means::Skip, true, 1, Some(Means::Handle));
+    }
 
     #[test]
     fn a_place_counts_only_in_its_own_stream() {

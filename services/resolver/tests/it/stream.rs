@@ -236,6 +236,36 @@ async fn one_bad_value_is_taken_out_and_the_rest_goes_on_in_order() {
     running.stop().await;
 }
 
+#[tokio::test]
+async fn a_message_that_takes_too_long_is_buried_and_the_rest_goes_on_in_order() {
+    let mut stage = stage().await;
+    stage.world.set("database.statement_timeout_ms", "1000");
+    stage.world.set("database.lock_timeout_ms", "500");
+    // All of it waits in the stream, so that it comes as one batch.
+    stage.resolver().await.stop().await;
+    sqlx::raw_sql(
+        "create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(60); return new; end $$;
+         create trigger slow before insert on notification for each row when (new.body = 'slow') execute function slow()",
+    )
+    .execute(&stage.world.database.owner)
+    .await
+    .unwrap();
+    let mut expected = Vec::new();
+    for n in 0..20 {
+        let (id, slow) = (format!("n-{n:02}"), n == 7);
+        stage.publish("T-1", &id, if slow { "slow" } else { "b" }).await;
+        if !slow {
+            expected.push(id);
+        }
+    }
+    let running = stage.resolver().await;
+    stage.until_count("the others queued", QUEUED, 19).await;
+    assert_eq!(stage.ids("t-1").await, expected);
+    let buried = "select count(*) from dead_letter where reason = 'unprocessable' and account_id = 'acme'";
+    stage.until_count("the slow one is buried", buried, 1).await;
+    running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_has_read_grows_old_until_somebody_reads_it() {
     let stage = stage().await;

@@ -1,0 +1,71 @@
+//! Writing a batch in parts: the whole of it first, and what the database refuses for what it holds, or finds too much, in
+//! halves, down to the one message that is to blame. Pure; who writes decides what becomes of one that is left alone.
+
+/// What is left of a batch, as the slices that are to be written one after the other, in the batch's order.
+#[derive(Debug)]
+pub struct Parts<'b, T>(Vec<&'b [T]>);
+
+impl<'b, T> Parts<'b, T> {
+    pub fn of(batch: &'b [T]) -> Parts<'b, T> {
+        Parts(if batch.is_empty() { Vec::new() } else { vec![batch] })
+    }
+
+    /// Puts a part that was refused back as two; `false`: it is a single one.
+    pub fn halve(&mut self, part: &'b [T]) -> bool {
+        if part.len() < 2 {
+            return false;
+        }
+        let (first, rest) = part.split_at(part.len() / 2);
+        self.0.extend([rest, first]);
+        true
+    }
+}
+
+impl<'b, T> Iterator for Parts<'b, T> {
+    type Item = &'b [T];
+
+    fn next(&mut self) -> Option<&'b [T]> {
+        self.0.pop()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes a batch of which the database takes no part that `is_refused`. Gives what was written in its order, who was
+    /// left alone, and how often it was tried.
+    fn write(size: usize, is_refused: impl Fn(&[usize]) -> bool) -> (Vec<usize>, Vec<usize>, usize) {
+        let batch: Vec<usize> = (0..size).collect();
+        let (mut written, mut alone, mut tries) = (Vec::new(), Vec::new(), 0);
+        let mut parts = Parts::of(&batch);
+        while let Some(part) = parts.next() {
+            tries += 1;
+            if !is_refused(part) {
+                written.extend(part);
+            } else if !parts.halve(part) {
+                alone.extend(part);
+            }
+        }
+        (written, alone, tries)
+    }
+
+    #[test]
+    fn one_that_is_to_blame_is_found_and_the_rest_is_written_in_order() {
+        for bad in 0..33 {
+            let (written, alone, tries) = write(33, |part| part.contains(&bad));
+            assert_eq!(alone, [bad]);
+            assert_eq!(written, (0..33).filter(|one| *one != bad).collect::<Vec<_>>());
+            assert!(tries <= 13, "{tries}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_at_once_is_written_in_parts() {
+        let (written, alone, tries) = write(100, |part| part.len() > 30);
+        assert_eq!((written.len(), alone.len(), tries), (100, 0, 7));
+        assert!(written.is_sorted());
+        assert_eq!(write(0, |_| true), (vec![], vec![], 0));
+        assert_eq!(write(3, |_| true), (vec![], vec![0, 1, 2], 5));
+    }
+}
