@@ -97,6 +97,11 @@ const HUNTS: &[Hunt] = &[
     ),
     hunt(Bug::OnceKeyDropped, "replay", at_once("I5 ")),
     hunt(Bug::UnknownRetried, "commit_lost:tool-gateway", meanwhile("I5 ")),
+    hunt(
+        Bug::CallsUnordered,
+        "postgres_away",
+        meanwhile("I8 the calls of an answer"),
+    ),
     hunt(Bug::OutboxByPosition, "nats_kill", Seen::AtRest { faults: 25 }),
     hunt(Bug::QueueLost, "provider_silent", meanwhile("I1 ")),
     hunt(Bug::WallsDropped, "repeat", at_once("I12 ")),

@@ -123,6 +123,8 @@ pub(crate) enum WorkKind {
     Ask,
     /// `task_status` to `done`, then a reply.
     Done,
+    /// In one answer `task_message` with body `effect <effect>` and `task_status` to `done`, then a reply.
+    Finish,
     /// `no_reply`, then a text that is not to be posted.
     Silent,
 }

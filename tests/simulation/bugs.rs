@@ -30,6 +30,8 @@ pub(crate) enum Bug {
     ClosedCallAllowed,
     /// A call counts in the words of its message, whatever its turn asked for.
     ForgedCallAllowed,
+    /// A call waits for the ones before it in its answer only so often.
+    OrderGivenUp,
     /// A cancelled item is still counted as waiting.
     CancelledCounted,
     /// A lease of a claim whose answer was lost is nobody's to take up while its holder lives.
@@ -39,7 +41,7 @@ pub(crate) enum Bug {
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 16] = [
+    pub(crate) const ALL: [Bug; 17] = [
         Bug::FenceUnchecked,
         Bug::GenerationReused,
         Bug::LeaseByLocalClock,
@@ -53,6 +55,7 @@ impl Bug {
         Bug::CallRunAgain,
         Bug::ClosedCallAllowed,
         Bug::ForgedCallAllowed,
+        Bug::OrderGivenUp,
         Bug::CancelledCounted,
         Bug::OwnLeaseForgotten,
         Bug::ReceiptBeforeRead,

@@ -18,8 +18,6 @@ pub(crate) const PARTITIONS: usize = 2;
 pub(crate) const ACK_WAIT: Millis = 30_000;
 /// The broker's window for the streams that have one.
 pub(crate) const DEDUP_WINDOW: Millis = 120_000;
-/// As `order_attempts_max`.
-pub(crate) const ORDER_ATTEMPTS_MAX: u32 = 8;
 
 /// How often in a thousand opportunities.
 #[derive(Clone, Copy, Debug, Default)]

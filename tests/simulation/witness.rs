@@ -237,6 +237,14 @@ impl Witness {
                 )
             });
         }
+        if !effect.overtook.is_empty() {
+            self.breaks("I8", || {
+                format!(
+                    "call {} of turn {} ran before {:?}, which its answer has before it",
+                    effect.ordinal, effect.turn, effect.overtook
+                )
+            });
+        }
         if effect.in_closed_session {
             self.breaks("I9", || {
                 format!(

@@ -89,6 +89,8 @@ pub struct Turn {
     pub until: Option<OffsetDateTime>,
     /// The call that it waits for at the place in question, as the agent asked for it.
     pub call: Option<RecordedCall>,
+    /// The places of calls of the same answer that come before it and are not over.
+    pub earlier: Vec<i32>,
 }
 
 /// A call in the record of its turn.

@@ -27,7 +27,7 @@ use time::OffsetDateTime;
 
 use crate::{
     call::{Asked, Claims, Facts, Origin, Turn},
-    refusal::Refusal,
+    refusal::{Consequence, Refusal},
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +69,18 @@ impl Capability<'_> {
     /// Whether the call may have its effect.
     pub fn admit(&self, call: &Presented<'_>) -> Result<(), Refusal> {
         self.held_against(call, CHECKS.iter())
+    }
+
+    /// Whether a call that was held against this has to wait: an agent that posts and then ends its task means it in that
+    /// order. An earlier call of the same answer that is not over can run for as long as this one can: its turn waits for
+    /// both until the same moment, and asks for both again until then. After that neither may run, which is said here as
+    /// [`Consequence::Late`], to the one as to the other. So this waits without a limit of its own.
+    pub fn waits_for_earlier(&self, call: &Presented<'_>, admitted: &Result<(), Refusal>) -> bool {
+        let counts = match admitted.as_ref().err().map(Refusal::consequence) {
+            None | Some(Consequence::Told) => true,
+            Some(Consequence::Late | Consequence::Buried) => false,
+        };
+        counts && claimed(self, call).is_some_and(|(_, turn)| !turn.earlier.is_empty())
     }
 
     fn held_against<'c>(

@@ -14,10 +14,11 @@ pub(crate) const SECTION: &str = "tool_gateway";
 pub struct ToolGatewayConfig {
     /// `/agent/*`, `/healthz`, `/readyz`, `/metrics`.
     pub listen: SocketAddr,
-    /// Loops that take calls from the bus; each has one batch in hand.
+    /// Loops that take calls from the bus.
     pub loops: Count,
     pub batch_messages_max: Count,
-    /// Sessions of a batch that are worked on at one time. Each takes a connection of the pool.
+    /// Sessions that a loop works on at one time; it takes no further batch while there are so many. Each takes a connection
+    /// of the pool.
     pub sessions_in_flight_max: Count,
     /// Failed attempts after which a call is buried.
     pub attempts_max: Count,
@@ -26,9 +27,6 @@ pub struct ToolGatewayConfig {
     pub postpone_delay_ms: Millis,
     /// Of each statement of a tool; a tool that takes longer fails, and its agent is told.
     pub statement_timeout_ms: Millis,
-    /// How often a call is put back while earlier calls of its turn are not over: after 20 ms, 40 ms … at most 500 ms.
-    /// Then it is run all the same: an earlier one may never come.
-    pub order_attempts_max: Count,
 }
 
 impl Default for ToolGatewayConfig {
@@ -42,7 +40,6 @@ impl Default for ToolGatewayConfig {
             retry_delay_ms: Millis::new(500),
             postpone_delay_ms: Millis::new(500),
             statement_timeout_ms: Millis::new(5_000),
-            order_attempts_max: Count::new(8),
         }
     }
 }

@@ -3,8 +3,9 @@
 //! ```text
 //! record ── there already ──────────────────────────────► the first result again, nothing else
 //!   │ new
-//! locks ► facts ► capability ► arguments ► effect (savepoint) ► result ► outbox ► commit
-//!                     └─────────── no ────────── undone ────────┘
+//! locks ► facts ► capability ► order ► arguments ► effect (savepoint) ► result ► outbox ► commit
+//!                     │           └── not yet: undone, and the call comes again
+//!                     └─────────── no ────────── undone ────────────────┘
 //! ```
 //! A crash anywhere leaves nothing, and the call comes again. Whatever is wrong with a call ends as its result, in words
 //! for the agent; only what is wrong with the database ends as an error here, and what is no call of anybody's leaves no
@@ -13,7 +14,10 @@
 use std::{sync::Arc, time::Instant};
 
 use contracts::{Root, outgoing::Origin as Cause, tools::TASK_ARGUMENT};
-use domain::{TaskId, ToolCallState, TurnId};
+use domain::{
+    TaskId, ToolCallState, TurnId,
+    planted::{Bug, is_planted},
+};
 use messaging::trace::current_or;
 use runtime::Shutdown;
 use serde_json::{Map, Value};
@@ -67,9 +71,15 @@ pub(crate) enum Executed {
         /// To be published, now that they are committed.
         outbox: Vec<OutboxRow>,
     },
-    /// Calls of the same turn that come before it are not over yet. Nothing was changed.
+    /// Calls of the same answer that come before it are not over yet. Nothing was changed.
     OutOfTurn,
     /// The rows know nothing of such a call. Nothing was changed or recorded.
+    Nobodys(Refusal),
+}
+
+/// A call whose transaction leads to no record.
+enum Undone {
+    OutOfTurn,
     Nobodys(Refusal),
 }
 
@@ -95,11 +105,10 @@ impl Wanted<'_> {
 }
 
 impl Executor {
-    /// Runs the call, or finds what it came to. `wait_for_earlier`: leave it alone while earlier calls of its turn are
-    /// missing, since an agent that posts and then ends its task means it in that order.
-    pub(crate) async fn execute(&self, asked: &Asked, wait_for_earlier: bool) -> Result<Executed, Error> {
+    /// Runs the call, or finds what it came to.
+    pub(crate) async fn execute(&self, asked: &Asked) -> Result<Executed, Error> {
         let begun = Instant::now();
-        let executed = self.execute_once(asked, wait_for_earlier).await?;
+        let executed = self.execute_once(asked).await?;
         if let Executed::Over { record, is_replay, .. } = &executed {
             let tool = self.toolbox.find(&asked.name).map(|tool| tool.definition.name);
             self.metrics.call(tool, record, *is_replay, begun.elapsed());
@@ -118,22 +127,21 @@ impl Executor {
         Ok(executed)
     }
 
-    async fn execute_once(&self, asked: &Asked, wait_for_earlier: bool) -> Result<Executed, Error> {
+    async fn execute_once(&self, asked: &Asked) -> Result<Executed, Error> {
         let tx = self.database.begin(&Accounts::one(&asked.account)).await?;
         if !store::call_insert(&tx, asked, self.limits.arguments_bytes_max).await? {
             let record = store::call_find(&tx, asked).await?.ok_or(Error::UnknownSession)?;
             tx.rollback().await?;
             return replayed(record);
         }
-        if wait_for_earlier && !earlier_are_over(&tx, asked).await? {
-            tx.rollback().await?;
-            return Ok(Executed::OutOfTurn);
-        }
         let (record, messages) = match self.decide_and_run(&tx, asked).await? {
             Ok(ended) => ended,
-            Err(refusal) => {
+            Err(undone) => {
                 tx.rollback().await?;
-                return Ok(Executed::Nobodys(refusal));
+                return Ok(match undone {
+                    Undone::OutOfTurn => Executed::OutOfTurn,
+                    Undone::Nobodys(refusal) => Executed::Nobodys(refusal),
+                });
             }
         };
         let outbox = outbox_insert(&tx, messages).await?;
@@ -147,8 +155,8 @@ impl Executor {
         })
     }
 
-    /// From the locks to the result's row; or why the call is nobody's.
-    async fn decide_and_run(&self, tx: &Tx, asked: &Asked) -> Result<Result<(Record, Vec<Owned>), Refusal>, Error> {
+    /// From the locks to the result's row; or why there is none.
+    async fn decide_and_run(&self, tx: &Tx, asked: &Asked) -> Result<Result<(Record, Vec<Owned>), Undone>, Error> {
         let wanted = self.wanted(asked);
         lock(tx, asked, &wanted).await?;
         let claimed = match &asked.origin {
@@ -172,7 +180,10 @@ impl Executor {
         if let Err(refusal) = &admitted
             && refusal.consequence() == Consequence::Buried
         {
-            return Ok(Err(refusal.clone()));
+            return Ok(Err(Undone::Nobodys(refusal.clone())));
+        }
+        if capability.waits_for_earlier(&presented, &admitted) && !is_planted(Bug::CallsUnordered) {
+            return Ok(Err(Undone::OutOfTurn));
         }
         let turn = facts
             .turn
@@ -275,21 +286,6 @@ fn replayed(record: Record) -> Result<Executed, Error> {
         is_replay: true,
         outbox: Vec::new(),
     })
-}
-
-async fn earlier_are_over(tx: &Tx, asked: &Asked) -> Result<bool, StorageError> {
-    match awaits_earlier(asked) {
-        None => Ok(true),
-        Some((turn, earlier)) => Ok(store::calls_before(tx, &asked.account, turn, asked.ordinal).await? >= earlier),
-    }
-}
-
-/// How many calls of which turn are to be over before this one. Pure.
-pub fn awaits_earlier(asked: &Asked) -> Option<(TurnId, i64)> {
-    match &asked.origin {
-        Origin::Turn(claims) => Some((claims.turn, i64::from(asked.ordinal) - 1)).filter(|(_, earlier)| *earlier > 0),
-        Origin::Http => None,
-    }
 }
 
 /// Keeps what the checks will look at from changing before the commit.

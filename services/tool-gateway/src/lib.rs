@@ -30,7 +30,6 @@ pub mod decisions {
     pub use crate::{
         call::{Asked, Claims, Closed, Facts, Origin, Record, RecordedCall, Told, Turn},
         capability::{Capability, Presented},
-        execute::awaits_earlier,
         handlers::{asked, order_delay},
         refusal::{Consequence, Refusal},
     };

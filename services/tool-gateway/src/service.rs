@@ -35,6 +35,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         options: ConsumerOptions {
             batch_messages_max: at_least_one(config.batch_messages_max),
             loops: at_least_one(config.loops),
+            groups_in_flight_max: at_least_one(config.sessions_in_flight_max),
             attempts_max: i64::from(config.attempts_max.get()),
             retry_delay: config.retry_delay_ms.duration(),
             ..ConsumerOptions::default()

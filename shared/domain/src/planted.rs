@@ -32,6 +32,8 @@ words! {
         OnceKeyDropped = "once_key_dropped",
         /// A tool call whose outcome is not known is run again, as another call.
         UnknownRetried = "unknown_retried",
+        /// A tool call does not wait for the ones before it in its answer.
+        CallsUnordered = "calls_unordered",
         /// The relay reads on behind the last message that it published.
         OutboxByPosition = "outbox_by_position",
         /// What waits in a session that closes stays there.

@@ -4,13 +4,18 @@
 //! A handler that panics must not take its neighbours down: its batch is handed to it again one message at a time, and
 //! only the culprit counts a failed attempt. What failed too often is buried, so that it is seen and stops costing.
 
-use std::{convert::Infallible, error::Error, future::Future, panic::AssertUnwindSafe, time::Duration};
+use std::{
+    collections::HashMap, convert::Infallible, error::Error, future::Future, panic::AssertUnwindSafe, time::Duration,
+};
 
 use async_nats::jetstream::{AckKind, message::Acker};
 use contracts::Outgoing;
 use domain::planted::{Bug, is_planted};
 use futures::{FutureExt, future::BoxFuture};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, MissedTickBehavior, interval_at, timeout},
+};
 
 use crate::{
     Bus, ConsumerOptions, Incoming, PublishError, delay, envelope::Forgery, error::with_causes, postponed::Postponed,
@@ -35,6 +40,12 @@ pub enum Verdict {
 
 /// Decides on batches.
 pub trait BatchHandler: Send + Sync + 'static {
+    /// Messages of one name are handled and settled together, each group as soon as it is handled, whatever becomes of the
+    /// others. By default a batch is one group.
+    fn group(&self, _: &Incoming) -> String {
+        String::new()
+    }
+
     /// One verdict per message, in their order. May see a message again after a crash or a lost acknowledgement, and a
     /// batch again after a panic; runs to its end on shutdown.
     fn handle(&self, batch: &[Incoming]) -> impl Future<Output = Vec<Verdict>> + Send;
@@ -77,9 +88,28 @@ pub(crate) struct Processor<H> {
     pub(crate) handler: H,
     pub(crate) dead_letters: Box<dyn DeadLetterSink>,
     pub(crate) postponed: Postponed,
+    /// A place for each group that may be handled at one time, in all loops.
+    pub(crate) handling: Semaphore,
 }
 
 impl<H: BatchHandler> Processor<H> {
+    /// A batch as its groups, in the order of their first messages.
+    pub(crate) fn groups(&self, deliveries: Vec<Delivery>) -> Vec<Vec<Delivery>> {
+        let mut places: HashMap<String, usize> = HashMap::new();
+        let mut groups: Vec<Vec<Delivery>> = Vec::new();
+        for delivery in deliveries {
+            let place = *places
+                .entry(self.handler.group(&delivery.incoming))
+                .or_insert(groups.len());
+            if place == groups.len() {
+                groups.push(Vec::new());
+            }
+            groups[place].push(delivery);
+        }
+        groups
+    }
+
+    /// One group, to its settlement.
     pub(crate) async fn process(&self, deliveries: Vec<Delivery>) {
         let (started, size) = (Instant::now(), deliveries.len());
         let (mut messages, mut ackers) = (Vec::with_capacity(size), Vec::with_capacity(size));
@@ -167,7 +197,11 @@ impl<H: BatchHandler> Processor<H> {
 
     /// Runs the handler and catches its panic; meanwhile tells the server that the batch is being worked on.
     async fn handle_guarded(&self, messages: &[Incoming], ackers: &[Acker]) -> Result<Vec<Verdict>, String> {
-        let handling = AssertUnwindSafe(async { self.handler.handle(messages).await }).catch_unwind();
+        let handling = AssertUnwindSafe(async {
+            let _place = self.handling.acquire().await.expect("it is never closed");
+            self.handler.handle(messages).await
+        })
+        .catch_unwind();
         let result = tokio::select! {
             biased;
             result = handling => result,

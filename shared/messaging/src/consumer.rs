@@ -1,4 +1,4 @@
-//! The pull loop of a durable consumer: one batch at a time, for as long as the process runs, whatever the broker does.
+//! The pull loop of a durable consumer: one batch after the other, for as long as the process runs, whatever the broker does.
 //!
 //! A batch is what the server has when it is asked: it answers at once with all of that, or waits for the first message
 //! and answers with it. So no message waits for company, and batches grow only when messages pile up.
@@ -17,6 +17,7 @@ use async_nats::jetstream::{
 };
 use futures::StreamExt;
 use tokio::{
+    sync::Semaphore,
     task::JoinSet,
     time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
@@ -37,8 +38,11 @@ pub struct ConsumerOptions {
     pub batch_messages_max: NonZeroUsize,
     /// At least the size of the largest message, or that one would never come.
     pub batch_bytes_max: usize,
-    /// Loops in this process, each with one batch in hand.
+    /// Loops in this process.
     pub loops: NonZeroUsize,
+    /// Groups ([`BatchHandler::group`]) that a loop handles at one time. It takes no further batch while it has so many in
+    /// hand; a handler without groups has one batch in hand in each loop.
+    pub groups_in_flight_max: NonZeroUsize,
     /// Failed attempts after which a message is buried.
     pub attempts_max: i64,
     /// First delay where the loop chooses one (a panic, a broker that is away); doubled with each attempt.
@@ -55,6 +59,7 @@ impl Default for ConsumerOptions {
             batch_messages_max: NonZeroUsize::new(256).expect("256 is not zero"),
             batch_bytes_max: 8 * 1024 * 1024,
             loops: NonZeroUsize::MIN,
+            groups_in_flight_max: NonZeroUsize::MIN,
             attempts_max: 10,
             retry_delay: Duration::from_secs(1),
             retry_delay_max: Duration::from_secs(60),
@@ -98,6 +103,7 @@ impl<H: BatchHandler> Consumer<H> {
             processor: Processor {
                 bus: self.bus,
                 consumer: self.durable.name(),
+                handling: Semaphore::new(loops * self.options.groups_in_flight_max.get()),
                 options: self.options,
                 ack_wait: Duration::from_millis(self.topology.limits.ack_wait_ms),
                 handler: self.handler,
@@ -122,7 +128,7 @@ struct Worker<H> {
 }
 
 impl<H: BatchHandler> Worker<H> {
-    async fn run(&self, stop: &CancellationToken) {
+    async fn run(self: Arc<Self>, stop: &CancellationToken) {
         // Since the last answer from the server. The first failure is worth a warning, the others are not.
         let mut failures: u32 = 0;
         loop {
@@ -175,8 +181,27 @@ impl<H: BatchHandler> Worker<H> {
         }
     }
 
-    /// Takes batch after batch until told to stop (none) or until the consumer is lost (the cause).
-    async fn consume(&self, consumer: &PullConsumer, stop: &CancellationToken, failures: &mut u32) -> Option<Cause> {
+    /// Takes batch after batch until told to stop (none) or until the consumer is lost (the cause); what is in hand by then is
+    /// settled first.
+    async fn consume(
+        self: &Arc<Self>,
+        consumer: &PullConsumer,
+        stop: &CancellationToken,
+        failures: &mut u32,
+    ) -> Option<Cause> {
+        let mut in_hand = JoinSet::new();
+        let lost = self.take_batches(consumer, stop, failures, &mut in_hand).await;
+        settled_down_to(0, &mut in_hand).await;
+        lost
+    }
+
+    async fn take_batches(
+        self: &Arc<Self>,
+        consumer: &PullConsumer,
+        stop: &CancellationToken,
+        failures: &mut u32,
+        in_hand: &mut JoinSet<()>,
+    ) -> Option<Cause> {
         loop {
             let asked = Instant::now();
             let fetched = tokio::select! {
@@ -199,9 +224,11 @@ impl<H: BatchHandler> Worker<H> {
                 0 | 1 => Duration::ZERO,
                 _ => self.processor.options.gather,
             };
-            if !deliveries.is_empty() {
-                self.processor.process(deliveries).await;
+            for group in self.processor.groups(deliveries) {
+                let worker = Arc::clone(self);
+                in_hand.spawn(async move { worker.processor.process(group).await }.in_current_span());
             }
+            settled_down_to(self.processor.options.groups_in_flight_max.get() - 1, in_hand).await;
             if !pause.is_zero() {
                 tokio::select! {
                     () = stop.cancelled() => return None,
@@ -252,6 +279,17 @@ impl<H: BatchHandler> Worker<H> {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Waits until no more than so many are in hand. A panic is passed on.
+async fn settled_down_to(count: usize, in_hand: &mut JoinSet<()>) {
+    while in_hand.len() > count {
+        if let Some(Err(error)) = in_hand.join_next().await
+            && let Ok(panic) = error.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
         }
     }
 }

@@ -77,6 +77,9 @@ pub(super) struct CallRow {
     pub(super) late: bool,
     #[serde(with = "rfc3339")]
     pub(super) started_at: OffsetDateTime,
+    /// Read after the locks: of two calls of which one saw the other's end, it is the later one's that is later.
+    #[serde(with = "rfc3339::option")]
+    pub(super) finished_at: Option<OffsetDateTime>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -136,7 +139,7 @@ const TURNS: &str = "
                                     response_id, reply, late, no_reply, started_at, sent_at from turn) r";
 const CALLS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, turn_id, call_id, ordinal, name, arguments, state, late,
-                                    started_at from tool_call) r";
+                                    started_at, finished_at from tool_call) r";
 const MESSAGES: &str = "
     select to_jsonb(r) from (select account_id, id, task_id, author_kind, body, turn_id from message) r";
 const MOVES: &str = "

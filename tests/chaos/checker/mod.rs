@@ -62,6 +62,7 @@ const ALWAYS: &[Check] = &[
     effects::keys_once,
     order::turns_in_order,
     order::queues_in_order,
+    order::calls_in_order,
     accounts::requests_and_answers,
     accounts::rows,
     secrets::nowhere,

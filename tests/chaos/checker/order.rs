@@ -1,11 +1,14 @@
-//! I8: turns run in the order in which their notifications were accepted, and notifications are accepted in the order of the
-//! stream. Always.
+//! I8: turns run in the order in which their notifications were accepted, notifications are accepted in the order of the
+//! stream, and the calls of an answer run in its order. Always.
 
 use std::collections::BTreeMap;
 
 use time::Duration;
 
-use super::{Violation, evidence::Evidence};
+use super::{
+    Violation,
+    evidence::{CallRow, Evidence},
+};
 use crate::records::{Answer, Offer, Offered, Via};
 
 /// Faults that take the stream's messages with them.
@@ -103,6 +106,48 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
+/// An agent that posts and then ends its task means it in that order: a call has its effect only when those before it in the
+/// same answer are over.
+pub(super) fn calls_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let mut ended: BTreeMap<(&str, &str, i64), &CallRow> = BTreeMap::new();
+    for call in &evidence.rows.calls {
+        let turn = call.turn_id.as_deref().unwrap_or_default();
+        let place = (call.account_id.as_str(), turn, i64::from(call.ordinal));
+        // Of one that was run twice, which is I5's to find, the first run.
+        let first = ended.entry(place).or_insert(call);
+        if call.finished_at < first.finished_at {
+            *first = call;
+        }
+    }
+    let mut found = Vec::new();
+    for turn in &evidence.rows.turns {
+        for round in turn.journal.as_array().into_iter().flatten() {
+            let calls = round["calls"].as_array().into_iter().flatten();
+            let mut places: Vec<i64> = calls.filter_map(|call| call["ordinal"].as_i64()).collect();
+            // What delivery answered itself has no place.
+            places.retain(|place| *place > 0);
+            places.sort_unstable();
+            for pair in places.windows(2) {
+                let of = |place| ended.get(&(turn.account_id.as_str(), turn.id.as_str(), place));
+                let Some(after) = of(pair[1]).filter(|call| call.state == "finished") else {
+                    continue;
+                };
+                let is_over = of(pair[0]).is_some_and(|before| before.finished_at <= after.finished_at);
+                if !is_over {
+                    found.push(broken(
+                        "the calls of an answer run in its order",
+                        format!(
+                            "turn {} of {}: call {} ({}) ran before call {}",
+                            turn.id, turn.account_id, pair[1], after.name, pair[0]
+                        ),
+                    ));
+                }
+            }
+        }
+    }
+    found
+}
+
 /// It may have been lost with the stream, and read from the one that came after.
 fn before_a_wipe(evidence: &Evidence<'_>, offer: &Offer) -> bool {
     let wipes = evidence
@@ -152,6 +197,34 @@ mod tests {
     fn one_after_the_other_is_fine() {
         assert_eq!(two().judge(turns_in_order), []);
         assert_eq!(two().judge(queues_in_order), []);
+    }
+
+    /// The turn's answer asks to post and then to end the task.
+    fn posted_and_done() -> Story {
+        let mut story = Story::delivered();
+        let mut done = story.rows.calls[0].clone();
+        (done.ordinal, done.finished_at) = (2, Some(at(5)));
+        "task_status".clone_into(&mut done.name);
+        story.rows.calls.push(done);
+        let mut asked = story.rows.turns[0].journal[0]["calls"][0].clone();
+        asked["ordinal"] = 2.into();
+        let calls = story.rows.turns[0].journal[0]["calls"].as_array_mut().unwrap();
+        calls.insert(0, asked);
+        story
+    }
+
+    #[test]
+    fn a_call_that_overtook_another_of_its_answer_is_found() {
+        let mut story = posted_and_done();
+        assert_eq!(story.judge(calls_in_order), []);
+        story.rows.calls[1].finished_at = Some(at(3));
+        assert!(story.finds(calls_in_order, "call 2 (task_status) ran before call 1"));
+        // Refused, it had no effect.
+        "refused".clone_into(&mut story.rows.calls[1].state);
+        assert_eq!(story.judge(calls_in_order), []);
+        let mut story = posted_and_done();
+        story.rows.calls.remove(0);
+        assert!(story.finds(calls_in_order, "call 2 (task_status) ran before call 1"));
     }
 
     #[test]

@@ -340,6 +340,10 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("postgres_restart", "F14", 1, |dice| Fault::PostgresRestart {
         down_ms: down(dice),
     }),
+    // Longer than all that waits for Postgres only for a while.
+    kind("postgres_away", "F14", 1, |dice| Fault::PostgresRestart {
+        down_ms: dice.between(5_000, 8_000),
+    }),
     kind("postgres_crash", "F14", 1, |dice| Fault::PostgresCrash {
         down_ms: down(dice),
     }),

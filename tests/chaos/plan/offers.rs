@@ -42,6 +42,7 @@ const WORK: &[(WorkKind, u64)] = &[
     (WorkKind::History, 6),
     (WorkKind::Ask, 6),
     (WorkKind::Done, 2),
+    (WorkKind::Finish, 4),
     (WorkKind::Silent, 5),
 ];
 

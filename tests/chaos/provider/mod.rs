@@ -237,15 +237,15 @@ impl Shared {
         let reply = Said::Text(format!("reply {effect}; {canary}"));
         let Some(kind) = request.work else { return reply };
         let round = request.round;
-        let call = |tool: &str, arguments: Value| {
-            let id = format!("{}.{effect}.{round}.{order}", word(kind));
-            Said::Calls(vec![(id, tool.to_owned(), arguments)])
-        };
+        let id = format!("{}.{effect}.{round}.{order}", word(kind));
+        let call = |tool: &str, arguments: Value| Said::Calls(vec![(id.clone(), tool.to_owned(), arguments)]);
         let task = request.task();
-        let post = |suffix: &str| {
+        let message = |suffix: &str| {
             let body = format!("effect {effect}{suffix}; {canary}");
-            call("task_message", serde_json::json!({"task_id": task, "body": body}))
+            serde_json::json!({"task_id": task, "body": body})
         };
+        let post = |suffix: &str| call("task_message", message(suffix));
+        let done = serde_json::json!({"task_id": task, "status": "done"});
         match (kind, round) {
             (WorkKind::Message | WorkKind::TwoMessages, 0) => post(""),
             (WorkKind::TwoMessages, 1) => post("-2"),
@@ -254,7 +254,12 @@ impl Shared {
                 let body = format!("{canary} work=reply effect={effect}-asked;");
                 call("response_request", serde_json::json!({"agents": [ASKED], "body": body}))
             }
-            (WorkKind::Done, 0) => call("task_status", serde_json::json!({"task_id": task, "status": "done"})),
+            (WorkKind::Done, 0) => call("task_status", done),
+            // The last id tells the work when the results come back; every id ends with the number of the answer.
+            (WorkKind::Finish, 0) => Said::Calls(vec![
+                (format!("first.{order}"), "task_message".to_owned(), message("")),
+                (id, "task_status".to_owned(), done),
+            ]),
             (WorkKind::Silent, 0) => call("no_reply", serde_json::json!({})),
             _ => reply,
         }
@@ -268,6 +273,7 @@ const WORDS: &[(WorkKind, &str)] = &[
     (WorkKind::History, "history"),
     (WorkKind::Ask, "ask"),
     (WorkKind::Done, "done"),
+    (WorkKind::Finish, "finish"),
     (WorkKind::Silent, "silent"),
 ];
 

@@ -12,7 +12,7 @@ use domain::{
     ToolCallState, TurnId,
 };
 use tool_gateway::decisions::{
-    Asked, Capability, Closed, Consequence, Facts, Presented, RecordedCall, Refusal, Told, Turn, asked, awaits_earlier,
+    Asked, Capability, Closed, Consequence, Facts, Presented, RecordedCall, Refusal, Told, Turn, asked,
 };
 use uuid::Uuid;
 
@@ -45,6 +45,8 @@ pub(crate) struct Effect {
     pub(crate) in_closed_session: bool,
     /// Its turn had asked for it, in these words.
     pub(crate) was_asked_for: bool,
+    /// Calls that stand before it in the same answer and are not over.
+    pub(crate) overtook: Vec<i32>,
     pub(crate) closed: Vec<SessionId>,
     pub(crate) cancelled: Vec<NotificationId>,
     /// The notification that it led to.
@@ -52,8 +54,9 @@ pub(crate) struct Effect {
 }
 
 impl Database {
-    /// `CALL_INSERT`, `CALLS_BEFORE`, the locks, `FACTS`, the tool, `CALL_FINISH` and the outbox.
-    pub(crate) fn execute(&mut self, request: &ToolRequested, waits: bool, bug: Option<Bug>) -> Executed {
+    /// `CALL_INSERT`, the locks, `FACTS`, the tool, `CALL_FINISH` and the outbox. `deliveries` of the request count for
+    /// nothing.
+    pub(crate) fn execute(&mut self, request: &ToolRequested, deliveries: u32, bug: Option<Bug>) -> Executed {
         let asked = asked(request, TraceContext::default());
         let name = (asked.account.clone(), asked.session);
         let key = (asked.account.clone(), asked.id);
@@ -69,12 +72,6 @@ impl Database {
         let Some(mut facts) = self.call_facts(&asked, request.turn_id) else {
             return Executed::Nobodys;
         };
-        if waits
-            && let Some((turn, earlier)) = awaits_earlier(&asked)
-            && self.calls_before(&asked, turn) < earlier
-        {
-            return Executed::OutOfTurn;
-        }
         let was_closed = self.sessions[&name].closed.is_some();
         if bug == Some(Bug::ClosedCallAllowed) {
             facts.closed = None;
@@ -84,12 +81,17 @@ impl Database {
         {
             turn.call = Some(recorded(&asked));
         }
-        let admitted = self.admit(&asked, &facts);
+        let (admitted, waits) = self.admit(&asked, &facts);
         if let Err(refusal) = &admitted
             && refusal.consequence() == Consequence::Buried
         {
             return Executed::Nobodys;
         }
+        let gives_up = bug == Some(Bug::OrderGivenUp) && deliveries > 8;
+        if waits && !gives_up {
+            return Executed::OutOfTurn;
+        }
+        let overtook = self.earlier(&asked, request.turn_id);
         let outcome = match admitted {
             Ok(()) => self.run(&asked, &facts, bug),
             Err(refusal) => Err(refusal.told()),
@@ -124,6 +126,7 @@ impl Database {
                 ordinal: asked.ordinal,
                 in_closed_session: was_closed,
                 was_asked_for,
+                overtook,
                 closed: done.closed,
                 cancelled: done.cancelled,
                 asked: done.asked,
@@ -131,11 +134,23 @@ impl Database {
         }
     }
 
-    fn calls_before(&self, asked: &Asked, turn: TurnId) -> i64 {
-        let before = self.calls.iter().filter(|((account, _), call)| {
-            *account == asked.account && call.turn == Some(turn) && call.ordinal > 0 && call.ordinal < asked.ordinal
-        });
-        i64::try_from(before.count()).expect("calls of a turn are few")
+    /// Of the turn's last answer, the calls that were passed on, come before this one and have no record.
+    fn earlier(&self, asked: &Asked, turn: TurnId) -> Vec<i32> {
+        let is_over = |ordinal: i32| {
+            let mut calls = self.calls.iter();
+            calls.any(|((account, _), call)| {
+                *account == asked.account && call.turn == Some(turn) && call.ordinal == ordinal
+            })
+        };
+        let round = self
+            .turns
+            .get(&(asked.account.clone(), turn))
+            .and_then(|turn| turn.journal.last());
+        let calls = round.iter().flat_map(|round| &round.calls);
+        calls
+            .filter(|call| call.answered.is_none() && call.ordinal < asked.ordinal && !is_over(call.ordinal))
+            .map(|call| call.ordinal)
+            .collect()
     }
 
     /// `FACTS`.
@@ -165,6 +180,7 @@ impl Database {
                     name: call.name.clone(),
                     arguments: call.arguments.clone(),
                 }),
+            earlier: self.earlier(asked, turn),
         });
         Some(Facts {
             session_key: row.key.clone(),
@@ -182,8 +198,9 @@ impl Database {
         })
     }
 
-    /// As `Executor::decide_and_run` asks. What agents do here names no task but their own.
-    fn admit(&self, asked: &Asked, facts: &Facts) -> Result<(), Refusal> {
+    /// As `Executor::decide_and_run` asks: whether the call is admitted, and whether it waits. What agents do here names no
+    /// task but their own.
+    fn admit(&self, asked: &Asked, facts: &Facts) -> (Result<(), Refusal>, bool) {
         let capability = Capability {
             session: asked.session,
             facts,
@@ -191,11 +208,14 @@ impl Database {
         };
         with_tools(|tools| {
             let tool = tools.iter().find(|tool| tool.name == asked.name);
-            capability.admit(&Presented {
+            let presented = Presented {
                 asked,
                 tool,
                 task: facts.task().filter(|_| tool.is_some_and(|tool| tool.account_wide)),
-            })
+            };
+            let admitted = capability.admit(&presented);
+            let waits = capability.waits_for_earlier(&presented, &admitted);
+            (admitted, waits)
         })
     }
 

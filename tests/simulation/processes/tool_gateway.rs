@@ -6,7 +6,6 @@ use tool_gateway::decisions::order_delay;
 use crate::simulation::{
     broker::Queued,
     database::{Millis, calls::Executed, outbox::Message},
-    settings::ORDER_ATTEMPTS_MAX,
     world::{Fate, World},
 };
 
@@ -71,9 +70,7 @@ impl World {
             return None;
         }
         let request = &calling.request;
-        let executed = self
-            .database
-            .execute(request, calling.deliveries <= ORDER_ATTEMPTS_MAX, self.bug);
+        let executed = self.database.execute(request, calling.deliveries, self.bug);
         self.note("executed", [p as u64, request.ordinal.unsigned_abs().into()], || {
             format!(
                 "process {p}: {} {} of turn {}: {executed:?}; {fate:?}",

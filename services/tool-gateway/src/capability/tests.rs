@@ -65,6 +65,7 @@ impl Case {
             tools: Some(vec!["task_message".to_owned(), "no_reply".to_owned()]),
             until: Some(UNTIL),
             call: Some(call),
+            earlier: Vec::new(),
         };
         let facts = Facts {
             session_key: "key".to_owned(),
@@ -330,6 +331,44 @@ fn a_task_is_the_callers_own() {
         own: None,
     };
     check(&taskless, own_task, &refusal);
+}
+
+#[test]
+fn a_call_waits_for_earlier_ones_while_it_may_run_itself() {
+    let check = |case: &Case, waits: bool| {
+        let capability = Capability {
+            session: SESSION,
+            facts: &case.facts,
+            now: case.now,
+        };
+        let presented = Presented {
+            asked: &case.asked,
+            tool: case.tool.as_ref(),
+            task: case.task.as_ref(),
+        };
+        let admitted = capability.admit(&presented);
+        assert_eq!(
+            capability.waits_for_earlier(&presented, &admitted),
+            waits,
+            "{admitted:?}"
+        );
+    };
+    let after_another = |change: fn(&mut Case)| {
+        genuine(|case| {
+            case.turn().earlier = vec![1];
+            change(case);
+        })
+    };
+    check(&Case::genuine(), false);
+    check(&after_another(|_| {}), true);
+    // Told that there is no such task, perhaps because the earlier one has not made it.
+    check(&after_another(|case| case.task = Some(task("proj-8"))), true);
+    check(&after_another(|case| case.now = UNTIL), false);
+    check(&after_another(|case| case.facts.closed = Some(Closed(None))), false);
+    check(&after_another(|case| case.turn().state = TurnState::Finished), false);
+    check(&after_another(|case| case.turn().call = None), false);
+    // Over HTTP calls have no place.
+    check(&after_another(|case| case.asked.origin = Origin::Http), false);
 }
 
 #[test]

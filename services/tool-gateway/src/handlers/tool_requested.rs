@@ -3,18 +3,14 @@
 //! Writes the call's record with its result, and what the tool changes, in one transaction a call.
 //! Publishes `tool.finished`, and through the outbox what the tool's effect entails (events, notifications, wake-ups).
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use contracts::{
     Outgoing, Root, Timestamp, TraceContext, addressed,
     outgoing::Origin as Cause,
     tool::{RESULT_BYTES_MAX, ToolFinished, ToolRequested},
 };
-use domain::{
-    SessionId,
-    planted::{Bug, is_planted},
-};
-use futures::StreamExt;
+use domain::planted::{Bug, is_planted};
 use messaging::{
     BatchHandler, Durable, Incoming, Verdict,
     trace::{context_of, current_or},
@@ -40,33 +36,26 @@ pub(crate) struct ToolRequestedHandler {
     pub config: ToolGatewayConfig,
 }
 
-/// A request and its place in the batch.
-type Placed<'a> = (usize, ToolRequested, &'a Incoming);
-
 impl BatchHandler for ToolRequestedHandler {
+    /// A turn's calls one after the other, turns side by side; a session has one turn at a time. By the message's id, which
+    /// a payload need not be read for: a call in a group of its own is held back by what the rows say.
+    fn group(&self, incoming: &Incoming) -> String {
+        let id = incoming.id().unwrap_or_default();
+        id.rsplit_once(':').map_or(id, |(turn, _)| turn).to_owned()
+    }
+
     async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
         let mut verdicts: Vec<(usize, Verdict)> = Vec::with_capacity(batch.len());
-        // A session's calls one after the other, sessions side by side.
-        let mut sessions: BTreeMap<SessionId, Vec<Placed<'_>>> = BTreeMap::new();
+        let mut requests: Vec<(usize, ToolRequested)> = Vec::with_capacity(batch.len());
         for (place, incoming) in batch.iter().enumerate() {
             match read(&self.executor.root, incoming) {
-                Ok(request) => sessions
-                    .entry(request.session_id)
-                    .or_default()
-                    .push((place, request, incoming)),
+                Ok(request) => requests.push((place, request)),
                 Err(dead) => verdicts.push((place, dead)),
             }
         }
-        let working: Vec<_> = sessions
-            .into_values()
-            .map(|mut requests| {
-                requests.sort_by_key(|(_, request, _)| (request.turn_id, request.ordinal));
-                self.session(requests)
-            })
-            .collect();
-        let mut working = futures::stream::iter(working).buffer_unordered(self.config.sessions_in_flight_max.usize());
-        while let Some(some) = working.next().await {
-            verdicts.extend(some);
+        requests.sort_by_key(|(_, request)| (request.turn_id, request.ordinal));
+        for (place, request) in requests {
+            verdicts.push((place, self.requested(&request, &batch[place]).await));
         }
         verdicts.sort_by_key(|(place, _)| *place);
         verdicts.into_iter().map(|(_, verdict)| verdict).collect()
@@ -81,45 +70,40 @@ impl BatchHandler for ToolRequestedHandler {
 }
 
 impl ToolRequestedHandler {
-    async fn session(&self, requests: Vec<Placed<'_>>) -> Vec<(usize, Verdict)> {
-        let mut verdicts = Vec::with_capacity(requests.len());
-        for (place, request, incoming) in requests {
-            let tool = self.tool_name(&request.name);
-            let span = tracing::info_span!(
-                "tool_requested",
-                otel.name = format!("execute_tool {tool}"),
-                tool,
-                otel.kind = "consumer",
-                otel.status_code = Empty,
-                account = %request.account,
-                session = %request.session_id,
-                turn = %request.turn_id,
-                ordinal = request.ordinal,
-            );
-            // Refused only where traces are off, and then there is nothing to continue.
-            let _ = span.set_parent(context_of(&incoming.headers.trace()));
-            // By OpenTelemetry's conventions for messaging and generative AI; no fields, which would stand on every line of
-            // the log.
-            for (name, value) in [
-                ("messaging.system", "nats"),
-                ("messaging.operation.name", "process"),
-                ("messaging.operation.type", "process"),
-                ("messaging.destination.name", "tool.requested"),
-                (
-                    "messaging.consumer.group.name",
-                    Durable::ToolGatewayToolRequested.name(),
-                ),
-                ("gen_ai.operation.name", "execute_tool"),
-                ("gen_ai.tool.name", tool),
-                ("gen_ai.tool.type", "function"),
-            ] {
-                span.set_attribute(name, value);
-            }
-            span.set_attribute("gen_ai.tool.call.id", request.call_id.0.clone());
-            let verdict = self.call(&request, incoming).instrument(span).await;
-            verdicts.push((place, verdict));
+    async fn requested(&self, request: &ToolRequested, incoming: &Incoming) -> Verdict {
+        let tool = self.tool_name(&request.name);
+        let span = tracing::info_span!(
+            "tool_requested",
+            otel.name = format!("execute_tool {tool}"),
+            tool,
+            otel.kind = "consumer",
+            otel.status_code = Empty,
+            account = %request.account,
+            session = %request.session_id,
+            turn = %request.turn_id,
+            ordinal = request.ordinal,
+        );
+        // Refused only where traces are off, and then there is nothing to continue.
+        let _ = span.set_parent(context_of(&incoming.headers.trace()));
+        // By OpenTelemetry's conventions for messaging and generative AI; no fields, which would stand on every line of
+        // the log.
+        for (name, value) in [
+            ("messaging.system", "nats"),
+            ("messaging.operation.name", "process"),
+            ("messaging.operation.type", "process"),
+            ("messaging.destination.name", "tool.requested"),
+            (
+                "messaging.consumer.group.name",
+                Durable::ToolGatewayToolRequested.name(),
+            ),
+            ("gen_ai.operation.name", "execute_tool"),
+            ("gen_ai.tool.name", tool),
+            ("gen_ai.tool.type", "function"),
+        ] {
+            span.set_attribute(name, value);
         }
-        verdicts
+        span.set_attribute("gen_ai.tool.call.id", request.call_id.0.clone());
+        self.call(request, incoming).instrument(span).await
     }
 
     /// What agents make up is not put into traces.
@@ -134,12 +118,11 @@ impl ToolRequestedHandler {
             asked.id = Uuid::now_v7();
         }
         let deliveries = u32::try_from(incoming.deliveries).unwrap_or(u32::MAX);
-        let waits = deliveries <= self.config.order_attempts_max.get();
         self.executor.shutdown.crash_point("tool_gateway.request_read").await;
-        let mut executed = self.executor.execute(&asked, waits).await;
+        let mut executed = self.executor.execute(&asked).await;
         if executed.is_err() && is_planted(Bug::UnknownRetried) {
             asked.id = Uuid::now_v7();
-            executed = self.executor.execute(&asked, waits).await;
+            executed = self.executor.execute(&asked).await;
         }
         match executed {
             Ok(Executed::Over {
@@ -152,7 +135,7 @@ impl ToolRequestedHandler {
             }
             Ok(Executed::OutOfTurn) => Verdict::Postpone {
                 after: order_delay(deliveries),
-                why: "earlier calls of the turn are not over".to_owned(),
+                why: "earlier calls of the same answer are not over".to_owned(),
             },
             Ok(Executed::Nobodys(refusal)) => {
                 let told = refusal.told();
@@ -168,7 +151,8 @@ impl ToolRequestedHandler {
                     request.session_id, request.account
                 ),
             },
-            Err(error) if error.may_retry() => Verdict::Postpone {
+            // What is too much, being one call, may be too much again: that counts as an attempt.
+            Err(error) if error.may_retry() && !error.is_too_much() => Verdict::Postpone {
                 after: self.config.postpone_delay_ms.duration(),
                 why: format!("{:#}", anyhow::Error::new(error)),
             },

@@ -193,7 +193,7 @@ async fn call(
         origin: Origin::Http,
         trace: current_trace(),
     };
-    let executed = executor.execute(&asked, false).await.map_err(|error| match error {
+    let executed = executor.execute(&asked).await.map_err(|error| match error {
         Error::UnknownSession => no_session(),
         Error::Storage(error) => failed(error),
         Error::Unfinished => Problem::conflict("in_progress", "the same request is being worked on"),

@@ -1,6 +1,6 @@
 //! The record of a call: one row, written once, with its result. And the savepoint inside of which its tool runs.
 
-use domain::{AccountId, ToolCallState, TurnId};
+use domain::{ToolCallState, TurnId};
 use sea_orm::{ConnectionTrait, FromQueryResult};
 use storage::{StorageError, Tx, error::Attempt, statement};
 use time::OffsetDateTime;
@@ -86,29 +86,6 @@ pub(crate) async fn call_find(tx: &Tx, asked: &Asked) -> Result<Option<Record>, 
         result: row.result.unwrap_or_default(),
         finished_at: row.finished_at.unwrap_or(row.started_at),
     }))
-}
-
-#[derive(FromQueryResult)]
-struct Counted {
-    count: i64,
-}
-
-/// Relies on tool_call_turn.
-const CALLS_BEFORE: &str = "
-    select count(*) as count from tool_call
-    where account_id = $1 and turn_id = $2 and ordinal > 0 and ordinal < $3";
-
-/// How many of the turn's calls before this one are over. Calls are seen once their transaction has committed.
-pub(crate) async fn calls_before(
-    tx: &Tx,
-    account: &AccountId,
-    turn: TurnId,
-    ordinal: i32,
-) -> Result<i64, StorageError> {
-    let values = [account.as_str().into(), turn.uuid().into(), ordinal.into()];
-    let counted = Counted::find_by_statement(statement(CALLS_BEFORE, values));
-    let counted = counted.one(&**tx).await.attempt("count tool calls")?;
-    Ok(counted.map_or(0, |counted| counted.count))
 }
 
 const CALL_FINISH: &str = "

@@ -8,9 +8,7 @@ mod calls;
 mod sessions;
 mod tasks;
 
-pub(crate) use calls::{
-    call_find, call_finish, call_insert, calls_before, is_same_request, savepoint, savepoint_rollback,
-};
+pub(crate) use calls::{call_find, call_finish, call_insert, is_same_request, savepoint, savepoint_rollback};
 pub(crate) use sessions::{facts, session_find, session_lock, task_and_sessions_lock};
 pub(crate) use tasks::{
     ActivityRow, AgentRow, MessageRow, TaskRow, activities_newest, agents_find, assignees, messages_newest, task_find,

@@ -71,12 +71,15 @@ struct FactsRow {
     turn_tools: Option<Vec<String>>,
     turn_until: Option<OffsetDateTime>,
     turn_call: Option<Value>,
+    turn_earlier: Vec<i32>,
+    turn_over: Vec<i32>,
     newest_hops: Option<i32>,
     now: OffsetDateTime,
 }
 
-/// Primary keys and turn_number only. Tasks as their client spelled them: subjects and texts carry them that way. Of the
-/// turn's journal, the call at that place of the last answer, if it was passed on: that one the turn waits for.
+/// Primary keys, turn_number and tool_call_turn only. Tasks as their client spelled them: subjects and texts carry them that
+/// way. Of the turn's journal, the call at that place of the last answer, if it was passed on: that one the turn waits for;
+/// those of the same answer before it; and the turn's calls before it that are over, since a record is seen with its result.
 const FACTS: &str = concat!(
     "
     select s.key, s.generation, s.fence, s.closed_at is not null as is_closed, s.close_reason,
@@ -88,6 +91,11 @@ const FACTS: &str = concat!(
            t.tools as turn_tools, t.waiting_since + t.tools_wait_ms * interval '1 millisecond' as turn_until,
            jsonb_path_query_first(t.journal, '$[last].calls[*] ? (@.ordinal == $place && !exists(@.answered))',
                                   jsonb_build_object('place', $4::integer)) as turn_call,
+           array(select place::integer
+                 from jsonb_path_query(t.journal, '$[last].calls[*] ? (@.ordinal < $place && !exists(@.answered)).ordinal',
+                                       jsonb_build_object('place', $4::integer)) as earlier (place)) as turn_earlier,
+           array(select c.ordinal from tool_call c
+                 where c.account_id = s.account_id and c.turn_id = t.id and c.ordinal < $4) as turn_over,
            (select l.hops from turn l where l.account_id = s.account_id and l.session_id = s.id
             order by l.number desc limit 1) as newest_hops, clock_timestamp() as now
     from session s
@@ -99,8 +107,8 @@ const FACTS: &str = concat!(
     where s.account_id = $1 and s.id = $2"
 );
 
-/// What is true of the session, of the turn (the claimed one, else the one that runs) and of the call at the claimed
-/// place of it, and the database's time. Read after the lock, in a statement of its own:
+/// What is true of the session, of the turn (the claimed one, else the one that runs), of the call at the claimed place of
+/// it and of those before, and the database's time. Read after the lock, in a statement of its own:
 /// only a fresh snapshot shows what the lock waited for.
 pub(crate) async fn facts(
     tx: &Tx,
@@ -133,6 +141,11 @@ pub(crate) async fn facts(
             tools: row.turn_tools,
             until: row.turn_until,
             call: row.turn_call.map(recorded).transpose()?,
+            earlier: row
+                .turn_earlier
+                .into_iter()
+                .filter(|place| !row.turn_over.contains(place))
+                .collect(),
         }),
         _ => None,
     };

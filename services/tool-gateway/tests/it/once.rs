@@ -1,6 +1,5 @@
 //! Once, however often a call arrives, whoever takes it, and whatever breaks in between; and in the turn's order.
 
-use async_nats::jetstream::consumer::PullConsumer;
 use contracts::{Headers, Outgoing, header};
 use domain::{CallId, SessionId};
 use serde_json::json;
@@ -115,11 +114,8 @@ async fn calls_that_were_asked_for_while_nobody_was_there_are_run_later() {
     let coder = world.coder("acme").await;
     gateway.stop().await;
     // The server has noticed, too: it gives nothing to the request that the stopped one left behind.
-    let jetstream = async_nats::jetstream::new(world.bus.client().clone());
     eventually("nobody asks for messages", async || {
-        let consumer = jetstream.get_consumer_from_stream("tool_gateway_tool_requested", "SIGNALBOX_TOOL");
-        let mut consumer: PullConsumer = consumer.await.unwrap();
-        (consumer.info().await.unwrap().num_waiting == 0).then_some(())
+        (world.consumer().await.num_waiting == 0).then_some(())
     })
     .await;
     let requests: Vec<_> = (1..=5)
@@ -181,12 +177,104 @@ async fn a_turns_calls_run_in_its_order_whatever_order_they_come_in() {
 }
 
 #[tokio::test]
-async fn a_call_does_not_wait_for_ever_for_one_that_never_comes() {
+async fn a_call_waits_for_the_one_before_it_however_often_it_comes_and_fails() {
     let world = World::new().await;
-    let gateway = world.gateway_with("order_attempts_max = 2").await;
+    let gateway = world.gateway_with("postpone_delay_ms = 20").await;
     let coder = world.coder("acme").await;
+    let post = coder.request(1, "task_message", &json!({"task_id": "PROJ-7", "body": "first"}));
+    let done = coder.request(2, "task_status", &json!({"task_id": "PROJ-7", "status": "done"}));
+    // The turn asked for both, and the first one is still on its way.
+    world.record(&post).await;
+    world.ask(&done).await;
+    world.delivered(15).await;
+    assert_eq!(world.database.count("select count(*) from tool_call").await, 0);
+    // Postgres is away, for both: that counts for nothing.
+    let away = "create function away() returns trigger language plpgsql as
+                $$ begin raise exception 'away' using errcode = '57P01'; end $$;
+                create trigger away before insert on tool_call for each row execute function away()";
+    sqlx::raw_sql(away).execute(&world.database.owner).await.unwrap();
+    world.ask(&post).await;
+    world.delivered(60).await;
+    let back = "drop trigger away on tool_call";
+    sqlx::raw_sql(back).execute(&world.database.owner).await.unwrap();
+
+    world.answer(&done).await.ok();
+    world.answer(&post).await.ok();
+    assert_eq!(world.database.texts("select body from message").await, ["first"]);
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn when_the_turn_waits_no_longer_neither_call_of_an_answer_runs() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let post = coder.request(1, "task_message", &json!({"task_id": "PROJ-7", "body": "first"}));
+    let done = coder.request(2, "task_status", &json!({"task_id": "PROJ-7", "status": "done"}));
+    world.record(&post).await;
+    world.ask(&done).await;
+    world.delivered(3).await;
+    let over = "update turn set waiting_since = now() - interval '1 hour'";
+    world.run(sqlx::query(over)).await;
+    for request in [&done, &post] {
+        world.ask(request).await;
+        let answer = world.answer(request).await;
+        assert_eq!(answer.code(domain::ToolCallState::Refused), "call_expired");
+        assert!(answer.late);
+    }
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn a_call_waits_for_none_that_its_answer_does_not_have() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    // The first two were of an answer that the turn went on without.
     let request = coder.request(3, "task_message", &json!({"task_id": "PROJ-7", "body": "b"}));
     world.call(&request).await.ok();
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn a_slow_call_keeps_nobody_elses_result() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let (acme, globex) = (world.coder("acme").await, world.coder("globex").await);
+    gateway.stop().await;
+    eventually("nobody asks for messages", async || {
+        (world.consumer().await.num_waiting == 0).then_some(())
+    })
+    .await;
+    let post = |ordinal, body: &str| ("task_message", ordinal, json!({"task_id": "PROJ-7", "body": body}));
+    let request = |session: &crate::world::Session, (tool, ordinal, arguments): (&str, i32, serde_json::Value)| {
+        session.request(ordinal, tool, &arguments)
+    };
+    // The message's foreign key waits for the task's row.
+    let mut held = world.database.owner.begin().await.unwrap();
+    sqlx::query("select 1 from task where account_id = 'acme' for update")
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    // Both in one batch of the only loop.
+    let slow = request(&acme, post(1, "slow"));
+    let quick = request(&globex, post(1, "quick"));
+    world.ask(&slow).await;
+    world.ask(&quick).await;
+    let gateway = world.gateway_with("loops = 1\nstatement_timeout_ms = 60000").await;
+    eventually("the slow one waits", async || {
+        let waiting = "select count(*) from pg_stat_activity
+                       where datname = current_database() and wait_event_type = 'Lock'";
+        (world.database.count(waiting).await == 1).then_some(())
+    })
+    .await;
+    world.answer(&quick).await.ok();
+    // And in the next batch.
+    let next = request(&globex, post(2, "next"));
+    world.call(&next).await.ok();
+    assert!(world.finished(&slow).is_empty());
+    held.rollback().await.unwrap();
+    world.answer(&slow).await.ok();
     world.end(&[&gateway]).await;
 }
 

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use async_nats::jetstream::consumer::PullConsumer;
 use contracts::{
     Headers, Outgoing, Root, header,
     tool::{ToolFinished, ToolRequested},
@@ -297,6 +298,22 @@ impl World {
 
     pub(crate) async fn run(&self, query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>) {
         query.execute(&self.database.owner).await.expect("a row");
+    }
+
+    /// The consumer of requests, as the server sees it.
+    pub(crate) async fn consumer(&self) -> async_nats::jetstream::consumer::Info {
+        let jetstream = async_nats::jetstream::new(self.bus.client().clone());
+        let consumer = jetstream.get_consumer_from_stream("tool_gateway_tool_requested", "SIGNALBOX_TOOL");
+        let mut consumer: PullConsumer = consumer.await.expect("a consumer");
+        consumer.info().await.expect("a look at it").clone()
+    }
+
+    /// Waits until requests were delivered so often, redeliveries included.
+    pub(crate) async fn delivered(&self, times: u64) {
+        eventually("deliveries", async || {
+            (self.consumer().await.delivered.consumer_sequence >= times).then_some(())
+        })
+        .await;
     }
 
     /// Records the call with its turn and publishes the request, as delivery does.
