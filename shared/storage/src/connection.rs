@@ -19,6 +19,8 @@ use sea_query_sqlx::SqlxValues;
 use sqlx::{AssertSqlSafe, Executor, PgPool, Postgres, pool::PoolConnection, query::Query};
 use tokio::sync::Mutex;
 
+use crate::error::is_connection_lost;
+
 /// Connections that lie ready; more are rarely in use at once, and the pool closes what it has too many of.
 const SHELVED_MAX: usize = 8;
 /// A connection that has been in use for longer goes back to the pool, which replaces old ones.
@@ -86,10 +88,28 @@ impl ConnectionTrait for Connection {
     }
 }
 
+/// When it was last found that the server had ended a connection. A server that ends has ended them all, and none of them
+/// says so before it is used: those that are older are not used again, which costs nobody a question.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LastLoss(Arc<Lock<Option<Instant>>>);
+
+impl LastLoss {
+    fn note(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Whether a connection of this age was made before it.
+    pub(crate) fn is_after(&self, age: Duration) -> bool {
+        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.is_some_and(|last| last.elapsed() <= age)
+    }
+}
+
 /// Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Shelf {
     pool: PgPool,
+    last_loss: LastLoss,
     state: Arc<Lock<State>>,
 }
 
@@ -103,7 +123,7 @@ struct State {
 }
 
 impl Shelf {
-    pub(crate) fn new(pool: PgPool) -> Shelf {
+    pub(crate) fn new(pool: PgPool, last_loss: LastLoss) -> Shelf {
         let connections = pool.options().get_max_connections();
         let spare = usize::try_from(connections).unwrap_or(usize::MAX).saturating_sub(1);
         let state = State {
@@ -113,6 +133,7 @@ impl Shelf {
         };
         Shelf {
             pool,
+            last_loss,
             state: Arc::new(Lock::new(state)),
         }
     }
@@ -149,6 +170,16 @@ impl Shelf {
     /// How many lie ready.
     pub(crate) fn len(&self) -> usize {
         self.state().ready.len()
+    }
+
+    /// After an error of a connection's first statement: whether the server had ended the connection.
+    pub(crate) fn failed(&self, error: &DbErr) -> bool {
+        let is_lost = is_connection_lost(error);
+        if is_lost {
+            self.last_loss.note();
+        }
+        self.clear();
+        is_lost
     }
 
     /// Gives all to the pool: one of them turned out to be broken, or the pool is to be closed.

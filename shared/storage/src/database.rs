@@ -10,7 +10,7 @@
 use std::{ops::Deref, str::FromStr, time::Duration};
 
 use domain::planted::{Bug, is_planted};
-use sea_orm::{ConnectionTrait, DatabaseConnection, FromQueryResult, SqlxPostgresConnector, Statement};
+use sea_orm::{ConnectionTrait, DatabaseConnection, DbErr, FromQueryResult, SqlxPostgresConnector, Statement};
 use sqlx::{
     ConnectOptions, Connection, Executor, PgConnection,
     postgres::{PgConnectOptions, PgPoolOptions},
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use crate::{
     Accounts, StorageError,
-    connection::{Connection as Borrowed, Shelf},
+    connection::{Connection as Borrowed, LastLoss, Shelf},
     error::Attempt,
 };
 
@@ -98,10 +98,11 @@ pub struct Database {
 impl Database {
     /// Connects, and proves with one query that the role may be taken.
     pub async fn connect(url: &str, role: Role, options: &DatabaseOptions) -> Result<Database, StorageError> {
-        let pool = pool(url, role, options).await?;
+        let last_loss = LastLoss::default();
+        let pool = pool(url, role, options, &last_loss).await?;
         Ok(Self {
             connection: SqlxPostgresConnector::from_sqlx_postgres_pool(pool.clone()),
-            shelf: Shelf::new(pool),
+            shelf: Shelf::new(pool, last_loss),
             role,
             plans_once: false,
         })
@@ -120,19 +121,26 @@ impl Database {
         }
     }
 
-    /// A transaction for these accounts and no others.
+    /// A transaction for these accounts and no others. Nothing was done where it could not begin: on a connection that had
+    /// ended, it begins on another one.
     pub async fn begin(&self, accounts: &Accounts) -> Result<Tx, StorageError> {
-        let connection = self.shelf.take().await.attempt("begin")?;
-        let begun = connection.run(begin(accounts, self.plans_once)).await.attempt("begin");
-        if begun.is_err() {
-            // The server may be another one by now, and those that lie ready lead nowhere.
-            self.shelf.clear();
+        let begin = begin(accounts, self.plans_once);
+        let mut is_again = false;
+        loop {
+            let connection = self.shelf.take().await.attempt("begin")?;
+            match connection.run(begin.clone()).await {
+                Ok(()) => {
+                    return Ok(Tx {
+                        connection,
+                        shelf: self.shelf.clone(),
+                        role: self.role,
+                    });
+                }
+                // From now on, no connection that is older than this loss comes from the shelf or the pool.
+                Err(error) if self.shelf.failed(&error) && !is_again => is_again = true,
+                Err(error) => return Err(error).attempt("begin"),
+            }
         }
-        begun.map(|()| Tx {
-            connection,
-            shelf: self.shelf.clone(),
-            role: self.role,
-        })
     }
 
     /// Rows of a statement that works for no account and is a transaction of its own: one round trip instead of three.
@@ -143,33 +151,38 @@ impl Database {
     ) -> Result<Vec<T>, StorageError> {
         let connection = self.shelf.take().await.attempt(attempt)?;
         let rows = T::find_by_statement(statement).all(&connection).await;
-        self.after_one(connection, rows.attempt(attempt))
+        self.after_one(connection, rows).attempt(attempt)
     }
 
     /// Runs such a statement; gives how many rows it touched.
     pub async fn execute_alone(&self, attempt: &'static str, statement: Statement) -> Result<u64, StorageError> {
         let connection = self.shelf.take().await.attempt(attempt)?;
         let executed = connection.execute_raw(statement).await;
-        self.after_one(connection, executed.attempt(attempt))
+        self.after_one(connection, executed)
+            .attempt(attempt)
             .map(|done| done.rows_affected())
     }
 
-    /// Answered, a statement without a transaction has left none.
-    fn after_one<T>(&self, connection: Borrowed, done: Result<T, StorageError>) -> Result<T, StorageError> {
+    /// Answered, a statement without a transaction has left none. One whose connection ended may have been executed: it is its
+    /// caller's to try again.
+    fn after_one<T>(&self, connection: Borrowed, done: Result<T, DbErr>) -> Result<T, DbErr> {
         match &done {
             Ok(_) => self.shelf.put(connection),
-            Err(_) => self.shelf.clear(),
+            Err(error) => {
+                self.shelf.failed(error);
+            }
         }
         done
     }
 
-    /// For readiness: one round trip.
+    /// For readiness: one round trip. What an old connection says of the server is not the answer.
     pub async fn ping(&self) -> Result<(), StorageError> {
-        self.connection
-            .execute_unprepared("select 1")
-            .await
-            .attempt("ping")
-            .map(|_| ())
+        let ping = async || self.connection.execute_unprepared("select 1").await;
+        let answer = match ping().await {
+            Err(error) if self.shelf.failed(&error) => ping().await,
+            answer => answer,
+        };
+        answer.attempt("ping").map(|_| ())
     }
 
     /// The pool itself, for migrations and the operator's checks.
@@ -248,7 +261,13 @@ fn is_planned_once(role: Role) -> bool {
 /// Where a statement finds what it names: never first among temporary objects, as where nothing is said.
 const SEARCH_PATH: &str = "public,pg_temp";
 
-async fn pool(url: &str, role: Role, options: &DatabaseOptions) -> Result<sqlx::PgPool, StorageError> {
+async fn pool(
+    url: &str,
+    role: Role,
+    options: &DatabaseOptions,
+    last_loss: &LastLoss,
+) -> Result<sqlx::PgPool, StorageError> {
+    let last_loss = last_loss.clone();
     let mut connect = PgConnectOptions::from_str(url)
         .map_err(|source| StorageError::Connect { source })?
         .application_name(&format!("signalbox-{}", role.service()))
@@ -277,6 +296,10 @@ async fn pool(url: &str, role: Role, options: &DatabaseOptions) -> Result<sqlx::
         .acquire_timeout(Duration::from_millis(options.acquire_timeout_ms))
         // a connection that broke shows itself at its first statement; asking before each use costs a round trip
         .test_before_acquire(false)
+        .before_acquire(move |_, connection| {
+            let is_good = !last_loss.is_after(connection.age);
+            Box::pin(async move { Ok(is_good) })
+        })
         .after_release(|connection, _| {
             Box::pin(async move {
                 connection.execute("ROLLBACK").await?;

@@ -7,6 +7,7 @@ mod economy;
 mod lifecycle;
 mod neglected;
 mod owner;
+mod restarted;
 mod twins;
 mod waiting;
 mod walls;
