@@ -4,7 +4,7 @@ use std::{fmt, ops::Deref, sync::Arc};
 
 use contracts::{Root, outgoing::Origin};
 use domain::AccountId;
-use runtime::Shutdown;
+use runtime::{Shutdown, http::Problem};
 use sea_orm::FromQueryResult;
 use storage::{
     Accounts, Database, StorageError, Tx,
@@ -15,7 +15,7 @@ use storage::{
 };
 use time::OffsetDateTime;
 
-use crate::{config::OrchestratorSettings, metrics::Meters};
+use crate::{config::OrchestratorSettings, metrics::Meters, shares::Shares};
 
 /// `ce-source` of what this service publishes.
 pub const SOURCE: &str = "/signalbox/orchestrator";
@@ -32,6 +32,7 @@ pub struct Parts {
     pub root: Root,
     pub settings: OrchestratorSettings,
     pub meters: Meters,
+    pub shares: Shares,
     publish_soon: PublishSoon,
     /// For its crash points.
     pub shutdown: Shutdown,
@@ -50,6 +51,7 @@ impl App {
             root,
             settings,
             meters: Meters::new(),
+            shares: Shares::default(),
             publish_soon,
             shutdown,
         }))
@@ -68,6 +70,15 @@ impl App {
         self.shutdown.crash_point("orchestrator.change_committed").await;
         (self.publish_soon)(rows);
         Ok(())
+    }
+
+    /// Refuses what would become another notification of an account that has too many waiting.
+    pub fn has_room(&self, account: &AccountId) -> Result<(), Problem> {
+        let room = self.shares.check(account);
+        if room.is_err() {
+            self.meters.refused("unread_share");
+        }
+        room
     }
 
     /// Where and when a request acts. `cause` is the id of what it made, for what follows from that.

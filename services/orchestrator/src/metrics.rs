@@ -17,7 +17,10 @@ impl Meters {
         let meter = global::meter("orchestrator");
         let counter = |name: &'static str, what: &'static str| meter.u64_counter(name).with_description(what).build();
         Meters {
-            refused: counter("signalbox.api.refused", "Requests refused for who sent them, by reason"),
+            refused: counter(
+                "signalbox.api.refused",
+                "Requests refused for who sent them, or for what the account has waiting, by reason",
+            ),
             replayed: counter("signalbox.api.replayed", "Answers given again for an Idempotency-Key"),
             published: counter(
                 "signalbox.notifications.published",
@@ -32,7 +35,7 @@ impl Meters {
         }
     }
 
-    /// `reason`: unauthorized, other_account, forbidden.
+    /// `reason`: unauthorized, other_account, forbidden, unread_share.
     pub fn refused(&self, reason: &'static str) {
         self.refused.add(1, &[KeyValue::new("reason", reason)]);
     }

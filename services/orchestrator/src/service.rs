@@ -24,6 +24,10 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let (database, root) = (context.database.clone(), context.root().clone());
     let app = App::new(database, root, settings, publish_soon, shutdown.clone());
     shutdown.spawn("turn finished", consumer(&context, &app).run(shutdown.token()));
+    let shares = app.shares.clone();
+    let stream_bytes_max = context.topology.limits.notification_bytes_max;
+    let watch = shares.watch(app.database.clone(), stream_bytes_max, shutdown.token());
+    shutdown.spawn("shares of the outbox", watch);
     shutdown.spawn("forget", forget(app.clone(), shutdown.token()));
     Ok(context.serve(listen, router(app), context.health()).await?)
 }

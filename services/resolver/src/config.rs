@@ -34,7 +34,7 @@ pub struct Config {
     pub sweep_sessions_max: Count,
     /// Refused notifications removed at a time.
     pub sweep_refused_max: Count,
-    /// Notifications that stay in the stream after they were read, for people to look at.
+    /// Notifications that stay in the stream after they were read, for people to look at, while it is less than half full.
     pub consumed_messages_kept: u32,
 }
 

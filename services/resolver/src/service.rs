@@ -53,6 +53,9 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         .spawn("resolver sweeps", sweeps::run(context.clone(), config.clone()));
     context
         .shutdown
+        .spawn("resolver room", sweeps::keep_room(context.clone()));
+    context
+        .shutdown
         .spawn("resolver unread", sweeps::watch_unread(context.clone()));
     context
         .serve(config.listen, Router::new(), context.health())

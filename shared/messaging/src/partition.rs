@@ -35,6 +35,16 @@ pub struct StreamIdentity {
     /// Of the oldest message still there; one past the last when there is none.
     pub first_sequence: u64,
     pub last_sequence: u64,
+    pub bytes: u64,
+    /// None: the operator has set no limit.
+    pub bytes_max: Option<u64>,
+}
+
+impl StreamIdentity {
+    /// Full, it refuses every notification of every account.
+    pub fn is_half_full(&self) -> bool {
+        self.bytes_max.is_some_and(|max| self.bytes > max / 2)
+    }
 }
 
 pub async fn notification_stream_identity(bus: &Bus) -> Result<StreamIdentity, ReadError> {
@@ -49,6 +59,8 @@ pub async fn notification_stream_identity(bus: &Bus) -> Result<StreamIdentity, R
         created: info.created,
         first_sequence: info.state.first_sequence,
         last_sequence: info.state.last_sequence,
+        bytes: info.state.bytes,
+        bytes_max: u64::try_from(info.config.max_bytes).ok(),
     })
 }
 

@@ -15,6 +15,7 @@ use unread::{StoredRow, outbox_stored};
 use contracts::{Awaited, Headers, Outgoing, header};
 use domain::AccountId;
 use sea_orm::{ConnectionTrait, FromQueryResult, Value};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{Database, StorageError, Tx, accounts::OPERATOR, error::Attempt, statement};
@@ -166,6 +167,91 @@ pub async fn outbox_settle(database: &Database, settled: Settled, look_ms: i64) 
 pub const OUTBOX_DELETE: &str = "
     delete from outbox o using unnest($1::text[], $2::uuid[]) as r (account_id, id)
     where o.account_id = any (array[r.account_id]) and o.id = r.id";
+
+/// What the messages of an account take that wait in the service's outbox: for the broker, or to be read.
+#[derive(Clone, PartialEq, Eq, Debug, FromQueryResult)]
+pub struct Share {
+    pub account_id: String,
+    pub bytes: i64,
+}
+
+/// Rows that are looked at for shares. Behind so many, a look would cost as much as what it is to prevent.
+const SHARES_ROWS_MAX: i64 = 100_000;
+
+/// Accounts whose waiting messages take more than `bytes`, of all accounts. No payload is read for it.
+pub async fn outbox_shares(database: &Database, bytes: i64) -> Result<Vec<Share>, StorageError> {
+    let values = [database.role().service().into(), bytes.into(), SHARES_ROWS_MAX.into()];
+    database
+        .query_alone("look at shares of the outbox", statement(OUTBOX_SHARES, values))
+        .await
+}
+
+/// Relies on index outbox_unsent and outbox_unread.
+const OUTBOX_SHARES: &str = "
+    select w.account_id, sum(w.bytes)::bigint as bytes
+    from ((select account_id, octet_length(payload) as bytes from outbox
+           where service = $1 and stored_at is null order by created_at limit $3)
+          union all
+          (select account_id, octet_length(payload) from outbox
+           where service = $1 and stored_at is not null order by look_at limit $3)) w
+    group by w.account_id having sum(w.bytes) > $2";
+
+#[derive(FromQueryResult)]
+struct Waiting {
+    rows: i64,
+    unsent: i64,
+}
+
+/// What a message waits for whose row is still there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitsFor {
+    /// It is away, or its stream is full.
+    Broker,
+    Reader,
+}
+
+/// Made before or after the moment that its writer names, by clocks that differ.
+const WAITING_SLACK: Duration = Duration::from_secs(60);
+const WAITING_ROWS_MAX: i64 = 20_000;
+
+/// What the message of this id waits for, which the account's transaction wrote at about this moment. None: it was read, or
+/// so many were written around it that looking for it would cost too much.
+pub async fn outbox_waits_for(
+    tx: &Tx,
+    account: &AccountId,
+    message_id: &str,
+    written: OffsetDateTime,
+) -> Result<Option<WaitsFor>, StorageError> {
+    let values = [
+        account.as_str().into(),
+        id_at(written - WAITING_SLACK).into(),
+        id_at(written + WAITING_SLACK).into(),
+        tx.role().service().into(),
+        WAITING_ROWS_MAX.into(),
+        header::MESSAGE_ID.into(),
+        message_id.into(),
+    ];
+    let waiting = Waiting::find_by_statement(statement(OUTBOX_WAITS_FOR, values)).one(&**tx);
+    let waiting = waiting.await.attempt("look what a message waits for")?;
+    Ok(match waiting {
+        Some(Waiting { unsent: 1.., .. }) => Some(WaitsFor::Broker),
+        Some(Waiting { rows: 1.., .. }) => Some(WaitsFor::Reader),
+        Some(_) | None => None,
+    })
+}
+
+/// The first of the ids that are made at a moment: their time comes first.
+fn id_at(moment: OffsetDateTime) -> Uuid {
+    let millis = u128::try_from(moment.unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
+    Uuid::from_u128(millis << 80)
+}
+
+/// Relies on the primary key.
+const OUTBOX_WAITS_FOR: &str = "
+    select count(*) as rows, count(*) filter (where o.stored_at is null) as unsent
+    from (select headers, stored_at from outbox
+          where account_id = $1 and id >= $2 and id < $3 and service = $4 order by id limit $5) o
+    where o.headers ->> $6 = $7";
 
 #[derive(FromQueryResult)]
 struct Age {

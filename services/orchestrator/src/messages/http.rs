@@ -61,6 +61,7 @@ async fn post(
     Post { body, request }: Post<NewMessage>,
 ) -> Result<Response, ApiError> {
     let (account, author) = (&access.account, body.check(&access.caller)?);
+    app.has_room(account)?;
     let work = match Work::begin(&app, account, request).await? {
         Begun::Fresh(work) => work,
         Begun::Replay(answer) => return Ok(answer),

@@ -39,6 +39,7 @@ async fn publish(
     PostBytes { body, request }: PostBytes,
 ) -> Result<Response, ApiError> {
     let account = &access.account;
+    app.has_room(account)?;
     let posted = incoming::read(body::fields(&body)?, &access.caller.actor(), Uuid::now_v7())?;
     let work = match Work::begin(&app, account, request).await? {
         Begun::Fresh(work) => work,

@@ -101,12 +101,11 @@ impl Posted {
         Sha256::digest(content).to_vec()
     }
 
-    /// For the outbox. The account stands in the message's id, since publishers choose notification ids and a broker
-    /// that drops what it has seen knows no accounts.
+    /// For the outbox.
     pub fn outgoing(&self, root: &Root, account: &AccountId, origin: &Origin, at: Timestamp) -> Owned {
         let outgoing = Outgoing::new(
             root.notification(account, self.task.as_ref()),
-            &format!("{account}:{}", self.id),
+            &message_id(account, &self.id),
             SOURCE,
             (account, self.task.as_ref()),
             origin,
@@ -115,6 +114,12 @@ impl Posted {
         );
         (Some(account.clone()), outgoing)
     }
+}
+
+/// The account stands in the message's id, since publishers choose notification ids and a broker that drops what it has
+/// seen knows no accounts.
+pub fn message_id(account: &AccountId, id: &NotificationId) -> String {
+    format!("{account}:{id}")
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use contracts::Timestamp;
 use domain::NotificationState;
 use serde::Serialize;
 use serde_json::Value;
-use storage::entity;
+use storage::{entity, outbox::WaitsFor};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -38,6 +38,8 @@ pub struct Notification {
     #[schema(required)]
     pub turn_id: Option<Uuid>,
     pub attempts: i32,
+    /// Why it was refused, failed or cancelled. Of one that is queued and was not read yet: `waits_for_broker` (NATS is away,
+    /// or its stream is full; it is kept and sent as soon as it can be) or `waits_for_resolver`.
     #[schema(required)]
     pub reason: Option<String>,
     #[schema(required)]
@@ -117,8 +119,12 @@ pub struct Accepted {
 }
 
 impl Notification {
-    /// Published, and not yet written down by the resolver.
-    pub fn accepted(row: entity::accepted_notification::Model) -> Notification {
+    /// Accepted, and not yet written down by the resolver: why, as far as the outbox tells.
+    pub fn accepted(row: entity::accepted_notification::Model, waits_for: Option<WaitsFor>) -> Notification {
+        let reason = waits_for.map(|waits_for| match waits_for {
+            WaitsFor::Broker => "waits_for_broker",
+            WaitsFor::Reader => "waits_for_resolver",
+        });
         Notification {
             id: row.id,
             task: row.task,
@@ -130,7 +136,7 @@ impl Notification {
             session_key: None,
             turn_id: None,
             attempts: 0,
-            reason: None,
+            reason: reason.map(str::to_owned),
             title: None,
             sender: None,
             message_id: None,

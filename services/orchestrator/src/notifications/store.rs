@@ -2,11 +2,14 @@
 
 use domain::{AccountId, AgentRef, NotificationId, NotificationState, TaskId};
 use sea_orm::{ConnectionTrait, EntityTrait, FromQueryResult, Value};
-use storage::{StorageError, Tx, entity::accepted_notification, error::Attempt, statement};
+use storage::{StorageError, Tx, entity::accepted_notification, error::Attempt, outbox::outbox_waits_for, statement};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{Notification, incoming::Posted};
+use super::{
+    Notification,
+    incoming::{Posted, message_id},
+};
 use crate::{
     paging::{Moment, Page, Rows},
     wire::{Author, agent_columns},
@@ -132,8 +135,11 @@ pub async fn notification_find(
     if let Some(whole) = Notification::of_parts(id.as_str(), parts) {
         return Ok(Some(whole));
     }
-    let accepted = accepted_find(tx, account, id).await?;
-    Ok(accepted.map(Notification::accepted))
+    let Some(accepted) = accepted_find(tx, account, id).await? else {
+        return Ok(None);
+    };
+    let waits_for = outbox_waits_for(tx, account, &message_id(account, id), accepted.created_at).await?;
+    Ok(Some(Notification::accepted(accepted, waits_for)))
 }
 
 /// What a list may be narrowed to.

@@ -37,10 +37,22 @@ async fn what_is_accepted_is_published_and_found_at_once() {
     ] {
         assert_eq!(found.body[name], value);
     }
-    for name in ["session_id", "session_key", "turn_id", "reason"] {
+    for name in ["session_id", "session_key", "turn_id"] {
         assert!(found.body[name].is_null() && found.body.get(name).is_some(), "{name}");
     }
     assert_eq!(found.body["attempts"], 0);
+    // Why it waits: no broker has it, nobody has read it, or it is being written down right now.
+    let reason = async || {
+        let found = world.get(&tenant.member, &format!("{path}/ci-1")).await;
+        found.body["reason"].clone()
+    };
+    assert_eq!(reason().await, "waits_for_broker");
+    world
+        .execute("update outbox set stored_at = now(), look_at = now()")
+        .await;
+    assert_eq!(reason().await, "waits_for_resolver");
+    world.execute("delete from outbox").await;
+    assert_eq!(reason().await, serde_json::Value::Null);
 
     // the same again is the same; other content under its id is refused
     assert_eq!(world.post(&tenant.service, &path, full.clone()).await.status, 202);
@@ -179,4 +191,37 @@ async fn one_for_several_agents_is_told_by_its_parts() {
         json!({"id": format!("all:{coder}"), "agent": "coder", "state": "delivered"})
     );
     assert_eq!(told["parts"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn an_account_with_more_waiting_than_its_share_is_refused_and_nobody_else() {
+    let world = World::new().await;
+    let (acme, globex) = (world.tenant("acme").await, world.tenant("globex").await);
+    world.task(&acme, "PROJ-7", &[]).await;
+    let post = async |tenant: &crate::world::Tenant| {
+        let body = json!({"body": "x".repeat(2_000)});
+        world.post(&tenant.member, &tenant.path("/notifications"), body).await
+    };
+    let look = async || world.app.shares.look(&world.app.database, 4 * 3_000).await.unwrap();
+    assert_eq!(post(&acme).await.status, 202);
+    look().await;
+    // One that waits for the broker, one that the broker has.
+    world
+        .execute("update outbox set stored_at = now(), look_at = now()")
+        .await;
+    assert_eq!(post(&acme).await.status, 202);
+    look().await;
+
+    let refused = post(&acme).await;
+    assert_eq!(refused.headers["retry-after"], "5");
+    refused.is_problem(429, "too_much_unread", "a quarter of what may wait");
+    world
+        .post(&acme.member, &acme.path("/tasks/PROJ-7/messages"), json!({"body": "b"}))
+        .await
+        .is_problem(429, "too_much_unread", "");
+    assert_eq!(post(&globex).await.status, 202);
+    // Read, they wait no longer.
+    world.execute("delete from outbox where account_id = 'acme'").await;
+    look().await;
+    assert_eq!(post(&acme).await.status, 202);
 }

@@ -1,13 +1,46 @@
 //! Notifications that every partition has read are deleted from the stream, which would otherwise fill up and refuse
-//! new ones. Some stay, for people to look at.
+//! new ones of every account. Some stay, for people to look at, while the stream is less than half full.
+
+use std::time::Duration;
 
 use messaging::{Bus, first_unread, notification_stream_identity, purge_consumed, topology::PARTITIONS};
+use runtime::Context;
 use storage::Database;
-use tracing::debug;
+use tokio::time::MissedTickBehavior;
+use tracing::{debug, warn};
 
 use crate::{partitions::reading::is_same_moment, store::partitions::places_find};
 
-/// Deletes what was read, but for the last `kept`; gives how many.
+/// How often it is looked at whether the stream fills: one question that the server answers from memory. Large messages can
+/// fill in seconds what the other sweeps' interval leaves them.
+const FILL_LOOK: Duration = Duration::from_secs(2);
+
+/// Makes room as soon as the stream is half full.
+pub async fn keep_room(context: Context) {
+    let mut ticks = tokio::time::interval(FILL_LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            // A tick that is dropped was not begun.
+            _ = ticks.tick() => {}
+            () = context.shutdown.cancelled() => return,
+        }
+        let (database, bus) = (&context.database, &context.bus);
+        // Without an answer there is nothing to be done; the sweep says why.
+        let filling = notification_stream_identity(bus).await;
+        if !filling.is_ok_and(|stream| stream.is_half_full()) {
+            continue;
+        }
+        if let Err(error) = consumed_notifications_purge(database, bus, 0).await {
+            warn!(
+                error = format!("{error:#}"),
+                "could not purge a stream that is half full"
+            );
+        }
+    }
+}
+
+/// Deletes what was read, but for the last `kept`, or all of it where the stream is half full; gives how many.
 pub async fn consumed_notifications_purge(database: &Database, bus: &Bus, kept: u32) -> anyhow::Result<u64> {
     // Asked first: what comes after this is not read yet, and is above what we delete.
     let stream = notification_stream_identity(bus).await?;
@@ -27,7 +60,8 @@ pub async fn consumed_notifications_purge(database: &Database, bus: &Bus, kept: 
             unread = unread.min(first.sequence);
         }
     }
-    let up_to = (unread - 1).saturating_sub(u64::from(kept));
+    let kept = if stream.is_half_full() { 0 } else { u64::from(kept) };
+    let up_to = (unread - 1).saturating_sub(kept);
     if up_to <= stream.first_sequence {
         return Ok(0);
     }

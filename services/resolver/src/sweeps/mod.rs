@@ -10,7 +10,7 @@ use storage::Role;
 use tokio::time::MissedTickBehavior;
 
 pub use closed_sessions::closed_sessions_remove;
-pub use consumed_notifications::consumed_notifications_purge;
+pub use consumed_notifications::{consumed_notifications_purge, keep_room};
 pub use refused_notifications::refused_notifications_remove;
 pub use unread_notifications::{unread_since, watch_unread};
 

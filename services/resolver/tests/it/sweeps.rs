@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_nats::jetstream;
-use messaging::{Bus, BusOptions};
+use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User};
 use resolver::sweeps::{closed_sessions_remove, consumed_notifications_purge, refused_notifications_remove};
 use tokio_util::sync::CancellationToken;
 
@@ -216,5 +216,39 @@ async fn the_stream_is_purged_up_to_what_was_read() {
     // What was not read is read.
     let running = stage.resolver().await;
     stage.until_count("read", queued, 40).await;
+    running.stop().await;
+}
+
+/// Three times what fits into the stream, published as fast as it can be, with all of it to be kept by its number.
+#[tokio::test]
+async fn a_stream_that_fills_keeps_nothing_that_was_read() {
+    let mut stage = stage().await;
+    let limits = TopologyLimits {
+        notification_bytes_max: 64 * 1024,
+        message_bytes_max: 4 * 1024,
+        ..TopologyLimits::default()
+    };
+    stage
+        .world
+        .set("nats.limits.notification_bytes_max", limits.notification_bytes_max);
+    stage
+        .world
+        .set("nats.limits.message_bytes_max", limits.message_bytes_max);
+    let options = BusOptions::new(stage.world.nats.url(), contracts::Root::default(), "test");
+    let narrow = Topology {
+        limits,
+        provision: Provision::Update,
+        scope: User::Operator,
+    };
+    narrow.ensure(&Bus::connect(options).await.unwrap()).await.unwrap();
+    let running = stage.resolver().await;
+    let body = "x".repeat(2_500);
+    for n in 0..75 {
+        // Again and again where the stream is full.
+        stage.publish("T-1", &format!("n-{n:02}"), &body).await;
+    }
+    stage
+        .until_count("read", "select count(*) from notification where state = 'queued'", 75)
+        .await;
     running.stop().await;
 }

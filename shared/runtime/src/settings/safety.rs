@@ -8,6 +8,7 @@ use super::{Settings, SettingsError, tree::Value};
 const OPERATOR_TOKEN_CHARS_MIN: usize = 16;
 /// A lease must outlive two renewals that fail, or one slow answer of the database stops all work.
 const RENEWALS_PER_LEASE_MIN: u64 = 3;
+const MESSAGES_PER_STREAM_MIN: i64 = 16;
 
 pub(super) fn check(settings: &Settings) -> Result<(), SettingsError> {
     operator_token(
@@ -28,6 +29,8 @@ pub(super) fn check(settings: &Settings) -> Result<(), SettingsError> {
         settings.outbox.unread_look_ms.get(),
         publish_ms,
     )?;
+    let limits = &settings.nats.limits;
+    stream_bytes(limits.notification_bytes_max, limits.message_bytes_max)?;
     trace_ratio(settings.telemetry.trace_ratio)?;
     root(&settings.nats.root)?;
     settings.envelope.check()
@@ -66,6 +69,21 @@ fn outlives_publish(setting: &'static str, value_ms: u64, publish_ms: u64) -> Re
     Err(SettingsError::Unsafe {
         setting,
         problem: format!("it must be at least nats.publish_timeout_ms ({publish_ms})"),
+    })
+}
+
+/// Half full, the stream of notifications keeps nothing that was read, and an account's share of it is a quarter: both have to
+/// hold several of the largest messages. A limit that is not positive is none.
+fn stream_bytes(stream: i64, message: i32) -> Result<(), SettingsError> {
+    let needed = i64::from(message) * MESSAGES_PER_STREAM_MIN;
+    if stream <= 0 || stream >= needed {
+        return Ok(());
+    }
+    Err(SettingsError::Unsafe {
+        setting: "nats.limits.notification_bytes_max",
+        problem: format!(
+            "it must be at least {MESSAGES_PER_STREAM_MIN} times nats.limits.message_bytes_max ({needed} in all)"
+        ),
     })
 }
 
@@ -115,6 +133,13 @@ mod tests {
         check(Some("0.0.0.0:8080"), Some("sixteen-chars-xx"), true);
         check(Some("0.0.0.0:8080"), None, true);
         check(Some("localhost:8080"), Some("short"), false);
+    }
+
+    #[test]
+    fn the_stream_holds_several_of_the_largest_messages() {
+        assert!(stream_bytes(16 * 1024, 1024).is_ok());
+        assert!(stream_bytes(16 * 1024 - 1, 1024).is_err());
+        assert!(stream_bytes(-1, 1024).is_ok());
     }
 
     #[test]
