@@ -15,6 +15,7 @@ fn script(seen: &testkit::Seen) -> Reply {
             .lines()
             .find_map(|line| line.strip_prefix("Notification: "))
             .unwrap_or("?")
+            .trim_matches('"')
             .to_owned();
         Reply::call(
             &format!("c-{id}"),

@@ -1,11 +1,11 @@
 //! A turn's prompt: instructions, input and manifest, as it is built for every turn.
 
 use delivery::prompt::{
-    InputFacts, InstructionFacts, Manifest, TaskFacts, ThreadMessage, ToolNames, input, instructions,
+    InputFacts, InstructionFacts, Manifest, MarkSecret, TaskFacts, ThreadMessage, ToolNames, input, instructions,
 };
 use divan::Bencher;
 use domain::{
-    AccountId, Actor, ActorKind, AgentSlug, InstructionLayout, MessageId, NotificationId, TaskId, TaskStatus,
+    AccountId, Actor, ActorKind, AgentSlug, InstructionLayout, MessageId, NotificationId, TaskId, TaskStatus, TurnId,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -48,9 +48,12 @@ fn facts(body_bytes: usize, thread: u128) -> InputFacts {
 #[divan::bench(args = [(200, 0), (200, 10), (65_536, 10)])]
 fn input_of(bencher: Bencher, (body_bytes, thread): (usize, u128)) {
     let facts = facts(body_bytes, thread);
+    let account = AccountId::parse("acme").expect("an id");
+    let secret = MarkSecret::new([7; 32]);
     bencher.bench(|| {
         let mut manifest = Manifest::new(InstructionLayout::Layered);
-        (input(&facts, &mut manifest), manifest)
+        let marks = secret.marks(&account, TurnId(Uuid::nil()));
+        (input(&facts, marks, &mut manifest), manifest)
     });
 }
 

@@ -28,6 +28,7 @@ use crate::{
     config::Config,
     handlers::{SessionClosedHandler, SessionResolvedHandler, ToolFinishedHandler},
     metrics::Metrics,
+    prompt::{MARKS_LABEL, MarkSecret},
     providers::{Driver, ProviderSettings},
     queue::dispatcher::Line,
     store::SessionName,
@@ -68,6 +69,10 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let drivers = Arc::new(drivers(&context)?);
     let replica = context.start_replica(EndsWith::Lease).await?;
     let metrics = Metrics::new();
+    let keys = context.settings.envelope.keyring()?;
+    let secret = keys
+        .derived(MARKS_LABEL)
+        .expect("a keyring of settings has a key that signs");
 
     let (signals, signalled) = mpsc::channel(SIGNALS_WAITING_MAX);
     let (batches, batched) = mpsc::channel(1);
@@ -81,6 +86,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         drivers: Arc::clone(&drivers),
         profiles: Arc::default(),
         kept: Arc::default(),
+        marks: MarkSecret::new(secret),
         shutdown: context.shutdown.clone(),
     };
     let recorder = Recorder {

@@ -1,7 +1,7 @@
 //! The words of one call: what is asked, by whom, and what it came to. No I/O; the text of a result is made here, and
 //! nowhere else, since models read it.
 
-use contracts::{TraceContext, tools::OfferContext};
+use contracts::{TraceContext, quote, tools::OfferContext};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Fence, Generation, SessionId, TaskId, TaskStatus,
     ToolCallState, TurnId, TurnState,
@@ -178,8 +178,8 @@ impl Told {
             state: ToolCallState::Failed,
             late: false,
             code,
-            message: message.into(),
-            hint: hint.into(),
+            message: quote::inert(&message.into()).into_owned(),
+            hint: quote::inert(&hint.into()).into_owned(),
         }
     }
 
@@ -207,10 +207,12 @@ pub struct Record {
     pub finished_at: OffsetDateTime,
 }
 
-/// The text of a result that went well.
+/// The text of a result that went well. What others wrote stands in it as JSON texts, made inert.
 pub(crate) fn ok_text(mut result: Map<String, Value>) -> String {
     result.insert("ok".to_owned(), Value::Bool(true));
-    Value::Object(result).to_string()
+    let mut result = Value::Object(result);
+    quote::inert_json(&mut result);
+    result.to_string()
 }
 
 /// Statuses as a list for a sentence.

@@ -3,8 +3,8 @@
 //!
 //! One file a hop: [`notification`] → [`session`] → [`tool`] → [`event`], with [`dead`] for what went nowhere and
 //! [`live`] for text as it is generated; [`tools`] says what agents may call. [`subject`] and [`header`] are the
-//! envelope, [`addressed`] holds a payload against it, [`json`] bounds what strangers put into it, [`outgoing`] is a
-//! message on its way to the broker. No I/O; row types and domain types live elsewhere and are converted at the edge.
+//! envelope, [`addressed`] holds a payload against it, [`json`] bounds what strangers put into it, [`quote`] is how it
+//! stands in a text for a model, [`outgoing`] is a message on its way to the broker. No I/O; row types and domain types live elsewhere and are converted at the edge.
 
 pub mod addressed;
 pub mod dead;
@@ -14,6 +14,7 @@ pub mod json;
 pub mod live;
 pub mod notification;
 pub mod outgoing;
+pub mod quote;
 pub mod schema;
 pub mod session;
 pub mod storable;

@@ -102,6 +102,18 @@ impl Keyring {
         Some(format!("{VERSION}.{id}.{}", hex::encode(tag)))
     }
 
+    /// A secret of the installation for another purpose, which the label names. It follows from the key that signs, so it
+    /// changes when keys are exchanged: what is made with it has to be kept where it is needed again. `None`: there is no
+    /// key.
+    pub fn derived(&self, label: &str) -> Option<[u8; KEY_BYTES]> {
+        let id = self.0.signs.as_deref()?;
+        let mut mac = self.0.keys.get(id).expect("checked when the ring was made").clone();
+        // No message begins like this: what is signed begins with a length.
+        mac.update(b"signalbox derived secret\0");
+        mac.update(label.as_bytes());
+        Some(mac.finalize().into_bytes().into())
+    }
+
     /// Whether a message was signed for this subject with one of the keys. Takes the same time for every wrong tag.
     pub fn verify(&self, subject: &str, headers: &Headers, payload: &[u8]) -> Result<(), Forgery> {
         let signature = headers.get(SIGNATURE).ok_or(Forgery::Unsigned)?;
@@ -298,6 +310,18 @@ mod tests {
         ]);
         let signature = ring(&[("a", 1)], "a").sign(SUBJECT, &headers, b"payload").unwrap();
         insta::assert_snapshot!(signature, @"v1.a.5a7f804e3cae268929a633827833e7522a54f32e198890f233bdaf931f3efa6c");
+    }
+
+    #[test]
+    fn a_derived_secret_follows_from_the_key_that_signs_and_from_what_it_is_for() {
+        let one = ring(&[("a", 1), ("b", 2)], "a");
+        let secret = one.derived("x").unwrap();
+        assert_eq!(ring(&[("c", 1)], "c").derived("x"), Some(secret), "ids do not matter");
+        for (other, label) in [(&one, "y"), (&ring(&[("a", 1), ("b", 2)], "b"), "x")] {
+            assert_ne!(other.derived(label), Some(secret));
+        }
+        assert_ne!(secret, [1; KEY_BYTES]);
+        assert_eq!(Keyring::empty().derived("x"), None);
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! What tests of every crate stand on: a fresh database from a migrated template ([`database`]), accounts, agents and
 //! tasks in it ([`fixture`]), how statements find their rows ([`plans`]), a provider that does what a script says and
 //! logs what it saw ([`provider`]), a network that fails as it is told to ([`proxy`]), inputs that no one would think
-//! of ([`fuzz`]), and waiting for a condition with a limit ([`wait`]). [`envelope`] is the key that its services sign
+//! of ([`fuzz`]), texts that want to be taken for something else ([`hostile`]), and waiting for a condition with a limit ([`wait`]). [`envelope`] is the key that its services sign
 //! with. A [`world`] has all of it and runs services.
 //! Dev-dependency only.
 
@@ -9,6 +9,7 @@ pub mod database;
 pub mod envelope;
 pub mod fixture;
 pub mod fuzz;
+pub mod hostile;
 pub mod plans;
 pub mod provider;
 pub mod proxy;

@@ -1,13 +1,10 @@
 //! The input of a turn: the notification, the task it belongs to, a short extract of that task's thread; for the
-//! coordinator's chat also the overview of tasks and the briefing. Strangers' text is quoted.
+//! coordinator's chat also the overview of tasks and the briefing. Strangers' text enters as a quotation (`text.rs`).
 
 use domain::{Actor, MessageId, NotificationId, TaskId, TaskStatus};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use time::OffsetDateTime;
 
-use super::{
-    manifest::Manifest,
-    quote::{one_line, quoted},
-};
+use super::{manifest::Manifest, marks::Marks, text::ModelText};
 
 /// A notification's body is shown whole up to this; the publisher may send up to 256 KiB.
 const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -15,6 +12,8 @@ const MESSAGE_BYTES_MAX: usize = 600;
 const DESCRIPTION_BYTES_MAX: usize = 2_000;
 const BRIEFING_BYTES_MAX: usize = 16 * 1024;
 const TITLE_BYTES_MAX: usize = 200;
+/// Of what a publisher calls its notification: 128 characters of any script.
+const ID_BYTES_MAX: usize = 512;
 /// A thread is counted up to this; of a longer one it is said that it is longer. Counting all of it would make each turn
 /// dearer than the one before.
 pub const THREAD_COUNTED_MAX: i64 = 100;
@@ -67,109 +66,123 @@ pub struct Interruption;
 const INTERRUPTED: &str = "Note from Signalbox: your previous turn in this conversation was interrupted, and what it did \
 before that is not known. Look at what has already been done before you act; do not repeat it.\n\n";
 
-/// Builds the input and enters its parts into the manifest.
-pub fn input(facts: &InputFacts, manifest: &mut Manifest) -> String {
-    let mut text = String::new();
-    let mut add = |part: &str, source: String, piece: &str, cut: usize| {
-        manifest.add("input", part, source, piece, cut);
-        text.push_str(piece);
+/// Builds the input and enters its parts into the manifest. The same facts and marks give the same bytes.
+pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> String {
+    let mut input = Input {
+        text: String::new(),
+        marks,
+        manifest,
     };
     if facts.interruption.is_some() {
-        add("interruption", "session".to_owned(), INTERRUPTED, 0);
+        input.add(
+            "interruption",
+            "session".to_owned(),
+            ModelText::default().ours(INTERRUPTED),
+        );
     }
-    let (notification, cut) = notification_text(facts);
-    add(
+    let notification = notification(facts, &mut input.marks);
+    input.add(
         "notification",
         format!("notification/{}", facts.notification),
-        &notification,
-        cut,
+        notification,
     );
     if let Some(task) = &facts.task
         && !task.description.trim().is_empty()
     {
-        let (body, cut) = quoted(task.description.trim(), DESCRIPTION_BYTES_MAX);
-        add(
-            "task",
-            format!("task/{}", task.id.key()),
-            &format!("\nDescription of the task:\n{body}\n"),
-            cut,
+        let piece = ModelText::default().ours("\nDescription of the task:\n").block(
+            task.description.trim(),
+            DESCRIPTION_BYTES_MAX,
+            &mut input.marks,
         );
+        input.add("task", format!("task/{}", task.id.key()), piece);
     }
     if !facts.thread.is_empty() {
-        let shown = facts.thread.len();
-        let total = match facts.thread_total {
-            all @ ..=THREAD_COUNTED_MAX => all.to_string(),
-            _ => format!("more than {THREAD_COUNTED_MAX}"),
+        let heading = ModelText::default()
+            .ours("\nThe last ")
+            .value(facts.thread.len())
+            .ours(" of ");
+        let heading = match facts.thread_total {
+            all @ ..=THREAD_COUNTED_MAX => heading.value(all),
+            _ => heading.ours("more than ").value(THREAD_COUNTED_MAX),
         };
-        let heading = format!("\nThe last {shown} of {total} messages in this task's thread, oldest first:\n");
-        add("thread", "thread".to_owned(), &heading, 0);
-        for message in &facts.thread {
-            let (body, cut) = quoted(&message.body, MESSAGE_BYTES_MAX);
-            let piece = format!("{} {}:\n{body}\n", moment(message.at), actor(&message.author));
-            add("message", format!("message/{}", message.id), &piece, cut);
-        }
+        let heading = heading.ours(" messages in this task's thread, oldest first:\n");
+        input.add("thread", "thread".to_owned(), heading);
+    }
+    for message in &facts.thread {
+        let piece = ModelText::default()
+            .moment(message.at)
+            .ours(" ")
+            .actor(&message.author)
+            .ours(":\n")
+            .block(&message.body, MESSAGE_BYTES_MAX, &mut input.marks);
+        input.add("message", format!("message/{}", message.id), piece);
     }
     if let Some((briefing, tasks)) = &facts.overview {
         if !briefing.trim().is_empty() {
-            let (body, cut) = quoted(briefing.trim(), BRIEFING_BYTES_MAX);
-            add(
-                "briefing",
-                "account/briefing".to_owned(),
-                &format!("\nThe account's briefing:\n{body}\n"),
-                cut,
+            let piece = ModelText::default().ours("\nThe account's briefing:\n").block(
+                briefing.trim(),
+                BRIEFING_BYTES_MAX,
+                &mut input.marks,
             );
+            input.add("briefing", "account/briefing".to_owned(), piece);
         }
-        let mut piece = String::from("\nTasks of the account, newest first:\n");
-        for task in tasks {
-            piece.push_str(&format!(
-                "- {} [{}] {}\n",
-                task.id,
-                task.status,
-                one_line(&task.title, TITLE_BYTES_MAX)
-            ));
-        }
-        add("overview", "account/tasks".to_owned(), &piece, 0);
+        let heading = ModelText::default().ours("\nTasks of the account, newest first:\n");
+        input.add(
+            "overview",
+            "account/tasks".to_owned(),
+            tasks.iter().fold(heading, entry),
+        );
     }
-    text
+    input.text
 }
 
-fn notification_text(facts: &InputFacts) -> (String, usize) {
-    let mut text = format!("Notification: {}\nType: {}\n", facts.notification, facts.kind);
-    match &facts.task {
-        Some(task) => {
-            text.push_str(&format!(
-                "Task: {}\nTask status: {}\nTask title: {}\n",
-                task.id,
-                task.status,
-                one_line(&task.title, TITLE_BYTES_MAX)
-            ));
-        }
-        None => text.push_str("Task: -\n"),
+/// An input that is being put together.
+struct Input<'a> {
+    text: String,
+    marks: Marks,
+    manifest: &'a mut Manifest,
+}
+
+impl Input<'_> {
+    fn add(&mut self, part: &str, source: String, piece: ModelText) {
+        self.manifest
+            .add("input", part, source, piece.as_str(), piece.left_out());
+        self.text.push_str(piece.as_str());
     }
-    text.push_str(&format!("From: {}\n", actor(&facts.sender)));
+}
+
+fn notification(facts: &InputFacts, marks: &mut Marks) -> ModelText {
+    let mut text = ModelText::default()
+        .ours("Notification: ")
+        .line(facts.notification.as_str(), ID_BYTES_MAX)
+        .ours("\nType: ")
+        .line(&facts.kind, ID_BYTES_MAX);
+    text = match &facts.task {
+        Some(task) => text
+            .ours("\nTask: ")
+            .value(&task.id)
+            .ours("\nTask status: ")
+            .value(task.status)
+            .ours("\nTask title: ")
+            .line(&task.title, TITLE_BYTES_MAX),
+        None => text.ours("\nTask: -"),
+    };
+    text = text.ours("\nFrom: ").actor(&facts.sender);
     if let Some(title) = &facts.title {
-        text.push_str(&format!("Title: {}\n", one_line(title, TITLE_BYTES_MAX)));
+        text = text.ours("\nTitle: ").line(title, TITLE_BYTES_MAX);
     }
     if let Some(message) = facts.about_message {
-        text.push_str(&format!("About message: {message}\n"));
+        text = text.ours("\nAbout message: ").value(message);
     }
-    let (body, cut) = quoted(&facts.body, BODY_BYTES_MAX);
-    text.push_str(&format!("Body:\n{body}\n"));
-    (text, cut)
+    text.ours("\nBody:\n").block(&facts.body, BODY_BYTES_MAX, marks)
 }
 
-fn actor(actor: &Actor) -> String {
-    format!(
-        "{} ({} {})",
-        one_line(&actor.name, 64),
-        actor.kind,
-        one_line(&actor.id, 64)
-    )
-}
-
-fn moment(at: OffsetDateTime) -> String {
-    let second = at.replace_nanosecond(0).expect("zero is a nanosecond");
-    second
-        .format(&Rfc3339)
-        .expect("a moment between years 0 and 9999 has an RFC 3339 form")
+fn entry(text: ModelText, task: &OverviewEntry) -> ModelText {
+    text.ours("- ")
+        .value(&task.id)
+        .ours(" [")
+        .value(task.status)
+        .ours("] ")
+        .line(&task.title, TITLE_BYTES_MAX)
+        .ours("\n")
 }

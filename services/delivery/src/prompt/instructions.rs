@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 
+use contracts::quote;
 use domain::{AccountId, AgentSlug};
 
-use super::{
-    manifest::{Manifest, sha256},
-    quote::one_line,
-};
+use super::manifest::{Manifest, sha256};
 
 /// The version of the templates below.
-const VERSION: &str = "1";
-const PROFILE: &str = include_str!("profile_1.md");
-const COORDINATOR: &str = include_str!("coordinator_1.md");
-const ROLE: &str = include_str!("role_1.md");
-const TASKLESS: &str = include_str!("taskless_1.md");
+const VERSION: &str = "2";
+const PROFILE: &str = include_str!("profile_2.md");
+const COORDINATOR: &str = include_str!("coordinator_2.md");
+const ROLE: &str = include_str!("role_2.md");
+const TASKLESS: &str = include_str!("taskless_2.md");
 
 /// An agent's own words about its role are part of the instructions, up to this.
 const ROLE_BYTES_MAX: usize = 16 * 1024;
+const NAME_BYTES_MAX: usize = 128;
 
 /// Everything that the instructions depend on: no clock, no notification, so that they are the same turn after turn.
 #[derive(Clone, Debug)]
@@ -75,12 +74,13 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
         );
     }
     if !facts.agent_role.trim().is_empty() {
-        let role = ROLE.replace("{role}", cut(facts.agent_role.trim()));
+        let role = quote::inert(facts.agent_role.trim());
+        let shown = &role[..role.floor_char_boundary(ROLE_BYTES_MAX)];
         add(
             "role",
             format!("agent/{}", facts.agent_slug),
-            role,
-            facts.agent_role.trim().len().saturating_sub(ROLE_BYTES_MAX),
+            ROLE.replace("{role}", shown),
+            role.len() - shown.len(),
         );
     }
     Profile {
@@ -88,14 +88,6 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
         hash: sha256(&text),
         text: text.into(),
     }
-}
-
-fn cut(role: &str) -> &str {
-    let mut end = role.len().min(ROLE_BYTES_MAX);
-    while !role.is_char_boundary(end) {
-        end -= 1;
-    }
-    &role[..end]
 }
 
 /// Names are put in last and once: a name that looks like a placeholder is not filled in again.
@@ -108,7 +100,7 @@ fn fill(template: &str, facts: &InstructionFacts<'_>) -> String {
         ("{no_reply}", facts.tools.no_reply.clone()),
         ("{account}", facts.account.to_string()),
         ("{agent_slug}", facts.agent_slug.to_string()),
-        ("{agent_name}", one_line(facts.agent_name, 128)),
+        ("{agent_name}", quote::line(facts.agent_name, NAME_BYTES_MAX).0),
     ];
     values
         .iter()

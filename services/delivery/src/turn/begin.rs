@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     prompt::{
-        InputFacts, InstructionFacts, Interruption, Manifest, OverviewEntry, Profile, Profiles, ToolNames, input,
+        InputFacts, InstructionFacts, Interruption, Manifest, Marks, OverviewEntry, Profile, Profiles, ToolNames, input,
     },
     providers::{CallInput, Driver, Effects, Thread, ToolDefinition},
     store::{
@@ -159,6 +159,7 @@ pub(super) fn prompt(
     surroundings: &Surroundings,
     driver: Option<&Driver>,
     profiles: &Profiles,
+    marks: Marks,
 ) -> Prompt {
     let mut manifest = Manifest::new(item.layout);
     let names = tool_names(driver);
@@ -197,7 +198,7 @@ pub(super) fn prompt(
         overview,
         interruption: session.interrupted.then_some(Interruption),
     };
-    let text = input(&facts, &mut manifest);
+    let text = input(&facts, marks, &mut manifest);
     let input = match item.layout {
         InstructionLayout::Layered => text,
         InstructionLayout::Inline => format!("{}\n{text}", profile.text),

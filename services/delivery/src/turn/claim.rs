@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     config::Config,
-    prompt::Profiles,
+    prompt::{MarkSecret, Profiles},
     providers::{Driver, Effects, Thread},
     queue::{Admission, admit},
     store::{
@@ -49,6 +49,7 @@ pub struct Claimer {
     pub drivers: Arc<HashMap<String, Arc<Driver>>>,
     pub profiles: Arc<Profiles>,
     pub kept: Arc<KeptTexts>,
+    pub marks: MarkSecret,
     /// For its crash points.
     pub shutdown: Shutdown,
 }
@@ -200,9 +201,17 @@ impl Claimer {
     fn begin(&self, session: &Session, item: Item, surroundings: &Surroundings) -> (NewTurn, Work) {
         let driver = self.drivers.get(&item.provider);
         let turn_id = TurnId(Uuid::now_v7());
+        let marks = self.marks.marks(&session.account, turn_id);
         let beginning = Beginning {
             turn_id,
-            prompt: prompt(session, &item, surroundings, driver.map(Arc::as_ref), &self.profiles),
+            prompt: prompt(
+                session,
+                &item,
+                surroundings,
+                driver.map(Arc::as_ref),
+                &self.profiles,
+                marks,
+            ),
             effects: driver.map_or(Effects::GatewayOnly, |driver| driver.effects()),
             tools: offered(OfferContext {
                 has_task: item.task.is_some(),

@@ -3,7 +3,11 @@
 use std::{collections::HashMap, sync::Arc};
 
 use contracts::Root;
-use delivery::{config::Config, turn::claim::Claimer};
+use delivery::{
+    config::Config,
+    prompt::MarkSecret,
+    turn::claim::{Claimed, Claimer},
+};
 use domain::{Fence, TurnState};
 use runtime::Shutdown;
 use storage::{Database, DatabaseOptions, Role, replica::replica_register};
@@ -23,6 +27,7 @@ pub(crate) async fn claimer(scene: &Scene) -> (Claimer, Database) {
         drivers: Arc::new(HashMap::new()),
         profiles: Arc::default(),
         kept: Arc::default(),
+        marks: MarkSecret::new([7; 32]),
         shutdown: Shutdown::new(),
     };
     (claimer, database)
@@ -38,7 +43,7 @@ pub(crate) async fn replica(database: &Database) -> Uuid {
 async fn a_claim_whose_answer_was_lost_is_taken_up_by_its_replica_only() {
     let scene = Scene::with(|_| Reply::text("never asked")).await;
     scene.enqueue("n-1", "x").await;
-    let (claimer, database) = claimer(&scene).await;
+    let (mut claimer, database) = claimer(&scene).await;
     let (ours, other) = (replica(&database).await, replica(&database).await);
     let name = [(scene.account.clone(), scene.session)];
 
@@ -50,8 +55,13 @@ async fn a_claim_whose_answer_was_lost_is_taken_up_by_its_replica_only() {
     assert!(theirs.work.is_empty(), "the lease's holder is alive");
     assert_eq!(theirs.left, name);
 
+    // The keys have been exchanged meanwhile.
+    claimer.marks = MarkSecret::new([8; 32]);
     let found = claimer.claim(&name, ours).await.unwrap();
     assert_eq!(found.work.len(), 1);
+    let sent = |claimed: &Claimed| format!("{:?}", claimed.work[0].input);
+    assert!(sent(&lost).contains("[begin "), "{}", sent(&lost));
+    assert_eq!(sent(&found), sent(&lost), "a turn sends the same bytes");
     assert_eq!(found.work[0].turn_id, lost.work[0].turn_id, "no second turn");
     assert_eq!(found.work[0].fence, Fence(lost.work[0].fence.0 + 1));
     assert_eq!(scene.turns("state").await, [TurnState::Calling.as_str()]);

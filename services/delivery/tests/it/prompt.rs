@@ -1,12 +1,14 @@
 //! Golden files of what models are sent: a change here is a change of every agent's behaviour, and needs a new version.
 
+use contracts::quote;
 use delivery::prompt::{
-    InputFacts, InstructionFacts, Interruption, Manifest, OverviewEntry, TaskFacts, ThreadMessage, ToolNames, input,
-    instructions,
+    InputFacts, InstructionFacts, Interruption, Manifest, MarkSecret, OverviewEntry, TaskFacts, ThreadMessage,
+    ToolNames, input, instructions,
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentSlug, InstructionLayout, MessageId, NotificationId, TaskId, TaskStatus,
+    AccountId, Actor, ActorKind, AgentSlug, InstructionLayout, MessageId, NotificationId, TaskId, TaskStatus, TurnId,
 };
+use testkit::hostile;
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
@@ -19,6 +21,21 @@ fn names(prefix: &str) -> ToolNames {
         response_request: name("response_request"),
         no_reply: name("no_reply"),
     }
+}
+
+fn named(agent_name: &str, role: &str) -> String {
+    let (account, slug) = (AccountId::parse("acme").unwrap(), AgentSlug::parse("coder").unwrap());
+    let facts = InstructionFacts {
+        account: &account,
+        agent_slug: &slug,
+        agent_name,
+        agent_role: role,
+        has_task: true,
+        is_coordinator: true,
+        tools: &names(""),
+    };
+    let mut manifest = Manifest::new(InstructionLayout::Layered);
+    instructions(&facts, &mut manifest).text.to_string()
 }
 
 fn profile(role: &str, has_task: bool, is_coordinator: bool, prefix: &str) -> (String, Manifest) {
@@ -85,7 +102,9 @@ fn facts() -> InputFacts {
 
 fn built(facts: &InputFacts) -> String {
     let mut manifest = Manifest::new(InstructionLayout::Layered);
-    let text = input(facts, &mut manifest);
+    let account = AccountId::parse("acme").unwrap();
+    let marks = MarkSecret::new([7; 32]).marks(&account, TurnId(Uuid::from_u128(7)));
+    let text = input(facts, marks, &mut manifest);
     let sent: usize = manifest.parts.iter().map(|part| part.bytes).sum();
     assert_eq!(sent, text.len(), "the manifest accounts for every byte");
     text
@@ -122,6 +141,161 @@ fn a_long_thread_is_not_counted_to_its_end() {
     };
     assert!(heading(100).contains(" of 100 messages "), "{}", heading(100));
     assert!(heading(101).contains(" of more than 100 messages "), "{}", heading(101));
+}
+
+/// All fields that others write, each with a text put into it; `None` when the field does not take it.
+type Put = fn(&mut InputFacts, &str) -> Option<()>;
+const FIELDS: [(&str, Put); 15] = [
+    ("notification", |facts, text| {
+        facts.notification = NotificationId::parse(text).ok()?;
+        Some(())
+    }),
+    ("type", |facts, text| put(&mut facts.kind, text)),
+    ("sender.id", |facts, text| put(&mut facts.sender.id, text)),
+    ("sender.name", |facts, text| put(&mut facts.sender.name, text)),
+    ("title", |facts, text| put(facts.title.as_mut()?, text)),
+    ("body", |facts, text| put(&mut facts.body, text)),
+    ("task.title", |facts, text| put(&mut facts.task.as_mut()?.title, text)),
+    ("task.description", |facts, text| {
+        put_visible(&mut facts.task.as_mut()?.description, text)
+    }),
+    ("author.id", |facts, text| put(&mut facts.thread[0].author.id, text)),
+    ("author.name", |facts, text| put(&mut facts.thread[0].author.name, text)),
+    ("message", |facts, text| put(&mut facts.thread[0].body, text)),
+    ("last author.name", |facts, text| {
+        put(&mut facts.thread[1].author.name, text)
+    }),
+    ("last message", |facts, text| put(&mut facts.thread[1].body, text)),
+    ("briefing", |facts, text| {
+        put_visible(&mut facts.overview.as_mut()?.0, text)
+    }),
+    ("overview.title", |facts, text| {
+        put(&mut facts.overview.as_mut()?.1[0].title, text)
+    }),
+];
+
+fn put(field: &mut String, text: &str) -> Option<()> {
+    text.clone_into(field);
+    Some(())
+}
+
+/// A blank one is left out.
+fn put_visible(field: &mut String, text: &str) -> Option<()> {
+    (!text.trim().is_empty()).then(|| put(field, text)).flatten()
+}
+
+/// With something in every field.
+fn full() -> InputFacts {
+    let entry = |id: &str| OverviewEntry {
+        id: TaskId::parse(id).unwrap(),
+        title: "Mend the build".to_owned(),
+        status: TaskStatus::Done,
+    };
+    InputFacts {
+        about_message: Some(MessageId(Uuid::from_u128(3))),
+        overview: Some(("We ship on Friday.".to_owned(), vec![entry("PROJ-7"), entry("PROJ-8")])),
+        interruption: Some(Interruption),
+        ..facts()
+    }
+}
+
+/// What stands outside of quotations, as somebody reads it who knows the two forms of a quotation and nothing else.
+fn structure(text: &str) -> String {
+    let mut outside = String::new();
+    let mut lines = text.split('\n');
+    while let Some(line) = lines.next() {
+        if let Some(mark) = line.strip_prefix("[begin ") {
+            let end = format!("[end {}", mark.strip_suffix(']').unwrap());
+            let end = lines
+                .find(|line| line.starts_with(&end))
+                .expect("a quotation has an end");
+            assert!(end.ends_with(']'), "{end}");
+            outside.push_str("[quotation]\n");
+            continue;
+        }
+        let (mut is_quoted, mut is_escaped) = (false, false);
+        for character in line.chars() {
+            match character {
+                _ if is_escaped => is_escaped = false,
+                '\\' if is_quoted => is_escaped = true,
+                '"' => {
+                    is_quoted = !is_quoted;
+                    outside.push('"');
+                }
+                '…' if outside.ends_with('"') => {}
+                _ if is_quoted => {}
+                other => outside.push(other),
+            }
+        }
+        assert!(!is_quoted, "a line ends within quotation marks: {line}");
+        outside.push('\n');
+    }
+    outside
+}
+
+/// Whoever writes into whatever field: the text keeps its form, and no character is invisible or ends a line.
+#[test]
+fn hostile_texts_do_not_leave_their_field() {
+    let form = structure(&built(&full()));
+    insta::assert_snapshot!("structure", form);
+    let mut tried = 0;
+    for text in hostile::TEXTS {
+        assert!(!text.is_empty() && text.len() <= 500, "{text:?}");
+        for (field, put) in FIELDS {
+            let mut facts = full();
+            if put(&mut facts, text).is_none() {
+                continue;
+            }
+            let built = built(&facts);
+            assert_eq!(structure(&built), form, "{field}: {text:?}");
+            assert_eq!(quote::inert(&built), built, "{field}: {text:?}");
+            tried += 1;
+        }
+    }
+    assert!(hostile::TEXTS.len() >= 60 && tried > 14 * 60, "{tried}");
+}
+
+#[test]
+fn hostile_names_do_not_leave_their_place_in_the_instructions() {
+    let lines = |text: &str| text.split('\n').skip(3).map(str::to_owned).collect::<Vec<_>>();
+    let usual = named("Coder", "You plan.");
+    for text in hostile::TEXTS {
+        let made = named(text, "You plan.");
+        assert_eq!(lines(&made), lines(&usual), "{text:?}");
+        let (head, rest) = made.split_once("You are \"").unwrap();
+        assert_eq!(head, "# How you work here\n\n", "{text:?}");
+        assert!(
+            rest.lines()
+                .next()
+                .unwrap()
+                .ends_with(", an agent of the account `acme`. Signalbox brings you one"),
+            "{text:?}"
+        );
+        assert_eq!(quote::inert(&made), made, "{text:?}");
+        // A role is the account's own instructions; it hides nothing either.
+        let role = named("Coder", text);
+        assert_eq!(quote::inert(&role), role, "{text:?}");
+    }
+}
+
+#[test]
+fn a_turns_marks_are_its_own_and_the_same_every_time() {
+    let marked = |secret: u8, turn: u128| {
+        let account = AccountId::parse("acme").unwrap();
+        let marks = MarkSecret::new([secret; 32]).marks(&account, TurnId(Uuid::from_u128(turn)));
+        input(&full(), marks, &mut Manifest::new(InstructionLayout::Layered))
+    };
+    let first = marked(1, 7);
+    assert_eq!(marked(1, 7), first);
+    for other in [marked(2, 7), marked(1, 8)] {
+        assert_ne!(other, first);
+        assert_eq!(structure(&other), structure(&first));
+    }
+    let mut marks: Vec<&str> = first.lines().filter_map(|line| line.strip_prefix("[begin ")).collect();
+    let count = marks.len();
+    marks.sort_unstable();
+    marks.dedup();
+    assert_eq!((count, marks.len()), (5, 5), "each quotation has one of its own");
 }
 
 #[test]

@@ -37,7 +37,7 @@ async fn a_notification_becomes_a_recorded_turn() {
             .contains("Act on this notification only")
     );
     for expected in [
-        "Notification: n-1",
+        "Notification: \"n-1\"",
         "Task: PROJ-7",
         "Tests fail on main",
         "Please look at the tests",
@@ -113,7 +113,9 @@ async fn a_session_s_notifications_are_delivered_one_at_a_time_in_order() {
         .collect();
     assert_eq!(
         order,
-        (0..100).map(|n| format!("Notification: n-{n:03}")).collect::<Vec<_>>()
+        (0..100)
+            .map(|n| format!("Notification: \"n-{n:03}\""))
+            .collect::<Vec<_>>()
     );
     assert!(scene.provider.overlaps().is_empty());
     assert_eq!(
@@ -237,7 +239,7 @@ async fn inline_instructions_stand_before_the_input() {
     let seen = &scene.provider.seen()[0];
     assert!(seen.body["instructions"].is_null());
     let input = seen.input();
-    assert!(input.find("Act on this notification only").unwrap() < input.find("Notification: n-1").unwrap());
+    assert!(input.find("Act on this notification only").unwrap() < input.find("Notification: \"n-1\"").unwrap());
     running.stop().await;
 }
 

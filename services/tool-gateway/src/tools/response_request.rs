@@ -1,7 +1,7 @@
 //! `response_request`: a notification for each named agent, on the same subject and by the same rules as anybody's.
 //! The resolver decides what becomes of it; the hop count is one higher, so that a ring of agents ends.
 
-use contracts::{Outgoing, Timestamp, notification::NotificationMessage, outgoing::Origin, tools::AGENTS_MAX};
+use contracts::{Outgoing, Timestamp, notification::NotificationMessage, outgoing::Origin, quote, tools::AGENTS_MAX};
 use domain::{AgentId, AgentRef, AgentSlug, NotificationId, TaskId};
 use serde_json::{Map, Value, json};
 use storage::outbox::Owned;
@@ -15,6 +15,8 @@ use crate::{
     store,
 };
 
+/// Of a name that nobody has.
+const NAME_BYTES_MAX: usize = 64;
 /// The type of the notification.
 const KIND: &str = "response_request";
 
@@ -76,7 +78,7 @@ async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<
     if !unknown.is_empty() {
         let told = Told::failed(
             "unknown_agent",
-            format!("There is no agent {} in this account.", unknown.join(", ")),
+            format!("There is no agent {} in this account.", quoted(&unknown)),
             "Nobody was asked. Call again with names that you know, or say in your reply whom you are missing.",
         );
         return Err(told.into());
@@ -93,6 +95,12 @@ async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<
         return Err(invalid_field("agents", &format!("expected 1 to {AGENTS_MAX} agents")).into());
     }
     Ok(found)
+}
+
+/// Names that are none may be any text.
+fn quoted(names: &[&str]) -> String {
+    let lines: Vec<String> = names.iter().map(|name| quote::line(name, NAME_BYTES_MAX).0).collect();
+    lines.join(", ")
 }
 
 /// What is said in the coordinator's chat reaches the coordinator and nobody else (S6): others are asked on a task of theirs.

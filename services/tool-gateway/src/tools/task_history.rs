@@ -1,8 +1,9 @@
 //! `task_history`: a task, its thread and its activities, by (account, task) and nothing else (S7, S9). Fitted into a
-//! limit of bytes: the newest messages stay, and what was left out is said.
+//! limit of bytes: the newest messages stay, and what was left out is said. Texts are made inert before they are measured.
 
 use contracts::{
     Timestamp,
+    quote::{inert, inert_json},
     tools::{ACTIVITY_LIMIT_DEFAULT, ACTIVITY_LIMIT_MAX, MESSAGE_LIMIT_DEFAULT, MESSAGE_LIMIT_MAX, RESULT_BYTES},
 };
 use serde_json::{Map, Value, json};
@@ -134,48 +135,56 @@ fn task_json(task: &TaskRow, assignees: &[AgentRow]) -> Value {
         .take(contracts::notification::AGENTS_MAX)
         .map(|agent| json!({"id": agent.id, "slug": agent.slug}))
         .collect();
+    let (title, description) = (inert(&task.title), inert(&task.description));
+    let shown = cut_json(&description, DESCRIPTION_BYTES_MAX);
     let mut value = json!({
         "id": task.display_id,
-        "title": cut_json(&task.title, TITLE_BYTES_MAX),
-        "description": cut_json(&task.description, DESCRIPTION_BYTES_MAX),
+        "title": cut_json(&title, TITLE_BYTES_MAX),
+        "description": shown,
         "status": task.status,
         "assignees": assignees,
         "created_at": Timestamp::from(task.created_at),
         "updated_at": Timestamp::from(task.updated_at),
     });
-    if value["description"] != task.description.as_str() {
+    if shown.len() < description.len() {
         value["description_cut_of_bytes"] = task.description.len().into();
     }
     value
 }
 
 fn message_json(message: &MessageRow) -> Value {
+    let body = inert(&message.body);
+    let shown = cut_json(&body, BODY_BYTES_MAX);
     let mut value = json!({
         "id": message.id,
         "author": {"kind": message.author_kind, "id": message.author_id, "name": message.author_name},
-        "body": cut_json(&message.body, BODY_BYTES_MAX),
+        "body": shown,
         "created_at": Timestamp::from(message.created_at),
     });
-    let shown = value["body"].as_str().map_or(0, str::len);
-    if usize::try_from(message.body_bytes).is_ok_and(|bytes| bytes > shown) {
+    // Cut here, or where it was read.
+    let is_longer = usize::try_from(message.body_bytes).is_ok_and(|bytes| bytes > message.body.len());
+    if shown.len() < body.len() || is_longer {
         value["body_cut_of_bytes"] = message.body_bytes.into();
     }
+    inert_json(&mut value);
     value
 }
 
 fn activity_json(activity: &ActivityRow) -> Value {
-    let detail = if size(&activity.detail) > DETAIL_BYTES_MAX {
-        json!({"cut": "too long to be shown"})
-    } else {
-        activity.detail.clone()
-    };
-    json!({
+    let mut detail = activity.detail.clone();
+    inert_json(&mut detail);
+    if size(&detail) > DETAIL_BYTES_MAX {
+        detail = json!({"cut": "too long to be shown"});
+    }
+    let mut value = json!({
         "id": activity.id,
         "kind": activity.kind,
         "actor": {"kind": activity.actor_kind, "id": activity.actor_id, "name": activity.actor_name},
         "detail": detail,
         "created_at": Timestamp::from(activity.created_at),
-    })
+    });
+    inert_json(&mut value);
+    value
 }
 
 /// The beginning of a text that takes at most so many bytes *as JSON*, where a control character takes six.
@@ -283,6 +292,35 @@ mod tests {
         assert!(result["meta"].get("messages_left_out").is_none());
     }
 
+    /// What others wrote stands in its place, and nothing of it is invisible, whatever field it is in.
+    #[test]
+    fn hostile_texts_are_values_and_visible() {
+        for &hostile in testkit::hostile::TEXTS {
+            let mut told = task(hostile);
+            hostile.clone_into(&mut told.title);
+            let mut messages = messages(1, hostile);
+            hostile.clone_into(&mut messages[0].author_name);
+            hostile.clone_into(&mut messages[0].author_id);
+            let mut activities = activities(1, hostile);
+            hostile.clone_into(&mut activities[0].actor_name);
+            activities[0].detail = json!({ hostile: [hostile] });
+            let result = fitted(&told, &[], &messages, &activities, limits(&json!({})));
+            let text = crate::call::ok_text(result.as_object().unwrap().clone());
+            assert_eq!(text.lines().count(), 1);
+            assert_eq!(contracts::quote::inert(&text), text, "{hostile:?}");
+            let read: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(read, {
+                let mut expected = result;
+                expected["ok"] = json!(true);
+                expected
+            });
+            let shown = contracts::quote::inert(hostile);
+            assert_eq!(read["task"]["title"], *shown);
+            assert_eq!(read["messages"][0]["author"]["name"], *shown);
+            assert_eq!(read["activities"][0]["detail"][&*shown][0], *shown);
+        }
+    }
+
     #[test]
     fn the_result_fits_and_loses_the_oldest_first() {
         let long = "x".repeat(40_000);
@@ -306,6 +344,11 @@ mod tests {
         assert_eq!(result["messages"][1]["body_cut_of_bytes"], 40_000);
         assert_eq!(result["messages"][1]["body"].as_str().unwrap().len(), BODY_BYTES_MAX);
         assert_eq!(result["activities"][0]["detail"]["cut"], "too long to be shown");
+
+        // What is invisible is longer when it is shown, and does not push out everything else.
+        let result = check(&task("d"), &messages(2, &"\u{202e}".repeat(40_000)), &[]);
+        assert_eq!(result["messages"].as_array().unwrap().len(), 2);
+        assert_eq!(result["messages"][1]["body_cut_of_bytes"], 120_000);
 
         let control = "\u{1}".repeat(40_000);
         check(&task(&control), &messages(200, &control), &activities(200, "\u{1}"));

@@ -263,9 +263,9 @@ fn own_words(text: &str) -> String {
     let mut lines = text[start..].lines();
     for line in lines.by_ref() {
         if let Some(mark) = line.strip_prefix("[begin ") {
-            // Nothing else can end it: the mark is a hash of what it encloses.
-            let end = format!("[end {mark}");
-            words.extend(lines.take_while(|line| *line != end));
+            // Nothing else can end it: nobody who wrote the text knew the mark.
+            let end = format!("[end {}", mark.trim_end_matches(']'));
+            words.extend(lines.take_while(|line| !line.starts_with(&end)));
             break;
         }
         words.extend(line.strip_prefix("Type:").or_else(|| line.strip_prefix("Title:")));

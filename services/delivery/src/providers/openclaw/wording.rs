@@ -4,13 +4,16 @@
 //! long texts at their end, still shows it. It hands a tool result to the model as a line `Tool:<call id>: <output>`
 //! with an id the model has never seen, and folds several results into one message: so each says what it answers.
 
+use contracts::quote;
+
 use crate::providers::call::{CallInput, ProviderCall, ToolDefinition, ToolOutput};
 use crate::providers::failure::{FailureClass, ProviderError, Sent};
 
 /// In front of our tools' names: a name of the gateway's own, offered or not, is an error 400.
 const TOOL_PREFIX: &str = "signalbox_";
 /// How much of a call's arguments is repeated with its result.
-const ARGUMENTS_CHARS_MAX: usize = 300;
+const ARGUMENTS_BYTES_MAX: usize = 300;
+const NAME_BYTES_MAX: usize = 128;
 
 /// The line that recognises a call in the session's history. Not in square brackets: the history takes a bracketed
 /// head that looks like a date or a channel's name for an envelope, and strips it.
@@ -57,12 +60,13 @@ pub(super) fn reworded(call: &ProviderCall) -> Result<ProviderCall, ProviderErro
 }
 
 fn standalone(result: &ToolOutput, marker: &str) -> ToolOutput {
-    let name = tool_name_on_wire(&result.name);
-    let mut arguments: String = result.arguments.chars().take(ARGUMENTS_CHARS_MAX).collect();
-    if arguments.len() < result.arguments.len() {
-        arguments.push('…');
-    }
-    let output = format!("{marker}\nResult of your call {name}({arguments}):\n{}", result.output);
+    // The model wrote them, and may have been made to.
+    let (name, _) = quote::line(&tool_name_on_wire(&result.name), NAME_BYTES_MAX);
+    let (arguments, _) = quote::line(&result.arguments, ARGUMENTS_BYTES_MAX);
+    let output = format!(
+        "{marker}\nResult of your call of {name} with {arguments}:\n{}",
+        result.output
+    );
     ToolOutput {
         output,
         ..result.clone()

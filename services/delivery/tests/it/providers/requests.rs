@@ -109,7 +109,7 @@ async fn words_a_call_for_the_gateway() {
     );
     let expected = json!([
         {"type": "function_call_output", "call_id": "c1", "output": format!("(Signalbox delivery {TURN}:2)\nResult of \
-            your call signalbox_task_history({{\"task_id\":\"t-1\"}}):\ntwo messages")},
+            your call of \"signalbox_task_history\" with \"{{\\\"task_id\\\":\\\"t-1\\\"}}\":\ntwo messages")},
         {"type": "message", "role": "user", "content": "hurry"},
     ]);
     assert_eq!(sent("openclaw", &results).await.json()["input"], expected);

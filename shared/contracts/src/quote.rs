@@ -1,0 +1,221 @@
+//! What strangers wrote, as it stands in a text that a model reads. Pure.
+//!
+//! A title, a name or an id becomes a [`line`] in quotation marks that it can neither leave nor end; a longer text keeps
+//! its lines and is [`inert`]: no character in it is invisible or turns others around. What would be is written as an
+//! escape, so that it is seen. How quotations of several lines are marked is delivery's (`delivery/prompt/`).
+
+use std::{borrow::Cow, fmt::Write as _, ops::RangeInclusive};
+
+use serde_json::Value;
+use unicode_general_category::{GeneralCategory, get_general_category};
+
+/// Behind a line that was cut.
+const CUT: char = '…';
+
+/// A stranger's single line in quotation marks, at most `bytes_max` long between them, and how many bytes of the text
+/// were left out.
+pub fn line(text: &str, bytes_max: usize) -> (String, usize) {
+    let mut line = String::with_capacity(text.len().min(bytes_max) + 2);
+    line.push('"');
+    let mut left_out = 0;
+    for (at, character) in text.char_indices() {
+        let before = line.len();
+        push_in_line(&mut line, character);
+        if line.len() - 1 > bytes_max {
+            line.truncate(before);
+            left_out = text.len() - at;
+            break;
+        }
+    }
+    line.push('"');
+    if left_out > 0 {
+        line.push(CUT);
+    }
+    (line, left_out)
+}
+
+/// A text with its line breaks and tabs, in which everything is visible. The same text when it is given to it again.
+pub fn inert(text: &str) -> Cow<'_, str> {
+    let is_plain = |character: char| matches!(character, '\n' | '\t') || is_joiner(character) || !is_hidden(character);
+    if text.chars().all(is_plain) {
+        return Cow::Borrowed(text);
+    }
+    let mut inert = String::with_capacity(text.len() + 32);
+    for character in text.replace("\r\n", "\n").chars() {
+        if is_plain(character) {
+            inert.push(character);
+        } else {
+            escape(&mut inert, character);
+        }
+    }
+    Cow::Owned(inert)
+}
+
+/// Every text of a JSON value, names included, made [`inert`]. JSON's own quotation marks hold it in its place. Nesting is
+/// bounded by whoever read the value, so this recursion is, too.
+pub fn inert_json(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Cow::Owned(inert) = inert(text) {
+                *text = inert;
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(inert_json),
+        Value::Object(fields) => {
+            if fields.keys().any(|name| matches!(inert(name), Cow::Owned(_))) {
+                let named = std::mem::take(fields).into_iter();
+                *fields = named.map(|(name, value)| (inert(&name).into_owned(), value)).collect();
+            }
+            fields.values_mut().for_each(inert_json);
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn push_in_line(line: &mut String, character: char) {
+    match character {
+        '\\' => line.push_str("\\\\"),
+        '\n' => line.push_str("\\n"),
+        '\r' => line.push_str("\\r"),
+        '\t' => line.push_str("\\t"),
+        // Our own texts have names of tools and agents in these.
+        '`' => line.push('\''),
+        _ if is_quotation_mark(character) => line.push_str("\\\""),
+        // An emoji or a word loses nothing that a reader of one line would miss.
+        _ if is_joiner(character) => {}
+        _ if is_hidden(character) => escape(line, character),
+        _ => line.push(character),
+    }
+}
+
+fn escape(text: &mut String, character: char) {
+    write!(text, "\\u{{{:x}}}", u32::from(character)).expect("a text takes what is written to it");
+}
+
+/// The double quotation mark and what looks like it. Guillemets and single marks do not.
+fn is_quotation_mark(character: char) -> bool {
+    const ALIKE: [RangeInclusive<char>; 9] = [
+        '"'..='"',
+        '\u{2ba}'..='\u{2ba}',
+        '\u{2ee}'..='\u{2ee}',
+        '\u{201c}'..='\u{201f}',
+        '\u{2033}'..='\u{2036}',
+        '\u{275d}'..='\u{275e}',
+        '\u{301d}'..='\u{301f}',
+        '\u{ff02}'..='\u{ff02}',
+        '\u{1f676}'..='\u{1f678}',
+    ];
+    ALIKE.iter().any(|range| range.contains(&character))
+}
+
+/// Words of some scripts and emoji cannot be written without them.
+fn is_joiner(character: char) -> bool {
+    matches!(character, '\u{200c}' | '\u{200d}' | '\u{fe0e}' | '\u{fe0f}')
+}
+
+/// Draws nothing of its own, ends a line, turns text around, or means something to somebody unknown.
+fn is_hidden(character: char) -> bool {
+    use GeneralCategory::{Control, Format, LineSeparator, ParagraphSeparator, PrivateUse, Surrogate, Unassigned};
+    /// Of categories that draw something, which these do not; and the character in place of what could not be read.
+    const DRAWS_NOTHING: [RangeInclusive<char>; 9] = [
+        '\u{34f}'..='\u{34f}',
+        '\u{115f}'..='\u{1160}',
+        '\u{17b4}'..='\u{17b5}',
+        '\u{180b}'..='\u{180f}',
+        '\u{2800}'..='\u{2800}',
+        '\u{3164}'..='\u{3164}',
+        '\u{fe00}'..='\u{fe0f}',
+        '\u{ffa0}'..='\u{ffa0}',
+        '\u{fffc}'..='\u{fffd}',
+    ];
+    /// Tags and variation selectors.
+    const SUPPLEMENT: RangeInclusive<char> = '\u{e0000}'..='\u{e0fff}';
+    if character.is_ascii() {
+        return character.is_ascii_control();
+    }
+    let category = get_general_category(character);
+    matches!(
+        category,
+        Control | Format | LineSeparator | ParagraphSeparator | PrivateUse | Surrogate | Unassigned
+    ) || SUPPLEMENT.contains(&character)
+        || DRAWS_NOTHING.iter().any(|range| range.contains(&character))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_quotation() {
+        let check = |text: &str, expected: &str| assert_eq!(line(text, 200), (expected.to_owned(), 0), "{text:?}");
+        check("", r#""""#);
+        check("Build 4711 failed", r#""Build 4711 failed""#);
+        check("Grüße, 世界 ⚠\u{fe0f} می\u{200c}خواهم", "\"Grüße, 世界 ⚠ میخواهم\"");
+        check("a\nb\r\nc\td", r#""a\nb\r\nc\td""#);
+        check("a\u{2028}# Policy", r#""a\u{2028}# Policy""#);
+        check("a\u{85}b\u{b}c\u{c}d\0", r#""a\u{85}b\u{b}c\u{c}d\u{0}""#);
+        check("a\u{202e}b\u{2066}c\u{feff}", r#""a\u{202e}b\u{2066}c\u{feff}""#);
+        check("a\u{e0041}\u{e0100}\u{fe01}", r#""a\u{e0041}\u{e0100}\u{fe01}""#);
+        check("a\u{fffd}\u{e000}\u{378}", r#""a\u{fffd}\u{e000}\u{378}""#);
+        check(r#"" (user "op"#, r#""\" (user \"op""#);
+        check("“a” ＂b＂ 「c」 «d»", r#""\"a\" \"b\" 「c」 «d»""#);
+        check(r"a\u{202e}\", r#""a\\u{202e}\\""#);
+        check("```\n`code`", r#""'''\n'code'""#);
+    }
+
+    #[test]
+    fn a_line_is_cut_between_what_it_shows() {
+        assert_eq!(line("ééé", 5), ("\"éé\"…".to_owned(), 2));
+        assert_eq!(line("a\u{202e}b", 8), ("\"a\"…".to_owned(), 4));
+        assert_eq!(line("a\u{202e}b", 9), ("\"a\\u{202e}\"…".to_owned(), 1));
+        assert_eq!(line("aa\"", 3), ("\"aa\"…".to_owned(), 1));
+        assert_eq!(line("abc", 3), ("\"abc\"".to_owned(), 0));
+    }
+
+    #[test]
+    fn a_longer_text_keeps_its_lines_and_shows_the_rest() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(inert(text), expected, "{text:?}");
+            assert_eq!(inert(expected), expected);
+        };
+        check("a\n\tb `c` \"d\"", "a\n\tb `c` \"d\"");
+        check(
+            "a\r\nb\rc\u{2029}d",
+            "a\r\nb\rc\u{2029}d"
+                .replace("\r\n", "\n")
+                .replace('\r', "\\u{d}")
+                .replace('\u{2029}', "\\u{2029}")
+                .as_str(),
+        );
+        check("می\u{200c}خواهم ❤\u{fe0f}", "می\u{200c}خواهم ❤\u{fe0f}");
+        check("a\u{e0049}\u{e0067}b\u{202e}", "a\\u{e0049}\\u{e0067}b\\u{202e}");
+    }
+
+    #[test]
+    fn every_text_of_a_value_is_inert() {
+        let mut value = json!({"a\u{202e}": ["b\u{2028}", {"c": "d\n"}, 1, null], "e": "f"});
+        inert_json(&mut value);
+        assert_eq!(
+            value,
+            json!({"a\\u{202e}": ["b\\u{2028}", {"c": "d\n"}, 1, null], "e": "f"})
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_leaves_its_line(text in any::<String>(), bytes_max in 0_usize..80) {
+            let (line, left_out) = line(&text, bytes_max);
+            let inner = line.trim_end_matches(CUT);
+            let inner = inner.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).expect("in quotation marks");
+            prop_assert!(inner.len() <= bytes_max);
+            prop_assert!(left_out <= text.len());
+            prop_assert!(!inner.chars().any(|c| is_hidden(c) || c == '`'), "{inner:?}");
+            // Every quotation mark within is escaped.
+            let unescaped = inner.replace("\\\\", "").replace("\\\"", "");
+            prop_assert!(!unescaped.chars().any(is_quotation_mark), "{inner:?}");
+        }
+    }
+}
