@@ -36,6 +36,8 @@ pub(crate) struct Clients {
     pub(crate) tenants: Vec<Tenant>,
     /// An `admin` key of each account.
     keys: Vec<String>,
+    /// A `service` key of each account, which publishes for a person.
+    publishing: Vec<String>,
     jetstream: jetstream::Context,
     http: reqwest::Client,
     /// Of the orchestrators.
@@ -55,20 +57,22 @@ impl Clients {
         let mut clients = Clients {
             tenants: Vec::new(),
             keys: Vec::new(),
+            publishing: Vec::new(),
             jetstream: jetstream::new(publisher(&system.nats_url).await?),
             http,
             urls,
             over: CancellationToken::new(),
         };
         for account in 0..ACCOUNTS {
-            let (tenant, key) = clients.account(account, canary(seed, account)).await?;
+            let (tenant, key, publishing) = clients.account(account, canary(seed, account)).await?;
             clients.tenants.push(tenant);
             clients.keys.push(key);
+            clients.publishing.push(publishing);
         }
         Ok(clients)
     }
 
-    async fn account(&self, account: usize, canary: String) -> anyhow::Result<(Tenant, String)> {
+    async fn account(&self, account: usize, canary: String) -> anyhow::Result<(Tenant, String, String)> {
         let id = account_id(account);
         self.made("/api/accounts", json!({"id": id, "name": format!("{id} {canary}")}))
             .await?;
@@ -76,6 +80,12 @@ impl Clients {
             .made(
                 &format!("/api/orgs/{id}/keys"),
                 json!({"name": "chaos", "role": "admin"}),
+            )
+            .await?;
+        let publishing = self
+            .made(
+                &format!("/api/orgs/{id}/keys"),
+                json!({"name": "chaos publisher", "role": "service"}),
             )
             .await?;
         let mut agents = Vec::new();
@@ -98,7 +108,9 @@ impl Clients {
             agents,
             tasks: TASKS.map(str::to_owned).to_vec(),
         };
-        Ok((tenant, key["key"].as_str().context("a key is shown once")?.to_owned()))
+        let shown =
+            |key: &Value| Ok::<_, anyhow::Error>(key["key"].as_str().context("a key is shown once")?.to_owned());
+        Ok((tenant, shown(&key)?, shown(&publishing)?))
     }
 
     /// Made once however often it is asked for: a busy machine may not answer in time.
@@ -225,7 +237,12 @@ impl Clients {
     ) -> Answer {
         let url = format!("{}{path}", self.urls[place % self.urls.len()]);
         let key = body.filter(|_| method == Method::POST).map(|(_, key)| key.to_owned());
-        let mut request = self.http.request(method, url).bearer_auth(&self.keys[account]);
+        let bearer = if method == Method::POST && path.ends_with("/notifications") {
+            &self.publishing[account]
+        } else {
+            &self.keys[account]
+        };
+        let mut request = self.http.request(method, url).bearer_auth(bearer);
         if let Some((body, key)) = body {
             request = request
                 .header("content-type", "application/json")

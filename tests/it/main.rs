@@ -26,6 +26,7 @@ mod refusals;
 mod restarts;
 mod same_end;
 mod secrets;
+mod senders;
 mod simulated;
 #[path = "../simulation/mod.rs"]
 mod simulation;

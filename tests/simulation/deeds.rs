@@ -85,6 +85,7 @@ impl World {
                 kind,
                 id: "somebody".to_owned(),
                 name: String::new(),
+                via: None,
             }),
             queue_mode: None,
             metadata,
@@ -222,6 +223,7 @@ impl World {
             payload: letter.payload,
         };
         published.headers.set(header::REDRIVE, letter.id.to_string());
+        published.headers.set(header::VOUCHED, "1");
         published
             .headers
             .set(header::MESSAGE_ID, format!("redrive:{}:{}", letter.id, letter.redrives));

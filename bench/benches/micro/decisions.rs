@@ -36,7 +36,7 @@ fn incoming() -> Incoming {
 }
 
 fn received() -> Received {
-    Received::read(&Root::default(), OffsetDateTime::UNIX_EPOCH, incoming())
+    Received::read(&Root::default(), OffsetDateTime::UNIX_EPOCH, incoming(), true)
 }
 
 fn account() -> AccountId {
@@ -51,7 +51,7 @@ fn task() -> TaskId {
 fn read(bencher: Bencher) {
     bencher
         .with_inputs(incoming)
-        .bench_values(|incoming| Received::read(&Root::default(), OffsetDateTime::UNIX_EPOCH, incoming));
+        .bench_values(|incoming| Received::read(&Root::default(), OffsetDateTime::UNIX_EPOCH, incoming, true));
 }
 
 #[divan::bench]

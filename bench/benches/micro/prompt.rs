@@ -15,6 +15,7 @@ fn actor() -> Actor {
         kind: ActorKind::Agent,
         id: "0190a7c2-7f0e-7000-8000-000000000001".to_owned(),
         name: "coder".to_owned(),
+        via: None,
     }
 }
 

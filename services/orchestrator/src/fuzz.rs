@@ -2,10 +2,10 @@
 
 use axum::{extract::FromRequestParts, http::HeaderMap};
 use contracts::{Headers, Root, notification};
-use domain::{AccountId, Actor, ActorKind};
+use domain::{AccountId, KeyId, KeyRole};
 use futures::FutureExt;
 use serde::{Deserialize, de::DeserializeOwned};
-use storage::entity::dead_letter::Model;
+use storage::{api_key::KeyHolder, entity::dead_letter::Model};
 use testkit::fuzz::Fuzz;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::{
     accounts::{AccountChange, NewAccount},
     agents::{AgentChange, NewAgent},
-    auth::guard::bearer,
+    auth::{Caller, guard::bearer},
     body::{self, Query},
     config::OrchestratorSettings,
     dead_letters::redrive::redrive,
@@ -90,11 +90,13 @@ fn api_body() {
 
 #[test]
 fn posted_notification() {
-    let caller = Actor {
-        kind: ActorKind::User,
-        id: "k".to_owned(),
-        name: "Ann".to_owned(),
-    };
+    let caller = Caller::Key(KeyHolder {
+        account: AccountId::parse("acme").unwrap(),
+        id: KeyId::parse("0011223344556677").unwrap(),
+        name: "CI".to_owned(),
+        role: KeyRole::Service,
+        agent: None,
+    });
     let account = AccountId::parse("acme").unwrap();
     let seed = r#"{"task":"PROJ-7","id":"ci-1","type":"ci_failed","agents":["coder"],"title":"CI","body":"b",
         "sender":{"kind":"service","id":"ci"},"queue_mode":"interrupt","metadata":{"run":1},"branch":"main"}"#;

@@ -31,6 +31,11 @@ pub struct Author {
     pub kind: String,
     pub id: String,
     pub name: String,
+    /// The service whose word it is that they said it: it names another service, or speaks on behalf of a person. Absent
+    /// where they speak for themselves; replaced where it is sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub via: Option<String>,
 }
 
 impl From<Actor> for Author {
@@ -39,6 +44,7 @@ impl From<Actor> for Author {
             kind: actor.kind.to_string(),
             id: actor.id,
             name: actor.name,
+            via: actor.via,
         }
     }
 }

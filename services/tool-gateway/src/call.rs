@@ -138,6 +138,7 @@ impl Facts {
             kind: ActorKind::Agent,
             id: self.agent.to_string(),
             name: self.agent_name.clone(),
+            via: None,
         }
     }
 }

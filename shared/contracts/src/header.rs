@@ -18,6 +18,9 @@ pub const RECEIPT: &str = "Signalbox-Receipt";
 
 /// That a service of this installation put the message on this subject: `v1.{key id}.{hex}` (`messaging::envelope`).
 pub const SIGNATURE: &str = "Signalbox-Signature";
+/// On a dead letter and its redrive: the sender in the payload is as one of our services knew it. Set by the service that
+/// wrote the letter; what a publisher sets is taken off.
+pub const VOUCHED: &str = "Signalbox-Vouched";
 
 pub const CE_SPECVERSION: &str = "ce-specversion";
 pub const CE_ID: &str = "ce-id";
@@ -27,7 +30,7 @@ pub const CE_SUBJECT: &str = "ce-subject";
 pub const CE_TIME: &str = "ce-time";
 
 /// Every name of this module.
-pub const NAMES: [&str; 14] = [
+pub const NAMES: [&str; 15] = [
     MESSAGE_ID,
     TRACEPARENT,
     TRACESTATE,
@@ -36,6 +39,7 @@ pub const NAMES: [&str; 14] = [
     REDRIVE,
     RECEIPT,
     SIGNATURE,
+    VOUCHED,
     CE_SPECVERSION,
     CE_ID,
     CE_TYPE,

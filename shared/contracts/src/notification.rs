@@ -338,11 +338,7 @@ fn agent_ref(field: &str, text: &str) -> Result<AgentRef, Refusal> {
 fn sender(fields: &mut Map<String, Value>) -> Result<Actor, Refusal> {
     let mut sender = match fields.remove("sender") {
         None | Some(Value::Null) => {
-            return Ok(Actor {
-                kind: domain::ActorKind::Service,
-                id: "publisher".to_owned(),
-                name: "publisher".to_owned(),
-            });
+            return Ok(Actor::publisher());
         }
         Some(Value::Object(sender)) => sender,
         Some(_) => return Err(invalid("sender", "not an object")),
@@ -355,7 +351,8 @@ fn sender(fields: &mut Map<String, Value>) -> Result<Actor, Refusal> {
         .filter(|id| !id.is_empty())
         .ok_or_else(|| invalid("sender", "id is missing"))?;
     let name = text(&mut sender, "name", 128)?.unwrap_or_else(|| id.clone());
-    Ok(Actor { kind, id, name })
+    let via = text(&mut sender, "via", 128)?;
+    Ok(Actor { kind, id, name, via })
 }
 
 #[cfg(test)]

@@ -14,3 +14,13 @@ words! {
     /// What an API key may do. `gateway` opens `/agent/*` and nothing else.
     KeyRole { Admin = "admin", Member = "member", Service = "service", Gateway = "gateway" }
 }
+
+impl KeyRole {
+    /// Whether keys of this role are for programs that carry others' words here, and act as a service themselves.
+    pub fn is_for_services(self) -> bool {
+        match self {
+            Self::Service | Self::Gateway => true,
+            Self::Admin | Self::Member => false,
+        }
+    }
+}

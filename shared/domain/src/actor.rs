@@ -17,6 +17,22 @@ pub struct Actor {
     pub id: String,
     #[schemars(length(max = 128))]
     pub name: String,
+    /// The name of the service whose word this is: it names another service, or speaks on behalf of a person. Absent where
+    /// they speak for themselves. What a publisher writes here is replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub via: Option<String>,
+}
+
+/// Why a sender may not be named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotTheirs {
+    #[error("a person's key and an agent speak for themselves: leave it out, or use a key for services")]
+    Another,
+    #[error("kind is user or service: only an agent's tools speak for an agent")]
+    Agent,
+    #[error("this name is Signalbox's own: choose another")]
+    Reserved,
 }
 
 impl Actor {
@@ -26,10 +42,102 @@ impl Actor {
             kind: ActorKind::Service,
             id: "signalbox".to_owned(),
             name: "Signalbox".to_owned(),
+            via: None,
+        }
+    }
+
+    /// Whoever may publish over NATS, where nobody is signed in.
+    pub fn publisher() -> Actor {
+        Actor {
+            kind: ActorKind::Service,
+            id: "publisher".to_owned(),
+            name: "publisher".to_owned(),
+            via: None,
+        }
+    }
+
+    /// Who is shown as the sender or author of what this one sends, given whom it names. Pure; the one rule for messages and
+    /// notifications, by whatever way they come.
+    pub fn speaks_as(&self, named: &Actor) -> Result<Actor, NotTheirs> {
+        if named.kind == self.kind && named.id == self.id {
+            return Ok(self.clone());
+        }
+        match (self.kind, named.kind) {
+            (ActorKind::User | ActorKind::Agent, _) => Err(NotTheirs::Another),
+            (ActorKind::Service, ActorKind::Agent) => Err(NotTheirs::Agent),
+            (ActorKind::Service, ActorKind::User | ActorKind::Service) => {
+                if is_reserved(&named.id) || is_reserved(&named.name) {
+                    return Err(NotTheirs::Reserved);
+                }
+                Ok(Actor {
+                    via: Some(self.name.clone()),
+                    ..named.clone()
+                })
+            }
         }
     }
 
     pub fn is_person(&self) -> bool {
         self.kind == ActorKind::User
+    }
+}
+
+/// Whether a name could be read as the operator's or as that of Signalbox, whatever stands between its letters.
+pub fn is_reserved(name: &str) -> bool {
+    let letters = name.chars().filter(char::is_ascii_alphanumeric);
+    let letters: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
+    ["operator", "signalbox"].contains(&letters.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn actor(kind: ActorKind, id: &str, name: &str) -> Actor {
+        Actor {
+            kind,
+            id: id.to_owned(),
+            name: name.to_owned(),
+            via: None,
+        }
+    }
+
+    /// Everyone, and whom they name.
+    #[test]
+    fn only_a_service_names_others_and_it_is_said_that_it_does() {
+        use ActorKind::{Agent, Service, User};
+        let check = |speaker: &Actor, named: &Actor, expected: Result<Option<&str>, NotTheirs>| {
+            let mut forged = named.clone();
+            forged.via = Some("somebody else".to_owned());
+            let expected = expected.map(|via| match via {
+                None => speaker.clone(),
+                Some(via) => Actor {
+                    via: Some(via.to_owned()),
+                    ..named.clone()
+                },
+            });
+            assert_eq!(speaker.speaks_as(named), expected, "{speaker:?} {named:?}");
+            assert_eq!(speaker.speaks_as(&forged), expected, "{speaker:?} {forged:?}");
+        };
+        let (ann, ci) = (actor(User, "k-1", "Ann"), actor(Service, "k-2", "CI"));
+        let (bob, coder) = (actor(User, "bob", "Bob"), actor(Agent, "a-1", "Coder"));
+        let operator = actor(User, "operator", "Operator");
+        for speaker in [&ann, &coder, &operator] {
+            check(speaker, speaker, Ok(None));
+            check(speaker, &actor(speaker.kind, &speaker.id, "Another name"), Ok(None));
+            check(speaker, &bob, Err(NotTheirs::Another));
+            check(speaker, &ci, Err(NotTheirs::Another));
+        }
+        check(&ann, &coder, Err(NotTheirs::Another));
+        check(&ann, &operator, Err(NotTheirs::Another));
+        check(&ci, &ci, Ok(None));
+        check(&ci, &bob, Ok(Some("CI")));
+        check(&ci, &actor(Service, "github", "GitHub"), Ok(Some("CI")));
+        check(&ci, &coder, Err(NotTheirs::Agent));
+        check(&ci, &operator, Err(NotTheirs::Reserved));
+        check(&ci, &actor(User, "o", "Oper\u{200b}ator"), Err(NotTheirs::Reserved));
+        check(&ci, &actor(Service, "SignalBox", "x"), Err(NotTheirs::Reserved));
+        check(&Actor::publisher(), &Actor::system(), Err(NotTheirs::Reserved));
+        check(&Actor::publisher(), &Actor::publisher(), Ok(None));
     }
 }

@@ -21,7 +21,7 @@ pub mod turn;
 mod word;
 
 pub use account::{InstructionLayout, KeyRole, SessionScope};
-pub use actor::{Actor, ActorKind};
+pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
 pub use api_key::{ApiKey, ApiKeyError, KeyId};
 pub use fence::{Fence, Generation};
 pub use id::{

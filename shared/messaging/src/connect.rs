@@ -12,7 +12,7 @@ use async_nats::{
     connection::State,
     jetstream::{self, context::ContextBuilder},
 };
-use contracts::{Outgoing, Root};
+use contracts::{Headers, Outgoing, Root};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::{
@@ -227,6 +227,12 @@ impl Bus {
 
     pub(crate) fn publisher(&self) -> &jetstream::Context {
         &self.0.publisher
+    }
+
+    /// Whether a service of this installation put the message on this subject. Consumers ask by themselves; this is for
+    /// messages that anybody may send.
+    pub fn is_signed(&self, subject: &str, headers: &Headers, payload: &[u8]) -> bool {
+        self.keys().verify(subject, headers, payload).is_ok()
     }
 
     pub(crate) fn keys(&self) -> &Keyring {

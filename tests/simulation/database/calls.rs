@@ -289,6 +289,7 @@ impl Database {
                     kind: ActorKind::Agent,
                     id: facts.agent.to_string(),
                     name: String::new(),
+                    via: None,
                 }),
                 queue_mode: None,
                 metadata: serde_json::Map::new(),

@@ -248,6 +248,7 @@ impl Database {
                 kind: ActorKind::Service,
                 id: String::new(),
                 name: String::new(),
+                via: None,
             },
             title: None,
             body: String::new(),

@@ -70,7 +70,24 @@ impl ModelText {
         self
     }
 
+    /// Who said something, and whose word that is.
     pub(super) fn actor(self, actor: &Actor) -> Self {
+        match (&actor.via, actor.kind) {
+            (None, _) => self.named(actor),
+            (Some(via), ActorKind::User | ActorKind::Agent) => self
+                .ours("service ")
+                .line(via, NAME_BYTES_MAX)
+                .ours(", on behalf of ")
+                .named(actor),
+            (Some(via), ActorKind::Service) => self
+                .named(actor)
+                .ours(", as service ")
+                .line(via, NAME_BYTES_MAX)
+                .ours(" says"),
+        }
+    }
+
+    fn named(self, actor: &Actor) -> Self {
         self.value(actor.kind)
             .ours(" ")
             .line(&actor.name, NAME_BYTES_MAX)

@@ -53,6 +53,7 @@ struct ItemRow {
     sender_kind: String,
     sender_id: String,
     sender_name: String,
+    sender_via: Option<String>,
     title: Option<String>,
     body: String,
     message_id: Option<Uuid>,
@@ -84,7 +85,8 @@ macro_rules! queue_next {
     ($order:literal) => {
         concat!(
             "
-    select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.title, n.body, n.message_id,
+    select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.sender_via,
+           n.title, n.body, n.message_id,
            n.attempts, n.hops, n.traceparent, n.tracestate, g.id as agent_id, g.slug, g.name as agent_name, g.role, g.provider,
            a.instruction_layout, k.display_id, k.title as task_title, k.description, k.status,
            case when k.id = a.coordinator_task then ",
@@ -107,7 +109,7 @@ macro_rules! queue_next {
                     select from message c where c.account_id = k.account_id and c.task_id = k.id
                     order by c.created_at, c.id limit $4) c) as total,
                (select json_agg(json_build_object('id', m.id, 'author_kind', m.author_kind, 'author_id', m.author_id,
-                                                  'author_name', m.author_name, 'body', left(m.body, 4000),
+                                                  'author_name', m.author_name, 'author_via', m.author_via, 'body', left(m.body, 4000),
                                                   'created_at', m.created_at) order by m.created_at, m.id)
                 from (select * from message m where m.account_id = k.account_id and m.task_id = k.id
                       order by m.created_at desc, m.id desc limit $3) m) as messages
@@ -161,7 +163,7 @@ fn item(row: ItemRow) -> Result<Item, String> {
         session_id: SessionId(row.session_id),
         notification: NotificationId::parse(&row.id).map_err(|error| error.to_string())?,
         kind: row.kind,
-        sender: actor(&row.sender_kind, row.sender_id, row.sender_name)?,
+        sender: actor(&row.sender_kind, row.sender_id, row.sender_name, row.sender_via)?,
         title: row.title,
         body: row.body,
         about_message: row.message_id.map(MessageId),
@@ -182,11 +184,12 @@ fn item(row: ItemRow) -> Result<Item, String> {
     })
 }
 
-fn actor(kind: &str, id: String, name: String) -> Result<Actor, String> {
+fn actor(kind: &str, id: String, name: String, via: Option<String>) -> Result<Actor, String> {
     Ok(Actor {
         kind: ActorKind::parse(kind).ok_or("actor kind")?,
         id,
         name,
+        via,
     })
 }
 
@@ -204,6 +207,7 @@ struct MessageRow {
     author_kind: String,
     author_id: String,
     author_name: String,
+    author_via: Option<String>,
     body: String,
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
@@ -220,7 +224,7 @@ fn extract(messages: Option<serde_json::Value>, total: i64) -> Result<Extract, S
         .map(|row| {
             Ok(ThreadMessage {
                 id: MessageId(row.id),
-                author: actor(&row.author_kind, row.author_id, row.author_name)?,
+                author: actor(&row.author_kind, row.author_id, row.author_name, row.author_via)?,
                 body: row.body,
                 at: row.created_at.to_offset(UtcOffset::UTC),
             })

@@ -27,6 +27,7 @@ struct Row {
     sender_kind: String,
     sender_id: String,
     sender_name: String,
+    sender_via: Option<String>,
     queue_mode: String,
     metadata: serde_json::Value,
     cause: Option<String>,
@@ -36,7 +37,7 @@ struct Row {
 
 const LOAD: &str = "
     select n.id, k.display_id, n.agent_id, n.kind, n.title, n.body, n.message_id, n.sender_kind, n.sender_id, n.sender_name,
-           n.queue_mode, n.metadata, n.cause, n.hops, n.traceparent
+           n.sender_via, n.queue_mode, n.metadata, n.cause, n.hops, n.traceparent
     from notification n left join task k on k.account_id = n.account_id and k.id = n.task_id
     where n.account_id = $1 and n.id = any($2::text[])";
 
@@ -76,6 +77,7 @@ fn message(row: Row, root: &Root, account: &AccountId) -> Result<Refused, String
             kind: ActorKind::parse(&row.sender_kind).ok_or("sender kind")?,
             id: row.sender_id,
             name: row.sender_name,
+            via: row.sender_via,
         }),
         queue_mode: Some(QueueMode::parse(&row.queue_mode).ok_or("queue mode")?),
         metadata: row.metadata.as_object().cloned().unwrap_or_default(),
@@ -85,6 +87,8 @@ fn message(row: Row, root: &Root, account: &AccountId) -> Result<Refused, String
     headers.set(header::HOPS, row.hops.to_string());
     headers.set(header::CAUSE, row.cause.unwrap_or_default());
     headers.set(header::TRACEPARENT, row.traceparent.unwrap_or_default());
+    // The row's sender is as the resolver took it.
+    headers.set(header::VOUCHED, "1");
     let payload = serde_json::to_vec(&message).expect("wire types have string keys and no failing serializer");
     Ok(Refused {
         id: id.into(),

@@ -62,6 +62,7 @@ fn actor(kind: ActorKind, id: &str, name: &str) -> Actor {
         kind,
         id: id.to_owned(),
         name: name.to_owned(),
+        via: None,
     }
 }
 
@@ -145,7 +146,7 @@ fn a_long_thread_is_not_counted_to_its_end() {
 
 /// All fields that others write, each with a text put into it; `None` when the field does not take it.
 type Put = fn(&mut InputFacts, &str) -> Option<()>;
-const FIELDS: [(&str, Put); 15] = [
+const FIELDS: [(&str, Put); 17] = [
     ("notification", |facts, text| {
         facts.notification = NotificationId::parse(text).ok()?;
         Some(())
@@ -153,6 +154,10 @@ const FIELDS: [(&str, Put); 15] = [
     ("type", |facts, text| put(&mut facts.kind, text)),
     ("sender.id", |facts, text| put(&mut facts.sender.id, text)),
     ("sender.name", |facts, text| put(&mut facts.sender.name, text)),
+    ("sender.via", |facts, text| put(facts.sender.via.as_mut()?, text)),
+    ("author.via", |facts, text| {
+        put(facts.thread[0].author.via.as_mut()?, text)
+    }),
     ("title", |facts, text| put(facts.title.as_mut()?, text)),
     ("body", |facts, text| put(&mut facts.body, text)),
     ("task.title", |facts, text| put(&mut facts.task.as_mut()?.title, text)),
@@ -191,11 +196,19 @@ fn full() -> InputFacts {
         title: "Mend the build".to_owned(),
         status: TaskStatus::Done,
     };
+    let facts = facts();
+    let mut thread = facts.thread;
+    thread[0].author.via = Some("Chat".to_owned());
     InputFacts {
+        sender: Actor {
+            via: Some("publisher".to_owned()),
+            ..facts.sender
+        },
+        thread,
         about_message: Some(MessageId(Uuid::from_u128(3))),
         overview: Some(("We ship on Friday.".to_owned(), vec![entry("PROJ-7"), entry("PROJ-8")])),
         interruption: Some(Interruption),
-        ..facts()
+        ..self::facts()
     }
 }
 
@@ -231,6 +244,27 @@ fn structure(text: &str) -> String {
         outside.push('\n');
     }
     outside
+}
+
+/// The words by which a model tells who speaks from who is said to speak.
+#[test]
+fn whose_word_a_sender_is_is_said() {
+    let from = |kind, via: Option<&str>| {
+        let sender = Actor {
+            via: via.map(str::to_owned),
+            ..actor(kind, "x-1", "X")
+        };
+        let text = built(&InputFacts { sender, ..facts() });
+        let line = text.lines().find_map(|line| line.strip_prefix("From: "));
+        line.unwrap().to_owned()
+    };
+    assert_eq!(from(ActorKind::User, None), r#"user "X" (id "x-1")"#);
+    assert_eq!(from(ActorKind::Agent, None), r#"agent "X" (id "x-1")"#);
+    assert_eq!(from(ActorKind::Service, None), r#"service "X" (id "x-1")"#);
+    let behalf = r#"service "CI", on behalf of user "X" (id "x-1")"#;
+    assert_eq!(from(ActorKind::User, Some("CI")), behalf);
+    let says = r#"service "X" (id "x-1"), as service "CI" says"#;
+    assert_eq!(from(ActorKind::Service, Some("CI")), says);
 }
 
 /// Whoever writes into whatever field: the text keeps its form, and no character is invisible or ends a line.

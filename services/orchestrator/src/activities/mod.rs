@@ -33,6 +33,7 @@ impl From<entity::activity::Model> for Activity {
                 kind: row.actor_kind,
                 id: row.actor_id,
                 name: row.actor_name,
+                via: None,
             },
             detail: row.detail,
             created_at: row.created_at.into(),

@@ -1,9 +1,11 @@
 //! The caller, as handlers see one.
 
 use axum::{extract::FromRequestParts, http::request::Parts};
-use domain::{AccountId, Actor, ActorKind, KeyRole};
+use domain::{AccountId, Actor, ActorKind, NotTheirs};
 use runtime::http::Problem;
 use storage::api_key::KeyHolder;
+
+use crate::error::invalid_field;
 
 /// Who sent the request.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,27 +22,27 @@ impl Caller {
                 kind: ActorKind::User,
                 id: "operator".to_owned(),
                 name: "Operator".to_owned(),
+                via: None,
             },
             Self::Key(holder) => Actor {
-                kind: match holder.role {
-                    KeyRole::Admin | KeyRole::Member => ActorKind::User,
-                    KeyRole::Service | KeyRole::Gateway => ActorKind::Service,
+                kind: if holder.role.is_for_services() {
+                    ActorKind::Service
+                } else {
+                    ActorKind::User
                 },
                 id: holder.id.to_string(),
                 name: holder.name.clone(),
+                via: None,
             },
         }
     }
 
-    /// Whether they may speak for others, as a service does that carries people's words here from elsewhere.
-    pub fn may_speak_for_others(&self) -> bool {
-        match self {
-            Self::Operator => true,
-            Self::Key(holder) => match holder.role {
-                KeyRole::Admin | KeyRole::Service => true,
-                KeyRole::Member | KeyRole::Gateway => false,
-            },
-        }
+    /// Whom what they send is shown to be from, `named` in `field`: themselves, or whom a service may name.
+    pub fn speaks_as(&self, field: &str, named: &Actor) -> Result<Actor, Problem> {
+        self.actor().speaks_as(named).map_err(|error| match error {
+            NotTheirs::Another => Problem::forbidden(format!("{field}: {error}")),
+            NotTheirs::Agent | NotTheirs::Reserved => invalid_field(field, error),
+        })
     }
 }
 
@@ -82,13 +84,13 @@ fn not_in_the_table() -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use domain::KeyId;
+    use domain::{KeyId, KeyRole};
 
     use super::*;
 
     #[test]
     fn a_key_acts_as_a_person_or_a_service() {
-        let check = |role, kind, for_others| {
+        let check = |role, kind| {
             let caller = Caller::Key(KeyHolder {
                 account: AccountId::parse("acme").unwrap(),
                 id: KeyId::parse("0011223344556677").unwrap(),
@@ -101,11 +103,10 @@ mod tests {
                 (actor.kind, actor.id.as_str(), actor.name.as_str()),
                 (kind, "0011223344556677", "Ann")
             );
-            assert_eq!(caller.may_speak_for_others(), for_others, "{role}");
         };
-        check(KeyRole::Admin, ActorKind::User, true);
-        check(KeyRole::Member, ActorKind::User, false);
-        check(KeyRole::Service, ActorKind::Service, true);
+        check(KeyRole::Admin, ActorKind::User);
+        check(KeyRole::Member, ActorKind::User);
+        check(KeyRole::Service, ActorKind::Service);
         assert!(Caller::Operator.actor().is_person());
     }
 }

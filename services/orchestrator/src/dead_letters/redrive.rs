@@ -2,7 +2,8 @@
 //!
 //! The payload goes out as it came, where it was published, under a message id of its own (the old one would be taken
 //! for a duplicate) and with `Signalbox-Redrive` naming the letter. Headers stay, so that hops, cause and trace go on.
-//! Which notification it is stays too: an id that came in a header moves to `ce-id`, where readers of a redrive look.
+//! So does what the letter says of its sender (`Signalbox-Vouched`). Which notification it is stays too: an id that came
+//! in a header moves to `ce-id`, where readers of a redrive look.
 
 use contracts::{Headers, Outgoing, Root, Timestamp, dead::DEAD_PAYLOAD_BYTES_MAX, header};
 use domain::AccountId;
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_message_goes_where_it_came_from_under_a_new_id() {
-        let headers = json!({"Nats-Msg-Id": "ci-1", "Nats-Expected-Stream": "X", "Signalbox-Hops": "2", "traceparent": "00-a", "Signalbox-Signature": "v1.a.00"});
+        let headers = json!({"Nats-Msg-Id": "ci-1", "Nats-Expected-Stream": "X", "Signalbox-Hops": "2", "Signalbox-Vouched": "1", "traceparent": "00-a", "Signalbox-Signature": "v1.a.00"});
         let letter = letter("signalbox.partition.3.acme.PROJ-7", r#"{"body": ""}"#, headers);
         let sent = redrive(&Root::default(), Some(&acme()), &letter).unwrap();
         assert_eq!(sent.subject, "signalbox.notification.acme.PROJ-7");
@@ -147,6 +148,7 @@ mod tests {
         assert_eq!(sent.headers.get(header::TRACEPARENT), Some("00-a"));
         assert_eq!(sent.headers.get("Nats-Expected-Stream"), None);
         assert_eq!(sent.headers.get(header::SIGNATURE), None);
+        assert_eq!(sent.headers.get(header::VOUCHED), Some("1"), "as the letter says");
         let read = contracts::notification::read(&sent.headers, &sent.payload).unwrap();
         assert_eq!(read.id.unwrap().as_str(), "ci-1", "it is the same notification");
     }

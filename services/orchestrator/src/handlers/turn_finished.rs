@@ -238,6 +238,7 @@ fn saying<'a>(turn: &'a EndedTurn, app: &'a App) -> Option<Saying<'a>> {
             kind: ActorKind::Agent,
             id: turn.agent.to_string(),
             name: turn.agent_name.clone(),
+            via: None,
         },
         body,
         setting: Setting {

@@ -6,7 +6,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use domain::{AccountId, AgentId, AgentRef, ApiKey, KeyId, KeyRole};
+use domain::{AccountId, AgentId, AgentRef, ApiKey, KeyId, KeyRole, NotTheirs, is_reserved};
 use runtime::http::Problem;
 use serde::Deserialize;
 use storage::Tx;
@@ -39,6 +39,10 @@ async fn create(
     Post { body, request }: Post<NewKey>,
 ) -> Result<Response, ApiError> {
     text_check("name", &body.name, NAME_BYTES_MAX)?;
+    // It stands as the sender of what is sent with the key.
+    if is_reserved(&body.name) {
+        return Err(invalid_field("name", NotTheirs::Reserved).into());
+    }
     let work = match Work::begin(&app, &access.account, request).await? {
         Begun::Fresh(work) => work,
         Begun::Replay(answer) => return Ok(answer),

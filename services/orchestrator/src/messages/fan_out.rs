@@ -90,6 +90,7 @@ mod tests {
             kind: ActorKind::Agent,
             id: Uuid::from_u128(1).to_string(),
             name: "coder".to_owned(),
+            via: None,
         };
         let woken = woken(vec![agent(1, "coder"), agent(2, "tester")], &author);
         assert_eq!(woken, [agent(2, "tester")]);
@@ -102,6 +103,7 @@ mod tests {
             kind: ActorKind::User,
             id: "k".to_owned(),
             name: "Ann".to_owned(),
+            via: None,
         };
         let posted = Posted {
             account: &account,

@@ -16,7 +16,6 @@ use uuid::Uuid;
 use crate::{
     auth::Caller,
     body::{length_check, text_check},
-    error::invalid_field,
     wire::{AgentName, Author, actor_kind, moment},
 };
 
@@ -27,7 +26,7 @@ const NAME_BYTES_MAX: usize = 128;
 pub struct NewMessage {
     /// At most 256 KiB.
     pub body: String,
-    /// For whom a service, or an admin, speaks; else the key speaks for itself.
+    /// For whom a key for services speaks, which is said; else the key speaks for itself, as a person's always does.
     pub author: Option<NewAuthor>,
 }
 
@@ -48,22 +47,16 @@ impl NewMessage {
         let Some(author) = &self.author else {
             return Ok(caller.actor());
         };
-        if !caller.may_speak_for_others() {
-            return Err(Problem::forbidden(
-                "a key of role member speaks for itself: leave author out",
-            ));
-        }
-        if author.kind == ActorKind::Agent {
-            return Err(invalid_field("author", "kind is user or service: agents post by tool"));
-        }
         text_check("author.id", &author.id, NAME_BYTES_MAX)?;
         let name = author.name.as_deref().unwrap_or(&author.id);
         length_check("author.name", name, NAME_BYTES_MAX)?;
-        Ok(Actor {
+        let named = Actor {
             kind: author.kind,
             id: author.id.clone(),
             name: name.to_owned(),
-        })
+            via: None,
+        };
+        caller.speaks_as("author", &named)
     }
 }
 
@@ -87,6 +80,7 @@ impl From<entity::message::Model> for Message {
                 kind: row.author_kind,
                 id: row.author_id,
                 name: row.author_name,
+                via: row.author_via,
             },
             body: row.body,
             turn_id: row.turn_id,
@@ -138,12 +132,21 @@ mod tests {
         let ann = r#"{"body": "b", "author": {"kind": "user", "id": "ann"}}"#;
         let author = check(KeyRole::Service, ann).unwrap();
         assert_eq!(
-            (author.kind, author.id.as_str(), author.name.as_str()),
-            (ActorKind::User, "ann", "ann")
+            (
+                author.kind,
+                author.id.as_str(),
+                author.name.as_str(),
+                author.via.as_deref()
+            ),
+            (ActorKind::User, "ann", "ann", Some("Ann"))
         );
         assert_eq!(check(KeyRole::Member, ann), Err(403));
+        assert_eq!(check(KeyRole::Admin, ann), Err(403));
         let agent = r#"{"body": "b", "author": {"kind": "agent", "id": "coder"}}"#;
-        assert_eq!(check(KeyRole::Admin, agent), Err(400));
+        assert_eq!(check(KeyRole::Service, agent), Err(400));
+        assert_eq!(check(KeyRole::Admin, agent), Err(403));
+        let operator = r#"{"body": "b", "author": {"kind": "user", "id": "operator"}}"#;
+        assert_eq!(check(KeyRole::Service, operator), Err(400));
     }
 
     #[test]

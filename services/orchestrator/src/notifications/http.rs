@@ -40,7 +40,7 @@ async fn publish(
 ) -> Result<Response, ApiError> {
     let account = &access.account;
     app.has_room(account)?;
-    let posted = incoming::read(body::fields(&body)?, &access.caller.actor(), Uuid::now_v7())?;
+    let posted = incoming::read(body::fields(&body)?, &access.caller, Uuid::now_v7())?;
     let work = match Work::begin(&app, account, request).await? {
         Begun::Fresh(work) => work,
         Begun::Replay(answer) => return Ok(answer),

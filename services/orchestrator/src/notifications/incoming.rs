@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use storage::outbox::Owned;
 use uuid::Uuid;
 
-use crate::{app::SOURCE, error::invalid_field};
+use crate::{app::SOURCE, auth::Caller, error::invalid_field};
 
 /// What was posted, readable, with its id.
 #[derive(Debug)]
@@ -25,8 +25,8 @@ pub struct Posted {
     pub message: NotificationMessage,
 }
 
-/// Reads the fields of the body. `caller` is the sender of what names none, `generated` the id of what has none.
-pub fn read(mut fields: Map<String, Value>, caller: &Actor, generated: Uuid) -> Result<Posted, Problem> {
+/// Reads the fields of the body. `caller` sends it, as whom it may; `generated` is the id of what has none.
+pub fn read(mut fields: Map<String, Value>, caller: &Caller, generated: Uuid) -> Result<Posted, Problem> {
     let task = match fields.remove("task") {
         None | Some(Value::Null) => None,
         Some(Value::String(text)) => TaskToken::parse(&text).map_err(|error| invalid_field("task", error))?.0,
@@ -40,9 +40,9 @@ pub fn read(mut fields: Map<String, Value>, caller: &Actor, generated: Uuid) -> 
         None => NotificationId::parse(&generated.to_string()).expect("a UUID is printable and short"),
     };
     let sender = if names_sender {
-        read.sender.clone()
+        caller.speaks_as("sender", &read.sender)?
     } else {
-        caller.clone()
+        caller.actor()
     };
     let message = message(read, id.clone(), sender);
     Ok(Posted { id, task, message })
@@ -124,21 +124,24 @@ pub fn message_id(account: &AccountId, id: &NotificationId) -> String {
 
 #[cfg(test)]
 mod tests {
-    use domain::ActorKind;
+    use domain::{KeyId, KeyRole};
+    use storage::api_key::KeyHolder;
     use time::OffsetDateTime;
 
     use super::*;
 
-    fn caller() -> Actor {
-        Actor {
-            kind: ActorKind::User,
-            id: "k".to_owned(),
+    fn caller(role: KeyRole) -> Caller {
+        Caller::Key(KeyHolder {
+            account: AccountId::parse("acme").unwrap(),
+            id: KeyId::parse("0011223344556677").unwrap(),
             name: "Ann".to_owned(),
-        }
+            role,
+            agent: None,
+        })
     }
 
     fn posted(json: &str) -> Result<Posted, Problem> {
-        crate::body::fields(json.as_bytes()).and_then(|fields| read(fields, &caller(), Uuid::nil()))
+        crate::body::fields(json.as_bytes()).and_then(|fields| read(fields, &caller(KeyRole::Service), Uuid::nil()))
     }
 
     #[test]
@@ -168,7 +171,7 @@ mod tests {
     fn what_is_left_out_is_filled_in() {
         let smallest = posted(r#"{"body": "b"}"#).unwrap();
         assert_eq!(smallest.id.as_str(), Uuid::nil().to_string());
-        assert_eq!(smallest.message.sender, Some(caller()));
+        assert_eq!(smallest.message.sender, Some(caller(KeyRole::Service).actor()));
         assert_eq!(smallest.task, None);
         assert_eq!(posted(r#"{"body": "b", "task": "-"}"#).unwrap().task, None);
     }

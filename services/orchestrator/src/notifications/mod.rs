@@ -103,7 +103,8 @@ pub struct NewNotification {
     pub body: String,
     /// The thread message that this is about.
     pub message_id: Option<Uuid>,
-    /// The key itself when absent.
+    /// The key itself when absent. A key for services may name another service, or a user on whose behalf it speaks, which
+    /// is said; a person's key speaks for itself.
     pub sender: Option<Author>,
     #[schema(schema_with = queue_mode)]
     pub queue_mode: Option<String>,

@@ -32,6 +32,7 @@ pub struct Row {
     sender_kind: String,
     sender_id: String,
     sender_name: String,
+    sender_via: Option<String>,
     message_id: Option<Uuid>,
     cause: Option<String>,
     hops: i32,
@@ -61,6 +62,7 @@ impl From<Row> for Notification {
                 kind: row.sender_kind,
                 id: row.sender_id,
                 name: row.sender_name,
+                via: row.sender_via,
             }),
             message_id: row.message_id,
             cause: row.cause,
@@ -80,7 +82,7 @@ macro_rules! select {
         concat!(
             "select n.id, coalesce(t.display_id, n.task_id) as task, n.agent_id, a.slug as agent, n.kind, n.state,
                     n.session_id, s.key as session_key, n.turn_id, n.attempts, n.reason, n.title, n.sender_kind,
-                    n.sender_id, n.sender_name, n.message_id, n.cause, n.hops, n.queue_mode, n.created_at, ",
+                    n.sender_id, n.sender_name, n.sender_via, n.message_id, n.cause, n.hops, n.queue_mode, n.created_at, ",
             $content,
             "
              from notification n

@@ -125,12 +125,14 @@ async fn a_service_speaks_for_people() {
     let posted = world.post(&tenant.service, &path, ann.clone()).await;
     assert_eq!(
         posted.body["author"],
-        json!({"kind": "user", "id": "ann", "name": "Ann"})
+        json!({"kind": "user", "id": "ann", "name": "Ann", "via": "a service"})
     );
-    world
-        .post(&tenant.member, &path, ann)
-        .await
-        .is_problem(403, "forbidden", "speaks for itself");
+    for key in [&tenant.member, &tenant.admin] {
+        world
+            .post(key, &path, ann.clone())
+            .await
+            .is_problem(403, "forbidden", "speak for themselves");
+    }
     let agent = json!({"body": "b", "author": {"kind": "agent", "id": "coder"}});
     world
         .post(&tenant.service, &path, agent)

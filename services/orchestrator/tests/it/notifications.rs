@@ -2,7 +2,10 @@
 
 use serde_json::json;
 
-use crate::{seed, world::World};
+use crate::{
+    seed,
+    world::{OPERATOR, World},
+};
 
 #[tokio::test]
 async fn what_is_accepted_is_published_and_found_at_once() {
@@ -224,4 +227,70 @@ async fn an_account_with_more_waiting_than_its_share_is_refused_and_nobody_else(
     world.execute("delete from outbox where account_id = 'acme'").await;
     look().await;
     assert_eq!(post(&acme).await.status, 202);
+}
+
+/// Whoever is signed in, and whom they name: what the resolver is sent.
+#[tokio::test]
+async fn who_speaks_is_who_is_signed_in() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let path = tenant.path("/notifications");
+    let sender = |kind: &str, id: &str| json!({"kind": kind, "id": id, "name": id, "via": "forged"});
+    let posted = |id: &str, sender: serde_json::Value| json!({"task": "T", "id": id, "agent": "coder", "body": "b", "sender": sender});
+    for key in [tenant.member.as_str(), tenant.admin.as_str(), OPERATOR] {
+        for (kind, id) in [
+            ("user", "ann"),
+            ("service", "ci"),
+            ("agent", "coder"),
+            ("user", "somebody"),
+        ] {
+            world
+                .post(key, &path, posted("n", sender(kind, id)))
+                .await
+                .is_problem(403, "forbidden", "sender");
+        }
+    }
+    for key in [&tenant.member, &tenant.admin] {
+        world
+            .post(key, &path, posted("n", sender("user", "operator")))
+            .await
+            .is_problem(403, "forbidden", "sender");
+    }
+    for (kind, id) in [
+        ("agent", "coder"),
+        ("user", "operator"),
+        ("service", "Oper-ator"),
+        ("service", "signalbox"),
+    ] {
+        world
+            .post(&tenant.service, &path, posted("n", sender(kind, id)))
+            .await
+            .is_problem(400, "invalid_field", "sender");
+    }
+    for (id, kind) in [("ann", "user"), ("ci", "service")] {
+        let accepted = world.post(&tenant.service, &path, posted(id, sender(kind, id))).await;
+        assert_eq!(accepted.status, 202);
+    }
+    for name in ["Operator", "signalbox"] {
+        world
+            .post(
+                &tenant.admin,
+                &tenant.path("/keys"),
+                json!({"name": name, "role": "member"}),
+            )
+            .await
+            .is_problem(400, "invalid_field", "name");
+    }
+    let own = json!({"task": "T", "id": "own", "agent": "coder", "body": "b"});
+    assert_eq!(world.post(&tenant.member, &path, own).await.status, 202);
+    let sent = world.sent_on("signalbox.notification.acme.T").await;
+    let senders: Vec<&serde_json::Value> = sent.iter().map(|sent| &sent.payload["sender"]).collect();
+    assert_eq!(
+        senders[..2],
+        [
+            &json!({"kind": "user", "id": "ann", "name": "ann", "via": "a service"}),
+            &json!({"kind": "service", "id": "ci", "name": "ci", "via": "a service"}),
+        ]
+    );
+    assert_eq!((&senders[2]["kind"], senders[2].get("via")), (&json!("user"), None));
 }

@@ -22,6 +22,7 @@ impl ContentHash {
         hasher.optional(notification.title.as_deref().filter(|title| !title.is_empty()));
         hasher.text(&notification.body);
         hasher.optional(notification.message_id.map(|id| id.to_string()).as_deref());
+        // Whose word it is that they send it is not content: the same may come over NATS and over HTTP.
         let sender = &notification.sender;
         hasher.text(sender.kind.as_str());
         hasher.text(&sender.id);

@@ -7,7 +7,7 @@ use contracts::{
     notification::{self, Notification, Refusal, RefusalReason},
     outgoing::Origin,
 };
-use domain::{AccountId, NotificationId, TaskId};
+use domain::{AccountId, Actor, NotificationId, TaskId};
 use messaging::Incoming;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -41,13 +41,29 @@ pub struct Received {
 }
 
 impl Received {
-    /// `stream_created` tells this stream from an earlier one that counted the same sequences.
-    pub fn read(root: &Root, stream_created: OffsetDateTime, incoming: Incoming) -> Received {
+    /// `stream_created` tells this stream from an earlier one that counted the same sequences. `is_signed`: one of our
+    /// services put the message on its subject.
+    pub fn read(root: &Root, stream_created: OffsetDateTime, mut incoming: Incoming, is_signed: bool) -> Received {
         let address = Address::of(root, &incoming.subject);
         let (given_id, content) = match notification::read(&incoming.headers, &incoming.payload) {
             Ok(notification) => (notification.id.clone(), Ok(notification)),
             Err(unreadable) => (unreadable.id, Err(unreadable.refusal)),
         };
+        let is_redrive = incoming
+            .headers
+            .get(header::REDRIVE)
+            .is_some_and(|letter| Uuid::try_parse(letter).is_ok());
+        // What is sent again was signed by who sent it again, and said by another: its letter knows how that stood.
+        let is_vouched = is_signed && (!is_redrive || incoming.headers.get(header::VOUCHED).is_some());
+        incoming.headers.0.remove(header::VOUCHED);
+        if is_vouched {
+            // For the dead letter that this may become.
+            incoming.headers.set(header::VOUCHED, "1");
+        }
+        let content = content.and_then(|notification| match is_vouched {
+            true => Ok(notification),
+            false => said_by_a_publisher(notification),
+        });
         // An address that is none says more than what is wrong with the payload.
         let content = match address.fault {
             Some(fault) => Err(Refusal::new(RefusalReason::InvalidSubject, fault.to_string())),
@@ -60,10 +76,6 @@ impl Received {
         let id = given_id
             .clone()
             .unwrap_or_else(|| id_of_place(stream_created, incoming.stream_sequence, incoming.published));
-        let is_redrive = incoming
-            .headers
-            .get(header::REDRIVE)
-            .is_some_and(|letter| Uuid::try_parse(letter).is_ok());
         let cause = [header::CAUSE, header::MESSAGE_ID, header::CE_ID]
             .iter()
             .find_map(|name| incoming.headers.get(name))
@@ -96,6 +108,15 @@ impl Received {
             trace: self.trace.clone(),
         }
     }
+}
+
+/// A sender is a publisher's word where none of our services knew it.
+fn said_by_a_publisher(notification: Notification) -> Result<Notification, Refusal> {
+    let sender = Actor::publisher().speaks_as(&notification.sender).map_err(|error| {
+        let detail = format!("sender: {error}");
+        Refusal::new(RefusalReason::InvalidField, detail)
+    })?;
+    Ok(Notification { sender, ..notification })
 }
 
 /// What a subject says, token by token: a stranger's account can be right where the task is not.
@@ -183,6 +204,7 @@ pub(crate) mod tests {
             &Root::default(),
             OffsetDateTime::UNIX_EPOCH,
             incoming(subject, headers, payload),
+            false,
         )
     }
 
@@ -215,7 +237,7 @@ pub(crate) mod tests {
             incoming.stream_sequence = sequence;
             incoming.published = OffsetDateTime::from_unix_timestamp(published).unwrap();
             let created = OffsetDateTime::from_unix_timestamp(created).unwrap();
-            Received::read(&Root::default(), created, incoming)
+            Received::read(&Root::default(), created, incoming, false)
         };
         let first = read(1, 7, 2);
         assert_eq!(first.given_id, None);
@@ -258,6 +280,48 @@ pub(crate) mod tests {
         assert_eq!(received.trace, TraceContext::default());
         assert_eq!(received.hops, 0);
         assert!(!received.is_redrive);
+    }
+
+    /// Who sends, as it comes out; by way of a stranger, of a service, and of a service that sends a letter again.
+    #[test]
+    fn a_sender_is_taken_as_it_stands_from_our_services_only() {
+        let check = |sender: &str, headers: &[(&str, &str)], is_signed: bool, expected: Result<Option<&str>, &str>| {
+            let payload = format!(r#"{{"body": "b", "sender": {sender}}}"#);
+            let incoming = incoming("signalbox.partition.3.acme.t", headers, &payload);
+            let received = Received::read(&Root::default(), OffsetDateTime::UNIX_EPOCH, incoming, is_signed);
+            let is_vouched = received.headers.get(header::VOUCHED).is_some();
+            let found = received.content.map(|content| content.sender.via);
+            let found = found
+                .as_ref()
+                .map(Option::as_deref)
+                .map_err(|refusal| refusal.detail.as_str());
+            match (found, expected) {
+                (Err(found), Err(expected)) => assert!(found.contains(expected), "{sender}: {found}"),
+                (found, expected) => assert_eq!(found, expected, "{sender} {headers:?}"),
+            }
+            assert_eq!(is_vouched, is_signed && (headers.len() != 1), "{headers:?}");
+        };
+        let redriven = [(header::REDRIVE, "0190b5a8-0000-7000-8000-000000000001")];
+        let vouched = [redriven[0], (header::VOUCHED, "1")];
+        let user = r#"{"kind": "user", "id": "u-1", "via": "CI"}"#;
+        check(user, &[], false, Ok(Some("publisher")));
+        check(user, &[], true, Ok(Some("CI")));
+        check(user, &redriven, true, Ok(Some("publisher")));
+        check(user, &vouched, true, Ok(Some("CI")));
+        check(user, &vouched, false, Ok(Some("publisher")));
+        check(r#"{"kind": "service", "id": "ci"}"#, &[], false, Ok(Some("publisher")));
+        check(r#"{"kind": "service", "id": "publisher"}"#, &[], false, Ok(None));
+        check("null", &[], false, Ok(None));
+        let agent = r#"{"kind": "agent", "id": "a-1"}"#;
+        check(agent, &[], true, Ok(None));
+        check(agent, &vouched, true, Ok(None));
+        for headers in [&[][..], &redriven, &vouched] {
+            check(agent, headers, false, Err("sender: kind is user or service"));
+        }
+        check(agent, &redriven, true, Err("sender: kind is user or service"));
+        let operator = r#"{"kind": "user", "id": "operator", "name": "Operator"}"#;
+        check(operator, &[], true, Ok(None));
+        check(operator, &[], false, Err("Signalbox's own"));
     }
 
     #[test]

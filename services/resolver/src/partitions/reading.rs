@@ -214,7 +214,11 @@ impl Desk {
         let root = bus.root();
         let (batch, _spans): (Vec<Received>, Vec<Span>) = batch
             .into_iter()
-            .map(|incoming| spans::begin(Received::read(root, stream_created, incoming)))
+            .map(|incoming| {
+                let subject = root.notification_published(&incoming.subject);
+                let is_signed = bus.is_signed(&subject, &incoming.headers, &incoming.payload);
+                spans::begin(Received::read(root, stream_created, incoming, is_signed))
+            })
             .unzip();
         let mut write = Write {
             writing: Some(writing),

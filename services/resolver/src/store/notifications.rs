@@ -41,9 +41,10 @@ macro_rules! rows {
     () => {
         "unnest($1::text[], $2::text[], $3::text[], $4::uuid[], $5::uuid[], $6::bigint[], $7::text[], $8::text[], $9::text[],
                 $10::uuid[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::bytea[], $17::text[],
-                $18::text[], $19::integer[], $20::text[], $21::text[])
+                $18::text[], $19::integer[], $20::text[], $21::text[], $22::text[])
              as r (account_id, id, task_id, agent_id, session_id, position, kind, title, body, message_id, sender_kind,
-                   sender_id, sender_name, queue_mode, metadata, content_hash, reason, cause, hops, traceparent, tracestate),
+                   sender_id, sender_name, queue_mode, metadata, content_hash, reason, cause, hops, traceparent, tracestate,
+                   sender_via),
          (values ('00000000-0000-0000-0000-000000000000'::uuid)) as none (id)"
     };
 }
@@ -67,12 +68,12 @@ pub const NOTIFICATIONS_ENTER: &str = concat!(
     "with entered as (
         insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, title, body, message_id,
             sender_kind, sender_id, sender_name, queue_mode, metadata, content_hash, state, reason, cause, hops,
-            traceparent, tracestate)
+            traceparent, tracestate, sender_via)
         select r.account_id, r.id, nullif(r.task_id, ''), nullif(r.agent_id, none.id), nullif(r.session_id, none.id),
                nullif(r.position, 0), r.kind, nullif(r.title, ''), r.body, nullif(r.message_id, none.id), r.sender_kind,
                r.sender_id, r.sender_name, r.queue_mode, r.metadata::jsonb, r.content_hash,
                case when r.reason = '' then 'queued' else 'refused' end, nullif(r.reason, ''), nullif(r.cause, ''),
-               r.hops, nullif(r.traceparent, ''), nullif(r.tracestate, '')
+               r.hops, nullif(r.traceparent, ''), nullif(r.tracestate, ''), nullif(r.sender_via, '')
         from ",
     rows!(),
     "
@@ -89,7 +90,8 @@ pub const NOTIFICATIONS_REQUEUE: &str = concat!(
         update notification n set task_id = nullif(r.task_id, ''), agent_id = nullif(r.agent_id, none.id),
             session_id = nullif(r.session_id, none.id), position = nullif(r.position, 0), kind = r.kind,
             title = nullif(r.title, ''), body = r.body, message_id = nullif(r.message_id, none.id),
-            sender_kind = r.sender_kind, sender_id = r.sender_id, sender_name = r.sender_name, queue_mode = r.queue_mode,
+            sender_kind = r.sender_kind, sender_id = r.sender_id, sender_name = r.sender_name,
+            sender_via = nullif(r.sender_via, ''), queue_mode = r.queue_mode,
             metadata = r.metadata::jsonb, content_hash = r.content_hash, state = 'queued', reason = nullif(r.reason, ''),
             cause = nullif(r.cause, ''), hops = r.hops, traceparent = nullif(r.traceparent, ''),
             tracestate = nullif(r.tracestate, ''), turn_id = null, attempts = 0, created_at = now()
@@ -136,7 +138,7 @@ async fn write(
     Ok(written.map_or(0, |written| written.queued.unsigned_abs()))
 }
 
-fn columns(rows: &[&NotificationRow<'_>]) -> [Value; 21] {
+fn columns(rows: &[&NotificationRow<'_>]) -> [Value; 22] {
     fn column<T>(rows: &[&NotificationRow<'_>], column: impl Fn(&NotificationRow<'_>) -> T) -> Vec<T> {
         rows.iter().map(|row| column(row)).collect()
     }
@@ -169,6 +171,7 @@ fn columns(rows: &[&NotificationRow<'_>]) -> [Value; 21] {
         column(rows, |row| i32::from(row.hops)).into(),
         column(rows, |row| text(row.trace.traceparent.as_deref())).into(),
         column(rows, |row| text(row.trace.tracestate.as_deref())).into(),
+        column(rows, |row| text(row.sender.and_then(|sender| sender.via.as_deref()))).into(),
     ]
 }
 

@@ -41,10 +41,10 @@ const STATEMENTS: [Planned; 12] = [
         &["session_generation", "agent_pkey"],
     ),
     (sessions::SESSIONS_OPEN, 7, &[]),
-    (notifications::NOTIFICATIONS_ENTER, 21, &["session_pkey"]),
+    (notifications::NOTIFICATIONS_ENTER, 22, &["session_pkey"]),
     (
         notifications::NOTIFICATIONS_REQUEUE,
-        21,
+        22,
         &["notification_pkey", "session_pkey"],
     ),
     (notifications::REFUSED_REPLACE, 2, &["notification_pkey"]),

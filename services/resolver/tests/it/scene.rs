@@ -270,7 +270,7 @@ impl Reader {
                     deliveries: 1,
                     published: OffsetDateTime::UNIX_EPOCH,
                 };
-                Received::read(&Root::default(), OffsetDateTime::UNIX_EPOCH, incoming)
+                Received::read(&Root::default(), OffsetDateTime::UNIX_EPOCH, incoming, false)
             })
             .collect()
     }

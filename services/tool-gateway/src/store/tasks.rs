@@ -62,6 +62,7 @@ pub(crate) struct MessageRow {
     pub author_kind: String,
     pub author_id: String,
     pub author_name: String,
+    pub author_via: Option<String>,
     /// Its beginning, when it is longer than what was asked for.
     pub body: String,
     pub body_bytes: i32,
@@ -70,7 +71,8 @@ pub(crate) struct MessageRow {
 
 /// Relies on message_thread.
 const MESSAGES_NEWEST: &str = "
-    select id, author_kind, author_id, author_name, left(body, $4) as body, octet_length(body) as body_bytes, created_at
+    select id, author_kind, author_id, author_name, author_via, left(body, $4) as body, octet_length(body) as body_bytes,
+           created_at
     from message where account_id = $1 and task_id = $2
     order by created_at desc, id desc limit $3";
 

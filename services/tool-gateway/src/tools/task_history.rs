@@ -161,6 +161,9 @@ fn message_json(message: &MessageRow) -> Value {
         "body": shown,
         "created_at": Timestamp::from(message.created_at),
     });
+    if let Some(via) = &message.author_via {
+        value["author"]["via"] = via.as_str().into();
+    }
     // Cut here, or where it was read.
     let is_longer = usize::try_from(message.body_bytes).is_ok_and(|bytes| bytes > message.body.len());
     if shown.len() < body.len() || is_longer {
@@ -229,6 +232,7 @@ mod tests {
                 author_kind: "user".to_owned(),
                 author_id: "u-1".to_owned(),
                 author_name: "A person".to_owned(),
+                author_via: None,
                 body: body.to_owned(),
                 body_bytes: i32::try_from(body.len()).unwrap(),
                 created_at: OffsetDateTime::UNIX_EPOCH + Duration::seconds(1000 - number as i64),
@@ -301,6 +305,7 @@ mod tests {
             let mut messages = messages(1, hostile);
             hostile.clone_into(&mut messages[0].author_name);
             hostile.clone_into(&mut messages[0].author_id);
+            messages[0].author_via = Some((*hostile).to_owned());
             let mut activities = activities(1, hostile);
             hostile.clone_into(&mut activities[0].actor_name);
             activities[0].detail = json!({ hostile: [hostile] });
@@ -317,6 +322,7 @@ mod tests {
             let shown = contracts::quote::inert(hostile);
             assert_eq!(read["task"]["title"], *shown);
             assert_eq!(read["messages"][0]["author"]["name"], *shown);
+            assert_eq!(read["messages"][0]["author"]["via"], *shown);
             assert_eq!(read["activities"][0]["detail"][&*shown][0], *shown);
         }
     }

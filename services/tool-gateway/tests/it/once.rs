@@ -378,6 +378,7 @@ async fn many_who_end_one_task_at_once_end_it_once_and_do_not_block_each_other()
         kind: domain::ActorKind::User,
         id: "ann".to_owned(),
         name: "Ann".to_owned(),
+        via: None,
     };
     let by_person = async |task: &domain::TaskId| {
         let tx = people.begin(&storage::Accounts::one(&account)).await.expect("begin");

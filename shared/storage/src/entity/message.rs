@@ -14,6 +14,7 @@ pub struct Model {
     pub author_kind: String,
     pub author_id: String,
     pub author_name: String,
+    pub author_via: Option<String>,
     pub body: String,
     pub turn_id: Option<Uuid>,
     pub created_at: OffsetDateTime,

@@ -21,6 +21,7 @@ pub struct Model {
     pub sender_kind: String,
     pub sender_id: String,
     pub sender_name: String,
+    pub sender_via: Option<String>,
     pub queue_mode: String,
     #[sea_orm(column_type = "JsonBinary")]
     pub metadata: Json,

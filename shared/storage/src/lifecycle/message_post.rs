@@ -19,8 +19,8 @@ pub struct NewMessage<'a> {
 }
 
 const MESSAGE_INSERT: &str = "
-    insert into message (account_id, id, task_id, author_kind, author_id, author_name, body, turn_id, created_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict do nothing";
+    insert into message (account_id, id, task_id, author_kind, author_id, author_name, body, turn_id, created_at, author_via)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) on conflict do nothing";
 
 /// Posts it; `None` when a message with this id is there already. Gives the messages for the outbox.
 pub async fn message_post(
@@ -38,6 +38,7 @@ pub async fn message_post(
         new.body.into(),
         new.turn.map(TurnId::uuid).into(),
         setting.now.into(),
+        new.author.via.clone().into(),
     ];
     let inserted = tx
         .execute_raw(statement(MESSAGE_INSERT, values))
@@ -46,12 +47,16 @@ pub async fn message_post(
     if inserted.rows_affected() == 0 {
         return Ok(None);
     }
+    let mut detail = serde_json::json!({"message_id": new.id});
+    if let Some(via) = &new.author.via {
+        detail["via"] = via.as_str().into();
+    }
     activity_insert(
         tx,
         (new.account, new.task),
         "message.posted",
         new.author,
-        serde_json::json!({"message_id": new.id}),
+        detail,
         setting.now,
     )
     .await?;

@@ -45,6 +45,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0013_waiting", include_str!("0013_waiting.sql")),
     ("0014_presence_and_keys", include_str!("0014_presence_and_keys.sql")),
     ("0015_walls_and_age", include_str!("0015_walls_and_age.sql")),
+    ("0017_who_speaks", include_str!("0017_who_speaks.sql")),
 ];
 
 #[async_trait]

@@ -92,6 +92,7 @@ impl Scene {
             kind: ActorKind::User,
             id: "u".into(),
             name: "u".into(),
+            via: None,
         };
         let root = Root::default();
         let setting = Setting {

@@ -406,6 +406,11 @@ fn without_an_id_nobody_asks_but_reading_again_is_noticed() {
     check(&facts, &message(TASK, json), "duplicate");
     let mut later = incoming(TASK, &[], json);
     later.stream_sequence += 1;
-    let later = Received::read(&contracts::Root::default(), time::OffsetDateTime::UNIX_EPOCH, later);
+    let later = Received::read(
+        &contracts::Root::default(),
+        time::OffsetDateTime::UNIX_EPOCH,
+        later,
+        false,
+    );
     check(&facts, &later, "Proj-7: coder");
 }

@@ -63,6 +63,7 @@ fn actor(kind: ActorKind) -> Actor {
         kind,
         id: "someone".to_owned(),
         name: "Someone".to_owned(),
+        via: None,
     }
 }
 
@@ -111,6 +112,7 @@ pub(crate) fn all() -> Vec<(String, Outgoing)> {
             .iter()
             .map(|&mode| notification(mode.as_str(), full(mode))),
     );
+    all.push(notification("on behalf of a person", on_behalf()));
     all.extend([dead(Some(account())), dead(None), live()]);
     all.extend(events());
     all
@@ -220,6 +222,16 @@ fn full(mode: QueueMode) -> NotificationMessage {
         sender: Some(actor(ActorKind::Service)),
         queue_mode: Some(mode),
         metadata: metadata.as_object().unwrap().clone(),
+    }
+}
+
+fn on_behalf() -> NotificationMessage {
+    NotificationMessage {
+        sender: Some(Actor {
+            via: Some("Chat".to_owned()),
+            ..actor(ActorKind::User)
+        }),
+        ..bare()
     }
 }
 
