@@ -27,6 +27,9 @@ SEED ?= 1
 SIM ?=
 PLANTED ?=
 
+# Of `make deny`: where RustSec's advisories are fetched from; a copy serves, too (file:///path/of/a/clone).
+ADVISORY_DB ?= https://github.com/RustSec/advisory-db
+
 # Of `make containers`: a commit to upgrade from and to go back to.
 BEFORE ?=
 
@@ -44,7 +47,7 @@ export PATH := $(TOOLS)/bin:$(PATH)
 NEXTEST_VERSION := 0.9.143
 DENY_VERSION := 0.20.2
 
-.PHONY: help run test ci chaos nightly fuzz bench bench-micro lint fmt schemas images env manifests containers provision build smoke rust nextest deny
+.PHONY: help run test ci chaos nightly fuzz bench bench-micro lint fmt schemas images env manifests digests containers provision build smoke rust nextest deny
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +116,9 @@ containers: provision rust nextest ## Run the tests in containers (BEFORE=commit
 manifests: ## Hold the Kubernetes manifests to Kubernetes' schemas and to the rules of this installation
 	@deploy/k8s/check/run
 
+digests: ## Ask the registry for the digests of others' images and write them beside their tags
+	@deploy/images/digests.py
+
 provision: ## Install nats-server, Postgres and a linker where they are missing
 	@deploy/provision/provision.sh
 
@@ -126,12 +132,20 @@ smoke: provision build
 	    --sample examples/notifications.ndjson --exit-when-idle || \
 	    { echo "smoke: the end of the log:" >&2; tail -n 50 "$$data_dir/data/signalbox.log" >&2; exit 1; }
 
-# Advisories are left out: they need a network that CI may not have.
+# Dependencies: licences, sources, what is forbidden, and RustSec's advisories where their database can be fetched.
 deny: rust
 	@[ "$$(cargo-deny --version 2>/dev/null)" != "" ] || { echo "installing cargo-deny $(DENY_VERSION) into .tools"; \
 	    cargo install --quiet --locked --debug --root $(TOOLS) cargo-deny@$(DENY_VERSION); }
 	cargo deny check bans licenses sources
 	cargo deny --manifest-path tests/containers/Cargo.toml --config deny.toml check --allow license-not-encountered bans licenses sources
+	@config=$(TARGET_DIR)/deny.toml; mkdir -p $(TARGET_DIR); \
+	sed 's|^db-urls = .*|db-urls = ["$(ADVISORY_DB)"]|' deny.toml >$$config; \
+	if ! cargo deny --config $$config fetch db >/dev/null 2>&1; then \
+	    echo "deny: ADVISORIES WERE NOT CHECKED: $(ADVISORY_DB) cannot be fetched from here (ADVISORY_DB= names a copy)" >&2; \
+	else \
+	    cargo deny --config $$config check advisories && \
+	    cargo deny --manifest-path tests/containers/Cargo.toml --config $$config check advisories; \
+	fi
 
 nextest: rust
 	@[ "$$(cargo-nextest --version 2>/dev/null)" != "" ] || { echo "installing cargo-nextest $(NEXTEST_VERSION) into .tools"; \

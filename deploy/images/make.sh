@@ -8,9 +8,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-export RUST_IMAGE=${RUST_IMAGE:-rust:1.95-slim-bookworm}
-export BASE_IMAGE=${BASE_IMAGE:-gcr.io/distroless/cc-debian12:nonroot}
-export POSTGRES_IMAGE=${POSTGRES_IMAGE:-postgres:15-bookworm}
+export RUST_IMAGE=${RUST_IMAGE:-rust:1.95-slim-bookworm@sha256:d7482085ff5b415f84dba5647ae71606650bdef00db7aeb69f4b3d170c3e4082}
+export BASE_IMAGE=${BASE_IMAGE:-gcr.io/distroless/cc-debian12:nonroot@sha256:9dac0a79194e45a7da0158a9c6da57b217585af0786db3845d1f0ec1a0dd182f}
+export POSTGRES_IMAGE=${POSTGRES_IMAGE:-postgres:15-bookworm@sha256:539ceaaae49b3a7c8a04467cf00cc6788d8e3f1675df41860d86eebc4c40524f}
 export NATS_IMAGE=${NATS_IMAGE:-nats:2.15.1-alpine}
 image=${SIGNALBOX_IMAGE:-signalbox:$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)}
 
@@ -40,7 +40,25 @@ for base in "${bases[@]}"; do
     "$DOCKER" image inspect "$name" >/dev/null 2>&1 || timeout 300 "$DOCKER" pull --quiet "$name" >/dev/null 2>&1 ||
         missing+=("${base%%:*}")
 done
-[ "${#missing[@]}" = 0 ] || deploy/images/offline.sh "${missing[@]}" || exit
+# What is made here has no digest, so it gets the name without; compose and the tests are told of it.
+made=.tools/images/made.env
+mkdir -p "${made%/*}" && : >"$made"
+for base in "${missing[@]}"; do
+    variable=${base^^}_IMAGE
+    printf -v "$variable" %s "${!variable%@*}"
+    printf '%s=%s\n' "$variable" "${!variable}" >>"$made"
+done
+missing_still=()
+for base in "${missing[@]}"; do
+    variable=${base^^}_IMAGE
+    "$DOCKER" image inspect "${!variable}" >/dev/null 2>&1 || missing_still+=("$base")
+done
+[ "${#missing_still[@]}" = 0 ] || deploy/images/offline.sh "${missing_still[@]}" || exit
+if [ -e .env ]; then
+    while IFS= read -r line; do
+        case $line in POSTGRES_IMAGE=* | NATS_IMAGE=*) grep -q "^${line%%=*}=" .env || printf '%s\n' "$line" >>.env ;; esac
+    done <"$made"
+fi
 
 # What compiles for minutes shows it.
 say "building $image"

@@ -19,6 +19,8 @@ import yaml
 
 HERE = Path(__file__).resolve().parent.parent
 ROOT = HERE.parent.parent
+sys.path.insert(0, str(ROOT / "deploy/images"))
+import digests  # noqa: E402
 # The oldest that is supported upstream when this was written, and the newest that the schemas know.
 VERSIONS = ["1.35", "1.37"]
 SERVICES = {"orchestrator": 8080, "tool-gateway": 8081, "resolver": 8082, "delivery": 8083}
@@ -391,6 +393,7 @@ def main():
         for metric in [metric for target in panel["targets"] for metric in metrics(target["expr"])]:
             fault("dashboard.json", f"{panel['title']}: no service has a metric {metric}")
     compose()
+    faults.extend(digests.check())
     for line in faults:
         print(f"manifests: {line}", file=sys.stderr)
     if faults:
