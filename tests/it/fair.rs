@@ -1,8 +1,10 @@
-//! One account with very much waiting, and another with a little: the other's turn comes, whatever the first has.
+//! One account with very much waiting, and another with a little: the other's turn comes, whatever the first has. The same of
+//! what they ask for over HTTP.
 
 use std::sync::Arc;
 
-use serde_json::json;
+use reqwest::{Client, StatusCode};
+use serde_json::{Value, json};
 use storage::Role;
 use testkit::{Reply, eventually};
 use tokio::sync::Semaphore;
@@ -87,4 +89,57 @@ async fn the_turns_of_another_end_before_the_first_of_thousands() {
 fn task_of(key: &str) -> String {
     let task = key.strip_prefix("task:").and_then(|rest| rest.split(':').next());
     task.unwrap_or_default().to_uppercase()
+}
+
+const ROWS: usize = 200_000;
+const ASKERS: usize = 120;
+
+/// Filters that find nothing among very many rows, as often at one time as an account may ask.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn filters_that_find_nothing_keep_no_other_account_waiting() {
+    let house = House::open_with(|_| Reply::text("ok"), &[("orchestrator.list_timeout_ms", "20000")]).await;
+    for account in ["flood", "zeta"] {
+        house.account(account).await;
+        house.task(account, "T", &[]).await;
+    }
+    let plant = format!(
+        "insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state,
+                                   created_at)
+         select 'flood', 'n-' || n, 'k', 'b', 'user', 'u', 'u', '', 'delivered', now() - n * interval '1 s'
+         from generate_series(1, {ROWS}) n"
+    );
+    let owner = &house.world.database.owner;
+    sqlx::raw_sql(sqlx::AssertSqlSafe(plant)).execute(owner).await.unwrap();
+    let client = Client::new();
+    let ask = async |account: &str, key: &str, query: &str| {
+        let url = format!("{}/api/orgs/{account}/notifications?{query}", house.api());
+        let answer = client.get(url).bearer_auth(key).send().await.unwrap();
+        (answer.status(), answer.json::<Value>().await.unwrap())
+    };
+    let (floods, zetas) = (house.key("flood", "member").await, house.key("zeta", "member").await);
+    let flooding = futures::future::join_all((0..ASKERS).map(|_| ask("flood", &floods, "state=failed&limit=1")));
+    let asking = async {
+        for _ in 0..100 {
+            let (status, body) = ask("zeta", &zetas, "state=failed&limit=1").await;
+            assert_eq!(status, StatusCode::OK, "{body}");
+        }
+    };
+    let (answers, ()) = futures::join!(flooding, asking);
+    let mut looked = 0;
+    for (status, body) in answers {
+        // Too many at one time, or a look at some of the rows, which says where to go on.
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            assert_eq!(body["code"], "too_many_requests", "{body}");
+            continue;
+        }
+        assert_eq!(status, StatusCode::OK, "{body}");
+        assert_eq!(body["items"], json!([]));
+        assert!(
+            body["next_cursor"].is_string(),
+            "a part of the rows was looked at: {body}"
+        );
+        looked += 1;
+    }
+    assert!(looked > 0);
+    house.close().await;
 }

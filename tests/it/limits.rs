@@ -1,8 +1,14 @@
-//! An account that asks too fast is told to wait, by both services that strangers talk to, and nobody else is.
+//! An account that asks too fast, or does not read what it asked for, is told to wait, by the services that strangers talk
+//! to, and nobody else is.
 
+use opentelemetry_sdk::trace::InMemorySpanExporter;
 use reqwest::{Client, StatusCode, header::RETRY_AFTER};
 use serde_json::Value;
-use testkit::{OPERATOR_TOKEN, Reply};
+use testkit::{OPERATOR_TOKEN, Reply, eventually};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpSocket, TcpStream},
+};
 
 use crate::house::House;
 
@@ -66,5 +72,93 @@ async fn an_account_that_asks_too_fast_is_told_to_wait_and_others_are_not() {
         let answer = ask(&format!("{}/api/orgs/acme/tasks", house.api()), OPERATOR_TOKEN).await;
         assert_eq!(answer.status(), StatusCode::OK);
     }
+    house.close().await;
+}
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// What all answers hold that were not taken, as the service itself counts.
+async fn held_bytes(house: &House) -> f64 {
+    let page = reqwest::get(format!("{}/metrics", house.api())).await.unwrap();
+    let text = page.text().await.unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("signalbox_http_answers_bytes"));
+    line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+}
+
+/// Asks, reads the status, and no more than that.
+async fn slow_reader(address: &str, path: &str, key: &str) -> (u16, TcpStream) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut stream = socket.connect(address.parse().unwrap()).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).await.unwrap();
+    let status = std::str::from_utf8(&head[9..]).unwrap().parse().unwrap();
+    (status, stream)
+}
+
+/// Two hundred messages of 256 KiB each, and forty who ask for all of them and do not read: each role that may read, at the
+/// limit of sizes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served() {
+    let settings = runtime::Settings::load_from("", Vec::<(String, String)>::new()).unwrap();
+    let spans = InMemorySpanExporter::default();
+    let _guard = runtime::telemetry::init_with_exporter("system-test", &settings.telemetry, spans).unwrap();
+    let house = House::open_with(
+        |_| Reply::text("ok"),
+        &[
+            ("http.body_timeout_ms", "3000"),
+            ("http.account_answer_bytes_max", "8388608"),
+            ("http.account_wait_ms", "60000"),
+            ("orchestrator.list_timeout_ms", "60000"),
+        ],
+    )
+    .await;
+    for account in ["acme", "other"] {
+        house.account(account).await;
+        house.task(account, "T", &[]).await;
+    }
+    let plant = "insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
+                 select 'acme', gen_random_uuid(), 't', 'user', 'u', 'u', repeat('x', 262144) from generate_series(1, 200);
+                 insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
+                 select 'other', gen_random_uuid(), 't', 'user', 'u', 'u', repeat('x', 262144) from generate_series(1, 4)";
+    sqlx::raw_sql(plant).execute(&house.world.database.owner).await.unwrap();
+    let address = house.api().trim_start_matches("http://").to_owned();
+    let path = "/api/orgs/acme/tasks/T/messages?limit=200";
+    let mut keys = Vec::new();
+    for role in ["admin", "member", "service"] {
+        keys.push(house.key("acme", role).await);
+    }
+    let asked = (0..40).map(|n| slow_reader(&address, path, &keys[n % keys.len()]));
+    let readers = futures::future::join_all(asked).await;
+    let held = held_bytes(&house).await;
+    let statuses: Vec<u16> = readers.iter().map(|(status, _)| *status).collect();
+    assert!(
+        statuses.iter().all(|status| [200, 429].contains(status)),
+        "{statuses:?}"
+    );
+    assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
+    // Its share, and an answer for each of the four that may be made at one time.
+    assert!(held > MIB && held <= (8.0 + 4.0 * 2.5) * MIB, "{held} bytes");
+
+    let key_of_other = house.key("other", "member").await;
+    let others = format!("{}/api/orgs/other/tasks/T/messages?limit=200", house.api());
+    let client = Client::new();
+    let served = client.get(&others).bearer_auth(&key_of_other).send().await.unwrap();
+    assert_eq!(served.status(), StatusCode::OK);
+    let page: Value = served.json().await.unwrap();
+    assert_eq!(page["items"].as_array().unwrap().len(), 4);
+
+    // Nobody reads, and nobody leaves.
+    eventually("the answers are given up", || async {
+        (held_bytes(&house).await == 0.0).then_some(())
+    })
+    .await;
+    let again = client.get(format!("{}{path}", house.api())).bearer_auth(&keys[0]);
+    assert_eq!(again.send().await.unwrap().status(), StatusCode::OK);
+    drop(readers);
     house.close().await;
 }

@@ -1,3 +1,6 @@
+//! Where a request begins to use the database: it takes its account's part of the connections, once its body is there, and
+//! gives it back with its answer.
+//!
 //! A request whose transaction the database rolled back for the sake of another one is run again, as a whole, a few
 //! times. That is safe here: a handler's only effects are in its transaction, and what follows from them is handed on
 //! after its commit. Other failures are the client's to try again: of a lost connection nobody knows whether the commit
@@ -6,11 +9,13 @@
 use std::time::Duration;
 
 use axum::{
-    body::Body,
+    body::{Body, Bytes},
     extract::{Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+
+use runtime::http::ConnectionShare;
 
 use crate::{app::App, body};
 
@@ -23,14 +28,29 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct RolledBack(pub String);
 
 pub async fn again(State(app): State<App>, request: Request, next: Next) -> Response {
-    // What only reads waits for nobody's locks.
-    if request.method().is_safe() {
+    // What only reads waits for nobody's locks, and has no body.
+    let is_safe = request.method().is_safe();
+    let share = request.extensions().get::<ConnectionShare>().cloned();
+    let (request, bytes) = if is_safe {
+        (request, Bytes::new())
+    } else {
+        match body::bytes(request, &app).await {
+            Ok((parts, bytes)) => (Request::from_parts(parts, Body::empty()), bytes),
+            Err(problem) => return problem.into_response(),
+        }
+    };
+    let _connection = match share {
+        // The operator's.
+        None => None,
+        Some(share) => match share.take().await {
+            Ok(permit) => Some(permit),
+            Err(problem) => return problem.into_response(),
+        },
+    };
+    if is_safe {
         return next.run(request).await;
     }
-    let (parts, bytes) = match body::bytes(request, &app).await {
-        Ok(read) => read,
-        Err(problem) => return problem.into_response(),
-    };
+    let (parts, _) = request.into_parts();
     let mut tries = 1;
     loop {
         let request = Request::from_parts(parts.clone(), Body::from(bytes.clone()));

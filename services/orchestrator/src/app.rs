@@ -29,6 +29,8 @@ pub struct App(Arc<Parts>);
 
 pub struct Parts {
     pub database: Database,
+    /// For finding out who is asking.
+    pub callers: Database,
     pub root: Root,
     pub settings: OrchestratorSettings,
     pub meters: Meters,
@@ -40,7 +42,7 @@ pub struct Parts {
 
 impl App {
     pub fn new(
-        database: Database,
+        (database, callers): (Database, Database),
         root: Root,
         settings: OrchestratorSettings,
         publish_soon: PublishSoon,
@@ -48,6 +50,7 @@ impl App {
     ) -> App {
         App(Arc::new(Parts {
             database,
+            callers,
             root,
             settings,
             meters: Meters::new(),
@@ -60,6 +63,12 @@ impl App {
     /// A transaction in one account.
     pub async fn begin(&self, account: &AccountId) -> Result<Tx, StorageError> {
         self.database.begin(&Accounts::one(account)).await
+    }
+
+    /// The same, for reading a list.
+    pub async fn begin_list(&self, accounts: &Accounts) -> Result<Tx, StorageError> {
+        let statement_max = self.settings.list_timeout_ms.duration();
+        self.database.begin_list(accounts, statement_max).await
     }
 
     /// Commits with what follows from it, and hands that to the relay.

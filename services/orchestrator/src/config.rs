@@ -17,6 +17,13 @@ pub struct OrchestratorSettings {
     pub list_items_default: Count,
     /// A request that asks for more gets this many and a cursor.
     pub list_items_max: Count,
+    /// Of a page; the item that would make it longer begins the next one. A page has one item at least.
+    pub list_bytes_max: Count,
+    /// Rows that a filter looks at for one page. Where it leaves most of them out, a page has few items, or none, and a
+    /// cursor.
+    pub scan_rows_max: Count,
+    /// Of a statement that reads a list.
+    pub list_timeout_ms: Millis,
     /// Turns hold whole prompts, so fewer of them make an answer.
     pub list_turns_max: Count,
     /// How long the answer to a POST with an `Idempotency-Key` is given again.
@@ -42,6 +49,9 @@ impl Default for OrchestratorSettings {
             operator_token: None,
             list_items_default: Count::new(50),
             list_items_max: Count::new(200),
+            list_bytes_max: Count::new(2 * 1024 * 1024),
+            scan_rows_max: Count::new(20_000),
+            list_timeout_ms: Millis::new(1_000),
             list_turns_max: Count::new(50),
             answers_kept_hours: Count::new(24),
             accepted_kept_hours: Count::new(7 * 24),

@@ -35,6 +35,14 @@ impl IntoResponse for ApiError {
                 response.extensions_mut().insert(RolledBack(error));
                 response
             }
+            // Asked for by whoever is told so: nothing that an operator would have to look after.
+            Self::Storage(error) if error.is_statement_timeout() => {
+                let error = format!("{:#}", anyhow::Error::new(error));
+                tracing::info!(error, "answered 503: a statement took longer than it may");
+                Problem::unavailable()
+                    .detail("the database took too long for this; ask for less, or try again")
+                    .into_response()
+            }
             Self::Storage(error) if error.may_retry() => {
                 let error = format!("{:#}", anyhow::Error::new(error));
                 tracing::warn!(

@@ -1,4 +1,5 @@
-//! `Idempotency-Key`: one effect and one stored answer for a key, however often its request arrives.
+//! `Idempotency-Key`: one effect and one stored answer for a key, however often its request arrives. The key is whoever's
+//! who sent it: what one principal was answered is nothing to another that chose the same.
 //!
 //! The answer is stored in the transaction of the effect, so there is never one without the other. While that
 //! transaction runs, a lock on the key refuses the same request with 409 rather than making it wait. Only answers that
@@ -15,8 +16,8 @@ use domain::{
     AccountId,
     planted::{Bug, is_planted},
 };
-use runtime::http::Problem;
-use sea_orm::{ConnectionTrait, EntityTrait, FromQueryResult};
+use runtime::http::{Problem, only};
+use sea_orm::{ConnectionTrait, FromQueryResult};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -25,6 +26,7 @@ use time::OffsetDateTime;
 
 use crate::{
     app::{App, database_now},
+    auth::{Access, caller::OPERATOR_PRINCIPAL},
     body,
     error::{ApiError, invalid_field},
 };
@@ -89,7 +91,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Post<T> {
 }
 
 pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    let Some(value) = headers.get(HEADER) else {
+    let Some(value) = only(headers, &HEADER)? else {
         return Ok(None);
     };
     let text = value.to_str().unwrap_or_default();
@@ -143,6 +145,7 @@ pub struct Work {
     pub tx: Tx,
     /// The account, or the operator's place.
     owner: String,
+    principal: String,
     request: Posted,
     /// The transaction's moment, by the database's clock.
     pub now: OffsetDateTime,
@@ -157,20 +160,26 @@ pub enum Begun {
 
 impl Work {
     /// Begins the transaction of a POST in an account.
-    pub async fn begin(app: &App, account: &AccountId, request: Posted) -> Result<Begun, ApiError> {
-        Work::begin_as(app, account.as_str(), &Accounts::one(account), request).await
+    pub async fn begin(app: &App, access: &Access, request: Posted) -> Result<Begun, ApiError> {
+        let (account, principal) = (&access.account, access.caller.principal());
+        Work::begin_as(app, (account.as_str(), principal), &Accounts::one(account), request).await
     }
 
     /// The same for the operator's own routes; `account` is the one that they touch.
     pub async fn begin_as_operator(app: &App, account: Option<&AccountId>, request: Posted) -> Result<Begun, ApiError> {
         let accounts = Accounts::many(account).with_operator();
-        Work::begin_as(app, OPERATOR, &accounts, request).await
+        Work::begin_as(app, (OPERATOR, OPERATOR_PRINCIPAL), &accounts, request).await
     }
 
-    async fn begin_as(app: &App, owner: &str, accounts: &Accounts, request: Posted) -> Result<Begun, ApiError> {
+    async fn begin_as(
+        app: &App,
+        (owner, principal): (&str, &str),
+        accounts: &Accounts,
+        request: Posted,
+    ) -> Result<Begun, ApiError> {
         let tx = app.database.begin(accounts).await?;
         if let Some(key) = &request.key {
-            if !lock(&tx, owner, key).await? {
+            if !lock(&tx, (owner, principal), key).await? {
                 return Err(Problem::conflict(
                     "request_in_flight",
                     "a request with this Idempotency-Key is being worked on; ask again in a moment",
@@ -178,7 +187,7 @@ impl Work {
                 .retry_after_s(1)
                 .into());
             }
-            if let Some(stored) = find(&tx, owner, key).await? {
+            if let Some(stored) = find(&tx, (owner, principal), key).await? {
                 tx.commit().await?;
                 app.meters.replayed();
                 return replay(stored, &request.hash).map(Begun::Replay);
@@ -189,6 +198,7 @@ impl Work {
             app: app.clone(),
             tx,
             owner: owner.to_owned(),
+            principal: principal.to_owned(),
             request,
             now,
         }))
@@ -197,7 +207,14 @@ impl Work {
     /// Stores the answer, commits, hands what follows to the relay, and answers.
     pub async fn finish(self, answer: Answer, messages: Vec<Owned>) -> Result<Response, ApiError> {
         if let Some(key) = &self.request.key {
-            keep(&self.tx, &self.owner, key, &self.request.hash, &answer).await?;
+            keep(
+                &self.tx,
+                (&self.owner, &self.principal),
+                key,
+                &self.request.hash,
+                &answer,
+            )
+            .await?;
         }
         self.app.commit(self.tx, messages).await?;
         Ok(answer.into_response())
@@ -232,8 +249,8 @@ struct Locked {
 /// Held to the end of the transaction. Two keys that share a hash only cost each other a 409.
 const LOCK: &str = "select pg_try_advisory_xact_lock(hashtextextended($1, 0)) as locked";
 
-async fn lock(tx: &Tx, owner: &str, key: &str) -> Result<bool, StorageError> {
-    let name = format!("idempotency {owner} {key}");
+async fn lock(tx: &Tx, (owner, principal): (&str, &str), key: &str) -> Result<bool, StorageError> {
+    let name = format!("idempotency {owner} {principal} {key}");
     let locked = Locked::find_by_statement(statement(LOCK, [name.into()]))
         .one(&**tx)
         .await
@@ -241,21 +258,38 @@ async fn lock(tx: &Tx, owner: &str, key: &str) -> Result<bool, StorageError> {
     Ok(locked.is_some_and(|row| row.locked))
 }
 
-async fn find(tx: &Tx, owner: &str, key: &str) -> Result<Option<entity::idempotency::Model>, StorageError> {
-    entity::idempotency::Entity::find_by_id((owner.to_owned(), key.to_owned()))
+/// One's own, or one that says nobody's name, as a version before wrote it. Relies on the primary key.
+const FIND: &str = "
+    select account_id, key, principal, request_hash, status, body, created_at from idempotency
+    where account_id = $1 and key = $2 and principal in ($3, '') order by principal desc limit 1";
+
+async fn find(
+    tx: &Tx,
+    (owner, principal): (&str, &str),
+    key: &str,
+) -> Result<Option<entity::idempotency::Model>, StorageError> {
+    let values = [owner.into(), key.into(), principal.into()];
+    entity::idempotency::Model::find_by_statement(statement(FIND, values))
         .one(&**tx)
         .await
         .attempt("look for a stored answer")
 }
 
 const KEEP: &str = "
-    insert into idempotency (account_id, key, request_hash, status, body) values ($1, $2, $3, $4, $5)";
+    insert into idempotency (account_id, key, principal, request_hash, status, body) values ($1, $2, $3, $4, $5, $6)";
 
-async fn keep(tx: &Tx, owner: &str, key: &str, hash: &[u8; 32], answer: &Answer) -> Result<(), StorageError> {
+async fn keep(
+    tx: &Tx,
+    (owner, principal): (&str, &str),
+    key: &str,
+    hash: &[u8; 32],
+    answer: &Answer,
+) -> Result<(), StorageError> {
     let body = answer.kept.as_ref().unwrap_or(&answer.body);
     let values = [
         owner.into(),
         key.into(),
+        principal.into(),
         hash.to_vec().into(),
         i32::from(answer.status.as_u16()).into(),
         body.clone().into(),
@@ -285,5 +319,9 @@ mod tests {
         check(b"a\tb", false);
         check("é".as_bytes(), false);
         assert_eq!(key(&HeaderMap::new()).unwrap(), None);
+        let mut twice = HeaderMap::new();
+        twice.append(HEADER, HeaderValue::from_static("a"));
+        twice.append(HEADER, HeaderValue::from_static("a"));
+        assert!(key(&twice).is_err());
     }
 }

@@ -1,19 +1,27 @@
-//! Lists: a limit, and a cursor that says where the next page begins.
+//! Lists: limits of items, of bytes and of rows looked at, and a cursor that says where the next page begins.
 //!
-//! A cursor holds the last item's place in the list's order (keyset, so that a page costs the same however far in it
-//! is, and nothing is skipped when items come and go) and a tag over the list that it was made for: account, filters
-//! and all. A cursor of another list, or one that somebody wrote, is refused. The tag is no secret: what a cursor may
-//! show is decided by the query, which names the account.
+//! A page ends at its limit of items, or when the next item would make it longer than `list_bytes_max`, whichever comes
+//! first; it has one item at least, so that no list stands still. Filters look at `scan_rows_max` rows, one after the other in
+//! the list's order: what they leave out was read all the same, so a page may have fewer items than were asked for, or
+//! none, and a cursor. Neither memory nor work of a request grows with what an account has stored.
 //!
-//! A route makes its [`Page`] of what was asked for, the store reads it ([`Page::read`], or SQL of its own with
-//! [`Page::values`] and [`Page::cut`]), and what comes out is [`Rows`], shown as [`Items`].
+//! A cursor holds the place of the last row that was looked at in the list's order (keyset, so that a page costs the same
+//! however far in it is, and nothing is skipped when items come and go) and a tag over the list that it was made for:
+//! account, filters and all. A cursor of another list, or one that somebody wrote, is refused. The tag is no secret: what
+//! a cursor may show is decided by the query, which names the account.
+//!
+//! A route makes its [`Page`] of what was asked for, the store reads it by its [`Listing`], and what comes out is
+//! [`Rows`], written as [`Shown`].
 
+use std::io::Write;
+
+use axum::{
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+};
 use domain::AccountId;
 use runtime::http::Problem;
-use sea_orm::{
-    EntityTrait, ModelTrait, QueryFilter, QueryOrder, QuerySelect, Select, Value,
-    sea_query::{self, Nullable},
-};
+use sea_orm::{ConnectionTrait, DbBackend, FromQueryResult, QueryResult, Statement, Value};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use storage::{StorageError, Tx, error::Attempt};
@@ -26,28 +34,148 @@ use crate::{app::App, config::OrchestratorSettings, error::invalid_field};
 const TAG_BYTES: usize = 8;
 const CURSOR_BYTES_MAX: usize = 1024;
 
-/// A page of a list.
-#[derive(Debug, Serialize, ToSchema)]
+/// A page of a list, for the OpenAPI document: it is written item by item, as [`Shown`].
+#[derive(Debug, ToSchema)]
 pub struct Items<T> {
+    /// Fewer than were asked for when they are long, or when a filter leaves most of them out; none is possible, too.
     pub items: Vec<T>,
     /// Ask again with `cursor` set to this; null when there is no more.
     #[schema(required)]
     pub next_cursor: Option<String>,
 }
 
+/// A page, as it is sent.
+#[derive(Debug)]
+pub struct Shown(Vec<u8>);
+
+impl IntoResponse for Shown {
+    fn into_response(self) -> Response {
+        let json = HeaderValue::from_static("application/json");
+        ([(header::CONTENT_TYPE, json)], self.0).into_response()
+    }
+}
+
 /// Rows of a page, as they stand in the database.
 #[derive(Debug)]
 pub struct Rows<R> {
     pub rows: Vec<R>,
-    pub next_cursor: Option<String>,
+    places: Places,
+}
+
+/// Where the rows of a page stand in their list.
+#[derive(Debug)]
+pub struct Places {
+    /// The cursor behind each of them.
+    behind: Vec<String>,
+    /// Behind the last row that was looked at; none when there is no more.
+    next_cursor: Option<String>,
+    bytes_max: usize,
 }
 
 impl<R> Rows<R> {
-    pub fn show<T>(self, show: impl FnMut(R) -> T) -> Items<T> {
-        Items {
-            items: self.rows.into_iter().map(show).collect(),
-            next_cursor: self.next_cursor,
+    /// For rows that need more than themselves to be shown.
+    pub fn apart(self) -> (Vec<R>, Places) {
+        (self.rows, self.places)
+    }
+
+    pub fn show<T: Serialize>(self, show: impl FnMut(R) -> T) -> Shown {
+        self.places.show(self.rows, show)
+    }
+}
+
+impl Places {
+    /// Where it goes on if all of its rows are shown.
+    pub fn next_cursor(&self) -> Option<&str> {
+        self.next_cursor.as_deref()
+    }
+
+    /// Writes the page: as many of the rows as fit, from the first on. One at a time is an item.
+    pub fn show<R, T: Serialize>(self, rows: Vec<R>, mut show: impl FnMut(R) -> T) -> Shown {
+        const WRITTEN: &str = "items have string keys, and memory takes what is written";
+        let mut body = b"{\"items\":[".to_vec();
+        let mut shown = 0;
+        for row in rows {
+            let end = body.len();
+            if shown > 0 {
+                body.push(b',');
+            }
+            serde_json::to_writer(&mut body, &show(row)).expect(WRITTEN);
+            if shown > 0 && body.len() > self.bytes_max {
+                body.truncate(end);
+                break;
+            }
+            shown += 1;
         }
+        let next_cursor = if shown < self.behind.len() {
+            shown.checked_sub(1).map(|last| &self.behind[last])
+        } else {
+            self.next_cursor.as_ref()
+        };
+        let next_cursor = serde_json::to_string(&next_cursor).expect(WRITTEN);
+        write!(body, "],\"next_cursor\":{next_cursor}}}").expect(WRITTEN);
+        Shown(body)
+    }
+}
+
+/// A list's statement, in pieces that are constants; [`Listing::sql`] puts them together.
+#[derive(Clone, Copy, Debug)]
+pub struct Listing {
+    /// All that the list has, filters aside: `select … from … where account_id = $1 …`. An index has them in the list's
+    /// order.
+    pub rows: &'static str,
+    /// The columns of that order.
+    pub order: &'static [&'static str],
+    pub begins: Order,
+    /// Which of them are wanted: a condition on columns of `rows`, by which no index has to find them.
+    pub wanted: Option<&'static str>,
+    /// How many bytes a row of `page` has in its long columns.
+    pub bytes: &'static str,
+    /// What is shown beside a row's columns, with its comma, and the joins to `page` that bring it.
+    pub names: (&'static str, &'static str),
+}
+
+impl Listing {
+    /// With so many parameters of its own. Further ones: how many rows are looked at, how many are given, how many bytes
+    /// are; then the place behind which it goes on.
+    pub fn sql(&self, parameters: usize, goes_on: bool) -> String {
+        let (way, behind) = match self.begins {
+            Order::OldestFirst => ("", ">"),
+            Order::NewestFirst => (" desc", "<"),
+        };
+        let order = |prefix: &str| {
+            let columns = self.order.iter().map(|column| format!("{prefix}{column}{way}"));
+            columns.collect::<Vec<_>>().join(", ")
+        };
+        let [looked_at_max, rows_max, bytes_max] = [1, 2, 3].map(|n| format!("${}", parameters + n));
+        let place = if goes_on {
+            let values = (0..self.order.len()).map(|n| format!("${}", parameters + 4 + n));
+            let values = values.collect::<Vec<_>>().join(", ");
+            format!(" and ({}) {behind} ({values})", self.order.join(", "))
+        } else {
+            String::new()
+        };
+        let Listing { rows, bytes, .. } = self;
+        let wanted = self.wanted.unwrap_or("true");
+        let (names, joins) = self.names;
+        // The last row that is looked at comes back whatever it is: the next page goes on behind it.
+        format!(
+            "select page.*{names} from (
+                select page.*, count(*) over () as page_rows,
+                    sum(coalesce({bytes}, 0)) over (rows unbounded preceding) - coalesce({bytes}, 0) as bytes_before
+                from (
+                    select looked_at.*, ({wanted}) is true as is_wanted
+                    from (
+                        select listed.*, row_number() over (order by {order_listed}) as place
+                        from ({rows}{place} order by {order} limit {looked_at_max}) listed
+                    ) looked_at
+                    where ({wanted}) is true or looked_at.place = {looked_at_max}
+                    order by {order} limit {rows_max}
+                ) page
+            ) page {joins} where page.bytes_before <= {bytes_max} order by {order_page}",
+            order = order(""),
+            order_listed = order("listed."),
+            order_page = order("page."),
+        )
     }
 }
 
@@ -89,6 +217,8 @@ impl<'a> List<'a> {
 pub trait Position: Sized {
     fn write(&self) -> String;
     fn read(text: &str) -> Option<Self>;
+    /// One value for each column of the order.
+    fn values(&self) -> Vec<Value>;
 }
 
 /// Where a page begins and how long it is.
@@ -96,6 +226,8 @@ pub trait Position: Sized {
 pub struct Page<'a, P> {
     list: List<'a>,
     limit: usize,
+    bytes_max: usize,
+    looked_at_max: usize,
     /// The last item of the page before.
     pub after: Option<P>,
 }
@@ -122,7 +254,13 @@ impl<'a, P: Position> Page<'a, P> {
                 )
             })?),
         };
-        Ok(Page { list, limit, after })
+        Ok(Page {
+            list,
+            limit,
+            bytes_max: settings.list_bytes_max.usize(),
+            looked_at_max: settings.scan_rows_max.usize(),
+            after,
+        })
     }
 
     /// The same, with fewer items than the common limit.
@@ -132,19 +270,81 @@ impl<'a, P: Position> Page<'a, P> {
     }
 
     /// How many rows to ask for: one more than the page has tells whether there is another.
-    pub fn rows(&self) -> u64 {
-        u64::try_from(self.limit + 1).expect("a page's limit is far below 2^64")
+    pub fn rows(&self) -> usize {
+        self.limit + 1
     }
 
-    /// Cuts what was read to the page, and makes the cursor of the next from its last row.
-    pub fn cut<R>(&self, mut rows: Vec<R>, position: impl Fn(&R) -> P) -> Rows<R> {
-        let next_cursor = if rows.len() > self.limit {
-            rows.truncate(self.limit);
-            rows.last().map(|row| self.list.write(&position(row)))
-        } else {
-            None
+    /// Reads the page; `values` are those of the listing's own parameters. In a transaction of
+    /// [`storage::Database::begin_list`].
+    pub async fn read<R: FromQueryResult>(
+        &self,
+        tx: &Tx,
+        listing: &Listing,
+        values: impl IntoIterator<Item = Value>,
+        position: impl Fn(&R) -> P,
+        attempt: &'static str,
+    ) -> Result<Rows<R>, StorageError> {
+        let number = |count: usize| Value::from(i64::try_from(count).unwrap_or(i64::MAX));
+        let mut values: Vec<Value> = values.into_iter().collect();
+        // Made of constants.
+        let sql = listing.sql(values.len(), self.after.is_some());
+        let looked_at_max = self.looked_at_max.max(self.rows());
+        values.extend([number(looked_at_max), number(self.rows()), number(self.bytes_max)]);
+        values.extend(self.after.iter().flat_map(Position::values));
+        let statement = Statement::from_sql_and_values(DbBackend::Postgres, sql, values);
+        let found = tx.query_all_raw(statement).await.attempt(attempt)?;
+        self.found(&found, number(looked_at_max), position).attempt(attempt)
+    }
+
+    /// What the statement's rows say of the page and of what is behind it.
+    fn found<R: FromQueryResult>(
+        &self,
+        found: &[QueryResult],
+        looked_at_max: Value,
+        position: impl Fn(&R) -> P,
+    ) -> Result<Rows<R>, sea_orm::DbErr> {
+        let mut rows = Vec::with_capacity(found.len());
+        let mut is_last_looked_at = false;
+        let mut is_cut = false;
+        for row in found {
+            let is_wanted: bool = row.try_get("", "is_wanted")?;
+            let place: i64 = row.try_get("", "place")?;
+            let page_rows: i64 = row.try_get("", "page_rows")?;
+            is_last_looked_at = Value::from(place) == looked_at_max;
+            is_cut = usize::try_from(page_rows).is_ok_and(|page_rows| page_rows > found.len());
+            rows.push((is_wanted, R::from_query_result(row, "")?));
+        }
+        let is_more = is_cut || is_last_looked_at;
+        Ok(self.cut_to(rows, is_more, position))
+    }
+
+    /// Cuts what was read to the page, where all rows are wanted and have a few bytes each.
+    pub fn cut<R>(&self, rows: Vec<R>, position: impl Fn(&R) -> P) -> Rows<R> {
+        let rows = rows.into_iter().map(|row| (true, row)).collect();
+        self.cut_to(rows, false, position)
+    }
+
+    /// `is_more`: whatever their number is, the list goes on behind these rows.
+    fn cut_to<R>(&self, mut rows: Vec<(bool, R)>, is_more: bool, position: impl Fn(&R) -> P) -> Rows<R> {
+        let is_more = is_more || rows.len() > self.limit;
+        rows.truncate(self.limit);
+        let behind = |row: &R| self.list.write(&position(row));
+        let next_cursor = rows.last().filter(|_| is_more).map(|(_, row)| behind(row));
+        let rows: Vec<R> = rows
+            .into_iter()
+            .filter_map(|(is_wanted, row)| is_wanted.then_some(row))
+            .collect();
+        let places = Places {
+            behind: rows.iter().map(behind).collect(),
+            next_cursor,
+            bytes_max: self.bytes_max,
         };
-        Rows { rows, next_cursor }
+        Rows { rows, places }
+    }
+
+    /// How many bytes its items may have together, beyond the first one.
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
     }
 }
 
@@ -153,52 +353,6 @@ impl<'a, P: Position> Page<'a, P> {
 pub enum Order {
     OldestFirst,
     NewestFirst,
-}
-
-impl<I: MomentId + sea_query::ValueType + Nullable + Clone + Into<Value>> Page<'_, Moment<I>> {
-    /// Reads the page of `query` in order of time; `columns` are those of the moment and of the id. An index on them
-    /// makes every page cost the same.
-    pub async fn read<E: EntityTrait>(
-        &self,
-        tx: &Tx,
-        query: Select<E>,
-        columns: (E::Column, E::Column),
-        order: Order,
-        attempt: &'static str,
-    ) -> Result<Rows<E::Model>, StorageError> {
-        let (at, id) = columns;
-        let query = match &self.after {
-            None => query,
-            Some(last) => query.filter(sql::behind(at, id, last, order)),
-        };
-        let way = match order {
-            Order::OldestFirst => sea_query::Order::Asc,
-            Order::NewestFirst => sea_query::Order::Desc,
-        };
-        let rows = query
-            .order_by(at, way.clone())
-            .order_by(id, way)
-            .limit(self.rows())
-            .all(&**tx)
-            .await
-            .attempt(attempt)?;
-        const WHAT: &str = "the columns of a list are of its moments' types";
-        Ok(self.cut(rows, |row| Moment {
-            at: sea_query::ValueType::try_from(row.get(at)).expect(WHAT),
-            id: sea_query::ValueType::try_from(row.get(id)).expect(WHAT),
-        }))
-    }
-
-    /// For a statement that is written out: moment and id of the last item (both null on the first page), and how many
-    /// rows to read.
-    pub fn values(&self) -> [Value; 3] {
-        let after = self.after.as_ref();
-        [
-            after.map(|after| after.at).into(),
-            after.map(|after| after.id.clone()).into(),
-            i64::try_from(self.rows()).unwrap_or(i64::MAX).into(),
-        ]
-    }
 }
 
 impl List<'_> {
@@ -239,7 +393,7 @@ pub struct Moment<I> {
 }
 
 /// Ids that stand in a [`Moment`].
-pub trait MomentId: Sized {
+pub trait MomentId: Sized + Clone + Into<Value> {
     fn write(&self) -> String;
     fn read(text: &str) -> Option<Self>;
 }
@@ -273,6 +427,9 @@ impl<I: MomentId> Position for Moment<I> {
         // Postgres begins later than this type does.
         (at.year() >= 1).then_some(Moment { at, id: I::read(id)? })
     }
+    fn values(&self) -> Vec<Value> {
+        vec![self.at.into(), self.id.clone().into()]
+    }
 }
 
 /// Lists in order of a number.
@@ -282,6 +439,36 @@ impl Position for i64 {
     }
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
+    }
+    fn values(&self) -> Vec<Value> {
+        vec![(*self).into()]
+    }
+}
+
+/// Lists in order of ids that grow.
+impl Position for Uuid {
+    fn write(&self) -> String {
+        self.simple().to_string()
+    }
+    fn read(text: &str) -> Option<Self> {
+        Uuid::try_parse(text).ok()
+    }
+    fn values(&self) -> Vec<Value> {
+        vec![(*self).into()]
+    }
+}
+
+/// Lists in order of a number that several may have.
+impl Position for (i32, Uuid) {
+    fn write(&self) -> String {
+        format!("{} {}", self.0, self.1.simple())
+    }
+    fn read(text: &str) -> Option<Self> {
+        let (number, id) = text.split_once(' ')?;
+        Some((number.parse().ok()?, Uuid::try_parse(id).ok()?))
+    }
+    fn values(&self) -> Vec<Value> {
+        vec![self.0.into(), self.1.into()]
     }
 }
 
@@ -293,22 +480,8 @@ impl Position for String {
     fn read(text: &str) -> Option<Self> {
         Some(text.to_owned())
     }
-}
-
-/// The page's beginning, as a condition. Compares the columns as a pair, which an index on both can follow.
-mod sql {
-    use sea_orm::{ColumnTrait, ExprTrait, IntoSimpleExpr, Value, sea_query::Expr};
-
-    use super::{Moment, Order};
-
-    /// What comes after `last` in this order.
-    pub(super) fn behind<C: ColumnTrait, I: Clone + Into<Value>>(at: C, id: C, last: &Moment<I>, order: Order) -> Expr {
-        let pair = Expr::tuple([at.into_simple_expr(), id.into_simple_expr()]);
-        let place = Expr::tuple([Expr::value(last.at), Expr::value(last.id.clone())]);
-        match order {
-            Order::OldestFirst => pair.gt(place),
-            Order::NewestFirst => pair.lt(place),
-        }
+    fn values(&self) -> Vec<Value> {
+        vec![self.clone().into()]
     }
 }
 
@@ -337,14 +510,58 @@ mod tests {
         assert_eq!(page(Some(90), None).unwrap().at_most(50).limit, 50);
     }
 
+    /// Its items, and the place where its cursor goes on.
+    fn shown(page: &Page<'static, i64>, shown: &Shown) -> (Vec<String>, Option<i64>) {
+        let body: serde_json::Value = serde_json::from_slice(&shown.0).unwrap();
+        let items = body["items"].as_array().unwrap().iter().map(ToString::to_string);
+        let cursor = body["next_cursor"]
+            .as_str()
+            .map(|cursor| page.list.read(cursor).unwrap());
+        (items.collect(), cursor)
+    }
+
     #[test]
     fn the_cursor_goes_on_after_the_last_item() {
-        let first = page(Some(2), None).unwrap();
-        let cut = first.cut(vec![10, 20, 30], |row| *row);
-        assert_eq!(cut.rows, [10, 20]);
-        assert_eq!(page(Some(2), cut.next_cursor.as_deref()).unwrap().after, Some(20));
-        let last = first.cut(vec![10, 20], |row| *row);
-        assert_eq!((last.rows, last.next_cursor), (vec![10, 20], None));
+        let page = page(Some(2), None).unwrap();
+        let check = |rows: Vec<i64>, items: &[&str], cursor: Option<i64>| {
+            let found = shown(&page, &page.cut(rows, |row| *row).show(|row| row));
+            assert_eq!(found, (items.iter().map(|item| (*item).to_owned()).collect(), cursor));
+        };
+        check(vec![10, 20, 30], &["10", "20"], Some(20));
+        check(vec![10, 20], &["10", "20"], None);
+        check(Vec::new(), &[], None);
+    }
+
+    #[test]
+    fn a_page_without_what_is_wanted_goes_on_behind_what_was_looked_at() {
+        let page = page(Some(2), None).unwrap();
+        let check = |rows: Vec<(bool, i64)>, is_more, items: &[&str], cursor: Option<i64>| {
+            let found = shown(&page, &page.cut_to(rows, is_more, |row| *row).show(|row| row));
+            assert_eq!(found, (items.iter().map(|item| (*item).to_owned()).collect(), cursor));
+        };
+        check(vec![(false, 30)], true, &[], Some(30));
+        check(vec![(true, 10), (false, 30)], true, &["10"], Some(30));
+        check(vec![(true, 10), (true, 20), (false, 30)], true, &["10", "20"], Some(20));
+        check(vec![(true, 10)], false, &["10"], None);
+    }
+
+    #[test]
+    fn a_page_ends_where_its_bytes_do_and_has_one_item_at_least() {
+        let settings = OrchestratorSettings {
+            list_bytes_max: runtime::settings::Count::new(100),
+            ..OrchestratorSettings::default()
+        };
+        let page: Page<'_, i64> = Page::new(list("acme", ""), &settings, None, None).unwrap();
+        let check = |lengths: &[usize], items: usize, cursor: Option<i64>| {
+            let rows = (0..lengths.len()).map(|n| i64::try_from(n).unwrap()).collect();
+            let text = |n: i64| "x".repeat(lengths[usize::try_from(n).unwrap()]);
+            let (found, place) = shown(&page, &page.cut(rows, |row| *row).show(text));
+            assert_eq!((found.len(), place), (items, cursor), "{lengths:?}");
+        };
+        check(&[10, 10, 10], 3, None);
+        check(&[40, 30, 30], 2, Some(1));
+        check(&[500, 1], 1, Some(0));
+        check(&[500], 1, None);
     }
 
     #[test]

@@ -21,8 +21,14 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let outbox = context.outbox.clone();
     let publish_soon = Arc::new(move |rows| outbox.publish_soon(rows));
     let shutdown = &context.shutdown;
-    let (database, root) = (context.database.clone(), context.root().clone());
-    let app = App::new(database, root, settings, publish_soon, shutdown.clone());
+    let databases = (context.database.clone(), context.connect_callers().await?);
+    let app = App::new(
+        databases,
+        context.root().clone(),
+        settings,
+        publish_soon,
+        shutdown.clone(),
+    );
     shutdown.spawn("turn finished", consumer(&context, &app).run(shutdown.token()));
     let shares = app.shares.clone();
     let stream_bytes_max = context.topology.limits.notification_bytes_max;

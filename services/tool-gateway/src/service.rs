@@ -50,7 +50,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let stop = context.shutdown.token();
     context.shutdown.spawn("tool_requested", consumer.run(stop));
 
-    let routes = http::routes(executor, context.outbox.clone());
+    let routes = http::routes(executor, context.connect_callers().await?, context.outbox.clone());
     Ok(context.serve(config.listen, routes, context.health()).await?)
 }
 

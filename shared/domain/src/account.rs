@@ -11,15 +11,18 @@ words! {
     InstructionLayout { Layered = "layered", Inline = "inline" }
 }
 words! {
-    /// What an API key may do. `gateway` opens `/agent/*` and nothing else.
-    KeyRole { Admin = "admin", Member = "member", Service = "service", Gateway = "gateway" }
+    /// What an API key may do. `publisher` publishes notifications and reads what became of its own, `gateway` opens
+    /// `/agent/*`, and neither does anything else.
+    KeyRole {
+        Admin = "admin", Member = "member", Service = "service", Publisher = "publisher", Gateway = "gateway"
+    }
 }
 
 impl KeyRole {
     /// Whether keys of this role are for programs that carry others' words here, and act as a service themselves.
     pub fn is_for_services(self) -> bool {
         match self {
-            Self::Service | Self::Gateway => true,
+            Self::Service | Self::Publisher | Self::Gateway => true,
             Self::Admin | Self::Member => false,
         }
     }

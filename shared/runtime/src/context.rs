@@ -26,6 +26,9 @@ use crate::{
     telemetry::TelemetryError,
 };
 
+/// For looking keys up: a short look each. As many as others hold for their leases, so that all services hold as many.
+const CALLERS_CONNECTIONS: u32 = 2;
+
 /// Why a process did not start. One line with its causes.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -180,6 +183,17 @@ impl Context {
         self.patience.until_done(POSTGRES, enter).await
     }
 
+    /// A small pool for finding out who is asking: those who use up the service's own keep nobody from being told so.
+    pub async fn connect_callers(&self) -> Result<Database, StartError> {
+        let options = DatabaseOptions {
+            connections_max: CALLERS_CONNECTIONS,
+            ..database_options(&self.settings.database)
+        };
+        let (role, settings) = (self.database.role(), &self.settings);
+        let connect = || database_connect(role, settings, &options);
+        self.patience.until_done(POSTGRES, connect).await
+    }
+
     /// A first step of a service's own in the database: safe to do twice, and tried again like the rest of the start.
     pub async fn at_start<T, F>(&self, mut step: impl FnMut() -> F) -> Result<T, StartError>
     where
@@ -216,7 +230,7 @@ impl Context {
     pub async fn serve(&self, address: SocketAddr, routes: Router, health: Health) -> Result<SocketAddr, StartError> {
         let listener = http::listen(address).await?;
         let bound = listener.local_addr().unwrap_or(address);
-        let settings = self.settings.http.clone();
+        let settings = self.settings.http.clone().with_pool(&self.settings.database);
         let router = http::router(routes, health, &settings);
         self.shutdown
             .spawn("http", http::serve(listener, router, settings, self.shutdown.clone()));

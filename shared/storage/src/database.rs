@@ -124,7 +124,18 @@ impl Database {
     /// A transaction for these accounts and no others. Nothing was done where it could not begin: on a connection that had
     /// ended, it begins on another one.
     pub async fn begin(&self, accounts: &Accounts) -> Result<Tx, StorageError> {
-        let begin = begin(accounts, self.plans_once);
+        self.begin_as(begin(accounts, self.plans_once)).await
+    }
+
+    /// The same for reading a list: no statement takes longer than this, and rows come in the order of an index. A plan
+    /// that gathers all rows and sorts them may look cheaper, as long as nobody has counted them.
+    pub async fn begin_list(&self, accounts: &Accounts, statement_max: Duration) -> Result<Tx, StorageError> {
+        let limit = format!("; set local statement_timeout = {}", statement_max.as_millis());
+        let begin = begin(accounts, self.plans_once) + &limit + IN_ORDER;
+        self.begin_as(begin).await
+    }
+
+    async fn begin_as(&self, begin: String) -> Result<Tx, StorageError> {
         let mut is_again = false;
         loop {
             let connection = self.shelf.take().await.attempt("begin")?;
@@ -244,6 +255,9 @@ const PLANS: [(&str, &str); 5] = [
     ("cpu_index_tuple_cost", "4"),
     ("jit", "off"),
 ];
+
+/// For lists, beside [`PLANS`].
+const IN_ORDER: &str = "; set local enable_bitmapscan = off; set local enable_sort = off";
 
 /// A plan is made once for a connection. Left to itself the server makes one for each execution of a statement that takes
 /// a batch: knowing that this one is short, it expects less of it than of any batch, and never compares that with what the

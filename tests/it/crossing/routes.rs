@@ -119,6 +119,7 @@ pub(crate) const ROUTES: &[Route] = &[
     route("GET", "/api/orgs/{account}/sessions/{session}", &[], &[]),
     route("GET", "/api/orgs/{account}/sessions/{session}/turns", PAGE, &[]),
     route("GET", "/api/orgs/{account}/turns/{turn}", &[], &[]),
+    route("GET", "/api/orgs/{account}/turns/{turn}/tool-calls", PAGE, &[]),
     route("GET", "/api/orgs/{account}/dead-letters", PAGE, &[]),
     route("GET", "/api/orgs/{account}/dead-letters/{letter}", &[], &[]),
     route(

@@ -8,7 +8,7 @@ use domain::{AccountId, ApiKey};
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
-pub(crate) const ROLES: [&str; 4] = ["admin", "member", "service", "gateway"];
+pub(crate) const ROLES: [&str; 5] = ["admin", "member", "service", "publisher", "gateway"];
 
 pub(crate) struct Tenant {
     pub(crate) account: String,

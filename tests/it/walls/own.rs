@@ -57,6 +57,7 @@ pub(crate) fn reading(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
             .iter()
             .map(|session| format!("/sessions/{session}/turns")),
     );
+    paths.extend(ids["turn"].iter().map(|turn| format!("/turns/{turn}/tool-calls")));
     // Second pages.
     for list in ["agents", "tasks", "keys", "notifications", "sessions", "dead-letters"] {
         paths.push(format!("/{list}?limit=1"));
@@ -65,10 +66,16 @@ pub(crate) fn reading(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
         ["agents", "tasks", "keys", "tasks/LIVE-1/messages", "dead-letters"]
             .map(|list| format!("/{list}?cursor={cursor}"))
     }));
-    paths
+    let mut requests: Vec<Request> = paths
         .into_iter()
         .map(|path| request("GET", format!("{base}{path}"), &tenant.keys["admin"], None))
-        .collect()
+        .collect();
+    // Of its own, and of a key that another account has, too.
+    for id in ["posted", "published-there"] {
+        let path = format!("{base}/notifications/{id}");
+        requests.push(request("GET", path, &tenant.keys["publisher"], None));
+    }
+    requests
 }
 
 /// Changes what has the same name in every account.
@@ -98,6 +105,11 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
             "POST",
             "/notifications",
             json!({"id": "posted", "task": "LIVE-1", "agent": "coder", "body": "b"}),
+        ),
+        (
+            "POST",
+            "/notifications",
+            json!({"id": "known-there", "task": "LIVE-1", "agent": "coder", "body": "b"}),
         ),
         ("POST", &format!("/dead-letters/{letter}/redrive"), json!({})),
         ("DELETE", &format!("/keys/{key}"), Value::Null),

@@ -13,7 +13,7 @@ use crate::{
     body::{JsonBody, Query, text_check},
     error::{ApiError, invalid_field, unknown_task},
     idempotency::{Answer, Begun, Post, Work},
-    paging::{Items, List, ListQuery, Page},
+    paging::{Items, List, ListQuery, Page, Shown},
     tasks,
 };
 
@@ -52,7 +52,7 @@ async fn list(
     State(app): State<App>,
     _operator: OperatorAccess,
     Query(query): Query<ListQuery>,
-) -> Result<Json<Items<AccountEntry>>, ApiError> {
+) -> Result<Shown, ApiError> {
     let list = List {
         name: "accounts",
         account: "",
@@ -62,11 +62,11 @@ async fn list(
     let rows = i32::try_from(page.rows()).unwrap_or(i32::MAX);
     let entries = account_directory(&app.database, page.after.as_deref(), rows).await?;
     let entries = page.cut(entries, |entry| entry.id.clone());
-    Ok(Json(entries.show(|entry| AccountEntry {
+    Ok(entries.show(|entry| AccountEntry {
         id: entry.id,
         name: entry.name,
         created_at: entry.created_at.into(),
-    })))
+    }))
 }
 
 /// The account and its choices.

@@ -1,7 +1,8 @@
 //! `/api/orgs/{account}/tasks/{task}/activities`.
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use runtime::http::Problem;
+use storage::Accounts;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{Activity, store};
@@ -10,7 +11,7 @@ use crate::{
     auth::Access,
     body::{Path, Query},
     error::ApiError,
-    paging::{Items, List, ListQuery},
+    paging::{Items, List, ListQuery, Shown},
     tasks::{http::TaskPath, store::task_find},
 };
 
@@ -26,13 +27,13 @@ async fn list(
     access: Access,
     Path(path): Path<TaskPath>,
     Query(query): Query<ListQuery>,
-) -> Result<Json<Items<Activity>>, ApiError> {
+) -> Result<Shown, ApiError> {
     let page = query.page(&app, List::of("activities", &access.account, path.task.key()))?;
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     task_find(&tx, &access.account, &path.task)
         .await?
         .ok_or_else(Problem::not_found)?;
     let rows = store::activity_list(&tx, &access.account, &path.task, &page).await?;
     tx.commit().await?;
-    Ok(Json(rows.show(Activity::from)))
+    Ok(rows.show(Activity::from))
 }

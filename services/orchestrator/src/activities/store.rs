@@ -1,31 +1,33 @@
 //! Every query on activities.
 
 use domain::{AccountId, TaskId};
-use sea_orm::{ColumnTrait, EntityTrait, QueryFilter};
-use storage::{
-    StorageError, Tx,
-    entity::activity::{Column, Entity, Model},
-};
+use storage::{StorageError, Tx, entity::activity::Model};
 use uuid::Uuid;
 
-use crate::paging::{Moment, Order, Page, Rows};
+use crate::paging::{Listing, Moment, Order, Page, Rows};
 
-/// Newest first. Relies on activity_newest.
+/// Relies on activity_newest.
+pub const LIST: Listing = Listing {
+    rows: "select account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at
+        from activity where account_id = $1 and task_id = $2",
+    order: &["created_at", "id"],
+    begins: Order::NewestFirst,
+    wanted: None,
+    bytes: "octet_length(detail::text)",
+    names: ("", ""),
+};
+
+/// Newest first.
 pub async fn activity_list(
     tx: &Tx,
     account: &AccountId,
     task: &TaskId,
     page: &Page<'_, Moment<Uuid>>,
 ) -> Result<Rows<Model>, StorageError> {
-    let query = Entity::find()
-        .filter(Column::AccountId.eq(account.as_str()))
-        .filter(Column::TaskId.eq(task.key().as_str()));
-    page.read(
-        tx,
-        query,
-        (Column::CreatedAt, Column::Id),
-        Order::NewestFirst,
-        "list activities",
-    )
-    .await
+    let values = [account.as_str().into(), task.key().as_str().into()];
+    let position = |row: &Model| Moment {
+        at: row.created_at,
+        id: row.id,
+    };
+    page.read(tx, &LIST, values, position, "list activities").await
 }

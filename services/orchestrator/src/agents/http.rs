@@ -9,7 +9,7 @@ use axum::{
 use domain::{AgentId, AgentRef};
 use runtime::http::Problem;
 use serde::Deserialize;
-use storage::{StorageError, entity, lifecycle::agent_remove};
+use storage::{Accounts, StorageError, entity, lifecycle::agent_remove};
 use utoipa_axum::{router::OpenApiRouter, routes};
 use uuid::Uuid;
 
@@ -20,7 +20,7 @@ use crate::{
     body::{JsonBody, Path, Query},
     error::ApiError,
     idempotency::{Answer, Begun, Post, Work},
-    paging::{Items, List, ListQuery},
+    paging::{Items, List, ListQuery, Shown},
 };
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -49,7 +49,7 @@ async fn create(
     Post { body, request }: Post<NewAgent>,
 ) -> Result<Response, ApiError> {
     let slug = body.check()?;
-    let work = match Work::begin(&app, &access.account, request).await? {
+    let work = match Work::begin(&app, &access, request).await? {
         Begun::Fresh(work) => work,
         Begun::Replay(answer) => return Ok(answer),
     };
@@ -80,16 +80,12 @@ fn slug_taken(error: StorageError) -> ApiError {
 /// The account's agents, oldest first.
 #[utoipa::path(get, path = "/api/orgs/{account}/agents", tag = "agents", params(ListQuery),
     responses((status = 200, body = Items<Agent>)))]
-async fn list(
-    State(app): State<App>,
-    access: Access,
-    Query(query): Query<ListQuery>,
-) -> Result<Json<Items<Agent>>, ApiError> {
+async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown, ApiError> {
     let page = query.page(&app, List::of("agents", &access.account, ""))?;
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     let rows = store::agent_list(&tx, &access.account, &page).await?;
     tx.commit().await?;
-    Ok(Json(rows.show(Agent::from)))
+    Ok(rows.show(Agent::from))
 }
 
 /// An agent, by id or slug.

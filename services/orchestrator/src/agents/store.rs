@@ -12,7 +12,7 @@ use storage::{
 use uuid::Uuid;
 
 use super::AgentChange;
-use crate::paging::{Moment, Order, Page, Rows};
+use crate::paging::{Listing, Order, Page, Rows};
 
 /// Fails with a unique violation when a live agent has the slug.
 pub async fn agent_insert(tx: &Tx, row: Model) -> Result<Model, StorageError> {
@@ -83,20 +83,23 @@ pub async fn agent_slugs(
     Ok(found.into_iter().map(|row| (row.id, row.slug)).collect())
 }
 
+/// Ids tell the order in which they were made. Relies on the primary key.
+pub const LIST: Listing = Listing {
+    rows: "select account_id, id, slug, name, role, provider, created_at, removed_at from agent where account_id = $1",
+    order: &["id"],
+    begins: Order::OldestFirst,
+    wanted: Some("removed_at is null"),
+    bytes: "octet_length(role) + octet_length(name)",
+    names: ("", ""),
+};
+
 /// Oldest first.
-pub async fn agent_list(
-    tx: &Tx,
-    account: &AccountId,
-    page: &Page<'_, Moment<Uuid>>,
-) -> Result<Rows<Model>, StorageError> {
-    let query = Entity::find()
-        .filter(Column::AccountId.eq(account.as_str()))
-        .filter(Column::RemovedAt.is_null());
+pub async fn agent_list(tx: &Tx, account: &AccountId, page: &Page<'_, Uuid>) -> Result<Rows<Model>, StorageError> {
     page.read(
         tx,
-        query,
-        (Column::CreatedAt, Column::Id),
-        Order::OldestFirst,
+        &LIST,
+        [account.as_str().into()],
+        |row: &Model| row.id,
         "list agents",
     )
     .await

@@ -1,11 +1,14 @@
 //! The caller, as handlers see one.
 
 use axum::{extract::FromRequestParts, http::request::Parts};
-use domain::{AccountId, Actor, ActorKind, NotTheirs};
+use domain::{AccountId, Actor, ActorKind, KeyRole, NotTheirs};
 use runtime::http::Problem;
 use storage::api_key::KeyHolder;
 
 use crate::error::invalid_field;
+
+/// Ids of keys are hexadecimal.
+pub const OPERATOR_PRINCIPAL: &str = "operator";
 
 /// Who sent the request.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,6 +46,25 @@ impl Caller {
             NotTheirs::Another => Problem::forbidden(format!("{field}: {error}")),
             NotTheirs::Agent | NotTheirs::Reserved => invalid_field(field, error),
         })
+    }
+
+    /// Whose its Idempotency-Keys and notifications are: no other key is the same, and no key is the operator.
+    pub fn principal(&self) -> &str {
+        match self {
+            Self::Operator => OPERATOR_PRINCIPAL,
+            Self::Key(holder) => holder.id.as_str(),
+        }
+    }
+
+    /// Whether of notifications they see what became of their own, and of no others.
+    pub fn sees_own_alone(&self) -> bool {
+        match self {
+            Self::Operator => false,
+            Self::Key(holder) => match holder.role {
+                KeyRole::Publisher => true,
+                KeyRole::Admin | KeyRole::Member | KeyRole::Service | KeyRole::Gateway => false,
+            },
+        }
     }
 }
 
@@ -84,7 +106,7 @@ fn not_in_the_table() -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use domain::{KeyId, KeyRole};
+    use domain::KeyId;
 
     use super::*;
 
@@ -107,6 +129,7 @@ mod tests {
         check(KeyRole::Admin, ActorKind::User);
         check(KeyRole::Member, ActorKind::User);
         check(KeyRole::Service, ActorKind::Service);
+        check(KeyRole::Publisher, ActorKind::Service);
         assert!(Caller::Operator.actor().is_person());
     }
 }

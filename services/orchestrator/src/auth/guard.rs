@@ -5,15 +5,15 @@ use std::time::Instant;
 
 use axum::{
     extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State},
-    http::{HeaderMap, header},
+    http::HeaderMap,
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use domain::{AccountId, ApiKey};
-use runtime::http::{AccountLimits, Problem, UnderWay};
+use runtime::http::{AccountLimits, Problem, UnderWay, bearer};
 use secrecy::ExposeSecret;
 use sha2::{Digest, Sha256};
-use storage::{accounts::account_exists, api_key::api_key_holder};
+use storage::{Accounts, accounts::account_exists, api_key::api_key_holder};
 use subtle::ConstantTimeEq;
 
 use super::{
@@ -24,8 +24,9 @@ use crate::{app::App, error::ApiError};
 
 pub async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
     match admit(&app, request).await {
-        // Its account's place is given back once it is answered.
-        Ok((request, _under_way)) => next.run(request).await,
+        Ok((request, None)) => next.run(request).await,
+        // Its account's place is given back once the answer has been taken.
+        Ok((request, Some(under_way))) => under_way.hold(next.run(request).await),
         Err(error) => error.into_response(),
     }
 }
@@ -38,6 +39,9 @@ async fn admit(app: &App, request: Request) -> Result<(Request, Option<UnderWay>
         Caller::Operator => None,
         Caller::Key(holder) => Some(AccountLimits::of(&parts.extensions).enter(&holder.account, Instant::now())?),
     };
+    if let Some(under_way) = &under_way {
+        parts.extensions.insert(under_way.connections());
+    }
     let pattern = parts
         .extensions
         .get::<MatchedPath>()
@@ -86,14 +90,14 @@ async fn caller(app: &App, headers: &HeaderMap) -> Result<Caller, ApiError> {
         tracing::warn!(why, "a request had no valid key");
         ApiError::from(Problem::unauthorized())
     };
-    let token = bearer(headers).ok_or_else(|| refuse("no bearer token"))?;
+    let token = bearer(headers)?.ok_or_else(|| refuse("no bearer token"))?;
     if let Some(operator) = &app.settings.operator_token
         && same(token, operator.expose_secret())
     {
         return Ok(Caller::Operator);
     }
     let key = ApiKey::parse(token).map_err(|_| refuse("not a key"))?;
-    let tx = app.begin(key.account()).await?;
+    let tx = app.callers.begin(&Accounts::one(key.account())).await?;
     let holder = api_key_holder(&tx, &key).await?;
     tx.commit().await?;
     holder.map(Caller::Key).ok_or_else(|| refuse("unknown or revoked key"))
@@ -104,7 +108,7 @@ async fn account_of(app: &App, caller: &Caller, name: &str) -> Result<AccountId,
     let account = AccountId::parse(name).map_err(|_| Problem::not_found())?;
     match caller {
         Caller::Operator => {
-            let tx = app.begin(&account).await?;
+            let tx = app.callers.begin(&Accounts::one(&account)).await?;
             let exists = account_exists(&tx, &account).await?;
             tx.commit().await?;
             if exists {
@@ -123,16 +127,6 @@ async fn account_of(app: &App, caller: &Caller, name: &str) -> Result<AccountId,
     }
 }
 
-/// `Bearer` in any case, as RFC 9110 says of schemes.
-pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    scheme
-        .eq_ignore_ascii_case("bearer")
-        .then_some(token.trim())
-        .filter(|token| !token.is_empty())
-}
-
 /// In constant time, also of the lengths: digests are compared.
 fn same(token: &str, secret: &str) -> bool {
     Sha256::digest(token.as_bytes())
@@ -142,24 +136,7 @@ fn same(token: &str, secret: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
-
     use super::*;
-
-    #[test]
-    fn a_token_follows_its_scheme() {
-        let check = |value: &'static str, token: Option<&str>| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::AUTHORIZATION, HeaderValue::from_static(value));
-            assert_eq!(bearer(&headers), token, "{value}");
-        };
-        check("Bearer abc", Some("abc"));
-        check("bearer  abc ", Some("abc"));
-        check("Basic abc", None);
-        check("Bearer", None);
-        check("Bearer  ", None);
-        assert_eq!(bearer(&HeaderMap::new()), None);
-    }
 
     #[test]
     fn the_operators_token_is_compared_as_a_whole() {

@@ -15,17 +15,20 @@ pub enum Need {
     PostMessages,
     /// Waking agents.
     Notify,
+    /// Seeing what became of a notification: whoever may not [`Need::Read`], of their own.
+    FollowUp,
     /// Seeing what is there and what happened.
     Read,
 }
 
 impl Need {
-    pub const ALL: [Need; 6] = [
+    pub const ALL: [Need; 7] = [
         Need::Operate,
         Need::Administer,
         Need::ChangeTasks,
         Need::PostMessages,
         Need::Notify,
+        Need::FollowUp,
         Need::Read,
     ];
 }
@@ -34,22 +37,33 @@ impl Need {
 pub fn permits(role: KeyRole, need: Need) -> bool {
     match role {
         KeyRole::Admin => match need {
-            Need::Administer | Need::ChangeTasks | Need::PostMessages | Need::Notify | Need::Read => true,
+            Need::Administer | Need::ChangeTasks | Need::PostMessages | Need::Notify | Need::FollowUp | Need::Read => {
+                true
+            }
             Need::Operate => false,
         },
         KeyRole::Member => match need {
-            Need::ChangeTasks | Need::PostMessages | Need::Notify | Need::Read => true,
+            Need::ChangeTasks | Need::PostMessages | Need::Notify | Need::FollowUp | Need::Read => true,
             Need::Operate | Need::Administer => false,
         },
         KeyRole::Service => match need {
-            Need::PostMessages | Need::Notify | Need::Read => true,
+            Need::PostMessages | Need::Notify | Need::FollowUp | Need::Read => true,
             Need::Operate | Need::Administer | Need::ChangeTasks => false,
+        },
+        // For a CI or a webhook: what agents were told, did and said is not theirs to see.
+        KeyRole::Publisher => match need {
+            Need::Notify | Need::FollowUp => true,
+            Need::Operate | Need::Administer | Need::ChangeTasks | Need::PostMessages | Need::Read => false,
         },
         // Opens the tool-gateway's `/agent/*`, where the session key says what is in reach, and nothing here.
         KeyRole::Gateway => match need {
-            Need::Operate | Need::Administer | Need::ChangeTasks | Need::PostMessages | Need::Notify | Need::Read => {
-                false
-            }
+            Need::Operate
+            | Need::Administer
+            | Need::ChangeTasks
+            | Need::PostMessages
+            | Need::Notify
+            | Need::FollowUp
+            | Need::Read => false,
         },
     }
 }
@@ -80,11 +94,16 @@ pub const ROUTES: &[(&str, &str, Need)] = &[
     ("GET", "/api/orgs/{account}/tasks/{task}/activities", Need::Read),
     ("POST", "/api/orgs/{account}/notifications", Need::Notify),
     ("GET", "/api/orgs/{account}/notifications", Need::Read),
-    ("GET", "/api/orgs/{account}/notifications/{notification}", Need::Read),
+    (
+        "GET",
+        "/api/orgs/{account}/notifications/{notification}",
+        Need::FollowUp,
+    ),
     ("GET", "/api/orgs/{account}/sessions", Need::Read),
     ("GET", "/api/orgs/{account}/sessions/{session}", Need::Read),
     ("GET", "/api/orgs/{account}/sessions/{session}/turns", Need::Read),
     ("GET", "/api/orgs/{account}/turns/{turn}", Need::Read),
+    ("GET", "/api/orgs/{account}/turns/{turn}/tool-calls", Need::Read),
     ("GET", "/api/orgs/{account}/dead-letters", Need::Read),
     ("GET", "/api/orgs/{account}/dead-letters/{letter}", Need::Read),
     (
@@ -116,9 +135,13 @@ mod tests {
             }
         };
         use Need::*;
-        check(KeyRole::Admin, &[Administer, ChangeTasks, PostMessages, Notify, Read]);
-        check(KeyRole::Member, &[ChangeTasks, PostMessages, Notify, Read]);
-        check(KeyRole::Service, &[PostMessages, Notify, Read]);
+        check(
+            KeyRole::Admin,
+            &[Administer, ChangeTasks, PostMessages, Notify, FollowUp, Read],
+        );
+        check(KeyRole::Member, &[ChangeTasks, PostMessages, Notify, FollowUp, Read]);
+        check(KeyRole::Service, &[PostMessages, Notify, FollowUp, Read]);
+        check(KeyRole::Publisher, &[Notify, FollowUp]);
         check(KeyRole::Gateway, &[]);
     }
 

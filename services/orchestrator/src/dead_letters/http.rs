@@ -15,7 +15,7 @@ use crate::{
     body::{Path, Query},
     error::ApiError,
     idempotency::{Answer, Begun, Post, Work},
-    paging::{Items, List, ListQuery},
+    paging::{Items, List, ListQuery, Shown},
 };
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -41,11 +41,7 @@ struct NoFields {}
 /// Dead letters, newest first.
 #[utoipa::path(get, path = "/api/orgs/{account}/dead-letters", tag = "dead letters", params(ListQuery),
     responses((status = 200, body = Items<DeadLetter>)))]
-async fn list(
-    State(app): State<App>,
-    access: Access,
-    Query(query): Query<ListQuery>,
-) -> Result<Json<Items<DeadLetter>>, ApiError> {
+async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown, ApiError> {
     page_of(&app, Some(&access.account), &query).await
 }
 
@@ -69,7 +65,7 @@ async fn send_again(
     Path(path): Path<LetterPath>,
     Post { request, .. }: Post<NoFields>,
 ) -> Result<Response, ApiError> {
-    let begun = Work::begin(&app, &access.account, request).await?;
+    let begun = Work::begin(&app, &access, request).await?;
     redrive_of(&app, Some(&access.account), path.letter, begun).await
 }
 
@@ -80,7 +76,7 @@ async fn operator_list(
     State(app): State<App>,
     _operator: OperatorAccess,
     Query(query): Query<ListQuery>,
-) -> Result<Json<Items<DeadLetter>>, ApiError> {
+) -> Result<Shown, ApiError> {
     page_of(&app, None, &query).await
 }
 
@@ -115,11 +111,7 @@ fn owner(account: Option<&AccountId>) -> (&str, Accounts) {
     }
 }
 
-async fn page_of(
-    app: &App,
-    account: Option<&AccountId>,
-    query: &ListQuery,
-) -> Result<Json<Items<DeadLetter>>, ApiError> {
+async fn page_of(app: &App, account: Option<&AccountId>, query: &ListQuery) -> Result<Shown, ApiError> {
     let (owner, accounts) = owner(account);
     let list = List {
         name: "dead letters",
@@ -127,10 +119,10 @@ async fn page_of(
         filters: String::new(),
     };
     let page = query.page(app, list)?;
-    let tx = app.database.begin(&accounts).await?;
+    let tx = app.begin_list(&accounts).await?;
     let rows = store::letter_list(&tx, owner, &page).await?;
     tx.commit().await?;
-    Ok(Json(rows.show(DeadLetter::from)))
+    Ok(rows.show(DeadLetter::from))
 }
 
 async fn letter_of(app: &App, account: Option<&AccountId>, letter: Uuid) -> Result<Json<DeadLetter>, ApiError> {

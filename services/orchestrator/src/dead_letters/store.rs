@@ -1,27 +1,36 @@
 //! Every query on dead letters. `owner` is an account, or the operator's place.
 
-use sea_orm::{ActiveModelTrait, ActiveValue::Set, ColumnTrait, EntityTrait, QueryFilter, QuerySelect};
+use sea_orm::{ActiveModelTrait, ActiveValue::Set, EntityTrait, QuerySelect};
 use storage::{
     StorageError, Tx,
-    entity::dead_letter::{ActiveModel, Column, Entity, Model},
+    entity::dead_letter::{ActiveModel, Entity, Model},
     error::Attempt,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::paging::{Moment, Order, Page, Rows};
+use crate::paging::{Listing, Moment, Order, Page, Rows};
 
-/// Newest first. Relies on dead_letter_newest.
+/// Relies on dead_letter_newest. Headers are for sending it again, and are not shown.
+pub const LIST: Listing = Listing {
+    rows: "select account_id, id, service, subject, reason, detail, payload, '{}'::jsonb as headers, attempts,
+            created_at, redriven_at, redrives
+        from dead_letter where account_id = $1",
+    order: &["created_at", "id"],
+    begins: Order::NewestFirst,
+    wanted: None,
+    bytes: "octet_length(payload) + octet_length(detail) + octet_length(subject)",
+    names: ("", ""),
+};
+
+/// Newest first.
 pub async fn letter_list(tx: &Tx, owner: &str, page: &Page<'_, Moment<Uuid>>) -> Result<Rows<Model>, StorageError> {
-    let query = Entity::find().filter(Column::AccountId.eq(owner));
-    page.read(
-        tx,
-        query,
-        (Column::CreatedAt, Column::Id),
-        Order::NewestFirst,
-        "list dead letters",
-    )
-    .await
+    let position = |row: &Model| Moment {
+        at: row.created_at,
+        id: row.id,
+    };
+    page.read(tx, &LIST, [owner.into()], position, "list dead letters")
+        .await
 }
 
 pub async fn letter_find(tx: &Tx, owner: &str, letter: Uuid) -> Result<Option<Model>, StorageError> {

@@ -1,7 +1,6 @@
 //! `/api/orgs/{account}/keys`.
 
 use axum::{
-    Json,
     extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
@@ -9,7 +8,7 @@ use axum::{
 use domain::{AccountId, AgentId, AgentRef, ApiKey, KeyId, KeyRole, NotTheirs, is_reserved};
 use runtime::http::Problem;
 use serde::Deserialize;
-use storage::Tx;
+use storage::{Accounts, Tx};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{CreatedKey, Key, NewKey, store};
@@ -21,7 +20,7 @@ use crate::{
     body::{Path, Query, text_check},
     error::{ApiError, invalid_field, unknown_agent},
     idempotency::{Answer, Begun, Post, Work},
-    paging::{Items, List, ListQuery},
+    paging::{Items, List, ListQuery, Shown},
 };
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -43,7 +42,7 @@ async fn create(
     if is_reserved(&body.name) {
         return Err(invalid_field("name", NotTheirs::Reserved).into());
     }
-    let work = match Work::begin(&app, &access.account, request).await? {
+    let work = match Work::begin(&app, &access, request).await? {
         Begun::Fresh(work) => work,
         Begun::Replay(answer) => return Ok(answer),
     };
@@ -86,16 +85,12 @@ async fn agent_find(tx: &Tx, account: &AccountId, role: &KeyRole, agent: &str) -
 /// Keys that are not revoked, oldest first; without what opens them.
 #[utoipa::path(get, path = "/api/orgs/{account}/keys", tag = "keys", params(ListQuery),
     responses((status = 200, body = Items<Key>)))]
-async fn list(
-    State(app): State<App>,
-    access: Access,
-    Query(query): Query<ListQuery>,
-) -> Result<Json<Items<Key>>, ApiError> {
+async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown, ApiError> {
     let page = query.page(&app, List::of("keys", &access.account, ""))?;
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     let rows = store::key_list(&tx, &access.account, &page).await?;
     tx.commit().await?;
-    Ok(Json(rows.show(Key::from)))
+    Ok(rows.show(Key::from))
 }
 
 #[derive(Deserialize)]

@@ -19,7 +19,8 @@ pub struct NewKey {
     /// Stands as the author of what is done with the key.
     pub name: String,
     /// `admin`: everything in the account. `member`: reads, tasks, messages, notifications. `service`: reads, messages,
-    /// notifications. `gateway`: the tool-gateway's `/agent/*` and nothing here.
+    /// notifications. `publisher`: publishes notifications and reads what became of its own, as a CI or a webhook does.
+    /// `gateway`: the tool-gateway's `/agent/*` and nothing here.
     #[schema(schema_with = key_role)]
     pub role: KeyRole,
     /// From then on the key is worth nothing. Without it, a key is good until it is revoked.

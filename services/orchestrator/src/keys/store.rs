@@ -1,17 +1,12 @@
 //! Every query on keys, but for the one that lets callers in (`storage::api_key`).
 
 use domain::{AccountId, AgentId, ApiKey, KeyId};
-use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter};
-use storage::{
-    StorageError, Tx,
-    entity::api_key::{Column, Entity, Model},
-    error::Attempt,
-    statement,
-};
+use sea_orm::ConnectionTrait;
+use storage::{StorageError, Tx, entity::api_key::Model, error::Attempt, statement};
 use time::OffsetDateTime;
 
 use super::NewKey;
-use crate::paging::{Moment, Order, Page, Rows};
+use crate::paging::{Listing, Moment, Order, Page, Rows};
 
 const KEY_INSERT: &str = "
     insert into api_key (account_id, id, name, role, digest, created_at, expires_at, agent_id)
@@ -40,23 +35,29 @@ pub async fn key_insert(
         .map(|_| ())
 }
 
+/// Relies on api_key_oldest.
+pub const LIST: Listing = Listing {
+    rows: "select account_id, id, name, role, digest, created_at, revoked_at, expires_at, agent_id
+        from api_key where account_id = $1",
+    order: &["created_at", "id"],
+    begins: Order::OldestFirst,
+    wanted: Some("revoked_at is null"),
+    bytes: "octet_length(name)",
+    names: ("", ""),
+};
+
 /// Keys that are not revoked, oldest first.
 pub async fn key_list(
     tx: &Tx,
     account: &AccountId,
     page: &Page<'_, Moment<String>>,
 ) -> Result<Rows<Model>, StorageError> {
-    let query = Entity::find()
-        .filter(Column::AccountId.eq(account.as_str()))
-        .filter(Column::RevokedAt.is_null());
-    page.read(
-        tx,
-        query,
-        (Column::CreatedAt, Column::Id),
-        Order::OldestFirst,
-        "list keys",
-    )
-    .await
+    let position = |row: &Model| Moment {
+        at: row.created_at,
+        id: row.id.clone(),
+    };
+    page.read(tx, &LIST, [account.as_str().into()], position, "list keys")
+        .await
 }
 
 const KEY_REVOKE: &str = "

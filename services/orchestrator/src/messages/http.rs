@@ -1,10 +1,10 @@
 //! `/api/orgs/{account}/tasks/{task}/messages`.
 
-use axum::{Json, extract::State, http::StatusCode, response::Response};
+use axum::{extract::State, http::StatusCode, response::Response};
 use domain::{MessageId, TaskId};
 use runtime::http::Problem;
 use storage::{
-    StorageError,
+    Accounts, StorageError,
     lifecycle::{self, message_post},
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -21,7 +21,7 @@ use crate::{
     body::{Path, Query},
     error::ApiError,
     idempotency::{Answer, Begun, Post, Work},
-    paging::{Items, List, ListQuery},
+    paging::{Items, List, ListQuery, Shown},
     tasks::{
         http::TaskPath,
         store::{assignees_of, task_find},
@@ -40,15 +40,15 @@ async fn list(
     access: Access,
     Path(path): Path<TaskPath>,
     Query(query): Query<ListQuery>,
-) -> Result<Json<Items<Message>>, ApiError> {
+) -> Result<Shown, ApiError> {
     let page = query.page(&app, List::of("messages", &access.account, path.task.key()))?;
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     task_find(&tx, &access.account, &path.task)
         .await?
         .ok_or_else(Problem::not_found)?;
     let rows = store::message_list(&tx, &access.account, &path.task, &page).await?;
     tx.commit().await?;
-    Ok(Json(rows.show(Message::from)))
+    Ok(rows.show(Message::from))
 }
 
 /// Say something in the thread. Wakes the task's agents, one notification each.
@@ -62,7 +62,7 @@ async fn post(
 ) -> Result<Response, ApiError> {
     let (account, author) = (&access.account, body.check(&access.caller)?);
     app.has_room(account)?;
-    let work = match Work::begin(&app, account, request).await? {
+    let work = match Work::begin(&app, &access, request).await? {
         Begun::Fresh(work) => work,
         Begun::Replay(answer) => return Ok(answer),
     };

@@ -4,32 +4,38 @@ use domain::{
     AccountId, TaskId,
     planted::{Bug, is_planted},
 };
-use sea_orm::{ColumnTrait, EntityTrait, QueryFilter};
-use storage::{
-    StorageError, Tx,
-    entity::message::{Column, Entity, Model},
-};
+use storage::{StorageError, Tx, entity::message::Model};
 use uuid::Uuid;
 
-use crate::paging::{Moment, Order, Page, Rows};
+use crate::paging::{Listing, Moment, Order, Page, Rows};
 
-/// Oldest first, as a thread is read. Relies on message_thread.
+/// Relies on message_thread.
+pub const LIST: Listing = Listing {
+    rows: "select account_id, id, task_id, author_kind, author_id, author_name, body, turn_id, created_at
+        from message where account_id = $1 and task_id = $2",
+    order: &["created_at", "id"],
+    begins: Order::OldestFirst,
+    wanted: None,
+    bytes: "octet_length(body)",
+    names: ("", ""),
+};
+
+/// Oldest first, as a thread is read.
 pub async fn message_list(
     tx: &Tx,
     account: &AccountId,
     task: &TaskId,
     page: &Page<'_, Moment<Uuid>>,
 ) -> Result<Rows<Model>, StorageError> {
-    let mut query = Entity::find().filter(Column::TaskId.eq(task.key().as_str()));
-    if !is_planted(Bug::WallsDropped) {
-        query = query.filter(Column::AccountId.eq(account.as_str()));
+    let mut list = LIST;
+    if is_planted(Bug::WallsDropped) {
+        list.rows = "select account_id, id, task_id, author_kind, author_id, author_name, body, turn_id, created_at
+            from message where $1::text is not null and task_id = $2";
     }
-    page.read(
-        tx,
-        query,
-        (Column::CreatedAt, Column::Id),
-        Order::OldestFirst,
-        "list messages",
-    )
-    .await
+    let values = [account.as_str().into(), task.key().as_str().into()];
+    let position = |row: &Model| Moment {
+        at: row.created_at,
+        id: row.id,
+    };
+    page.read(tx, &list, values, position, "list messages").await
 }

@@ -4,6 +4,7 @@ use axum::{Json, extract::State, http::StatusCode, response::Response};
 use domain::{AgentRef, NotificationId, NotificationState, TaskId};
 use runtime::http::Problem;
 use serde::Deserialize;
+use storage::Accounts;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 use uuid::Uuid;
@@ -18,7 +19,7 @@ use crate::{
     body::{self, Path, Query},
     error::{ApiError, invalid_field},
     idempotency::{Answer, Begun, PostBytes, Work},
-    paging::{Items, List, Page},
+    paging::{Items, List, Page, Shown},
     wire::notification_state,
 };
 
@@ -41,11 +42,11 @@ async fn publish(
     let account = &access.account;
     app.has_room(account)?;
     let posted = incoming::read(body::fields(&body)?, &access.caller, Uuid::now_v7())?;
-    let work = match Work::begin(&app, account, request).await? {
+    let work = match Work::begin(&app, &access, request).await? {
         Begun::Fresh(work) => work,
         Begun::Replay(answer) => return Ok(answer),
     };
-    if !store::notification_accept(&work.tx, account, &posted, work.now).await? {
+    if !store::notification_accept(&work.tx, account, &posted, access.caller.principal(), work.now).await? {
         return Err(Problem::conflict(
             "id_conflict",
             format!("there is another notification with the id {}", posted.id),
@@ -80,11 +81,7 @@ struct ListQuery {
 /// Notifications that the resolver has written down, newest first.
 #[utoipa::path(get, path = "/api/orgs/{account}/notifications", tag = "notifications", params(ListQuery),
     responses((status = 200, body = Items<Notification>)))]
-async fn list(
-    State(app): State<App>,
-    access: Access,
-    Query(query): Query<ListQuery>,
-) -> Result<Json<Items<Notification>>, ApiError> {
+async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown, ApiError> {
     let filter = Filter {
         state: query.state,
         task: query.task.map(|task| task.key()),
@@ -92,10 +89,10 @@ async fn list(
     };
     let list = List::of("notifications", &access.account, format_args!("{filter:?}"));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     let rows = store::notification_list(&tx, &access.account, &filter, &page).await?;
     tx.commit().await?;
-    Ok(Json(rows.show(Notification::from)))
+    Ok(rows.show(Notification::from))
 }
 
 /// How a filter names an agent.
@@ -108,7 +105,8 @@ struct NotificationPath {
     notification: NotificationId,
 }
 
-/// What became of a notification. One for several agents is told by its parts.
+/// What became of a notification. One for several agents is told by its parts. A key with the role `publisher` is told of
+/// those that it published, for as long as an acceptance is known, and without what they say.
 #[utoipa::path(get, path = "/api/orgs/{account}/notifications/{notification}", tag = "notifications",
     responses((status = 200, body = Notification)))]
 async fn read(
@@ -117,7 +115,17 @@ async fn read(
     Path(path): Path<NotificationPath>,
 ) -> Result<Json<Notification>, ApiError> {
     let tx = app.begin(&access.account).await?;
-    let notification = store::notification_find(&tx, &access.account, &path.notification).await?;
+    let (account, id) = (&access.account, &path.notification);
+    let own_alone = access.caller.sees_own_alone();
+    if own_alone && !store::notification_is_of(&tx, account, id, access.caller.principal()).await? {
+        return Err(Problem::not_found().into());
+    }
+    let notification = store::notification_find(&tx, account, id).await?;
     tx.commit().await?;
-    Ok(Json(notification.ok_or_else(Problem::not_found)?))
+    let notification = notification.ok_or_else(Problem::not_found)?;
+    Ok(Json(if own_alone {
+        notification.outcome()
+    } else {
+        notification
+    }))
 }

@@ -151,6 +151,20 @@ impl Notification {
         }
     }
 
+    /// What became of it, for whoever published it and may see no more: nothing of what it says, or of whom it is from.
+    pub fn outcome(self) -> Notification {
+        Notification {
+            title: None,
+            sender: None,
+            message_id: None,
+            cause: None,
+            session_key: None,
+            body: None,
+            metadata: None,
+            ..self
+        }
+    }
+
     /// One for several agents, told by what it became. `None` when it became nothing.
     pub fn of_parts(id: &str, parts: Vec<Notification>) -> Option<Notification> {
         let states: Vec<NotificationState> = parts

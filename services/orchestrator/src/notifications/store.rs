@@ -11,7 +11,7 @@ use super::{
     incoming::{Posted, message_id},
 };
 use crate::{
-    paging::{Moment, Page, Rows},
+    paging::{Listing, Moment, Order, Page, Rows},
     wire::{Author, agent_columns},
 };
 
@@ -98,22 +98,40 @@ macro_rules! select {
 /// Relies on the primary key.
 const FIND: &str = select!("n.body, n.metadata", "and n.id = $2");
 
-/// One for several agents became one each, named after it. Relies on the primary key, once an agent of the account.
+/// One for several agents became one each, named after it; what they say is the same, and is read once. Relies on the
+/// primary key, once an agent of the account: of very many, the youngest.
 const FIND_PARTS: &str = select!(
-    "n.body, n.metadata",
-    "and n.id in (select $2 || ':' || agent.id::text from agent where agent.account_id = $1)
+    "case when row_number() over (order by a.slug) = 1 then n.body end as body,
+     case when row_number() over (order by a.slug) = 1 then n.metadata end as metadata",
+    "and n.id in (select $2 || ':' || agent.id::text from agent where agent.account_id = $1
+                  order by agent.id desc limit 20000)
      order by a.slug"
 );
 
-/// Relies on notification_newest.
-const LIST: &str = select!(
-    "null::text as body, null::jsonb as metadata",
-    "and ($2::text is null or n.state = $2)
-     and ($3::text is null or n.task_id = $3)
-     and ($4::text is null or a.slug = $4) and ($5::uuid is null or n.agent_id = $5)
-     and ($6::timestamptz is null or (n.created_at, n.id) < ($6, $7::text))
-     order by n.created_at desc, n.id desc limit $8"
-);
+/// Relies on notification_newest, and on agent_pkey for the agents that have or had the slug: of very many, the youngest.
+pub const LIST: Listing = Listing {
+    rows: "select account_id, id, task_id, agent_id, kind, state, session_id, turn_id, attempts, reason, title,
+            sender_kind, sender_id, sender_name, message_id, cause, hops, queue_mode, created_at
+        from notification where account_id = $1",
+    order: &["created_at", "id"],
+    begins: Order::NewestFirst,
+    wanted: Some(
+        "($2::text is null or state = $2)
+         and ($3::text is null or task_id = $3)
+         and ($4::text is null or agent_id in (
+             select a.id from (select n.id, n.slug from agent n where n.account_id = $1 order by n.id desc limit 20000) a
+             where a.slug = $4))
+         and ($5::uuid is null or agent_id = $5)",
+    ),
+    bytes: "octet_length(title) + octet_length(sender_name)",
+    names: (
+        ", coalesce(t.display_id, page.task_id) as task, a.slug as agent, s.key as session_key, null::text as body,
+         null::jsonb as metadata",
+        "left join task t on t.account_id = page.account_id and t.id = page.task_id
+         left join agent a on a.account_id = page.account_id and a.id = page.agent_id
+         left join session s on s.account_id = page.account_id and s.id = page.session_id",
+    ),
+};
 
 /// What became of it, whether it went to one agent or to several; or that it was accepted.
 pub async fn notification_find(
@@ -160,25 +178,34 @@ pub async fn notification_list(
     page: &Page<'_, Moment<String>>,
 ) -> Result<Rows<Row>, StorageError> {
     let (slug, agent_id) = agent_columns(filter.agent.as_ref());
-    let [after_at, after_id, rows] = page.values();
-    let values: [Value; 8] = [
+    let values: [Value; 5] = [
         account.as_str().into(),
         filter.state.map(|state| state.to_string()).into(),
         filter.task.as_ref().map(|task| String::from(task.key())).into(),
         slug.into(),
         agent_id.into(),
-        after_at,
-        after_id,
-        rows,
     ];
-    let rows = Row::find_by_statement(statement(LIST, values))
-        .all(&**tx)
-        .await
-        .attempt("list notifications")?;
-    Ok(page.cut(rows, |row| Moment {
+    let position = |row: &Row| Moment {
         at: row.created_at,
         id: row.id.clone(),
-    }))
+    };
+    page.read(tx, &LIST, values, position, "list notifications").await
+}
+
+/// Relies on the primary key.
+const IS_OF: &str = "
+    select id from accepted_notification where account_id = $1 and id = $2 and published_by = $3";
+
+/// Whether this is who published it.
+pub async fn notification_is_of(
+    tx: &Tx,
+    account: &AccountId,
+    id: &NotificationId,
+    principal: &str,
+) -> Result<bool, StorageError> {
+    let values = [account.as_str().into(), id.as_str().into(), principal.into()];
+    let found = tx.query_one_raw(statement(IS_OF, values)).await;
+    Ok(found.attempt("look for an accepted notification")?.is_some())
 }
 
 async fn accepted_find(
@@ -193,14 +220,18 @@ async fn accepted_find(
 }
 
 const ACCEPT: &str = "
-    insert into accepted_notification (account_id, id, task, agent, kind, content_hash, created_at)
-    values ($1, $2, $3, $4, $5, $6, $7) on conflict do nothing";
+    insert into accepted_notification (account_id, id, task, agent, kind, content_hash, created_at, published_by)
+    select $1, $2, $3, $4, $5, $6, $7,
+        case when exists (select from notification n where n.account_id = $1 and n.id = $2) then null else $8 end
+    on conflict do nothing";
 
-/// Notes that it was accepted. `false`: its id was accepted before, for other content.
+/// Notes that it was accepted, and from whom; where there is one of its id, it was somebody else's. `false`: its id was
+/// accepted before, for other content.
 pub async fn notification_accept(
     tx: &Tx,
     account: &AccountId,
     posted: &Posted,
+    principal: &str,
     now: OffsetDateTime,
 ) -> Result<bool, StorageError> {
     let hash = posted.content_hash();
@@ -212,6 +243,7 @@ pub async fn notification_accept(
         posted.kind().into(),
         hash.clone().into(),
         now.into(),
+        principal.into(),
     ];
     let inserted = tx
         .execute_raw(statement(ACCEPT, values))

@@ -4,6 +4,7 @@ use axum::{Json, extract::State};
 use domain::{SessionId, TaskId};
 use runtime::http::Problem;
 use serde::Deserialize;
+use storage::Accounts;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -17,7 +18,7 @@ use crate::{
     body::{Path, Query},
     error::ApiError,
     notifications::http::agent_read,
-    paging::{Items, List, Page},
+    paging::{Items, List, Page, Shown},
 };
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -41,11 +42,7 @@ struct ListQuery {
 /// Sessions, newest first.
 #[utoipa::path(get, path = "/api/orgs/{account}/sessions", tag = "sessions", params(ListQuery),
     responses((status = 200, body = Items<Session>)))]
-async fn list(
-    State(app): State<App>,
-    access: Access,
-    Query(query): Query<ListQuery>,
-) -> Result<Json<Items<Session>>, ApiError> {
+async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown, ApiError> {
     let filter = Filter {
         task: query.task.map(|task| task.key()),
         agent: query.agent.as_deref().map(agent_read).transpose()?,
@@ -53,10 +50,10 @@ async fn list(
     };
     let list = List::of("sessions", &access.account, format_args!("{filter:?}"));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     let rows = store::session_list(&tx, &access.account, &filter, &page).await?;
     tx.commit().await?;
-    Ok(Json(rows.show(Session::from)))
+    Ok(rows.show(Session::from))
 }
 
 #[derive(Deserialize)]

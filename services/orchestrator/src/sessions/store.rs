@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{Session, SessionState};
 use crate::{
-    paging::{Moment, Page, Rows},
+    paging::{Listing, Moment, Order, Page, Rows},
     wire::{AgentName, agent_columns},
 };
 
@@ -56,33 +56,37 @@ impl From<Row> for Session {
     }
 }
 
-/// A session with the names of what it belongs to.
-macro_rules! select {
-    ($rest:literal) => {
-        concat!(
-            "select s.id, s.kind, coalesce(t.display_id, s.task_id) as task, s.agent_id, a.slug as agent, s.generation,
-                    s.key, s.phase, s.opened_at, s.closed_at, s.close_reason, s.queued, s.turn_count, s.active_turn_id,
-                    s.mismatch
-             from session s
-             left join task t on t.account_id = s.account_id and t.id = s.task_id
-             left join agent a on a.account_id = s.account_id and a.id = s.agent_id
-             where s.account_id = $1 ",
-            $rest
-        )
-    };
-}
+/// A session with the names of what it belongs to. Relies on the primary key.
+const FIND: &str = "
+    select s.id, s.kind, coalesce(t.display_id, s.task_id) as task, s.agent_id, a.slug as agent, s.generation, s.key,
+           s.phase, s.opened_at, s.closed_at, s.close_reason, s.queued, s.turn_count, s.active_turn_id, s.mismatch
+    from session s
+    left join task t on t.account_id = s.account_id and t.id = s.task_id
+    left join agent a on a.account_id = s.account_id and a.id = s.agent_id
+    where s.account_id = $1 and s.id = $2";
 
-/// Relies on the primary key.
-const FIND: &str = select!("and s.id = $2");
-
-/// Relies on session_newest.
-const LIST: &str = select!(
-    "and ($2::text is null or s.task_id = $2)
-     and ($3::text is null or a.slug = $3) and ($4::uuid is null or s.agent_id = $4)
-     and ($5::boolean is null or (s.closed_at is null) = $5)
-     and ($6::timestamptz is null or (s.opened_at, s.id) < ($6, $7::uuid))
-     order by s.opened_at desc, s.id desc limit $8"
-);
+/// Relies on session_newest, and on agent_pkey for the agents that have or had the slug: of very many, the youngest.
+pub const LIST: Listing = Listing {
+    rows: "select account_id, id, kind, task_id, agent_id, generation, key, phase, opened_at, closed_at, close_reason,
+            queued, turn_count, active_turn_id, mismatch
+        from session where account_id = $1",
+    order: &["opened_at", "id"],
+    begins: Order::NewestFirst,
+    wanted: Some(
+        "($2::text is null or task_id = $2)
+         and ($3::text is null or agent_id in (
+             select a.id from (select n.id, n.slug from agent n where n.account_id = $1 order by n.id desc limit 20000) a
+             where a.slug = $3))
+         and ($4::uuid is null or agent_id = $4)
+         and ($5::boolean is null or (closed_at is null) = $5)",
+    ),
+    bytes: "octet_length(mismatch)",
+    names: (
+        ", coalesce(t.display_id, page.task_id) as task, a.slug as agent",
+        "left join task t on t.account_id = page.account_id and t.id = page.task_id
+         left join agent a on a.account_id = page.account_id and a.id = page.agent_id",
+    ),
+};
 
 pub async fn session_find(tx: &Tx, account: &AccountId, session: SessionId) -> Result<Option<Session>, StorageError> {
     let values = [account.as_str().into(), session.uuid().into()];
@@ -109,23 +113,16 @@ pub async fn session_list(
     page: &Page<'_, Moment<Uuid>>,
 ) -> Result<Rows<Row>, StorageError> {
     let (slug, agent_id) = agent_columns(filter.agent.as_ref());
-    let [after_at, after_id, rows] = page.values();
-    let values: [Value; 8] = [
+    let values: [Value; 5] = [
         account.as_str().into(),
         filter.task.as_ref().map(|task| String::from(task.key())).into(),
         slug.into(),
         agent_id.into(),
         filter.active.into(),
-        after_at,
-        after_id,
-        rows,
     ];
-    let rows = Row::find_by_statement(statement(LIST, values))
-        .all(&**tx)
-        .await
-        .attempt("list sessions")?;
-    Ok(page.cut(rows, |row| Moment {
+    let position = |row: &Row| Moment {
         at: row.opened_at,
         id: row.id,
-    }))
+    };
+    page.read(tx, &LIST, values, position, "list sessions").await
 }

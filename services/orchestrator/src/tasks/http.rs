@@ -6,7 +6,7 @@ use runtime::http::Problem;
 use serde::Deserialize;
 use serde_json::json;
 use storage::{
-    StorageError, Tx,
+    Accounts, StorageError, Tx,
     entity::task::Model,
     lifecycle::{self, TaskMove, activity_insert, task_create, task_status_set},
 };
@@ -22,7 +22,7 @@ use crate::{
     body::{JsonBody, Path, Query},
     error::{ApiError, unknown_agent},
     idempotency::{Answer, Begun, Post, Work},
-    paging::{Items, List, Page},
+    paging::{Items, List, Page, Shown},
     wire::task_status,
 };
 
@@ -46,7 +46,7 @@ async fn create(
     Post { body, request }: Post<NewTask>,
 ) -> Result<Response, ApiError> {
     let checked = body.check(Uuid::now_v7())?;
-    let work = match Work::begin(&app, &access.account, request).await? {
+    let work = match Work::begin(&app, &access, request).await? {
         Begun::Fresh(work) => work,
         Begun::Replay(answer) => return Ok(answer),
     };
@@ -85,21 +85,15 @@ struct ListQuery {
 /// Tasks, newest first.
 #[utoipa::path(get, path = "/api/orgs/{account}/tasks", tag = "tasks", params(ListQuery),
     responses((status = 200, body = Items<Task>)))]
-async fn list(
-    State(app): State<App>,
-    access: Access,
-    Query(query): Query<ListQuery>,
-) -> Result<Json<Items<Task>>, ApiError> {
+async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown, ApiError> {
     let list = List::of("tasks", &access.account, format_args!("{:?}", query.status));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     let rows = store::task_list(&tx, &access.account, query.status, &page).await?;
-    let items = with_assignees(&tx, &access.account, rows.rows).await?;
+    let (rows, places) = rows.apart();
+    let items = with_assignees(&tx, &access.account, rows).await?;
     tx.commit().await?;
-    Ok(Json(Items {
-        items,
-        next_cursor: rows.next_cursor,
-    }))
+    Ok(places.show(items, |task| task))
 }
 
 /// A task, in any spelling of its id.

@@ -16,7 +16,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{
-    paging::{Moment, Order, Page, Rows},
+    paging::{Listing, Moment, Order, Page, Rows},
     wire::AgentName,
 };
 
@@ -36,25 +36,30 @@ pub async fn task_lock(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Op
         .attempt("lock task")
 }
 
-/// Newest first. Relies on task_newest.
+/// Relies on task_newest.
+pub const LIST: Listing = Listing {
+    rows: "select account_id, id, display_id, title, description, status, created_at, updated_at
+        from task where account_id = $1",
+    order: &["created_at", "id"],
+    begins: Order::NewestFirst,
+    wanted: Some("$2::text is null or status = $2"),
+    bytes: "octet_length(title) + octet_length(description)",
+    names: ("", ""),
+};
+
+/// Newest first.
 pub async fn task_list(
     tx: &Tx,
     account: &AccountId,
     status: Option<TaskStatus>,
     page: &Page<'_, Moment<String>>,
 ) -> Result<Rows<Model>, StorageError> {
-    let mut query = Entity::find().filter(Column::AccountId.eq(account.as_str()));
-    if let Some(status) = status {
-        query = query.filter(Column::Status.eq(status.as_str()));
-    }
-    page.read(
-        tx,
-        query,
-        (Column::CreatedAt, Column::Id),
-        Order::NewestFirst,
-        "list tasks",
-    )
-    .await
+    let values = [account.as_str().into(), status.map(|status| status.to_string()).into()];
+    let position = |row: &Model| Moment {
+        at: row.created_at,
+        id: row.id.clone(),
+    };
+    page.read(tx, &LIST, values, position, "list tasks").await
 }
 
 #[derive(FromQueryResult)]

@@ -7,7 +7,6 @@ pub mod store;
 use contracts::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
-use storage::entity;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -33,6 +32,10 @@ pub struct Turn {
     #[schema(required)]
     pub reply: Option<String>,
     pub tool_calls: Vec<ToolCall>,
+    /// How many further ones there are, where all would be too long: `/turns/{turn}/tool-calls` lists every one.
+    #[serde(skip_serializing_if = "is_none")]
+    #[schema(required = false)]
+    pub tool_calls_left_out: usize,
     /// As the provider counted.
     #[schema(required, value_type = Option<Object>)]
     pub usage: Option<Value>,
@@ -82,7 +85,12 @@ pub struct ToolCall {
 }
 
 impl Turn {
-    pub fn new(row: entity::turn::Model, instructions: Option<String>, tool_calls: Vec<ToolCall>) -> Turn {
+    pub fn new(
+        row: store::Row,
+        instructions: Option<String>,
+        tool_calls: Vec<ToolCall>,
+        tool_calls_left_out: usize,
+    ) -> Turn {
         Turn {
             id: row.id,
             session_id: row.session_id,
@@ -98,6 +106,7 @@ impl Turn {
             input: row.input,
             reply: row.reply,
             tool_calls,
+            tool_calls_left_out,
             usage: row.usage,
             error: row.error,
             error_class: row.error_class,
@@ -114,12 +123,17 @@ impl Turn {
     }
 }
 
-impl From<entity::tool_call::Model> for ToolCall {
-    fn from(row: entity::tool_call::Model) -> Self {
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+fn is_none(count: &usize) -> bool {
+    *count == 0
+}
+
+impl From<store::CallRow> for ToolCall {
+    fn from(row: store::CallRow) -> Self {
         ToolCall {
             call_id: row.call_id,
             name: row.name,
-            arguments: as_json(row.arguments),
+            arguments: as_json(row.arguments.unwrap_or_default()),
             state: row.state,
             result: row.result.map(as_json),
         }

@@ -99,7 +99,7 @@ async fn a_key_is_shown_once_kept_as_a_digest_and_can_be_revoked() {
     let list = world.get(&tenant.admin, &tenant.path("/keys")).await;
     assert_eq!(
         list.column("name"),
-        ["a admin", "a member", "a service", "a gateway", "CI"]
+        ["a admin", "a member", "a service", "a publisher", "a gateway", "CI"]
     );
     assert!(!list.body.to_string().contains(secret));
 
@@ -124,7 +124,7 @@ async fn a_key_is_shown_once_kept_as_a_digest_and_can_be_revoked() {
             .await
             .column("name")
             .len(),
-        4
+        5
     );
 
     let bad = world
@@ -165,7 +165,17 @@ async fn a_key_that_was_made_for_a_time_is_worth_nothing_after_it() {
         .await
         .is_problem(401, "unauthorized", "");
     let list = world.get(&tenant.admin, &tenant.path("/keys")).await;
-    assert_eq!(list.column("name").len(), 5, "it is listed until it is revoked");
+    assert_eq!(list.column("name").len(), 6, "it is listed until it is revoked");
+    for never in [
+        "9999-12-31T23:59:59-23:59",
+        "9999-12-31T23:59:59-00:01",
+        "0000-01-01T00:00:00+23:59",
+    ] {
+        make(never)
+            .await
+            .is_problem(400, "invalid_field", "outside of the years 1 to 9999");
+    }
+    assert_eq!(make("9999-12-31T23:59:59+23:59").await.status, 201);
 }
 
 #[tokio::test]

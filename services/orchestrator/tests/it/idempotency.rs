@@ -145,7 +145,9 @@ async fn a_request_in_flight_is_not_waited_for() {
     // as the transaction of the first request holds it
     let mut holder = sqlx::PgConnection::connect(&world.test.url).await.unwrap();
     let mut first = holder.begin().await.unwrap();
-    sqlx::query("select pg_advisory_xact_lock(hashtextextended('idempotency acme busy', 0))")
+    let principal = tenant.member.split('_').nth(2).unwrap();
+    sqlx::query("select pg_advisory_xact_lock(hashtextextended('idempotency acme ' || $1 || ' busy', 0))")
+        .bind(principal)
         .execute(&mut *first)
         .await
         .unwrap();
@@ -160,6 +162,41 @@ async fn a_request_in_flight_is_not_waited_for() {
             .status,
         201
     );
+}
+
+/// Two who choose the same key, for the same words.
+#[tokio::test]
+async fn a_key_is_whoevers_who_chose_it() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    world.task(&tenant, "T", &[]).await;
+    let (path, body) = (tenant.path("/tasks/T/messages"), json!({"body": "b"}));
+    let mut authors = Vec::new();
+    for token in [&tenant.member, &tenant.service, &tenant.admin, OPERATOR] {
+        let first = post(&world, token, &path, "the-same", &body).await;
+        assert_eq!(first.status, 201);
+        assert!(!first.headers.contains_key("idempotency-replayed"));
+        let again = post(&world, token, &path, "the-same", &body).await;
+        assert_eq!((again.status, &again.body), (first.status, &first.body));
+        assert_eq!(again.headers["idempotency-replayed"], "true");
+        authors.push(first.body["author"]["id"].as_str().unwrap().to_owned());
+    }
+    authors.dedup();
+    assert_eq!(authors.len(), 4);
+    assert_eq!(world.test.count("select count(*) from message").await, 4);
+}
+
+/// What a version before stored says nobody's name, and is given again as it was there.
+#[tokio::test]
+async fn an_answer_of_the_version_before_is_given_again() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let (path, body) = (tenant.path("/tasks"), json!({"title": "t"}));
+    let first = post(&world, &tenant.member, &path, "old", &body).await;
+    world.execute("update idempotency set principal = ''").await;
+    let again = post(&world, &tenant.member, &path, "old", &body).await;
+    assert_eq!((again.status, &again.body), (first.status, &first.body));
+    assert_eq!(again.headers["idempotency-replayed"], "true");
 }
 
 #[tokio::test]

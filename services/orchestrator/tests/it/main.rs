@@ -9,6 +9,7 @@ mod idempotency;
 mod messages;
 mod notifications;
 mod openapi;
+mod pages;
 mod plans;
 mod problems;
 mod replies;

@@ -294,3 +294,46 @@ async fn who_speaks_is_who_is_signed_in() {
     );
     assert_eq!((&senders[2]["kind"], senders[2].get("via")), (&json!("user"), None));
 }
+
+/// A CI's key: what it published it may follow up, and nothing else, however it names it.
+#[tokio::test]
+async fn a_publisher_is_told_what_became_of_its_own() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let coder = world.agent(&tenant, "coder").await;
+    let path = tenant.path("/notifications");
+    let publish = async |token: &str, id: &str| {
+        let body = json!({"id": id, "agent": "coder", "title": "a secret", "body": "a secret"});
+        world.post(token, &path, body).await.status.as_u16()
+    };
+    let read = async |id: &str| world.get(&tenant.publisher, &format!("{path}/{id}")).await;
+    assert_eq!(publish(&tenant.publisher, "mine").await, 202);
+    assert_eq!(read("mine").await.body["state"], "queued");
+    seed::notification(&world, &tenant, "mine", &coder, "delivered").await;
+    let told = read("mine").await;
+    assert_eq!((told.status.as_u16(), &told.body["state"]), (200, &json!("delivered")));
+    for name in ["title", "sender", "session_key", "body", "metadata"] {
+        assert!(told.body[name].is_null(), "{name}: {:?}", told.body);
+    }
+    assert_eq!(
+        world.get(&tenant.member, &format!("{path}/mine")).await.body["body"],
+        "b"
+    );
+
+    assert_eq!(publish(&tenant.service, "theirs").await, 202);
+    // Came over NATS; its id is taken afterwards.
+    seed::notification(&world, &tenant, "older", &coder, "delivered").await;
+    assert_eq!(publish(&tenant.publisher, "older").await, 202);
+    for id in ["theirs", "older", "nobodys"] {
+        let found = read(id).await;
+        found.is_problem(404, "not_found", "");
+    }
+    // The same content as another's, by its id.
+    let same = json!({"id": "same", "body": "b", "sender": {"kind": "service", "id": "ci"}});
+    for token in [&tenant.service, &tenant.publisher] {
+        assert_eq!(world.post(token, &path, same.clone()).await.status, 202);
+    }
+    read("same").await.is_problem(404, "not_found", "");
+    let list = world.get(&tenant.publisher, &path).await;
+    list.is_problem(403, "forbidden", "publisher");
+}

@@ -1,7 +1,15 @@
-//! How the statement of a batch finds its rows: by primary keys, whatever the tables held when it was planned.
+//! How statements find their rows, whatever the tables held when they were planned: that of a batch by primary keys, those
+//! of lists by the index of their order, from the place where they go on, as far as they need to.
 
-use orchestrator::handlers::ended_turns::ENDED_TURNS;
-use storage::Role;
+use std::time::Duration;
+
+use domain::AccountId;
+use orchestrator::{
+    activities, agents, dead_letters, handlers::ended_turns::ENDED_TURNS, keys, messages, notifications,
+    paging::Listing, sessions, tasks, turns,
+};
+use sea_orm::{ConnectionTrait, DbBackend, Statement};
+use storage::{Accounts, Database, Role};
 use testkit::{
     Fixture, TestDatabase,
     plans::{Planned, check_plans},
@@ -17,4 +25,73 @@ async fn ended_turns_are_found_one_by_one() {
     check_plans(&database, &account, &STATEMENTS, "empty").await;
     sqlx::query("vacuum analyze").execute(&test.owner).await.unwrap();
     check_plans(&database, &account, &STATEMENTS, "counted when new").await;
+}
+
+/// Lists, how many parameters each has, and the index of its order.
+const LISTS: [(Listing, usize, &str); 9] = [
+    (messages::store::LIST, 2, "message_thread"),
+    (activities::store::LIST, 2, "activity_newest"),
+    (keys::store::LIST, 1, "api_key_oldest"),
+    (agents::store::LIST, 1, "agent_pkey"),
+    (tasks::store::LIST, 2, "task_newest"),
+    (notifications::store::LIST, 5, "notification_newest"),
+    (sessions::store::LIST, 5, "session_newest"),
+    (dead_letters::store::LIST, 1, "dead_letter_newest"),
+    (turns::store::LIST, 2, "turn_number"),
+];
+
+/// Of a list's whole statement, as its own transactions plan it.
+async fn plan_of(database: &Database, account: &AccountId, sql: &str, parameters: usize) -> String {
+    let tx = database
+        .begin_list(&Accounts::one(account), Duration::from_secs(60))
+        .await
+        .unwrap();
+    for sql in [
+        "set local plan_cache_mode = force_generic_plan",
+        &format!("prepare listed as {sql}"),
+    ] {
+        tx.execute_unprepared(sql).await.unwrap();
+    }
+    let nulls = vec!["null"; parameters].join(", ");
+    let explain = format!("explain execute listed({nulls})");
+    let lines = tx
+        .query_all_raw(Statement::from_string(DbBackend::Postgres, explain))
+        .await
+        .unwrap();
+    tx.execute_unprepared("deallocate listed").await.unwrap();
+    tx.rollback().await.unwrap();
+    let lines: Vec<String> = lines.iter().map(|line| line.try_get_by_index(0).unwrap()).collect();
+    lines.join("\n")
+}
+
+/// The rows of a list come from its index in their order: nothing sorts them, so that reading ends where the page does.
+#[tokio::test]
+async fn lists_are_read_in_the_order_of_their_index() {
+    let test = TestDatabase::fresh().await;
+    let account = Fixture(&test).account("acme").await;
+    let database = test.connect(Role::Orchestrator).await;
+    for tables in ["empty", "counted when new"] {
+        for (listing, own, index) in LISTS {
+            for goes_on in [false, true] {
+                let sql = listing.sql(own, goes_on);
+                let parameters = own + 3 + if goes_on { listing.order.len() } else { 0 };
+                let plan = plan_of(&database, &account, &sql, parameters).await;
+                assert!(plan.contains(&format!("using {index} on ")), "{tables}: {sql}\n{plan}");
+                assert!(
+                    !plan.contains("Sort") && !plan.contains("Seq Scan"),
+                    "{tables}: {sql}\n{plan}"
+                );
+                if goes_on {
+                    let (_, after) = plan.split_once(&format!("using {index} on ")).unwrap();
+                    let condition = after.lines().nth(1).unwrap();
+                    let last = listing.order[listing.order.len() - 1];
+                    assert!(
+                        condition.contains("Index Cond") && condition.contains(last),
+                        "{tables}: {sql}\n{plan}"
+                    );
+                }
+            }
+        }
+        sqlx::query("vacuum analyze").execute(&test.owner).await.unwrap();
+    }
 }

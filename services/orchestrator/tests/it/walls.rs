@@ -91,7 +91,7 @@ async fn another_account_and_no_account_are_the_same_on_every_route() {
     for (method, pattern, _) in ROUTES.iter().filter(|(_, pattern, _)| pattern.contains("{account}")) {
         // a good body and a bad one: neither may be looked at
         for body in [None, Some(json!({"nonsense": true}))] {
-            for token in [&ours.admin, &ours.member, &ours.service, &ours.gateway] {
+            for token in [&ours.admin, &ours.member, &ours.service, &ours.publisher, &ours.gateway] {
                 let crossing = send(&world, method, &names.path(pattern), Some(token), body.as_ref()).await;
                 let nowhere = send(&world, method, &missing.path(pattern), Some(token), body.as_ref()).await;
                 let never = send(&world, method, &impossible.path(pattern), Some(token), body.as_ref()).await;
@@ -137,7 +137,7 @@ async fn what_is_theirs_is_not_found_in_ours() {
         ("/tasks", 0),
         ("/agents", 0),
         ("/dead-letters", 0),
-        ("/keys", 4),
+        ("/keys", 5),
     ] {
         assert_eq!(
             world.get(&ours.admin, &ours.path(list)).await.column("id").len(),
@@ -170,6 +170,7 @@ async fn each_role_may_do_on_every_route_what_the_table_says() {
         let path = names.path(pattern);
         for (role, token) in [
             (KeyRole::Gateway, &tenant.gateway),
+            (KeyRole::Publisher, &tenant.publisher),
             (KeyRole::Service, &tenant.service),
             (KeyRole::Member, &tenant.member),
         ] {
@@ -223,6 +224,35 @@ async fn nobody_comes_in_without_a_good_key() {
         .send()
         .await;
     basic.is_problem(401, "unauthorized", "");
+}
+
+/// Of two credentials, a proxy in front may have looked at the other one.
+#[tokio::test]
+async fn two_credentials_are_none() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let names = furnish(&world, &tenant).await;
+    for (method, pattern, _) in ROUTES {
+        let path = names.path(pattern);
+        let bearer = |token: &str| format!("Bearer {token}");
+        for second in [&tenant.admin, &tenant.member, "nonsense", ""] {
+            let call = world.call(method.parse().unwrap(), &path).token(&tenant.admin);
+            let twice = call.header("authorization", &bearer(second)).send().await;
+            twice.is_problem(400, "invalid", "authorization once");
+        }
+        let joined = format!("{}, {}", bearer(&tenant.admin), bearer(&tenant.member));
+        let joined = world
+            .call(method.parse().unwrap(), &path)
+            .header("authorization", &joined);
+        joined.send().await.is_problem(400, "invalid", "one credential");
+    }
+    let body = json!({"title": "t"});
+    let twice = world.call(Method::POST, &tenant.path("/tasks")).token(&tenant.member);
+    let twice = twice
+        .header("idempotency-key", "a")
+        .header("idempotency-key", "b")
+        .json(&body);
+    twice.send().await.is_problem(400, "invalid", "idempotency-key once");
 }
 
 #[tokio::test]

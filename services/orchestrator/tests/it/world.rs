@@ -48,6 +48,7 @@ pub(crate) struct Tenant {
     pub admin: String,
     pub member: String,
     pub service: String,
+    pub publisher: String,
     pub gateway: String,
 }
 
@@ -75,7 +76,13 @@ impl World {
         change(&mut settings);
         let database = test.connect(Role::Orchestrator).await;
         // What would be published stays in the table, to be looked at.
-        let app = App::new(database, Root::default(), settings, Arc::new(drop), Shutdown::new());
+        let app = App::new(
+            (database.clone(), database),
+            Root::default(),
+            settings,
+            Arc::new(drop),
+            Shutdown::new(),
+        );
         let http = HttpSettings::default();
         let health = Health::new(&http, &Shutdown::new());
         let router = runtime::http::router(orchestrator::router(app.clone()), health, &http);
@@ -120,6 +127,7 @@ impl World {
             admin: self.key(id, "admin").await,
             member: self.key(id, "member").await,
             service: self.key(id, "service").await,
+            publisher: self.key(id, "publisher").await,
             gateway: self.key(id, "gateway").await,
         }
     }

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName};
 use domain::{AccountId, ApiKey, KeyRole, SessionId, SessionKey};
-use runtime::http::{AccountLimits, Problem, UnderWay};
+use runtime::http::{AccountLimits, Problem, UnderWay, only};
 use storage::{Accounts, Database, api_key::api_key_holder};
 
 use super::routes::failed;
@@ -18,27 +18,23 @@ const GATEWAY_AGENT_BYTES_MAX: usize = 64;
 pub(super) struct Caller {
     pub account: AccountId,
     pub session: SessionId,
-    /// Its account's place, held until the request is answered.
-    _under_way: UnderWay,
+    /// Its account's place, held until the answer has been taken.
+    pub under_way: UnderWay,
 }
 
 /// Finds the session. One that is another account's, one that was made up, one whose time is over (S12) and, with a key
 /// that is for one agent, one that is another's are not there, all alike.
-pub(super) async fn caller(
-    database: &Database,
-    limits: &AccountLimits,
-    headers: &HeaderMap,
-) -> Result<Caller, Problem> {
-    let key = bearer(headers).ok_or_else(Problem::unauthorized)?;
+pub(super) async fn caller(callers: &Database, limits: &AccountLimits, headers: &HeaderMap) -> Result<Caller, Problem> {
+    let key = bearer(headers)?.ok_or_else(Problem::unauthorized)?;
     let account = key.account().clone();
-    let tx = database.begin(&Accounts::one(&account)).await.map_err(failed)?;
+    let tx = callers.begin(&Accounts::one(&account)).await.map_err(failed)?;
     let holder = api_key_holder(&tx, &key).await.map_err(failed)?;
     let holder = holder.ok_or_else(Problem::unauthorized)?;
     let under_way = limits.enter(&account, Instant::now())?;
     if holder.role != KeyRole::Gateway {
         return Err(Problem::forbidden("this needs a key with the role gateway"));
     }
-    let given = only(headers, &HeaderName::from_static(SESSION_KEY_HEADER)).ok_or_else(|| {
+    let given = only(headers, &HeaderName::from_static(SESSION_KEY_HEADER))?.ok_or_else(|| {
         Problem::invalid(format!(
             "send the key of your session, and no other, in the header {SESSION_KEY_HEADER}"
         ))
@@ -54,7 +50,7 @@ pub(super) async fn caller(
     Ok(Caller {
         account,
         session,
-        _under_way: under_way,
+        under_way,
     })
 }
 
@@ -62,19 +58,10 @@ pub(super) fn no_session() -> Problem {
     Problem::not_found().detail("there is no such session")
 }
 
-pub(crate) fn bearer(headers: &HeaderMap) -> Option<ApiKey> {
-    let value = only(headers, &header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, key) = value.split_once(' ')?;
-    if !scheme.eq_ignore_ascii_case("bearer") {
-        return None;
-    }
-    ApiKey::parse(key.trim()).ok()
-}
-
-/// The header, if it is there once. Of two, a proxy in front may have looked at the other one.
-pub(super) fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
-    let mut values = headers.get_all(name).iter();
-    values.next().filter(|_| values.next().is_none())
+/// `None`: no bearer, or not of a key.
+pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<ApiKey>, Problem> {
+    let token = runtime::http::bearer(headers)?;
+    Ok(token.and_then(|token| ApiKey::parse(token).ok()))
 }
 
 /// A key in any case, as it is or as a gateway names it: `agent:{its own agent}:{key}`.
@@ -99,7 +86,7 @@ fn key_prefix_check(agent: &str) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
+    use axum::http::{HeaderValue, header};
 
     use super::*;
 
@@ -134,22 +121,11 @@ mod tests {
     }
 
     #[test]
-    fn a_header_counts_when_it_is_there_once() {
-        let mut headers = HeaderMap::new();
-        let name = HeaderName::from_static(SESSION_KEY_HEADER);
-        assert_eq!(only(&headers, &name), None);
-        headers.append(&name, HeaderValue::from_static("a"));
-        assert_eq!(only(&headers, &name), Some(&HeaderValue::from_static("a")));
-        headers.append(&name, HeaderValue::from_static("a"));
-        assert_eq!(only(&headers, &name), None);
-    }
-
-    #[test]
     fn only_a_bearer_of_a_well_formed_key_is_read() {
         let check = |value: &str, expected: bool| {
             let mut headers = HeaderMap::new();
             headers.insert(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap());
-            assert_eq!(bearer(&headers).is_some(), expected, "{value}");
+            assert_eq!(bearer(&headers).unwrap().is_some(), expected, "{value}");
         };
         let key = ApiKey::from_random(&AccountId::parse("acme").unwrap(), [7; 40]);
         check(&format!("Bearer {}", key.expose()), true);
@@ -158,6 +134,6 @@ mod tests {
         check(key.expose(), false);
         check("Bearer secret", false);
         check("Bearer ", false);
-        assert!(bearer(&HeaderMap::new()).is_none());
+        assert!(bearer(&HeaderMap::new()).unwrap().is_none());
     }
 }

@@ -16,15 +16,15 @@ use domain::{CallId, ToolCallState};
 use messaging::trace::current_trace;
 use runtime::{
     Outbox,
-    http::{AccountLimits, Problem},
+    http::{AccountLimits, Problem, only},
 };
 use serde::{Deserialize, Serialize};
-use storage::Accounts;
+use storage::{Accounts, Database};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::{
-    caller::{caller, no_session, only},
+    caller::{Caller, caller, no_session},
     openapi::{documented, openapi},
 };
 use crate::{
@@ -41,14 +41,20 @@ const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 #[derive(Clone)]
 pub(super) struct Agents {
     executor: Executor,
+    /// For finding out who is asking.
+    callers: Database,
     outbox: Outbox,
 }
 
-pub(crate) fn routes(executor: Executor, outbox: Outbox) -> Router {
+pub(crate) fn routes(executor: Executor, callers: Database, outbox: Outbox) -> Router {
     let (routes, _) = documented().split_for_parts();
     routes
         .route("/agent/openapi.json", get(|| async { Json(openapi()) }))
-        .with_state(Agents { executor, outbox })
+        .with_state(Agents {
+            executor,
+            callers,
+            outbox,
+        })
 }
 
 /// A tool that can be called in this session.
@@ -79,9 +85,10 @@ pub(super) async fn tools_list(
     State(agents): State<Agents>,
     Extension(limits): Extension<AccountLimits>,
     headers: HeaderMap,
-) -> Result<Json<ToolOffers>, Problem> {
+) -> Result<Response, Problem> {
     let database = &agents.executor.database;
-    let caller = caller(database, &limits, &headers).await?;
+    let caller = caller(&agents.callers, &limits, &headers).await?;
+    let _connection = caller.under_way.connections().take().await?;
     let tx = database.begin(&Accounts::one(&caller.account)).await.map_err(failed)?;
     let facts = store::facts(&tx, &caller.account, caller.session, None).await;
     tx.commit().await.map_err(failed)?;
@@ -100,10 +107,11 @@ pub(super) async fn tools_list(
             parameters: tool.parameters,
         })
         .collect();
-    Ok(Json(ToolOffers {
+    let offers = ToolOffers {
         items,
         next_cursor: None,
-    }))
+    };
+    Ok(caller.under_way.hold(Json(offers).into_response()))
 }
 
 /// Calls a tool. The body is the object of its arguments; an `Idempotency-Key` makes a repeated request the same call.
@@ -177,15 +185,20 @@ async fn call(
     body: &Bytes,
 ) -> Result<Response, Problem> {
     let executor = &agents.executor;
-    let caller = caller(&executor.database, limits, headers).await?;
+    let Caller {
+        account,
+        session,
+        under_way,
+    } = caller(&agents.callers, limits, headers).await?;
+    let _connection = under_way.connections().take().await?;
     let call_id = idempotency_key(headers)?.unwrap_or_else(|| Uuid::now_v7().to_string());
     let arguments = std::str::from_utf8(body).map_err(|_| Problem::invalid("the body is not UTF-8"))?;
     let call_id = CallId(call_id);
     let asked = Asked {
-        account: caller.account,
-        session: caller.session,
+        account,
+        session,
         // Whether a turn runs must not decide whether a repeated request is the same request.
-        id: tool_call_id(caller.session, None, 0, &call_id),
+        id: tool_call_id(session, None, 0, &call_id),
         call_id,
         ordinal: 0,
         name,
@@ -213,21 +226,20 @@ async fn call(
             "this Idempotency-Key was used in this session for another request",
         ));
     }
-    answer(record)
+    Ok(under_way.hold(answer(record)?))
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    if !headers.contains_key(IDEMPOTENCY_KEY_HEADER) {
+    let Some(value) = only(headers, &HeaderName::from_static(IDEMPOTENCY_KEY_HEADER))? else {
         return Ok(None);
-    }
-    let value = only(headers, &HeaderName::from_static(IDEMPOTENCY_KEY_HEADER));
+    };
     let printable = |key: &&str| {
         !key.is_empty() && key.len() <= IDEMPOTENCY_KEY_BYTES_MAX && key.bytes().all(|b| (b' '..=b'~').contains(&b))
     };
-    match value.and_then(|value| value.to_str().ok()).filter(printable) {
+    match value.to_str().ok().filter(printable) {
         Some(key) => Ok(Some(key.to_owned())),
         None => Err(Problem::invalid(format!(
-            "an Idempotency-Key is 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable characters, sent once"
+            "an Idempotency-Key is 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable characters"
         ))),
     }
 }

@@ -67,28 +67,42 @@ pub(crate) struct MessageRow {
     pub body: String,
     pub body_bytes: i32,
     pub created_at: OffsetDateTime,
+    /// How many there are of those that were asked for, with those that are left out.
+    pub asked_rows: i64,
 }
 
-/// Relies on message_thread.
+/// Of a text as it is shown here, at most so many bytes are in so many characters. Relies on message_thread.
 const MESSAGES_NEWEST: &str = "
-    select id, author_kind, author_id, author_name, author_via, left(body, $4) as body, octet_length(body) as body_bytes,
-           created_at
-    from message where account_id = $1 and task_id = $2
-    order by created_at desc, id desc limit $3";
+    select id, author_kind, author_id, author_name, author_via, left(body, $4) as body, octet_length(body) as body_bytes, created_at,
+        asked_rows
+    from (
+        select m.*, count(*) over () as asked_rows,
+            sum(least(octet_length(m.body), $4)) over (rows unbounded preceding) - least(octet_length(m.body), $4)
+                as bytes_before
+        from (
+            select id, author_kind, author_id, author_name, author_via, body, created_at
+            from message where account_id = $1 and task_id = $2
+            order by created_at desc, id desc limit $3
+        ) m
+    ) m
+    where bytes_before <= $5 order by created_at desc, id desc";
 
-/// A thread's newest messages, newest first, bodies of at most so many characters.
+/// A thread's newest messages, newest first, bodies of at most so many characters; as many as could have so many bytes
+/// together.
 pub(crate) async fn messages_newest(
     tx: &Tx,
     account: &AccountId,
     task: &TaskId,
     limit: i64,
     body_characters_max: i32,
+    bytes_max: i64,
 ) -> Result<Vec<MessageRow>, StorageError> {
     let values = [
         account.as_str().into(),
         task.key().as_str().into(),
         limit.into(),
         body_characters_max.into(),
+        bytes_max.into(),
     ];
     let rows = MessageRow::find_by_statement(statement(MESSAGES_NEWEST, values));
     rows.all(&**tx).await.attempt("read thread")

@@ -32,7 +32,8 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     let row = task_existing(running, task).await?;
     let assignees = store::assignees(tx, account, task).await?;
     let characters_max = i32::try_from(BODY_BYTES_MAX).expect("a constant far below i32's end");
-    let messages = store::messages_newest(tx, account, task, limits.messages, characters_max).await?;
+    let bytes_max = i64::try_from(RESULT_BYTES).expect("a constant far below i64's end");
+    let messages = store::messages_newest(tx, account, task, limits.messages, characters_max, bytes_max).await?;
     let activities = store::activities_newest(tx, account, task, limits.activities).await?;
     Ok(Effect::new(
         fitted(&row, &assignees, &messages, &activities, limits),
@@ -81,6 +82,12 @@ fn fitted(
     let (mut messages_kept, _) = newest_that_fit(messages, room.saturating_sub(used), message_json);
     messages_kept.reverse();
 
+    // Those that could not have fitted were not read.
+    let messages_asked = messages.first().map_or(0, |first| first.asked_rows);
+    let messages_asked = usize::try_from(messages_asked)
+        .unwrap_or_default()
+        .max(messages_kept.len());
+
     let mut meta = Map::new();
     meta.insert("message_limit_applied".to_owned(), limits.messages.into());
     meta.insert("activity_limit_applied".to_owned(), limits.activities.into());
@@ -94,7 +101,7 @@ fn fitted(
         }
     }
     for (what, left_out) in [
-        ("messages", messages.len() - messages_kept.len()),
+        ("messages", messages_asked - messages_kept.len()),
         ("activities", activities.len() - activities_kept.len()),
     ] {
         if left_out > 0 {
@@ -236,6 +243,7 @@ mod tests {
                 body: body.to_owned(),
                 body_bytes: i32::try_from(body.len()).unwrap(),
                 created_at: OffsetDateTime::UNIX_EPOCH + Duration::seconds(1000 - number as i64),
+                asked_rows: count as i64,
             })
             .collect()
     }

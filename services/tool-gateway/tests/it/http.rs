@@ -238,7 +238,7 @@ async fn a_key_opens_what_the_running_turn_was_offered() {
     let twice = history().header("x-openclaw-session-key", &coder.key);
     assert_eq!(problem(twice).await.0, StatusCode::BAD_REQUEST);
     let twice = history().bearer_auth(&agent.token);
-    assert_eq!(problem(twice).await.0, StatusCode::UNAUTHORIZED);
+    assert_eq!(problem(twice).await.0, StatusCode::BAD_REQUEST);
     world.end(&[&gateway]).await;
 }
 

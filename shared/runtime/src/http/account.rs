@@ -1,24 +1,54 @@
-//! One account: how fast its keys may ask, and how many of their requests may be under way at one time, so that one
-//! tenant cannot take all there is. Asked by the service once it knows whose key it is: before that, anybody could use
-//! up what is another's.
+//! One account: how fast its keys may ask, how many of their requests may be under way at one time, how many of them may
+//! use the database, and how much of their answers may wait to be taken; so that one tenant cannot take all there is.
+//! Asked by the service once it knows whose key it is: before that, anybody could use up what is another's.
+//!
+//! A request is under way until the last of its answer has been taken. Its part of the database it gives back before.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
-use axum::http::Extensions;
+use axum::{http::Extensions, response::Response};
 use domain::AccountId;
+use opentelemetry::{
+    global,
+    metrics::{Gauge, Histogram},
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 
 use super::{
-    Problem,
+    Problem, answer,
     buckets::{Buckets, Rate},
+    share::share,
 };
 use crate::settings::HttpSettings;
 
 /// Buckets that are kept; 24 bytes each.
 const ACCOUNTS_MAX: usize = 65_536;
+
+static ANSWERS: LazyLock<Gauge<u64>> = LazyLock::new(|| {
+    global::meter("runtime")
+        .u64_gauge("signalbox.http.answers")
+        .with_unit("By")
+        .with_description("Answers to accounts that their clients have not taken yet")
+        .build()
+});
+
+static WAIT: LazyLock<Histogram<f64>> = LazyLock::new(|| {
+    global::meter("runtime")
+        .f64_histogram("signalbox.http.connection_wait")
+        .with_unit("s")
+        .with_description(
+            "How long a request waited because its account used all the connections to Postgres that it may",
+        )
+        .with_boundaries(vec![0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0])
+        .build()
+});
 
 /// On every request that comes through [`super::router`].
 #[derive(Clone, Debug)]
@@ -27,16 +57,52 @@ pub struct AccountLimits(Arc<Parts>);
 #[derive(Debug)]
 struct Parts {
     pace: Buckets,
-    /// No larger than the number of requests at one time.
-    under_way: Mutex<HashMap<AccountId, usize>>,
-    each_max: usize,
+    held: Mutex<Held>,
+    requests_max: usize,
+    connections_max: usize,
+    wait: Duration,
+    /// Of all accounts together.
+    answer_bytes_max: usize,
+    account_answer_bytes_max: usize,
 }
 
-/// A request of an account, for as long as it is worked on.
+/// No larger than the number of requests at one time.
+#[derive(Debug, Default)]
+struct Held {
+    accounts: HashMap<AccountId, OfAccount>,
+    answer_bytes: usize,
+}
+
+#[derive(Debug)]
+struct OfAccount {
+    requests: usize,
+    answer_bytes: usize,
+    connections: Arc<Semaphore>,
+    /// The log has a line that a request waited in vain.
+    is_told: bool,
+}
+
+impl Parts {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        // Numbers are whole in any case.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request of an account, until its answer is gone.
 #[derive(Debug)]
 pub struct UnderWay {
     limits: AccountLimits,
     account: AccountId,
+    answer_bytes: usize,
+}
+
+/// An account's part of the connections to Postgres. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ConnectionShare {
+    limits: AccountLimits,
+    account: AccountId,
+    connections: Arc<Semaphore>,
 }
 
 impl AccountLimits {
@@ -47,8 +113,12 @@ impl AccountLimits {
         };
         AccountLimits(Arc::new(Parts {
             pace: Buckets::new(rate, ACCOUNTS_MAX, Instant::now()),
-            under_way: Mutex::default(),
-            each_max: settings.account_requests_max.usize(),
+            held: Mutex::default(),
+            requests_max: settings.account_requests_max.usize(),
+            connections_max: settings.account_connections_max.usize(),
+            wait: settings.account_wait_ms.duration(),
+            answer_bytes_max: settings.answer_bytes_max.usize(),
+            account_answer_bytes_max: settings.account_answer_bytes_max.usize(),
         }))
     }
 
@@ -69,40 +139,125 @@ impl AccountLimits {
             super::refused("account");
             Problem::too_many_requests(wait).detail("too many requests of this account")
         })?;
-        let mut under_way = self.0.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = under_way.entry(account.clone()).or_default();
-        if *count >= self.0.each_max {
-            super::refused("account_at_one_time");
-            let detail = "too many requests of this account at one time";
-            return Err(Problem::too_many_requests(std::time::Duration::ZERO).detail(detail));
+        let refuse = |why: &'static str, detail: &str| {
+            super::refused(why);
+            Err(Problem::too_many_requests(Duration::ZERO).detail(detail))
+        };
+        let mut held = self.0.held();
+        let all_bytes = held.answer_bytes;
+        if let Some(of_account) = held.accounts.get(account) {
+            if of_account.requests >= self.0.requests_max {
+                return refuse("account_at_one_time", "too many requests of this account at one time");
+            }
+            let others = all_bytes - of_account.answer_bytes;
+            let bytes_max = share(self.0.answer_bytes_max, others, self.0.account_answer_bytes_max);
+            // An answer's size is known once it is made. What is let in makes few at one time, and no large ones.
+            if of_account.answer_bytes > 0 && of_account.answer_bytes >= bytes_max {
+                let detail = "too many bytes of answers to this account wait to be read; read them first";
+                return refuse("account_answers", detail);
+            }
         }
-        *count += 1;
-        drop(under_way);
+        let of_account = held.accounts.entry(account.clone()).or_insert_with(|| OfAccount {
+            requests: 0,
+            answer_bytes: 0,
+            connections: Arc::new(Semaphore::new(self.0.connections_max)),
+            is_told: false,
+        });
+        of_account.requests += 1;
+        drop(held);
         Ok(UnderWay {
             limits: self.clone(),
             account: account.clone(),
+            answer_bytes: 0,
         })
+    }
+}
+
+impl UnderWay {
+    /// What the request has to take before it uses the database.
+    pub fn connections(&self) -> ConnectionShare {
+        let held = self.limits.0.held();
+        let of_account = held.accounts.get(&self.account);
+        let of_account = of_account.expect("an account is known as long as a request of it is under way");
+        ConnectionShare {
+            limits: self.limits.clone(),
+            account: self.account.clone(),
+            connections: Arc::clone(&of_account.connections),
+        }
+    }
+
+    /// The answer, which stays under way until its client has taken it, or has left.
+    pub fn hold(mut self, response: Response) -> Response {
+        self.answer_bytes = answer::bytes_of(&response);
+        let mut held = self.limits.0.held();
+        held.answer_bytes = held.answer_bytes.saturating_add(self.answer_bytes);
+        if let Some(of_account) = held.accounts.get_mut(&self.account) {
+            of_account.answer_bytes = of_account.answer_bytes.saturating_add(self.answer_bytes);
+        }
+        ANSWERS.record(u64::try_from(held.answer_bytes).unwrap_or(u64::MAX), &[]);
+        drop(held);
+        answer::held(response, self)
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let mut under_way = self.limits.0.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = under_way.get_mut(&self.account) {
-            *count -= 1;
-            if *count == 0 {
-                under_way.remove(&self.account);
+        let mut held = self.limits.0.held();
+        held.answer_bytes -= self.answer_bytes;
+        if let Some(of_account) = held.accounts.get_mut(&self.account) {
+            of_account.answer_bytes -= self.answer_bytes;
+            of_account.requests -= 1;
+            if of_account.requests == 0 {
+                held.accounts.remove(&self.account);
             }
+        }
+        if self.answer_bytes > 0 {
+            ANSWERS.record(u64::try_from(held.answer_bytes).unwrap_or(u64::MAX), &[]);
+        }
+    }
+}
+
+impl ConnectionShare {
+    /// Waits for a while until the account uses less than it may. To be held as long as the database is used.
+    pub async fn take(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        if let Ok(permit) = Arc::clone(&self.connections).try_acquire_owned() {
+            return Ok(permit);
+        }
+        let begun = Instant::now();
+        // Dropping the wait gives up its place in the line and nothing else.
+        let waited = timeout(self.limits.0.wait, Arc::clone(&self.connections).acquire_owned()).await;
+        WAIT.record(begun.elapsed().as_secs_f64(), &[]);
+        if let Ok(permit) = waited {
+            return Ok(permit.expect("the semaphore is never closed"));
+        }
+        super::refused("account_connections");
+        self.tell();
+        let detail = "this account's requests use all the database connections that one account may; send fewer at \
+                      one time, or ask for less";
+        Err(Problem::too_many_requests(Duration::ZERO).detail(detail))
+    }
+
+    /// Once for as long as the account has requests under way.
+    fn tell(&self) {
+        let mut held = self.limits.0.held();
+        let of_account = held.accounts.get_mut(&self.account);
+        if of_account.is_some_and(|of_account| !std::mem::replace(&mut of_account.is_told, true)) {
+            drop(held);
+            tracing::warn!(
+                account_id = %self.account,
+                connections_max = self.limits.0.connections_max,
+                "an account's requests wait for each other: it uses all the database connections that one may"
+            );
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use axum::body::{Body, to_bytes};
 
     use super::*;
-    use crate::settings::Count;
+    use crate::settings::{Count, Millis};
 
     fn limits(burst: u32, at_one_time: u32) -> AccountLimits {
         AccountLimits::new(&HttpSettings {
@@ -143,8 +298,61 @@ mod tests {
         assert!(enter("acme").is_ok());
         drop(second);
         assert!(
-            limits.0.under_way.lock().unwrap().is_empty(),
+            limits.0.held().accounts.is_empty(),
             "nothing is kept of those that are done"
         );
+    }
+
+    #[tokio::test]
+    async fn an_account_uses_so_many_connections_and_others_have_theirs() {
+        let limits = AccountLimits::new(&HttpSettings {
+            account_connections_max: Count::new(1),
+            account_wait_ms: Millis::new(1),
+            ..HttpSettings::default()
+        });
+        let enter = |name: &str| limits.enter(&account(name), Instant::now()).unwrap();
+        let (first, second, other) = (enter("acme"), enter("acme"), enter("other"));
+        let held = first.connections().take().await.unwrap();
+        let problem = second.connections().take().await.unwrap_err();
+        assert_eq!((problem.status().as_u16(), problem.code()), (429, "too_many_requests"));
+        let of_other = other.connections().take().await.unwrap();
+        drop(held);
+        assert!(second.connections().take().await.is_ok());
+        drop((first, second, other, of_other));
+        assert!(limits.0.held().accounts.is_empty());
+    }
+
+    /// Answers that nobody reads.
+    #[tokio::test]
+    async fn an_accounts_answers_count_until_they_are_gone() {
+        let limits = AccountLimits::new(&HttpSettings {
+            answer_bytes_max: Count::new(4_000),
+            account_answer_bytes_max: Count::new(1_000),
+            ..HttpSettings::default()
+        });
+        let enter = |name: &str| limits.enter(&account(name), Instant::now());
+        let answered = |name: &str| enter(name).unwrap().hold(Response::new(Body::from(vec![b'x'; 600])));
+        let (first, second) = (answered("acme"), answered("acme"));
+        let problem = enter("acme").unwrap_err();
+        assert_eq!((problem.status().as_u16(), problem.code()), (429, "too_many_requests"));
+        let of_other = answered("other");
+        assert_eq!(limits.0.held().answer_bytes, 1_800);
+        assert_eq!(first.headers()["content-length"], "600");
+        drop(first);
+        assert!(enter("acme").is_ok());
+        // What is read is gone, too.
+        let bytes = to_bytes(second.into_body(), 1_000).await.unwrap();
+        assert_eq!((bytes.len(), limits.0.held().answer_bytes), (600, 600));
+        drop(of_other);
+        assert!(limits.0.held().accounts.is_empty() && limits.0.held().answer_bytes == 0);
+    }
+
+    #[tokio::test]
+    async fn a_large_answer_arrives_whole() {
+        let limits = AccountLimits::new(&HttpSettings::default());
+        let body: Vec<u8> = (0..300_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+        let place = limits.enter(&account("acme"), Instant::now()).unwrap();
+        let answer = place.hold(Response::new(Body::from(body.clone())));
+        assert_eq!(to_bytes(answer.into_body(), 1 << 20).await.unwrap(), body);
     }
 }

@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
@@ -19,6 +19,7 @@ use axum::{
 use super::{
     Problem,
     buckets::{Buckets, Rate},
+    share::share,
 };
 use crate::settings::HttpSettings;
 
@@ -79,8 +80,16 @@ pub(super) async fn in_pace(State(pace): State<Arc<Pace>>, request: Request, nex
 /// How many connections each address holds. No larger than the number of connections.
 #[derive(Debug)]
 pub(super) struct Connections {
-    held: Mutex<HashMap<Source, usize>>,
+    held: Mutex<Table>,
+    max: usize,
     each_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    of_sources: HashMap<Source, usize>,
+    /// Those of loopback, too: a place is a place.
+    all: usize,
 }
 
 /// One connection of an address, for as long as it lives.
@@ -94,22 +103,29 @@ impl Connections {
     pub(super) fn new(settings: &HttpSettings) -> Arc<Connections> {
         Arc::new(Connections {
             held: Mutex::default(),
+            max: settings.connections_max.usize(),
             each_max: settings.address_connections_max.usize(),
         })
     }
 
-    /// None when the address holds as many as it may.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// None when the address holds as many as it may: fewer, the more the others hold.
     pub(super) fn hold(self: &Arc<Self>, peer: SocketAddr) -> Option<Held> {
         let source = Source::of(peer);
+        let mut table = self.table();
         if let Some(source) = source {
-            let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-            let count = held.entry(source).or_default();
-            if *count >= self.each_max {
+            let own = table.of_sources.get(&source).copied().unwrap_or_default();
+            if own >= share(self.max, table.all - own, self.each_max) {
                 super::refused("connections");
                 return None;
             }
-            *count += 1;
+            table.of_sources.insert(source, own + 1);
         }
+        table.all += 1;
+        drop(table);
         Some(Held {
             connections: Arc::clone(self),
             source,
@@ -119,12 +135,13 @@ impl Connections {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        let mut table = self.connections.table();
+        table.all -= 1;
         let Some(source) = self.source else { return };
-        let mut held = self.connections.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = held.get_mut(&source) {
+        if let Some(count) = table.of_sources.get_mut(&source) {
             *count -= 1;
             if *count == 0 {
-                held.remove(&source);
+                table.of_sources.remove(&source);
             }
         }
     }
@@ -178,8 +195,28 @@ mod tests {
         assert!(hold("203.0.113.9:4").is_some(), "a place that was given back");
         drop(second);
         assert!(
-            connections.held.lock().unwrap().is_empty(),
+            connections.table().of_sources.is_empty(),
             "nothing is kept of those that left"
         );
+    }
+
+    /// Four addresses that hold all that they may, each from the first on.
+    #[test]
+    fn a_few_addresses_do_not_hold_all_connections() {
+        let settings = HttpSettings {
+            connections_max: Count::new(1024),
+            address_connections_max: Count::new(256),
+            ..HttpSettings::default()
+        };
+        let connections = Connections::new(&settings);
+        let held: Vec<Vec<Held>> = (1..=4)
+            .map(|n| std::iter::from_fn(|| connections.hold(peer(&format!("203.0.113.{n}:1")))).collect())
+            .collect();
+        let each: Vec<usize> = held.iter().map(Vec::len).collect();
+        assert_eq!(each, [256, 192, 144, 108]);
+        assert!(connections.hold(peer("203.0.113.5:1")).is_some());
+        assert!(connections.hold(peer("127.0.0.1:1")).is_some());
+        drop(held);
+        assert_eq!(connections.table().all, 0);
     }
 }

@@ -36,9 +36,12 @@ pub(super) fn layer(routes: Router, settings: &HttpSettings) -> Router {
 async fn if_room(State(room): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
     match room.try_acquire() {
         Ok(_place) => next.run(request).await,
-        Err(_) => Problem::unavailable()
-            .detail("too many requests at one time")
-            .into_response(),
+        Err(_) => {
+            super::refused("requests");
+            Problem::unavailable()
+                .detail("too many requests at one time")
+                .into_response()
+        }
     }
 }
 

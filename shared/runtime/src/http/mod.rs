@@ -11,20 +11,24 @@
 
 mod account;
 mod address;
+mod answer;
 mod buckets;
+mod credentials;
 mod edge;
 mod health;
 mod limits;
 mod patience;
 mod problem;
 mod server;
+mod share;
 
 use std::sync::LazyLock;
 
 use axum::Router;
 use opentelemetry::{KeyValue, global, metrics::Counter};
 
-pub use account::{AccountLimits, UnderWay};
+pub use account::{AccountLimits, ConnectionShare, UnderWay};
+pub use credentials::{bearer, only};
 pub use health::Health;
 pub use problem::Problem;
 pub use server::{HttpError, listen, serve};
@@ -40,7 +44,7 @@ pub fn router(routes: Router, health: Health, settings: &HttpSettings) -> Router
 static REFUSED: LazyLock<Counter<u64>> = LazyLock::new(|| {
     global::meter("runtime")
         .u64_counter("signalbox.http.refused")
-        .with_description("Connections and requests turned away by a limit of one address or one account")
+        .with_description("Connections and requests turned away by a limit, and clients given up that do not read")
         .build()
 });
 

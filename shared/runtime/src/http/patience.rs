@@ -1,5 +1,8 @@
-//! A connection whose client takes nothing of its answer is given up: it holds a place that others wait for, and the
+//! A connection whose client takes its answer too slowly is given up: it holds a place that others wait for, and the
 //! answer with it. What arrives slowly is limited elsewhere (`limits`, and hyper's timer for headers).
+//!
+//! Slow is who falls behind a pace: each second in which we wait for the client is a second of debt, each second's worth
+//! of bytes that it takes pays one back. So neither silence nor a byte now and then holds a connection for long.
 
 use std::{
     io::{self, IoSlice},
@@ -10,38 +13,81 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Sleep, sleep},
+    time::{Instant, Sleep, sleep},
 };
+
+use crate::settings::HttpSettings;
+
+/// How fast an answer is to be taken, and how far a client may fall behind that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    bytes_per_second: u32,
+    debt_max: Duration,
+}
+
+impl Pace {
+    pub(super) fn of(settings: &HttpSettings) -> Pace {
+        Pace {
+            bytes_per_second: settings.answer_bytes_per_second_min.get(),
+            debt_max: settings.body_timeout_ms.duration(),
+        }
+    }
+
+    /// What is owed after waiting for so long until so many bytes were taken; `None`: too much.
+    fn owed(self, debt: Duration, waited: Duration, bytes: usize) -> Option<Duration> {
+        let debt = debt.saturating_add(waited);
+        let paid = Duration::from_secs_f64(bytes as f64 / f64::from(self.bytes_per_second));
+        (debt <= self.debt_max).then(|| debt.saturating_sub(paid))
+    }
+}
 
 pub(super) struct Patience<S> {
     stream: S,
-    /// How long nothing may be taken.
-    limit: Duration,
-    waiting: Option<Pin<Box<Sleep>>>,
+    pace: Pace,
+    debt: Duration,
+    /// Since when we wait, and until what is owed is too much.
+    waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
 impl<S> Patience<S> {
-    pub(super) fn new(stream: S, limit: Duration) -> Patience<S> {
+    pub(super) fn new(stream: S, pace: Pace) -> Patience<S> {
         Patience {
             stream,
-            limit,
+            pace,
+            debt: Duration::ZERO,
             waiting: None,
         }
     }
 
-    /// Anything that was taken begins the wait anew.
-    fn within<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if polled.is_ready() {
-            self.waiting = None;
-            return polled;
+    fn within<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+        bytes: impl Fn(&T) -> usize,
+    ) -> Poll<io::Result<T>> {
+        if let Poll::Ready(done) = polled {
+            let waited = self.waiting.take().map_or(Duration::ZERO, |(since, _)| since.elapsed());
+            let taken = done.as_ref().map_or(0, bytes);
+            return match self.pace.owed(self.debt, waited, taken) {
+                Some(debt) => {
+                    self.debt = debt;
+                    Poll::Ready(done)
+                }
+                None => Poll::Ready(Err(given_up())),
+            };
         }
-        let limit = self.limit;
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(limit)));
-        waiting.as_mut().poll(context).map(|()| {
-            let why = "the client took nothing of its answer for body_timeout_ms";
-            Err(io::Error::new(io::ErrorKind::TimedOut, why))
-        })
+        let left = self.pace.debt_max.saturating_sub(self.debt);
+        let (_, too_long) = self
+            .waiting
+            .get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left))));
+        too_long.as_mut().poll(context).map(|()| Err(given_up()))
     }
+}
+
+fn given_up() -> io::Error {
+    super::refused("slow");
+    let why = "the client took its answer more slowly than answer_bytes_per_second_min, for body_timeout_ms";
+    io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Patience<S> {
@@ -57,7 +103,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patience<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Patience<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.within(context, polled)
+        self.within(context, polled, |taken| *taken)
     }
 
     fn poll_write_vectored(
@@ -66,7 +112,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patience<S> {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
-        self.within(context, polled)
+        self.within(context, polled, |taken| *taken)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -75,11 +121,64 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patience<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_flush(context);
-        self.within(context, polled)
+        self.within(context, polled, |()| 0)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.within(context, polled)
+        self.within(context, polled, |()| 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    const PACE: Pace = Pace {
+        bytes_per_second: 100,
+        debt_max: Duration::from_secs(10),
+    };
+
+    #[test]
+    fn who_falls_behind_owes_and_who_catches_up_does_not() {
+        let check = |debt: u64, waited: u64, bytes, owed: Option<u64>| {
+            let found = PACE.owed(Duration::from_secs(debt), Duration::from_secs(waited), bytes);
+            assert_eq!(found, owed.map(Duration::from_secs), "{debt} {waited} {bytes}");
+        };
+        check(0, 0, 0, Some(0));
+        check(0, 0, 1_000, Some(0));
+        check(0, 3, 0, Some(3));
+        check(3, 3, 100, Some(5));
+        check(3, 3, 10_000, Some(0));
+        check(0, 10, 0, Some(10));
+        check(0, 11, 0, None);
+        check(9, 2, 1_000_000, None);
+    }
+
+    /// One byte every nine seconds is never silent for ten.
+    #[tokio::test(start_paused = true)]
+    async fn a_byte_now_and_then_is_not_enough_and_the_pace_is() {
+        let is_given_up = async |bytes: usize, every: Duration| {
+            let (ours, mut theirs) = duplex(16);
+            let mut ours = Patience::new(ours, PACE);
+            let writing = tokio::spawn(async move { ours.write_all(&[b'x'; 4_000]).await });
+            let reading = tokio::spawn(async move {
+                let mut some = vec![0; bytes];
+                loop {
+                    tokio::time::sleep(every).await;
+                    if theirs.read_exact(&mut some).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            let written = writing.await.unwrap();
+            reading.abort();
+            written.is_err()
+        };
+        assert!(is_given_up(1, Duration::from_secs(9)).await);
+        assert!(is_given_up(10, Duration::from_secs(1)).await);
+        assert!(!is_given_up(10, Duration::from_millis(50)).await);
     }
 }

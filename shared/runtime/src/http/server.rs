@@ -23,7 +23,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     address::{Connections, Peer},
-    patience::Patience,
+    patience::{Pace, Patience},
 };
 use crate::{settings::HttpSettings, shutdown::Shutdown};
 
@@ -78,7 +78,7 @@ pub async fn serve(listener: TcpListener, router: Router, settings: HttpSettings
                 let (builder, router, stop) = (Arc::clone(&builder), router.clone(), stop.clone());
                 // Answers are small and complete: waiting to fill a packet only delays them.
                 let _ = stream.set_nodelay(true);
-                let stream = Patience::new(stream, settings.body_timeout_ms.duration());
+                let stream = Patience::new(stream, Pace::of(&settings));
                 connections.spawn(async move {
                     connection(&builder, (stream, peer), router, stop).await;
                     drop((place, held));

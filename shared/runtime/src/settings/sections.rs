@@ -211,7 +211,7 @@ pub struct HttpSettings {
     /// From the end of a request, or the beginning of the connection, to the end of the next request's headers: a
     /// connection may stay idle for as long.
     pub header_timeout_ms: Millis,
-    /// Longest silence while a body arrives, and longest time in which a client takes nothing of its answer.
+    /// Longest silence while a body arrives, and how far a client may fall behind `answer_bytes_per_second_min`.
     pub body_timeout_ms: Millis,
     /// From the end of the headers to the beginning of the answer.
     pub request_timeout_ms: Millis,
@@ -230,8 +230,28 @@ pub struct HttpSettings {
     pub account_requests_per_second: Count,
     /// With keys of one account that was idle, at once.
     pub account_requests_burst: Count,
-    /// With keys of one account, under way at one time; more are answered with 429.
+    /// With keys of one account, under way at one time, until their answers are taken; more are answered with 429.
     pub account_requests_max: Count,
+    /// Requests of one account that use the database at one time. No more than a quarter of `database.connections_max`
+    /// counts. More wait for `account_wait_ms`.
+    pub account_connections_max: Count,
+    /// Until a request whose account uses all of these is answered with 429.
+    pub account_wait_ms: Millis,
+    /// Of answers that the clients of one account have not taken yet; then its requests are answered with 429.
+    pub account_answer_bytes_max: Count,
+    /// The same of all accounts together. One may have a quarter of what the others leave of it.
+    pub answer_bytes_max: Count,
+    /// A client that takes its answer more slowly is given up once it is `body_timeout_ms` behind.
+    pub answer_bytes_per_second_min: Count,
+}
+
+impl HttpSettings {
+    /// With the share of one account that a pool of this size allows.
+    pub(crate) fn with_pool(mut self, database: &DatabaseSettings) -> HttpSettings {
+        let quarter = Count::new((database.connections_max.get() / 4).max(1));
+        self.account_connections_max = self.account_connections_max.min(quarter);
+        self
+    }
 }
 
 impl Default for HttpSettings {
@@ -251,6 +271,11 @@ impl Default for HttpSettings {
             account_requests_per_second: Count::new(1_000),
             account_requests_burst: Count::new(5_000),
             account_requests_max: Count::new(256),
+            account_connections_max: Count::new(4),
+            account_wait_ms: Millis::new(2_000),
+            account_answer_bytes_max: Count::new(32 * 1024 * 1024),
+            answer_bytes_max: Count::new(128 * 1024 * 1024),
+            answer_bytes_per_second_min: Count::new(16 * 1024),
         }
     }
 }

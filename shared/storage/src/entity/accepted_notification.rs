@@ -15,6 +15,8 @@ pub struct Model {
     pub kind: String,
     pub content_hash: Vec<u8>,
     pub created_at: OffsetDateTime,
+    /// The key that published it first.
+    pub published_by: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -10,6 +10,9 @@ pub struct Model {
     pub account_id: String,
     #[sea_orm(primary_key, auto_increment = false)]
     pub key: String,
+    /// Whose it is: a key's id, or the operator's. Empty: of a version that did not say so.
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub principal: String,
     pub request_hash: Vec<u8>,
     pub status: Option<i32>,
     #[sea_orm(column_type = "JsonBinary", nullable)]

@@ -46,6 +46,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0014_presence_and_keys", include_str!("0014_presence_and_keys.sql")),
     ("0015_walls_and_age", include_str!("0015_walls_and_age.sql")),
     ("0017_who_speaks", include_str!("0017_who_speaks.sql")),
+    ("0016_keys_and_lists", include_str!("0016_keys_and_lists.sql")),
 ];
 
 #[async_trait]

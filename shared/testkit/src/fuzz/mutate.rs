@@ -56,6 +56,25 @@ const TEXTS: &[&str] = &[
     "{{}}",
     "' or 1=1 --",
 ];
+/// At the edges of types that hold moments: of RFC 3339, of the years that fit, of Postgres, of Unix.
+const DATES: &[&str] = &[
+    "9999-12-31T23:59:59-23:59",
+    "9999-12-31T23:59:59.999999999Z",
+    "9999-12-31T23:59:59+23:59",
+    "0000-01-01T00:00:00+23:59",
+    "0000-01-01T00:00:00Z",
+    "0001-01-01T00:00:00+00:01",
+    "-4713-11-24T00:00:00Z",
+    "+294276-12-31T23:59:59Z",
+    "1969-12-31T23:59:59Z",
+    "2038-01-19T03:14:08Z",
+    "2016-12-31T23:59:60Z",
+    "2023-02-29T00:00:00Z",
+    "2026-11-20T24:00:00Z",
+    "Fri, 31 Dec 9999 23:59:59 GMT",
+    "253402300800",
+    "-377705116801000000",
+];
 /// Where nesting must have been refused.
 const DEPTH_MAX: usize = 200;
 
@@ -171,10 +190,10 @@ fn change(input: &mut Vec<u8>, corpus: &[Vec<u8>], words: &[&str], random: &mut 
         }
         10 => tokens_swap(input, random),
         11 => {
-            let text = if random.one_in(2) {
-                random.of(TEXTS)
-            } else {
-                random.of(NUMBERS)
+            let text = match random.below(3) {
+                0 => random.of(TEXTS),
+                1 => random.of(DATES),
+                _ => random.of(NUMBERS),
             };
             token_replace(input, text.copied().unwrap_or_default().as_bytes(), random);
         }

@@ -1,0 +1,154 @@
+//! Pages have bounds, whatever a tenant has stored: of bytes, and of the rows that a filter looks at. Nothing is lost at
+//! them, and nothing comes twice.
+
+use std::collections::BTreeSet;
+
+use runtime::settings::Count;
+use sqlx::AssertSqlSafe;
+
+use crate::{
+    seed::{self, Ended},
+    world::{Tenant, World},
+};
+
+const BYTES_MAX: usize = 100_000;
+const LOOKED_AT_MAX: usize = 100;
+
+async fn world() -> (World, Tenant) {
+    let world = World::with(|settings| {
+        settings.list_bytes_max = Count::new(BYTES_MAX as u32);
+        settings.scan_rows_max = Count::new(LOOKED_AT_MAX as u32);
+    })
+    .await;
+    let tenant = world.tenant("acme").await;
+    (world, tenant)
+}
+
+async fn plant(world: &World, sql: &str) {
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+        .execute(&world.test.owner)
+        .await
+        .unwrap();
+}
+
+/// All of a list, page by page: how many items each page has. No page is longer than it may be.
+async fn pages(world: &World, tenant: &Tenant, list: &str, name: &str) -> Vec<usize> {
+    let (mut seen, mut counts) = (BTreeSet::new(), Vec::new());
+    let mut path = tenant.path(list);
+    loop {
+        let page = world.get(&tenant.admin, &path).await;
+        assert_eq!(page.status, 200, "{path}: {page:?}");
+        let ids = page.column(name);
+        let bytes = page.body.to_string().len();
+        assert!(ids.len() < 2 || bytes <= BYTES_MAX + 256, "{path}: {bytes} bytes");
+        counts.push(ids.len());
+        for id in ids {
+            assert!(seen.insert(id), "{path}: comes twice");
+        }
+        let Some(cursor) = page.body["next_cursor"].as_str() else {
+            return counts;
+        };
+        let separator = if list.contains('?') { '&' } else { '?' };
+        path = tenant.path(&format!("{list}{separator}cursor={cursor}"));
+    }
+}
+
+#[tokio::test]
+async fn a_page_has_so_many_bytes_and_the_rest_is_on_the_next() {
+    let (world, tenant) = world().await;
+    let agent = world.agent(&tenant, "coder").await;
+    world.task(&tenant, "T", &["coder"]).await;
+    // Control characters take six bytes each where they are shown.
+    plant(
+        &world,
+        "insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
+         select 'acme', gen_random_uuid(), 't', 'user', 'u', 'u', repeat(case n % 2 when 0 then 'x' else chr(1) end, 30000)
+         from generate_series(1, 20) n;
+         insert into task (account_id, id, display_id, title, description, status)
+         select 'acme', 'long-' || n, 'long-' || n, 't', repeat('x', 60000), 'inbox' from generate_series(1, 9) n;
+         insert into dead_letter (account_id, id, service, subject, reason, detail, payload)
+         select 'acme', gen_random_uuid(), 'resolver', 's', 'r', 'd', repeat('x', 200000) from generate_series(1, 3) n",
+    )
+    .await;
+    let messages = pages(&world, &tenant, "/tasks/T/messages", "id").await;
+    assert_eq!(messages.iter().sum::<usize>(), 20);
+    assert!(
+        messages.len() > 10 && messages.iter().all(|count| *count >= 1),
+        "{messages:?}"
+    );
+    let tasks = pages(&world, &tenant, "/tasks", "id").await;
+    assert_eq!(tasks.iter().sum::<usize>(), 10);
+    assert!(tasks.len() >= 9, "{tasks:?}");
+    assert_eq!(pages(&world, &tenant, "/dead-letters", "id").await, [1, 1, 1]);
+
+    let session = seed::session(&world, &tenant, "T", &agent, 1, true).await;
+    let mut last = None;
+    for number in 1..=3 {
+        let turn = seed::turn(&world, &tenant, session, number, Ended::default()).await;
+        for ordinal in 0..3 {
+            seed::tool_call(&world, &tenant, turn, ordinal, &format!("\"{}\"", "x".repeat(45_000))).await;
+        }
+        last = Some(turn);
+    }
+    let turns = format!("/sessions/{session}/turns");
+    assert_eq!(pages(&world, &tenant, &turns, "id").await, [1, 1, 1]);
+    // One that is too long alone tells what it left out, and where that is.
+    let turn = last.unwrap();
+    let (short, long) = (format!("/turns/{turn}"), format!("/turns/{turn}/tool-calls"));
+    let whole = world.get(&tenant.admin, &tenant.path(&short)).await;
+    assert_eq!(whole.body["tool_calls"].as_array().unwrap().len(), 3);
+    seed::tool_call(&world, &tenant, turn, 3, "{}").await;
+    let cut = world.get(&tenant.admin, &tenant.path(&short)).await;
+    assert_eq!(cut.body["tool_calls"].as_array().unwrap().len(), 3);
+    assert_eq!(cut.body["tool_calls_left_out"], 1);
+    assert_eq!(pages(&world, &tenant, &long, "call_id").await, [2, 2]);
+    let missing = tenant.path(&format!("/turns/{session}/tool-calls"));
+    world
+        .get(&tenant.admin, &missing)
+        .await
+        .is_problem(404, "not_found", "");
+}
+
+/// Of a thousand rows, the last one is wanted. Each request looks at a hundred.
+#[tokio::test]
+async fn a_filter_looks_at_so_many_rows_and_says_where_it_goes_on() {
+    let (world, tenant) = world().await;
+    plant(
+        &world,
+        "insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state,
+                                   created_at)
+         select 'acme', 'n-' || n, 'k', 'b', 'user', 'u', 'u', '', case n when 1 then 'failed' else 'delivered' end,
+                now() + n * interval '1 ms'
+         from generate_series(1, 1000) n;
+         insert into task (account_id, id, display_id, title, status, created_at)
+         select 'acme', 't-' || n, 't-' || n, 't', case n when 1 then 'done' else 'inbox' end, now() + n * interval '1 ms'
+         from generate_series(1, 1000) n;
+         insert into agent (account_id, id, slug, name, removed_at)
+         select 'acme', gen_random_uuid(), 'a-' || n, 'a', case n when 1 then null else now() end
+         from generate_series(1, 1000) n;
+         insert into api_key (account_id, id, name, role, digest, revoked_at)
+         select 'acme', md5(n::text), 'k', 'member', '', now() from generate_series(1, 1000) n;
+         insert into session (account_id, id, kind, agent_id, generation, key, opened_at, closed_at, close_reason)
+         select 'acme', gen_random_uuid(), 'system', a.id, 1, 'k-' || a.slug, now() + row_number() over () * interval '1 ms',
+                case a.slug when 'a-7' then null else now() end, case a.slug when 'a-7' then null else 'agent_removed' end
+         from agent a",
+    )
+    .await;
+    for (list, name, wanted) in [
+        ("/notifications?state=failed&limit=1", "id", 1),
+        ("/notifications?agent=a-1", "id", 0),
+        ("/tasks?status=done", "id", 1),
+        ("/agents", "id", 1),
+        ("/keys", "id", 5),
+        ("/sessions?active=true", "id", 1),
+        ("/sessions?agent=a-1", "id", 1),
+    ] {
+        let counts = pages(&world, &tenant, list, name).await;
+        assert_eq!(counts.iter().sum::<usize>(), wanted, "{list}: {counts:?}");
+        assert!(counts.len() >= 10, "{list}: {counts:?}");
+    }
+    // Without a filter a page is full.
+    let all = pages(&world, &tenant, "/notifications?limit=200", "id").await;
+    assert_eq!(all.iter().sum::<usize>(), 1000);
+    assert!(all.len() <= 6, "{all:?}");
+}

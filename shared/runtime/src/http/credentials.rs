@@ -1,0 +1,72 @@
+//! What a request says of who sent it. One rule for every service: a header that could be read in two ways is read in
+//! none, since a proxy in front may have looked at the other one.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use super::Problem;
+
+/// The header, which is there once or not at all. Twice is 400: of two, nobody can say which one is meant.
+pub fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h HeaderValue>, Problem> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    match values.next() {
+        None => Ok(first),
+        Some(_) => Err(Problem::invalid(format!("send the header {name} once"))),
+    }
+}
+
+/// The bearer token (RFC 6750): `Bearer` in any case, then the token. `None` where there is none. Two headers, or two
+/// credentials in one, are 400: a token has no comma.
+pub fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let Some(value) = only(headers, &header::AUTHORIZATION)? else {
+        return Ok(None);
+    };
+    if value.as_bytes().contains(&b',') {
+        return Err(Problem::invalid("send one credential in the header authorization"));
+    }
+    let token = value.to_str().ok().and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        let token = token.trim();
+        (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+    });
+    Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_follows_its_scheme_once() {
+        let check = |values: &[&'static str], expected: Result<Option<&str>, ()>| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::AUTHORIZATION, HeaderValue::from_static(value));
+            }
+            let read = bearer(&headers).map_err(|problem| assert_eq!(problem.status(), 400));
+            assert_eq!(read, expected, "{values:?}");
+        };
+        check(&[], Ok(None));
+        check(&["Bearer abc"], Ok(Some("abc")));
+        check(&["bearer  abc "], Ok(Some("abc")));
+        check(&["Basic abc"], Ok(None));
+        check(&["Bearer"], Ok(None));
+        check(&["Bearer  "], Ok(None));
+        check(&["Bearer abc", "Bearer abc"], Err(()));
+        check(&["Basic abc", "Bearer abc"], Err(()));
+        check(&["", "Bearer abc"], Err(()));
+        check(&["Bearer abc, Bearer def"], Err(()));
+        check(&["Bearer abc,"], Err(()));
+    }
+
+    #[test]
+    fn a_header_counts_when_it_is_there_once() {
+        let name = HeaderName::from_static("x-openclaw-session-key");
+        let mut headers = HeaderMap::new();
+        assert_eq!(only(&headers, &name).unwrap(), None);
+        headers.append(&name, HeaderValue::from_static("a"));
+        assert_eq!(only(&headers, &name).unwrap(), Some(&HeaderValue::from_static("a")));
+        headers.append(&name, HeaderValue::from_static("a"));
+        assert_eq!(only(&headers, &name).unwrap_err().status(), 400);
+    }
+}
