@@ -114,6 +114,7 @@ async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served
             ("http.account_answer_bytes_max", "8388608"),
             ("http.account_wait_ms", "60000"),
             ("orchestrator.list_timeout_ms", "60000"),
+            ("database.acquire_timeout_ms", "60000"),
         ],
     )
     .await;

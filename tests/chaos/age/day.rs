@@ -141,7 +141,7 @@ async fn hours(bench: &Bench, hours: u64, steps: &mut Vec<(String, i64)>) -> any
             ..OrchestratorSettings::default()
         };
         let app = App::new(
-            orchestrator.clone(),
+            (orchestrator.clone(), orchestrator.clone()),
             contracts::Root::default(),
             settings,
             Arc::new(|_| ()),

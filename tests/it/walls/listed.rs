@@ -74,6 +74,11 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "ids are looked up within; the rows of the list are the account's",
     ),
     (
+        "insert into accepted_notification",
+        "n.account_id = $1",
+        "it tells whether the publisher may follow its notification up; the twin has one by the same id, or none, too",
+    ),
+    (
         "update tool_call set state = $3",
         "account_id = $1",
         "its row was written by the same transaction, and nobody else sees it yet",

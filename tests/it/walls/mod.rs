@@ -64,11 +64,7 @@ const OUTLIVED: &str = "
     insert into outbox (account_id, id, service, subject, headers, payload, stored_at, stored_sequence, look_at)
     values ('alder', (lpad(to_hex((extract(epoch from now()) * 1000)::bigint), 12, '0') || '70008000000000000000')::uuid,
             'orchestrator', 'signalbox.notification.alder.LIVE-1', jsonb_build_object('Nats-Msg-Id', 'alder:accepted'),
-            '', now(), 1, 'infinity');
-    insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state)
-    values ('birch', 'known-there', 'notification', 'b', 'user', 'u', 'u', '', 'delivered');
-    insert into accepted_notification (account_id, id, kind, content_hash, published_by)
-    select 'birch', 'published-there', 'notification', '', id from api_key where account_id = 'alder' and role = 'publisher'";
+            '', now(), 1, 'infinity')";
 
 async fn walked() -> Book {
     let provider = StubProvider::start(script).await;

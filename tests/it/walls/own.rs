@@ -70,8 +70,8 @@ pub(crate) fn reading(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
         .into_iter()
         .map(|path| request("GET", format!("{base}{path}"), &tenant.keys["admin"], None))
         .collect();
-    // Of its own, and of a key that another account has, too.
-    for id in ["posted", "published-there"] {
+    // Its own, and another's.
+    for id in ["published", "posted"] {
         let path = format!("{base}/notifications/{id}");
         requests.push(request("GET", path, &tenant.keys["publisher"], None));
     }
@@ -106,11 +106,6 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
             "/notifications",
             json!({"id": "posted", "task": "LIVE-1", "agent": "coder", "body": "b"}),
         ),
-        (
-            "POST",
-            "/notifications",
-            json!({"id": "known-there", "task": "LIVE-1", "agent": "coder", "body": "b"}),
-        ),
         ("POST", &format!("/dead-letters/{letter}/redrive"), json!({})),
         ("DELETE", &format!("/keys/{key}"), Value::Null),
     ]
@@ -124,6 +119,9 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
         request
     })
     .collect();
+    let published = json!({"id": "published", "task": "LIVE-1", "agent": "coder", "body": "b"});
+    let path = format!("{base}/notifications");
+    requests.push(request("POST", path, &tenant.keys["publisher"], Some(&published)));
     let sessions = &ids["session_key"];
     let session = sessions.iter().find(|key| key.starts_with("task:live-1:"));
     for (path, body) in [

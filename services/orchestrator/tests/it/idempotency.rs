@@ -100,7 +100,7 @@ async fn a_key_is_not_given_again() {
     assert!(stored.iter().all(|body| !body.contains(&secret)));
     assert_eq!(
         world.get(&tenant.admin, &tenant.path("/keys")).await.column("id").len(),
-        5
+        6
     );
 }
 

@@ -77,10 +77,10 @@ async fn lists_are_read_in_the_order_of_their_index() {
                 let parameters = own + 3 + if goes_on { listing.order.len() } else { 0 };
                 let plan = plan_of(&database, &account, &sql, parameters).await;
                 assert!(plan.contains(&format!("using {index} on ")), "{tables}: {sql}\n{plan}");
-                assert!(
-                    !plan.contains("Sort") && !plan.contains("Seq Scan"),
-                    "{tables}: {sql}\n{plan}"
-                );
+                // What is above are the rows of the page, which may be put into their order again.
+                let (_, looked_at) = plan.split_once("WindowAgg").unwrap();
+                let is_in_order = !looked_at.contains("Sort") && !plan.contains("Seq Scan");
+                assert!(is_in_order, "{tables}: {sql}\n{plan}");
                 if goes_on {
                     let (_, after) = plan.split_once(&format!("using {index} on ")).unwrap();
                     let condition = after.lines().nth(1).unwrap();

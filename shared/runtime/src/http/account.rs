@@ -139,30 +139,18 @@ impl AccountLimits {
             super::refused("account");
             Problem::too_many_requests(wait).detail("too many requests of this account")
         })?;
-        let refuse = |why: &'static str, detail: &str| {
-            super::refused(why);
-            Err(Problem::too_many_requests(Duration::ZERO).detail(detail))
-        };
         let mut held = self.0.held();
-        let all_bytes = held.answer_bytes;
-        if let Some(of_account) = held.accounts.get(account) {
-            if of_account.requests >= self.0.requests_max {
-                return refuse("account_at_one_time", "too many requests of this account at one time");
-            }
-            let others = all_bytes - of_account.answer_bytes;
-            let bytes_max = share(self.0.answer_bytes_max, others, self.0.account_answer_bytes_max);
-            // An answer's size is known once it is made. What is let in makes few at one time, and no large ones.
-            if of_account.answer_bytes > 0 && of_account.answer_bytes >= bytes_max {
-                let detail = "too many bytes of answers to this account wait to be read; read them first";
-                return refuse("account_answers", detail);
-            }
-        }
         let of_account = held.accounts.entry(account.clone()).or_insert_with(|| OfAccount {
             requests: 0,
             answer_bytes: 0,
             connections: Arc::new(Semaphore::new(self.0.connections_max)),
             is_told: false,
         });
+        if of_account.requests >= self.0.requests_max {
+            super::refused("account_at_one_time");
+            let detail = "too many requests of this account at one time";
+            return Err(Problem::too_many_requests(Duration::ZERO).detail(detail));
+        }
         of_account.requests += 1;
         drop(held);
         Ok(UnderWay {
@@ -218,8 +206,28 @@ impl Drop for UnderWay {
 }
 
 impl ConnectionShare {
-    /// Waits for a while until the account uses less than it may. To be held as long as the database is used.
+    /// Waits for a while until the account uses less than it may. To be held as long as the database is used. Refused while
+    /// too much of what the account was answered waits to be read: how large an answer is, is known once it is made, and those
+    /// that are let in here make few at one time, and no large ones.
     pub async fn take(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        let permit = self.wait().await?;
+        let held = self.limits.0.held();
+        let own = held
+            .accounts
+            .get(&self.account)
+            .map_or(0, |account| account.answer_bytes);
+        let others = held.answer_bytes - own;
+        drop(held);
+        let limits = &self.limits.0;
+        if own == 0 || own < share(limits.answer_bytes_max, others, limits.account_answer_bytes_max) {
+            return Ok(permit);
+        }
+        super::refused("account_answers");
+        let detail = "too many bytes of answers to this account wait to be read; read them first";
+        Err(Problem::too_many_requests(Duration::ZERO).detail(detail))
+    }
+
+    async fn wait(&self) -> Result<OwnedSemaphorePermit, Problem> {
         if let Ok(permit) = Arc::clone(&self.connections).try_acquire_owned() {
             return Ok(permit);
         }
@@ -333,13 +341,14 @@ mod tests {
         let enter = |name: &str| limits.enter(&account(name), Instant::now());
         let answered = |name: &str| enter(name).unwrap().hold(Response::new(Body::from(vec![b'x'; 600])));
         let (first, second) = (answered("acme"), answered("acme"));
-        let problem = enter("acme").unwrap_err();
+        let take = async |name: &str| enter(name).unwrap().connections().take().await;
+        let problem = take("acme").await.unwrap_err();
         assert_eq!((problem.status().as_u16(), problem.code()), (429, "too_many_requests"));
         let of_other = answered("other");
         assert_eq!(limits.0.held().answer_bytes, 1_800);
         assert_eq!(first.headers()["content-length"], "600");
         drop(first);
-        assert!(enter("acme").is_ok());
+        assert!(take("acme").await.is_ok() && take("other").await.is_ok());
         // What is read is gone, too.
         let bytes = to_bytes(second.into_body(), 1_000).await.unwrap();
         assert_eq!((bytes.len(), limits.0.held().answer_bytes), (600, 600));
