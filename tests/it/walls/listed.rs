@@ -34,6 +34,11 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "both sides are of one batch, and a batch of one account has each id once; `twins.rs` of the orchestrator has two",
     ),
     (
+        "from (select headers, stored_at from outbox where account_id = $1",
+        "account_id = $1",
+        "the message's id says its account",
+    ),
+    (
         "select id from session where account_id = $1 and key = $2",
         "account_id = $1",
         "a session's key says its account",
