@@ -148,9 +148,8 @@ impl Clients {
 
     /// Keys that must stand nowhere but at their owner's.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = (String, String)> {
-        self.keys
-            .iter()
-            .enumerate()
+        let keys = self.keys.iter().enumerate();
+        keys.chain(self.publishing.iter().enumerate())
             .map(|(account, key)| (format!("key of {}", account_id(account)), key.clone()))
     }
 
