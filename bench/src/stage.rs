@@ -249,7 +249,8 @@ fn template(work: &Work) -> String {
 /// The users of a deployment: what the broker checks for each message is part of what is measured.
 fn nats_users() -> NatsUsers {
     NatsUsers {
-        authorization: users::authorization(&Root::default()),
+        config: users::accounts(&Root::default()),
+        account: Some(users::jetstream_account(&Root::default())),
         names: User::ALL
             .map(|user| (user.name().to_owned(), user.password_variable()))
             .into(),

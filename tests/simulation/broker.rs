@@ -142,7 +142,6 @@ impl Broker {
                 headers: stored.published.headers.clone(),
                 payload: Bytes::clone(&stored.published.payload),
                 stream_sequence: *sequence,
-                consumer_sequence: 1,
                 deliveries: 1,
                 published: moment(stored.at),
             })

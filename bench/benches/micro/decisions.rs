@@ -29,7 +29,6 @@ fn incoming() -> Incoming {
         headers: Headers::default(),
         payload: Bytes::from(format!(r#"{{"id": "n-1", "agent": "coder", "body": "{body}"}}"#)),
         stream_sequence: 7,
-        consumer_sequence: 1,
         deliveries: 1,
         published: OffsetDateTime::UNIX_EPOCH,
     }

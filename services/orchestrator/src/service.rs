@@ -1,8 +1,9 @@
-//! Wiring: the API as a server, the consumer of ended turns, the sweep that forgets.
+//! Wiring: the API as a server, the consumer of ended turns, the sweep that forgets, and an ear for what is deleted from the
+//! broker.
 
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 
-use messaging::{Consumer, ConsumerOptions, Durable};
+use messaging::{Consumer, ConsumerOptions, Durable, watch_deletions};
 use runtime::Context;
 
 use crate::{
@@ -35,6 +36,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let watch = shares.watch(app.database.clone(), stream_bytes_max, shutdown.token());
     shutdown.spawn("shares of the outbox", watch);
     shutdown.spawn("forget", forget(app.clone(), shutdown.token()));
+    shutdown.spawn("deletions", watch_deletions(context.bus.clone(), shutdown.token()));
     Ok(context.serve(listen, router(app), context.health()).await?)
 }
 

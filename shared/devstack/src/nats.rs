@@ -21,6 +21,8 @@ use crate::launcher::{DropSignal, RunAs, ServerProcess, Signal, log_tail};
 /// A fresh store takes 15 ms; a large one is read first.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(15);
+/// The account of a server that has none.
+const NO_ACCOUNT: &str = "$G";
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Where a server lives and what it may lose.
@@ -36,8 +38,10 @@ pub struct NatsOptions {
 /// Users of a private server, in the server's own language: what they may do is not this crate's business.
 #[derive(Clone, Debug)]
 pub struct NatsUsers {
-    /// `authorization { … }`, with passwords from variables.
-    pub authorization: String,
+    /// `accounts { … }` or `authorization { … }`, with passwords from variables.
+    pub config: String,
+    /// The account that holds JetStream. It takes over what a server without accounts has stored here.
+    pub account: Option<String>,
     /// Each user with the variable of its password. [`NatsServer::url`] speaks for the last one.
     pub names: Vec<(String, String)>,
 }
@@ -202,6 +206,7 @@ impl NatsServer {
     async fn launch(&mut self) -> anyhow::Result<()> {
         let directory = &self.options.directory;
         fs::create_dir_all(directory).with_context(|| format!("could not create {}", directory.display()))?;
+        self.take_over_store()?;
         let config = directory.join("nats.conf");
         credentials::write_private(&config, self.config_text().as_bytes())?;
 
@@ -217,6 +222,21 @@ impl NatsServer {
             None => format!("nats://{USER}:{}@127.0.0.1:{port}", self.password),
         };
         self.process = Some(process);
+        Ok(())
+    }
+
+    /// A server keeps what is stored below the account's name; without accounts that is [`NO_ACCOUNT`].
+    fn take_over_store(&self) -> anyhow::Result<()> {
+        let Some(account) = self.options.users.as_ref().and_then(|users| users.account.as_ref()) else {
+            return Ok(());
+        };
+        // The server adds a folder of its own to what it was told.
+        let stored = self.store_dir().join("jetstream");
+        let (before, after) = (stored.join(NO_ACCOUNT), stored.join(account));
+        if before.exists() && !after.exists() {
+            fs::rename(&before, &after)
+                .with_context(|| format!("could not rename {} to {}", before.display(), after.display()))?;
+        }
         Ok(())
     }
 
@@ -254,7 +274,7 @@ impl NatsServer {
         for (user, variable) in &users.names {
             text.push_str(&format!("{variable}: \"{}\"\n", self.password_of(user)));
         }
-        text + &users.authorization
+        text + &users.config
     }
 
     /// Waits until *this* child listens: it writes the port into a file that is named after its pid.

@@ -13,7 +13,7 @@ use async_nats::{
     jetstream::{self, context::ContextBuilder},
 };
 use contracts::{Headers, Outgoing, Root};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
 use crate::{
     delay,
@@ -22,7 +22,7 @@ use crate::{
     meters::Meters,
     publish::wire_headers,
     url::{UrlCredentials, parse_url, shown},
-    users,
+    users::{self, User},
 };
 
 /// Where and how to connect. Every limit of the connection is here.
@@ -96,6 +96,8 @@ impl ServerVersion {
 }
 
 const ANONYMOUS_WAIT: Duration = Duration::from_secs(2);
+/// How soon a request that went down with its connection is noticed.
+const CONNECTION_CHECK: Duration = Duration::from_millis(250);
 const LIVE_WAIT: Duration = Duration::from_millis(100);
 
 /// The handle. Clones share the connection; it closes when the last one goes.
@@ -113,6 +115,7 @@ struct Inner {
     addresses: Vec<ServerAddr>,
     /// As the server knows it.
     user: Option<String>,
+    api_prefix: &'static str,
 }
 
 impl Bus {
@@ -144,7 +147,9 @@ impl Bus {
         if !info.jetstream {
             return Err(BusError::NoJetStream { servers });
         }
+        let api_prefix = User::api_prefix(user.as_deref().and_then(User::named));
         let jetstream = ContextBuilder::new()
+            .api_prefix(api_prefix)
             .timeout(Duration::from_millis(options.request_timeout_ms))
             .build(client.clone());
         let publisher = ContextBuilder::new()
@@ -161,6 +166,7 @@ impl Bus {
             meters,
             addresses,
             user,
+            api_prefix,
         })))
     }
 
@@ -243,9 +249,23 @@ impl Bus {
         &self.0.meters
     }
 
-    /// Grows with every connection made. A reader that sees it change knows that deliveries may have been lost.
-    pub(crate) fn connections_made(&self) -> u64 {
+    /// Grows with every connection made. Who sees it change knows that answers may have been lost, and that the server may
+    /// be another, or have lost its store.
+    pub fn connections_made(&self) -> u64 {
         self.0.client.statistics().connects.load(Ordering::Relaxed)
+    }
+
+    /// Waits until a connection was made after those.
+    pub(crate) async fn reconnected(&self, connections: u64) {
+        let mut check = interval(CONNECTION_CHECK);
+        while self.connections_made() == connections {
+            check.tick().await;
+        }
+    }
+
+    /// What requests to JetStream begin with, for this user.
+    pub(crate) fn api_prefix(&self) -> &'static str {
+        self.0.api_prefix
     }
 }
 

@@ -11,15 +11,14 @@
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use async_nats::jetstream::{
-    ErrorCode, Message,
+    Message,
     consumer::{PullConsumer, pull},
-    stream::{ConsumerError, ConsumerErrorKind},
 };
 use futures::StreamExt;
 use tokio::{
     sync::Semaphore,
     task::JoinSet,
-    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -30,6 +29,7 @@ use crate::{
     delay,
     error::{Cause, with_causes},
     postponed::Postponed,
+    topology,
 };
 
 /// Limits of a consumer's loops.
@@ -72,8 +72,6 @@ impl Default for ConsumerOptions {
 const REQUEST_EXPIRES: Duration = Duration::from_secs(5);
 /// A batch's messages come one right behind the other, and then its end. A longer pause means that the rest is lost.
 const REST_WAIT: Duration = Duration::from_millis(500);
-/// How soon a request that went down with its connection is noticed.
-const CONNECTION_CHECK: Duration = Duration::from_millis(250);
 /// The server may turn a request away at once, when others wait or too much is unsettled: no reason to ask in a rush.
 const TURNED_AWAY_PAUSE: Duration = Duration::from_millis(20);
 const ATTACH_DELAY: Duration = Duration::from_millis(100);
@@ -82,7 +80,6 @@ const ATTACH_DELAY_MAX: Duration = Duration::from_secs(5);
 /// A durable consumer and what handles its messages.
 pub struct Consumer<H> {
     pub bus: Bus,
-    /// Makes the consumer again when somebody deleted it.
     pub topology: Topology,
     pub durable: Durable,
     pub options: ConsumerOptions,
@@ -98,7 +95,6 @@ impl<H: BatchHandler> Consumer<H> {
     pub async fn run(self, stop: CancellationToken) {
         let loops = self.options.loops.get();
         let worker = Arc::new(Worker {
-            topology: self.topology.clone(),
             durable: self.durable,
             processor: Processor {
                 bus: self.bus,
@@ -122,7 +118,6 @@ impl<H: BatchHandler> Consumer<H> {
 }
 
 struct Worker<H> {
-    topology: Topology,
     durable: Durable,
     processor: Processor<H>,
 }
@@ -133,11 +128,12 @@ impl<H: BatchHandler> Worker<H> {
         let mut failures: u32 = 0;
         loop {
             let lost = tokio::select! {
-                // Attaching holds nothing but a request to the broker: safe to drop.
+                // Looking holds nothing but a request to the broker: safe to drop. A consumer that is gone is the operator's to
+                // make again.
                 () = stop.cancelled() => return,
-                attached = self.attach() => match attached {
+                attached = topology::consumer_found(&self.processor.bus, self.durable) => match attached {
                     Ok(consumer) => self.consume(&consumer, stop, &mut failures).await,
-                    Err(error) => Some(error),
+                    Err(error) => Some(error.into()),
                 },
             };
             let Some(error) = lost else {
@@ -159,25 +155,6 @@ impl<H: BatchHandler> Worker<H> {
                 () = stop.cancelled() => return,
                 () = sleep(delay::backoff(failures, ATTACH_DELAY, ATTACH_DELAY_MAX)) => {}
             }
-        }
-    }
-
-    /// Finds the consumer; makes it when it is gone.
-    async fn attach(&self) -> Result<PullConsumer, Cause> {
-        let bus = &self.processor.bus;
-        let (name, stream) = (self.durable.name(), self.durable.stream().name(bus.root()));
-        match bus.jetstream().get_consumer_from_stream(name, &stream).await {
-            Ok(consumer) => Ok(consumer),
-            Err(error) if is_gone(&error) => {
-                tracing::warn!(
-                    consumer = name,
-                    stream,
-                    "the consumer or its stream is gone from the NATS server"
-                );
-                self.topology.ensure(bus).await?;
-                Ok(bus.jetstream().get_consumer_from_stream(name, &stream).await?)
-            }
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -266,19 +243,11 @@ impl<H: BatchHandler> Worker<H> {
 
     /// Waits for the first message, but not for an answer to a request that went down with its connection.
     async fn first(&self, batch: &mut pull::Batch, connections: u64) -> Option<Result<Message, Cause>> {
-        let mut check = interval(CONNECTION_CHECK);
-        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                biased;
-                // Dropping `next` leaves the message in the batch.
-                first = batch.next() => return first,
-                _ = check.tick() => {
-                    if self.processor.bus.connections_made() != connections {
-                        return None;
-                    }
-                }
-            }
+        tokio::select! {
+            biased;
+            // Dropping `next` leaves the message in the batch.
+            first = batch.next() => first,
+            () = self.processor.bus.reconnected(connections) => None,
         }
     }
 }
@@ -305,14 +274,4 @@ fn delivery(message: Message) -> Option<Delivery> {
         incoming: Incoming::new(message, place),
         acker,
     })
-}
-
-fn is_gone(error: &ConsumerError) -> bool {
-    match error.kind() {
-        ConsumerErrorKind::JetStream(answer) => matches!(
-            answer.error_code(),
-            ErrorCode::CONSUMER_NOT_FOUND | ErrorCode::STREAM_NOT_FOUND
-        ),
-        _ => false,
-    }
 }

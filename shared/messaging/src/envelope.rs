@@ -1,8 +1,7 @@
 //! The envelope's signature: that a message was put on its subject by somebody who holds the installation's key.
 //!
-//! A subject says nothing about who published. With NATS's permissions a user that may pull from a consumer can still
-//! make the server deliver what it pulls to any subject, by naming that subject as the place for the answer; and who
-//! runs without permissions publishes anything anyway. So each message of a service carries, in `Signalbox-Signature`,
+//! A subject says nothing about who published. Several NATS users may publish on one, and who runs without permissions
+//! publishes anything anyway. So each message of a service carries, in `Signalbox-Signature`,
 //! an HMAC-SHA256 over all that a handler can see of it: subject, headers, payload. A genuine message on another subject
 //! is as forged as one that was made up.
 //!

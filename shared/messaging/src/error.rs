@@ -158,12 +158,9 @@ pub enum ReadError {
         /// When the message that now has this sequence was published; none when the stream ends before it.
         found: Option<OffsetDateTime>,
     },
-    #[error("partition {partition}: delivery {found} came where {expected} was due")]
-    Gap { partition: u16, expected: u64, found: u64 },
-    /// Deliveries may have gone into the old connection, and without acknowledgements nobody sends them again.
-    #[error("partition {partition}: the connection was lost in between")]
+    #[error("partition {partition}: the connection was lost while it was read")]
     Reconnected { partition: u16 },
-    #[error("partition {partition}: the broker stopped sending")]
+    #[error("partition {partition} could not be read")]
     Lost {
         partition: u16,
         #[source]

@@ -13,8 +13,6 @@ pub struct Incoming {
     pub headers: Headers,
     pub payload: Bytes,
     pub stream_sequence: u64,
-    /// Counts this consumer's deliveries, redeliveries included.
-    pub consumer_sequence: u64,
     /// 1 for the first delivery.
     pub deliveries: i64,
     /// When the stream stored it, by the broker's clock.
@@ -28,7 +26,6 @@ impl Incoming {
             headers: message.headers.as_ref().map(read_headers).unwrap_or_default(),
             payload: message.payload,
             stream_sequence: place.stream_sequence,
-            consumer_sequence: place.consumer_sequence,
             deliveries: place.deliveries,
             published: place.published,
         }
@@ -46,7 +43,6 @@ impl Incoming {
 #[derive(Clone, Copy)]
 pub(crate) struct DeliveryPlace {
     pub(crate) stream_sequence: u64,
-    pub(crate) consumer_sequence: u64,
     pub(crate) deliveries: i64,
     pub(crate) published: OffsetDateTime,
 }
@@ -55,7 +51,6 @@ impl From<Info<'_>> for DeliveryPlace {
     fn from(info: Info<'_>) -> Self {
         DeliveryPlace {
             stream_sequence: info.stream_sequence,
-            consumer_sequence: info.consumer_sequence,
             deliveries: info.delivered,
             published: info.published,
         }

@@ -4,9 +4,9 @@
 //! makes or checks them. [`publish`] sends messages and waits for the broker's acknowledgements. [`Consumer`] pulls
 //! batches from a durable consumer, hands them to a [`BatchHandler`] and turns its [`Verdict`]s into acknowledgements,
 //! delayed redeliveries and dead letters. [`PartitionReader`] reads one partition of the notifications from a place
-//! that the caller keeps (in Postgres, in its own transaction), without acknowledgements. [`trace`] carries the W3C
+//! that the caller keeps (in Postgres, in its own transaction), by sequence and without a consumer. [`trace`] carries the W3C
 //! trace context through headers. [`envelope`] signs what is published and tells what is forged; [`users`] is who may do what on the server.
-//! `backlog` asks how much waits.
+//! `backlog` asks how much waits; `deletions` says what somebody has deleted.
 //!
 //! The plot, for everything but notifications: pull → authenticate → handle → publish what follows → acknowledge. A crash anywhere
 //! brings the input back, and the same input gives the same messages again. Nothing here is a guarantee of "once":
@@ -23,6 +23,7 @@ mod batch;
 mod connect;
 mod consumer;
 mod delay;
+mod deletions;
 pub mod envelope;
 mod error;
 mod incoming;
@@ -39,6 +40,7 @@ pub use backlog::{ConsumerBacklog, StreamFill, consumer_backlogs, stream_fills};
 pub use batch::{BatchHandler, BuryError, DeadLetterSink, DeadMessage, UNAUTHENTICATED, Verdict};
 pub use connect::{Bus, BusOptions, ServerVersion};
 pub use consumer::{Consumer, ConsumerOptions};
+pub use deletions::watch_deletions;
 pub use envelope::Keyring;
 pub use error::{BusError, PublishError, ReadError, TopologyError};
 pub use incoming::Incoming;

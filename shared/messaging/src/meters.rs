@@ -13,6 +13,7 @@ pub(crate) struct Meters {
     published: Counter<u64>,
     rebuilds: Counter<u64>,
     slow_consumers: Counter<u64>,
+    deletions: Counter<u64>,
 }
 
 impl Meters {
@@ -54,6 +55,10 @@ impl Meters {
                 .u64_counter("signalbox.messaging.slow_consumers")
                 .with_description("times that the client dropped messages because nobody read them in time")
                 .build(),
+            deletions: meter
+                .u64_counter("signalbox.messaging.deletions")
+                .with_description("streams and consumers that were deleted from the NATS server")
+                .build(),
         }
     }
 
@@ -85,6 +90,10 @@ impl Meters {
 
     pub(crate) fn rebuilt(&self, consumer: &'static str) {
         self.rebuilds.add(1, &[KeyValue::new("consumer", consumer)]);
+    }
+
+    pub(crate) fn deleted(&self, what: &'static str) {
+        self.deletions.add(1, &[KeyValue::new("what", what)]);
     }
 
     pub(crate) fn slow_consumer(&self) {

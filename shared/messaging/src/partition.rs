@@ -1,22 +1,35 @@
 //! Reading one partition of the notifications in order, from a place that the caller keeps.
 //!
 //! The place lies in Postgres and moves in the transaction that writes what was read. So there are no acknowledgements
-//! here: the consumer at the server is a throw-away that starts behind the place and sends everything once. When
-//! anything is odd (a gap, a silence, a new connection), the reader reports an error and the caller opens a new one at
-//! its place; rereading is free of harm, skipping is not.
+//! here, and nothing at the server: each read asks for what follows a sequence (JetStream's batch direct get), and a read
+//! that went wrong is asked for again. Nothing can be skipped. A read begins with the message at the place itself, which
+//! proves that the stream still is the one that was read.
+//!
+//! When to ask is said by the stream itself, on the partition's doorbell. A ring can be lost; whoever waits in silence
+//! looks by itself.
+//!
+//! What a publisher puts into its headers stands in the answers beside what the server says there. The server's is the
+//! last of its name, and none of those names reaches a handler.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
-use async_nats::jetstream::{
-    consumer::{AckPolicy, DeliverPolicy, pull},
-    stream::LastRawMessageErrorKind,
+use async_nats::{HeaderMap, StatusCode};
+use contracts::Root;
+use futures::StreamExt;
+use serde_json::json;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
 };
-use futures::{FutureExt, StreamExt};
-use time::OffsetDateTime;
-use tokio::time::{Instant, timeout_at};
-use uuid::Uuid;
+use tokio_util::task::AbortOnDropHandle;
 
-use crate::{Bus, Incoming, ReadError, Stream, topology};
+use crate::{
+    Bus, Incoming, ReadError, Stream,
+    error::Cause,
+    incoming::DeliveryPlace,
+    topology::{self, partition_filter},
+};
 
 /// How far a partition has been read.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -95,220 +108,263 @@ pub struct Unread {
 /// The first message of a partition behind `after`, as the server has it now; none when there is none.
 /// Another partition's place says nothing about this one: a quiet partition stays behind for ever.
 pub async fn first_unread(bus: &Bus, partition: u16, after: u64) -> Result<Option<Unread>, ReadError> {
-    let name = Stream::Notification.name(bus.root());
-    let stream = bus
-        .jetstream()
-        .get_stream_no_info(name)
-        .await
-        .map_err(|error| ReadError::Lookup(error.into()))?;
-    let filter = topology::partition_filter(bus.root(), partition);
-    match stream.get_first_raw_message_by_subject(filter, after + 1).await {
-        Ok(message) => Ok(Some(Unread {
-            sequence: message.sequence,
-            published: message.time,
-        })),
-        Err(error) if matches!(error.kind(), LastRawMessageErrorKind::NoMessageFound) => Ok(None),
-        Err(error) => Err(ReadError::Lookup(error.into())),
-    }
+    let (found, _) = direct_get(bus, partition, after + 1, 1).await?;
+    Ok(found.front().map(|message| Unread {
+        sequence: message.stream_sequence,
+        published: message.published,
+    }))
 }
 
-/// A pull request lives this long at the server; then the client sends the next.
-const PULL_EXPIRES: Duration = Duration::from_secs(5);
-/// Two of these missed, and the reader counts as lost.
-const PULL_HEARTBEAT: Duration = Duration::from_secs(2);
-/// The server removes the consumer when nobody asked for messages for this long.
-const INACTIVE: Duration = Duration::from_secs(30);
-/// Asked for at once; the client asks for more when half have come.
-const PULL_MESSAGES: usize = 512;
+/// Read at once, and handed out in the portions that are asked for. The server counts what is still to come for each
+/// read, which with a million behind it takes as long as a few hundred messages.
+const READ_MESSAGES: usize = 512;
+/// So much at once, over all messages of a read: more where the server takes messages of more than a third of it.
+const READ_BYTES: usize = 4 * 1024 * 1024;
+/// Before the second look for what was rung for; doubled with each further one.
+const AGAIN_MIN: Duration = Duration::from_millis(5);
+/// From one answer to the next. A read from a cold disk takes its time.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 pub struct PartitionReader {
     bus: Bus,
     partition: u16,
-    consumer: String,
-    messages: pull::Stream,
-    /// Consumer sequence of the next delivery.
-    expected: u64,
-    connections: u64,
+    /// Of the stream: another one of the same name was made later.
+    created: OffsetDateTime,
+    /// Of the last message read.
+    place: Place,
+    /// Read, and not handed out.
+    read: VecDeque<Incoming>,
+    /// As of the last read.
+    has_more: bool,
+    /// The last sequence that was rung for.
+    rung: watch::Receiver<u64>,
+    /// What was rung for when the last read was asked for.
+    looked_for: u64,
+    /// How long to wait with another look for what was rung for and not found.
+    again: Duration,
+    _listening: AbortOnDropHandle<()>,
 }
 
 impl PartitionReader {
-    /// Starts behind `after`. `label` names the reader in the server's listings (a replica and its fence, say); letters,
-    /// digits and `-` of it are used.
-    pub async fn open(bus: &Bus, partition: u16, after: Place, label: &str) -> Result<PartitionReader, ReadError> {
-        // Taken first: a connection lost while opening must show.
-        let connections = bus.connections_made();
-        check_place(bus, partition, after).await?;
-        let failed = |source| ReadError::Open { partition, source };
-        let label: String = label
-            .chars()
-            .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
-            .take(64)
-            .collect();
-        // Unique: a consumer of the same name would be another's, with its own count of deliveries.
-        let consumer = format!("partition_{partition}_{label}_{}", Uuid::now_v7().simple());
-        let config = pull::Config {
-            name: Some(consumer.clone()),
-            filter_subject: topology::partition_filter(bus.root(), partition),
-            deliver_policy: match after.sequence {
-                0 => DeliverPolicy::All,
-                sequence => DeliverPolicy::ByStartSequence {
-                    start_sequence: sequence + 1,
-                },
-            },
-            ack_policy: AckPolicy::None,
-            inactive_threshold: INACTIVE,
-            memory_storage: true,
-            num_replicas: 1,
-            ..pull::Config::default()
-        };
-        let stream = Stream::Notification.name(bus.root());
-        let created = bus.jetstream().create_consumer_on_stream(config, stream).await;
-        let messages = created
-            .map_err(|error| failed(error.into()))?
-            .stream()
-            .max_messages_per_batch(PULL_MESSAGES)
-            .expires(PULL_EXPIRES)
-            .heartbeat(PULL_HEARTBEAT)
-            .messages()
+    /// Starts behind `after`, and reads what is there.
+    pub async fn open(bus: &Bus, partition: u16, after: Place) -> Result<PartitionReader, ReadError> {
+        let failed = |source: Cause| ReadError::Open { partition, source };
+        let bell = topology::doorbell(bus.root(), &partition.to_string());
+        let mut bell = bus
+            .client()
+            .subscribe(bell)
             .await
             .map_err(|error| failed(error.into()))?;
-        Ok(PartitionReader {
+        let (ring, rung) = watch::channel(0);
+        let listening = tokio::spawn(async move {
+            while let Some(message) = bell.next().await {
+                if let Some(sequence) = message.headers.as_ref().and_then(|headers| number(headers, SEQUENCE)) {
+                    ring.send_replace(sequence);
+                }
+            }
+        });
+        let mut reader = PartitionReader {
             bus: bus.clone(),
             partition,
-            consumer,
-            messages,
-            expected: 1,
-            connections,
-        })
+            created: notification_stream_identity(bus).await?.created,
+            place: after,
+            read: VecDeque::new(),
+            has_more: true,
+            rung,
+            looked_for: 0,
+            again: Duration::ZERO,
+            _listening: AbortOnDropHandle::new(listening),
+        };
+        reader.read_on().await?;
+        Ok(reader)
     }
 
-    /// What has arrived, as soon as something has, at most `max`; nothing when `wait` passes in silence, so that the
-    /// caller can see to its lease.
+    /// What is there, as soon as something is, at most `max`; nothing when `wait` passes in silence and nothing is there
+    /// indeed, so that the caller can see to its lease.
     ///
-    /// Dropping this future loses nothing that a later call would not notice. After an error, the reader is spent.
+    /// Dropping this future loses nothing. After an error, the reader is spent.
     pub async fn next_batch(&mut self, max: usize, wait: Duration) -> Result<Vec<Incoming>, ReadError> {
-        let mut batch = Vec::new();
-        match timeout_at(Instant::now() + wait, self.messages.next()).await {
-            Err(_quiet) => {
-                self.check_connection()?;
-                return Ok(batch);
+        if self.read.is_empty() {
+            if !self.has_more {
+                self.wait(wait).await;
             }
-            Ok(item) => batch.push(self.accept(item)?),
+            self.read_on().await?;
         }
-        self.fill_up(&mut batch, max)?;
-        // Messages that came over an old connection are as good as any as long as their numbers have no gap.
-        Ok(batch)
+        Ok(self.read.drain(..max.min(self.read.len())).collect())
     }
 
-    /// Adds what has arrived since to a batch, which holds at most `max` then. After an error, the reader is spent, and the
-    /// batch is read again by the next one.
-    pub fn fill_up(&mut self, batch: &mut Vec<Incoming>, max: usize) -> Result<(), ReadError> {
-        while batch.len() < max {
-            match self.messages.next().now_or_never() {
-                Some(item) => batch.push(self.accept(item)?),
-                None => break,
-            }
+    /// Adds what has come since to a batch, which holds at most `max` then; one request, if anything has come. After an
+    /// error, the reader is spent, and the batch is read again by the next one.
+    pub async fn fill_up(&mut self, batch: &mut Vec<Incoming>, max: usize) -> Result<(), ReadError> {
+        let room = max.saturating_sub(batch.len());
+        if room > 0 && self.read.is_empty() && (self.has_more || *self.rung.borrow() > self.known()) {
+            self.read_on().await?;
         }
+        batch.extend(self.read.drain(..room.min(self.read.len())));
         Ok(())
     }
 
-    /// Removes the consumer at the server now; without this it goes after half a minute.
-    pub async fn close(self) {
-        let stream = Stream::Notification.name(self.bus.root());
-        drop(self.messages);
-        let deleted = self
-            .bus
-            .jetstream()
-            .delete_consumer_from_stream(&self.consumer, &stream)
-            .await;
-        if let Err(error) = deleted {
-            tracing::debug!(partition = self.partition, %error, "a partition's consumer was left to expire");
-        }
-    }
-
-    fn accept(
-        &mut self,
-        item: Option<Result<async_nats::jetstream::Message, pull::MessagesError>>,
-    ) -> Result<Incoming, ReadError> {
-        let partition = self.partition;
-        let message = match item {
-            Some(Ok(message)) => message,
-            Some(Err(error)) => {
-                return Err(ReadError::Lost {
-                    partition,
-                    source: Some(error.into()),
-                });
-            }
-            None => {
-                return Err(ReadError::Lost {
-                    partition,
-                    source: None,
-                });
-            }
+    /// Until something comes, at most `longest`: a ring may be lost. What was rung for and not found is looked for again
+    /// soon, and less and less: a replica of the stream that lags has it in a moment, and if it was deleted nobody has.
+    async fn wait(&mut self, longest: Duration) {
+        let known = self.known();
+        self.again = match known > self.place.sequence {
+            true => (self.again * 2).clamp(AGAIN_MIN, longest.max(AGAIN_MIN)),
+            false => Duration::ZERO,
         };
-        let place = message.info().map(Into::into).map_err(|error| ReadError::Lost {
-            partition,
-            source: Some(error),
-        })?;
-        let incoming = Incoming::new(message.split().0, place);
-        if incoming.consumer_sequence != self.expected {
-            return Err(ReadError::Gap {
-                partition,
-                expected: self.expected,
-                found: incoming.consumer_sequence,
-            });
+        let wait = if self.again.is_zero() { longest } else { self.again };
+        let is_closed = matches!(
+            timeout(wait, self.rung.wait_for(|rung| *rung > known)).await,
+            Ok(Err(_))
+        );
+        // Without a bell, too, there is silence.
+        if is_closed {
+            sleep(wait).await;
         }
-        self.expected += 1;
-        Ok(incoming)
     }
 
-    /// A delivery into a connection that just died shows as a gap only when the next message comes, which may be
-    /// tomorrow. So a new connection ends the reader.
-    fn check_connection(&self) -> Result<(), ReadError> {
-        if self.bus.connections_made() == self.connections && self.bus.is_connected() {
+    fn known(&self) -> u64 {
+        self.place.sequence.max(self.looked_for)
+    }
+
+    /// Reads what follows the place, and moves it.
+    async fn read_on(&mut self) -> Result<(), ReadError> {
+        self.looked_for = *self.rung.borrow();
+        let first = self.place.sequence.max(1);
+        let (mut messages, has_more) = direct_get(&self.bus, self.partition, first, READ_MESSAGES + 1).await?;
+        if self.place.sequence > 0 {
+            let at_place = messages.pop_front_if(|read| read.stream_sequence == self.place.sequence);
+            self.check(at_place.map(|read| read.published)).await?;
+        }
+        if let Some(last) = messages.back() {
+            self.place = Place {
+                sequence: last.stream_sequence,
+                published: Some(last.published),
+            };
+        }
+        self.has_more = has_more;
+        self.read.append(&mut messages);
+        Ok(())
+    }
+
+    /// Whether the stream still holds what was read, by the message at the place. One that is gone may have expired or been
+    /// purged; or the stream is another, or lost its last writes (no fsync before a power failure) and numbers new
+    /// messages like the lost ones.
+    async fn check(&self, found: Option<OffsetDateTime>) -> Result<(), ReadError> {
+        let Place { sequence, published } = self.place;
+        if found.is_some_and(|found| published.is_none_or(|published| is_same_moment(found, published))) {
             return Ok(());
         }
-        Err(ReadError::Reconnected {
+        let stream = notification_stream_identity(&self.bus).await?;
+        if found.is_none() && stream.created == self.created && stream.last_sequence >= sequence {
+            return Ok(());
+        }
+        Err(ReadError::Rewritten {
             partition: self.partition,
+            sequence,
+            last_sequence: stream.last_sequence,
+            found,
         })
     }
 }
 
-/// Whether the stream still holds what was read. A broker that lost its last writes (no fsync before a power failure)
-/// numbers new messages like the lost ones, and starting behind the place would skip them.
-async fn check_place(bus: &Bus, partition: u16, after: Place) -> Result<(), ReadError> {
-    if after.sequence == 0 {
-        return Ok(());
-    }
-    let name = Stream::Notification.name(bus.root());
-    let failed = |source| ReadError::Open { partition, source };
-    let stream = bus
-        .jetstream()
-        .get_stream(name)
+/// Messages of a partition from a sequence on, and whether there are more.
+async fn direct_get(
+    bus: &Bus,
+    partition: u16,
+    first: u64,
+    messages_max: usize,
+) -> Result<(VecDeque<Incoming>, bool), ReadError> {
+    let lost = |source: Option<Cause>| ReadError::Lost { partition, source };
+    let (client, stream) = (bus.client(), Stream::Notification.name(bus.root()));
+    let request = json!({
+        "seq": first,
+        "batch": messages_max,
+        "max_bytes": READ_BYTES.max(client.server_info().max_payload * 3),
+        "next_by_subj": partition_filter(bus.root(), partition),
+    });
+    let connections = bus.connections_made();
+    let inbox = client.new_inbox();
+    // One for each read: the server forgets where its answers go as soon as nobody listens.
+    let mut answers = client
+        .subscribe(inbox.clone())
         .await
-        .map_err(|error| failed(error.into()))?;
-    let last_sequence = stream.cached_info().state.last_sequence;
-    let rewritten = |found| ReadError::Rewritten {
-        partition,
-        sequence: after.sequence,
-        last_sequence,
-        found,
-    };
-    if after.sequence > last_sequence {
-        return Err(rewritten(None));
+        .map_err(|error| lost(Some(error.into())))?;
+    let asked = client.publish_with_reply(
+        format!("{}.DIRECT.GET.{stream}", bus.api_prefix()),
+        inbox,
+        request.to_string().into(),
+    );
+    asked.await.map_err(|error| lost(Some(error.into())))?;
+    let mut messages = VecDeque::new();
+    loop {
+        let answer = tokio::select! {
+            biased;
+            answer = timeout(ANSWER_WAIT, answers.next()) => answer.map_err(|elapsed| lost(Some(elapsed.into())))?,
+            () = bus.reconnected(connections) => return Err(ReadError::Reconnected { partition }),
+        };
+        let answer = answer.ok_or_else(|| lost(None))?;
+        match read_answer(bus.root(), answer).map_err(|source| lost(Some(source)))? {
+            Answer::Message(message) => messages.push_back(message),
+            Answer::End { has_more } => return Ok((messages, has_more)),
+        }
     }
-    let Some(published) = after.published else {
-        return Ok(());
+}
+
+enum Answer {
+    Message(Incoming),
+    End { has_more: bool },
+}
+
+/// A stored message has a sequence; the end of a batch has none, whatever status somebody has written above a message.
+fn read_answer(root: &Root, mut answer: async_nats::Message) -> Result<Answer, Cause> {
+    let headers = answer.headers.clone().unwrap_or_default();
+    let Some(sequence) = number(&headers, SEQUENCE) else {
+        return match answer.status {
+            // Its end is said, and so is how many follow; or there is nothing.
+            Some(status) if status.as_u16() == END_OF_BATCH => Ok(Answer::End {
+                has_more: number(&headers, PENDING).is_some_and(|pending| pending > 0),
+            }),
+            Some(StatusCode::NOT_FOUND) => Ok(Answer::End { has_more: false }),
+            Some(StatusCode::NO_RESPONDERS) => Err(format!(
+                "{} is missing on the NATS server, or does not allow direct reads: run `signalbox migrate`",
+                Stream::Notification.name(root)
+            )
+            .into()),
+            status => Err(format!("an unexpected answer: {status:?} {:?}", answer.description).into()),
+        };
     };
-    match stream.get_raw_message(after.sequence).await {
-        Ok(message) if is_same_moment(message.time, published) => Ok(()),
-        Ok(message) => Err(rewritten(Some(message.time))),
-        Err(error) => match error.kind() {
-            // Expired or purged: nothing speaks against the place.
-            LastRawMessageErrorKind::NoMessageFound => Ok(()),
-            _ => Err(failed(error.into())),
-        },
+    let subject = last(&headers, SUBJECT).ok_or("an answer without a subject")?;
+    answer.subject = subject.into();
+    let published = last(&headers, TIME).ok_or("an answer without a time")?;
+    let published = OffsetDateTime::parse(published, &Rfc3339)?;
+    let place = DeliveryPlace {
+        stream_sequence: sequence,
+        deliveries: 1,
+        published,
+    };
+    let mut message = Incoming::new(answer, place);
+    for name in OF_THE_SERVER {
+        message.headers.0.remove(name);
     }
+    Ok(Answer::Message(message))
+}
+
+const END_OF_BATCH: u16 = 204;
+const SEQUENCE: &str = "Nats-Sequence";
+const SUBJECT: &str = "Nats-Subject";
+const TIME: &str = "Nats-Time-Stamp";
+const PENDING: &str = "Nats-Num-Pending";
+/// What the server adds to a message that is read directly, behind whatever a publisher wrote under the same names.
+const OF_THE_SERVER: [&str; 6] = [SEQUENCE, SUBJECT, TIME, PENDING, "Nats-Stream", "Nats-Last-Sequence"];
+
+/// The server's own value: the last of the name.
+fn last<'a>(headers: &'a HeaderMap, name: &'static str) -> Option<&'a str> {
+    headers.get_last(name).map(|value| value.as_str())
+}
+
+fn number(headers: &HeaderMap, name: &'static str) -> Option<u64> {
+    last(headers, name)?.parse().ok()
 }
 
 /// To the microsecond, which is what Postgres keeps.

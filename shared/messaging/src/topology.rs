@@ -16,25 +16,37 @@
 //! a repeated publish and proves nothing. A message that shall be delivered *again* needs a new id.
 //!
 //! ## Partitions
-//! The stream of notifications puts a partition into the subject, by a hash of account and task, so that a consumer can
+//! The stream of notifications puts a partition into the subject, by a hash of account and task, so that a reader can
 //! filter on it with a single subject. The hash is of the task as written: `PROJ-7` and `proj-7` may differ in
 //! partition, though they are one task; who mixes both keeps every notification but not their mutual order.
+//!
+//! Partitions are read by sequence, without consumers ([`crate::PartitionReader`]). So that a reader need not ask when there
+//! is nothing, the stream publishes the headers of what it has stored on the [`doorbell`] of the partition.
 
 use std::{fmt::Write as _, time::Duration};
 
 use async_nats::jetstream::{
-    consumer::{self, AckPolicy, DeliverPolicy},
-    stream::{Config as StreamConfig, DiscardPolicy, RetentionPolicy, Source, StorageType, SubjectTransform},
+    consumer::{self, AckPolicy, DeliverPolicy, PullConsumer},
+    stream::{
+        Config as StreamConfig, DiscardPolicy, Republish, RetentionPolicy, Source, StorageType, SubjectTransform,
+    },
 };
 use contracts::{Root, subject::PARTITION_TOKEN};
 use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
-use crate::{Bus, ServerVersion, TopologyError, User};
+use crate::{Bus, ServerVersion, TopologyError, User, error::with_causes};
 
 mod ensure;
 
 /// Partitions of the notifications. Another number would put a session's notifications into two partitions at once.
 pub const PARTITIONS: u16 = 8;
+
+/// How often the operator looks whether everything is there, where nothing gives a reason to.
+const KEEP_EVERY: Duration = Duration::from_secs(5);
+/// How soon after a look that failed: the server may still be starting.
+const KEEP_AGAIN: Duration = Duration::from_millis(250);
 
 /// Sizes and ages, in the operator's hands. `signalbox migrate` changes existing streams to them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -84,16 +96,13 @@ impl Default for TopologyLimits {
     }
 }
 
-/// Whether this process may make and change what is missing or different.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+/// Whether this process makes and changes what is missing or different.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Provision {
-    /// Changes what is different, too: `signalbox migrate`, as a user that may.
+    /// `signalbox migrate` and `signalbox up`, as the operator.
     Update,
-    /// Makes what is missing, so that a broker that lost its store is whole again; what differs stops the start.
-    Create,
-    /// Makes nothing: a missing stream stops the start.
-    VerifyOnly,
+    /// Services, which may only look: what is missing or less than it must be stops the start.
+    Verify,
 }
 
 /// What the server should hold, and what may be done about it.
@@ -101,7 +110,7 @@ pub enum Provision {
 pub struct Topology {
     pub limits: TopologyLimits,
     pub provision: Provision,
-    /// Whose streams and consumers: a service sees to those that it reads from.
+    /// Whose streams and consumers: a service looks for those that it reads from.
     pub scope: User,
 }
 
@@ -132,6 +141,15 @@ impl Stream {
             Stream::Event => "event",
             Stream::Dead => "dead",
         }
+    }
+
+    /// What it stores.
+    pub(crate) fn subject(self, root: &Root) -> String {
+        let below = match self {
+            Stream::Notification | Stream::Dead => "*.*",
+            Stream::Session | Stream::Tool | Stream::Event => ">",
+        };
+        format!("{root}.{}.{below}", self.branch())
     }
 
     /// `SIGNALBOX_NOTIFICATION`. Two installations on one NATS account need roots that differ in more than case.
@@ -194,6 +212,17 @@ pub fn partition_filter(root: &Root, partition: u16) -> String {
     format!("{root}.{PARTITION_TOKEN}.{partition}.>")
 }
 
+/// Where the stream of notifications says that it has stored something in a partition.
+pub(crate) fn doorbell(root: &Root, partition: &str) -> String {
+    format!("{root}.stored.{partition}")
+}
+
+/// Where the server says that a stream or a consumer was deleted.
+pub(crate) const DELETIONS: [&str; 2] = [
+    "$JS.EVENT.ADVISORY.STREAM.DELETED.*",
+    "$JS.EVENT.ADVISORY.CONSUMER.DELETED.*.*",
+];
+
 /// Whether the stream of notifications can do without deduplication on this server.
 fn can_switch_off_deduplication(server: ServerVersion) -> bool {
     server >= ServerVersion { major: 2, minor: 14 }
@@ -204,6 +233,7 @@ pub fn stream_config(stream: Stream, root: &Root, limits: &TopologyLimits, serve
     let hours = |hours: u64| Duration::from_secs(hours * 3600);
     let common = StreamConfig {
         name: stream.name(root),
+        subjects: vec![stream.subject(root)],
         retention: RetentionPolicy::Limits,
         storage: StorageType::File,
         num_replicas: limits.replicas,
@@ -220,12 +250,17 @@ pub fn stream_config(stream: Stream, root: &Root, limits: &TopologyLimits, serve
             let no_deduplication = can_switch_off_deduplication(server);
             StreamConfig {
                 description: Some("notifications, from anyone to the resolver".to_owned()),
-                subjects: vec![format!("{root}.notification.*.*")],
                 subject_transform: Some(SubjectTransform {
-                    source: format!("{root}.notification.*.*"),
+                    source: stream.subject(root),
                     destination: format!(
                         "{root}.{PARTITION_TOKEN}.{{{{partition({PARTITIONS},1,2)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}"
                     ),
+                }),
+                allow_direct: true,
+                republish: Some(Republish {
+                    source: format!("{root}.{PARTITION_TOKEN}.*.*.*"),
+                    destination: doorbell(root, "{{wildcard(1)}}"),
+                    headers_only: true,
                 }),
                 // Deleted when the resolver's places are past them; nothing not yet read is dropped for something new.
                 discard: DiscardPolicy::New,
@@ -249,28 +284,24 @@ pub fn stream_config(stream: Stream, root: &Root, limits: &TopologyLimits, serve
         }
         Stream::Session => StreamConfig {
             description: Some("sessions with work, sessions that ended: wake-ups, the truth is in Postgres".to_owned()),
-            subjects: vec![format!("{root}.session.>")],
             max_bytes: limits.session_bytes_max,
             max_age: hours(limits.session_age_max_hours),
             ..common
         },
         Stream::Tool => StreamConfig {
             description: Some("tool calls and their results: wake-ups, the truth is in Postgres".to_owned()),
-            subjects: vec![format!("{root}.tool.>")],
             max_bytes: limits.tool_bytes_max,
             max_age: hours(limits.tool_age_max_hours),
             ..common
         },
         Stream::Event => StreamConfig {
             description: Some("what happened, for anyone".to_owned()),
-            subjects: vec![format!("{root}.event.>")],
             max_bytes: limits.event_bytes_max,
             max_age: hours(limits.event_age_max_hours),
             ..common
         },
         Stream::Dead => StreamConfig {
             description: Some("messages that cannot be processed, for operators".to_owned()),
-            subjects: vec![format!("{root}.dead.*.*")],
             max_bytes: limits.dead_bytes_max,
             max_age: hours(limits.dead_age_max_hours),
             ..common
@@ -295,6 +326,45 @@ pub fn consumer_config(durable: Durable, root: &Root, limits: &TopologyLimits) -
 }
 
 impl Topology {
+    /// Whether all that is in its scope is there, whatever it looks like: for readiness.
+    pub async fn find_missing(&self, bus: &Bus) -> Result<(), TopologyError> {
+        for stream in self.scope.streams() {
+            ensure::stream_found(bus, &stream.name(bus.root())).await?;
+        }
+        for durable in self.scope.durables() {
+            consumer_found(bus, *durable).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes again what is gone, until `stop`: what an operator does who is there anyway. Looks after each new connection,
+    /// since the server may have lost its store, and now and then.
+    pub async fn keep(&self, bus: &Bus, stop: CancellationToken) {
+        let mut pause = KEEP_EVERY;
+        loop {
+            let connections = bus.connections_made();
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = bus.reconnected(connections) => {}
+                () = sleep(pause) => {}
+            }
+            // Not in the select: what was begun is done.
+            let kept = match self.find_missing(bus).await {
+                Err(TopologyError::Missing { what }) => {
+                    tracing::warn!(what, "missing on the NATS server; making it again");
+                    self.ensure(bus).await
+                }
+                looked => looked,
+            };
+            pause = KEEP_EVERY;
+            if let Err(error) = kept {
+                let error = with_causes(&error);
+                tracing::info!(error, "the streams could not be seen to; trying again");
+                pause = KEEP_AGAIN;
+            }
+        }
+    }
+
     /// Makes, updates or verifies all that is in its scope. Safe to run from several processes at once, and twice.
     pub async fn ensure(&self, bus: &Bus) -> Result<(), TopologyError> {
         if !can_switch_off_deduplication(bus.server_version()) {
@@ -320,6 +390,11 @@ impl Topology {
         }
         Ok(())
     }
+}
+
+/// A durable consumer as it is at the server.
+pub(crate) async fn consumer_found(bus: &Bus, durable: Durable) -> Result<PullConsumer, TopologyError> {
+    ensure::consumer_found(bus, &durable.stream().name(bus.root()), durable.name()).await
 }
 
 /// `schemas/topology.md`: the table for people, with the default limits.
@@ -380,7 +455,7 @@ pub fn markdown(root: &Root) -> String {
         text,
         "\nDurable pull consumers with explicit acknowledgement and unlimited deliveries: the consumer loop counts attempts.\n\
          Notifications have no durable consumer: the resolver reads each of the {PARTITIONS} partitions \
-         (`{root}.{PARTITION_TOKEN}.{{p}}.>`) from a\nplace it keeps in Postgres, through a short-lived consumer without acknowledgements."
+         (`{root}.{PARTITION_TOKEN}.{{p}}.>`) from a\nplace it keeps in Postgres, by sequence (batch direct get), and is told by `{root}.stored.{{p}}` that something came."
     )
     .expect("a String takes all that is written to it");
     text

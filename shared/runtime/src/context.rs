@@ -87,7 +87,10 @@ impl StartError {
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Database(source) | Self::Migrate { source } | Self::Replica { source } => source.may_retry(),
-            Self::Topology(TopologyError::Lookup { .. } | TopologyError::Create { .. }) => true,
+            // The operator may be about to make it.
+            Self::Topology(
+                TopologyError::Lookup { .. } | TopologyError::Create { .. } | TopologyError::Missing { .. },
+            ) => true,
             // The bus has been patient itself.
             Self::Bus(_)
             | Self::Topology(_)
@@ -108,7 +111,7 @@ pub struct Context {
     /// Runs as the service's role.
     pub database: Database,
     pub bus: Bus,
-    /// What the broker should hold; consumers make theirs again from it.
+    /// What the broker should hold.
     pub topology: Topology,
     pub outbox: Outbox,
     pub shutdown: Shutdown,
@@ -117,7 +120,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Connects to Postgres and NATS, checks the schema, makes or verifies the streams, and starts the relay. Waits for
+    /// Connects to Postgres and NATS, checks the schema and the streams, and starts the relay. Waits for
     /// what is away, up to `process.dependencies_timeout_ms` for the whole start.
     pub async fn connect(role: Role, settings: Arc<Settings>, shutdown: Shutdown) -> Result<Context, StartError> {
         let patience = Patience::new(settings.process.dependencies_timeout_ms.duration());
@@ -211,9 +214,9 @@ impl Context {
         DeadLetters::new(self.database.clone(), self.outbox.clone(), self.root().clone())
     }
 
-    /// Ready when Postgres and NATS answer; a service adds what else it cannot do without.
+    /// Ready when Postgres and NATS answer and the streams are there; a service adds what else it cannot do without.
     pub fn health(&self) -> Health {
-        let (database, bus) = (self.database.clone(), self.bus.clone());
+        let (database, bus, topology) = (self.database.clone(), self.bus.clone(), self.topology.clone());
         Health::new(&self.settings.http, &self.shutdown)
             .check("database", move || {
                 let database = database.clone();
@@ -221,8 +224,13 @@ impl Context {
                 async move { database.ping().await.map_err(|_| "does not answer") }
             })
             .check("bus", move || {
-                let connected = bus.is_connected();
-                async move { connected.then_some(()).ok_or("not connected") }
+                let (bus, topology) = (bus.clone(), topology.clone());
+                async move {
+                    if !bus.is_connected() {
+                        return Err("not connected".to_owned());
+                    }
+                    topology.find_missing(&bus).await.map_err(|error| error.to_string())
+                }
             })
     }
 
@@ -249,14 +257,13 @@ pub fn user(role: Role) -> User {
     }
 }
 
-/// As the settings want it, for the streams and consumers of a user.
+/// As the settings want it, for the streams and consumers of a user, which are only looked at.
 pub fn topology(scope: User, settings: &NatsSettings) -> Topology {
     Topology {
         scope,
         limits: settings.limits.clone(),
         provision: match settings.provision {
-            Provision::Create => messaging::Provision::Create,
-            Provision::Verify => messaging::Provision::VerifyOnly,
+            Provision::Verify => messaging::Provision::Verify,
         },
     }
 }

@@ -12,6 +12,7 @@ use messaging::{Bus, BusOptions, Provision, Topology, User, users};
 use runtime::{Context, Settings, Shutdown, context};
 use storage::Role;
 use tokio::sync::OnceCell;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{ENVELOPE, Fixture, StubProvider, TestDatabase, install_tls_provider, keyring};
 
@@ -55,13 +56,14 @@ pub struct World {
     overrides: Vec<(String, String)>,
     /// Services that reach the database by another way.
     ways: Vec<(Role, String)>,
-    provisioned: OnceCell<()>,
+    operator: OnceCell<AbortOnDropHandle<()>>,
 }
 
 /// The users of a deployment, for a server of a test.
 pub fn nats_users() -> NatsUsers {
     NatsUsers {
-        authorization: users::authorization(&Root::default()),
+        config: users::accounts(&Root::default()),
+        account: Some(users::jetstream_account(&Root::default())),
         names: User::ALL
             .map(|user| (user.name().to_owned(), user.password_variable()))
             .into(),
@@ -109,7 +111,7 @@ impl World {
             nats: nats.expect("a nats-server of the test's own"),
             overrides: Vec::new(),
             ways: Vec::new(),
-            provisioned: OnceCell::new(),
+            operator: OnceCell::new(),
         }
     }
 
@@ -159,7 +161,7 @@ impl World {
         F: FnOnce(Context) -> W,
         W: Future<Output = anyhow::Result<T>>,
     {
-        self.provisioned.get_or_init(|| self.provision()).await;
+        self.operator.get_or_init(|| self.provision()).await;
         let shutdown = Shutdown::new();
         let context = Context::connect(role, self.settings(role), shutdown.clone())
             .await
@@ -168,15 +170,18 @@ impl World {
         Running { started, shutdown }
     }
 
-    /// Makes the streams, as `signalbox migrate` does before the first start; later, what is lost is the services' to
-    /// make again.
-    async fn provision(&self) {
+    /// Makes the streams, and makes them again when the broker has lost them, as the operator in `signalbox up` does.
+    async fn provision(&self) -> AbortOnDropHandle<()> {
         let settings = self.settings(Role::Owner);
         let topology = Topology {
             provision: Provision::Update,
             ..context::topology(User::Operator, &settings.nats)
         };
-        topology.ensure(&self.bus().await).await.expect("streams and consumers");
+        let bus = self.bus().await;
+        topology.ensure(&bus).await.expect("streams and consumers");
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            topology.keep(&bus, CancellationToken::new()).await;
+        }))
     }
 
     /// A plain NATS client, as a publisher outside has it.

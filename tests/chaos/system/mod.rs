@@ -17,8 +17,9 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use contracts::Root;
 use devstack::{Durability, NatsOptions, NatsServer, PostgresOptions, PostgresServer};
-use messaging::User;
+use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User};
 use runtime::context;
 use sqlx::{PgPool, postgres::PgPoolOptions};
 use storage::{Database, DatabaseOptions, Role};
@@ -28,6 +29,7 @@ use tokio::{
     sync::Mutex,
     time::{Instant, sleep},
 };
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 pub(crate) use disk::{Disk, enter};
 use process::Surroundings;
@@ -110,6 +112,7 @@ pub(crate) struct System {
     pub(crate) passwords: BTreeMap<String, String>,
     /// What the servers themselves log: name → file.
     pub(crate) server_logs: BTreeMap<String, PathBuf>,
+    _operator: AbortOnDropHandle<()>,
 }
 
 impl System {
@@ -130,6 +133,7 @@ impl System {
             tokio::try_join!(PostgresServer::start(postgres_options), NatsServer::start(nats_options))?;
         let database_url = postgres.database_url().to_owned();
         migrate(&database_url).await?;
+        let operator = operator(nats.url()).await?;
         let observer = PgPoolOptions::new()
             .max_connections(4)
             .acquire_timeout(Duration::from_secs(20))
@@ -192,6 +196,7 @@ impl System {
             observer,
             passwords: passwords.collect(),
             server_logs: server_logs.map(|(name, path)| (name.to_owned(), path)).into(),
+            _operator: operator,
         })
     }
 
@@ -324,6 +329,19 @@ async fn migrate(database_url: &str) -> anyhow::Result<()> {
     storage::migrations::migrate(database.connection()).await?;
     database.close().await;
     Ok(())
+}
+
+/// Makes the streams, and makes them again when they are lost: services do not.
+async fn operator(nats_url: &str) -> anyhow::Result<AbortOnDropHandle<()>> {
+    let topology = Topology {
+        limits: TopologyLimits::default(),
+        provision: Provision::Update,
+        scope: User::Operator,
+    };
+    let bus = Bus::connect(BusOptions::new(nats_url, Root::default(), "operator")).await?;
+    topology.ensure(&bus).await?;
+    let keeping = tokio::spawn(async move { topology.keep(&bus, CancellationToken::new()).await });
+    Ok(AbortOnDropHandle::new(keeping))
 }
 
 /// Where the services' programs are: beside this one, or a folder above where it is a test.

@@ -51,7 +51,6 @@ fn incoming(account: &str, payload: Vec<u8>) -> Incoming {
         headers: Headers::default(),
         payload: Bytes::from(payload),
         stream_sequence: 1,
-        consumer_sequence: 1,
         deliveries: 1,
         published: OffsetDateTime::UNIX_EPOCH,
     }

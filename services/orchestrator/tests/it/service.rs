@@ -28,7 +28,7 @@ async fn a_notification_goes_out_and_a_reply_comes_in() {
     // As `signalbox migrate` does: a service alone makes only what it reads from.
     let topology = Topology {
         limits: TopologyLimits::default(),
-        provision: Provision::Create,
+        provision: Provision::Update,
         scope: User::Operator,
     };
     topology.ensure(&bus).await.unwrap();

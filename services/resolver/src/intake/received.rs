@@ -193,7 +193,6 @@ pub(crate) mod tests {
             headers: map,
             payload: Bytes::copy_from_slice(payload.as_bytes()),
             stream_sequence: 7,
-            consumer_sequence: 1,
             deliveries: 1,
             published: OffsetDateTime::UNIX_EPOCH,
         }

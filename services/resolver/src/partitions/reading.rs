@@ -26,8 +26,8 @@ use crate::{
     store::partitions::{Lease, Place, place_find},
 };
 
-/// How long a reader waits in silence before it looks at its connection: a message that went into a dead one is missed
-/// for no longer than this.
+/// How long a reader waits in silence before it looks by itself: a message whose ring was lost is missed for no longer than
+/// this.
 const QUIET: Duration = Duration::from_secs(1);
 /// A batch that lost a race is begun again at once, this often; then it waits like after any failure.
 const RACES_MAX: u32 = 5;
@@ -104,13 +104,14 @@ impl Reading {
         }
     }
 
-    /// Whatever ended the reading, the stream itself may be gone: a broker that lost its store starts with none.
+    /// Whatever ended the reading, the stream itself may be gone: a broker that lost its store starts with none, until the
+    /// operator has made them again.
     async fn read_again(&self) -> Result<End, ReadingError> {
         self.topology.ensure(&self.bus).await?;
         self.read().await
     }
 
-    /// From the place on, for as long as one consumer lasts.
+    /// From the place on, for as long as nothing goes wrong.
     async fn read(&self) -> Result<End, ReadingError> {
         let Some(place) = place_find(&self.desk.handler.database, &self.lease).await? else {
             return Ok(End::Replaced);
@@ -121,10 +122,7 @@ impl Reading {
             let batch = tokio::select! {
                 // A batch that was not handed out yet is read again from the place.
                 batch = self.batch(&mut reader) => batch?,
-                () = self.stop.cancelled() => {
-                    reader.close().await;
-                    return Ok(End::Stopped);
-                }
+                () = self.stop.cancelled() => return Ok(End::Stopped),
             };
             let Some((batch, writing)) = batch else { continue };
             if let Some(end) = self
@@ -132,7 +130,6 @@ impl Reading {
                 .take(&self.bus, &self.lease, stream_created, batch, writing, &self.stop)
                 .await
             {
-                reader.close().await;
                 return Ok(end);
             }
         }
@@ -149,18 +146,13 @@ impl Reading {
             return Ok(None);
         }
         let writing = Arc::clone(&self.desk.writing).acquire_owned().await;
-        reader.fill_up(&mut batch, max)?;
+        reader.fill_up(&mut batch, max).await?;
         Ok(Some((batch, writing.expect("it is never closed"))))
     }
 
     async fn open(&self, start: messaging::Place) -> Result<PartitionReader, ReadError> {
-        let Lease {
-            partition,
-            owner,
-            fence,
-        } = self.lease;
-        let label = format!("{}-{fence}", owner.simple());
-        match PartitionReader::open(&self.bus, partition, start, &label).await {
+        let partition = self.lease.partition;
+        match PartitionReader::open(&self.bus, partition, start).await {
             Err(error @ ReadError::Rewritten { .. }) => {
                 let error = format!("{:#}", anyhow::Error::new(error));
                 // Reading again does no harm, since every notification has its id; skipping would.
@@ -168,7 +160,7 @@ impl Reading {
                     partition,
                     error, "the stream lost messages; reading all that it holds now"
                 );
-                PartitionReader::open(&self.bus, partition, messaging::Place::default(), &label).await
+                PartitionReader::open(&self.bus, partition, messaging::Place::default()).await
             }
             opened => opened,
         }

@@ -266,7 +266,6 @@ impl Reader {
                     headers: message.headers.clone(),
                     payload: message.payload.clone().into(),
                     stream_sequence: sequence,
-                    consumer_sequence: sequence,
                     deliveries: 1,
                     published: OffsetDateTime::UNIX_EPOCH,
                 };

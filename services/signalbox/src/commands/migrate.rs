@@ -75,15 +75,19 @@ where
     }
 }
 
-pub(crate) async fn streams(settings: &Settings) -> anyhow::Result<()> {
+/// Gives the operator's connection.
+pub(crate) async fn streams(settings: &Settings) -> anyhow::Result<Bus> {
     let bus = Bus::connect(context::bus_options("migrate", &settings.nats)?).await?;
-    // Services make what is missing; this command alone changes what is there.
-    let topology = Topology {
+    topology(settings).ensure(&bus).await?;
+    Ok(bus)
+}
+
+/// Services only look for their streams and consumers; who has this makes and changes all of them.
+pub(crate) fn topology(settings: &Settings) -> Topology {
+    Topology {
         provision: Provision::Update,
         ..context::topology(User::Operator, &settings.nats)
-    };
-    topology.ensure(&bus).await?;
-    Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! NATS: reachable, new enough, with JetStream, and with the streams and consumers in place.
 
-use messaging::{Bus, BusOptions, Provision, ServerVersion, Topology, TopologyError, User};
-use runtime::{Settings, context, settings};
+use messaging::{Bus, BusOptions, ServerVersion, TopologyError, User};
+use runtime::{Settings, context};
 
 use super::{Check, Finding};
 
@@ -30,15 +30,11 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
             )];
         }
     };
-    let topology = Topology {
-        // The doctor only looks.
-        provision: Provision::VerifyOnly,
-        ..context::topology(whose(bus.user()), &settings.nats)
-    };
+    let topology = context::topology(whose(bus.user()), &settings.nats);
     vec![
         server(bus.server_version()),
         access(bus.lets_anyone_in().await),
-        streams(&topology.ensure(&bus).await, settings.nats.provision),
+        streams(&topology.ensure(&bus).await),
     ]
 }
 
@@ -51,8 +47,7 @@ fn server(version: ServerVersion) -> Finding {
 
 /// A service's user may look at its own streams only.
 pub(super) fn whose(user: Option<&str>) -> User {
-    let named = User::ALL.into_iter().find(|one| Some(one.name()) == user);
-    named.unwrap_or(User::Operator)
+    user.and_then(User::named).unwrap_or(User::Operator)
 }
 
 fn access(lets_anyone_in: bool) -> Finding {
@@ -67,18 +62,13 @@ fn access(lets_anyone_in: bool) -> Finding {
     Finding::ok(Check::NatsUsers, "nobody is let in without a password")
 }
 
-fn streams(verified: &Result<(), TopologyError>, provision: settings::Provision) -> Finding {
-    match (verified, provision) {
-        (Ok(()), _) => Finding::ok(
+fn streams(verified: &Result<(), TopologyError>) -> Finding {
+    match verified {
+        Ok(()) => Finding::ok(
             Check::Streams,
             "the streams and consumers of this user are there and as they must be",
         ),
-        (Err(TopologyError::Missing { what }), settings::Provision::Create) => Finding::hint(
-            Check::Streams,
-            format!("{what} is missing"),
-            "nats.provision is create: the next start of a service makes it",
-        ),
-        (Err(error), _) => Finding::problem(
+        Err(error) => Finding::problem(
             Check::Streams,
             error.to_string(),
             "run `signalbox migrate` as a user that may change streams",
@@ -89,18 +79,7 @@ fn streams(verified: &Result<(), TopologyError>, provision: settings::Provision)
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_missing_is_a_problem_only_where_nobody_will_make_it() {
-        let missing = || {
-            Err(TopologyError::Missing {
-                what: "stream SIGNALBOX_DEAD".to_owned(),
-            })
-        };
-        assert!(!streams(&missing(), settings::Provision::Create).is_problem());
-        assert!(streams(&missing(), settings::Provision::Verify).is_problem());
-        assert!(!streams(&Ok(()), settings::Provision::Verify).is_problem());
-    }
+    use crate::commands::migrate;
 
     #[test]
     fn a_services_user_is_asked_about_its_own_streams() {
@@ -116,10 +95,7 @@ mod tests {
         let bus = Bus::connect(context::bus_options("test", &settings.nats).unwrap())
             .await
             .unwrap();
-        context::topology(User::Operator, &settings.nats)
-            .ensure(&bus)
-            .await
-            .unwrap();
+        migrate::topology(&settings).ensure(&bus).await.unwrap();
         let more = "[nats.limits]\nevent_bytes_max = 1073741824\n";
         let settings = Settings::load_from(more, [("NATS_URL", server.url())]).unwrap();
         let said = super::super::finding::render(&examine(&settings).await);
@@ -141,8 +117,7 @@ mod tests {
         let bus = Bus::connect(context::bus_options("test", &settings.nats).unwrap())
             .await
             .unwrap();
-        let topology = context::topology(User::Operator, &settings.nats);
-        topology.ensure(&bus).await.unwrap();
+        migrate::topology(&settings).ensure(&bus).await.unwrap();
         let findings = examine(&settings).await;
         assert!(
             super::super::finding::render(&findings).ends_with("All is well.\n"),

@@ -181,9 +181,12 @@ impl Up<'_> {
         migrate::database(settings)
             .await
             .context("the database could not be migrated")?;
-        migrate::streams(self.parties.of(User::Operator))
+        let operator = migrate::streams(self.parties.of(User::Operator))
             .await
             .context("the streams could not be brought up to date")?;
+        let (topology, stop) = (migrate::topology(settings), self.shutdown.token());
+        self.shutdown
+            .spawn("streams", async move { topology.keep(&operator, stop).await });
         let settings_of = |role| Arc::clone(self.parties.of(context::user(role)));
         let services = Services::start(settings_of, &self.shutdown).await?;
         let token = self.operator_token()?;

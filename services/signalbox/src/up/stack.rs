@@ -109,7 +109,8 @@ impl Stack {
 fn nats_users(settings: &Settings) -> NatsUsers {
     let root = Root::parse(&settings.nats.root).expect("checked when the settings were read");
     NatsUsers {
-        authorization: users::authorization(&root),
+        config: users::accounts(&root),
+        account: Some(users::jetstream_account(&root)),
         names: User::ALL
             .map(|user| (user.name().to_owned(), user.password_variable()))
             .into(),

@@ -80,7 +80,7 @@ impl World {
         // As `signalbox migrate` does: a service alone makes only what it reads from.
         let topology = Topology {
             limits: TopologyLimits::default(),
-            provision: Provision::Create,
+            provision: Provision::Update,
             scope: User::Operator,
         };
         topology.ensure(&bus).await.expect("streams");

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use devstack::{NatsServer, NatsUsers};
+use devstack::{Durability, NatsOptions, NatsServer, NatsUsers};
 
 use crate::processes::is_running;
 
@@ -86,10 +86,11 @@ async fn refuses_a_client_without_the_password() {
 #[tokio::test]
 async fn users_have_passwords_and_rights_of_their_own() {
     let users = NatsUsers {
-        authorization: "authorization { users: [
+        config: "authorization { users: [
             { user: reader, password: $READER, permissions: { publish: [\"letters\"], subscribe: [\"news\", \"_INBOX.>\"] } }
             { user: owner, password: $OWNER } ] }"
             .to_owned(),
+        account: None,
         names: [("reader", "READER"), ("owner", "OWNER")]
             .map(|(user, variable)| (user.to_owned(), variable.to_owned()))
             .into(),
@@ -111,6 +112,45 @@ async fn users_have_passwords_and_rights_of_their_own() {
     );
     let stolen = reader.replace("reader", "owner");
     assert!(jetstream_refused(&stolen).await, "passwords differ");
+}
+
+/// A store of the version before, whose server had no accounts, is the account's that holds JetStream now.
+#[tokio::test]
+async fn a_server_with_accounts_has_what_one_without_has_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = async |users| {
+        let options = NatsOptions {
+            directory: folder.path().to_path_buf(),
+            durability: Durability::Fast,
+            users,
+        };
+        NatsServer::start(options).await.unwrap()
+    };
+    let accounts = || NatsUsers {
+        config: "accounts { HOLDER { jetstream: enabled, users: [ { user: owner, password: $OWNER } ] } }".to_owned(),
+        account: Some("HOLDER".to_owned()),
+        names: vec![("owner".to_owned(), "OWNER".to_owned())],
+    };
+    let mut before = start(None).await;
+    for sequence in 1..=3 {
+        assert_eq!(publish(&before, "orders").await, sequence);
+    }
+    before.kill().await.unwrap();
+    let created = async |server: &NatsServer| {
+        let stream = jetstream(server.url()).await.get_stream("orders").await.unwrap();
+        stream.cached_info().created
+    };
+    let mut now = start(Some(accounts())).await;
+    let first = created(&now).await;
+    assert_eq!(publish(&now, "orders").await, 4);
+    // What a server without accounts has stored meanwhile is not ours to lose, nor to mix in.
+    now.stop().await.unwrap();
+    let mut before = start(None).await;
+    assert_eq!(publish(&before, "orders").await, 1);
+    before.stop().await.unwrap();
+    let now = start(Some(accounts())).await;
+    assert_eq!(publish(&now, "orders").await, 5);
+    assert_eq!(created(&now).await, first);
 }
 
 /// The program is named by the environment, so the child of this test has an environment of its own.

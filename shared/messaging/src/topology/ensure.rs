@@ -3,7 +3,7 @@
 
 use async_nats::jetstream::{
     ErrorCode,
-    consumer::{FromConsumer, pull},
+    consumer::{FromConsumer, PullConsumer, pull},
     context::{CreateStreamErrorKind, GetStreamErrorKind},
     stream::{self, ConsumerErrorKind, PersistenceMode},
 };
@@ -70,11 +70,12 @@ macro_rules! take_over {
 }
 
 pub(super) async fn stream(bus: &Bus, wanted: stream::Config, provision: Provision) -> Result<(), TopologyError> {
-    let what = format!("stream {}", wanted.name);
-    let Some(found) = stream_lookup(bus, &wanted.name, &what).await? else {
-        if provision == Provision::VerifyOnly {
-            return Err(TopologyError::Missing { what });
-        }
+    let what = stream_shown(&wanted.name);
+    let found = match (stream_found(bus, &wanted.name).await, provision) {
+        (Err(TopologyError::Missing { .. }), Provision::Update) => None,
+        (found, _) => Some(found?),
+    };
+    let Some(found) = found else {
         match bus.jetstream().create_stream(wanted.clone()).await {
             Ok(_) => {
                 tracing::info!(stream = wanted.name, "stream created");
@@ -122,7 +123,9 @@ pub(super) async fn stream(bus: &Bus, wanted: stream::Config, provision: Provisi
         retention,
         storage,
         duplicate_window,
-        sources
+        sources,
+        allow_direct,
+        republish
     );
     take_over!(
         target,
@@ -145,7 +148,7 @@ pub(super) async fn stream(bus: &Bus, wanted: stream::Config, provision: Provisi
     if drift.is_empty() {
         return Ok(());
     }
-    if provision != Provision::Update {
+    if provision == Provision::Verify {
         return drift.verify(&what);
     }
     match bus.jetstream().update_stream(target).await {
@@ -165,16 +168,23 @@ pub(super) async fn stream(bus: &Bus, wanted: stream::Config, provision: Provisi
     }
 }
 
-async fn stream_lookup(bus: &Bus, name: &str, what: &str) -> Result<Option<stream::Config>, TopologyError> {
+fn stream_shown(name: &str) -> String {
+    format!("stream {name}")
+}
+
+pub(super) async fn stream_found(bus: &Bus, name: &str) -> Result<stream::Config, TopologyError> {
+    let what = stream_shown(name);
     match bus.jetstream().get_stream(name).await {
-        Ok(stream) => Ok(Some(stream.cached_info().config.clone())),
-        Err(error) => match error.kind() {
-            GetStreamErrorKind::JetStream(answer) if answer.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(None),
-            _ => Err(TopologyError::Lookup {
-                what: what.to_owned(),
+        Ok(stream) => Ok(stream.cached_info().config.clone()),
+        Err(error) => Err(match error.kind() {
+            GetStreamErrorKind::JetStream(answer) if answer.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                TopologyError::Missing { what }
+            }
+            _ => TopologyError::Lookup {
+                what,
                 source: error.into(),
-            }),
-        },
+            },
+        }),
     }
 }
 
@@ -189,11 +199,12 @@ pub(super) async fn consumer(
     wanted: pull::Config,
     provision: Provision,
 ) -> Result<(), TopologyError> {
-    let what = format!("consumer {name} of stream {stream}");
-    let Some(found) = consumer_lookup(bus, stream, name, &what).await? else {
-        if provision == Provision::VerifyOnly {
-            return Err(TopologyError::Missing { what });
-        }
+    let what = consumer_shown(stream, name);
+    let found = match (consumer_found(bus, stream, name).await, provision) {
+        (Err(TopologyError::Missing { .. }), Provision::Update) => None,
+        (found, _) => Some(found?.cached_info().config.clone()),
+    };
+    let Some(found) = found else {
         return match bus.jetstream().create_consumer_on_stream(wanted, stream).await {
             Ok(_) => {
                 tracing::info!(stream, consumer = name, "consumer created");
@@ -205,6 +216,10 @@ pub(super) async fn consumer(
             }),
         };
     };
+    let found = pull::Config::try_from_consumer_config(found).map_err(|source| TopologyError::Lookup {
+        what: what.clone(),
+        source,
+    })?;
     let (mut target, mut drift) = (found, Drift::default());
     take_over!(
         target,
@@ -224,7 +239,7 @@ pub(super) async fn consumer(
     if drift.is_empty() {
         return Ok(());
     }
-    if provision != Provision::Update {
+    if provision == Provision::Verify {
         return drift.verify(&what);
     }
     match bus.jetstream().update_consumer_on_stream(target, stream).await {
@@ -245,29 +260,27 @@ pub(super) async fn consumer(
     }
 }
 
-async fn consumer_lookup(
-    bus: &Bus,
-    stream: &str,
-    name: &str,
-    what: &str,
-) -> Result<Option<pull::Config>, TopologyError> {
-    match bus
-        .jetstream()
-        .get_consumer_from_stream::<pull::Config, _, _>(name, stream)
-        .await
-    {
-        Ok(consumer) => pull::Config::try_from_consumer_config(consumer.cached_info().config.clone())
-            .map(Some)
-            .map_err(|source| TopologyError::Lookup {
-                what: what.to_owned(),
-                source,
-            }),
-        Err(error) => match error.kind() {
-            ConsumerErrorKind::JetStream(answer) if answer.error_code() == ErrorCode::CONSUMER_NOT_FOUND => Ok(None),
-            _ => Err(TopologyError::Lookup {
-                what: what.to_owned(),
+fn consumer_shown(stream: &str, name: &str) -> String {
+    format!("consumer {name} of stream {stream}")
+}
+
+pub(super) async fn consumer_found(bus: &Bus, stream: &str, name: &str) -> Result<PullConsumer, TopologyError> {
+    let found = bus.jetstream().get_consumer_from_stream(name, stream).await;
+    found.map_err(|error| {
+        let what = consumer_shown(stream, name);
+        match error.kind() {
+            ConsumerErrorKind::JetStream(answer)
+                if matches!(
+                    answer.error_code(),
+                    ErrorCode::CONSUMER_NOT_FOUND | ErrorCode::STREAM_NOT_FOUND
+                ) =>
+            {
+                TopologyError::Missing { what }
+            }
+            _ => TopologyError::Lookup {
+                what,
                 source: error.into(),
-            }),
-        },
-    }
+            },
+        }
+    })
 }

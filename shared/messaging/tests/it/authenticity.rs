@@ -11,7 +11,7 @@ use messaging::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Broker, broker, creating, keyring, message, options, publish, raw, until};
+use crate::support::{Broker, broker, keyring, message, options, publish, raw, until, updating};
 
 const SUBJECT: &str = "signalbox.tool.requested.acme.t-1";
 
@@ -56,7 +56,7 @@ fn consume(bus: &Bus) -> Seen {
     let seen = Seen::default();
     let consumer = Consumer {
         bus: bus.clone(),
-        topology: creating(TopologyLimits::default()),
+        topology: updating(TopologyLimits::default()),
         durable: Durable::ToolGatewayToolRequested,
         options: ConsumerOptions::default(),
         handler: seen.clone(),
@@ -175,7 +175,7 @@ async fn keys_are_exchanged_while_work_goes_on() {
             let stop = CancellationToken::new();
             let consumer = Consumer {
                 bus: reader,
-                topology: creating(TopologyLimits::default()),
+                topology: updating(TopologyLimits::default()),
                 durable: Durable::ToolGatewayToolRequested,
                 options: ConsumerOptions::default(),
                 handler: seen.clone(),

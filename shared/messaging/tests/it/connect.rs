@@ -98,7 +98,8 @@ async fn a_server_that_takes_anyone_is_found_out() {
     let check = async |authorization: &str, user: &str, takes_anyone: bool| {
         let names = [("ann".to_owned(), "ANN".to_owned())];
         let users = NatsUsers {
-            authorization: authorization.to_owned(),
+            config: authorization.to_owned(),
+            account: None,
             names: names.into_iter().filter(|(name, _)| name == user).collect(),
         };
         let server = NatsServer::start_temporary_with(users).await.unwrap();

@@ -10,7 +10,7 @@ use crate::support::{Broker, broker, message, publish, stream_info, until};
 async fn stored(broker: &Broker) -> Vec<(String, String)> {
     let mut stored = Vec::new();
     for partition in 0..topology::PARTITIONS {
-        let mut reader = PartitionReader::open(&broker.bus, partition, Place::default(), "test")
+        let mut reader = PartitionReader::open(&broker.bus, partition, Place::default())
             .await
             .unwrap();
         loop {
@@ -24,7 +24,6 @@ async fn stored(broker: &Broker) -> Vec<(String, String)> {
                     .map(|incoming| (incoming.subject, String::from_utf8(incoming.payload.to_vec()).unwrap())),
             );
         }
-        reader.close().await;
     }
     stored
 }

@@ -25,7 +25,7 @@ pub(crate) async fn bare_broker() -> Broker {
 /// A server with the topology of these limits.
 pub(crate) async fn broker_with(limits: TopologyLimits) -> Broker {
     let broker = bare_broker().await;
-    creating(limits).ensure(&broker.bus).await.unwrap();
+    updating(limits).ensure(&broker.bus).await.unwrap();
     broker
 }
 
@@ -46,16 +46,12 @@ pub(crate) fn keyring() -> Keyring {
     Keyring::new([("test", [7; 32])], "test").unwrap()
 }
 
-pub(crate) fn creating(limits: TopologyLimits) -> Topology {
-    with(limits, Provision::Create)
-}
-
 pub(crate) fn updating(limits: TopologyLimits) -> Topology {
     with(limits, Provision::Update)
 }
 
 pub(crate) fn verifying(limits: TopologyLimits) -> Topology {
-    with(limits, Provision::VerifyOnly)
+    with(limits, Provision::Verify)
 }
 
 fn with(limits: TopologyLimits, provision: Provision) -> Topology {

@@ -2,13 +2,14 @@
 
 use async_nats::jetstream::{consumer::PullConsumer, stream};
 use messaging::{Durable, Stream, Topology, TopologyError, TopologyLimits, User, topology};
+use tokio_util::sync::CancellationToken;
 
-use crate::support::{bare_broker, broker, creating, raw, stream_info, updating, verifying};
+use crate::support::{bare_broker, broker, raw, stream_info, until, updating, verifying};
 
 #[tokio::test]
 async fn everything_is_made_once_and_then_left_alone() {
     let broker = bare_broker().await;
-    let topology = creating(TopologyLimits::default());
+    let topology = updating(TopologyLimits::default());
     topology.ensure(&broker.bus).await.unwrap();
     let mut before = Vec::new();
     for stream in Stream::ALL {
@@ -58,7 +59,7 @@ async fn what_the_server_stores_is_what_the_table_says() {
 #[tokio::test]
 async fn processes_that_start_together_do_not_disturb_each_other() {
     let broker = bare_broker().await;
-    let topology = creating(TopologyLimits::default());
+    let topology = updating(TopologyLimits::default());
     let starts = (0..8).map(|_| topology.ensure(&broker.bus));
     for result in futures::future::join_all(starts).await {
         result.unwrap();
@@ -108,10 +109,8 @@ async fn limits_follow_the_settings() {
         ..TopologyLimits::default()
     };
     // More than the settings want is the operator's affair: a process that changes nothing works with it.
-    for topology in [verifying(limits.clone()), creating(limits.clone())] {
-        let error = topology.ensure(&broker.bus).await.err();
-        assert!(error.is_none(), "{error:?}");
-    }
+    let error = verifying(limits.clone()).ensure(&broker.bus).await.err();
+    assert!(error.is_none(), "{error:?}");
     assert_eq!(
         stream_info(&broker.bus, Stream::Event).await.config.max_bytes,
         512 * 1024 * 1024
@@ -137,10 +136,8 @@ async fn less_than_the_settings_want_stops_the_start() {
     let check = async |settings: &dyn Fn(&mut TopologyLimits), says: &str| {
         let mut limits = TopologyLimits::default();
         settings(&mut limits);
-        for topology in [verifying(limits.clone()), creating(limits)] {
-            let error = topology.ensure(&broker.bus).await.unwrap_err().to_string();
-            assert!(error.contains(says) && error.contains("signalbox migrate"), "{error}");
-        }
+        let error = verifying(limits).ensure(&broker.bus).await.unwrap_err().to_string();
+        assert!(error.contains(says) && error.contains("signalbox migrate"), "{error}");
     };
     check(
         &|limits| limits.dead_bytes_max *= 2,
@@ -164,7 +161,7 @@ async fn a_stream_that_drops_what_was_not_read_stops_the_start() {
     let mut config = stream_info(&broker.bus, Stream::Notification).await.config;
     config.discard = stream::DiscardPolicy::Old;
     raw(&broker.bus).update_stream(config).await.unwrap();
-    let error = creating(TopologyLimits::default())
+    let error = verifying(TopologyLimits::default())
         .ensure(&broker.bus)
         .await
         .unwrap_err();
@@ -174,27 +171,72 @@ async fn a_stream_that_drops_what_was_not_read_stops_the_start() {
     );
 }
 
-/// What a service alone makes of an empty broker is what it reads from.
+/// What was there before direct reads has to be migrated before a resolver reads from it.
 #[tokio::test]
-async fn a_service_makes_its_own_streams_and_no_others() {
-    for (scope, made) in [
-        (User::Resolver, vec![Stream::Dead, Stream::Notification]),
-        (User::Delivery, vec![Stream::Session, Stream::Tool]),
-        (User::ToolGateway, vec![Stream::Tool]),
-        (User::Orchestrator, vec![Stream::Event]),
-        (User::Publisher, vec![]),
-    ] {
-        let broker = bare_broker().await;
+async fn a_stream_of_the_version_before_is_changed_by_who_may() {
+    let broker = broker().await;
+    let mut config = stream_info(&broker.bus, Stream::Notification).await.config;
+    (config.allow_direct, config.republish) = (false, None);
+    raw(&broker.bus).update_stream(config).await.unwrap();
+    let error = verifying(TopologyLimits::default())
+        .ensure(&broker.bus)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, TopologyError::Drift { fields, .. } if fields == "allow_direct, republish"),
+        "{error:?}"
+    );
+    updating(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
+    verifying(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_service_misses_what_it_reads_from_and_nothing_else() {
+    let broker = broker().await;
+    let missing = async |scope| {
         let topology = Topology {
             scope,
-            ..creating(TopologyLimits::default())
+            ..verifying(TopologyLimits::default())
         };
-        topology.ensure(&broker.bus).await.unwrap();
-        for stream in Stream::ALL {
-            let found = raw(&broker.bus).get_stream(stream.name(broker.bus.root())).await;
-            assert_eq!(found.is_ok(), made.contains(&stream), "{scope:?} {stream:?}");
-        }
-    }
+        topology
+            .find_missing(&broker.bus)
+            .await
+            .err()
+            .map(|error| error.to_string())
+    };
+    raw(&broker.bus).delete_stream("SIGNALBOX_TOOL").await.unwrap();
+    raw(&broker.bus)
+        .delete_consumer_from_stream("delivery_session_closed", "SIGNALBOX_SESSION")
+        .await
+        .unwrap();
+    assert_eq!(missing(User::Resolver).await, None);
+    assert_eq!(missing(User::Orchestrator).await, None);
+    let says = |what: &str| {
+        Some(format!(
+            "{what} is missing on the NATS server: run `signalbox migrate` as a user that may create it"
+        ))
+    };
+    assert_eq!(missing(User::ToolGateway).await, says("stream SIGNALBOX_TOOL"));
+    updating(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
+    assert_eq!(missing(User::ToolGateway).await, None);
+}
+
+#[tokio::test]
+async fn who_keeps_them_makes_them_again_after_a_wiped_store() {
+    let mut broker = broker().await;
+    let (bus, stop) = (broker.bus.clone(), CancellationToken::new());
+    let keeping = tokio::spawn({
+        let stop = stop.clone();
+        async move { updating(TopologyLimits::default()).keep(&bus, stop).await }
+    });
+    broker.server.wipe_store().await.unwrap();
+    broker.server.restart().await.unwrap();
+    until("everything is there again", async || {
+        verifying(TopologyLimits::default()).ensure(&broker.bus).await.ok()
+    })
+    .await;
+    stop.cancel();
+    keeping.await.unwrap();
 }
 
 #[tokio::test]
@@ -250,7 +292,7 @@ async fn a_stream_that_acknowledges_before_it_stores_is_refused() {
         })
         .await
         .unwrap();
-    let error = creating(TopologyLimits::default())
+    let error = updating(TopologyLimits::default())
         .ensure(&broker.bus)
         .await
         .unwrap_err();

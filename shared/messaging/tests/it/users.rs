@@ -5,13 +5,17 @@ use std::{collections::BTreeSet, fmt::Write as _};
 use async_nats::{Client, ConnectOptions, ServerAddr};
 use contracts::Root;
 use devstack::{NatsServer, NatsUsers};
+use futures::{StreamExt, TryStreamExt};
 use messaging::{Bus, BusOptions, Durable, Stream, User, users};
 
-use crate::support::{creating, keyring, until};
+use crate::support::{keyring, until, updating, verifying, within};
+
+const LONG: std::time::Duration = std::time::Duration::from_secs(20);
 
 pub(crate) fn nats_users() -> NatsUsers {
     NatsUsers {
-        authorization: users::authorization(&Root::default()),
+        config: users::accounts(&Root::default()),
+        account: Some(users::jetstream_account(&Root::default())),
         names: User::ALL
             .map(|user| (user.name().to_owned(), user.password_variable()))
             .into(),
@@ -21,7 +25,7 @@ pub(crate) fn nats_users() -> NatsUsers {
 async fn server() -> NatsServer {
     let server = NatsServer::start_temporary_with(nats_users()).await.unwrap();
     let bus = bus(&server, User::Operator).await;
-    creating(Default::default()).ensure(&bus).await.unwrap();
+    updating(Default::default()).ensure(&bus).await.unwrap();
     server
 }
 
@@ -147,6 +151,7 @@ fn sendable() -> BTreeSet<String> {
         subjects.extend(verbs.map(|verb| format!("$JS.API.STREAM.{verb}.{name}")));
         subjects.extend(["LIST", "NAMES", "CREATE"].map(|verb| format!("$JS.API.CONSUMER.{verb}.{name}")));
         subjects.insert(format!("$JS.API.DIRECT.GET.{name}"));
+        subjects.insert(format!("$JS.API.DIRECT.GET.{name}.{root}.partition.0.acme.t"));
         let durables = Durable::ALL.iter().filter(|durable| durable.stream() == stream);
         for consumer in durables.map(|durable| durable.name()).chain(["someone"]) {
             let verbs = [
@@ -176,8 +181,16 @@ fn sendable() -> BTreeSet<String> {
     subjects.insert(format!(
         "$JS.API.CONSUMER.CREATE.{notifications}.reader.{root}.partition.3.>"
     ));
+    let imported: Vec<String> = subjects
+        .iter()
+        .filter_map(|subject| Some(format!("JS.API.{}", subject.strip_prefix("$JS.API.")?)))
+        .collect();
+    subjects.extend(imported);
     subjects.extend(
         [
+            "$JS.FC.SIGNALBOX_TOOL.tool_gateway_tool_requested.x",
+            "_R_.made.up",
+            "signalbox.stored.0",
             "$JS.API.INFO",
             "$JS.API.STREAM.LIST",
             "$JS.API.STREAM.NAMES",
@@ -204,6 +217,7 @@ fn readable() -> BTreeSet<String> {
         "event.>",
         "dead.>",
         "live.>",
+        "stored.*",
         "event.acme.>",
     ];
     let mut subjects: BTreeSet<String> = branches.map(|branch| format!("signalbox.{branch}")).into();
@@ -217,6 +231,11 @@ fn readable() -> BTreeSet<String> {
             "$JS.API.>",
             "$JS.ACK.>",
             "$JS.EVENT.>",
+            "$JS.EVENT.ADVISORY.STREAM.DELETED.*",
+            "$JS.EVENT.ADVISORY.CONSUMER.DELETED.*.*",
+            "$JS.EVENT.ADVISORY.API",
+            "$JS.FC.>",
+            "_R_.>",
             "$SYS.>",
         ]
         .map(str::to_owned),
@@ -245,34 +264,197 @@ async fn the_server_refuses_what_a_user_need_not_do() {
     insta::assert_snapshot!(allowed);
 }
 
-/// Who may pull from a consumer names where the answer goes. The tool-gateway may not say that a turn is finished, and
-/// makes the server put something into that stream all the same; no consumer of it counts that. This is why a subject
-/// proves nothing.
+/// What every user may send, with every reply subject that does something, changes nothing that is there: no stream and no
+/// consumer is made, changed or deleted, and no message is lost but by the resolver's purge.
 #[tokio::test]
-async fn a_user_can_make_the_server_store_what_it_may_not_publish_itself() {
+async fn no_reply_subject_reaches_what_its_user_may_not_send() {
     let server = server().await;
     let operator = bus(&server, User::Operator).await;
-    let (asked, victim) = (
-        "signalbox.tool.requested.acme.t",
-        "signalbox.event.acme.t.turn.finished",
-    );
-    crate::support::publish(&operator, &[crate::support::message(asked, "id-1", "{}")]).await;
+    // What is pulled is a request to whoever reads it as one.
+    let hostile = serde_json::json!({
+        "name": "SIGNALBOX_DEAD", "subjects": ["signalbox.dead.*.*"], "seq": 1,
+        "republish": {"src": ">", "dest": "signalbox.live.>"}, "sources": [{"name": "SIGNALBOX_SESSION"}],
+        "stream_name": "SIGNALBOX_SESSION", "config": {"deliver_subject": "signalbox.live.acme.t", "durable_name": "thief"},
+    });
+    for durable in Durable::ALL {
+        let subject = durable
+            .filter(operator.root())
+            .replace('>', "acme.t")
+            .replace('*', "acme");
+        let messages: Vec<_> = (0..400)
+            .map(|n| crate::support::message(&subject, &format!("{subject}-{n}"), hostile.to_string()))
+            .collect();
+        crate::support::publish(&operator, &messages).await;
+    }
+    for subject in ["signalbox.notification.acme.t", "signalbox.dead.acme.t"] {
+        crate::support::publish(
+            &operator,
+            &[crate::support::message(subject, subject, hostile.to_string())],
+        )
+        .await;
+    }
+    let replies: Vec<String> = sendable()
+        .into_iter()
+        .filter(|subject| !subject.contains(".INFO"))
+        .collect();
+    for user in User::ALL.into_iter().filter(|user| *user != User::Operator) {
+        let before = everything(&operator).await;
+        let party = Party::connect(&server, user).await;
+        for subject in user.permissions(&Root::default()).publish {
+            if subject.starts_with("JS.API.STREAM.PURGE") {
+                continue; // The resolver's right, whatever it asks.
+            }
+            let subject = subject.replace('*', "acme").replace('>', "1.2.3.4.5.6");
+            for reply in &replies {
+                for payload in [r#"{"batch":1,"no_wait":true}"#, ""] {
+                    let asked = party
+                        .client
+                        .publish_with_reply(subject.clone(), reply.clone(), payload.into());
+                    asked.await.unwrap();
+                }
+                // The server says where a message goes, and that to any subject, too.
+                let mut headers = async_nats::HeaderMap::new();
+                headers.insert("Nats-Trace-Dest", reply.as_str());
+                headers.insert("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+                let traced = party.client.publish_with_headers(subject.clone(), headers, "".into());
+                traced.await.unwrap();
+            }
+            for (name, value) in [
+                ("Nats-Rollup", "all"),
+                ("Nats-Rollup", "sub"),
+                ("Nats-TTL", "1s"),
+                ("Nats-Schedule", "@every 1s"),
+                ("Nats-Batch-Id", "x"),
+                ("Nats-Incr", "1"),
+                ("Nats-Stream-Source", "SIGNALBOX_DEAD 1 > >"),
+            ] {
+                let mut headers = async_nats::HeaderMap::new();
+                headers.insert(name, value);
+                headers.insert("Nats-Schedule-Target", "signalbox.tool.requested.acme.t");
+                headers.insert("Nats-Batch-Sequence", "1");
+                headers.insert("Nats-Batch-Commit", "1");
+                let sent = party.client.publish_with_headers(subject.clone(), headers, "".into());
+                sent.await.unwrap();
+            }
+            party.client.flush().await.unwrap();
+        }
+        let mut after = everything(&operator).await;
+        for (stream, state) in &mut after {
+            // More may have been stored, by who may publish there.
+            if user != User::Resolver || !stream.ends_with("NOTIFICATION") {
+                assert_eq!(
+                    state.messages.get(..before[stream].messages.len()),
+                    Some(&before[stream].messages[..]),
+                    "{user:?} {stream}"
+                );
+            }
+            state.messages.clone_from(&before[stream].messages);
+        }
+        assert_eq!(after, before, "{user:?}");
+        // Some subjects the server takes for no reply at all; what was asked was the user's to ask.
+        let asked = user.permissions(&Root::default()).publish;
+        let refused = party.refused();
+        let is_refused = |subject: &String| {
+            refused
+                .iter()
+                .any(|line| line.contains(&format!("Subject \"{subject}\"")))
+        };
+        assert!(!asked.iter().any(is_refused), "{refused:?}");
+    }
+}
+
+#[derive(Clone, PartialEq, Debug)]
+struct State {
+    config: async_nats::jetstream::stream::Config,
+    created: time::OffsetDateTime,
+    consumers: Vec<(String, async_nats::jetstream::consumer::Config)>,
+    /// Sequence and payload.
+    messages: Vec<(u64, bytes::Bytes)>,
+}
+
+/// All that the server holds: streams by their names.
+async fn everything(operator: &Bus) -> std::collections::BTreeMap<String, State> {
+    let jetstream = crate::support::raw(operator);
+    let mut names: Vec<String> = jetstream.stream_names().try_collect().await.unwrap();
+    names.sort();
+    let mut all = std::collections::BTreeMap::new();
+    for name in names {
+        let stream = jetstream.get_stream(&name).await.unwrap();
+        let info = stream.cached_info().clone();
+        let consumers = stream.consumers().map_ok(|info| (info.name, info.config));
+        let mut consumers: Vec<_> = consumers.try_collect().await.unwrap();
+        consumers.sort_by(|one, other| one.0.cmp(&other.0));
+        // The first ones are what was there before the attack.
+        let count = info.state.last_sequence.min(400);
+        let messages = (1..=count).map(|sequence| {
+            let stream = &stream;
+            async move { Some((sequence, stream.get_raw_message(sequence).await.ok()?.payload)) }
+        });
+        let messages: Vec<_> = futures::stream::iter(messages).buffered(50).collect().await;
+        let state = State {
+            config: info.config,
+            created: info.created,
+            consumers,
+            messages: messages.into_iter().flatten().collect(),
+        };
+        all.insert(name, state);
+    }
+    all
+}
+
+/// Where nobody but the operator may make a stream, nobody has the messages of others copied to where it may read.
+#[tokio::test]
+async fn nobody_copies_a_stream_that_it_may_not_read() {
+    let server = server().await;
+    let operator = bus(&server, User::Operator).await;
+    crate::support::raw(&operator)
+        .delete_stream("SIGNALBOX_DEAD")
+        .await
+        .unwrap();
+    let config = serde_json::json!({
+        "name": "SIGNALBOX_DEAD", "subjects": ["signalbox.dead.*.*"],
+        "sources": [{"name": "SIGNALBOX_SESSION"}], "republish": {"src": ">", "dest": "_I.resolver.stolen"},
+    });
+    for user in User::ALL.into_iter().filter(|user| *user != User::Operator) {
+        let party = Party::connect(&server, user).await;
+        for prefix in ["$JS.API", "JS.API"] {
+            let create = format!("{prefix}.STREAM.CREATE.SIGNALBOX_DEAD");
+            party
+                .client
+                .publish(create.clone(), config.to_string().into())
+                .await
+                .unwrap();
+            party.client.flush().await.unwrap();
+            party.is_refused(&create).await;
+        }
+    }
+    let found = crate::support::raw(&operator).get_stream("SIGNALBOX_DEAD").await;
+    assert!(found.is_err());
+}
+
+/// Who may pull from a consumer names where the answer goes. The tool-gateway may not say that a turn is finished, and cannot
+/// have the server say it.
+#[tokio::test]
+async fn a_stored_message_is_not_put_where_its_reader_may_not_publish() {
+    let server = server().await;
+    let operator = bus(&server, User::Operator).await;
+    let message = crate::support::message("signalbox.tool.requested.acme.t", "id-1", "{}");
+    crate::support::publish(&operator, &[message]).await;
     let party = Party::connect(&server, User::ToolGateway).await;
-    party.client.publish(victim, "{}".into()).await.unwrap();
-    party.is_refused(victim).await;
-    let next = "$JS.API.CONSUMER.MSG.NEXT.SIGNALBOX_TOOL.tool_gateway_tool_requested";
-    let pull = party.client.publish_with_reply(next, victim, r#"{"batch": 1}"#.into());
-    pull.await.unwrap();
-    let stored = until("the server has stored it for the victim", async || {
-        let stream = crate::support::raw(&operator)
-            .get_stream("SIGNALBOX_EVENT")
-            .await
-            .unwrap();
-        stream.get_raw_message(1).await.ok()
-    })
-    .await;
-    // Under its first subject, which the filter of the victim's consumer passes over.
-    assert_eq!(stored.subject.as_str(), asked);
+    let inbox = format!("{}.here", User::ToolGateway.inbox_prefix());
+    let mut answers = party.client.subscribe(inbox.clone()).await.unwrap();
+    let next = "JS.API.CONSUMER.MSG.NEXT.SIGNALBOX_TOOL.tool_gateway_tool_requested";
+    for reply in ["signalbox.event.acme.t.turn.finished", inbox.as_str()] {
+        let pull = party
+            .client
+            .publish_with_reply(next, reply.to_owned(), r#"{"batch": 1}"#.into());
+        pull.await.unwrap();
+    }
+    // The second is answered behind the first.
+    let answer = within("an answer", answers.next()).await.unwrap();
+    assert_eq!(&answer.payload[..], b"{}");
+    let events = crate::support::stream_info(&operator, Stream::Event).await;
+    assert_eq!(events.state.messages, 0);
 }
 
 #[tokio::test]
@@ -280,6 +462,7 @@ async fn a_publisher_sends_with_acknowledgement_and_listens_to_what_becomes_of_i
     let server = server().await;
     let publisher = Party::connect(&server, User::Publisher).await;
     let mut news = publisher.client.subscribe("signalbox.event.>").await.unwrap();
+    let mut own = publisher.client.subscribe("signalbox.>").await.unwrap();
     publisher.client.flush().await.unwrap();
     let jetstream = async_nats::jetstream::new(publisher.client.clone());
     let sent = jetstream
@@ -290,27 +473,124 @@ async fn a_publisher_sends_with_acknowledgement_and_listens_to_what_becomes_of_i
     let delivery = bus(&server, User::Delivery).await;
     let event = crate::support::message("signalbox.event.acme.t.turn.started", "id-1", "{}");
     crate::support::publish(&delivery, &[event]).await;
-    let heard = futures::StreamExt::next(&mut news).await.unwrap();
+    let heard = news.next().await.unwrap();
     assert_eq!(heard.subject.as_str(), "signalbox.event.acme.t.turn.started");
+    // Everything is heard once, whatever account it comes from; and no bells are among it.
+    for subject in ["signalbox.notification.acme.t", "signalbox.event.acme.t.turn.started"] {
+        assert_eq!(own.next().await.unwrap().subject.as_str(), subject);
+    }
+    let operator = bus(&server, User::Operator).await;
+    let services = [
+        (User::Resolver, "signalbox.session.resolved.acme.t"),
+        (User::Delivery, "signalbox.live.acme.t"),
+        (User::ToolGateway, "signalbox.tool.finished.acme.t"),
+        (User::Orchestrator, "signalbox.event.acme.t.turn.finished"),
+        (User::Orchestrator, "signalbox.notification.acme.t"),
+        (User::Delivery, "signalbox.dead.acme.t"),
+    ];
+    for (user, subject) in services {
+        let bus = bus(&server, user).await;
+        for speaker in [&bus, &operator] {
+            speaker.client().publish(subject, "{}".into()).await.unwrap();
+            speaker.client().flush().await.unwrap();
+            assert_eq!(own.next().await.unwrap().subject.as_str(), subject, "{user:?}");
+        }
+    }
     assert_eq!(publisher.refused(), Vec::<String>::new());
 }
 
-/// Each service, alone on an empty server, makes and finds what it reads from.
+/// Each finds what it needs with its own rights, and says what is missing.
 #[tokio::test]
-async fn a_service_makes_what_it_reads_from_with_its_own_rights() {
-    let server = NatsServer::start_temporary_with(nats_users()).await.unwrap();
+async fn a_service_finds_what_it_reads_from_with_its_own_rights() {
+    let server = server().await;
+    let operator = bus(&server, User::Operator).await;
     for scope in [User::Resolver, User::Delivery, User::ToolGateway, User::Orchestrator] {
         let topology = messaging::Topology {
             scope,
-            ..creating(Default::default())
+            ..verifying(Default::default())
         };
-        for _ in 0..2 {
-            topology.ensure(&bus(&server, scope).await).await.unwrap();
-        }
+        let bus = bus(&server, scope).await;
+        topology.ensure(&bus).await.unwrap();
+        topology.find_missing(&bus).await.unwrap();
+        messaging::consumer_backlogs(&bus, scope).await.unwrap();
+        messaging::stream_fills(&bus, scope).await.unwrap();
+        // What it may not do it is refused, and its connection goes on.
+        let making = messaging::Topology {
+            provision: messaging::Provision::Update,
+            ..topology.clone()
+        };
+        let stream = scope.streams()[0].name(operator.root());
+        crate::support::raw(&operator).delete_stream(&stream).await.unwrap();
+        assert!(making.ensure(&bus).await.is_err(), "{scope:?}");
+        let missing = topology.find_missing(&bus).await.unwrap_err().to_string();
+        assert!(missing.contains(&stream), "{missing}");
+        updating(Default::default()).ensure(&operator).await.unwrap();
+        topology.ensure(&bus).await.unwrap();
     }
-    let everything = messaging::Topology {
-        provision: messaging::Provision::VerifyOnly,
-        ..creating(Default::default())
-    };
-    everything.ensure(&bus(&server, User::Operator).await).await.unwrap();
+}
+
+/// A notification, from an account to the one that stores it, and to the one that reads it; with a ring.
+#[tokio::test]
+async fn a_resolver_reads_with_its_own_rights_as_soon_as_something_comes() {
+    let server = server().await;
+    let resolver = bus(&server, User::Resolver).await;
+    let mut readers = Vec::new();
+    for partition in 0..messaging::topology::PARTITIONS {
+        let place = messaging::Place::default();
+        readers.push(
+            messaging::PartitionReader::open(&resolver, partition, place)
+                .await
+                .unwrap(),
+        );
+    }
+    let publisher = Party::connect(&server, User::Publisher).await;
+    let jetstream = async_nats::jetstream::new(publisher.client.clone());
+    for n in 0..3 {
+        let sent = jetstream
+            .publish("signalbox.notification.acme.t", n.to_string().into())
+            .await
+            .unwrap();
+        sent.await.unwrap();
+        let read = readers.iter_mut().map(|reader| Box::pin(reader.next_batch(10, LONG)));
+        let (read, _, _) = within("a ring", futures::future::select_all(read)).await;
+        let read = read.unwrap();
+        assert_eq!((read.len(), &read[0].payload[..]), (1, n.to_string().as_bytes()));
+    }
+    let identity = messaging::notification_stream_identity(&resolver).await.unwrap();
+    assert_eq!(identity.last_sequence, 3);
+    assert_eq!(messaging::purge_consumed(&resolver, 3).await.unwrap(), 2);
+}
+
+/// What is deleted is said to the one who counts it, whoever did it.
+#[tokio::test]
+async fn the_orchestrator_hears_of_deletions() {
+    let server = server().await;
+    let orchestrator = Party::connect(&server, User::Orchestrator).await;
+    let mut heard = orchestrator
+        .client
+        .subscribe("$JS.EVENT.ADVISORY.STREAM.DELETED.*")
+        .await
+        .unwrap();
+    let mut consumers = orchestrator
+        .client
+        .subscribe("$JS.EVENT.ADVISORY.CONSUMER.DELETED.*.*")
+        .await
+        .unwrap();
+    orchestrator.client.flush().await.unwrap();
+    let operator = bus(&server, User::Operator).await;
+    let jetstream = crate::support::raw(&operator);
+    let durable = Durable::ToolGatewayToolRequested;
+    jetstream
+        .delete_consumer_from_stream(durable.name(), "SIGNALBOX_TOOL")
+        .await
+        .unwrap();
+    jetstream.delete_stream("SIGNALBOX_DEAD").await.unwrap();
+    let consumer = within("a word on the consumer", consumers.next()).await.unwrap();
+    assert!(
+        consumer
+            .subject
+            .ends_with(&format!("SIGNALBOX_TOOL.{}", durable.name()))
+    );
+    let stream = within("a word on the stream", heard.next()).await.unwrap();
+    assert!(stream.subject.ends_with(".SIGNALBOX_DEAD"));
 }

@@ -45,9 +45,9 @@ impl DatabaseSettings {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Provision {
-    /// Make those that are missing; what differs stops the start (`signalbox migrate` changes it).
-    Create,
-    /// Only look whether they are as they must be: for a broker where services may not change streams.
+    /// Look whether they are as they must be. `signalbox migrate` makes and changes them. `create`, which services once did,
+    /// means the same.
+    #[serde(alias = "create")]
     Verify,
 }
 
@@ -77,7 +77,7 @@ impl Default for NatsSettings {
         Self {
             url: None,
             root: "signalbox".to_owned(),
-            provision: Provision::Create,
+            provision: Provision::Verify,
             ping_interval_ms: Millis::new(2_000),
             request_timeout_ms: Millis::new(5_000),
             publish_timeout_ms: Millis::new(5_000),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use messaging::{Provision, Topology, User};
 use runtime::{Context, Settings, Shutdown};
 use serde_json::{Value, json};
 use storage::Role;
@@ -30,6 +31,19 @@ async fn readiness_follows_the_broker() {
     .await;
     world.nats.restart().await.unwrap();
     eventually("ready again", async || (ready().await.0 == 200).then_some(())).await;
+
+    let jetstream = async_nats::jetstream::new(context.bus.client().clone());
+    jetstream.delete_stream("SIGNALBOX_TOOL").await.unwrap();
+    let missing =
+        "stream SIGNALBOX_TOOL is missing on the NATS server: run `signalbox migrate` as a user that may create it";
+    assert_eq!(ready().await, (503, json!({"database": "ok", "bus": missing})));
+    let operators = Topology {
+        provision: Provision::Update,
+        scope: User::Operator,
+        ..context.topology.clone()
+    };
+    operators.ensure(&context.bus).await.unwrap();
+    assert_eq!(ready().await.0, 200);
     world.stop().await;
 }
 

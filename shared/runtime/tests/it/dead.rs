@@ -21,7 +21,6 @@ fn dead(subject: &str) -> DeadMessage {
             headers,
             payload: Bytes::from_static(b"not json \0 \xff"),
             stream_sequence: 7,
-            consumer_sequence: 9,
             deliveries: 3,
             published: OffsetDateTime::UNIX_EPOCH,
         },

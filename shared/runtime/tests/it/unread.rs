@@ -2,7 +2,7 @@
 //! must be.
 
 use contracts::{Headers, header};
-use messaging::{Stream, Topology, User};
+use messaging::{Provision, Stream, Topology, User};
 use runtime::Context;
 use testkit::eventually;
 
@@ -31,13 +31,14 @@ async fn there(context: &Context) -> Vec<Headers> {
     all
 }
 
-/// A broker with nothing in it but the streams, as the services make them when they find them missing.
+/// A broker with nothing in it but the streams, as the operator makes them again.
 async fn wipe(world: &mut World, context: &Context) {
     world.nats.stop().await.expect("a stop");
     world.nats.wipe_store().await.expect("an empty store");
     world.nats.restart().await.expect("a start");
     let everybodys = Topology {
         scope: User::Operator,
+        provision: Provision::Update,
         ..context.topology.clone()
     };
     eventually("the streams are made again", async || {

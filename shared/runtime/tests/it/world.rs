@@ -7,7 +7,7 @@ use contracts::{Headers, Outgoing, header};
 use devstack::NatsServer;
 use domain::AccountId;
 use futures::StreamExt;
-use messaging::{Bus, Stream, User};
+use messaging::{Bus, Provision, Stream, Topology, User};
 use runtime::{Context, Settings, Shutdown, context};
 use storage::{
     Accounts, Role,
@@ -52,11 +52,14 @@ impl World {
 
     pub(crate) async fn context(&self, toml: &str) -> Context {
         let settings = Arc::new(self.settings(toml));
-        // As `signalbox migrate` does: a service alone makes only what it reads from.
+        // As `signalbox migrate` does: a service makes none.
         let bus = Bus::connect(context::bus_options("test", &settings.nats).expect("a URL"))
             .await
             .expect("a broker");
-        let topology = context::topology(User::Operator, &settings.nats);
+        let topology = Topology {
+            provision: Provision::Update,
+            ..context::topology(User::Operator, &settings.nats)
+        };
         topology.ensure(&bus).await.expect("streams");
         Context::connect(Role::Orchestrator, settings, self.shutdown.clone())
             .await

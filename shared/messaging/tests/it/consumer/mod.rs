@@ -23,7 +23,7 @@ use messaging::{
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Broker, creating, message, publish, raw, until, within};
+use crate::support::{Broker, message, publish, raw, until, updating, within};
 
 const DURABLE: Durable = Durable::DeliverySessionResolved;
 const SOON: Duration = Duration::from_millis(20);
@@ -154,7 +154,7 @@ fn start_with<H: BatchHandler>(
 fn start(broker: &Broker, handler: &Scripted, grave: &Grave) -> Running {
     start_with(
         &broker.bus,
-        creating(TopologyLimits::default()),
+        updating(TopologyLimits::default()),
         options(),
         handler.clone(),
         grave,

@@ -6,10 +6,8 @@ use async_nats::jetstream::consumer::PullConsumer;
 use futures::StreamExt;
 use messaging::{BatchHandler, ConsumerOptions, Incoming, TopologyLimits, Verdict};
 
-use super::{
-    DURABLE, Grave, Scripted, consumer_info, options, publish_payloads, start, start_with, until_seen, until_settled,
-};
-use crate::support::{broker, broker_with, creating, raw, until, verifying, within};
+use super::{DURABLE, Grave, Scripted, options, publish_payloads, start, start_with, until_seen, until_settled};
+use crate::support::{broker, broker_with, raw, until, updating, verifying, within};
 
 #[tokio::test]
 async fn a_message_taken_by_a_process_that_died_comes_again() {
@@ -37,7 +35,7 @@ async fn a_message_taken_by_a_process_that_died_comes_again() {
     let handler = Scripted::done();
     let running = start_with(
         &broker.bus,
-        creating(limits),
+        updating(limits),
         options(),
         handler.clone(),
         &Grave::default(),
@@ -65,7 +63,7 @@ async fn a_batch_that_takes_long_is_not_delivered_twice() {
     publish_payloads(&broker, &["a", "b"]).await;
     let handler = Scripted::done();
     let slow = Slow(handler.clone(), Duration::from_millis(600 * 4));
-    let running = start_with(&broker.bus, creating(limits), options(), slow, &Grave::default());
+    let running = start_with(&broker.bus, updating(limits), options(), slow, &Grave::default());
     until_seen(&handler, 2).await;
     until_settled(&broker).await;
     running.stop().await;
@@ -85,7 +83,7 @@ async fn several_loops_share_the_work() {
     };
     let running = start_with(
         &broker.bus,
-        creating(TopologyLimits::default()),
+        updating(TopologyLimits::default()),
         loops,
         handler.clone(),
         &Grave::default(),
@@ -108,7 +106,7 @@ async fn a_killed_server_interrupts_but_loses_nothing() {
     let handler = Scripted::done();
     let running = start_with(
         &broker.bus,
-        creating(limits),
+        updating(limits),
         options(),
         handler.clone(),
         &Grave::default(),
@@ -130,7 +128,7 @@ async fn a_killed_server_interrupts_but_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_wiped_store_is_provisioned_again() {
+async fn a_wiped_store_is_consumed_from_when_the_operator_has_made_it_again() {
     let mut broker = broker().await;
     let handler = Scripted::done();
     let running = start(&broker, &handler, &Grave::default());
@@ -138,14 +136,17 @@ async fn a_wiped_store_is_provisioned_again() {
     until_seen(&handler, 1).await;
     broker.server.wipe_store().await.unwrap();
     broker.server.restart().await.unwrap();
-    until("the consumer is there again", async || consumer_info(&broker).await).await;
+    until("the operator is connected again", async || {
+        updating(TopologyLimits::default()).ensure(&broker.bus).await.ok()
+    })
+    .await;
     publish_payloads(&broker, &["after"]).await;
     until_seen(&handler, 2).await;
     running.stop().await;
 }
 
 #[tokio::test]
-async fn a_deleted_consumer_is_made_again() {
+async fn a_deleted_consumer_is_waited_for() {
     let broker = broker().await;
     let handler = Scripted::done();
     let running = start(&broker, &handler, &Grave::default());
@@ -157,6 +158,7 @@ async fn a_deleted_consumer_is_made_again() {
         .await
         .unwrap();
     publish_payloads(&broker, &["after"]).await;
+    updating(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
     // The new consumer starts at the beginning: handlers stand repetition.
     until("the message arrives", async || {
         handler.counts().contains_key("after").then_some(())
@@ -174,7 +176,7 @@ async fn a_process_that_may_not_create_waits_until_somebody_does() {
     publish_payloads(&broker, &["before"]).await;
     until_seen(&handler, 1).await;
     raw(&broker.bus).delete_stream("SIGNALBOX_SESSION").await.unwrap();
-    creating(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
+    updating(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
     publish_payloads(&broker, &["after"]).await;
     until_seen(&handler, 2).await;
     running.stop().await;

@@ -6,7 +6,7 @@ use messaging::{BatchHandler, ConsumerOptions, Incoming, TopologyLimits, Verdict
 use tokio::sync::Notify;
 
 use super::{Grave, Scripted, options, publish_payloads, start, start_with, text, until_seen, until_settled};
-use crate::support::{broker, creating, until, within};
+use crate::support::{broker, until, updating, within};
 
 #[tokio::test]
 async fn stopping_works_while_the_broker_is_down() {
@@ -57,7 +57,7 @@ async fn stopping_works_with_a_batch_in_hand_and_a_connection_that_takes_nothing
     let held = Held::new(&handler);
     let running = start_with(
         &broker.bus,
-        creating(TopologyLimits::default()),
+        updating(TopologyLimits::default()),
         options(),
         held.clone(),
         &Grave::default(),
@@ -90,7 +90,7 @@ async fn stopping_settles_the_batch_in_hand_and_leaves_the_rest_to_others() {
     };
     let running = start_with(
         &broker.bus,
-        creating(TopologyLimits::default()),
+        updating(TopologyLimits::default()),
         small,
         held.clone(),
         &Grave::default(),

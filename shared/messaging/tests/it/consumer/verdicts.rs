@@ -7,7 +7,7 @@ use messaging::{BatchHandler, ConsumerOptions, Incoming, Stream, TopologyLimits,
 use super::{
     Grave, SOON, Scripted, options, publish_payloads, start, start_with, text, until_buried, until_seen, until_settled,
 };
-use crate::support::{broker, creating, message, raw, stream_info};
+use crate::support::{broker, message, raw, stream_info, updating};
 
 #[tokio::test]
 async fn done_publishes_what_follows_and_acknowledges() {
@@ -85,7 +85,7 @@ async fn what_fails_too_often_is_buried_with_the_last_reason() {
     };
     let running = start_with(
         &broker.bus,
-        creating(TopologyLimits::default()),
+        updating(TopologyLimits::default()),
         attempts,
         handler.clone(),
         &grave,
@@ -125,7 +125,7 @@ async fn an_outage_counts_as_no_attempt() {
     };
     let running = start_with(
         &broker.bus,
-        creating(TopologyLimits::default()),
+        updating(TopologyLimits::default()),
         attempts,
         handler.clone(),
         &grave,
@@ -180,7 +180,7 @@ async fn a_panic_costs_the_neighbours_nothing_and_the_culprit_is_buried() {
     };
     let running = start_with(
         &broker.bus,
-        creating(TopologyLimits::default()),
+        updating(TopologyLimits::default()),
         attempts,
         handler.clone(),
         &grave,
@@ -211,7 +211,7 @@ async fn a_handler_that_forgets_a_verdict_is_as_good_as_a_panic() {
     };
     let running = start_with(
         &broker.bus,
-        creating(TopologyLimits::default()),
+        updating(TopologyLimits::default()),
         attempts,
         Forgetful,
         &grave,
@@ -268,13 +268,13 @@ async fn what_follows_and_finds_no_stream_waits_for_one() {
     };
     let running = start_with(
         &broker.bus,
-        creating(TopologyLimits::default()),
+        updating(TopologyLimits::default()),
         attempts,
         handler.clone(),
         &grave,
     );
     until_seen(&handler, 3).await;
-    creating(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
+    updating(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
     until_settled(&broker).await;
     running.stop().await;
     assert!(grave.buried().is_empty());

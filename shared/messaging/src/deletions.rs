@@ -1,0 +1,54 @@
+//! What the server says of streams and consumers that were deleted. No service deletes any; so it was the operator, or
+//! somebody who should not be able to.
+
+use async_nats::Message;
+use futures::{StreamExt, stream::select_all};
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Bus, topology::DELETIONS};
+
+/// Of several replicas one hears each.
+const QUEUE_GROUP: &str = "deletions";
+
+#[derive(Deserialize)]
+struct Advisory {
+    stream: String,
+    consumer: Option<String>,
+}
+
+/// Counts and logs them until `stop`. Who is away when it happens does not hear of it.
+pub async fn watch_deletions(bus: Bus, stop: CancellationToken) {
+    let mut subscriptions = Vec::new();
+    for subject in DELETIONS {
+        match bus.client().queue_subscribe(subject, QUEUE_GROUP.to_owned()).await {
+            Ok(subscription) => subscriptions.push(subscription),
+            // The client is closing.
+            Err(error) => return tracing::warn!(%error, "could not listen to deletions of streams and consumers"),
+        }
+    }
+    let mut advisories = select_all(subscriptions);
+    loop {
+        tokio::select! {
+            Some(advisory) = advisories.next() => note(&bus, &advisory),
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+fn note(bus: &Bus, advisory: &Message) {
+    match serde_json::from_slice(&advisory.payload) {
+        Ok(Advisory { stream, consumer: None }) => {
+            bus.meters().deleted("stream");
+            tracing::warn!(stream, "a stream was deleted from the NATS server");
+        }
+        Ok(Advisory {
+            stream,
+            consumer: Some(consumer),
+        }) => {
+            bus.meters().deleted("consumer");
+            tracing::warn!(stream, consumer, "a consumer was deleted from the NATS server");
+        }
+        Err(error) => tracing::warn!(subject = %advisory.subject, %error, "an advisory cannot be read"),
+    }
+}
