@@ -50,17 +50,21 @@ impl World {
         Settings::load_from(toml, urls).expect("settings")
     }
 
-    pub(crate) async fn context(&self, toml: &str) -> Context {
-        let settings = Arc::new(self.settings(toml));
-        // As `signalbox migrate` does: a service makes none.
-        let bus = Bus::connect(context::bus_options("test", &settings.nats).expect("a URL"))
-            .await
-            .expect("a broker");
+    /// As `signalbox migrate` does: a service makes none.
+    pub(crate) async fn migrate_streams(&self) {
+        let nats = self.settings("").nats;
+        let options = context::bus_options("test", &nats).expect("a URL");
+        let bus = Bus::connect(options).await.expect("a broker");
         let topology = Topology {
             provision: Provision::Update,
-            ..context::topology(User::Operator, &settings.nats)
+            ..context::topology(User::Operator, &nats)
         };
         topology.ensure(&bus).await.expect("streams");
+    }
+
+    pub(crate) async fn context(&self, toml: &str) -> Context {
+        self.migrate_streams().await;
+        let settings = Arc::new(self.settings(toml));
         Context::connect(Role::Orchestrator, settings, self.shutdown.clone())
             .await
             .expect("both answer")
