@@ -97,7 +97,12 @@ const ASKERS: usize = 120;
 /// Filters that find nothing among very many rows, as often at one time as an account may ask.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn filters_that_find_nothing_keep_no_other_account_waiting() {
-    let house = House::open_with(|_| Reply::text("ok"), &[("orchestrator.list_timeout_ms", "20000")]).await;
+    // A slow machine takes its time; here it matters who is refused.
+    let settings = [
+        ("orchestrator.list_timeout_ms", "20000"),
+        ("database.acquire_timeout_ms", "60000"),
+    ];
+    let house = House::open_with(|_| Reply::text("ok"), &settings).await;
     for account in ["flood", "zeta"] {
         house.account(account).await;
         house.task(account, "T", &[]).await;

@@ -110,8 +110,9 @@ async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served
     let house = House::open_with(
         |_| Reply::text("ok"),
         &[
-            ("http.body_timeout_ms", "3000"),
-            ("http.account_answer_bytes_max", "8388608"),
+            ("http.body_timeout_ms", "5000"),
+            ("http.account_answer_bytes_max", "2097152"),
+            ("orchestrator.list_bytes_max", "524288"),
             ("http.account_wait_ms", "60000"),
             ("orchestrator.list_timeout_ms", "60000"),
             ("database.acquire_timeout_ms", "60000"),
@@ -143,7 +144,7 @@ async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served
     );
     assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
     // Its share, and an answer for each of the four that may be made at one time.
-    assert!(held > MIB && held <= (8.0 + 4.0 * 2.5) * MIB, "{held} bytes");
+    assert!(held > 0.5 * MIB && held <= (2.0 + 4.0 * 1.0) * MIB, "{held} bytes");
 
     let key_of_other = house.key("other", "member").await;
     let others = format!("{}/api/orgs/other/tasks/T/messages?limit=200", house.api());
@@ -151,7 +152,7 @@ async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served
     let served = client.get(&others).bearer_auth(&key_of_other).send().await.unwrap();
     assert_eq!(served.status(), StatusCode::OK);
     let page: Value = served.json().await.unwrap();
-    assert_eq!(page["items"].as_array().unwrap().len(), 4);
+    assert!(!page["items"].as_array().unwrap().is_empty());
 
     // Nobody reads, and nobody leaves.
     eventually("the answers are given up", || async {

@@ -26,8 +26,8 @@ use crate::{
     telemetry::TelemetryError,
 };
 
-/// For looking keys up: a short look each. As many as others hold for their leases, so that all services hold as many.
-const CALLERS_CONNECTIONS: u32 = 2;
+/// For looking keys up: a short look each.
+const CALLERS_CONNECTIONS: u32 = 4;
 
 /// Why a process did not start. One line with its causes.
 #[derive(Debug, thiserror::Error)]
