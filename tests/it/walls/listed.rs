@@ -59,18 +59,18 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "ids are looked up within; `n.account_id` holds what is taken by them",
     ),
     (
-        "delete from session where account_id = $1 and emptied_at is not null",
-        "account_id = $1",
+        "delete from session d using gone g",
+        "s.account_id = any (array[w.account_id])",
         "what it takes was emptied by its own transaction, and nobody else sees that yet",
     ),
     (
-        "delete from session where account_id = $1 and emptied_at is not null",
-        "s.account_id = $1",
+        "delete from session d using gone g",
+        "o.account_id = t.account_id",
         "what it takes was emptied by its own transaction, and nobody else sees that yet",
     ),
     (
-        "delete from session where account_id = $1 and emptied_at is not null",
-        "o.account_id = s.account_id",
+        "delete from session d using gone g",
+        "d.account_id = any (array[g.account_id])",
         "what it takes was emptied by its own transaction, and nobody else sees that yet",
     ),
     (

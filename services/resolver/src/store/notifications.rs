@@ -195,8 +195,9 @@ pub async fn refused_replace(tx: &Tx, wholes: &[(AccountId, NotificationId)]) ->
 /// Relies on the primary key. One that was redriven meanwhile is not refused any more.
 const REFUSED_REMOVE: &str = "
     delete from notification where ctid = any (array(
-        select ctid from notification where account_id = $1 and id = any($2::text[]) and state = 'refused'
-        for update skip locked))";
+        select n.ctid from (select $1 as account_id, unnest($2::text[]) as id offset 0) w
+        join notification n on n.account_id = any (array[w.account_id]) and n.id = w.id
+        where coalesce(n.state = 'refused', false) for update of n skip locked))";
 
 /// Removes refused notifications of one account; gives how many. Twice is once.
 pub async fn refused_remove(tx: &Tx, account: &AccountId, ids: Vec<String>) -> Result<u64, StorageError> {

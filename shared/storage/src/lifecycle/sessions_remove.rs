@@ -8,65 +8,85 @@ use uuid::Uuid;
 
 use crate::{StorageError, Tx, error::Attempt, statement};
 
-/// Replicas that find the same sessions share them: each takes those that no other holds.
+/// Replicas that find the same sessions share them: each takes those that no other holds. Each is looked up by the primary key,
+/// also by a plan that was made while there were next to none: as in all statements here, `offset 0` or a limit keeps the planner
+/// from walking through all that the account has, and what could lead it to a partial index is asked so that it promises nothing.
 const LOCK: &str = "
-    select id from session
-    where account_id = $1 and id = any($2::uuid[]) and closed_at is not null and emptied_at is null and active_turn_id is null
-    for update skip locked";
+    select s.id from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
+    join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
+    where coalesce(s.closed_at is not null and s.emptied_at is null and s.active_turn_id is null, false)
+    for update of s skip locked";
 
-/// What hangs on them, and nobody changes any more: found by where it lies. Relies on tool_call_session, turn_number and notification_ended: the queue of a closed session is empty.
+/// What hangs on them, and nobody changes any more: found by where it lies. Relies on tool_call_session, turn_number and
+/// notification_ended: the queue of a closed session is empty.
 const EMPTY: [&str; 3] = [
     "delete from tool_call where ctid = any (array(
-         select ctid from tool_call where account_id = $1 and session_id = any($2::uuid[]) limit $3))",
+         select t.place from unnest($2::uuid[]) as w (session_id) cross join lateral (
+             select t.ctid as place from tool_call t
+             where t.account_id = $1 and t.session_id = w.session_id limit $3) t limit $3))",
     "delete from turn where ctid = any (array(
-         select ctid from turn where account_id = $1 and session_id = any($2::uuid[]) limit $3))",
+         select t.place from unnest($2::uuid[]) as w (session_id) cross join lateral (
+             select t.ctid as place from turn t
+             where t.account_id = $1 and t.session_id = w.session_id order by t.number limit $3) t limit $3))",
     "delete from notification where ctid = any (array(
-         select ctid from notification
-         where account_id = $1 and session_id = any($2::uuid[]) and state in ('delivered', 'failed', 'cancelled') limit $3))",
+         select t.place from unnest($2::uuid[]) as w (session_id) cross join lateral (
+             select t.ctid as place from notification t
+             where t.account_id = $1 and t.session_id = w.session_id and t.state in ('delivered', 'failed', 'cancelled')
+             limit $3) t limit $3))",
 ];
 
 const EMPTIED: &str = "
-    update session set emptied_at = now(), queue_tail = 0, turn_count = 0 where account_id = $1 and id = any($2::uuid[])";
+    update session s set emptied_at = now(), queue_tail = 0, turn_count = 0
+    from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
+    where s.account_id = any (array[w.account_id]) and s.id = w.id";
 
-/// SQL: generations of the same session as `s`, by their number. A branch for each kind, so that each of its columns is
-/// compared as session_generation has it.
-macro_rules! generations {
+/// SQL: the newest of the generations of the session of `t` whose number is so. A branch for each kind, which compares its columns
+/// and asks in their order, so that it goes by session_generation.
+macro_rules! generation {
     ($number:literal) => {
         concat!(
-            "(select o.id from session o
-              where o.account_id = s.account_id and o.kind = s.kind and o.task_id = s.task_id and o.agent_id = s.agent_id
-                and o.user_id is null and o.generation ",
+            "((select o.id from session o
+               where o.account_id = t.account_id and o.kind = 'task' and t.kind = 'task' and o.task_id = t.task_id
+                 and o.agent_id = t.agent_id and o.user_id is null and o.generation ",
             $number,
-            " union all
-              select o.id from session o
-              where o.account_id = s.account_id and o.kind = s.kind and o.task_id is null and s.task_id is null
-                and o.agent_id = s.agent_id and o.user_id is null and o.generation ",
+            "  order by o.user_id desc, o.generation desc limit 1)
+              union all
+              (select o.id from session o
+               where o.account_id = t.account_id and o.kind = 'system' and t.kind = 'system' and o.task_id is null
+                 and o.agent_id = t.agent_id and o.user_id is null and o.generation ",
             $number,
-            " union all
-              select o.id from session o
-              where o.account_id = s.account_id and o.kind = s.kind and o.task_id is null and o.agent_id is null
-                and s.agent_id is null and o.user_id = s.user_id and o.generation ",
+            "  order by o.task_id desc, o.user_id desc, o.generation desc limit 1)
+              union all
+              (select o.id from session o
+               where o.account_id = t.account_id and o.kind = 'orchestrator' and t.kind = 'orchestrator' and o.task_id is null
+                 and o.agent_id is null and o.user_id = t.user_id and o.generation ",
             $number,
-            " union all
-              select o.id from session o
-              where o.account_id = s.account_id and o.kind = s.kind and o.task_id is null and o.agent_id is null
-                and s.agent_id is null and o.user_id is null and s.user_id is null and o.generation ",
+            "  order by o.task_id desc, o.agent_id desc, o.generation desc limit 1)
+              union all
+              (select o.id from session o
+               where o.account_id = t.account_id and o.kind = 'orchestrator' and t.kind = 'orchestrator' and o.task_id is null
+                 and o.agent_id is null and o.user_id is null and t.user_id is null and o.generation ",
             $number,
-            ")"
+            "  order by o.task_id desc, o.agent_id desc, o.user_id desc, o.generation desc limit 1))"
         )
     };
 }
 /// Of what was emptied all go that have a successor: these, and the one before each, which may have been the newest when it
 /// was emptied itself.
 const SUPERSEDED: &str = concat!(
-    "delete from session where account_id = $1 and emptied_at is not null and id = any (array(
-         select s.id from session s
-         where s.account_id = $1 and s.id = any($2::uuid[]) and exists ",
-    generations!("> s.generation"),
-    "    union all
-         select b.id from session s cross join lateral ",
-    generations!("= s.generation - 1"),
-    " b where s.account_id = $1 and s.id = any($2::uuid[])))"
+    "with these as materialized (
+         select s.account_id, s.id, s.kind, s.task_id, s.agent_id, s.user_id, s.generation
+         from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
+    join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
+     ), gone as materialized (
+         select t.account_id, t.id from these t where exists ",
+    generation!("> t.generation"),
+    "    union
+         select t.account_id, b.id from these t cross join lateral ",
+    generation!("< t.generation"),
+    " b)
+     delete from session d using gone g
+     where d.account_id = any (array[g.account_id]) and d.id = g.id and d.emptied_at is not null"
 );
 
 /// What one piece came to.
