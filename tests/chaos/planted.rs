@@ -99,7 +99,7 @@ const HUNTS: &[Hunt] = &[
     hunt(Bug::UnknownRetried, "commit_lost:tool-gateway", meanwhile("I5 ")),
     hunt(
         Bug::CallsUnordered,
-        "postgres_away",
+        "statements_fail",
         meanwhile("I8 the calls of an answer"),
     ),
     hunt(Bug::OutboxByPosition, "nats_kill", Seen::AtRest { faults: 25 }),

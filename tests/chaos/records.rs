@@ -117,6 +117,8 @@ pub(crate) enum WorkKind {
     Message,
     /// Two rounds of `task_message`: `effect <effect>` and `effect <effect>-2`, then a reply.
     TwoMessages,
+    /// The same two in one answer.
+    TwoAtOnce,
     /// `task_history`, then a reply.
     History,
     /// `response_request` to another agent with body `work=reply effect=<effect>-asked`, then a reply.

@@ -38,11 +38,12 @@ pub(crate) fn canary(seed: u64, account: usize) -> String {
 const WORK: &[(WorkKind, u64)] = &[
     (WorkKind::Reply, 30),
     (WorkKind::Message, 25),
-    (WorkKind::TwoMessages, 12),
+    (WorkKind::TwoMessages, 8),
+    (WorkKind::TwoAtOnce, 12),
     (WorkKind::History, 6),
     (WorkKind::Ask, 6),
     (WorkKind::Done, 2),
-    (WorkKind::Finish, 4),
+    (WorkKind::Finish, 2),
     (WorkKind::Silent, 5),
 ];
 

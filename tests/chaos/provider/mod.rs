@@ -244,6 +244,12 @@ impl Shared {
             let body = format!("effect {effect}{suffix}; {canary}");
             serde_json::json!({"task_id": task, "body": body})
         };
+        let two = |(tool, arguments): (&str, Value)| {
+            Said::Calls(vec![
+                (format!("first.{order}"), "task_message".to_owned(), message("")),
+                (id.clone(), tool.to_owned(), arguments),
+            ])
+        };
         let post = |suffix: &str| call("task_message", message(suffix));
         let done = serde_json::json!({"task_id": task, "status": "done"});
         match (kind, round) {
@@ -256,10 +262,8 @@ impl Shared {
             }
             (WorkKind::Done, 0) => call("task_status", done),
             // The last id tells the work when the results come back; every id ends with the number of the answer.
-            (WorkKind::Finish, 0) => Said::Calls(vec![
-                (format!("first.{order}"), "task_message".to_owned(), message("")),
-                (id, "task_status".to_owned(), done),
-            ]),
+            (WorkKind::TwoAtOnce, 0) => two(("task_message", message("-2"))),
+            (WorkKind::Finish, 0) => two(("task_status", done)),
             (WorkKind::Silent, 0) => call("no_reply", serde_json::json!({})),
             _ => reply,
         }
@@ -270,6 +274,7 @@ const WORDS: &[(WorkKind, &str)] = &[
     (WorkKind::Reply, "reply"),
     (WorkKind::Message, "message"),
     (WorkKind::TwoMessages, "two_messages"),
+    (WorkKind::TwoAtOnce, "two_at_once"),
     (WorkKind::History, "history"),
     (WorkKind::Ask, "ask"),
     (WorkKind::Done, "done"),
