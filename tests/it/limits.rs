@@ -111,8 +111,8 @@ async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served
         |_| Reply::text("ok"),
         &[
             ("http.body_timeout_ms", "5000"),
-            ("http.account_answer_bytes_max", "2097152"),
-            ("orchestrator.list_bytes_max", "524288"),
+            ("http.account_answer_bytes_max", "4194304"),
+            ("orchestrator.list_bytes_max", "1048576"),
             ("http.account_wait_ms", "60000"),
             ("orchestrator.list_timeout_ms", "60000"),
             ("database.acquire_timeout_ms", "60000"),
@@ -144,7 +144,7 @@ async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served
     );
     assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
     // Its share, and an answer for each of the four that may be made at one time.
-    assert!(held > 0.5 * MIB && held <= (2.0 + 4.0 * 1.0) * MIB, "{held} bytes");
+    assert!(held > MIB && held <= (4.0 + 4.0 * 1.5) * MIB, "{held} bytes");
 
     let key_of_other = house.key("other", "member").await;
     let others = format!("{}/api/orgs/other/tasks/T/messages?limit=200", house.api());

@@ -47,6 +47,7 @@ const CALM: &[(&str, &str)] = &[
     // Who asks so often is told to wait, and would learn nothing.
     ("http.address_requests_per_second", "100000"),
     ("http.account_requests_per_second", "100000"),
+    ("http.account_requests_burst", "100000"),
 ];
 
 fn number(variable: &str, default: u64) -> u64 {

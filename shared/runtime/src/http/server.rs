@@ -12,7 +12,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::Semaphore,
     task::JoinSet,
     time::sleep,
@@ -29,6 +29,10 @@ use crate::{settings::HttpSettings, shutdown::Shutdown};
 
 /// hyper refuses less than this for its read buffer.
 const BUFFER_BYTES_MIN: usize = 8 * 1024;
+/// Of an answer, the system takes this much before its client has: by itself it takes megabytes, which count as sent.
+const SEND_BUFFER_BYTES: u32 = 128 * 1024;
+/// Connections that wait to be accepted; the system may have a smaller limit.
+const BACKLOG: u32 = 1024;
 /// When no connection can be accepted, files have run out: trying again at once would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -43,9 +47,20 @@ pub enum HttpError {
 
 /// Takes the address; port 0 picks a free one, which the listener knows.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener, HttpError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| HttpError::Listen { address, source })
+    bind(address).map_err(|source| HttpError::Listen { address, source })
+}
+
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    socket.set_reuseaddr(true)?;
+    // Its connections have the same.
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Serves until the process stops; then takes no more connections and lets requests that are under way end. Bounded
