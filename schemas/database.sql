@@ -1082,3 +1082,31 @@ create index accepted_notification_oldest on accepted_notification (account_id, 
 create index idempotency_oldest on idempotency (account_id, created_at);
 -- Replicas share what is to be forgotten by row locks, and a row lock needs the right to update some column.
 grant update (created_at) on accepted_notification to signalbox_orchestrator;
+
+-- == 0017_who_speaks ----------------------------------------------------------
+
+-- Whose word it is that this is the sender or author: the name of the service that names another, or speaks on behalf of a
+-- person. None: they speak for themselves, as all did before.
+alter table notification add column sender_via text;
+alter table message add column author_via text;
+
+-- == 0016_keys_and_lists ------------------------------------------------------
+
+-- A role for whoever publishes and needs nothing else: a CI, a webhook. What became of a notification it may read where it
+-- was the one that published it.
+alter table api_key drop constraint api_key_role_check;
+alter table api_key add constraint api_key_role_check
+    check (role in ('admin', 'member', 'service', 'publisher', 'gateway'));
+alter table accepted_notification add column published_by text;
+
+-- An Idempotency-Key is whoever's who chose it: two keys of an account may choose the same. Rows that a version before wrote
+-- do not say whose they are, and count for all, as they did; they are forgotten within orchestrator.answers_kept_hours.
+alter table idempotency add column principal text not null default '';
+alter table idempotency drop constraint idempotency_pkey;
+alter table idempotency add primary key (account_id, key, principal);
+
+-- The list of keys finds them in its order, however many there are. The primary key is made again behind it: of two indexes that
+-- look alike to a planner that has counted nothing, it takes the younger one, and who holds a key is asked at every request.
+alter table api_key drop constraint api_key_pkey;
+create index api_key_oldest on api_key (account_id, created_at, id);
+alter table api_key add primary key (account_id, id);
