@@ -21,7 +21,7 @@ fn subjects(root: &Root) -> Vec<String> {
     let of_services = User::ALL.into_iter().filter(|user| *user != User::Operator);
     let mut subjects: Vec<String> = of_services
         .flat_map(|user| user.permissions(root).publish)
-        .filter(|pattern| !pattern.starts_with('$') && !pattern.contains(".live."))
+        .filter(|pattern| pattern.starts_with(&format!("{root}.")) && !pattern.contains(".live."))
         .map(|pattern| filled(&pattern))
         .collect();
     subjects.sort();

@@ -84,19 +84,13 @@ impl Posted {
 
     /// Tells one content from another as far as nothing can be said in two ways: what differs here is another
     /// notification. Recipients and metadata are the resolver's to compare, which knows that a slug and an id may be one
-    /// agent.
+    /// agent. Which service names a sender is not content, as to the resolver.
     pub fn content_hash(&self) -> Vec<u8> {
         let task = self.task.as_ref().map(TaskId::key);
         let message = &self.message;
+        let sender = message.sender.clone().map(|sender| Actor { via: None, ..sender });
         let title = message.title.as_deref().filter(|title| !title.is_empty());
-        let content = (
-            task,
-            self.kind(),
-            title,
-            &message.body,
-            message.message_id,
-            &message.sender,
-        );
+        let content = (task, self.kind(), title, &message.body, message.message_id, &sender);
         let content = serde_json::to_vec(&content).expect("texts and ids have no failing serializer");
         Sha256::digest(content).to_vec()
     }

@@ -33,9 +33,9 @@ async fn readiness_follows_the_broker() {
     eventually("ready again", async || (ready().await.0 == 200).then_some(())).await;
 
     let jetstream = async_nats::jetstream::new(context.bus.client().clone());
-    jetstream.delete_stream("SIGNALBOX_TOOL").await.unwrap();
+    jetstream.delete_stream("SIGNALBOX_EVENT").await.unwrap();
     let missing =
-        "stream SIGNALBOX_TOOL is missing on the NATS server: run `signalbox migrate` as a user that may create it";
+        "stream SIGNALBOX_EVENT is missing on the NATS server: run `signalbox migrate` as a user that may create it";
     assert_eq!(ready().await, (503, json!({"database": "ok", "bus": missing})));
     let operators = Topology {
         provision: Provision::Update,
