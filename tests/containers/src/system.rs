@@ -123,7 +123,10 @@ impl Signalbox {
             installation: Installation {
                 prefix: format!("signalbox-{}", &Uuid::new_v4().simple().to_string()[..8]),
                 secrets: Secrets::random(),
-                postgres_image: named("POSTGRES_IMAGE", "postgres:15-bookworm@sha256:539ceaaae49b3a7c8a04467cf00cc6788d8e3f1675df41860d86eebc4c40524f"),
+                postgres_image: named(
+                    "POSTGRES_IMAGE",
+                    "postgres:15-bookworm@sha256:539ceaaae49b3a7c8a04467cf00cc6788d8e3f1675df41860d86eebc4c40524f",
+                ),
                 nats_image: named("NATS_IMAGE", "nats:2.15.1-alpine"),
                 provider_url: None,
                 environment: Vec::new(),

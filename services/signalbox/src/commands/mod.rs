@@ -24,8 +24,8 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Up(args) => Box::pin(up::run(&args, json)).await,
         // It makes an executor of its own, so `main` has seen to it.
         Command::Serve(_) => unreachable!("a service is not started from within an executor"),
-        Command::Migrate => migrate::run(json).await,
-        Command::Doctor(args) => doctor::run(&args, json).await,
+        Command::Migrate => Box::pin(migrate::run(json)).await,
+        Command::Doctor(args) => Box::pin(doctor::run(&args, json)).await,
         Command::Health(args) => health::run(&args, json).await,
         Command::Sample(args) => Box::pin(up::sample_run::run(&args, json)).await,
         Command::DemoAgent(args) => demo_agent::run(&args).await,
