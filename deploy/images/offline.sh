@@ -85,7 +85,7 @@ make_nats() {
     mkdir -p "$folder"/{bin,etc,usr/local/bin} && install -d -m 1777 "$folder/tmp"
     install -m 0755 "$server" "$folder/usr/local/bin/nats-server"
     install -m 0755 "$(command -v busybox)" "$folder/bin/busybox"
-    for applet in sh chown wget; do ln -s busybox "$folder/bin/$applet"; done
+    for applet in sh chown mv wget; do ln -s busybox "$folder/bin/$applet"; done
     printf 'root:x:0:0::/:/bin/sh\nnats:x:1000:1000::/:/bin/sh\n' >"$folder/etc/passwd"
     import "$folder" "$NATS_IMAGE" 'ENTRYPOINT []' 'CMD ["nats-server"]' 'EXPOSE 4222 6222 8222' \
         'ENV PATH=/usr/local/bin:/bin'

@@ -57,6 +57,8 @@ pub enum Signal {
     Wake(Vec<SessionName>),
     /// These sessions left our hands; `true`: there is more to do.
     Free(Vec<(SessionName, bool)>),
+    /// These sessions were left as they are, since their providers have no slot free.
+    WithoutSlot(Vec<(SessionName, String)>),
     /// Accounts' own limits, as just read.
     Limits(Vec<(domain::AccountId, Option<i32>)>),
     /// The claimer can take a batch.
@@ -123,6 +125,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         "delivery conductor",
         conduct(
             Arc::clone(&config),
+            Arc::clone(&hands.drivers),
             signalled,
             batches,
             context.clone(),
@@ -214,6 +217,7 @@ fn consume(context: &Context, durable: Durable, handler: impl BatchHandler) {
 /// Keeps the line. Ends when the process stops: what waits is found by another replica.
 async fn conduct(
     config: Arc<Config>,
+    drivers: Arc<HashMap<String, Arc<Driver>>>,
     mut signals: mpsc::Receiver<Signal>,
     batches: mpsc::Sender<Vec<SessionName>>,
     context: Context,
@@ -228,6 +232,7 @@ async fn conduct(
             signal = signals.recv() => match signal {
                 Some(Signal::Wake(names)) => dropped += names.into_iter().map(|name| u64::from(!line.wake(name))).sum::<u64>(),
                 Some(Signal::Free(names)) => names.into_iter().for_each(|(name, more)| line.free(name, more)),
+                Some(Signal::WithoutSlot(names)) => names.into_iter().for_each(|(name, provider)| line.set_aside(name, &provider)),
                 Some(Signal::Limits(limits)) => for (account, limit) in limits {
                     line.limit(&account, limit.and_then(|limit| usize::try_from(limit).ok()));
                 },
@@ -244,6 +249,8 @@ async fn conduct(
             dropped = 0;
         }
         if claimer_idle {
+            // A slot is given back before its session is released, so that signal comes after it.
+            line.call_back(|provider| drivers.get(provider).map_or(usize::MAX, |driver| driver.slots_free()));
             let batch = line.take(config.claim_batch_max);
             if !batch.is_empty() {
                 claimer_idle = false;
@@ -252,7 +259,7 @@ async fn conduct(
                 }
             }
         }
-        metrics.line(line.in_flight(), line.waiting());
+        metrics.line(line.in_flight(), line.waiting() + line.waiting_aside());
     }
 }
 
@@ -333,6 +340,9 @@ impl Hands {
         tell(&self.signals, Signal::Limits(claimed.limits)).await;
         let left = claimed.left.into_iter().map(|name| (name, false)).collect();
         tell(&self.signals, Signal::Free(left)).await;
+        if !claimed.without_slot.is_empty() {
+            tell(&self.signals, Signal::WithoutSlot(claimed.without_slot)).await;
+        }
         Ok(())
     }
 

@@ -34,7 +34,7 @@ mod vetted;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use call::{
     CallInput, FunctionCall, InputItem, LostCall, ProviderAnswer, ProviderCall, Reconciled, SessionCheck,
@@ -46,6 +46,9 @@ pub use openclaw::key::GatewayAgent;
 pub use openresponses::OpenResponses;
 pub use settings::{Effects, HistoryLookup, Limits, Pool, ProviderKind, ProviderSettings, SettingsError, Thread};
 pub use transport::DriverError;
+
+/// The right to make one call at a time; given back when dropped.
+pub type Slot = OwnedSemaphorePermit;
 
 /// One provider, ready to be called. Cheap to share behind an `Arc`.
 #[derive(Debug)]
@@ -101,9 +104,13 @@ impl Driver {
         self.effects
     }
 
-    /// One permit per call at a time. Take one *before* claiming a session: a lease that waits here helps nobody.
-    pub fn slots(&self) -> &Arc<Semaphore> {
-        &self.slots
+    /// A slot, if one is free. The claim takes it before it writes: a turn never holds a lease while it waits for a slot.
+    pub fn slot(&self) -> Option<Slot> {
+        Arc::clone(&self.slots).try_acquire_owned().ok()
+    }
+
+    pub fn slots_free(&self) -> usize {
+        self.slots.available_permits()
     }
 
     /// Makes one call. `on_text` gets text as it is generated; it is not the reply, and a call that fails may have

@@ -111,7 +111,7 @@ impl Limits {
 /// Connections to one provider.
 #[derive(Debug, Clone, Copy)]
 pub struct Pool {
-    /// Calls at one time; the caller takes one of [`super::Driver::slots`] before it claims a session.
+    /// Calls at one time; the claim takes one of [`super::Driver::slot`] for each turn.
     pub in_flight_max: usize,
     /// Must be shorter than the provider keeps an idle connection open, or a call is written into a closing one and
     /// its outcome is unknown.

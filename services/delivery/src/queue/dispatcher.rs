@@ -3,8 +3,11 @@
 //! [`Line`] is the data structure, without time or I/O; `service.rs` runs it. Nothing here is the truth: a wake-up that
 //! is dropped because the line is full is found by the sweep. The line is everybody's, and a full one is shared evenly:
 //! whoever has the most waiting makes room for those who have less.
+//!
+//! A session whose provider has no free slot waits aside, under the provider's name, so that it takes no place of a
+//! session of another provider.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry};
 
 use domain::{AccountId, SessionId};
 
@@ -27,6 +30,8 @@ enum Place {
     Busy {
         again: bool,
     },
+    /// Waits for a slot of its provider.
+    Aside,
 }
 
 #[derive(Debug, Default)]
@@ -35,6 +40,40 @@ struct Account {
     in_flight: usize,
     /// The account's own limit, as last read.
     limit: Option<usize>,
+}
+
+/// Sessions that wait for a slot of one provider, with the accounts taking turns.
+#[derive(Debug, Default)]
+struct Aside {
+    turn: VecDeque<AccountId>,
+    sessions: HashMap<AccountId, VecDeque<SessionId>>,
+}
+
+impl Aside {
+    fn push(&mut self, (account, session): SessionName) {
+        match self.sessions.entry(account) {
+            Entry::Occupied(mut waiting) => waiting.get_mut().push_back(session),
+            Entry::Vacant(none) => {
+                self.turn.push_back(none.key().clone());
+                none.insert(VecDeque::from([session]));
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Option<SessionName> {
+        let account = self.turn.pop_front()?;
+        let waiting = self
+            .sessions
+            .get_mut(&account)
+            .expect("an account in turn has a session");
+        let session = waiting.pop_front().expect("an account in turn has a session");
+        if waiting.is_empty() {
+            self.sessions.remove(&account);
+        } else {
+            self.turn.push_back(account.clone());
+        }
+        Some((account, session))
+    }
 }
 
 /// Sessions that were woken, by account, with the accounts taking turns.
@@ -49,6 +88,9 @@ pub struct Line {
     shares: BTreeSet<(usize, AccountId)>,
     in_flight: usize,
     waiting: usize,
+    /// By the name of the provider.
+    aside: HashMap<String, Aside>,
+    waiting_aside: usize,
 }
 
 impl Line {
@@ -61,6 +103,8 @@ impl Line {
             shares: BTreeSet::new(),
             in_flight: 0,
             waiting: 0,
+            aside: HashMap::new(),
+            waiting_aside: 0,
         }
     }
 
@@ -68,7 +112,7 @@ impl Line {
     /// with the most of them, is forgotten.
     pub fn wake(&mut self, name: SessionName) -> bool {
         match self.places.get_mut(&name) {
-            Some(Place::Waiting) => true,
+            Some(Place::Waiting | Place::Aside) => true,
             Some(Place::Busy { again }) => {
                 *again = true;
                 true
@@ -136,6 +180,33 @@ impl Line {
         }
     }
 
+    /// A session left somebody's hands, since its provider has no free slot. Where too many wait aside it is forgotten: the
+    /// sweep finds it.
+    pub fn set_aside(&mut self, name: SessionName, provider: &str) {
+        self.free(name.clone(), false);
+        // Woken meanwhile: it waits in its account's line, and comes here from there.
+        if self.places.contains_key(&name) || self.waiting_aside >= self.limits.waiting_max {
+            return;
+        }
+        self.places.insert(name.clone(), Place::Aside);
+        self.aside.entry(provider.to_owned()).or_default().push(name);
+        self.waiting_aside += 1;
+    }
+
+    /// Moves as many of those that wait aside as their providers have slots free to the front of their accounts' lines.
+    pub fn call_back(&mut self, slots_free: impl Fn(&str) -> usize) {
+        let mut back = Vec::new();
+        self.aside.retain(|provider, aside| {
+            back.extend(std::iter::from_fn(|| aside.pop()).take(slots_free(provider)));
+            !aside.turn.is_empty()
+        });
+        self.waiting_aside -= back.len();
+        // The first one called is the first in its line.
+        for name in back.into_iter().rev() {
+            self.insert(name, VecDeque::push_front);
+        }
+    }
+
     /// What the account itself allows, as just read.
     pub fn limit(&mut self, account: &AccountId, limit: Option<usize>) {
         if let Some(entry) = self.accounts.get_mut(account) {
@@ -149,6 +220,10 @@ impl Line {
 
     pub fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    pub fn waiting_aside(&self) -> usize {
+        self.waiting_aside
     }
 
     /// Forgets the newest of the account with the most waiting, if that leaves it with no less than `account` then has.
@@ -169,11 +244,15 @@ impl Line {
     }
 
     fn append(&mut self, name: SessionName) {
+        self.insert(name, VecDeque::push_back);
+    }
+
+    fn insert(&mut self, name: SessionName, push: fn(&mut VecDeque<SessionId>, SessionId)) {
         let account = self.accounts.entry(name.0.clone()).or_default();
         if account.waiting.is_empty() {
             self.turn.push_back(name.0.clone());
         }
-        account.waiting.push_back(name.1);
+        push(&mut account.waiting, name.1);
         shared(
             &mut self.shares,
             &name.0,
@@ -247,6 +326,67 @@ mod tests {
             line.accounts.is_empty() && line.places.is_empty() && line.shares.is_empty(),
             "nothing is kept of who is gone"
         );
+    }
+
+    #[test]
+    fn a_session_without_a_slot_waits_aside_and_comes_back_when_there_is_one() {
+        let mut line = Line::new(LIMITS);
+        for session in 0..3 {
+            line.wake(name("big", session));
+        }
+        line.wake(name("small", 100));
+        for taken in line.take(10) {
+            line.set_aside(taken, "slow");
+        }
+        assert_eq!((line.in_flight(), line.waiting(), line.waiting_aside()), (0, 0, 4));
+        assert!(line.wake(name("big", 0)), "it is known already");
+        line.call_back(|_| 0);
+        assert!(line.take(10).is_empty());
+
+        // A session of another provider has all the places, and one that is called back comes first.
+        line.wake(name("big", 7));
+        line.call_back(|provider| usize::from(provider == "slow"));
+        assert_eq!((line.waiting(), line.waiting_aside()), (2, 3));
+        assert_eq!(line.take(10), [name("big", 0), name("big", 7)]);
+
+        // Accounts take turns here as well.
+        line.call_back(|_| 2);
+        assert_eq!(line.take(10), [name("big", 1), name("small", 100)]);
+        line.free(name("big", 0), false);
+        line.call_back(|_| usize::MAX);
+        assert_eq!(line.take(10), [name("big", 2)]);
+        for session in [1, 2, 7] {
+            line.free(name("big", session), false);
+        }
+        line.free(name("small", 100), false);
+        assert!(line.accounts.is_empty() && line.places.is_empty() && line.aside.is_empty() && line.shares.is_empty());
+    }
+
+    #[test]
+    fn what_waits_aside_has_a_limit_and_a_wake_up_meanwhile_is_kept() {
+        let mut line = Line::new(LineLimits {
+            waiting_max: 2,
+            ..LIMITS
+        });
+        for session in 0..2 {
+            line.wake(name("acme", session));
+        }
+        let taken = line.take(10);
+        line.wake(name("acme", 2));
+        line.wake(taken[0].clone());
+        for name in taken.clone() {
+            line.set_aside(name, "slow");
+        }
+        assert_eq!(
+            (line.waiting(), line.waiting_aside()),
+            (2, 1),
+            "the one that was woken is in its line"
+        );
+        assert_eq!(line.take(10), [name("acme", 2), taken[0].clone()]);
+        line.set_aside(name("acme", 2), "slow");
+        line.set_aside(taken[0].clone(), "slow");
+        assert_eq!(line.waiting_aside(), 2, "the sweep finds the third");
+        assert!(!line.places.contains_key(&taken[0]));
     }
 
     #[test]

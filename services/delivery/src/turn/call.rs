@@ -36,12 +36,14 @@ pub struct Report {
 /// As [`run`]. A provider's answer that makes our code panic must not stop the process, and not come again for ever:
 /// it counts as a failed attempt.
 pub async fn run_guarded(
-    work: Work,
+    mut work: Work,
     driver: Option<Arc<Driver>>,
     root: &Root,
     live: &mpsc::Sender<Live>,
     incarnation: &Incarnation,
 ) -> Option<Report> {
+    // Given back when the call has ended, before its record.
+    let slot = work.slot.take();
     let calling = AssertUnwindSafe(run(&work, driver, root, live, incarnation)).catch_unwind();
     let (outcome, mismatch) = match calling.await {
         Ok(ended) => ended?,
@@ -55,6 +57,7 @@ pub async fn run_guarded(
             (Outcome::Failed(error), None)
         }
     };
+    drop(slot);
     Some(Report {
         work,
         outcome,
@@ -106,21 +109,13 @@ pub async fn run(
         return Some((Outcome::Failed(error), None));
     };
     let span = call_span(work, &driver);
-    let calling = async {
-        let _slot = driver
-            .slots()
-            .acquire()
-            .await
-            .expect("a driver's slots are never closed");
-        // A wait for a slot may have outlasted the lease.
-        if !incarnation.is_alive() {
-            return None;
-        }
-        Some(exchange(work, &driver, root, live).await)
-    };
+    // Between the claim and this call the lease may have been lost.
+    if !incarnation.is_alive() {
+        return None;
+    }
     let ended = tokio::select! {
         // Dropping a call closes its connection, which a provider that notices takes as "stop"; and that is meant.
-        ended = calling.instrument(span) => ended,
+        ended = exchange(work, &driver, root, live).instrument(span) => Some(ended),
         () = incarnation.lost.cancelled() => None,
     };
     if ended.is_none() {

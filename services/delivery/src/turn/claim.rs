@@ -25,12 +25,13 @@ pub use super::{
 use super::{
     begin::{Surroundings, offered, offered_still, prompt, turn_span},
     messages::{origin, turn_started},
+    resume::Due,
     work::Work,
 };
 use crate::{
     config::Config,
     prompt::{MarkSecret, Profiles},
-    providers::{Driver, Effects, Thread},
+    providers::{Driver, Effects, Slot, Thread},
     queue::{Admission, admit},
     store::{
         SessionName, TurnName,
@@ -60,6 +61,8 @@ pub struct Claimed {
     pub work: Vec<Work>,
     /// Sessions that were not taken: somebody else's, or with nothing to do.
     pub left: Vec<SessionName>,
+    /// Sessions whose provider has no slot free, with its name. Nothing was written of them.
+    pub without_slot: Vec<(SessionName, String)>,
     /// Accounts' own limits, as read.
     pub limits: Vec<(AccountId, Option<i32>)>,
     /// Committed messages, for the relay.
@@ -110,37 +113,49 @@ impl Claimer {
             .collect();
         let start = within_limits(&tx, start).await?;
 
-        let taken_over = resume
-            .iter()
-            .filter(|(session, _)| session.facts.phase == SessionPhase::Running)
-            .count();
-        let taken: Vec<SessionName> = start
-            .iter()
-            .map(|(session, _)| session.name())
-            .chain(resume.iter().map(|(session, _)| session.name()))
-            .collect();
+        // Before anything is written: a turn that has begun is about to be sent.
+        let mut without_slot = Vec::new();
+        let (start, slots): (Vec<(Session, Item)>, Vec<Option<Slot>>) = start
+            .into_iter()
+            .filter_map(|(session, item)| match self.slot(&item.provider) {
+                Ok(slot) => Some(((session, item), slot)),
+                Err(NoSlot) => {
+                    without_slot.push((session.name(), item.provider));
+                    None
+                }
+            })
+            .unzip();
+        let mut taken_over = 0;
+        let mut resumed = Vec::with_capacity(resume.len());
+        for (session, turn) in resume {
+            let mut work = self.resumed(&session, turn);
+            if work.due != Due::Abort {
+                let Ok(slot) = self.slot(&work.provider) else {
+                    without_slot.push((work.name(), work.provider));
+                    continue;
+                };
+                work.slot = slot.map(Arc::new);
+            }
+            taken_over += usize::from(session.facts.phase == SessionPhase::Running);
+            resumed.push(work);
+        }
         let surroundings = self.surroundings(&tx, &start).await?;
         let now = OffsetDateTime::now_utc();
         let mut new_turns = Vec::with_capacity(start.len());
-        let mut work = Vec::with_capacity(taken.len());
+        let mut work = Vec::with_capacity(start.len() + resumed.len());
         let mut told: Vec<Owned> = Vec::with_capacity(start.len());
-        for (session, item) in start {
-            let (new_turn, begun) = self.begin(&session, item, &surroundings);
+        for ((session, item), slot) in start.into_iter().zip(slots) {
+            let (new_turn, mut begun) = self.begin(&session, item, &surroundings);
+            begun.slot = slot.map(Arc::new);
             told.push(turn_started(&self.root, &begun, now));
             new_turns.push(new_turn);
             work.push(begun);
         }
         let mut outbox = turns_begin(&tx, &new_turns, replica, told, &self.kept).await?;
-        turns_resume(
-            &tx,
-            &resume
-                .iter()
-                .map(|(session, turn)| (session.name(), turn.id))
-                .collect::<Vec<_>>(),
-            replica,
-        )
-        .await?;
-        work.extend(resume.into_iter().map(|(session, turn)| self.resumed(&session, turn)));
+        let names_of_resumed: Vec<(SessionName, TurnId)> =
+            resumed.iter().map(|work| (work.name(), work.turn_id)).collect();
+        turns_resume(&tx, &names_of_resumed, replica).await?;
+        work.extend(resumed);
 
         wait_longer(
             &tx,
@@ -170,15 +185,28 @@ impl Claimer {
         self.kept.add(&new_turns);
         self.shutdown.crash_point("delivery.claim_committed").await;
 
-        let taken: HashSet<SessionName> = taken.into_iter().collect();
-        let left = names.iter().filter(|name| !taken.contains(name)).cloned().collect();
+        let seen_to: HashSet<SessionName> = work
+            .iter()
+            .map(Work::name)
+            .chain(without_slot.iter().map(|(name, _)| name.clone()))
+            .collect();
+        let left = names.iter().filter(|name| !seen_to.contains(name)).cloned().collect();
         Ok(Claimed {
             work,
             left,
+            without_slot,
             limits,
             outbox,
             taken_over,
         })
+    }
+
+    /// A slot of this provider; none is needed where the operator's settings do not have it: no call is made.
+    fn slot(&self, provider: &str) -> Result<Option<Slot>, NoSlot> {
+        let Some(driver) = self.drivers.get(provider) else {
+            return Ok(None);
+        };
+        driver.slot().map(Some).ok_or(NoSlot)
     }
 
     async fn surroundings(&self, tx: &storage::Tx, start: &[(Session, Item)]) -> Result<Surroundings, StorageError> {
@@ -231,6 +259,9 @@ impl Claimer {
         carry_on(session, turn, effects, thread, tools)
     }
 }
+
+/// All slots of a provider are taken.
+struct NoSlot;
 
 /// What is to be done with the sessions of a batch; the rest of them is left alone.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 
 use super::{journal::Journal, resume::Due};
 use crate::{
-    providers::{CallInput, Effects, ToolDefinition},
+    providers::{CallInput, Effects, Slot, ToolDefinition},
     store::{SessionName, TurnName},
 };
 
@@ -27,6 +27,8 @@ pub struct Work {
     pub agent_id: AgentId,
     pub task: Option<TaskId>,
     pub provider: String,
+    /// Of the provider, until the call has ended. None where no call is made.
+    pub slot: Option<Arc<Slot>>,
     pub effects: Effects,
     pub profile_version: String,
     pub due: Due,

@@ -10,5 +10,6 @@ mod plans;
 mod prompt;
 mod providers;
 mod scene;
+mod slots;
 mod turns;
 mod twins;
