@@ -8,7 +8,7 @@ use sea_orm::ConnectionTrait;
 use storage::{Accounts, Role};
 use testkit::{Fixture, TestDatabase};
 
-/// One of each kind that anybody may publish, live text apart, which goes through no outbox; and some that are nobody's.
+/// One of each kind that a user may publish, except live text, which goes through no outbox; and some that no user may.
 fn subjects(root: &Root) -> Vec<String> {
     let filled = |pattern: &str| {
         let fill = |(n, token)| match (n, token) {

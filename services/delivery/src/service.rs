@@ -432,7 +432,7 @@ async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals
 /// So often an outcome that takes too long is tried alone before its attempt counts as failed.
 const ALONE_TRIES_MAX: u32 = 3;
 
-/// An outcome that was refused by itself, in nobody's way.
+/// Records one outcome that the database refused in its batch. Runs in a worker of its own, so that no batch waits for it.
 async fn record_alone(recorder: Recorder, report: Report, signals: mpsc::Sender<Signal>) {
     let one = [report];
     let mut tries = 1;

@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct RolledBack(pub String);
 
 pub async fn again(State(app): State<App>, request: Request, next: Next) -> Response {
-    // What only reads waits for nobody's locks, and has no body.
+    // A request that only reads waits for no lock, and has no body.
     let is_safe = request.method().is_safe();
     let share = request.extensions().get::<ConnectionShare>().cloned();
     let (request, bytes) = if is_safe {

@@ -35,7 +35,7 @@ impl IntoResponse for ApiError {
                 response.extensions_mut().insert(RolledBack(error));
                 response
             }
-            // Asked for by whoever is told so: nothing that an operator would have to look after.
+            // The client caused it and is told so: an operator has nothing to do.
             Self::Storage(error) if error.is_statement_timeout() => {
                 let error = format!("{:#}", anyhow::Error::new(error));
                 tracing::info!(error, "answered 503: a statement took longer than it may");

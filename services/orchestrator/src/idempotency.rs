@@ -179,7 +179,7 @@ impl Work {
     ) -> Result<Begun, ApiError> {
         let tx = app.database.begin(accounts).await?;
         if let Some(key) = &request.key {
-            if !lock(&tx, (owner, principal), key).await? {
+            if !lock(&tx, owner, key).await? {
                 return Err(Problem::conflict(
                     "request_in_flight",
                     "a request with this Idempotency-Key is being worked on; ask again in a moment",
@@ -247,10 +247,13 @@ struct Locked {
 }
 
 /// Held to the end of the transaction. Two keys that share a hash only cost each other a 409.
+///
+/// By owner and key, without the principal, as an older version takes it: a request that went to a replica of that version and
+/// is repeated to one of this version is one.
 const LOCK: &str = "select pg_try_advisory_xact_lock(hashtextextended($1, 0)) as locked";
 
-async fn lock(tx: &Tx, (owner, principal): (&str, &str), key: &str) -> Result<bool, StorageError> {
-    let name = format!("idempotency {owner} {principal} {key}");
+async fn lock(tx: &Tx, owner: &str, key: &str) -> Result<bool, StorageError> {
+    let name = format!("idempotency {owner} {key}");
     let locked = Locked::find_by_statement(statement(LOCK, [name.into()]))
         .one(&**tx)
         .await
@@ -258,7 +261,7 @@ async fn lock(tx: &Tx, (owner, principal): (&str, &str), key: &str) -> Result<bo
     Ok(locked.is_some_and(|row| row.locked))
 }
 
-/// One's own, or one that says nobody's name, as a version before wrote it. Relies on the primary key.
+/// The stored answer of this principal; or one without a principal, which an older version wrote. Relies on the primary key.
 const FIND: &str = "
     select account_id, key, principal, request_hash, status, body, created_at from idempotency
     where account_id = $1 and key = $2 and principal in ($3, '') order by principal desc limit 1";

@@ -13,7 +13,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use async_nats::{HeaderMap, StatusCode};
+use async_nats::{HeaderMap, StatusCode, jetstream::stream::LastRawMessageErrorKind};
 use contracts::Root;
 use futures::StreamExt;
 use serde_json::json;
@@ -108,11 +108,19 @@ pub struct Unread {
 /// The first message of a partition behind `after`, as the server has it now; none when there is none.
 /// Another partition's place says nothing about this one: a quiet partition stays behind for ever.
 pub async fn first_unread(bus: &Bus, partition: u16, after: u64) -> Result<Option<Unread>, ReadError> {
-    let (found, _) = direct_get(bus, partition, after + 1, 1).await?;
-    Ok(found.front().map(|message| Unread {
-        sequence: message.stream_sequence,
-        published: message.published,
-    }))
+    let name = Stream::Notification.name(bus.root());
+    let stream = bus.jetstream().get_stream_no_info(name).await;
+    let stream = stream.map_err(|error| ReadError::Lookup(error.into()))?;
+    // Of the leader: what a replica does not have yet must not be taken for read, and purged.
+    let filter = partition_filter(bus.root(), partition);
+    match stream.get_first_raw_message_by_subject(filter, after + 1).await {
+        Ok(message) => Ok(Some(Unread {
+            sequence: message.sequence,
+            published: message.time,
+        })),
+        Err(error) if matches!(error.kind(), LastRawMessageErrorKind::NoMessageFound) => Ok(None),
+        Err(error) => Err(ReadError::Lookup(error.into())),
+    }
 }
 
 /// Read at once, and handed out in the portions that are asked for. The server counts what is still to come for each

@@ -232,17 +232,20 @@ impl User {
             services.extend([
                 Service::api(&format!("CONSUMER.INFO.{stream}.{name}")),
                 Service::api_with_many_answers(&format!("CONSUMER.MSG.NEXT.{stream}.{name}")),
-                // Both forms of acknowledgement: servers may send either.
-                Service::message(format!("$JS.ACK.{stream}.{name}.>")),
-                Service::message(format!("$JS.ACK.*.*.{stream}.{name}.>")),
+                // Both forms of acknowledgement: servers may send either. Each with as many tokens as its form has: the longer form
+                // with any number of them matches the shorter form of another consumer, whose name then stands in its wildcards.
+                Service::message(format!("$JS.ACK.{stream}.{name}.*.*.*.*.*")),
+                Service::message(format!("$JS.ACK.*.*.{stream}.{name}.*.*.*.*.>")),
             ]);
         }
         for stream in self.looked_after() {
             services.push(Service::api(&format!("STREAM.MSG.GET.{}", stream.name(root))));
         }
         if self == User::Resolver {
-            // It reads partitions from a stored place, and removes what every partition has read.
+            // It reads partitions from a stored place, and removes what every partition has read. What is unread it asks the
+            // stream's leader: a replica may lag behind.
             let stream = Stream::Notification.name(root);
+            services.push(Service::api(&format!("STREAM.MSG.GET.{stream}")));
             services.push(Service::api_with_many_answers(&format!("DIRECT.GET.{stream}")));
             services.push(Service::api(&format!("STREAM.PURGE.{stream}")));
         }
@@ -561,7 +564,7 @@ mod tests {
             );
             assert!(file.contains(&line), "{line}");
         }
-        assert!(file.contains("\"$JS.ACK.*.*.BOX_TOOL.tool_gateway_tool_requested.>\""));
+        assert!(file.contains("\"$JS.ACK.*.*.BOX_TOOL.tool_gateway_tool_requested.*.*.*.*.>\""));
         assert!(!file.contains("allow_responses") && !file.contains("SIGNALBOX_TOOL\""));
     }
 }

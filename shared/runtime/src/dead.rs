@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use contracts::{
     Headers, Outgoing, Root, Timestamp,
     event::{Event, EventMessage, MessageDied},
+    header,
     outgoing::Origin,
 };
 use domain::{AccountId, TaskId};
@@ -92,15 +93,20 @@ pub(crate) async fn bury_outgoing(
         );
         return Ok(());
     }
+    let mut headers = headers.clone();
+    if headers.get(header::REDRIVE).is_none() {
+        // A service's own words, which no publisher said; one that was sent again has this from its letter.
+        headers.set(header::VOUCHED, "1");
+    }
     let fallen = Fallen {
         owner: &owner,
         subject,
-        headers,
+        headers: &headers,
         payload,
         reason,
         detail,
         attempts: 1,
-        cause: headers.get(contracts::header::CAUSE).map(str::to_owned),
+        cause: headers.get(header::CAUSE).map(str::to_owned),
     };
     let tx = database.begin(&owner.accounts()).await?;
     // The sweep takes these rows up, in a process that has nothing else in hand for this message.

@@ -229,7 +229,7 @@ async fn an_account_with_more_waiting_than_its_share_is_refused_and_nobody_else(
     assert_eq!(post(&acme).await.status, 202);
 }
 
-/// Whoever is signed in, and whom they name: what the resolver is sent.
+/// Which sender the resolver is sent, for each key and each sender that the request names.
 #[tokio::test]
 async fn who_speaks_is_who_is_signed_in() {
     let world = World::new().await;

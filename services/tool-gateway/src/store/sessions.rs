@@ -178,9 +178,10 @@ struct SessionRow {
 
 /// Relies on session_key_unique.
 const SESSION_FIND: &str = "
-    select id from session where account_id = $1 and key = $2 and agent_id is not null and ($3 is null or agent_id = $3)";
+    select id from session
+    where account_id = $1 and key = $2 and agent_id is not null and ($3 is null or agent_id = $3) and emptied_at is null";
 
-/// The session of this key, open or closed, whoever held it before: keys are never reused. `agent`: whose it must be.
+/// The session of this key, open or closed, until it is emptied: a call that it recorded after that would never be removed. `agent`: whose it must be.
 pub(crate) async fn session_find(
     tx: &Tx,
     account: &AccountId,

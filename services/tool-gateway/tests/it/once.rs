@@ -155,8 +155,12 @@ async fn a_turns_calls_run_in_its_order_whatever_order_they_come_in() {
     };
     let done = coder.request(4, "task_status", &json!({"task_id": "PROJ-7", "status": "done"}));
     let after = coder.request(5, "task_message", &json!({"task_id": "PROJ-7", "body": "too late"}));
-    // An agent that posts and then ends its task means it in that order.
-    for request in [&after, &done, &post(3), &post(2), &post(1)] {
+    // An agent that posts and then ends its task means it in that order. Its answer is recorded before a call of it goes out.
+    let requests = [&after, &done, &post(3), &post(2), &post(1)];
+    for request in requests {
+        world.record(request).await;
+    }
+    for request in requests {
         world.ask(request).await;
     }
     for ordinal in 1..=3 {

@@ -176,6 +176,12 @@ fn sendable() -> BTreeSet<String> {
             "$JS.API.CONSUMER.CREATE.{stream}.{name}.{}",
             durable.filter(&root)
         ));
+        // The shorter form of one consumer, with the name of another where the longer form has its own: with `+NXT` as its
+        // payload it would be a pull from the first.
+        for other in Durable::ALL {
+            let (other_stream, other) = (other.stream().name(&root), other.name());
+            subjects.insert(format!("$JS.ACK.{stream}.{name}.{other_stream}.{other}.1.2.3"));
+        }
     }
     let notifications = Stream::Notification.name(&root);
     subjects.insert(format!(

@@ -64,7 +64,8 @@ impl MigratorTrait for Migrator {
 pub async fn migrate(connection: &DatabaseConnection) -> Result<(), StorageError> {
     // The lock belongs to a transaction that does nothing else, so that it ends with it whatever happens.
     let turn = connection.begin().await.attempt("begin migration")?;
-    turn.execute_unprepared("select pg_advisory_xact_lock(74160)")
+    // It lies idle while the steps run, which may take minutes where tables are large.
+    turn.execute_unprepared("set local idle_in_transaction_session_timeout = 0; select pg_advisory_xact_lock(74160)")
         .await
         .attempt("wait for other migrations")?;
     let migrated = up(connection).await;

@@ -1,4 +1,4 @@
-//! Whoever has taken a service over and speaks to the database as its login: what the role must not let it do. Each role tries
+//! An attacker who has taken a service over connects to the database as its login: what the role must not let it do. Each role tries
 //! everything; what it may do in its own name is tried beside it, so that a refusal is not that of a mistake in the attempt.
 
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row, postgres::PgConnectOptions};

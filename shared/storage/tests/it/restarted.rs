@@ -1,4 +1,4 @@
-//! After a restart of the server, or whatever else ended all connections: those that lay idle are in nobody's way.
+//! After a restart of the server, or whatever else ended all connections: no request fails on a connection that lay idle.
 
 use futures::future::join_all;
 use sea_orm::ConnectionTrait;
