@@ -55,6 +55,8 @@ const SIGNALS_WAITING_MAX: usize = 4_096;
 pub enum Signal {
     /// These sessions may have something to do.
     Wake(Vec<SessionName>),
+    /// These sessions were closed, and may have a turn to end.
+    Closed(Vec<SessionName>),
     /// These sessions left our hands; `true`: there is more to do.
     Free(Vec<(SessionName, bool)>),
     /// These sessions were left as they are, since their providers have no slot free.
@@ -231,6 +233,7 @@ async fn conduct(
             // A signal that is not received stays in the channel.
             signal = signals.recv() => match signal {
                 Some(Signal::Wake(names)) => dropped += names.into_iter().map(|name| u64::from(!line.wake(name))).sum::<u64>(),
+                Some(Signal::Closed(names)) => dropped += names.into_iter().map(|name| u64::from(!line.wake_closed(name))).sum::<u64>(),
                 Some(Signal::Free(names)) => names.into_iter().for_each(|(name, more)| line.free(name, more)),
                 Some(Signal::WithoutSlot(names)) => names.into_iter().for_each(|(name, provider)| line.set_aside(name, &provider)),
                 Some(Signal::Limits(limits)) => for (account, limit) in limits {

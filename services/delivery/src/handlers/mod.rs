@@ -24,11 +24,12 @@ use tokio::sync::mpsc;
 
 use crate::{service::Signal, store::SessionName};
 
-/// Reads each message of a batch and wakes the session that it names.
-async fn wake_each<M: Addressed>(
+/// Reads each message of a batch and signals the sessions that they name.
+async fn signal_each<M: Addressed>(
     root: &Root,
     signals: &mpsc::Sender<Signal>,
     batch: &[Incoming],
+    signal: fn(Vec<SessionName>) -> Signal,
     name: fn(M) -> SessionName,
 ) -> Vec<Verdict> {
     let mut names = Vec::with_capacity(batch.len());
@@ -48,6 +49,6 @@ async fn wake_each<M: Addressed>(
         )
         .collect();
     // An error means that the process is stopping; the sweep of another finds the sessions.
-    let _ = signals.send(Signal::Wake(names)).await;
+    let _ = signals.send(signal(names)).await;
     verdicts
 }

@@ -9,7 +9,7 @@ use contracts::{Root, session::SessionClosed};
 use messaging::{BatchHandler, Incoming, Verdict};
 use tokio::sync::mpsc;
 
-use super::wake_each;
+use super::signal_each;
 use crate::service::Signal;
 
 pub struct SessionClosedHandler {
@@ -19,9 +19,13 @@ pub struct SessionClosedHandler {
 
 impl BatchHandler for SessionClosedHandler {
     async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
-        wake_each(&self.root, &self.signals, batch, |message: SessionClosed| {
-            (message.account, message.session_id)
-        })
+        signal_each(
+            &self.root,
+            &self.signals,
+            batch,
+            Signal::Closed,
+            |message: SessionClosed| (message.account, message.session_id),
+        )
         .await
     }
 }

@@ -9,7 +9,7 @@ use contracts::{Root, session::SessionResolved};
 use messaging::{BatchHandler, Incoming, Verdict};
 use tokio::sync::mpsc;
 
-use super::wake_each;
+use super::signal_each;
 use crate::service::Signal;
 
 pub struct SessionResolvedHandler {
@@ -19,9 +19,13 @@ pub struct SessionResolvedHandler {
 
 impl BatchHandler for SessionResolvedHandler {
     async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
-        wake_each(&self.root, &self.signals, batch, |message: SessionResolved| {
-            (message.account, message.session_id)
-        })
+        signal_each(
+            &self.root,
+            &self.signals,
+            batch,
+            Signal::Wake,
+            |message: SessionResolved| (message.account, message.session_id),
+        )
         .await
     }
 }

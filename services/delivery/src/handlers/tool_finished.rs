@@ -9,7 +9,7 @@ use contracts::{Root, tool::ToolFinished};
 use messaging::{BatchHandler, Incoming, Verdict};
 use tokio::sync::mpsc;
 
-use super::wake_each;
+use super::signal_each;
 use crate::service::Signal;
 
 pub struct ToolFinishedHandler {
@@ -19,9 +19,13 @@ pub struct ToolFinishedHandler {
 
 impl BatchHandler for ToolFinishedHandler {
     async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
-        wake_each(&self.root, &self.signals, batch, |message: ToolFinished| {
-            (message.account, message.session_id)
-        })
+        signal_each(
+            &self.root,
+            &self.signals,
+            batch,
+            Signal::Wake,
+            |message: ToolFinished| (message.account, message.session_id),
+        )
         .await
     }
 }

@@ -90,6 +90,7 @@ pub struct Line {
     waiting: usize,
     /// By the name of the provider.
     aside: HashMap<String, Aside>,
+    /// Entries in `aside`.
     waiting_aside: usize,
 }
 
@@ -128,6 +129,15 @@ impl Line {
                 false
             }
         }
+    }
+
+    /// As [`Line::wake`], of a session that was closed: its turn is ended without a slot, so it waits for none any more.
+    pub fn wake_closed(&mut self, name: SessionName) -> bool {
+        if matches!(self.places.get(&name), Some(Place::Aside)) {
+            // Its entry aside stays, and is passed over.
+            self.places.remove(&name);
+        }
+        self.wake(name)
     }
 
     /// Takes up to `max` sessions that may be seen to now; each is busy until it is [`Line::free`]d.
@@ -196,11 +206,13 @@ impl Line {
     /// Moves as many of those that wait aside as their providers have slots free to the front of their accounts' lines.
     pub fn call_back(&mut self, slots_free: impl Fn(&str) -> usize) {
         let mut back = Vec::new();
+        let (places, waiting_aside) = (&self.places, &mut self.waiting_aside);
         self.aside.retain(|provider, aside| {
-            back.extend(std::iter::from_fn(|| aside.pop()).take(slots_free(provider)));
+            let popped = std::iter::from_fn(|| aside.pop()).inspect(|_| *waiting_aside -= 1);
+            let still_aside = popped.filter(|name| matches!(places.get(name), Some(Place::Aside)));
+            back.extend(still_aside.take(slots_free(provider)));
             !aside.turn.is_empty()
         });
-        self.waiting_aside -= back.len();
         // The first one called is the first in its line.
         for name in back.into_iter().rev() {
             self.insert(name, VecDeque::push_front);
@@ -387,6 +399,26 @@ mod tests {
         line.set_aside(taken[0].clone(), "slow");
         assert_eq!(line.waiting_aside(), 2, "the sweep finds the third");
         assert!(!line.places.contains_key(&taken[0]));
+    }
+
+    #[test]
+    fn a_session_that_is_closed_while_it_waits_aside_is_seen_to_without_a_slot() {
+        let mut line = Line::new(LIMITS);
+        for session in 0..2 {
+            line.wake(name("acme", session));
+        }
+        for taken in line.take(10) {
+            line.set_aside(taken, "slow");
+        }
+        assert!(line.wake_closed(name("acme", 0)));
+        line.call_back(|_| 0);
+        assert_eq!(line.take(10), [name("acme", 0)]);
+        line.free(name("acme", 0), false);
+        line.call_back(|_| 1);
+        assert_eq!(line.take(10), [name("acme", 1)]);
+        line.free(name("acme", 1), false);
+        assert_eq!(line.waiting_aside(), 0);
+        assert!(line.accounts.is_empty() && line.places.is_empty() && line.aside.is_empty() && line.shares.is_empty());
     }
 
     #[test]
