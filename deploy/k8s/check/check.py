@@ -389,6 +389,11 @@ def main():
     wanted = set(re.findall(r"password: \$(\w+)", (ROOT / "schemas/nats-users.conf").read_text()))
     if set(values["container"]["env"]) != wanted:
         fault("nats/values.yaml", f"the passwords are not those of schemas/nats-users.conf: {sorted(wanted)}")
+    # The container tests run these lines (tests/containers/src/requests.rs).
+    volume = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["nats-volume"]["entrypoint"][-1]
+    renames = [one["value"][0]["command"][-1] for one in values["podTemplate"]["patch"] if one["path"] == "/spec/initContainers"]
+    if not (renames and volume.replace("$$", "$").endswith(renames[0])):
+        fault("nats/values.yaml", "its init container does not rename the store as nats-volume of docker-compose.yml does")
     for panel in json.loads((ROOT / "deploy/telemetry/dashboard.json").read_text())["panels"]:
         for metric in [metric for target in panel["targets"] for metric in metrics(target["expr"])]:
             fault("dashboard.json", f"{panel['title']}: no service has a metric {metric}")

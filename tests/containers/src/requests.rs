@@ -4,15 +4,16 @@
 use std::time::Duration;
 
 use testcontainers::{
-    ContainerRequest, GenericImage, ImageExt,
-    core::{IntoContainerPort, WaitFor},
+    ContainerRequest, CopyTargetOptions, GenericImage, ImageExt,
+    core::{CmdWaitFor, ExecCommand, IntoContainerPort, WaitFor},
 };
 
 use crate::{Service, secrets::Secrets};
 
 const LOGINS: &str = include_str!("../../../deploy/postgres/logins.sh");
 const NATS: &str = include_str!("../../../deploy/nats/nats.conf");
-const NATS_USERS: &str = include_str!("../../../schemas/nats-users.conf");
+pub(crate) const NATS_USERS: &str = include_str!("../../../schemas/nats-users.conf");
+const COMPOSE: &str = include_str!("../../../docker-compose.yml");
 
 pub(crate) const NATS_PORT: u16 = 4222;
 const POSTGRES_PORT: u16 = 5432;
@@ -37,6 +38,8 @@ pub(crate) struct Installation {
     pub(crate) secrets: Secrets,
     pub(crate) postgres_image: String,
     pub(crate) nats_image: String,
+    /// The server's users, as `schemas/nats-users.conf` has them.
+    pub(crate) nats_users: String,
     /// Where delivery sends its calls; the demo agent when there is none.
     pub(crate) provider_url: Option<String>,
     /// Further variables of all services.
@@ -76,10 +79,13 @@ impl Installation {
         let mut request = image(&self.nats_image)
             .with_wait_for(WaitFor::message_on_stderr("Server is ready"))
             .with_exposed_port(NATS_PORT.tcp())
-            .with_cmd(["nats-server", "--config", "/etc/signalbox/nats.conf"])
+            .with_cmd(["sh".to_owned(), "-c".to_owned(), nats_command()])
             .with_user("1000:1000")
             .with_copy_to("/etc/signalbox/nats.conf", settings.into_bytes())
-            .with_copy_to("/etc/signalbox/nats-users.conf", NATS_USERS.as_bytes().to_vec());
+            .with_copy_to(
+                CopyTargetOptions::new("/etc/signalbox/nats-users.conf").with_mode(0o666),
+                self.nats_users.clone().into_bytes(),
+            );
         let services = Service::ALL.map(Service::identifier);
         for user in services.iter().map(String::as_str).chain(["publisher", "operator"]) {
             let name = format!("SIGNALBOX_NATS_{}", user.to_uppercase());
@@ -167,6 +173,34 @@ impl Installation {
             .with_container_name(self.container(name))
             .with_startup_timeout(START_LIMIT)
     }
+}
+
+/// The server again and again, as often as it is ended in order. What is stored lies below the account's name: it is renamed by
+/// the very lines of `docker-compose.yml`, and back for users without accounts.
+fn nats_command() -> String {
+    let lines = COMPOSE.split_once("chown 1000:1000 /data\n").map(|(_, rest)| rest);
+    let lines = lines
+        .and_then(|rest| rest.split_once("    volumes:"))
+        .map(|(lines, _)| lines);
+    let renamed = lines.expect("docker-compose.yml renames what NATS has stored");
+    let renamed = renamed.replace("$$", "$").replace("/data", "/tmp/nats");
+    format!(
+        r#"store() (
+    if grep -q ^accounts /etc/signalbox/nats-users.conf; then
+        {renamed}
+    else
+        cd /tmp/nats/jetstream 2>/dev/null || exit 0
+        if [ -d SIGNALBOX ]; then mv SIGNALBOX '$G'; fi
+    fi
+)
+while store && nats-server --config /etc/signalbox/nats.conf --pid /tmp/nats.pid; do :; done"#
+    )
+}
+
+/// In the container of NATS.
+pub(crate) fn replace_nats_users(users: &str) -> ExecCommand {
+    let script = r#"printf %s "$1" >/etc/signalbox/nats-users.conf; kill -INT "$(cat /tmp/nats.pid)""#;
+    ExecCommand::new(["sh", "-ec", script, "sh", users]).with_cmd_ready_condition(CmdWaitFor::exit_code(0))
 }
 
 /// As it is deployed.

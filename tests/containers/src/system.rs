@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::{
     Client, Error, Service,
     error::Doing,
-    requests::{Installation, NATS_PORT},
+    requests::{self, Installation, NATS_PORT, NATS_USERS},
     secrets::Secrets,
 };
 
@@ -64,6 +64,13 @@ impl Builder {
     #[must_use]
     pub fn provider_url(mut self, url: &str) -> Builder {
         self.installation.provider_url = Some(url.to_owned());
+        self
+    }
+
+    /// Users of the NATS server other than those of `schemas/nats-users.conf`, as of another version.
+    #[must_use]
+    pub fn nats_users(mut self, users: &str) -> Builder {
+        users.clone_into(&mut self.installation.nats_users);
         self
     }
 
@@ -128,6 +135,7 @@ impl Signalbox {
                     "postgres:15-bookworm@sha256:539ceaaae49b3a7c8a04467cf00cc6788d8e3f1675df41860d86eebc4c40524f",
                 ),
                 nats_image: named("NATS_IMAGE", "nats:2.15.1-alpine"),
+                nats_users: NATS_USERS.to_owned(),
                 provider_url: None,
                 environment: Vec::new(),
             },
@@ -240,7 +248,13 @@ impl Signalbox {
         Ok(())
     }
 
-    /// The same with the database.
+    /// Ends the broker in order and starts it with these users and what it had stored, at the same address.
+    pub async fn replace_nats_users(&mut self, users: &str) -> Result<(), Error> {
+        let replaced = self.nats.exec(requests::replace_nats_users(users)).await;
+        replaced.map(drop).doing("nats", "replacing its users")
+    }
+
+    /// Stops the database without asking it to, and starts it again with what it had stored.
     pub async fn restart_postgres(&mut self) -> Result<(), Error> {
         restart(&self.postgres, "postgres").await
     }

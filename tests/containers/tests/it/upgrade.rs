@@ -3,8 +3,12 @@
 //!
 //! `SIGNALBOX_IMAGE_BEFORE` names the image of the version before. `make containers` gives the same program a second name
 //! where none is named: then this shows the way, and not that two versions understand each other.
+//!
+//! Where the version before needs other users of NATS (`SIGNALBOX_NATS_USERS_BEFORE`, a file), its services read nothing under the
+//! new ones: the server's users, the schema and all services move together, and what the one version wrote is read by the other
+//! after that.
 
-use std::env;
+use std::{env, fs};
 
 use signalbox_testcontainers::{Service, Signalbox};
 
@@ -14,16 +18,110 @@ use crate::{
     town::{ACCOUNT, Town},
 };
 
-fn image(variable: &str, default: &str) -> String {
-    env::var(variable)
-        .ok()
-        .filter(|value| !value.is_empty())
-        .unwrap_or_else(|| default.to_owned())
+const NATS_USERS: &str = include_str!("../../../../schemas/nats-users.conf");
+
+struct Version {
+    image: String,
+    nats_users: String,
 }
 
-fn images() -> (String, String) {
-    let new = image("SIGNALBOX_IMAGE", concat!("signalbox:", env!("CARGO_PKG_VERSION")));
-    (image("SIGNALBOX_IMAGE_BEFORE", &format!("{new}-before")), new)
+fn named(variable: &str) -> Option<String> {
+    env::var(variable).ok().filter(|value| !value.is_empty())
+}
+
+/// The one before, and the new one.
+fn versions() -> (Version, Version) {
+    let new = named("SIGNALBOX_IMAGE").unwrap_or_else(|| concat!("signalbox:", env!("CARGO_PKG_VERSION")).to_owned());
+    let before = Version {
+        image: named("SIGNALBOX_IMAGE_BEFORE").unwrap_or_else(|| format!("{new}-before")),
+        nats_users: named("SIGNALBOX_NATS_USERS_BEFORE").map_or_else(
+            || NATS_USERS.to_owned(),
+            |file| fs::read_to_string(file).expect("the users of the version before"),
+        ),
+    };
+    let new = Version {
+        image: new,
+        nats_users: NATS_USERS.to_owned(),
+    };
+    (before, new)
+}
+
+/// An installation of one version, and the versions that it moves between.
+struct Moving {
+    signalbox: Signalbox,
+    town: Town,
+    bus: Bus,
+    before: Version,
+    new: Version,
+}
+
+impl Moving {
+    /// Of the version before, with the new version's schema where the version before runs on it.
+    async fn start() -> Moving {
+        let (before, new) = versions();
+        let builder = Signalbox::builder().image(&before.image).nats_users(&before.nats_users);
+        let signalbox = Box::pin(builder.start()).await.unwrap();
+        let mut moving = Moving {
+            bus: Bus::connect(&signalbox.nats_url()).await,
+            town: Town::found(&signalbox).await,
+            signalbox,
+            before,
+            new,
+        };
+        if !moving.moves_at_once() {
+            moving.signalbox.migrate(&moving.new.image).await.unwrap();
+        }
+        moving
+    }
+
+    fn moves_at_once(&self) -> bool {
+        self.before.nats_users != self.new.nats_users
+    }
+
+    /// Everything that services of both versions cannot share: the users, and then the schema, which only goes forward.
+    async fn move_stores(&mut self, forward: bool) {
+        if self.moves_at_once() {
+            let version = if forward { &self.new } else { &self.before };
+            self.signalbox.replace_nats_users(&version.nats_users).await.unwrap();
+            if forward {
+                self.signalbox.migrate(&self.new.image).await.unwrap();
+            }
+        }
+    }
+
+    fn image(&self, forward: bool) -> String {
+        let version = if forward { &self.new } else { &self.before };
+        version.image.clone()
+    }
+
+    /// While there is no such service, the others write for it; then one of the other version comes and reads that.
+    async fn read_later(&mut self, service: Service, forward: bool) {
+        Box::pin(self.signalbox.scale(service, 0)).await.unwrap();
+        match read_by(service) {
+            Some(subject) => {
+                let subject = match service {
+                    Service::Orchestrator => format!("signalbox.{subject}.{ACCOUNT}.*.turn.finished"),
+                    Service::Resolver | Service::Delivery | Service::ToolGateway => {
+                        format!("signalbox.{subject}.{ACCOUNT}.*")
+                    }
+                };
+                let mut written = self.bus.listen(&subject).await;
+                self.town.notify(&self.bus).await;
+                next(&mut written).await;
+            }
+            None => drop(self.town.notify(&self.bus).await),
+        }
+        self.move_stores(forward).await;
+        let image = self.image(forward);
+        if self.moves_at_once() {
+            for other in Service::ALL {
+                Box::pin(self.signalbox.roll(other, &image)).await.unwrap();
+            }
+        }
+        self.signalbox.use_image(&image);
+        Box::pin(self.signalbox.scale(service, 1)).await.unwrap();
+        self.town.everything_was_done_once(&self.signalbox.client()).await;
+    }
 }
 
 /// What a service reads from the others; the resolver reads what publishers write, which the broker acknowledges.
@@ -36,66 +134,42 @@ fn read_by(service: Service) -> Option<&'static str> {
     }
 }
 
-/// While there is no such service, the others write for it; then one of `image` comes and reads that.
-async fn read_later(signalbox: &mut Signalbox, town: &mut Town, bus: &Bus, service: Service, image: &str) {
-    Box::pin(signalbox.scale(service, 0)).await.unwrap();
-    match read_by(service) {
-        Some(subject) => {
-            let subject = match service {
-                Service::Orchestrator => format!("signalbox.{subject}.{ACCOUNT}.*.turn.finished"),
-                Service::Resolver | Service::Delivery | Service::ToolGateway => {
-                    format!("signalbox.{subject}.{ACCOUNT}.*")
-                }
-            };
-            let mut written = bus.listen(&subject).await;
-            town.notify(bus).await;
-            next(&mut written).await;
-        }
-        None => drop(town.notify(bus).await),
-    }
-    signalbox.use_image(image);
-    Box::pin(signalbox.scale(service, 1)).await.unwrap();
-    town.everything_was_done_once(&signalbox.client()).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_service_reads_what_the_other_version_has_written() {
-    let (before, new) = images();
-    let mut signalbox = Box::pin(Signalbox::builder().image(&before).start()).await.unwrap();
-    let bus = Bus::connect(&signalbox.nats_url()).await;
-    let mut town = Town::found(&signalbox).await;
-    // The schema goes first, and the version before runs on it.
-    signalbox.migrate(&new).await.unwrap();
-    for service in Service::ALL {
-        Box::pin(read_later(&mut signalbox, &mut town, &bus, service, &new)).await;
-    }
-    for service in Service::ALL {
-        Box::pin(read_later(&mut signalbox, &mut town, &bus, service, &before)).await;
+    let mut moving = Box::pin(Moving::start()).await;
+    if moving.moves_at_once() {
+        for service in Service::ALL {
+            for forward in [true, false] {
+                Box::pin(moving.read_later(service, forward)).await;
+            }
+        }
+    } else {
+        for forward in [true, false] {
+            for service in Service::ALL {
+                Box::pin(moving.read_later(service, forward)).await;
+            }
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolling_upgrade_and_its_rollback_lose_nothing_under_load() {
-    let (before, new) = images();
-    let mut signalbox = Box::pin(Signalbox::builder().image(&before).start()).await.unwrap();
-    let bus = Bus::connect(&signalbox.nats_url()).await;
-    let mut town = Town::found(&signalbox).await;
-    Box::pin(signalbox.scale(Service::Delivery, 2)).await.unwrap();
-    let load = Load::start(bus.clone()).await;
-    signalbox.migrate(&new).await.unwrap();
-    for service in Service::ALL {
-        Box::pin(signalbox.roll(service, &new)).await.unwrap();
-        town.notify(&bus).await;
-    }
-    for service in Service::ALL {
-        Box::pin(signalbox.roll(service, &before)).await.unwrap();
-        town.notify(&bus).await;
+    let mut moving = Box::pin(Moving::start()).await;
+    Box::pin(moving.signalbox.scale(Service::Delivery, 2)).await.unwrap();
+    let load = Load::start(moving.bus.clone()).await;
+    for forward in [true, false] {
+        moving.move_stores(forward).await;
+        let image = moving.image(forward);
+        for service in Service::ALL {
+            Box::pin(moving.signalbox.roll(service, &image)).await.unwrap();
+            moving.town.notify(&moving.bus).await;
+        }
     }
     let published = load.stop().await;
     assert!(
         published.values().map(Vec::len).sum::<usize>() > Service::ALL.len(),
         "work was under way"
     );
-    town.add(published);
-    town.everything_was_done_once(&signalbox.client()).await;
+    moving.town.add(published);
+    moving.town.everything_was_done_once(&moving.signalbox.client()).await;
 }
