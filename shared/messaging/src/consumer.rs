@@ -10,9 +10,12 @@
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
-use async_nats::jetstream::{
-    Message,
-    consumer::{PullConsumer, pull},
+use async_nats::{
+    StatusCode, Subject, Subscriber,
+    jetstream::{
+        Message,
+        consumer::{PullConsumer, pull},
+    },
 };
 use futures::StreamExt;
 use tokio::{
@@ -72,6 +75,8 @@ impl Default for ConsumerOptions {
 const REQUEST_EXPIRES: Duration = Duration::from_secs(5);
 /// A batch's messages come one right behind the other, and then its end. A longer pause means that the rest is lost.
 const REST_WAIT: Duration = Duration::from_millis(500);
+/// For the answer to a request that has expired.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// The server may turn a request away at once, when others wait or too much is unsettled: no reason to ask in a rush.
 const TURNED_AWAY_PAUSE: Duration = Duration::from_millis(20);
 const ATTACH_DELAY: Duration = Duration::from_millis(100);
@@ -217,38 +222,75 @@ impl<H: BatchHandler> Worker<H> {
 
     /// One request: all that the server has, else the first that comes, else nothing after a while.
     ///
-    /// Must not be given a heartbeat: after the first one the library's batch is never polled again (async-nats 0.51).
+    /// Not by way of the library's own batch, which ends at a message that was stored under a status.
     async fn fetch(&self, consumer: &PullConsumer) -> Result<Vec<Delivery>, Cause> {
-        let options = &self.processor.options;
-        let connections = self.processor.bus.connections_made();
-        let mut batch = consumer
-            .fetch()
-            .max_messages(options.batch_messages_max.get())
-            .max_bytes(options.batch_bytes_max)
-            .expires(REQUEST_EXPIRES)
-            .messages()
-            .await?;
+        let (bus, options) = (&self.processor.bus, &self.processor.options);
+        let connections = bus.connections_made();
+        let inbox = Subject::from(bus.client().new_inbox());
+        let mut answers = bus.client().subscribe(inbox.clone()).await?;
+        let request = pull::BatchConfig {
+            batch: options.batch_messages_max.get(),
+            max_bytes: options.batch_bytes_max,
+            expires: Some(REQUEST_EXPIRES),
+            // With a time to expire: nobody waits once there is a message.
+            no_wait: true,
+            ..pull::BatchConfig::default()
+        };
+        consumer.request_batch(request, inbox).await?;
         let mut deliveries = Vec::new();
-        match self.first(&mut batch, connections).await {
-            Some(Ok(message)) => deliveries.extend(delivery(message)),
-            Some(Err(error)) => return Err(error),
+        match self.first(&mut answers, connections).await {
+            Some(answer) if is_delivered(&answer) => deliveries.extend(self.delivery(answer)),
+            Some(end) => return turned_away(&end).map(|()| deliveries),
             None => return Ok(deliveries),
         }
-        // An error after a message is the end of this batch (it is full by size, say) and no reason to lose it.
-        while let Ok(Some(Ok(message))) = timeout(REST_WAIT, batch.next()).await {
-            deliveries.extend(delivery(message));
+        // A status after a message is the end of this batch (it is full by size, say) and no reason to lose it.
+        while deliveries.len() < options.batch_messages_max.get()
+            && let Ok(Some(answer)) = timeout(REST_WAIT, answers.next()).await
+            && is_delivered(&answer)
+        {
+            deliveries.extend(self.delivery(answer));
         }
         Ok(deliveries)
     }
 
     /// Waits for the first message, but not for an answer to a request that went down with its connection.
-    async fn first(&self, batch: &mut pull::Batch, connections: u64) -> Option<Result<Message, Cause>> {
+    async fn first(&self, answers: &mut Subscriber, connections: u64) -> Option<async_nats::Message> {
         tokio::select! {
             biased;
-            // Dropping `next` leaves the message in the batch.
-            first = batch.next() => first,
+            // Dropping `next` leaves the message with the subscriber.
+            first = timeout(REQUEST_EXPIRES + ANSWER_WAIT, answers.next()) => first.ok().flatten(),
             () = self.processor.bus.reconnected(connections) => None,
         }
+    }
+
+    fn delivery(&self, message: async_nats::Message) -> Option<Delivery> {
+        let message = Message {
+            message,
+            context: self.processor.bus.jetstream().clone(),
+        };
+        let Ok(place) = message.info().map(Into::into) else {
+            // Not from a consumer: somebody published into our inbox.
+            tracing::warn!(subject = %message.subject, "ignored a message that no consumer delivered");
+            return None;
+        };
+        let (message, acker) = message.split();
+        Some(Delivery {
+            incoming: Incoming::new(message, place),
+            acker,
+        })
+    }
+}
+
+/// What a consumer delivers wants to be acknowledged; what the server says of the request does not.
+fn is_delivered(answer: &async_nats::Message) -> bool {
+    answer.reply.is_some()
+}
+
+/// The end of a request without a message: there was none, or the consumer is in no state to give any.
+fn turned_away(end: &async_nats::Message) -> Result<(), Cause> {
+    match end.status {
+        Some(StatusCode::NOT_FOUND | StatusCode::TIMEOUT) => Ok(()),
+        status => Err(format!("the server ended a request: {status:?} {:?}", end.description).into()),
     }
 }
 
@@ -261,17 +303,4 @@ async fn settled_down_to(count: usize, in_hand: &mut JoinSet<()>) {
             std::panic::resume_unwind(panic);
         }
     }
-}
-
-fn delivery(message: Message) -> Option<Delivery> {
-    let Ok(place) = message.info().map(Into::into) else {
-        // Not from a consumer: somebody published into our inbox.
-        tracing::warn!(subject = %message.subject, "ignored a message that no consumer delivered");
-        return None;
-    };
-    let (message, acker) = message.split();
-    Some(Delivery {
-        incoming: Incoming::new(message, place),
-        acker,
-    })
 }

@@ -1,6 +1,9 @@
 //! A message as it came from a stream. The broker's own types end here.
 
-use async_nats::{HeaderMap, jetstream::message::Info};
+use async_nats::{
+    HeaderMap,
+    jetstream::message::{Info, StreamMessage},
+};
 use bytes::Bytes;
 use contracts::{Headers, header};
 use time::OffsetDateTime;
@@ -45,6 +48,19 @@ pub(crate) struct DeliveryPlace {
     pub(crate) stream_sequence: u64,
     pub(crate) deliveries: i64,
     pub(crate) published: OffsetDateTime,
+}
+
+impl From<StreamMessage> for Incoming {
+    fn from(message: StreamMessage) -> Self {
+        Incoming {
+            subject: message.subject.into_string(),
+            headers: read_headers(&message.headers),
+            payload: message.payload,
+            stream_sequence: message.sequence,
+            deliveries: 1,
+            published: message.time,
+        }
+    }
 }
 
 impl From<Info<'_>> for DeliveryPlace {

@@ -28,6 +28,7 @@ pub mod envelope;
 mod error;
 mod incoming;
 mod meters;
+mod one_message;
 mod partition;
 mod postponed;
 pub mod publish;

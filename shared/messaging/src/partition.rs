@@ -5,6 +5,9 @@
 //! that went wrong is asked for again. Nothing can be skipped. A read begins with the message at the place itself, which
 //! proves that the stream still is the one that was read.
 //!
+//! Headers that the client library cannot read end its connection, and so each batch with such a message in it. A read that
+//! lost its connection is therefore made one message at a time ([`crate::one_message`]).
+//!
 //! When to ask is said by the stream itself, on the partition's doorbell. A ring can be lost; whoever waits in silence
 //! looks by itself.
 //!
@@ -13,7 +16,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use async_nats::{HeaderMap, StatusCode, jetstream::stream::LastRawMessageErrorKind};
+use async_nats::{HeaderMap, StatusCode};
 use contracts::Root;
 use futures::StreamExt;
 use serde_json::json;
@@ -28,6 +31,7 @@ use crate::{
     Bus, Incoming, ReadError, Stream,
     error::Cause,
     incoming::DeliveryPlace,
+    one_message::{OneMessage, message_at, message_from},
     topology::{self, partition_filter},
 };
 
@@ -108,19 +112,12 @@ pub struct Unread {
 /// The first message of a partition behind `after`, as the server has it now; none when there is none.
 /// Another partition's place says nothing about this one: a quiet partition stays behind for ever.
 pub async fn first_unread(bus: &Bus, partition: u16, after: u64) -> Result<Option<Unread>, ReadError> {
-    let name = Stream::Notification.name(bus.root());
-    let stream = bus.jetstream().get_stream_no_info(name).await;
-    let stream = stream.map_err(|error| ReadError::Lookup(error.into()))?;
     // Of the leader: what a replica does not have yet must not be taken for read, and purged.
-    let filter = partition_filter(bus.root(), partition);
-    match stream.get_first_raw_message_by_subject(filter, after + 1).await {
-        Ok(message) => Ok(Some(Unread {
-            sequence: message.sequence,
-            published: message.time,
-        })),
-        Err(error) if matches!(error.kind(), LastRawMessageErrorKind::NoMessageFound) => Ok(None),
-        Err(error) => Err(ReadError::Lookup(error.into())),
-    }
+    let first = message_from(bus, &partition_filter(bus.root(), partition), after + 1).await;
+    Ok(first.map_err(ReadError::Lookup)?.map(|first| Unread {
+        sequence: first.message.sequence,
+        published: first.message.time,
+    }))
 }
 
 /// Read at once, and handed out in the portions that are asked for. The server counts what is still to come for each
@@ -140,6 +137,8 @@ pub struct PartitionReader {
     created: OffsetDateTime,
     /// Of the last message read.
     place: Place,
+    /// No batch can be read from before this sequence, since one of the messages there ends the connection.
+    batches_from: u64,
     /// Read, and not handed out.
     read: VecDeque<Incoming>,
     /// As of the last read.
@@ -176,6 +175,7 @@ impl PartitionReader {
             partition,
             created: notification_stream_identity(bus).await?.created,
             place: after,
+            batches_from: 1,
             read: VecDeque::new(),
             has_more: true,
             rung,
@@ -238,8 +238,20 @@ impl PartitionReader {
     /// Reads what follows the place, and moves it.
     async fn read_on(&mut self) -> Result<(), ReadError> {
         self.looked_for = *self.rung.borrow();
-        let first = self.place.sequence.max(1);
-        let (mut messages, has_more) = direct_get(&self.bus, self.partition, first, READ_MESSAGES + 1).await?;
+        let first = self.place.sequence.max(self.batches_from);
+        let read = match direct_get(&self.bus, self.partition, first, READ_MESSAGES + 1).await {
+            Err(ReadError::Reconnected { .. }) => {
+                let first = self.place.sequence.max(1);
+                read_one_by_one(&self.bus, self.partition, first, READ_MESSAGES + 1).await
+            }
+            read => read,
+        };
+        let Read {
+            mut messages,
+            has_more,
+            last_odd,
+        } = read?;
+        self.batches_from = self.batches_from.max(last_odd + 1);
         if self.place.sequence > 0 {
             let at_place = messages.pop_front_if(|read| read.stream_sequence == self.place.sequence);
             self.check(at_place.map(|read| read.published)).await?;
@@ -257,32 +269,75 @@ impl PartitionReader {
 
     /// Whether the stream still holds what was read, by the message at the place. One that is gone may have expired or been
     /// purged; or the stream is another, or lost its last writes (no fsync before a power failure) and numbers new
-    /// messages like the lost ones.
+    /// messages like the lost ones, which need not be of this partition.
     async fn check(&self, found: Option<OffsetDateTime>) -> Result<(), ReadError> {
         let Place { sequence, published } = self.place;
-        if found.is_some_and(|found| published.is_none_or(|published| is_same_moment(found, published))) {
+        let is_it = |found| published.is_none_or(|published| is_same_moment(found, published));
+        if found.is_some_and(is_it) {
             return Ok(());
         }
         let stream = notification_stream_identity(&self.bus).await?;
+        let mut there = found;
         if found.is_none() && stream.created == self.created && stream.last_sequence >= sequence {
-            return Ok(());
+            if stream.first_sequence > sequence {
+                return Ok(());
+            }
+            let at_place = message_at(&self.bus, sequence).await.map_err(ReadError::Lookup)?;
+            let Some(OneMessage { message, .. }) = at_place else {
+                return Ok(());
+            };
+            let own = partition_filter(self.bus.root(), self.partition);
+            if message.subject.starts_with(own.trim_end_matches('>')) && is_it(message.time) {
+                return Ok(());
+            }
+            there = Some(message.time);
         }
         Err(ReadError::Rewritten {
             partition: self.partition,
             sequence,
             last_sequence: stream.last_sequence,
-            found,
+            found: there,
         })
     }
 }
 
+/// What a read gave.
+struct Read {
+    messages: VecDeque<Incoming>,
+    has_more: bool,
+    /// The last message whose headers cannot be read; 0 where there was none.
+    last_odd: u64,
+}
+
+/// The same as a batch, one message after the other.
+async fn read_one_by_one(bus: &Bus, partition: u16, first: u64, messages_max: usize) -> Result<Read, ReadError> {
+    let subjects = partition_filter(bus.root(), partition);
+    let mut read = Read {
+        messages: VecDeque::new(),
+        has_more: true,
+        last_odd: 0,
+    };
+    let (mut next, mut bytes) = (first, 0);
+    while read.messages.len() < messages_max && bytes < READ_BYTES {
+        let one = message_from(bus, &subjects, next).await.map_err(ReadError::Lookup)?;
+        let Some(OneMessage { message, is_odd }) = one else {
+            read.has_more = false;
+            break;
+        };
+        next = message.sequence + 1;
+        bytes += message.payload.len();
+        if is_odd {
+            read.last_odd = message.sequence;
+        }
+        let mut message = Incoming::from(message);
+        remove_names_of_the_server(&mut message);
+        read.messages.push_back(message);
+    }
+    Ok(read)
+}
+
 /// Messages of a partition from a sequence on, and whether there are more.
-async fn direct_get(
-    bus: &Bus,
-    partition: u16,
-    first: u64,
-    messages_max: usize,
-) -> Result<(VecDeque<Incoming>, bool), ReadError> {
+async fn direct_get(bus: &Bus, partition: u16, first: u64, messages_max: usize) -> Result<Read, ReadError> {
     let lost = |source: Option<Cause>| ReadError::Lost { partition, source };
     let (client, stream) = (bus.client(), Stream::Notification.name(bus.root()));
     let request = json!({
@@ -314,7 +369,13 @@ async fn direct_get(
         let answer = answer.ok_or_else(|| lost(None))?;
         match read_answer(bus.root(), answer).map_err(|source| lost(Some(source)))? {
             Answer::Message(message) => messages.push_back(message),
-            Answer::End { has_more } => return Ok((messages, has_more)),
+            Answer::End { has_more } => {
+                return Ok(Read {
+                    messages,
+                    has_more,
+                    last_odd: 0,
+                });
+            }
         }
     }
 }
@@ -352,10 +413,14 @@ fn read_answer(root: &Root, mut answer: async_nats::Message) -> Result<Answer, C
         published,
     };
     let mut message = Incoming::new(answer, place);
+    remove_names_of_the_server(&mut message);
+    Ok(Answer::Message(message))
+}
+
+fn remove_names_of_the_server(message: &mut Incoming) {
     for name in OF_THE_SERVER {
         message.headers.0.remove(name);
     }
-    Ok(Answer::Message(message))
 }
 
 const END_OF_BATCH: u16 = 204;

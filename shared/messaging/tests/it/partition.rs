@@ -8,7 +8,7 @@ use messaging::{
 };
 use time::OffsetDateTime;
 
-use crate::support::{Broker, broker, message, publish, raw, stream_info, until, updating, within};
+use crate::support::{Broker, broker, message, publish, publish_raw, raw, stream_info, until, updating, within};
 
 const QUIET: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(20);
@@ -164,7 +164,7 @@ async fn headers_of_the_server_cannot_be_forged() {
     }
     // A status above a message is what ends a read.
     for line in ["NATS/1.0 204 EOB", "NATS/1.0 404 Message Not Found", "NATS/1.0 503"] {
-        publish_raw(&broker, line).await;
+        publish_raw(&broker, SUBJECT, line.as_bytes()).await;
     }
     let count = u64::try_from(hostile.len()).unwrap() + 3;
     until("all of them are stored", async || {
@@ -191,29 +191,55 @@ async fn headers_of_the_server_cannot_be_forged() {
     }
 }
 
-/// As no client library would: with a first line of headers of its own.
-async fn publish_raw(broker: &Broker, line: &str) {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let url: async_nats::ServerAddr = broker.server.url().parse().unwrap();
-    let mut socket = tokio::net::TcpStream::connect((url.host(), url.port())).await.unwrap();
-    let login = serde_json::json!({
-        "user": url.username(), "pass": url.password(), "headers": true, "verbose": false, "lang": "test", "version": "1",
-    });
-    let head = format!("{line}\r\nX-Own: kept\r\n\r\n");
-    let sent = format!(
-        "CONNECT {login}\r\nHPUB {SUBJECT} {} {}\r\n{head}x\r\nPING\r\n",
-        head.len(),
-        head.len() + 1
-    );
-    socket.write_all(sent.as_bytes()).await.unwrap();
-    let mut said = Vec::new();
-    while !String::from_utf8_lossy(&said).contains("PONG") {
-        assert!(
-            socket.read_buf(&mut said).await.unwrap() > 0,
-            "{}",
-            String::from_utf8_lossy(&said)
-        );
+/// Headers that the client library cannot read end its connection, each time that they come over it. Such a message is a
+/// notification like any other, without headers; what follows is read as ever, and the connection stays.
+#[tokio::test]
+async fn headers_that_nobody_can_read_hold_nothing_up() {
+    let broker = broker().await;
+    let partition = publish_numbers(&broker, 0..2).await;
+    let lines = [
+        &b"NATS/1.0 abc"[..],
+        b"NATS/1.0\r\nno colon",
+        b"NATS/1.0\r\nname with blanks: x",
+        b"NATS/1.0\r\nX-Bytes: \xff",
+    ];
+    for (number, line) in (3..).zip(lines) {
+        publish_raw(&broker, SUBJECT, line).await;
+        until("it is stored", async || {
+            let state = stream_info(&broker.bus, Stream::Notification).await.state;
+            (state.messages == number).then_some(())
+        })
+        .await;
     }
+    let read = async |after: Place, count: usize| {
+        until("it is read", async || {
+            let mut reader = PartitionReader::open(&broker.bus, partition, after).await.ok()?;
+            let mut read = Vec::new();
+            while read.len() < count {
+                read.extend(reader.next_batch(count - read.len(), QUIET).await.ok()?);
+            }
+            Some((reader, read))
+        })
+        .await
+    };
+    let (mut reader, all) = read(Place::default(), 6).await;
+    let sequences: Vec<u64> = all.iter().map(|one| one.stream_sequence).collect();
+    assert_eq!(sequences, [1, 2, 3, 4, 5, 6]);
+    assert!(all[2..].iter().all(|one| one.payload == "x" && one.id().is_none()));
+    assert_eq!(all[1].id(), Some("n-1"));
+    // It is the last one, and whoever looks whether there is more leaves it alone.
+    let connections = broker.bus.connections_made();
+    for _ in 0..3 {
+        assert_eq!(reader.next_batch(10, QUIET).await.unwrap(), []);
+    }
+    assert_eq!(broker.bus.connections_made(), connections);
+    publish_numbers(&broker, 2..3).await;
+    assert_eq!(numbers(&read_exactly(&mut reader, 1).await), [2]);
+    // Whoever looks what is unread is not put off, nor is who begins between them.
+    let first = first_unread(&broker.bus, partition, 2).await.unwrap();
+    assert_eq!(first.map(|first| first.sequence), Some(3));
+    let (_, rest) = read(place_of(&all[3]), 3).await;
+    assert_eq!(rest[2].stream_sequence, 7);
 }
 
 #[tokio::test]
@@ -339,6 +365,35 @@ async fn a_tail_written_anew_under_the_same_numbers_is_noticed() {
         published: Some(OffsetDateTime::from_unix_timestamp_nanos(nanoseconds - nanoseconds % 1000).unwrap()),
     };
     open(&broker, partition, place).await;
+}
+
+/// Partitions share their numbers: where the lost tail had a message of this one, there may be another's now.
+#[tokio::test]
+async fn a_tail_in_which_another_partition_has_the_place_is_noticed() {
+    let broker = broker().await;
+    let partition = publish_numbers(&broker, 0..3).await;
+    let mut subjects = (2..).map(|number| format!("signalbox.notification.acme.t-{number}"));
+    let mut last = 3;
+    let foreign = loop {
+        publish(&broker.bus, &[message(&subjects.next().unwrap(), "foreign", "x")]).await;
+        last += 1;
+        let stream = raw(&broker.bus).get_stream("SIGNALBOX_NOTIFICATION").await.unwrap();
+        let there = stream.get_raw_message(last).await.unwrap();
+        if !there.subject.starts_with(&format!("signalbox.partition.{partition}.")) {
+            break there;
+        }
+    };
+    let place = Place {
+        sequence: foreign.sequence,
+        published: Some(foreign.time),
+    };
+    let error = PartitionReader::open(&broker.bus, partition, place).await.err();
+    assert!(matches!(&error, Some(ReadError::Rewritten { .. })), "{error:?}");
+    // Below what was purged, a place is taken at its word.
+    publish_numbers(&broker, 3..4).await;
+    purge_consumed(&broker.bus, foreign.sequence + 1).await.unwrap();
+    let mut reader = open(&broker, partition, place).await;
+    assert_eq!(numbers(&read_exactly(&mut reader, 1).await), [3]);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use async_nats::jetstream;
 use contracts::{Headers, Outgoing, Root, header};
 use devstack::NatsServer;
 use messaging::{Bus, BusOptions, Keyring, Provision, Stream, Topology, TopologyLimits, User};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Far above what anything here takes; a test that reaches it has failed.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -86,6 +87,31 @@ pub(crate) fn message(subject: &str, id: &str, payload: impl Into<Vec<u8>>) -> O
 pub(crate) async fn publish(bus: &Bus, messages: &[Outgoing]) {
     for result in bus.publish_all(messages).await {
         result.unwrap();
+    }
+}
+
+/// As no client library would: with headers of its own up to a last one, `X-Own: kept`.
+pub(crate) async fn publish_raw(broker: &Broker, subject: &str, lines: &[u8]) {
+    let url: async_nats::ServerAddr = broker.server.url().parse().unwrap();
+    let mut socket = tokio::net::TcpStream::connect((url.host(), url.port())).await.unwrap();
+    let login = serde_json::json!({
+        "user": url.username(), "pass": url.password(), "headers": true, "verbose": false, "lang": "test", "version": "1",
+    });
+    let head = [lines, b"\r\nX-Own: kept\r\n\r\n"].concat();
+    let command = format!(
+        "CONNECT {login}\r\nHPUB {subject} {} {}\r\n",
+        head.len(),
+        head.len() + 1
+    );
+    let sent = [command.as_bytes(), &head, b"x\r\nPING\r\n"].concat();
+    socket.write_all(&sent).await.unwrap();
+    let mut said = Vec::new();
+    while !String::from_utf8_lossy(&said).contains("PONG") {
+        assert!(
+            socket.read_buf(&mut said).await.unwrap() > 0,
+            "{}",
+            String::from_utf8_lossy(&said)
+        );
     }
 }
 

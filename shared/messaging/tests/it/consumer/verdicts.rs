@@ -7,7 +7,7 @@ use messaging::{BatchHandler, ConsumerOptions, Incoming, Stream, TopologyLimits,
 use super::{
     Grave, SOON, Scripted, options, publish_payloads, start, start_with, text, until_buried, until_seen, until_settled,
 };
-use crate::support::{broker, message, raw, stream_info, updating};
+use crate::support::{broker, message, publish_raw, raw, stream_info, updating};
 
 #[tokio::test]
 async fn done_publishes_what_follows_and_acknowledges() {
@@ -33,6 +33,29 @@ async fn done_publishes_what_follows_and_acknowledges() {
     assert_eq!(seen[0].subject, "signalbox.session.resolved.acme.t-1");
     assert_eq!(seen[0].id(), Some("id-a"));
     assert_eq!((seen[0].deliveries, seen[0].stream_sequence), (1, 1));
+}
+
+/// The server ends a request with a status, and a message may be stored under one.
+#[tokio::test]
+async fn a_status_above_a_message_ends_no_batch() {
+    let broker = broker().await;
+    let lines = [
+        "NATS/1.0 404 No Messages",
+        "NATS/1.0 408 Request Timeout",
+        "NATS/1.0 409 Message Size Exceeds MaxBytes",
+        "NATS/1.0 100 Idle Heartbeat",
+    ];
+    for line in lines {
+        publish_raw(&broker, "signalbox.session.resolved.acme.t-1", line.as_bytes()).await;
+    }
+    let (handler, grave) = (Scripted::done(), Grave::default());
+    publish_payloads(&broker, &["a", "b"]).await;
+    let running = start(&broker, &handler, &grave);
+    let buried = until_buried(&grave, lines.len()).await;
+    assert!(buried.iter().all(|dead| dead.reason == "unauthenticated"), "{buried:?}");
+    until_settled(&broker).await;
+    running.stop().await;
+    assert_eq!(handler.seen().iter().map(text).collect::<Vec<_>>(), ["a", "b"]);
 }
 
 #[tokio::test]
