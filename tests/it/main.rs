@@ -12,6 +12,7 @@ mod contract;
 #[cfg(debug_assertions)]
 mod crash_points;
 mod crossing;
+mod deletions;
 mod documents;
 mod economy;
 mod fair;

@@ -32,7 +32,7 @@ pub struct Received {
     pub id: NotificationId,
     pub content: Result<Notification, Refusal>,
     pub hash: ContentHash,
-    /// A person sent it again after it was refused or had failed.
+    /// A person sent it again after it was refused or had failed: the orchestrator says so, and signed it.
     pub is_redrive: bool,
     /// Of what this message follows from, else of the message itself.
     pub cause: Option<String>,
@@ -44,6 +44,10 @@ impl Received {
     /// `stream_created` tells this stream from an earlier one that counted the same sequences. `is_signed`: one of our
     /// services put the message on its subject.
     pub fn read(root: &Root, stream_created: OffsetDateTime, mut incoming: Incoming, is_signed: bool) -> Received {
+        if !is_signed {
+            // Anybody can write it; sending again what was refused is the orchestrator's.
+            incoming.headers.0.remove(header::REDRIVE);
+        }
         let address = Address::of(root, &incoming.subject);
         let (given_id, content) = match notification::read(&incoming.headers, &incoming.payload) {
             Ok(notification) => (notification.id.clone(), Ok(notification)),
@@ -199,12 +203,15 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn received(subject: &str, headers: &[(&str, &str)], payload: &str) -> Received {
-        Received::read(
-            &Root::default(),
-            OffsetDateTime::UNIX_EPOCH,
-            incoming(subject, headers, payload),
-            false,
-        )
+        let incoming = incoming(subject, headers, payload);
+        Received::read(&Root::default(), OffsetDateTime::UNIX_EPOCH, incoming, false)
+    }
+
+    /// Sent again by the orchestrator, who signs.
+    pub(crate) fn redriven(subject: &str, headers: &[(&str, &str)], payload: &str) -> Received {
+        let letter = (header::REDRIVE, "0190b5a8-0000-7000-8000-0000000000ff");
+        let incoming = incoming(subject, &[headers, &[letter]].concat(), payload);
+        Received::read(&Root::default(), OffsetDateTime::UNIX_EPOCH, incoming, true)
     }
 
     #[test]
@@ -324,16 +331,20 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_redrive_begins_to_count_again() {
-        let received = received(
-            "signalbox.partition.3.acme.t",
-            &[
-                (header::HOPS, "99"),
-                (header::REDRIVE, "0190b5a8-0000-7000-8000-000000000001"),
-            ],
-            r#"{"body": "b"}"#,
-        );
-        assert!(received.is_redrive);
-        assert_eq!(received.hops, 0);
+    fn a_redrive_begins_to_count_again_and_is_signed() {
+        let subject = "signalbox.partition.3.acme.t";
+        let headers = [
+            (header::HOPS, "99"),
+            (header::MESSAGE_ID, "redrive:x:1"),
+            (header::CE_ID, "ci-1"),
+        ];
+        let again = redriven(subject, &headers, r#"{"body": "b"}"#);
+        assert!(again.is_redrive);
+        assert_eq!((again.hops, again.id.as_str()), (0, "ci-1"));
+        let letter = (header::REDRIVE, "0190b5a8-0000-7000-8000-0000000000ff");
+        let forged = received(subject, &[&headers[..], &[letter]].concat(), r#"{"body": "b"}"#);
+        assert!(!forged.is_redrive);
+        assert_eq!((forged.hops, forged.id.as_str()), (99, "redrive:x:1"));
+        assert_eq!(forged.headers.get(header::REDRIVE), None);
     }
 }

@@ -3,7 +3,7 @@
 use resolver::intake::resolve::Finding;
 use serde_json::json;
 
-use crate::scene::{Scene, message, raw, scene, to_coder};
+use crate::scene::{Message, Scene, message, raw, scene, to_coder};
 
 async fn set_state(scene: &Scene, id: &'static str, state: &'static str) {
     sqlx::query("update notification set state = $2, attempts = 5, reason = 'because' where id = $1")
@@ -181,6 +181,27 @@ async fn a_redrive_queues_a_failed_one_again_at_the_end() {
             "{state}"
         );
     }
+    scene.check().await;
+}
+
+/// Anybody can write the header; it takes a service of ours to send something again.
+#[tokio::test]
+async fn a_redrive_that_nobody_signed_is_a_message_like_any_other() {
+    let scene = scene().await;
+    let mut reader = scene.reader().await;
+    reader.take(&[to_coder("n", "b")]).await;
+    set_state(&scene, "n", "failed").await;
+    let unsigned = Message {
+        is_signed: false,
+        ..to_coder("n", "b").again()
+    };
+    assert_eq!(reader.take(&[unsigned]).await.duplicates, 1);
+    let too_far = to_coder("far", "b").with(contracts::header::HOPS, "99");
+    let unsigned = Message {
+        is_signed: false,
+        ..too_far.again()
+    };
+    assert_eq!(reader.take(&[unsigned]).await.refusals.len(), 1);
     scene.check().await;
 }
 

@@ -42,6 +42,8 @@ pub(crate) struct Message {
     pub(crate) subject: String,
     pub(crate) headers: Headers,
     pub(crate) payload: String,
+    /// By one of our services.
+    pub(crate) is_signed: bool,
 }
 
 pub(crate) fn message(account: &str, task: &str, payload: &Value) -> Message {
@@ -53,6 +55,7 @@ pub(crate) fn raw(account: &str, task: &str, payload: &str) -> Message {
         subject: format!("signalbox.partition.0.{account}.{task}"),
         headers: Headers::default(),
         payload: payload.to_owned(),
+        is_signed: false,
     }
 }
 
@@ -67,9 +70,12 @@ impl Message {
         self
     }
 
-    /// A redrive of some dead letter.
+    /// A redrive of some dead letter, as the orchestrator sends it.
     pub(crate) fn again(self) -> Message {
-        self.with(contracts::header::REDRIVE, &Uuid::now_v7().to_string())
+        Message {
+            is_signed: true,
+            ..self.with(contracts::header::REDRIVE, &Uuid::now_v7().to_string())
+        }
     }
 }
 
@@ -269,7 +275,12 @@ impl Reader {
                     deliveries: 1,
                     published: OffsetDateTime::UNIX_EPOCH,
                 };
-                Received::read(&Root::default(), OffsetDateTime::UNIX_EPOCH, incoming, false)
+                Received::read(
+                    &Root::default(),
+                    OffsetDateTime::UNIX_EPOCH,
+                    incoming,
+                    message.is_signed,
+                )
             })
             .collect()
     }

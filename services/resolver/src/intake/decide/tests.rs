@@ -7,14 +7,13 @@ use uuid::Uuid;
 use super::*;
 use crate::intake::{
     facts::Fact,
-    received::tests::{incoming, received},
+    received::tests::{incoming, received, redriven},
 };
 
 const CODER: &str = "0190b5a8-0000-7000-8000-000000000001";
 const REVIEWER: &str = "0190b5a8-0000-7000-8000-000000000002";
 const MESSAGE: &str = "0190b5a8-0000-7000-8000-00000000000a";
 const ELSEWHERE: &str = "0190b5a8-0000-7000-8000-00000000000b";
-const LETTER: (&str, &str) = (header::REDRIVE, "0190b5a8-0000-7000-8000-0000000000ff");
 const TASK: &str = "signalbox.partition.3.acme.PROJ-7";
 
 fn agent(id: &str) -> AgentId {
@@ -254,17 +253,10 @@ fn the_coordinator_s_chat_reaches_the_coordinator_alone() {
 #[test]
 fn a_chain_of_agents_has_an_end() {
     let facts = facts(true);
-    let check = |hops: &str, more: Option<(&str, &str)>, expected: &str| {
-        let headers: Vec<_> = [(header::HOPS, hops)].into_iter().chain(more).collect();
-        check(
-            &facts,
-            &received(TASK, &headers, r#"{"body": "", "agent": "coder"}"#),
-            expected,
-        );
-    };
-    check("3", None, "Proj-7: coder");
-    check("4", None, "hop_limit");
-    check("4", Some(LETTER), "Proj-7: coder");
+    let json = r#"{"body": "", "agent": "coder"}"#;
+    check(&facts, &received(TASK, &[(header::HOPS, "3")], json), "Proj-7: coder");
+    check(&facts, &received(TASK, &[(header::HOPS, "4")], json), "hop_limit");
+    check(&facts, &redriven(TASK, &[(header::HOPS, "4")], json), "Proj-7: coder");
 }
 
 #[test]
@@ -319,8 +311,8 @@ fn the_same_again_is_a_duplicate_and_something_else_a_conflict() {
 fn a_redrive_starts_over_what_came_to_nothing() {
     use NotificationState::{Cancelled, Delivered, Failed, Queued, Refused, Running};
     let json = r#"{"body": "b", "agent": "coder", "id": "n"}"#;
-    let again = received(TASK, &[LETTER], json);
-    let other = received(TASK, &[LETTER], r#"{"body": "c", "agent": "coder", "id": "n"}"#);
+    let again = redriven(TASK, &[], json);
+    let other = redriven(TASK, &[], r#"{"body": "c", "agent": "coder", "id": "n"}"#);
     for (state, expected) in [
         (Failed, "Proj-7: coder again"),
         (Refused, "Proj-7: coder again"),
@@ -338,16 +330,17 @@ fn a_redrive_starts_over_what_came_to_nothing() {
     // And what is still wrong is refused again.
     let ghost = r#"{"body": "b", "agent": "ghost", "id": "n"}"#;
     let facts = with_before(facts(true), "n", &message(TASK, ghost), None, Refused);
-    check(&facts, &received(TASK, &[LETTER], ghost), "unknown_agent");
+    check(&facts, &redriven(TASK, &[], ghost), "unknown_agent");
     check(&facts, &message(TASK, ghost), "duplicate");
 }
 
 #[test]
 fn what_cannot_be_read_is_refused_once() {
-    let read = |headers: &[(&str, &str)]| received(TASK, headers, r#"{"id": "n", "body": 7}"#);
-    let facts = with_before(facts(true), "n", &read(&[]), None, NotificationState::Refused);
-    check(&facts, &read(&[]), "duplicate");
-    check(&facts, &read(&[LETTER]), "invalid_field");
+    let json = r#"{"id": "n", "body": 7}"#;
+    let first = message(TASK, json);
+    let facts = with_before(facts(true), "n", &first, None, NotificationState::Refused);
+    check(&facts, &first, "duplicate");
+    check(&facts, &redriven(TASK, &[], json), "invalid_field");
     check(&facts, &message(TASK, r#"{"id": "n", "body": 8}"#), "invalid_field");
     check(
         &facts,
@@ -367,14 +360,10 @@ fn parts_answer_for_the_whole() {
     let both = with_before(one.clone(), &part(REVIEWER), &whole, Some(REVIEWER), Failed);
     check(&both, &whole, "duplicate");
     check(&both, &message(TASK, r#"{"body": "c", "id": "n"}"#), "id_conflict");
-    check(
-        &both,
-        &received(TASK, &[LETTER], json),
-        "Proj-7: reviewer again, 1 known",
-    );
+    check(&both, &redriven(TASK, &[], json), "Proj-7: reviewer again, 1 known");
     // Delivery redrives a part by its own id and agent.
     let alone = format!(r#"{{"body": "b", "id": "{}", "agent": "{REVIEWER}"}}"#, part(REVIEWER));
-    check(&both, &received(TASK, &[LETTER], &alone), "Proj-7: reviewer again");
+    check(&both, &redriven(TASK, &[], &alone), "Proj-7: reviewer again");
     check(&both, &message(TASK, &alone), "duplicate");
 
     // A whole that was refused is a row itself, until a redrive brings its parts.
@@ -382,7 +371,7 @@ fn parts_answer_for_the_whole() {
     check(&refused, &whole, "duplicate");
     check(
         &refused,
-        &received(TASK, &[LETTER], json),
+        &redriven(TASK, &[], json),
         "Proj-7: coder + reviewer, instead of the whole",
     );
     assert_eq!(part_ids(&whole, &refused).len(), 2);
