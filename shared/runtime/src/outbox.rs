@@ -26,10 +26,10 @@ use opentelemetry::{
 };
 use storage::{
     Database, StorageError,
-    outbox::{OutboxRow, Settled, outbox_claim, unread::StoredRow},
+    outbox::{Claim, OutboxRow, Settled, outbox_claim, unread::StoredRow},
 };
 use tokio::{
-    sync::mpsc,
+    sync::{Semaphore, mpsc},
     time::{MissedTickBehavior, interval},
 };
 use tracing::{debug, warn};
@@ -42,10 +42,21 @@ use crate::{
 };
 use settlement::{SETTLEMENTS_MAX, Settlement};
 
+/// Payloads that wait in memory, or are on their way from there.
+const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Payloads that a sweep takes at one time; one more where they are large.
+const SWEEP_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+fn payload_bytes(rows: &[OutboxRow]) -> usize {
+    rows.iter().map(|row| row.outgoing.payload.len()).sum()
+}
+
 /// Where services put their committed rows. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Outbox {
     tx: mpsc::Sender<OutboxRow>,
+    /// A permit for each byte of [`QUEUE_BYTES_MAX`].
+    room: Arc<Semaphore>,
     meters: Meters,
 }
 
@@ -62,6 +73,7 @@ impl Outbox {
     pub fn start(database: &Database, bus: &Bus, settings: &OutboxSettings, shutdown: &Shutdown) -> Outbox {
         let meters = Meters::new(database.role().service());
         let (tx, rx) = mpsc::channel(settings.queue_messages_max.usize());
+        let room = Arc::new(Semaphore::new(QUEUE_BYTES_MAX));
         let (settled_tx, settled_rx) = mpsc::channel(SETTLEMENTS_MAX);
         let relay = Relay {
             database: database.for_batches(),
@@ -71,6 +83,7 @@ impl Outbox {
             settled: settled_tx,
             shutdown: shutdown.clone(),
             position: Arc::default(),
+            room: Arc::clone(&room),
             _queue: tx.clone(),
         };
         let stop = shutdown.support_token();
@@ -79,7 +92,7 @@ impl Outbox {
         shutdown.spawn_support("outbox unread", relay.look_after_unread(stop));
         let settlement = Settlement::new(&database.for_batches(), settings);
         shutdown.spawn_support("outbox settlement", settlement.run(settled_rx));
-        Outbox { tx, meters }
+        Outbox { tx, room, meters }
     }
 
     /// Hands rows over, after their transaction has committed. Never waits: what does not fit is left to the sweep,
@@ -89,9 +102,15 @@ impl Outbox {
         if count == 0 {
             return;
         }
-        match self.tx.try_reserve_many(count) {
-            Ok(places) => places.zip(rows).for_each(|(place, row)| place.send(row)),
-            Err(_) => {
+        let bytes = u32::try_from(payload_bytes(&rows)).unwrap_or(u32::MAX);
+        let room = self.room.try_acquire_many(bytes).ok();
+        match room.zip(self.tx.try_reserve_many(count).ok()) {
+            Some((room, places)) => {
+                // Given back when they are published.
+                room.forget();
+                places.zip(rows).for_each(|(place, row)| place.send(row));
+            }
+            None => {
                 self.meters.overflowed(count);
                 debug!(rows = count, "outbox queue is full; left to the sweep");
             }
@@ -123,6 +142,7 @@ struct Relay {
     shutdown: Shutdown,
     /// Of the newest message that was published; for the planted bug that goes by it.
     position: Arc<Mutex<Uuid>>,
+    room: Arc<Semaphore>,
     /// Keeps the queue open when the service has dropped its own ends: only a stop ends the relay.
     _queue: mpsc::Sender<OutboxRow>,
 }
@@ -145,7 +165,9 @@ impl Relay {
                 return;
             }
             self.meters.waiting(rx.len());
+            let bytes = payload_bytes(&batch);
             self.relay(std::mem::take(&mut batch), "memory").await;
+            self.room.add_permits(bytes);
         }
     }
 
@@ -171,18 +193,19 @@ impl Relay {
     /// Publishes one batch of what was left behind.
     async fn sweep_once(&self) -> Result<Batch, StorageError> {
         let limit = self.settings.batch_messages_max.get();
-        let mut rows = outbox_claim(
-            &self.database,
-            millis(self.settings.sweep_age_ms.duration()),
-            millis(self.settings.claim_timeout_ms.duration()),
-            i64::from(limit),
-        )
-        .await?;
+        let claim = Claim {
+            age_ms: millis(self.settings.sweep_age_ms.duration()),
+            taken_ms: millis(self.settings.claim_timeout_ms.duration()),
+            rows_max: i64::from(limit),
+            bytes_max: SWEEP_BYTES_MAX as i64,
+        };
+        let mut rows = outbox_claim(&self.database, &claim).await?;
         if is_planted(Bug::OutboxByPosition) {
             let position = *self.position.lock().expect("no holder panics");
             rows.retain(|row| row.id > position);
         }
-        let (found, full) = (rows.len(), rows.len() >= limit as usize);
+        let full = rows.len() >= limit as usize || payload_bytes(&rows) >= SWEEP_BYTES_MAX;
+        let found = rows.len();
         if found == 0 {
             return Ok(Batch::default());
         }

@@ -298,31 +298,44 @@ impl Claimed {
     }
 }
 
-/// Takes up to `limit` rows that no broker has acknowledged, that are older than `age_ms`, and that nobody took in the last `claim_ms`.
-pub async fn outbox_claim(
-    database: &Database,
-    age_ms: i64,
-    claim_ms: i64,
-    limit: i64,
-) -> Result<Vec<OutboxRow>, StorageError> {
+/// Which rows to take that no broker has acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    /// Older than this.
+    pub age_ms: i64,
+    /// And not taken by anybody for this long.
+    pub taken_ms: i64,
+    pub rows_max: i64,
+    /// Of payloads. The row that reaches it is the last.
+    pub bytes_max: i64,
+}
+
+/// Takes rows, the oldest first.
+pub async fn outbox_claim(database: &Database, claim: &Claim) -> Result<Vec<OutboxRow>, StorageError> {
     const ATTEMPT: &str = "claim outbox";
     let values = [
         database.role().service().into(),
-        age_ms.into(),
-        claim_ms.into(),
-        limit.into(),
+        claim.age_ms.into(),
+        claim.taken_ms.into(),
+        claim.rows_max.into(),
+        claim.bytes_max.into(),
     ];
     let claimed: Vec<Claimed> = database.query_alone(ATTEMPT, statement(OUTBOX_CLAIM, values)).await?;
     claimed.into_iter().map(|row| row.row(ATTEMPT)).collect()
 }
 
-/// Relies on index outbox_unsent.
+/// Relies on index outbox_unsent. A payload's length is known without reading it.
 pub const OUTBOX_CLAIM: &str = "
-    with due as (
-        select account_id, id from outbox
+    with locked as (
+        select account_id, id, created_at, octet_length(payload) as bytes from outbox
         where service = $1 and stored_at is null and created_at < now() - $2 * interval '1 millisecond'
           and (claimed_at is null or claimed_at < now() - $3 * interval '1 millisecond')
         order by created_at limit $4 for update skip locked
+    ), due as (
+        select account_id, id
+        from (select account_id, id, bytes, sum(bytes) over (order by created_at rows unbounded preceding) as total
+              from locked) l
+        where l.total - l.bytes < $5
     )
     update outbox o set claimed_at = now() from due
     where o.account_id = any (array[due.account_id]) and o.id = due.id

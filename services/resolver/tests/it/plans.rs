@@ -50,7 +50,7 @@ const STATEMENTS: [Planned; 12] = [
     (notifications::REFUSED_REPLACE, 2, &["notification_pkey"]),
     (OUTBOX_DELETE, 2, &["outbox_pkey"]),
     (OUTBOX_STORED, 4, &["outbox_pkey"]),
-    (OUTBOX_CLAIM, 4, &["outbox_unsent", "outbox_pkey"]),
+    (OUTBOX_CLAIM, 5, &["outbox_unsent", "outbox_pkey"]),
     (OUTBOX_LOOK, 5, &["outbox_unread", "outbox_pkey"]),
 ];
 

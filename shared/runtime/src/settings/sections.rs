@@ -303,7 +303,7 @@ impl Default for ProcessSettings {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct OutboxSettings {
-    /// Messages waiting in memory; what does not fit is left to the sweep.
+    /// Messages waiting in memory, within 64 MiB; what does not fit is left to the sweep.
     pub queue_messages_max: Count,
     /// Messages published at one time.
     pub batch_messages_max: Count,

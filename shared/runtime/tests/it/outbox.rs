@@ -1,6 +1,7 @@
 //! What was committed is published, once as the stream sees it, whatever fails in between.
 
 use messaging::Stream;
+use storage::outbox::{Claim, outbox_claim, outbox_rows};
 
 use crate::world::{World, stored};
 
@@ -93,6 +94,56 @@ async fn what_finds_the_queue_full_is_swept() {
     context.outbox.publish_soon(rows);
     world.outbox_is_empty().await;
     assert_eq!(stored(&context, Stream::Event, 3).await.len(), 3);
+    world.stop().await;
+}
+
+/// A few large messages take as much room as thousands of small ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_queue_is_full_by_bytes_as_well() {
+    let world = World::new().await;
+    let context = world.context(LAZY).await;
+    let body = vec![b'x'; 256 * 1024];
+    let large = ids(300)
+        .iter()
+        .map(|id| (Some(world.account.clone()), world.event(id, &body)))
+        .collect();
+    context.outbox.publish_soon(outbox_rows(large));
+    let small = world.commit(&context, vec![world.event("small", b"{}")]).await;
+    context.outbox.publish_soon(small);
+    let stored = stored(&context, Stream::Event, 1).await;
+    assert_eq!(stored[0].1, "small", "the large ones are the sweep's");
+    world.stop().await;
+}
+
+/// A sweep takes what it can hold at one time, and goes on with the rest.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_claims_no_more_than_it_can_hold() {
+    let world = World::new().await;
+    let context = world.context(LAZY).await;
+    let body = vec![b'x'; 256 * 1024];
+    let messages = ids(8).iter().map(|id| world.event(id, &body)).collect();
+    world.commit(&context, messages).await;
+    testkit::eventually("they are old enough", async || {
+        (world
+            .database
+            .count("select count(*) from outbox where created_at < now() - interval '1 millisecond'")
+            .await
+            == 8)
+            .then_some(())
+    })
+    .await;
+    let claim = async |bytes_max: i64| {
+        let claim = Claim {
+            age_ms: 1,
+            taken_ms: 3_600_000,
+            rows_max: 256,
+            bytes_max,
+        };
+        outbox_claim(&context.database, &claim).await.unwrap().len()
+    };
+    assert_eq!(claim(600 * 1024).await, 3, "the one that crosses the limit is the last");
+    assert_eq!(claim(1).await, 1, "one always");
+    assert_eq!(claim(i64::MAX).await, 4);
     world.stop().await;
 }
 
