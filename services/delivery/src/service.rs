@@ -279,6 +279,10 @@ struct Hands {
 }
 
 async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName>>, hands: Hands) {
+    let hurried = Claimer {
+        database: claimer.database.hurried(),
+        ..claimer.clone()
+    };
     loop {
         let batch = tokio::select! {
             // A batch that is not received stays in the channel.
@@ -296,7 +300,8 @@ async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName>>, 
         let several = batch.len() > 1;
         let mut parts = Parts::of(&batch);
         while let Some(part) = parts.next() {
-            let Err(error) = hands.claim(&claimer, part, &incarnation).await else {
+            let claimer = if parts.hurries(part) { &hurried } else { &claimer };
+            let Err(error) = hands.claim(claimer, part, &incarnation).await else {
                 continue;
             };
             // One session that cannot be read, or too much at once, must not hold the others up: the same ones would come
@@ -397,6 +402,10 @@ impl Hands {
 
 /// Records until every worker is gone, also after the stop: what was answered is written down.
 async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals: mpsc::Sender<Signal>) {
+    let hurried = Recorder {
+        database: recorder.database.hurried(),
+        ..recorder.clone()
+    };
     let mut batch = Vec::new();
     loop {
         if reports.recv_many(&mut batch, recorder.config.settle_batch_max).await == 0 {
@@ -407,7 +416,8 @@ async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals
         let mut alone = BTreeSet::new();
         let mut parts = Parts::of(&batch);
         while let Some(part) = parts.next() {
-            let Err(error) = record_patiently(&recorder, part, &signals).await else {
+            let recorder = if parts.hurries(part) { &hurried } else { &recorder };
+            let Err(error) = record_patiently(recorder, part, &signals).await else {
                 continue;
             };
             // One bad report must not hold the others up.

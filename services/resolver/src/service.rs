@@ -34,6 +34,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
             hops_max: config.hops_max,
             shutdown: context.shutdown.clone(),
         },
+        committed: Arc::default(),
         outbox: context.outbox.clone(),
         metrics: Metrics::new(),
         batch_messages_max: config.batch_messages_max.usize(),

@@ -93,7 +93,13 @@ pub struct Database {
     shelf: Shelf,
     role: Role,
     plans_once: bool,
+    statement_max: Duration,
+    is_hurried: bool,
 }
+
+/// Of a statement's time, what is given to one that is hurried; no less than a second.
+const HURRIED_PART: u32 = 10;
+const HURRIED_MIN: Duration = Duration::from_secs(1);
 
 impl Database {
     /// Connects, and proves with one query that the role may be taken.
@@ -105,6 +111,8 @@ impl Database {
             shelf: Shelf::new(pool, last_loss),
             role,
             plans_once: false,
+            statement_max: Duration::from_millis(options.statement_timeout_ms),
+            is_hurried: false,
         })
     }
 
@@ -121,17 +129,33 @@ impl Database {
         }
     }
 
+    /// The same, for who looks for what is too slow in a batch ([`crate::Parts`]) while others wait: a transaction's
+    /// statements have a tenth of their time.
+    #[must_use]
+    pub fn hurried(&self) -> Database {
+        Database {
+            is_hurried: true,
+            ..self.clone()
+        }
+    }
+
     /// A transaction for these accounts and no others. Nothing was done where it could not begin: on a connection that had
     /// ended, it begins on another one.
     pub async fn begin(&self, accounts: &Accounts) -> Result<Tx, StorageError> {
-        self.begin_as(begin(accounts, self.plans_once)).await
+        let begin = begin(accounts, self.plans_once);
+        if self.is_hurried {
+            let max = (self.statement_max / HURRIED_PART)
+                .max(HURRIED_MIN)
+                .min(self.statement_max);
+            return self.begin_as(begin + &statement_limit(max)).await;
+        }
+        self.begin_as(begin).await
     }
 
     /// The same for reading a list: no statement takes longer than this, and rows come in the order of an index. A plan
     /// that gathers all rows and sorts them may look cheaper, as long as nobody has counted them.
     pub async fn begin_list(&self, accounts: &Accounts, statement_max: Duration) -> Result<Tx, StorageError> {
-        let limit = format!("; set local statement_timeout = {}", statement_max.as_millis());
-        let begin = begin(accounts, self.plans_once) + &limit + IN_ORDER;
+        let begin = begin(accounts, self.plans_once) + &statement_limit(statement_max) + IN_ORDER;
         self.begin_as(begin).await
     }
 
@@ -241,6 +265,10 @@ fn begin(accounts: &Accounts, plans_once: bool) -> String {
         String::new()
     };
     format!("begin; select set_config('signalbox.accounts', '{names}', true){planted}{plans}")
+}
+
+fn statement_limit(max: Duration) -> String {
+    format!("; set local statement_timeout = {}", max.as_millis())
 }
 
 /// A service looks rows up by their keys, a batch at a time, and prepares that once. A plan must not depend on whether

@@ -3,11 +3,23 @@
 
 /// What is left of a batch, as the slices that are to be written one after the other, in the batch's order.
 #[derive(Debug)]
-pub struct Parts<'b, T>(Vec<&'b [T]>);
+pub struct Parts<'b, T> {
+    left: Vec<&'b [T]>,
+    whole: usize,
+}
 
 impl<'b, T> Parts<'b, T> {
     pub fn of(batch: &'b [T]) -> Parts<'b, T> {
-        Parts(if batch.is_empty() { Vec::new() } else { vec![batch] })
+        Parts {
+            left: if batch.is_empty() { Vec::new() } else { vec![batch] },
+            whole: batch.len(),
+        }
+    }
+
+    /// Whether a part is one of several that shall be found out in little time ([`crate::Database::hurried`]): something
+    /// was refused, and others wait. What is alone has the time that it takes.
+    pub fn hurries(&self, part: &[T]) -> bool {
+        1 < part.len() && part.len() < self.whole
     }
 
     /// Puts a part that was refused back as two; `false`: it is a single one.
@@ -16,7 +28,7 @@ impl<'b, T> Parts<'b, T> {
             return false;
         }
         let (first, rest) = part.split_at(part.len() / 2);
-        self.0.extend([rest, first]);
+        self.left.extend([rest, first]);
         true
     }
 }
@@ -25,7 +37,7 @@ impl<'b, T> Iterator for Parts<'b, T> {
     type Item = &'b [T];
 
     fn next(&mut self) -> Option<&'b [T]> {
-        self.0.pop()
+        self.left.pop()
     }
 }
 
@@ -41,6 +53,7 @@ mod tests {
         let mut parts = Parts::of(&batch);
         while let Some(part) = parts.next() {
             tries += 1;
+            assert_eq!(parts.hurries(part), ![1, size].contains(&part.len()));
             if !is_refused(part) {
                 written.extend(part);
             } else if !parts.halve(part) {

@@ -148,7 +148,11 @@ impl TurnFinishedHandler {
         while let Some(part) = parts.next() {
             let of_part = receipts.iter().filter(|(place, _)| part.binary_search(place).is_ok());
             let of_part = of_part.map(|(_, receipt)| receipt.clone()).collect();
-            match self.post(part, of_part).await {
+            let hurried = parts.hurries(part).then(|| self.database.hurried());
+            match self
+                .post(hurried.as_ref().unwrap_or(&self.database), part, of_part)
+                .await
+            {
                 Ok(mut events) => verdicts.extend(part.iter().map(|place| {
                     let event = events.remove(place);
                     (place.clone(), Verdict::Done(event.into_iter().collect()))
@@ -175,12 +179,13 @@ impl TurnFinishedHandler {
     /// Posts what is to be posted, in one transaction; gives the event of each.
     async fn post(
         &self,
+        database: &Database,
         places: &[Place],
         receipts: Vec<Receipt>,
     ) -> Result<HashMap<Place, contracts::Outgoing>, StorageError> {
         // The operator's, for what was sent again from there.
         let accounts = Accounts::many(places.iter().map(|(account, _)| account)).with_operator();
-        let tx = self.database.begin(&accounts).await?;
+        let tx = database.begin(&accounts).await?;
         let turns = ended_turns(&tx, places).await?;
         let sayings: Vec<Saying> = turns.iter().filter_map(|turn| saying(turn, &self.app)).collect();
         let replies: Vec<Reply<'_>> = sayings.iter().map(Saying::reply).collect();

@@ -88,6 +88,15 @@ pub struct Resolution {
 }
 
 impl NotificationHandler {
+    /// The same with little time for each statement.
+    #[must_use]
+    pub fn hurried(&self) -> NotificationHandler {
+        NotificationHandler {
+            database: self.database.hurried(),
+            ..self.clone()
+        }
+    }
+
     /// Takes a batch in, and moves the partition's place to its end.
     pub async fn handle(
         &self,
@@ -125,6 +134,15 @@ impl NotificationHandler {
                 Ok(Handled::Raced)
             }
         }
+    }
+
+    /// Does all of it and undoes it: whether the database would take this now.
+    pub async fn rehearse(&self, batch: &[Received], now: OffsetDateTime) -> Result<(), StorageError> {
+        let tx = self.database.begin(&accounts(batch)).await?;
+        if let Some(taken) = self.take_in(&tx, batch, now).await? {
+            outbox_insert(&tx, taken.messages).await?;
+        }
+        tx.rollback().await
     }
 
     /// Gives a message up that the database takes in no form or in no time, and moves the place past it.

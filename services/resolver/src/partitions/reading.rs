@@ -3,10 +3,14 @@
 //! A batch is what has arrived: under load it grows by itself while the one before is being written, and there is never
 //! a wait for more. What fails for a reason that passes is tried again with growing pauses, and the place stands still
 //! meanwhile: order is worth more than speed. What fails for what it holds, or because it is too much at once, is written in
-//! halves, and a message that cannot be written alone is given up.
+//! halves, and a message that cannot be written alone is given up. One that is only slow is given up where others go through:
+//! else it is the database that is slow, and has to be waited for.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -42,6 +46,8 @@ pub struct Desk {
     /// [`WRITING_MAX`] places.
     pub writing: Arc<Semaphore>,
     pub handler: NotificationHandler,
+    /// Parts of batches that were written.
+    pub committed: Arc<AtomicU64>,
     pub outbox: Outbox,
     pub metrics: Metrics,
     pub batch_messages_max: usize,
@@ -64,6 +70,8 @@ pub enum End {
     Stopped,
     /// Another replica has the partition.
     Replaced,
+    /// The database takes too long with everything: reading begins again at its place.
+    Slow,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +92,8 @@ impl Reading {
         loop {
             let begun = Instant::now();
             match reading {
-                Ok(end) => return end,
+                Ok(End::Slow) => {}
+                Ok(end @ (End::Stopped | End::Replaced)) => return end,
                 Err(error) => {
                     let error = format!("{:#}", anyhow::Error::new(error));
                     info!(
@@ -239,7 +248,7 @@ enum Means {
     Skip,
 }
 
-/// So often one message that takes too long is tried alone before it is buried.
+/// So often one message that takes too long is tried alone before it is asked whether others go through.
 const ALONE_TRIES_MAX: u32 = 3;
 
 impl Means {
@@ -268,9 +277,12 @@ struct Write<'a> {
 
 impl Write<'_> {
     async fn in_parts(&mut self, batch: &[Received]) -> Option<End> {
+        let desk = self.desk;
         let mut parts = Parts::of(batch);
         while let Some(part) = parts.next() {
-            match self.settle(part, Means::Handle).await {
+            let hurried = parts.hurries(part).then(|| desk.handler.hurried());
+            let handler = hurried.as_ref().unwrap_or(&desk.handler);
+            match self.settle(handler, part, Means::Handle).await {
                 Settled::Committed => {}
                 Settled::Ended(end) => return Some(end),
                 Settled::Refused(cause) => {
@@ -287,7 +299,7 @@ impl Write<'_> {
                             error,
                             "the database refused a batch; writing it in halves"
                         );
-                    } else if let Some(end) = self.alone(&part[0], cause).await {
+                    } else if let Some(end) = self.alone(&part[0], behind(batch, &part[0]), cause).await {
                         return Some(end);
                     }
                 }
@@ -296,11 +308,13 @@ impl Write<'_> {
         None
     }
 
-    /// One message that was refused by itself, to its end.
-    async fn alone(&mut self, received: &Received, mut cause: StorageError) -> Option<End> {
+    /// One message that was refused by itself, to its end; `behind` are others that wait for it.
+    async fn alone(&mut self, received: &Received, behind: &[Received], mut cause: StorageError) -> Option<End> {
         let (mut tried, mut tries, mut pause) = (Means::Handle, 1, self.desk.pause());
+        let committed = self.desk.committed.load(Ordering::Relaxed);
         loop {
-            let next = tried.next(cause.is_too_much() && !cause.blames_values(), tries);
+            let is_slow = cause.is_too_much() && !cause.blames_values();
+            let next = tried.next(is_slow, tries);
             let error = format!("{:#}", anyhow::Error::new(cause));
             error!(
                 partition = self.lease.partition,
@@ -314,12 +328,16 @@ impl Write<'_> {
                 "the database refused a notification"
             );
             let means = next?;
+            if is_slow && means == Means::Bury && !self.others_go_through(committed, received, behind).await {
+                return Some(End::Slow);
+            }
             if means == Means::Handle && !pause.wait(self.stop).await {
                 return Some(End::Stopped);
             }
             tries = if means == tried { tries + 1 } else { 1 };
             tried = means;
-            match self.settle(std::slice::from_ref(received), means).await {
+            let desk = self.desk;
+            match self.settle(&desk.handler, std::slice::from_ref(received), means).await {
                 Settled::Committed => return None,
                 Settled::Ended(end) => return Some(end),
                 Settled::Refused(error) => cause = error,
@@ -327,8 +345,24 @@ impl Write<'_> {
         }
     }
 
+    /// Another part was written by anybody here since so many were; or one of those behind would be, of another account
+    /// if there is one. Where neither is, none is known to wait, or the database is slow.
+    async fn others_go_through(&self, committed: u64, received: &Received, behind: &[Received]) -> bool {
+        if self.desk.committed.load(Ordering::Relaxed) > committed {
+            return true;
+        }
+        let of_another = behind.iter().find(|other| other.account != received.account);
+        match of_another.or(behind.first()) {
+            Some(other) => {
+                let (other, now) = (std::slice::from_ref(other), OffsetDateTime::now_utc());
+                self.desk.handler.rehearse(other, now).await.is_ok()
+            }
+            None => false,
+        }
+    }
+
     /// Tries until it is committed, or cannot be.
-    async fn settle(&mut self, batch: &[Received], means: Means) -> Settled {
+    async fn settle(&mut self, handler: &NotificationHandler, batch: &[Received], means: Means) -> Settled {
         let Some(last) = batch.last() else {
             return Settled::Committed;
         };
@@ -339,7 +373,7 @@ impl Write<'_> {
         };
         let (begun, mut races, mut pause) = (Instant::now(), 0, self.desk.pause());
         loop {
-            let (handler, now) = (&self.desk.handler, OffsetDateTime::now_utc());
+            let now = OffsetDateTime::now_utc();
             // Not in a select: a transaction is never dropped half-way.
             let handled = match means {
                 Means::Handle => handler.handle(self.lease, &to, batch, now).await,
@@ -348,6 +382,7 @@ impl Write<'_> {
             };
             match handled {
                 Ok(Handled::Committed(committed)) => {
+                    self.desk.committed.fetch_add(1, Ordering::Relaxed);
                     self.desk.metrics.committed(batch.len(), begun.elapsed(), &committed);
                     self.publish(committed.outbox, &committed.wakes).await;
                     handler.shutdown.crash_point("resolver.batch_published").await;
@@ -400,6 +435,11 @@ impl Write<'_> {
             );
         }
     }
+}
+
+/// What comes behind one message of a batch.
+fn behind<'b>(batch: &'b [Received], one: &Received) -> &'b [Received] {
+    &batch[batch.partition_point(|other| other.sequence <= one.sequence)..]
 }
 
 /// Growing pauses.

@@ -261,8 +261,76 @@ async fn a_message_that_takes_too_long_is_buried_and_the_rest_goes_on_in_order()
     let running = stage.resolver().await;
     stage.until_count("the others queued", QUEUED, 19).await;
     assert_eq!(stage.ids("t-1").await, expected);
-    let buried = "select count(*) from dead_letter where reason = 'unprocessable' and account_id = 'acme'";
-    stage.until_count("the slow one is buried", buried, 1).await;
+    stage.until_count("the slow one is buried", BURIED, 1).await;
+    running.stop().await;
+}
+
+/// Notifications of these bodies take for ever; the empty one stands for all. Each is noted as a try.
+async fn slow_with(stage: &Stage, bodies: &[&str]) {
+    sqlx::raw_sql(
+        "create table slow_body (body text);
+         create sequence tries;
+         create function slow() returns trigger language plpgsql security definer set search_path = public, pg_temp
+         as $$ begin
+             if exists (select from slow_body s where s.body in (new.body, '')) then
+                 perform nextval('tries');
+                 perform pg_sleep(60);
+             end if;
+             return new;
+         end $$;
+         create trigger slow before insert on notification for each row execute function slow()",
+    )
+    .execute(&stage.world.database.owner)
+    .await
+    .unwrap();
+    sqlx::query("insert into slow_body select unnest($1::text[])")
+        .bind(bodies)
+        .execute(&stage.world.database.owner)
+        .await
+        .unwrap();
+}
+
+/// More than a message is tried before it is found to be slow by itself.
+const MANY_TRIES: &str = "select (last_value > 6)::int::bigint from tries";
+const BURIED: &str = "select count(*) from dead_letter where reason = 'unprocessable' and account_id = 'acme'";
+
+#[tokio::test]
+async fn nothing_is_buried_while_the_database_is_slow_with_everything() {
+    let mut stage = stage().await;
+    stage.world.set("database.statement_timeout_ms", "1000");
+    stage.resolver().await.stop().await;
+    slow_with(&stage, &[""]).await;
+    for id in ["n-1", "n-2"] {
+        stage.publish("T-1", id, "b").await;
+    }
+    let running = stage.resolver().await;
+    stage.until_count("they are tried again and again", MANY_TRIES, 1).await;
+    assert_eq!(stage.world.database.count(BURIED).await, 0);
+    sqlx::raw_sql("delete from slow_body")
+        .execute(&stage.world.database.owner)
+        .await
+        .unwrap();
+    stage.until_count("they are queued", QUEUED, 2).await;
+    assert_eq!(stage.ids("t-1").await, ["n-1", "n-2"]);
+    assert_eq!(stage.world.database.count(BURIED).await, 0);
+    running.stop().await;
+}
+
+/// With nothing behind it, it is in nobody's way; who comes behind it shows that it is to blame.
+#[tokio::test]
+async fn one_that_is_slow_by_itself_stands_in_nobodys_way() {
+    let mut stage = stage().await;
+    stage.world.set("database.statement_timeout_ms", "1000");
+    stage.resolver().await.stop().await;
+    slow_with(&stage, &["slow"]).await;
+    let running = stage.resolver().await;
+    stage.publish("T-1", "n-1", "slow").await;
+    stage.until_count("it is tried again and again", MANY_TRIES, 1).await;
+    assert_eq!(stage.world.database.count(BURIED).await, 0);
+    stage.publish("T-1", "n-2", "b").await;
+    stage.until_count("the other is queued", QUEUED, 1).await;
+    stage.until_count("the slow one is buried", BURIED, 1).await;
+    assert_eq!(stage.ids("t-1").await, ["n-2"]);
     running.stop().await;
 }
 

@@ -29,6 +29,18 @@ async fn setting(tx: &storage::Tx, name: &str) -> String {
     row.unwrap().try_get("", "value").unwrap()
 }
 
+/// In the same round trip, and for nobody after it.
+#[tokio::test]
+async fn a_hurried_transaction_has_a_tenth_of_the_time() {
+    let test = TestDatabase::fresh().await;
+    let database = connect(&test.url, Role::Delivery, 1).await;
+    for (database, expected) in [(&database.hurried(), "2s"), (&database, "20s")] {
+        let tx = database.begin(&Accounts::none()).await.unwrap();
+        assert_eq!(setting(&tx, "statement_timeout").await, expected);
+        tx.commit().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_transaction_costs_two_round_trips_and_what_it_asks() {
     let test = TestDatabase::fresh().await;
