@@ -2,9 +2,10 @@
 
 use std::{fmt, ops::Deref, sync::Arc};
 
+use axum::http::StatusCode;
 use contracts::{Root, outgoing::Origin};
 use domain::AccountId;
-use runtime::{Shutdown, http::Problem};
+use runtime::{Shares, Shutdown, http::Problem, shares::NoRoom};
 use sea_orm::FromQueryResult;
 use storage::{
     Accounts, Database, StorageError, Tx,
@@ -15,10 +16,13 @@ use storage::{
 };
 use time::OffsetDateTime;
 
-use crate::{config::OrchestratorSettings, metrics::Meters, shares::Shares};
+use crate::{config::OrchestratorSettings, error::ApiError, metrics::Meters};
 
 /// `ce-source` of what this service publishes.
 pub const SOURCE: &str = "/signalbox/orchestrator";
+
+/// When to come again that was refused for what waits.
+const AGAIN_S: u32 = 5;
 
 /// Takes rows whose transaction has committed. A function, so that a test can leave them in the table to be looked at.
 pub type PublishSoon = Arc<dyn Fn(Vec<OutboxRow>) + Send + Sync>;
@@ -71,8 +75,10 @@ impl App {
         self.database.begin_list(accounts, statement_max).await
     }
 
-    /// Commits with what follows from it, and hands that to the relay.
-    pub async fn commit(&self, tx: Tx, messages: Vec<Owned>) -> Result<(), StorageError> {
+    /// Commits with what follows from it, and hands that to the relay. All that the API writes into the outbox comes by here, and
+    /// is charged for.
+    pub async fn commit(&self, tx: Tx, messages: Vec<Owned>) -> Result<(), ApiError> {
+        self.shares.charge(&messages).map_err(|full| self.no_room(full))?;
         let rows = outbox_insert(&tx, messages).await?;
         self.shutdown.crash_point("orchestrator.change_written").await;
         tx.commit().await?;
@@ -81,13 +87,16 @@ impl App {
         Ok(())
     }
 
-    /// Refuses what would become another notification of an account that has too many waiting.
+    /// Refuses what would become another notification of an account that has its share waiting, before any work is done for it.
     pub fn has_room(&self, account: &AccountId) -> Result<(), Problem> {
-        let room = self.shares.check(account);
-        if room.is_err() {
-            self.meters.refused("unread_share");
-        }
-        room
+        self.shares.check(account).map_err(|full| self.no_room(full))
+    }
+
+    fn no_room(&self, full: NoRoom) -> Problem {
+        self.meters.refused("unread_share");
+        let detail = format!("{full}: try again when some of it was read; notifications that were accepted are kept");
+        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_much_unread");
+        problem.detail(detail).retry_after_s(AGAIN_S)
     }
 
     /// Where and when a request acts. `cause` is the id of what it made, for what follows from that.

@@ -31,7 +31,6 @@ pub mod paging;
 pub mod routes;
 pub mod service;
 pub mod sessions;
-pub mod shares;
 pub mod tasks;
 pub mod turns;
 pub mod wire;

@@ -32,8 +32,8 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     );
     shutdown.spawn("turn finished", consumer(&context, &app).run(shutdown.token()));
     let shares = app.shares.clone();
-    let stream_bytes_max = context.topology.limits.notification_bytes_max;
-    let watch = shares.watch(app.database.clone(), stream_bytes_max, shutdown.token());
+    shares.limit(context.topology.limits.notification_bytes_max);
+    let watch = shares.watch(app.database.clone(), shutdown.token());
     shutdown.spawn("shares of the outbox", watch);
     shutdown.spawn("forget", forget(app.clone(), shutdown.token()));
     shutdown.spawn("deletions", watch_deletions(context.bus.clone(), shutdown.token()));

@@ -19,7 +19,7 @@ use domain::{
     planted::{Bug, is_planted},
 };
 use messaging::trace::current_or;
-use runtime::Shutdown;
+use runtime::{Shares, Shutdown};
 use serde_json::{Map, Value};
 use storage::{
     Accounts, Database, StorageError, Tx,
@@ -57,6 +57,8 @@ pub(crate) struct Executor {
     pub toolbox: Arc<Toolbox>,
     pub limits: Limits,
     pub metrics: Arc<Metrics>,
+    /// What the accounts' agents may have waiting.
+    pub shares: Shares,
     /// For its crash points.
     pub shutdown: Shutdown,
 }
@@ -249,6 +251,14 @@ impl Executor {
         let outcome = match tool.run {
             Run::InTransaction(handler) => handler(running, arguments).await,
         };
+        let outcome = outcome.and_then(|effect| match self.shares.charge(&effect.messages) {
+            Ok(()) => Ok(effect),
+            Err(full) => Err(ToolError::Told(Told::failed(
+                "too_much_unread",
+                format!("Nobody can be asked at the moment: {full}."),
+                "Nothing was changed. Try again later in this turn, or say in your reply whom you wanted to ask.",
+            ))),
+        });
         let told = match outcome {
             Ok(effect) => return Ok(Ok(effect)),
             Err(ToolError::Told(told)) => told,

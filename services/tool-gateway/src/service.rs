@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 
 use messaging::{Consumer, ConsumerOptions, Durable};
-use runtime::{Context, settings::Count};
+use runtime::{Context, Shares, settings::Count};
 
 use crate::{
     config::{SECTION, ToolGatewayConfig},
@@ -17,7 +17,12 @@ use crate::{
 /// Starts the service's workers and returns the address that `/agent/*` is served at (a port 0 picks a free one).
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let config: ToolGatewayConfig = context.settings.section(SECTION)?;
+    let shares = Shares::default();
+    shares.limit(context.topology.limits.notification_bytes_max);
+    let watch = shares.clone().watch(context.database.clone(), context.shutdown.token());
+    context.shutdown.spawn("shares of the outbox", watch);
     let executor = Executor {
+        shares,
         database: context.database.clone(),
         root: context.root().clone(),
         toolbox: Arc::new(Toolbox::new()),

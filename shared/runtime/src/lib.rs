@@ -3,7 +3,8 @@
 //! In reading order: [`settings`] (what the operator wants), [`telemetry`] (what the operator sees), [`shutdown`]
 //! (workers, and how they end), [`crash`] (where tests cut them off), [`http`] (a server, problems, health pages), [`outbox`] (committed messages get
 //! published), [`dead`] (messages that cannot be processed), [`replica`] (the name that leases are held in),
-//! [`gauges`] (what has to be asked for to be seen), [`sweep`] (what comes with the clock),
+//! [`gauges`] (what has to be asked for to be seen), [`sweep`] (what comes with the clock), [`shares`] (what one account may have
+//! waiting),
 //! `patience` (a start waits for its servers), [`context`] (all of it, connected), [`mod@run`] (a whole process of one
 //! service).
 //!
@@ -19,6 +20,7 @@ mod patience;
 pub mod replica;
 pub mod run;
 pub mod settings;
+pub mod shares;
 pub mod shutdown;
 pub mod sweep;
 pub mod telemetry;
@@ -29,4 +31,5 @@ pub use outbox::Outbox;
 pub use replica::{EndsWith, Incarnation, Others, Replica};
 pub use run::run;
 pub use settings::{Settings, SettingsError};
+pub use shares::Shares;
 pub use shutdown::Shutdown;

@@ -168,33 +168,33 @@ pub const OUTBOX_DELETE: &str = "
     delete from outbox o using unnest($1::text[], $2::uuid[]) as r (account_id, id)
     where o.account_id = any (array[r.account_id]) and o.id = r.id";
 
-/// What the messages of an account take that wait in the service's outbox: for the broker, or to be read.
+/// What the notifications of an account take that wait in the service's outbox: for the broker, or to be read.
 #[derive(Clone, PartialEq, Eq, Debug, FromQueryResult)]
 pub struct Share {
     pub account_id: String,
     pub bytes: i64,
+    pub rows: i64,
 }
 
-/// Rows that are looked at for shares. Behind so many, a look would cost as much as what it is to prevent.
-const SHARES_ROWS_MAX: i64 = 100_000;
+/// So many notifications of an account may wait in a service's outbox; no more are looked at.
+pub const SHARE_ROWS_MAX: i64 = 100_000;
 
-/// Accounts whose waiting messages take more than `bytes`, of all accounts. No payload is read for it.
-pub async fn outbox_shares(database: &Database, bytes: i64) -> Result<Vec<Share>, StorageError> {
-    let values = [database.role().service().into(), bytes.into(), SHARES_ROWS_MAX.into()];
+/// What waits of these accounts; none of one that has nothing waiting. No payload is read for it.
+pub async fn outbox_shares(database: &Database, accounts: Vec<String>) -> Result<Vec<Share>, StorageError> {
+    let values = [accounts.into(), database.role().service().into(), SHARE_ROWS_MAX.into()];
     database
         .query_alone("look at shares of the outbox", statement(OUTBOX_SHARES, values))
         .await
 }
 
-/// Relies on index outbox_unsent and outbox_unread.
-const OUTBOX_SHARES: &str = "
-    select w.account_id, sum(w.bytes)::bigint as bytes
-    from ((select account_id, octet_length(payload) as bytes from outbox
-           where service = $1 and stored_at is null order by created_at limit $3)
-          union all
-          (select account_id, octet_length(payload) from outbox
-           where service = $1 and stored_at is not null order by look_at limit $3)) w
-    group by w.account_id having sum(w.bytes) > $2";
+/// Relies on the primary key.
+pub const OUTBOX_SHARES: &str = "
+    select a.account_id, sum(w.bytes)::bigint as bytes, count(*) as rows
+    from unnest($1::text[]) as a (account_id) cross join lateral (
+        select octet_length(o.payload) as bytes from outbox o
+        where o.account_id = any (array[a.account_id]) and o.service = $2 and split_part(o.subject, '.', 2) = 'notification'
+        limit $3) w
+    group by a.account_id";
 
 #[derive(FromQueryResult)]
 struct Waiting {

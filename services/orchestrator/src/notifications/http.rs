@@ -46,7 +46,9 @@ async fn publish(
         Begun::Fresh(work) => work,
         Begun::Replay(answer) => return Ok(answer),
     };
-    if !store::notification_accept(&work.tx, account, &posted, access.caller.principal(), work.now).await? {
+    let caller = &access.caller;
+    let publisher = caller.sees_own_alone().then(|| caller.principal());
+    if !store::notification_accept(&work.tx, account, &posted, publisher, work.now).await? {
         return Err(Problem::conflict(
             "id_conflict",
             format!("there is another notification with the id {}", posted.id),

@@ -219,19 +219,27 @@ async fn accepted_find(
         .attempt("find an accepted notification")
 }
 
-const ACCEPT: &str = "
+/// Relies on the primary keys; of very many agents, the youngest are asked about.
+pub const ACCEPT: &str = "
     insert into accepted_notification (account_id, id, task, agent, kind, content_hash, created_at, published_by)
-    select $1, $2, $3, $4, $5, $6, $7,
-        case when exists (select from notification n where n.account_id = $1 and n.id = $2) then null else $8 end
+    select $1, $2, $3, $4, $5, $6, $7, case
+        when $8::text is null then null
+        when exists (select from notification n where n.account_id = $1 and n.id = $2) then null
+        when exists (
+            select from (select $2 || ':' || agent.id::text as id from agent where agent.account_id = $1
+                         order by agent.id desc limit 20000) part
+            cross join lateral (
+                select from notification n where n.account_id = $1 and n.id = part.id limit 1) n) then null
+        else $8 end
     on conflict do nothing";
 
-/// Notes that it was accepted, and from whom; where there is one of its id, it was somebody else's. `false`: its id was
-/// accepted before, for other content.
+/// Notes that it was accepted, and from which publisher, who may follow it up; where there is one of its id, or a part of one,
+/// it was somebody else's. `false`: its id was accepted before, for other content.
 pub async fn notification_accept(
     tx: &Tx,
     account: &AccountId,
     posted: &Posted,
-    principal: &str,
+    publisher: Option<&str>,
     now: OffsetDateTime,
 ) -> Result<bool, StorageError> {
     let hash = posted.content_hash();
@@ -243,7 +251,7 @@ pub async fn notification_accept(
         posted.kind().into(),
         hash.clone().into(),
         now.into(),
-        principal.into(),
+        publisher.map(str::to_owned).into(),
     ];
     let inserted = tx
         .execute_raw(statement(ACCEPT, values))

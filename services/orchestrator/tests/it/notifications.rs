@@ -199,34 +199,86 @@ async fn one_for_several_agents_is_told_by_its_parts() {
 #[tokio::test]
 async fn an_account_with_more_waiting_than_its_share_is_refused_and_nobody_else() {
     let world = World::new().await;
+    world.app.shares.limit(4 * 5_000);
     let (acme, globex) = (world.tenant("acme").await, world.tenant("globex").await);
     world.task(&acme, "PROJ-7", &[]).await;
     let post = async |tenant: &crate::world::Tenant| {
         let body = json!({"body": "x".repeat(2_000)});
         world.post(&tenant.member, &tenant.path("/notifications"), body).await
     };
-    let look = async || world.app.shares.look(&world.app.database, 4 * 3_000).await.unwrap();
+    let look = async || world.app.shares.look(&world.app.database).await.unwrap();
     assert_eq!(post(&acme).await.status, 202);
     look().await;
     // One that waits for the broker, one that the broker has.
     world
         .execute("update outbox set stored_at = now(), look_at = now()")
         .await;
-    assert_eq!(post(&acme).await.status, 202);
-    look().await;
-
-    let refused = post(&acme).await;
-    assert_eq!(refused.headers["retry-after"], "5");
-    refused.is_problem(429, "too_much_unread", "a quarter of what may wait");
+    // Many of others before it hide none of it.
     world
-        .post(&acme.member, &acme.path("/tasks/PROJ-7/messages"), json!({"body": "b"}))
-        .await
-        .is_problem(429, "too_much_unread", "");
+        .execute(
+            "insert into outbox (account_id, id, service, subject, headers, payload, created_at)
+             select 'globex', gen_random_uuid(), 'orchestrator', 'signalbox.event.globex.-.task.created', '{}', '',
+                    now() - interval '1 hour' from generate_series(1, 100000)",
+        )
+        .await;
+    assert_eq!(post(&acme).await.status, 202);
+
+    // Between two looks as well as after one.
+    for _ in 0..2 {
+        let refused = post(&acme).await;
+        assert_eq!(refused.headers["retry-after"], "5");
+        refused.is_problem(429, "too_much_unread", "a quarter of what may wait");
+        look().await;
+    }
+    let left = "select count(*) from outbox where account_id = 'acme' and subject like '%.notification.%'";
+    assert_eq!(world.test.count(left).await, 2);
     assert_eq!(post(&globex).await.status, 202);
     // Read, they wait no longer.
     world.execute("delete from outbox where account_id = 'acme'").await;
     look().await;
     assert_eq!(post(&acme).await.status, 202);
+}
+
+/// A message to many is many notifications, each with all of it.
+#[tokio::test]
+async fn each_who_is_woken_counts_as_one_that_waits() {
+    let world = World::new().await;
+    world.app.shares.limit(4 * 20_000);
+    let tenant = world.tenant("acme").await;
+    let mut agents = Vec::new();
+    for n in 0..4 {
+        agents.push(world.agent(&tenant, &format!("agent-{n}")).await);
+    }
+    let agents: Vec<&str> = agents.iter().map(String::as_str).collect();
+    world.task(&tenant, "PROJ-7", &agents).await;
+    let path = tenant.path("/tasks/PROJ-7/messages");
+    let post = async || {
+        let body = json!({"body": "x".repeat(3_000)});
+        world.post(&tenant.member, &path, body).await
+    };
+    assert_eq!(post().await.status, 201);
+    post().await.is_problem(429, "too_much_unread", "");
+    // All of a refused one is undone.
+    assert_eq!(world.test.count("select count(*) from message").await, 1);
+
+    // A letter that is sent again waits like any other.
+    let letter = seed::letter(
+        &world,
+        "acme",
+        "signalbox.notification.acme.T",
+        &format!(r#"{{"body": "{}"}}"#, "x".repeat(10_000)),
+        json!({}),
+    )
+    .await;
+    let again = tenant.path(&format!("/dead-letters/{letter}/redrive"));
+    world
+        .post(&tenant.admin, &again, json!({}))
+        .await
+        .is_problem(429, "too_much_unread", "");
+    // The operator's own are nobody's, and the operator's to send.
+    let letter = seed::letter(&world, "-", "signalbox.notification.acme.T", "{}", json!({})).await;
+    let again = format!("/api/dead-letters/{letter}/redrive");
+    assert_eq!(world.post(OPERATOR, &again, json!({})).await.status, 202);
 }
 
 /// Which sender the resolver is sent, for each key and each sender that the request names.
@@ -324,7 +376,13 @@ async fn a_publisher_is_told_what_became_of_its_own() {
     // Came over NATS; its id is taken afterwards.
     seed::notification(&world, &tenant, "older", &coder, "delivered").await;
     assert_eq!(publish(&tenant.publisher, "older").await, 202);
-    for id in ["theirs", "older", "nobodys"] {
+    // The same of one that went to several agents, of which there are only its parts.
+    let part = format!("parted:{}", coder);
+    seed::notification(&world, &tenant, &part, &coder, "delivered").await;
+    for id in ["parted", &part] {
+        assert_eq!(publish(&tenant.publisher, id).await, 202);
+    }
+    for id in ["theirs", "older", "nobodys", "parted", &part] {
         let found = read(id).await;
         found.is_problem(404, "not_found", "");
     }

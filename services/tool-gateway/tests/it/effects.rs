@@ -205,6 +205,41 @@ async fn a_request_reaches_every_named_agent_once_and_one_hop_further() {
     world.end(&[&gateway]).await;
 }
 
+/// Nobody reads them here, so that all of them wait.
+#[tokio::test]
+async fn an_account_whose_requests_fill_its_share_asks_nobody_more() {
+    let world = World::new().await;
+    let limits = "[nats.limits]\nnotification_bytes_max = 65536\nmessage_bytes_max = 4096";
+    let gateway = world.gateway_with(limits).await;
+    let coder = world.coder("acme").await;
+    let other = world.coder("other").await;
+    for account in [&coder.account, &other.account] {
+        for agent in ["reviewer", "tester"] {
+            world.fixture().agent(account, agent).await;
+        }
+    }
+    let arguments = json!({"agents": ["reviewer", "tester"], "body": "x".repeat(3_000)});
+    let ask = async |session: &crate::world::Session, ordinal| {
+        world
+            .call(&session.request(ordinal, "response_request", &arguments))
+            .await
+    };
+    for ordinal in 1..=2 {
+        ask(&coder, ordinal).await.ok();
+    }
+    // One that was not committed when its service looked counts from the next look on.
+    let mut last = ask(&coder, 3).await;
+    for ordinal in 4..=6 {
+        if last.state == Failed {
+            break;
+        }
+        last = ask(&coder, ordinal).await;
+    }
+    assert_eq!(last.code(Failed), "too_much_unread");
+    ask(&other, 1).await.ok();
+    world.end(&[&gateway]).await;
+}
+
 /// The overview and the briefing are shown in the coordinator's chat, so nobody else gets a session on it (S6).
 #[tokio::test]
 async fn the_coordinator_asks_others_on_their_tasks_and_not_in_its_chat() {
