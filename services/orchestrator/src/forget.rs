@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use domain::AccountId;
-use runtime::sweep::{Parts, ROWS_MAX, Sweep};
+use runtime::sweep::{Parts, Pieces, Sweep};
 use sea_orm::ConnectionTrait;
 use storage::{Accounts, Role, StorageError, directory::account_directory, error::Attempt, statement};
 use tokio::time::{MissedTickBehavior, interval};
@@ -33,7 +33,7 @@ pub async fn forget(app: App, stop: CancellationToken) {
 pub async fn forget_once(app: &App, stop: &CancellationToken) -> Result<u64, StorageError> {
     let mut parts = Parts::default();
     let operator = storage::accounts::OPERATOR;
-    parts.note(operator, forget_of(app, &Accounts::operator(), operator, stop).await);
+    forget_of(app, &mut parts, &Accounts::operator(), operator, stop).await;
     let mut after: Option<String> = None;
     loop {
         let entries = account_directory(&app.database, after.as_deref(), ACCOUNTS_MAX).await?;
@@ -42,8 +42,7 @@ pub async fn forget_once(app: &App, stop: &CancellationToken) -> Result<u64, Sto
                 return parts.end();
             }
             if let Ok(account) = AccountId::parse(&entry.id) {
-                let forgotten = forget_of(app, &Accounts::one(&account), account.as_str(), stop).await;
-                parts.note(&account, forgotten);
+                forget_of(app, &mut parts, &Accounts::one(&account), account.as_str(), stop).await;
             }
         }
         match entries.last() {
@@ -57,41 +56,56 @@ pub async fn forget_once(app: &App, stop: &CancellationToken) -> Result<u64, Sto
 
 /// The oldest first, so many at a time, and none that another replica has in hand: locked, and so found by where it lies. Each
 /// relies on its index by age.
-const ANSWERS: &str = "
+pub const ANSWERS: &str = "
     delete from idempotency where ctid = any (array(
         select ctid from idempotency where account_id = $1 and created_at < now() - $2 * interval '1 second'
         order by created_at limit $3 for update skip locked))";
-const ACCEPTED: &str = "
+pub const ACCEPTED: &str = "
     delete from accepted_notification where ctid = any (array(
         select ctid from accepted_notification where account_id = $1 and created_at < now() - $2 * interval '1 second'
         order by created_at limit $3 for update skip locked))";
-const LETTERS: &str = "
+pub const LETTERS: &str = "
     delete from dead_letter where ctid = any (array(
         select ctid from dead_letter where account_id = $1 and created_at < now() - $2 * interval '1 second'
         order by created_at, id limit $3 for update skip locked))";
-/// Dead letters are large.
-const LETTERS_MAX: u32 = ROWS_MAX / 5;
+/// Dead letters are large: so many fewer go at a time.
+const LETTERS_PART: u32 = 5;
 
-async fn forget_of(app: &App, accounts: &Accounts, owner: &str, stop: &CancellationToken) -> Result<u64, StorageError> {
+/// A piece a transaction, until nothing is left.
+async fn forget_of(
+    app: &App,
+    parts: &mut Parts<StorageError>,
+    accounts: &Accounts,
+    owner: &str,
+    stop: &CancellationToken,
+) {
     const HOUR: Duration = Duration::from_secs(3600);
     let settings = &app.settings;
-    let mut forgotten = 0;
-    for (sql, kept, rows_max) in [
-        (ANSWERS, HOUR * settings.answers_kept_hours.get(), ROWS_MAX),
-        (ACCEPTED, HOUR * settings.accepted_kept_hours.get(), ROWS_MAX),
-        (LETTERS, HOUR * 24 * settings.dead_letters_kept_days.get(), LETTERS_MAX),
+    for (sql, kept, part) in [
+        (ANSWERS, HOUR * settings.answers_kept_hours.get(), 1),
+        (ACCEPTED, HOUR * settings.accepted_kept_hours.get(), 1),
+        (LETTERS, HOUR * 24 * settings.dead_letters_kept_days.get(), LETTERS_PART),
     ] {
-        loop {
-            let tx = app.database.begin(accounts).await?;
-            let values = [owner.into(), kept.as_secs_f64().into(), i64::from(rows_max).into()];
-            let rows = tx.execute_raw(statement(sql, values)).await;
-            let rows = rows.attempt("forget what was kept for a time")?.rows_affected();
-            tx.commit().await?;
-            forgotten += rows;
-            if rows < u64::from(rows_max) || stop.is_cancelled() {
-                break;
+        let mut pieces = Pieces::of(&[()]);
+        while let Some(piece) = pieces.next().filter(|_| !stop.is_cancelled()) {
+            let rows_max = (parts.rows_max() / part).max(1);
+            let forgotten = forget_piece(app, accounts, owner, (sql, kept, rows_max)).await;
+            if parts.note_piece(owner, &mut pieces, piece, forgotten) {
+                pieces.again(piece);
             }
         }
     }
-    Ok(forgotten)
+}
+
+async fn forget_piece(
+    app: &App,
+    accounts: &Accounts,
+    owner: &str,
+    (sql, kept, rows_max): (&'static str, Duration, u32),
+) -> Result<u64, StorageError> {
+    let tx = app.database.begin(accounts).await?;
+    let values = [owner.into(), kept.as_secs_f64().into(), i64::from(rows_max).into()];
+    let rows = tx.execute_raw(statement(sql, values)).await;
+    let rows = rows.attempt("forget what was kept for a time");
+    tx.commit_or_rollback(rows.map(|rows| rows.rows_affected())).await
 }

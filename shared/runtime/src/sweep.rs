@@ -7,10 +7,14 @@ use opentelemetry::{
     KeyValue, global,
     metrics::{Counter, Histogram},
 };
+use storage::StorageError;
 use tracing::warn;
 
 /// Rows that a sweep removes in one transaction: some tens of milliseconds of Postgres.
 pub const ROWS_MAX: u32 = 5_000;
+
+/// Of one part so many may be left behind, each alone; then the rest of it is, too: the server may be short of everything.
+const ALONE_MAX: u32 = 10;
 
 /// One of a service's sweeps. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -89,12 +93,18 @@ impl<T> Swept for Vec<T> {
 #[derive(Debug)]
 pub struct Parts<E> {
     rows: u64,
+    /// How many go at a time: fewer once the database found that too much.
+    rows_max: u32,
     first: Option<E>,
 }
 
 impl<E> Default for Parts<E> {
     fn default() -> Self {
-        Parts { rows: 0, first: None }
+        Parts {
+            rows: 0,
+            rows_max: ROWS_MAX,
+            first: None,
+        }
     }
 }
 
@@ -120,6 +130,75 @@ impl<E: Display> Parts<E> {
             Some(error) => Err(error),
             None => Ok(self.rows),
         }
+    }
+}
+
+/// A part as it is done: all at once, and where the database refuses that, in halves and of fewer rows, down to the one that is
+/// to blame. Only that one is left behind.
+#[derive(Debug)]
+pub struct Pieces<'b, T> {
+    rest: storage::Parts<'b, T>,
+    again: Option<&'b [T]>,
+    alone: u32,
+}
+
+impl<'b, T> Pieces<'b, T> {
+    pub fn of(all: &'b [T]) -> Pieces<'b, T> {
+        Pieces {
+            rest: storage::Parts::of(all),
+            again: None,
+            alone: 0,
+        }
+    }
+
+    /// There may be more of it.
+    pub fn again(&mut self, piece: &'b [T]) {
+        self.again = Some(piece);
+    }
+}
+
+impl<'b, T> Iterator for Pieces<'b, T> {
+    type Item = &'b [T];
+
+    fn next(&mut self) -> Option<&'b [T]> {
+        if self.alone >= ALONE_MAX {
+            return None;
+        }
+        self.again.take().or_else(|| self.rest.next())
+    }
+}
+
+impl Parts<StorageError> {
+    /// How many rows a piece may have.
+    pub fn rows_max(&self) -> u32 {
+        self.rows_max
+    }
+
+    /// Notes what became of a piece of a part, which may be that it comes again in less. Gives whether it did anything.
+    pub fn note_piece<'b, T>(
+        &mut self,
+        part: impl Display,
+        pieces: &mut Pieces<'b, T>,
+        piece: &'b [T],
+        done: Result<u64, StorageError>,
+    ) -> bool {
+        if let Err(error) = &done
+            && error.blames_batch()
+        {
+            let fewer = error.is_too_much() && self.rows_max > 1;
+            if fewer {
+                self.rows_max /= 2;
+            }
+            if pieces.rest.halve(piece) {
+                return false;
+            }
+            if fewer {
+                pieces.again(piece);
+                return false;
+            }
+        }
+        pieces.alone += u32::from(done.is_err());
+        self.note(part, done)
     }
 }
 

@@ -379,6 +379,18 @@ impl Tx {
         self.end("commit").await
     }
 
+    /// Commits what was done, or takes it back at once: its locks are free for who tries again.
+    pub async fn commit_or_rollback<T>(self, done: Result<T, StorageError>) -> Result<T, StorageError> {
+        match done {
+            Ok(value) => self.commit().await.map(|()| value),
+            Err(error) => {
+                // Where that fails, the connection is gone and the locks with it.
+                let _ = self.rollback().await;
+                Err(error)
+            }
+        }
+    }
+
     /// Undoes everything now, rather than whenever the connection is next used.
     pub async fn rollback(self) -> Result<(), StorageError> {
         self.end("rollback").await

@@ -24,6 +24,10 @@ const OF_NO_ACCOUNT: &[(&str, &str)] = &[
         "update outbox o set look_at",
         "the relay looks after what is not read, of all accounts: that is its work",
     ),
+    (
+        "select a.account_id, sum(w.bytes)::bigint as bytes",
+        "a service sums up what waits of its own rows, of the accounts that it asks about",
+    ),
 ];
 
 /// Conditions that are not missed, by a part of the statement and the condition, and what else holds.
@@ -59,18 +63,23 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "ids are looked up within; `n.account_id` holds what is taken by them",
     ),
     (
-        "delete from session d using gone g",
-        "s.account_id = any (array[w.account_id])",
-        "what it takes was emptied by its own transaction, and nobody else sees that yet",
+        "with before as materialized",
+        "t.account_id = any (array[w.account_id])",
+        "neither what is due nor its twin has one before it that was emptied",
+    ),
+    (
+        "with before as materialized",
+        "o.account_id = t.account_id",
+        "neither what is due nor its twin has one before it that was emptied",
+    ),
+    (
+        "with before as materialized",
+        "s.account_id = any (array[b.account_id])",
+        "neither what is due nor its twin has one before it that was emptied",
     ),
     (
         "delete from session d using gone g",
         "o.account_id = t.account_id",
-        "what it takes was emptied by its own transaction, and nobody else sees that yet",
-    ),
-    (
-        "delete from session d using gone g",
-        "d.account_id = any (array[g.account_id])",
         "what it takes was emptied by its own transaction, and nobody else sees that yet",
     ),
     (
@@ -82,6 +91,11 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "insert into accepted_notification",
         "n.account_id = $1",
         "it tells whether the publisher may follow its notification up; the twin has one by the same id, or none, too",
+    ),
+    (
+        "insert into accepted_notification",
+        "agent.account_id = $1",
+        "ids are looked up within; `n.account_id` holds what is found by them",
     ),
     (
         "update tool_call set state = $3",

@@ -272,3 +272,34 @@ async fn answers_are_forgotten_after_their_time() {
         ["new", "new"]
     );
 }
+
+/// The database finds more than three rows too much: all goes the same, in smaller pieces.
+#[tokio::test]
+async fn what_is_too_much_to_forget_at_once_is_forgotten_in_less() {
+    let world = World::new().await;
+    world.tenant("acme").await;
+    world
+        .execute(
+            "insert into accepted_notification (account_id, id, kind, content_hash, created_at)
+             select 'acme', 'n-' || n, 'k', '', now() - interval '8 days' from generate_series(1, 20) n",
+        )
+        .await;
+    for sql in [
+        "create function few() returns trigger language plpgsql as $$
+         begin
+             if (select count(*) from gone) > 3 then
+                 raise 'too much' using errcode = '57014';
+             end if;
+             return null;
+         end $$",
+        "create trigger few after delete on accepted_notification referencing old table as gone for each statement
+             execute function few()",
+    ] {
+        world.execute(sql).await;
+    }
+    let stop = tokio_util::sync::CancellationToken::new();
+    let forgotten = orchestrator::forget::forget_once(&world.app, &stop).await.unwrap();
+    assert_eq!(forgotten, 20);
+    let left = "select count(*) from accepted_notification";
+    assert_eq!(world.test.count(left).await, 0);
+}

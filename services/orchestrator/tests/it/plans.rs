@@ -1,31 +1,75 @@
 //! How statements find their rows, whatever the tables held when they were planned: that of a batch by primary keys, those
-//! of lists by the index of their order, from the place where they go on, as far as they need to.
+//! that forget by age, those of lists by the index of their order, from the place where they go on, as far as they need to.
 
 use std::time::Duration;
 
 use domain::AccountId;
 use orchestrator::{
-    activities, agents, dead_letters, handlers::ended_turns::ENDED_TURNS, keys, messages, notifications,
+    activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, keys, messages, notifications,
     paging::Listing, sessions, tasks, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
-use storage::{Accounts, Database, Role};
+use sqlx::AssertSqlSafe;
+use storage::{Accounts, Database, Role, outbox::OUTBOX_SHARES};
 use testkit::{
     Fixture, TestDatabase,
     plans::{Planned, check_plans},
 };
 
-const STATEMENTS: [Planned; 1] = [(ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"])];
+const STATEMENTS: [Planned; 6] = [
+    (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
+    (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
+    (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
+    (forget::LETTERS, 3, &["dead_letter_newest of the account"]),
+    (
+        notifications::store::ACCEPT,
+        8,
+        &["notification_pkey", "agent_pkey of the account"],
+    ),
+    (OUTBOX_SHARES, 3, &["outbox_pkey of the account"]),
+];
 
 #[tokio::test]
-async fn ended_turns_are_found_one_by_one() {
-    let test = TestDatabase::fresh().await;
-    let account = Fixture(&test).account("acme").await;
-    let database = test.connect(Role::Orchestrator).await;
-    check_plans(&database, &account, &STATEMENTS, "empty").await;
-    sqlx::query("vacuum analyze").execute(&test.owner).await.unwrap();
-    check_plans(&database, &account, &STATEMENTS, "counted when new").await;
+async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
+    for (counted_when_new, rows) in [(false, 20_000), (true, 20_000), (false, 25), (true, 25)] {
+        let test = TestDatabase::fresh().await;
+        let account = Fixture(&test).account("acme").await;
+        let database = test.connect(Role::Orchestrator).await;
+        if counted_when_new {
+            sqlx::query("vacuum analyze").execute(&test.owner).await.unwrap();
+        }
+        let check = async |tables: &str| {
+            let tables = format!("{tables}, {rows} rows, counted when new: {counted_when_new}");
+            check_plans(&database, &account, &STATEMENTS, &tables).await;
+        };
+        check("empty").await;
+        let full = AssertSqlSafe(FULL.replace("20000", &rows.to_string()));
+        sqlx::raw_sql(full).execute(&test.owner).await.unwrap();
+        check("full").await;
+        sqlx::query("analyze").execute(&test.owner).await.unwrap();
+        check("counted").await;
+    }
 }
+
+const FULL: &str = "
+    alter table idempotency set (autovacuum_enabled = off);
+    alter table accepted_notification set (autovacuum_enabled = off);
+    alter table dead_letter set (autovacuum_enabled = off);
+    alter table notification set (autovacuum_enabled = off);
+    alter table outbox set (autovacuum_enabled = off);
+    insert into agent (account_id, id, slug, name)
+    select 'acme', gen_random_uuid(), 'a' || n, '' from generate_series(1, 300) n;
+    insert into idempotency (account_id, key, request_hash, status, body, created_at)
+    select 'acme', 'key-' || n, '', 202, '{}', now() - n * interval '1 minute' from generate_series(1, 20000) n;
+    insert into accepted_notification (account_id, id, kind, content_hash, created_at)
+    select 'acme', 'n-' || n, 'k', '', now() - n * interval '1 minute' from generate_series(1, 20000) n;
+    insert into dead_letter (account_id, id, service, subject, reason, detail, payload, created_at)
+    select 'acme', gen_random_uuid(), 'resolver', 's', 'r', 'd', 'p', now() - n * interval '1 minute'
+    from generate_series(1, 20000) n;
+    insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state)
+    select 'acme', 'n-' || n, 'k', 'b', 'user', 'u', 'u', '', 'refused' from generate_series(1, 20000) n;
+    insert into outbox (account_id, id, service, subject, headers, payload)
+    select 'acme', gen_random_uuid(), 'orchestrator', 's', '{}', '' from generate_series(1, 20000) n";
 
 /// Lists, how many parameters each has, and the index of its order.
 const LISTS: [(Listing, usize, &str); 9] = [

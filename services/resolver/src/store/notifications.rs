@@ -193,7 +193,7 @@ pub async fn refused_replace(tx: &Tx, wholes: &[(AccountId, NotificationId)]) ->
 }
 
 /// Relies on the primary key. One that was redriven meanwhile is not refused any more.
-const REFUSED_REMOVE: &str = "
+pub const REFUSED_REMOVE: &str = "
     delete from notification where ctid = any (array(
         select n.ctid from (select $1 as account_id, unnest($2::text[]) as id offset 0) w
         join notification n on n.account_id = any (array[w.account_id]) and n.id = w.id

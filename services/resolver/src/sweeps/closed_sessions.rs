@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use domain::{AccountId, SessionId};
-use runtime::sweep::{Parts, ROWS_MAX};
+use runtime::sweep::{Parts, Pieces};
 use storage::{
     Accounts, Database, StorageError,
     directory::session_outlived,
@@ -34,9 +34,13 @@ pub async fn closed_sessions_remove(
                     return sessions.end();
                 }
                 let ids: Vec<SessionId> = ids.into_iter().map(SessionId).collect();
-                let removed = remove(database, &account, &ids).await;
-                goes_on |= removed.as_ref().is_ok_and(|removal| removal.more);
-                sessions.note(&account, removed.map(|removal| removal.sessions));
+                let mut pieces = Pieces::of(&ids);
+                while let Some(piece) = pieces.next().filter(|_| !stop.is_cancelled()) {
+                    let removed = remove(database, &account, piece, sessions.rows_max()).await;
+                    goes_on |= removed.as_ref().is_ok_and(|removal| removal.more);
+                    let removed = removed.map(|removal| removal.sessions);
+                    sessions.note_piece(&account, &mut pieces, piece, removed);
+                }
             }
         }
     }
@@ -47,9 +51,13 @@ pub async fn closed_sessions_remove(
     Ok(removed)
 }
 
-async fn remove(database: &Database, account: &AccountId, sessions: &[SessionId]) -> Result<Removal, StorageError> {
+async fn remove(
+    database: &Database,
+    account: &AccountId,
+    sessions: &[SessionId],
+    rows_max: u32,
+) -> Result<Removal, StorageError> {
     let tx = database.begin(&Accounts::one(account)).await?;
-    let removal = sessions_remove(&tx, account, sessions, i64::from(ROWS_MAX)).await?;
-    tx.commit().await?;
-    Ok(removal)
+    let removed = sessions_remove(&tx, account, sessions, i64::from(rows_max)).await;
+    tx.commit_or_rollback(removed).await
 }

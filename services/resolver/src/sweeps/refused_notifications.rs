@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use domain::AccountId;
-use runtime::sweep::Parts;
+use runtime::sweep::{Parts, Pieces};
 use storage::{Accounts, Database, StorageError, directory::notification_refused};
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,11 @@ pub async fn refused_notifications_remove(
             if stop.is_cancelled() {
                 return notifications.end();
             }
-            notifications.note(&account, remove(database, &account, ids).await);
+            let mut pieces = Pieces::of(&ids);
+            while let Some(piece) = pieces.next().filter(|_| !stop.is_cancelled()) {
+                let removed = remove(database, &account, piece.to_vec()).await;
+                notifications.note_piece(&account, &mut pieces, piece, removed);
+            }
         }
     }
     let removed = notifications.end()?;
@@ -38,7 +42,6 @@ pub async fn refused_notifications_remove(
 
 async fn remove(database: &Database, account: &AccountId, ids: Vec<String>) -> Result<u64, StorageError> {
     let tx = database.begin(&Accounts::one(account)).await?;
-    let removed = refused_remove(&tx, account, ids).await?;
-    tx.commit().await?;
-    Ok(removed)
+    let removed = refused_remove(&tx, account, ids).await;
+    tx.commit_or_rollback(removed).await
 }

@@ -3,9 +3,12 @@
 
 use resolver::store::{facts, notifications, sessions};
 use sqlx::AssertSqlSafe;
-use storage::outbox::{
-    OUTBOX_CLAIM, OUTBOX_DELETE,
-    unread::{OUTBOX_LOOK, OUTBOX_STORED},
+use storage::{
+    lifecycle::sessions_remove,
+    outbox::{
+        OUTBOX_CLAIM, OUTBOX_DELETE,
+        unread::{OUTBOX_LOOK, OUTBOX_STORED},
+    },
 };
 use testkit::plans::{Planned, check_plans};
 
@@ -74,6 +77,61 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
         check("counted").await;
     }
 }
+
+/// What removes is given its rows, and finds what hangs on them.
+const REMOVALS: [Planned; 8] = [
+    (sessions_remove::LOCK, 2, &["session_pkey"]),
+    (sessions_remove::BEFORE, 2, &["session_pkey", "session_generation"]),
+    (sessions_remove::EMPTY[0], 3, &["tool_call_session"]),
+    (sessions_remove::EMPTY[1], 3, &["turn_number"]),
+    (sessions_remove::EMPTY[2], 3, &["notification_ended"]),
+    (sessions_remove::EMPTIED, 2, &["session_pkey"]),
+    (sessions_remove::SUPERSEDED, 2, &["session_pkey", "session_generation"]),
+    (notifications::REFUSED_REMOVE, 2, &["notification_pkey"]),
+];
+
+#[tokio::test]
+async fn every_removal_goes_by_its_index_whatever_the_tables_hold() {
+    for (counted_when_new, rows) in [(false, 20_000), (true, 20_000), (false, 25), (true, 25)] {
+        let scene = scene().await;
+        if counted_when_new {
+            scene.execute("vacuum analyze").await;
+        }
+        let check = async |tables: &str| {
+            let tables = format!("{tables}, {rows} rows, counted when new: {counted_when_new}");
+            check_plans(&scene.database, &scene.account, &REMOVALS, &tables).await;
+        };
+        check("empty").await;
+        let full = AssertSqlSafe(CLOSED.replace("20000", &rows.to_string()));
+        sqlx::raw_sql(full).execute(&scene.test.owner).await.unwrap();
+        check("full").await;
+        scene.execute("analyze").await;
+        check("counted").await;
+    }
+}
+
+/// Of one account: each session has two closed generations, with a turn, a call and a notification.
+const CLOSED: &str = "
+    alter table notification set (autovacuum_enabled = off);
+    alter table session set (autovacuum_enabled = off);
+    alter table turn set (autovacuum_enabled = off);
+    alter table tool_call set (autovacuum_enabled = off);
+    insert into instruction_text (account_id, hash, version, body) values ('acme', 'h', 'v', 'b');
+    insert into session (account_id, id, kind, user_id, generation, key, closed_at, close_reason, emptied_at)
+    select 'acme', gen_random_uuid(), 'orchestrator', 'u-' || n, g, 'k' || n || '-' || g, now() - interval '40 days', 'reset',
+           case g when 1 then now() end
+    from generate_series(1, 20000) n, generate_series(1, 2) g where n % 2 = 0 or g = 2;
+    insert into turn (account_id, id, session_id, agent_id, generation, number, fence, state, notification_ids, provider,
+                      profile_version, profile_hash, input, manifest, finished_at)
+    select account_id, id, id, id, 1, 1, 1, 'finished', '{}', 'default', 'v', 'h', '', '{}', now() from session;
+    insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name, arguments,
+                           state)
+    select account_id, id, id, id, 1, 1, 'c', 1, id, 'task_history', '{}', 'finished' from session;
+    insert into notification (account_id, id, session_id, position, kind, body, sender_kind, sender_id, sender_name,
+                              content_hash, state)
+    select account_id, id::text, id, 1, 'k', 'b', 'user', 'u', 'u', '', 'delivered' from session;
+    insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state)
+    select 'acme', 'refused-' || n, 'k', 'b', 'user', 'u', 'u', '', 'refused' from generate_series(1, 20000) n";
 
 const FULL: &str = "
     alter table notification set (autovacuum_enabled = off);

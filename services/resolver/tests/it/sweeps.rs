@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_nats::jetstream;
 use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User};
 use resolver::sweeps::{closed_sessions_remove, consumed_notifications_purge, refused_notifications_remove};
+use sqlx::AssertSqlSafe;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -122,6 +123,114 @@ const LARGE: &str = "
                               content_hash, state)
     select 'acme', 'n' || s.generation || '-' || n, s.agent_id, s.id, n, 'k', 'b', 'user', 'u', 'u', '', 'delivered'
     from session s, generate_series(1, 12000) n where n <= 10 or s.generation = 1";
+
+/// A call came for a session that was emptied already, and is removed now as the one before its successor.
+#[tokio::test]
+async fn what_came_late_goes_with_the_row_that_it_came_for() {
+    let scene = scene().await;
+    scene.execute(GENERATIONS).await;
+    scene
+        .execute(
+            "update session set emptied_at = now() where generation = 1;
+             insert into tool_call (account_id, id, session_id, generation, fence, call_id, ordinal, agent_id, name, arguments, state)
+             select 'acme', gen_random_uuid(), s.id, 1, 0, 'c', 1, s.agent_id, 'task_status', '{}', 'refused'
+             from session s where s.account_id = 'acme' and s.generation = 1",
+        )
+        .await;
+    let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
+    let removed = closed_sessions_remove(&scene.database, month, 100, &stop).await;
+    assert_eq!(removed.unwrap(), 4);
+    let left =
+        "select concat_ws(' ', account_id, generation, (select count(*) from tool_call)) from session order by 1";
+    assert_eq!(
+        scene.test.texts(left).await,
+        ["acme 2 0", "acme 2 0", "beta 2 0", "beta 2 0"]
+    );
+}
+
+/// It stays, and no other with it.
+#[tokio::test]
+async fn a_session_that_cannot_be_removed_holds_up_none_of_its_account() {
+    let scene = scene().await;
+    scene.execute(GENERATIONS).await;
+    scene
+        .execute(
+            "update session s set key = 'stuck' from agent a
+             where a.id = s.agent_id and a.account_id = 'acme' and a.slug = 'coder' and s.generation = 1;
+             create function refuse() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$;
+             create trigger refuse before delete on session for each row when (old.key = 'stuck') execute function refuse()",
+        )
+        .await;
+    let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
+    assert!(
+        closed_sessions_remove(&scene.database, month, 100, &stop)
+            .await
+            .is_err(),
+        "it is said"
+    );
+    let left = "select concat_ws(' ', s.account_id, a.slug, s.generation, s.emptied_at is not null)
+                from session s join agent a on a.id = s.agent_id order by 1";
+    assert_eq!(
+        scene.test.texts(left).await,
+        [
+            "acme coder 1 f",
+            "acme coder 2 t",
+            "acme reviewer 2 t",
+            "beta coder 2 t",
+            "beta reviewer 2 t"
+        ]
+    );
+}
+
+/// Two closed generations of two agents in two accounts.
+const GENERATIONS: &str = "
+    insert into account (id, name) values ('beta', 'beta');
+    insert into agent (account_id, id, slug, name)
+    select 'beta', gen_random_uuid(), slug, '' from unnest(array['coder', 'reviewer']) slug;
+    insert into session (account_id, id, kind, agent_id, generation, key, closed_at, close_reason)
+    select a.account_id, gen_random_uuid(), 'system', a.id, g, a.id || 'k' || g, now() - interval '50 days' + g * interval '1 day',
+           'agent_removed'
+    from agent a, generate_series(1, 2) g";
+
+/// The database finds more than three rows too much: each sweep comes to its end in smaller pieces.
+#[tokio::test]
+async fn what_is_too_much_at_once_goes_in_less() {
+    let scene = scene().await;
+    scene
+        .execute(
+            "create function few() returns trigger language plpgsql as $$
+             begin
+                 if (select count(*) from gone) > 3 then
+                     raise 'too much' using errcode = '57014';
+                 end if;
+                 return null;
+             end $$;
+             create trigger few after delete on notification referencing old table as gone for each statement
+                 execute function few();
+             insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state,
+                                       created_at)
+             select 'acme', 'n-' || n, 'k', 'b', 'user', 'u', 'u', '', 'refused', now() - interval '40 days'
+             from generate_series(1, 20) n",
+        )
+        .await;
+    let large = AssertSqlSafe(LARGE.replace("12000", "40"));
+    sqlx::raw_sql(large).execute(&scene.test.owner).await.unwrap();
+    let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
+    assert_eq!(
+        refused_notifications_remove(&scene.database, month, 100, &stop)
+            .await
+            .unwrap(),
+        20
+    );
+    assert_eq!(
+        closed_sessions_remove(&scene.database, month, 100, &stop)
+            .await
+            .unwrap(),
+        2
+    );
+    let left = "select concat_ws(' ', (select count(*) from session), (select count(*) from notification))";
+    assert_eq!(scene.test.texts(left).await, ["1 0"]);
+}
 
 /// One account's refusals cannot be removed; the others' are, and the failure is not kept quiet.
 #[tokio::test]

@@ -14,7 +14,7 @@ mod agent_remove;
 mod message_post;
 mod replies_post;
 mod sessions_close;
-mod sessions_remove;
+pub mod sessions_remove;
 mod task_create;
 mod task_status;
 mod verdict;

@@ -11,7 +11,7 @@ use crate::{StorageError, Tx, error::Attempt, statement};
 /// Replicas that find the same sessions share them: each takes those that no other holds. Each is looked up by the primary key,
 /// also by a plan that was made while there were next to none: as in all statements here, `offset 0` or a limit keeps the planner
 /// from walking through all that the account has, and what could lead it to a partial index is asked so that it promises nothing.
-const LOCK: &str = "
+pub const LOCK: &str = "
     select s.id from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
     join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
     where coalesce(s.closed_at is not null and s.emptied_at is null and s.active_turn_id is null, false)
@@ -19,7 +19,7 @@ const LOCK: &str = "
 
 /// What hangs on them, and nobody changes any more: found by where it lies. Relies on tool_call_session, turn_number and
 /// notification_ended: the queue of a closed session is empty.
-const EMPTY: [&str; 3] = [
+pub const EMPTY: [&str; 3] = [
     "delete from tool_call where ctid = any (array(
          select t.place from unnest($2::uuid[]) as w (session_id) cross join lateral (
              select t.ctid as place from tool_call t
@@ -35,7 +35,7 @@ const EMPTY: [&str; 3] = [
              limit $3) t limit $3))",
 ];
 
-const EMPTIED: &str = "
+pub const EMPTIED: &str = "
     update session s set emptied_at = now(), queue_tail = 0, turn_count = 0
     from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
     where s.account_id = any (array[w.account_id]) and s.id = w.id";
@@ -71,22 +71,32 @@ macro_rules! generation {
         )
     };
 }
-/// Of what was emptied all go that have a successor: these, and the one before each, which may have been the newest when it
-/// was emptied itself.
-const SUPERSEDED: &str = concat!(
-    "with these as materialized (
-         select s.account_id, s.id, s.kind, s.task_id, s.agent_id, s.user_id, s.generation
-         from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
-    join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
-     ), gone as materialized (
-         select t.account_id, t.id from these t where exists ",
-    generation!("> t.generation"),
-    "    union
-         select t.account_id, b.id from these t cross join lateral ",
+/// The one before each, which may have been the newest when it was emptied itself: that row goes now, with what came late
+/// for it (a tool call of a session that is closed leaves its record).
+pub const BEFORE: &str = concat!(
+    "with before as materialized (
+         select t.account_id, b.id from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
+         join session t on t.account_id = any (array[w.account_id]) and t.id = w.id
+         cross join lateral ",
     generation!("< t.generation"),
     " b)
+     select s.id from before b
+     join session s on s.account_id = any (array[b.account_id]) and s.id = b.id
+     where coalesce(s.emptied_at is not null, false)
+     for update of s"
+);
+
+/// Of what was emptied all go that have a successor.
+pub const SUPERSEDED: &str = concat!(
+    "with gone as materialized (
+         select t.account_id, t.id
+         from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
+         join session t on t.account_id = any (array[w.account_id]) and t.id = w.id
+         where exists ",
+    generation!("> t.generation"),
+    ")
      delete from session d using gone g
-     where d.account_id = any (array[g.account_id]) and d.id = g.id and d.emptied_at is not null"
+     where d.account_id = any (array[g.account_id]) and d.id = g.id"
 );
 
 /// What one piece came to.
@@ -114,31 +124,38 @@ pub async fn sessions_remove(
     rows_max: i64,
 ) -> Result<Removal, StorageError> {
     let asked: Vec<Uuid> = sessions.iter().map(|id| id.uuid()).collect();
-    let lock = statement(LOCK, [account.as_str().into(), asked.into()]);
-    let locked = Locked::find_by_statement(lock).all(&**tx).await;
-    let ids: Vec<Uuid> = locked
-        .attempt("lock expired sessions")?
-        .into_iter()
-        .map(|row| row.id)
-        .collect();
+    let due = locked(tx, account, LOCK, &asked).await?;
     let mut removal = Removal::default();
-    if ids.is_empty() {
+    if due.is_empty() {
         return Ok(removal);
     }
+    let mut all = locked(tx, account, BEFORE, &due).await?;
+    all.extend(&due);
     for sql in EMPTY {
-        let values = [account.as_str().into(), ids.clone().into(), rows_max.into()];
+        let values = [account.as_str().into(), all.clone().into(), rows_max.into()];
         let emptied = tx.execute_raw(statement(sql, values)).await;
         let rows = emptied.attempt("empty expired sessions")?.rows_affected();
         removal.rows += rows;
         removal.more |= i64::try_from(rows).is_ok_and(|rows| rows >= rows_max);
     }
     if !removal.more {
-        for sql in [EMPTIED, SUPERSEDED] {
+        for (sql, ids) in [(EMPTIED, &due), (SUPERSEDED, &all)] {
             let values = [account.as_str().into(), ids.clone().into()];
             let removed = tx.execute_raw(statement(sql, values)).await;
             removed.attempt("remove expired sessions")?;
         }
-        removal.sessions = ids.len() as u64;
+        removal.sessions = due.len() as u64;
     }
     Ok(removal)
+}
+
+/// Locks what a statement finds for these sessions.
+async fn locked(tx: &Tx, account: &AccountId, sql: &'static str, ids: &[Uuid]) -> Result<Vec<Uuid>, StorageError> {
+    let values = [account.as_str().into(), ids.to_vec().into()];
+    let locked = Locked::find_by_statement(statement(sql, values)).all(&**tx).await;
+    Ok(locked
+        .attempt("lock expired sessions")?
+        .into_iter()
+        .map(|row| row.id)
+        .collect())
 }
