@@ -32,13 +32,13 @@ pub async fn account_directory(
 struct Looked {
     account_id: String,
     session_id: Option<Uuid>,
-    in_turn: bool,
+    /// 0: the session is where the next look goes on.
     page: i32,
 }
 
 /// The search for sessions that something should happen to and nobody is seeing to. It goes round, a page a look, and
-/// takes from every account that has any; what a dead holder left comes first. Whatever stays neglected for a while (an
-/// account at its limit, say) hides nobody behind it.
+/// takes from every account that has any, coming by a bounded number of its sessions; what a dead holder left comes first.
+/// Whatever stays neglected for a while (an account at its limit, say) hides nobody behind it.
 #[derive(Debug, Default)]
 pub struct NeglectedRound {
     /// The account where the last look ended, if there may be more of them.
@@ -60,23 +60,23 @@ impl NeglectedRound {
             .query_alone(ATTEMPT, statement(SESSION_NEGLECTED, values))
             .await?;
         let mut found = Vec::with_capacity(rows.len());
-        let (mut accounts, mut last, mut in_turn) = (0, None, 0);
+        let (mut accounts, mut last) = (0, None);
         for row in rows {
             let account =
                 AccountId::parse(&row.account_id).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
             if last.as_ref() != Some(&account) {
-                (accounts, in_turn) = (accounts + 1, 0);
+                accounts += 1;
                 self.passed.remove(&account);
                 last = Some(account.clone());
             }
-            in_turn += i32::from(row.in_turn);
             let Some(session) = row.session_id.map(SessionId) else {
                 continue;
             };
-            if row.in_turn && in_turn >= row.page {
-                self.passed.insert(account.clone(), (session, self.number));
+            if row.page == 0 {
+                self.passed.insert(account, (session, self.number));
+            } else {
+                found.push((account, session));
             }
-            found.push((account, session));
         }
         self.after = last.filter(|_| accounts >= limit);
         if self.after.is_none() {

@@ -47,6 +47,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0015_walls_and_age", include_str!("0015_walls_and_age.sql")),
     ("0017_who_speaks", include_str!("0017_who_speaks.sql")),
     ("0016_keys_and_lists", include_str!("0016_keys_and_lists.sql")),
+    ("0018_bounded_look", include_str!("0018_bounded_look.sql")),
 ];
 
 #[async_trait]

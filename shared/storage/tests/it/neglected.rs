@@ -130,6 +130,47 @@ async fn what_a_dead_holder_left_comes_first_whatever_waits() {
     }
 }
 
+/// Sessions with a turn that waits for another attempt: one look comes by so many of them, and the round by all.
+#[tokio::test]
+async fn a_look_comes_by_a_bounded_number_and_the_round_by_all() {
+    let test = TestDatabase::fresh().await;
+    let database = test.connect(Role::Delivery).await;
+    let account = waiting(&test, "acme", 120).await;
+    let attempts = "update session set phase = 'running', queued = 0, lease_owner = gen_random_uuid(),
+                    active_turn_id = gen_random_uuid()";
+    sqlx::query(attempts).execute(&test.owner).await.unwrap();
+    for sql in TURNS {
+        sqlx::query(sql).execute(&test.owner).await.unwrap();
+    }
+    for queued in ["queued", "delivered"] {
+        for sql in [
+            "update session set phase = 'backoff', lease_owner = null, wake_at = now() + interval '1 hour'",
+            "update session set wake_at = now() where id = (select max(id::text)::uuid from session)",
+        ] {
+            sqlx::query(sql).execute(&test.owner).await.unwrap();
+        }
+        let state = "update notification set state = $1";
+        sqlx::query(state).bind(queued).execute(&test.owner).await.unwrap();
+        let mut round = NeglectedRound::default();
+        let mut found = Vec::new();
+        for _ in 0..3 {
+            found.push(of(&round.look(&database, 5).await.unwrap(), &account).count());
+        }
+        assert_eq!(found, [0, 0, 1], "fifty a look, and the last is due: {queued}");
+    }
+    // A dead holder's is come by as well, and at once where it is among the first.
+    let dead = "update session set phase = 'running', lease_owner = gen_random_uuid(), wake_at = null
+                where id in (select max(id::text)::uuid from session union select min(id::text)::uuid from session)";
+    sqlx::query(dead).execute(&test.owner).await.unwrap();
+    let mut round = NeglectedRound::default();
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let look = round.look(&database, 5).await.unwrap();
+        found.push(of(&look, &account).collect::<BTreeSet<_>>().len());
+    }
+    assert_eq!(found, [1, 1, 2]);
+}
+
 #[tokio::test]
 async fn nothing_is_remembered_of_who_has_nothing_any_more() {
     let test = TestDatabase::fresh().await;
