@@ -141,6 +141,9 @@ pub(crate) struct AgeArguments {
     /// Finished tasks.
     #[arg(long, default_value_t = 1_000_000)]
     pub(crate) tasks: u64,
+    /// Notifications that are posted to one task, which is then closed.
+    #[arg(long, default_value_t = 100_000)]
+    pub(crate) posted: u64,
     /// Into how many parts the day is cut.
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=24))]
     pub(crate) hours: u64,

@@ -15,7 +15,7 @@ fn a_day_goes_by_in_an_old_installation() {
             "--tasks",
             "2000",
         ])
-        .args(["--hours", "3", "--limit-ms", "15000"])
+        .args(["--posted", "1000", "--hours", "3", "--limit-ms", "15000"])
         .output()
         .expect("the program runs");
     let (told, errors) = (

@@ -19,10 +19,10 @@ use storage::{
     Database, DatabaseOptions, Role,
     directory::{NeglectedRound, WaitingRound, account_directory},
 };
-use tokio::time::sleep;
+use tokio::time::{interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::plant::OPEN;
+use super::{plant::OPEN, posted::posted_and_closed};
 use crate::{
     arguments::AgeArguments,
     plan::{AGENTS, account_id},
@@ -34,8 +34,11 @@ use crate::{
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 const OTHER: usize = 1;
-const PAUSE: Duration = Duration::from_millis(100);
-const LIMIT: Duration = Duration::from_secs(120);
+/// How often somebody of the other account does something.
+const PACE: Duration = Duration::from_millis(100);
+/// Between two looks at whether something has happened.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+pub(super) const LIMIT: Duration = Duration::from_secs(120);
 /// Pages that are read of each list.
 const PAGES: usize = 5;
 
@@ -87,14 +90,18 @@ pub(super) async fn go_by(
     let over = AtomicBool::new(false);
     let day = async {
         let mut steps = Vec::new();
-        let gone_by = hours(bench, arguments.hours, &mut steps).await;
+        let mut gone_by = hours(bench, arguments.hours, &mut steps).await;
+        if gone_by.is_ok() {
+            gone_by = posted_and_closed(bench, arguments.posted, &mut steps).await;
+        }
         over.store(true, Ordering::Relaxed);
         gone_by.map(|()| steps)
     };
     let (steps, others) = tokio::join!(day, other(bench, "beside", &over, None));
     for (name, ms) in steps? {
-        // Of a whole sweep, and of a long queue that is closed, no statement may take long: that is looked at elsewhere.
-        if ms > limit_ms && !name.starts_with("sweep") && !name.starts_with("close a task with") {
+        // Of a whole sweep, and of a long queue, no statement may take long: that is looked at elsewhere.
+        let of_many = ["sweep", "close a task with", "posted"];
+        if ms > limit_ms && !of_many.iter().any(|many| name.starts_with(many)) {
             broken.push(format!("{name} took {ms} ms"));
         }
         measured.add(name, ms);
@@ -194,7 +201,7 @@ async fn hours(bench: &Bench, hours: u64, steps: &mut Vec<(String, i64)>) -> any
     Ok(())
 }
 
-fn note(steps: &mut Vec<(String, i64)>, name: &str, begun: Instant) {
+pub(super) fn note(steps: &mut Vec<(String, i64)>, name: &str, begun: Instant) {
     let ms = i64::try_from(begun.elapsed().as_millis()).unwrap_or(i64::MAX);
     steps.push((name.to_owned(), ms));
 }
@@ -213,11 +220,9 @@ async fn lists(bench: &Bench, account: &str, list: &str, steps: &mut Vec<(String
     Ok(())
 }
 
-async fn ask(bench: &Bench, method: Method, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
-    let orchestrator = bench.system.of_role(Role::Orchestrator).next();
-    let url = format!("{}{path}", orchestrator.context("there is an orchestrator")?.url());
+pub(super) async fn ask(bench: &Bench, method: Method, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
     let client = reqwest::Client::builder().no_proxy().timeout(LIMIT).build()?;
-    let mut request = client.request(method, &url).bearer_auth(OPERATOR_TOKEN);
+    let mut request = client.request(method, url(bench, path)?).bearer_auth(OPERATOR_TOKEN);
     if let Some(body) = body {
         request = request.json(&body);
     }
@@ -229,6 +234,28 @@ async fn ask(bench: &Bench, method: Method, path: &str, body: Option<Value>) -> 
     serde_json::from_str(&text).with_context(|| format!("{path}: not JSON"))
 }
 
+pub(super) fn url(bench: &Bench, path: &str) -> anyhow::Result<String> {
+    let orchestrator = bench.system.of_role(Role::Orchestrator).next();
+    Ok(format!(
+        "{}{path}",
+        orchestrator.context("there is an orchestrator")?.url()
+    ))
+}
+
+/// Until this gives something, within the limit.
+pub(super) async fn until<T>(what: &str, look: impl AsyncFn() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look().await? {
+            return Ok(found);
+        }
+        if begun.elapsed() > LIMIT {
+            bail!("did not happen within {LIMIT:?}: {what}");
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
 /// From its publication to the end of its turn.
 async fn turn(bench: &Bench, account: usize, task: &str, id: &str) -> anyhow::Result<i64> {
     const ENDED: &str = "select 1 from notification where account_id = $1 and id = $2 and state = 'delivered'";
@@ -236,24 +263,20 @@ async fn turn(bench: &Bench, account: usize, task: &str, id: &str) -> anyhow::Re
     let payload = json!({"id": id, "agent": AGENTS[0], "body": format!("work=reply effect={id};")}).to_string();
     let begun = Instant::now();
     let subject = format!("signalbox.notification.{account}.{task}");
-    while bench
-        .clients
-        .publish(subject.clone(), Bytes::from(payload.clone()))
-        .await
-        != Answer::Accepted
-    {
-        sleep(PAUSE).await;
-    }
-    loop {
+    until(&format!("{id} of {account} is published"), async || {
+        let answer = bench
+            .clients
+            .publish(subject.clone(), Bytes::from(payload.clone()))
+            .await;
+        Ok((answer == Answer::Accepted).then_some(()))
+    })
+    .await?;
+    until(&format!("{id} of {account} has its turn"), async || {
         let row = sqlx::query(ENDED).bind(&account).bind(id);
-        if row.fetch_optional(&bench.system.observer).await?.is_some() {
-            return Ok(i64::try_from(begun.elapsed().as_millis()).unwrap_or(i64::MAX));
-        }
-        if begun.elapsed() > LIMIT {
-            bail!("{id} of {account} had no turn within {LIMIT:?}");
-        }
-        sleep(Duration::from_millis(10)).await;
-    }
+        Ok(row.fetch_optional(&bench.system.observer).await?.map(|_| ()))
+    })
+    .await?;
+    Ok(i64::try_from(begun.elapsed().as_millis()).unwrap_or(i64::MAX))
 }
 
 /// One turn and one list after the other, so many or until it is over.
@@ -265,7 +288,9 @@ async fn other(
 ) -> anyhow::Result<Vec<(&'static str, i64)>> {
     let mut taken = Vec::new();
     let mut number = 0;
+    let mut ticks = interval(PACE);
     while count.map_or(!over.load(Ordering::Relaxed), |count| number < count) {
+        ticks.tick().await;
         let ms = turn(bench, OTHER, &format!("O-{}", number % 5), &format!("{name}-{number}")).await?;
         taken.push(("a turn", ms));
         let begun = Instant::now();
@@ -274,7 +299,6 @@ async fn other(
         let ms = i64::try_from(begun.elapsed().as_millis()).unwrap_or(i64::MAX);
         taken.push(("a list", ms));
         number += 1;
-        sleep(PAUSE).await;
     }
     // The first of everything is slower.
     Ok(taken.into_iter().skip(2).collect())

@@ -6,6 +6,7 @@
 
 mod day;
 mod plant;
+mod posted;
 
 use std::{fs, process::ExitCode, time::Duration};
 

@@ -86,14 +86,16 @@ const PLANTED: [&str; 12] = [
     "insert into message (account_id, id, task_id, author_kind, author_id, author_name, body, created_at)
      select 'account-0', gen_random_uuid(), id, 'user', 'u-1', 'A person', 'a message', created_at
      from task where account_id = 'account-0'",
-    // Nobody works on these: they wait for a moment that does not come. One of them has a long queue.
+    // Nobody works on these: they wait for a moment that does not come. One of them has a long queue, and one has none yet.
     "insert into task (account_id, id, display_id, title, status)
-     select 'account-0', 'open-' || n, 'OPEN-' || n, 'Open ' || n, 'in_progress' from generate_series(0, $open) n;
+     select 'account-0', lower(id), id, id, 'in_progress'
+     from (select 'OPEN-' || n as id from generate_series(0, $open) n union all select 'POSTED') open;
      insert into session (account_id, id, kind, task_id, agent_id, generation, key, phase, wake_at, queued, queue_tail)
-     select 'account-0', gen_random_uuid(), 'task', 'open-' || n, a.id, 1,
-            'task:open-' || n || ':agent:' || a.id || ':account-0:v1', 'backoff', now() + interval '10 days', q.length, q.length
-     from (select id from agent where account_id = 'account-0' and slug = 'coder') a, generate_series(0, $open) n,
-          lateral (select case n when 0 then $long else 20 end as length) q;
+     select 'account-0', gen_random_uuid(), 'task', t.id, a.id, 1,
+            'task:' || t.id || ':agent:' || a.id || ':account-0:v1', 'backoff', now() + interval '10 days', q.length, q.length
+     from (select id from agent where account_id = 'account-0' and slug = 'coder') a,
+          (select id from task where account_id = 'account-0' and status = 'in_progress') t,
+          lateral (select case t.id when 'open-0' then $long when 'posted' then 0 else 20 end as length) q;
      insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, body, sender_kind, sender_id,
                                sender_name, content_hash, state)
      select 'account-0', s.task_id || '-' || n, s.task_id, s.agent_id, s.id, n, 'work', 'a body', 'service', 's-1', 'A service',
