@@ -18,6 +18,7 @@ use crate::{
 /// Requests at one time.
 const AT_ONCE: usize = 16;
 
+const QUEUED: &str = "select queued::bigint from session where account_id = 'account-0' and task_id = 'posted'";
 const CANCELLED: &str = "select count(*) from notification
     where account_id = 'account-0' and task_id = 'posted' and state = 'cancelled' and reason = 'task closed'";
 const UNTOLD: &str =
@@ -48,7 +49,6 @@ pub(super) async fn posted_and_closed(bench: &Bench, count: u64, steps: &mut Vec
         })
         .await?;
     note(steps, "posted: until all is accepted", begun);
-    const QUEUED: &str = "select queued::bigint from session where account_id = 'account-0' and task_id = 'posted'";
     bench
         .until("all that was posted waits", QUEUED, expected, LIMIT)
         .await?;
