@@ -3,7 +3,7 @@
 
 use opentelemetry_sdk::trace::InMemorySpanExporter;
 use reqwest::{Client, StatusCode, header::RETRY_AFTER};
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::{OPERATOR_TOKEN, Reply, eventually};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -77,13 +77,17 @@ async fn an_account_that_asks_too_fast_is_told_to_wait_and_others_are_not() {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// What all answers hold that were not taken, as the service itself counts.
+/// What all bodies and all answers hold that were not taken, as the service itself counts. Of the service that was asked last: here
+/// all are one process.
 async fn held_bytes(house: &House) -> f64 {
+    measured(house, "signalbox_http_held_bytes", "").await
+}
+
+/// The first series of that name with that label.
+async fn measured(house: &House, name: &str, label: &str) -> f64 {
     let page = reqwest::get(format!("{}/metrics", house.api())).await.unwrap();
     let text = page.text().await.unwrap();
-    let line = text
-        .lines()
-        .find(|line| line.starts_with("signalbox_http_answers_bytes"));
+    let line = text.lines().find(|line| line.starts_with(name) && line.contains(label));
     line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
 }
 
@@ -161,6 +165,244 @@ async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served
     .await;
     let again = client.get(format!("{}{path}", house.api())).bearer_auth(&keys[0]);
     assert_eq!(again.send().await.unwrap().status(), StatusCode::OK);
+    drop(readers);
+    house.close().await;
+}
+
+const MIB_BYTES: usize = 1024 * 1024;
+
+/// Sends the head of a POST that announces a body of a mebibyte, and a little of it.
+async fn slow_sender(url: &str, path: &str, headers: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(url.trim_start_matches("http://")).await.unwrap();
+    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}");
+    let request = format!("{head}content-length: {MIB_BYTES}\r\n\r\n{}", " ".repeat(1_000));
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// 0: closed without an answer.
+async fn status_of(stream: &mut TcpStream) -> u16 {
+    let mut head = [0; 12];
+    match stream.read_exact(&mut head).await {
+        Ok(_) => std::str::from_utf8(&head[9..]).unwrap().parse().unwrap(),
+        Err(_) => 0,
+    }
+}
+
+/// An account with a session that is live: its key.
+async fn with_session(house: &House, account: &str) -> String {
+    house.account(account).await;
+    house.agent(account, "coder").await;
+    house.task(account, "T", &[]).await;
+    house.notify(account, "T", "coder", account, "x").await;
+    let delivered = house.until(account, account, "delivered").await;
+    delivered["session_key"].as_str().unwrap().to_owned()
+}
+
+/// Bodies never come, and nothing would end the wait for them.
+const PATIENT: [(&str, &str); 2] = [
+    ("http.body_timeout_ms", "600000"),
+    ("http.request_timeout_ms", "600000"),
+];
+
+/// Nobody's key, and keys that may not do what they ask for, at the limit of sizes: each is told so before its body is read. What
+/// may only be listed by others cannot be filtered either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_is_not_waited_for_before_its_sender_is_known() {
+    let house = House::open_with(|_| Reply::text("ok"), &PATIENT).await;
+    let session = with_session(&house, "acme").await;
+    house.account("other").await;
+    let (publisher, gateway) = (house.key("acme", "publisher").await, house.key("acme", "gateway").await);
+    let (member, others) = (house.key("acme", "member").await, house.key("other", "gateway").await);
+    let made_up = format!("{}{}", &gateway[..gateway.len() - 4], "0000");
+    let (api, agents) = (house.api(), house.agent_api());
+    let (notifications, tasks) = ("/api/orgs/acme/notifications", "/api/orgs/acme/tasks");
+    for (url, path, key, expected) in [
+        (&api, notifications, "", 401),
+        (&api, notifications, made_up.as_str(), 401),
+        (&api, notifications, &gateway, 403),
+        (&api, notifications, &others, 404),
+        (&api, tasks, &publisher, 403),
+        (&api, "/api/accounts", &member, 403),
+        (&agents, "/agent/task-message", "", 401),
+        (&agents, "/agent/task-message", &made_up, 401),
+        (&agents, "/agent/task-message", &publisher, 403),
+        (&agents, "/agent/task-message", &member, 403),
+        (&agents, "/agent/task-message", &others, 404),
+        (&agents, "/agent/tools/task_message", "", 401),
+    ] {
+        let headers = format!("authorization: Bearer {key}\r\nx-openclaw-session-key: {session}\r\n");
+        let mut sender = slow_sender(url, path, if key.is_empty() { "" } else { &headers }).await;
+        assert_eq!(status_of(&mut sender).await, expected, "{path} {key}");
+    }
+    let client = Client::new();
+    for key in [&publisher, &gateway] {
+        for list in [
+            "notifications?state=failed",
+            "notifications?agent=coder",
+            "tasks",
+            "sessions?state=closed",
+        ] {
+            let answer = client
+                .get(format!("{api}/api/orgs/acme/{list}"))
+                .bearer_auth(key)
+                .send()
+                .await
+                .unwrap();
+            assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{list}");
+        }
+    }
+    // Of its right size, and larger.
+    let post = async |bytes: usize| {
+        let body = json!({"id": format!("n-{bytes}"), "agent": "coder", "body": "x".repeat(bytes)});
+        let request = client
+            .post(format!("{api}{notifications}"))
+            .bearer_auth(&publisher)
+            .json(&body);
+        request.send().await.map(|answer| answer.status().as_u16())
+    };
+    assert_eq!(post(1_000).await.unwrap(), 202);
+    house.until("acme", "n-1000", "delivered").await;
+    assert_eq!(post(MIB_BYTES - 1_000).await.unwrap(), 413);
+    // What is refused unread may be cut off while it is sent.
+    assert!(matches!(post(MIB_BYTES + 1_000).await, Ok(413) | Err(_)));
+    house.close().await;
+}
+
+/// Forty senders of one account that announce a mebibyte each and send a thousandth of it, with the keys of the roles that have the
+/// least: no more than the account's share is waited for, the other account sends and is answered, and each sender is given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_that_do_not_come_have_a_limit_and_an_end_and_others_are_served() {
+    let settings = runtime::Settings::load_from("", Vec::<(String, String)>::new()).unwrap();
+    let spans = InMemorySpanExporter::default();
+    let _guard = runtime::telemetry::init_with_exporter("system-test", &settings.telemetry, spans).unwrap();
+    let house = House::open_with(
+        |_| Reply::text("ok"),
+        &[
+            ("http.body_timeout_ms", "5000"),
+            ("http.request_timeout_ms", "600000"),
+            ("http.account_answer_bytes_max", "4194304"),
+        ],
+    )
+    .await;
+    let (session, session_of_other) = (with_session(&house, "acme").await, with_session(&house, "other").await);
+    let client = Client::new();
+    let body = "x".repeat(8 * 1024);
+    for (role, url, path, large) in [
+        (
+            "publisher",
+            house.api(),
+            "/api/orgs/{account}/notifications",
+            json!({"id": "large", "agent": "coder", "body": body}),
+        ),
+        (
+            "gateway",
+            house.agent_api(),
+            "/agent/task-message",
+            json!({"task_id": "T", "body": body}),
+        ),
+    ] {
+        let path = |account: &str| path.replace("{account}", account);
+        let key = house.key("acme", role).await;
+        let headers = format!("authorization: Bearer {key}\r\nx-openclaw-session-key: {session}\r\n");
+        let mut senders = Vec::new();
+        for _ in 0..40 {
+            senders.push(slow_sender(&url, &path("acme"), &headers).await);
+        }
+        eventually("the account's share is taken", || async {
+            let held = held_bytes(&house).await;
+            assert!(held <= 4.0 * MIB, "{held} bytes");
+            (held > 3.0 * MIB).then_some(())
+        })
+        .await;
+
+        let others = house.key("other", role).await;
+        let request = client
+            .post(format!("{url}{}", path("other")))
+            .bearer_auth(&others)
+            .json(&large);
+        let served = request
+            .header("x-openclaw-session-key", &session_of_other)
+            .send()
+            .await
+            .unwrap();
+        assert!(served.status().is_success(), "{role}: {served:?}");
+
+        let statuses = futures::future::join_all(senders.iter_mut().map(status_of)).await;
+        let given_up = statuses.iter().filter(|status| **status == 400).count();
+        assert!(
+            statuses.iter().all(|status| [400, 429].contains(status)),
+            "{role}: {statuses:?}"
+        );
+        // As long as nobody has to be waited for, four at one time.
+        assert!(given_up >= 4 && statuses.contains(&429), "{role}: {statuses:?}");
+        eventually("nothing is kept", || async {
+            (held_bytes(&house).await == 0.0).then_some(())
+        })
+        .await;
+    }
+    house.until("other", "large", "delivered").await;
+    house.close().await;
+}
+
+/// An agent's gateway that asks for the longest answers there are, one behind the other on each connection, and reads none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_reads_nothing_is_given_up_and_others_are_served() {
+    let settings = runtime::Settings::load_from("", Vec::<(String, String)>::new()).unwrap();
+    let spans = InMemorySpanExporter::default();
+    let _guard = runtime::telemetry::init_with_exporter("system-test", &settings.telemetry, spans).unwrap();
+    let house = House::open_with(
+        |_| Reply::text("ok"),
+        &[
+            ("http.body_timeout_ms", "5000"),
+            ("http.account_answer_bytes_max", "4194304"),
+            ("http.account_wait_ms", "60000"),
+            ("database.acquire_timeout_ms", "60000"),
+        ],
+    )
+    .await;
+    let (session, session_of_other) = (with_session(&house, "acme").await, with_session(&house, "other").await);
+    let plant = "insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
+                 select a, gen_random_uuid(), 't', 'user', 'u', 'u', repeat('x', 4096)
+                 from generate_series(1, 50), unnest(array['acme', 'other']) a";
+    sqlx::raw_sql(plant).execute(&house.world.database.owner).await.unwrap();
+    let (key, others) = (house.key("acme", "gateway").await, house.key("other", "gateway").await);
+    let url = house.agent_api();
+    let body = json!({"task_id": "T", "message_limit": 50}).to_string();
+    let request = format!(
+        "POST /agent/task-history HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\
+         x-openclaw-session-key: {session}\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut readers = Vec::new();
+    for _ in 0..20 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let address = url.trim_start_matches("http://").parse().unwrap();
+        let mut stream = socket.connect(address).await.unwrap();
+        stream.write_all(request.repeat(20).as_bytes()).await.unwrap();
+        readers.push(stream);
+    }
+    let client = Client::new();
+    let ask = client
+        .post(format!("{url}/agent/task-history"))
+        .bearer_auth(&others)
+        .body(body);
+    let served = ask
+        .header("x-openclaw-session-key", &session_of_other)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(served.status(), StatusCode::OK);
+    assert!(served.bytes().await.unwrap().len() > 32 * 1024, "a long answer");
+    // An answer of this size fits into hyper's buffer: each connection holds one, and is given up with it.
+    eventually("each is given up", || async {
+        let held = held_bytes(&house).await;
+        assert!(held <= 4.0 * MIB, "{held} bytes");
+        (measured(&house, "signalbox_http_refused_total", "why=\"slow\"").await >= 20.0).then_some(())
+    })
+    .await;
+    assert_eq!(held_bytes(&house).await, 0.0);
     drop(readers);
     house.close().await;
 }

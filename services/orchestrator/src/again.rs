@@ -1,5 +1,6 @@
-//! Where a request begins to use the database: it takes its account's part of the connections, once its body is there, and
-//! gives it back with its answer.
+//! Where a request's body is read, in the room that its account has for bodies, and where it begins to use the database: it takes
+//! its account's part of the connections once its body is there, so that a slow sender holds none, and gives both back with its
+//! answer.
 //!
 //! A request whose transaction the database rolled back for the sake of another one is run again, as a whole, a few
 //! times. That is safe here: a handler's only effects are in its transaction, and what follows from them is handed on
@@ -15,9 +16,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use runtime::http::ConnectionShare;
+use runtime::http::AccountShare;
 
-use crate::{app::App, body};
+use crate::app::App;
 
 const TRIES_MAX: u32 = 5;
 /// Doubled with every try, and shortened at random, so that two who met do not meet again.
@@ -30,12 +31,18 @@ pub struct RolledBack(pub String);
 pub async fn again(State(app): State<App>, request: Request, next: Next) -> Response {
     // A request that only reads waits for no lock, and has no body.
     let is_safe = request.method().is_safe();
-    let share = request.extensions().get::<ConnectionShare>().cloned();
+    let share = request.extensions().get::<AccountShare>().cloned();
+    let room = share.as_ref().map(|share| share.room(request.body())).transpose();
+    let _room = match room {
+        Ok(room) => room,
+        Err(problem) => return problem.into_response(),
+    };
     let (request, bytes) = if is_safe {
         (request, Bytes::new())
     } else {
-        match body::bytes(request, &app).await {
-            Ok((parts, bytes)) => (Request::from_parts(parts, Body::empty()), bytes),
+        let (parts, body) = request.into_parts();
+        match runtime::http::body(body).await {
+            Ok(bytes) => (Request::from_parts(parts, Body::empty()), bytes),
             Err(problem) => return problem.into_response(),
         }
     };

@@ -4,7 +4,6 @@
 use std::cell::RefCell;
 
 use axum::{
-    body::Bytes,
     extract::{FromRequest, FromRequestParts, Request},
     http::{HeaderMap, StatusCode, Uri, header, request::Parts},
 };
@@ -12,7 +11,7 @@ use contracts::{
     json::{self, NotJson},
     storable::holds_nul,
 };
-use runtime::http::Problem;
+use runtime::http::{self, Problem};
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, value::MapDeserializer},
@@ -27,8 +26,9 @@ pub struct JsonBody<T>(pub T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let (parts, bytes) = bytes(request, state).await?;
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let bytes = http::body(body).await?;
         content_type_check(&parts.headers)?;
         parse(&bytes).map(JsonBody)
     }
@@ -71,22 +71,6 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
             .map(|axum::extract::Path(path)| Path(path))
             .map_err(|_| Problem::not_found())
     }
-}
-
-/// The whole body. How much of it is read is a limit of the server, in front of us.
-pub async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<(Parts, Bytes), Problem> {
-    let (parts, body) = request.into_parts();
-    let bytes = Bytes::from_request(Request::new(body), state)
-        .await
-        .map_err(|rejection| {
-            let code = match rejection.status() {
-                StatusCode::PAYLOAD_TOO_LARGE => "too_large",
-                StatusCode::REQUEST_TIMEOUT => "timeout",
-                _ => "malformed",
-            };
-            Problem::new(rejection.status(), code).detail(rejection.body_text())
-        })?;
-    Ok((parts, bytes))
 }
 
 /// `application/json`, or a type that ends in `+json`.

@@ -16,7 +16,7 @@ use domain::{
     AccountId,
     planted::{Bug, is_planted},
 };
-use runtime::http::{Problem, only};
+use runtime::http::{self, Problem, only};
 use sea_orm::{ConnectionTrait, FromQueryResult};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -60,8 +60,9 @@ pub struct Posted {
 impl<S: Send + Sync> FromRequest<S> for PostBytes {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let (parts, bytes) = body::bytes(request, state).await?;
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let bytes = http::body(body).await?;
         if !bytes.is_empty() {
             body::content_type_check(&parts.headers)?;
         }

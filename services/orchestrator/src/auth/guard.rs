@@ -1,11 +1,9 @@
 //! The middleware in front of every route. The order of its answers is part of the wall between tenants: a key of one
 //! account learns nothing of another, not even which of the routes it could not use.
 
-use std::time::Instant;
-
 use axum::{
     extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State},
-    http::HeaderMap,
+    http::request::Parts,
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -34,13 +32,9 @@ pub async fn guard(State(app): State<App>, request: Request, next: Next) -> Resp
 /// Lets the request through with who sent it, or refuses it. Of what an account may use, its own keys' requests take.
 async fn admit(app: &App, request: Request) -> Result<(Request, Option<UnderWay>), ApiError> {
     let (mut parts, body) = request.into_parts();
-    let caller = caller(app, &parts.headers).await?;
-    let under_way = match &caller {
-        Caller::Operator => None,
-        Caller::Key(holder) => Some(AccountLimits::of(&parts.extensions).enter(&holder.account, Instant::now())?),
-    };
+    let (caller, under_way) = caller(app, &parts).await?;
     if let Some(under_way) = &under_way {
-        parts.extensions.insert(under_way.connections());
+        parts.extensions.insert(under_way.share());
     }
     let pattern = parts
         .extensions
@@ -83,24 +77,29 @@ async fn admit(app: &App, request: Request) -> Result<(Request, Option<UnderWay>
     Ok((Request::from_parts(parts, body), under_way))
 }
 
-/// Who the bearer of this token is.
-async fn caller(app: &App, headers: &HeaderMap) -> Result<Caller, ApiError> {
+/// Who the bearer of this token is, and the request's place among those of its account; the operator's needs none.
+async fn caller(app: &App, parts: &Parts) -> Result<(Caller, Option<UnderWay>), ApiError> {
     let refuse = |why: &'static str| {
         app.meters.refused("unauthorized");
         tracing::warn!(why, "a request had no valid key");
         ApiError::from(Problem::unauthorized())
     };
-    let token = bearer(headers)?.ok_or_else(|| refuse("no bearer token"))?;
+    let token = bearer(&parts.headers)?.ok_or_else(|| refuse("no bearer token"))?;
     if let Some(operator) = &app.settings.operator_token
         && same(token, operator.expose_secret())
     {
-        return Ok(Caller::Operator);
+        return Ok((Caller::Operator, None));
     }
     let key = ApiKey::parse(token).map_err(|_| refuse("not a key"))?;
-    let tx = app.callers.begin(&Accounts::one(key.account())).await?;
-    let holder = api_key_holder(&tx, &key).await?;
-    tx.commit().await?;
-    holder.map(Caller::Key).ok_or_else(|| refuse("unknown or revoked key"))
+    let look_up = async {
+        let tx = app.callers.begin(&Accounts::one(key.account())).await?;
+        let holder = api_key_holder(&tx, &key).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(holder)
+    };
+    let admitted = AccountLimits::admit(&parts.extensions, &key, look_up);
+    let (holder, under_way) = admitted.await?.ok_or_else(|| refuse("unknown or revoked key"))?;
+    Ok((Caller::Key(holder), Some(under_way)))
 }
 
 /// Another's account, no account, and what could not be the name of one look the same.

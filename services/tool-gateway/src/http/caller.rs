@@ -1,8 +1,6 @@
 //! Who asks over HTTP: the bearer of a gateway key, for a session of its account.
 
-use std::time::Instant;
-
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, request::Parts};
 use domain::{AccountId, ApiKey, KeyRole, SessionId, SessionKey};
 use runtime::http::{AccountLimits, Problem, UnderWay, only};
 use storage::{Accounts, Database, api_key::api_key_holder};
@@ -24,13 +22,17 @@ pub(super) struct Caller {
 
 /// Finds the session. One that is another account's, one that was made up, one whose time is over (S12) and, with a key
 /// that is for one agent, one that is another's are not there, all alike.
-pub(super) async fn caller(callers: &Database, limits: &AccountLimits, headers: &HeaderMap) -> Result<Caller, Problem> {
+pub(super) async fn caller(callers: &Database, parts: &Parts) -> Result<Caller, Problem> {
+    let headers = &parts.headers;
     let key = bearer(headers)?.ok_or_else(Problem::unauthorized)?;
     let account = key.account().clone();
-    let tx = callers.begin(&Accounts::one(&account)).await.map_err(failed)?;
-    let holder = api_key_holder(&tx, &key).await.map_err(failed)?;
-    let holder = holder.ok_or_else(Problem::unauthorized)?;
-    let under_way = limits.enter(&account, Instant::now())?;
+    let look_up = async {
+        let tx = callers.begin(&Accounts::one(&account)).await.map_err(failed)?;
+        let holder = api_key_holder(&tx, &key).await.map_err(failed)?;
+        Ok(holder.map(|holder| (holder, tx)))
+    };
+    let admitted = AccountLimits::admit(&parts.extensions, &key, look_up);
+    let ((holder, tx), under_way) = admitted.await?.ok_or_else(Problem::unauthorized)?;
     if holder.role != KeyRole::Gateway {
         return Err(Problem::forbidden("this needs a key with the role gateway"));
     }

@@ -4,9 +4,8 @@
 use std::error::Error as StdError;
 
 use axum::{
-    Extension, Json, Router,
-    body::Bytes,
-    extract::{Path, State},
+    Json, Router,
+    extract::{Path, Request, State},
     http::{HeaderMap, HeaderName, StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
@@ -16,7 +15,7 @@ use domain::{CallId, ToolCallState};
 use messaging::trace::current_trace;
 use runtime::{
     Outbox,
-    http::{AccountLimits, Problem, only},
+    http::{Problem, only},
 };
 use serde::{Deserialize, Serialize};
 use storage::{Accounts, Database};
@@ -81,14 +80,11 @@ pub(super) struct ToolOffers {
         (status = "4XX", description = "A problem", content_type = "application/problem+json", body = Object)
     )
 )]
-pub(super) async fn tools_list(
-    State(agents): State<Agents>,
-    Extension(limits): Extension<AccountLimits>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
+pub(super) async fn tools_list(State(agents): State<Agents>, request: Request) -> Result<Response, Problem> {
     let database = &agents.executor.database;
-    let caller = caller(&agents.callers, &limits, &headers).await?;
-    let _connection = caller.under_way.connections().take().await?;
+    let (parts, _) = request.into_parts();
+    let caller = caller(&agents.callers, &parts).await?;
+    let _connection = caller.under_way.share().take().await?;
     let tx = database.begin(&Accounts::one(&caller.account)).await.map_err(failed)?;
     let facts = store::facts(&tx, &caller.account, caller.session, None).await;
     tx.commit().await.map_err(failed)?;
@@ -125,12 +121,10 @@ pub(super) async fn tools_list(
 )]
 pub(super) async fn tool_call(
     State(agents): State<Agents>,
-    Extension(limits): Extension<AccountLimits>,
     Path(name): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
+    request: Request,
 ) -> Result<Response, Problem> {
-    call(&agents, &limits, name, &headers, &body).await
+    call(&agents, name, request).await
 }
 
 /// The short form of a tool's route: its body in the document is the tool's own schema.
@@ -147,11 +141,9 @@ macro_rules! short_form {
                                 )]
         pub(super) async fn $handler(
             State(agents): State<Agents>,
-            Extension(limits): Extension<AccountLimits>,
-            headers: HeaderMap,
-            body: Bytes,
+            request: Request,
         ) -> Result<Response, Problem> {
-            call(&agents, &limits, stringify!($handler).to_owned(), &headers, &body).await
+            call(&agents, stringify!($handler).to_owned(), request).await
         }
     };
 }
@@ -177,22 +169,22 @@ short_form!(
     "Short form of `/agent/tools/response_request`."
 );
 
-async fn call(
-    agents: &Agents,
-    limits: &AccountLimits,
-    name: String,
-    headers: &HeaderMap,
-    body: &Bytes,
-) -> Result<Response, Problem> {
+/// The body is read once it is known who sends it, in the room that its account has.
+async fn call(agents: &Agents, name: String, request: Request) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
     let executor = &agents.executor;
     let Caller {
         account,
         session,
         under_way,
-    } = caller(&agents.callers, limits, headers).await?;
-    let _connection = under_way.connections().take().await?;
-    let call_id = idempotency_key(headers)?.unwrap_or_else(|| Uuid::now_v7().to_string());
-    let arguments = std::str::from_utf8(body).map_err(|_| Problem::invalid("the body is not UTF-8"))?;
+    } = caller(&agents.callers, &parts).await?;
+    let call_id = idempotency_key(&parts.headers)?;
+    let share = under_way.share();
+    let _room = share.room(&body)?;
+    let body = runtime::http::body(body).await?;
+    let _connection = share.take().await?;
+    let call_id = call_id.unwrap_or_else(|| Uuid::now_v7().to_string());
+    let arguments = std::str::from_utf8(&body).map_err(|_| Problem::invalid("the body is not UTF-8"))?;
     let call_id = CallId(call_id);
     let asked = Asked {
         account,

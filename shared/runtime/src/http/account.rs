@@ -1,6 +1,7 @@
 //! One account: how fast its keys may ask, how many of their requests may be under way at one time, how many of them may
-//! use the database, and how much of their answers may wait to be taken; so that one tenant cannot take all there is.
-//! Asked by the service once it knows whose key it is: before that, anybody could use up what is another's.
+//! use the database, and how much of their bodies and of their answers may be in memory; so that one tenant cannot take all there
+//! is. Asked by the service for a key that holds: for any other, anybody could use up what is another's. A key that held
+//! lately counts before it is looked up again, so that what is refused costs no look into the database.
 //!
 //! A request is under way until the last of its answer has been taken. Its part of the database it gives back before.
 
@@ -10,8 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use axum::{http::Extensions, response::Response};
-use domain::AccountId;
+use axum::{body::Body, http::Extensions, response::Response};
+use domain::{AccountId, ApiKey};
 use opentelemetry::{
     global,
     metrics::{Gauge, Histogram},
@@ -22,8 +23,11 @@ use tokio::{
 };
 
 use super::{
-    Problem, answer,
+    Problem,
+    address::{self, Peer},
+    answer,
     buckets::{Buckets, Rate},
+    known::KnownKeys,
     share::share,
 };
 use crate::settings::HttpSettings;
@@ -31,11 +35,11 @@ use crate::settings::HttpSettings;
 /// Buckets that are kept; 24 bytes each.
 const ACCOUNTS_MAX: usize = 65_536;
 
-static ANSWERS: LazyLock<Gauge<u64>> = LazyLock::new(|| {
+static HELD: LazyLock<Gauge<u64>> = LazyLock::new(|| {
     global::meter("runtime")
-        .u64_gauge("signalbox.http.answers")
+        .u64_gauge("signalbox.http.held")
         .with_unit("By")
-        .with_description("Answers to accounts that their clients have not taken yet")
+        .with_description("Bodies of accounts' requests, and answers that their clients have not taken yet")
         .build()
 });
 
@@ -57,26 +61,29 @@ pub struct AccountLimits(Arc<Parts>);
 #[derive(Debug)]
 struct Parts {
     pace: Buckets,
+    known: KnownKeys,
+    unknown: address::Pace,
     held: Mutex<Held>,
     requests_max: usize,
     connections_max: usize,
     wait: Duration,
     /// Of all accounts together.
-    answer_bytes_max: usize,
-    account_answer_bytes_max: usize,
+    bytes_max: usize,
+    account_bytes_max: usize,
 }
 
 /// No larger than the number of requests at one time.
 #[derive(Debug, Default)]
 struct Held {
     accounts: HashMap<AccountId, OfAccount>,
-    answer_bytes: usize,
+    /// Of bodies and answers.
+    bytes: usize,
 }
 
 #[derive(Debug)]
 struct OfAccount {
     requests: usize,
-    answer_bytes: usize,
+    bytes: usize,
     connections: Arc<Semaphore>,
     /// The log has a line that a request waited in vain.
     is_told: bool,
@@ -89,6 +96,40 @@ impl Parts {
     }
 }
 
+impl Held {
+    fn take(&mut self, account: &AccountId, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if let Some(of_account) = self.accounts.get_mut(account) {
+            of_account.bytes = of_account.bytes.saturating_add(bytes);
+        }
+        self.record();
+    }
+
+    fn give_back(&mut self, account: &AccountId, requests: usize, bytes: usize) {
+        self.bytes -= bytes;
+        if let Some(of_account) = self.accounts.get_mut(account) {
+            of_account.bytes -= bytes;
+            of_account.requests -= requests;
+            if of_account.requests == 0 && of_account.bytes == 0 {
+                self.accounts.remove(account);
+            }
+        }
+        if bytes > 0 {
+            self.record();
+        }
+    }
+
+    /// How much the account holds, and how much it may.
+    fn share_of(&self, account: &AccountId, limits: &Parts) -> (usize, usize) {
+        let own = self.accounts.get(account).map_or(0, |of_account| of_account.bytes);
+        (own, share(limits.bytes_max, self.bytes - own, limits.account_bytes_max))
+    }
+
+    fn record(&self) {
+        HELD.record(u64::try_from(self.bytes).unwrap_or(u64::MAX), &[]);
+    }
+}
+
 /// A request of an account, until its answer is gone.
 #[derive(Debug)]
 pub struct UnderWay {
@@ -97,12 +138,19 @@ pub struct UnderWay {
     answer_bytes: usize,
 }
 
-/// An account's part of the connections to Postgres. Cheap to clone.
+/// What a request takes of what its account may use: connections to Postgres, and room for its body. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct ConnectionShare {
+pub struct AccountShare {
     limits: AccountLimits,
     account: AccountId,
     connections: Arc<Semaphore>,
+}
+
+/// Room for a body, for as long as it is in memory.
+#[derive(Debug)]
+pub struct BodyRoom {
+    share: AccountShare,
+    bytes: usize,
 }
 
 impl AccountLimits {
@@ -113,12 +161,14 @@ impl AccountLimits {
         };
         AccountLimits(Arc::new(Parts {
             pace: Buckets::new(rate, ACCOUNTS_MAX, Instant::now()),
+            known: KnownKeys::default(),
+            unknown: address::Pace::of_unknown_keys(settings),
             held: Mutex::default(),
             requests_max: settings.account_requests_max.usize(),
             connections_max: settings.account_connections_max.usize(),
             wait: settings.account_wait_ms.duration(),
-            answer_bytes_max: settings.answer_bytes_max.usize(),
-            account_answer_bytes_max: settings.account_answer_bytes_max.usize(),
+            bytes_max: settings.answer_bytes_max.usize(),
+            account_bytes_max: settings.account_answer_bytes_max.usize(),
         }))
     }
 
@@ -126,15 +176,45 @@ impl AccountLimits {
     ///
     /// # Panics
     /// For a request that did not come through [`super::router`], which is in front of every service.
-    pub fn of(extensions: &Extensions) -> AccountLimits {
+    fn of(extensions: &Extensions) -> AccountLimits {
         let limits = extensions.get::<AccountLimits>();
         limits
             .cloned()
             .expect("the runtime's router puts limits on every request")
     }
 
-    /// Lets a request of the account in, until what is given back is dropped. The caller's key must be the account's.
-    pub fn enter(&self, account: &AccountId, now: Instant) -> Result<UnderWay, Problem> {
+    /// Finds out who holds the key, and lets the request in until what is given back is dropped; `None`: nobody holds it. A
+    /// key that held when it was last looked up is refused before `look_up` runs when its account is over its limits; any other
+    /// when its address is.
+    pub async fn admit<H, E: From<Problem>>(
+        extensions: &Extensions,
+        key: &ApiKey,
+        look_up: impl Future<Output = Result<Option<H>, E>>,
+    ) -> Result<Option<(H, UnderWay)>, E> {
+        let limits = AccountLimits::of(extensions);
+        let Parts { known, unknown, .. } = &*limits.0;
+        let enter = || limits.enter(key.account(), Instant::now());
+        let entered = if known.holds(key) {
+            Some(enter()?)
+        } else {
+            if let Some(Peer(peer)) = extensions.get() {
+                unknown.admit(*peer, Instant::now())?;
+            }
+            None
+        };
+        let Some(holder) = look_up.await? else {
+            known.forget(key);
+            return Ok(None);
+        };
+        known.note(key);
+        let under_way = match entered {
+            Some(under_way) => under_way,
+            None => enter()?,
+        };
+        Ok(Some((holder, under_way)))
+    }
+
+    fn enter(&self, account: &AccountId, now: Instant) -> Result<UnderWay, Problem> {
         self.0.pace.take(account, now).map_err(|wait| {
             super::refused("account");
             Problem::too_many_requests(wait).detail("too many requests of this account")
@@ -142,7 +222,7 @@ impl AccountLimits {
         let mut held = self.0.held();
         let of_account = held.accounts.entry(account.clone()).or_insert_with(|| OfAccount {
             requests: 0,
-            answer_bytes: 0,
+            bytes: 0,
             connections: Arc::new(Semaphore::new(self.0.connections_max)),
             is_told: false,
         });
@@ -162,12 +242,12 @@ impl AccountLimits {
 }
 
 impl UnderWay {
-    /// What the request has to take before it uses the database.
-    pub fn connections(&self) -> ConnectionShare {
+    /// What the request has to take before it reads its body and uses the database.
+    pub fn share(&self) -> AccountShare {
         let held = self.limits.0.held();
         let of_account = held.accounts.get(&self.account);
         let of_account = of_account.expect("an account is known as long as a request of it is under way");
-        ConnectionShare {
+        AccountShare {
             limits: self.limits.clone(),
             account: self.account.clone(),
             connections: Arc::clone(&of_account.connections),
@@ -176,50 +256,53 @@ impl UnderWay {
 
     /// The answer, which stays under way until its client has taken it, or has left.
     pub fn hold(mut self, response: Response) -> Response {
-        self.answer_bytes = answer::bytes_of(&response);
-        let mut held = self.limits.0.held();
-        held.answer_bytes = held.answer_bytes.saturating_add(self.answer_bytes);
-        if let Some(of_account) = held.accounts.get_mut(&self.account) {
-            of_account.answer_bytes = of_account.answer_bytes.saturating_add(self.answer_bytes);
-        }
-        ANSWERS.record(u64::try_from(held.answer_bytes).unwrap_or(u64::MAX), &[]);
-        drop(held);
+        self.answer_bytes = answer::bytes_of(response.body());
+        self.limits.0.held().take(&self.account, self.answer_bytes);
         answer::held(response, self)
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let mut held = self.limits.0.held();
-        held.answer_bytes -= self.answer_bytes;
-        if let Some(of_account) = held.accounts.get_mut(&self.account) {
-            of_account.answer_bytes -= self.answer_bytes;
-            of_account.requests -= 1;
-            if of_account.requests == 0 {
-                held.accounts.remove(&self.account);
-            }
-        }
-        if self.answer_bytes > 0 {
-            ANSWERS.record(u64::try_from(held.answer_bytes).unwrap_or(u64::MAX), &[]);
-        }
+        self.limits.0.held().give_back(&self.account, 1, self.answer_bytes);
     }
 }
 
-impl ConnectionShare {
+impl Drop for BodyRoom {
+    fn drop(&mut self) {
+        let AccountShare { limits, account, .. } = &self.share;
+        limits.0.held().give_back(account, 0, self.bytes);
+    }
+}
+
+impl AccountShare {
+    /// To be taken before the body is read, and held as long as it is used. For as much as the body says that it has; where it
+    /// does not say, for as much as a body may have.
+    pub fn room(&self, body: &Body) -> Result<BodyRoom, Problem> {
+        let bytes = answer::bytes_of(body);
+        let mut held = self.limits.0.held();
+        let (own, max) = held.share_of(&self.account, &self.limits.0);
+        if bytes > max.saturating_sub(own) {
+            super::refused("account_bodies");
+            let detail = "this account has as many bytes of requests and of answers under way as it may: send less at one \
+                          time, and read what was answered";
+            return Err(Problem::too_many_requests(Duration::ZERO).detail(detail));
+        }
+        held.take(&self.account, bytes);
+        drop(held);
+        Ok(BodyRoom {
+            share: self.clone(),
+            bytes,
+        })
+    }
+
     /// Waits for a while until the account uses less than it may. To be held as long as the database is used. Refused while
     /// too much of what the account was answered waits to be read: how large an answer is, is known once it is made, and those
     /// that are let in here make few at one time, and no large ones.
     pub async fn take(&self) -> Result<OwnedSemaphorePermit, Problem> {
         let permit = self.wait().await?;
-        let held = self.limits.0.held();
-        let own = held
-            .accounts
-            .get(&self.account)
-            .map_or(0, |account| account.answer_bytes);
-        let others = held.answer_bytes - own;
-        drop(held);
-        let limits = &self.limits.0;
-        if own == 0 || own < share(limits.answer_bytes_max, others, limits.account_answer_bytes_max) {
+        let (own, max) = self.limits.0.held().share_of(&self.account, &self.limits.0);
+        if own == 0 || own < max {
             return Ok(permit);
         }
         super::refused("account_answers");
@@ -320,12 +403,12 @@ mod tests {
         });
         let enter = |name: &str| limits.enter(&account(name), Instant::now()).unwrap();
         let (first, second, other) = (enter("acme"), enter("acme"), enter("other"));
-        let held = first.connections().take().await.unwrap();
-        let problem = second.connections().take().await.unwrap_err();
+        let held = first.share().take().await.unwrap();
+        let problem = second.share().take().await.unwrap_err();
         assert_eq!((problem.status().as_u16(), problem.code()), (429, "too_many_requests"));
-        let of_other = other.connections().take().await.unwrap();
+        let of_other = other.share().take().await.unwrap();
         drop(held);
-        assert!(second.connections().take().await.is_ok());
+        assert!(second.share().take().await.is_ok());
         drop((first, second, other, of_other));
         assert!(limits.0.held().accounts.is_empty());
     }
@@ -341,19 +424,95 @@ mod tests {
         let enter = |name: &str| limits.enter(&account(name), Instant::now());
         let answered = |name: &str| enter(name).unwrap().hold(Response::new(Body::from(vec![b'x'; 600])));
         let (first, second) = (answered("acme"), answered("acme"));
-        let take = async |name: &str| enter(name).unwrap().connections().take().await;
+        let take = async |name: &str| enter(name).unwrap().share().take().await;
         let problem = take("acme").await.unwrap_err();
         assert_eq!((problem.status().as_u16(), problem.code()), (429, "too_many_requests"));
         let of_other = answered("other");
-        assert_eq!(limits.0.held().answer_bytes, 1_800);
+        assert_eq!(limits.0.held().bytes, 1_800);
         assert_eq!(first.headers()["content-length"], "600");
         drop(first);
         assert!(take("acme").await.is_ok() && take("other").await.is_ok());
         // What is read is gone, too.
         let bytes = to_bytes(second.into_body(), 1_000).await.unwrap();
-        assert_eq!((bytes.len(), limits.0.held().answer_bytes), (600, 600));
+        assert_eq!((bytes.len(), limits.0.held().bytes), (600, 600));
         drop(of_other);
-        assert!(limits.0.held().accounts.is_empty() && limits.0.held().answer_bytes == 0);
+        assert!(limits.0.held().accounts.is_empty() && limits.0.held().bytes == 0);
+    }
+
+    /// Bodies that their senders announce and do not send.
+    #[test]
+    fn bodies_have_room_within_a_share_and_others_have_theirs() {
+        let limits = AccountLimits::new(&HttpSettings {
+            answer_bytes_max: Count::new(4_000),
+            account_answer_bytes_max: Count::new(1_000),
+            ..HttpSettings::default()
+        });
+        let enter = |name: &str| limits.enter(&account(name), Instant::now()).unwrap();
+        let (acme, other) = (enter("acme"), enter("other"));
+        let room = |of: &UnderWay, bytes: usize| of.share().room(&Body::from(vec![b'x'; bytes]));
+        let first = room(&acme, 600).unwrap();
+        let problem = room(&acme, 600).unwrap_err();
+        assert_eq!((problem.status().as_u16(), problem.code()), (429, "too_many_requests"));
+        let (second, of_other) = (room(&acme, 400).unwrap(), room(&other, 700).unwrap());
+        assert_eq!(limits.0.held().bytes, 1_700);
+        let unknown = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
+        assert!(other.share().room(&unknown).is_err(), "of no known size");
+        drop(acme);
+        assert_eq!(limits.0.held().bytes, 1_700, "a body outlives its request's place");
+        drop((first, second));
+        assert!(room(&enter("acme"), 600).is_ok());
+        drop((other, of_other));
+        assert!(limits.0.held().accounts.is_empty() && limits.0.held().bytes == 0);
+    }
+
+    /// The database is asked as often as `look_up` runs.
+    #[tokio::test]
+    async fn what_is_refused_costs_no_look_up() {
+        let limits = AccountLimits::new(&HttpSettings {
+            account_requests_per_second: Count::new(1),
+            account_requests_burst: Count::new(3),
+            address_requests_per_second: Count::new(10),
+            address_requests_burst: Count::new(20),
+            ..HttpSettings::default()
+        });
+        let asked = std::cell::Cell::new(0);
+        let ask = async |name: &str, from: &str, is_held: bool| {
+            let key = ApiKey::from_random(&account(name), [7; 40]);
+            let mut extensions = Extensions::new();
+            extensions.insert(Peer(from.parse().unwrap()));
+            extensions.insert(limits.clone());
+            let look_up = async {
+                asked.set(asked.get() + 1);
+                Ok::<_, Problem>(is_held.then_some(()))
+            };
+            let admitted = AccountLimits::admit(&extensions, &key, look_up).await;
+            admitted
+                .map(|admitted| admitted.is_some())
+                .map_err(|problem| problem.status().as_u16())
+        };
+        let (ours, theirs) = ("203.0.113.9:1", "203.0.113.10:1");
+        for _ in 0..3 {
+            assert_eq!(ask("acme", ours, true).await, Ok(true));
+        }
+        for _ in 0..10 {
+            assert_eq!(ask("acme", ours, true).await, Err(429));
+        }
+        assert_eq!(asked.get(), 3, "a key that held is refused before it is looked up");
+        // One look-up finds that it was revoked; from then on it is anybody's guess, and not its account's burden.
+        assert_eq!(ask("other", theirs, true).await, Ok(true));
+        assert_eq!(ask("other", theirs, false).await, Ok(false));
+        assert_eq!(ask("other", theirs, false).await, Ok(false));
+        assert_eq!(
+            ask("other", theirs, false).await,
+            Err(429),
+            "two keys that were not known"
+        );
+        assert_eq!(asked.get(), 6);
+        assert_eq!(
+            ask("other", "127.0.0.1:1", true).await,
+            Ok(true),
+            "from another address, at once"
+        );
     }
 
     #[tokio::test]

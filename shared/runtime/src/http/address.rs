@@ -47,15 +47,28 @@ impl Source {
     }
 }
 
+/// Of the requests that an address may send, one in so many may bring a key that was not found lately: each is a look into the
+/// database, on the few connections that all callers share.
+const UNKNOWN_KEYS_PART: u32 = 10;
+
 /// How fast an address may ask.
 #[derive(Debug)]
 pub(super) struct Pace(Buckets);
 
 impl Pace {
     pub(super) fn new(settings: &HttpSettings) -> Pace {
+        Pace::part(settings, 1)
+    }
+
+    /// How fast an address may ask with keys that are not known.
+    pub(super) fn of_unknown_keys(settings: &HttpSettings) -> Pace {
+        Pace::part(settings, UNKNOWN_KEYS_PART)
+    }
+
+    fn part(settings: &HttpSettings, part: u32) -> Pace {
         let rate = Rate {
-            per_second: settings.address_requests_per_second.get(),
-            burst: settings.address_requests_burst.get(),
+            per_second: settings.address_requests_per_second.get().div_ceil(part),
+            burst: settings.address_requests_burst.get().div_ceil(part),
         };
         Pace(Buckets::new(rate, ADDRESSES_MAX, Instant::now()))
     }

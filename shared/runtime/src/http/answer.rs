@@ -21,10 +21,10 @@ use super::account::UnderWay;
 /// Given out at one time.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// How many bytes an answer holds.
-pub(super) fn bytes_of(response: &Response) -> usize {
-    let size = response.body().size_hint();
-    usize::try_from(size.upper().unwrap_or_else(|| size.lower())).unwrap_or(usize::MAX)
+/// How many bytes a body holds, or may: an answer's is there, a request's has at least the server's limit.
+pub(super) fn bytes_of(body: &Body) -> usize {
+    let upper = body.size_hint().upper().unwrap_or(u64::MAX);
+    usize::try_from(upper).unwrap_or(usize::MAX)
 }
 
 /// The answer, which keeps the place until it is gone.

@@ -5,17 +5,19 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
-    extract::{DefaultBodyLimit, Request, State},
+    body::{Body, Bytes},
+    extract::{DefaultBodyLimit, FromRequest, Request, State},
     http::StatusCode,
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
 };
 use tokio::sync::Semaphore;
-use tower_http::{limit::RequestBodyLimitLayer, timeout::RequestBodyTimeoutLayer};
+use tower_http::limit::RequestBodyLimitLayer;
 
 use super::{
     AccountLimits, Problem,
     address::{Pace, in_pace},
+    patience::{self, paced},
 };
 use crate::settings::HttpSettings;
 
@@ -25,11 +27,24 @@ pub(super) fn layer(routes: Router, settings: &HttpSettings) -> Router {
         // axum's own limit is a constant; the layer below is the setting.
         .layer(DefaultBodyLimit::disable())
         .layer(RequestBodyLimitLayer::new(settings.body_bytes_max.usize()))
-        .layer(RequestBodyTimeoutLayer::new(settings.body_timeout_ms.duration()))
+        .layer(from_fn_with_state(patience::Pace::of(settings), paced))
         .layer(from_fn_with_state(settings.request_timeout_ms.duration(), in_time))
         .layer(from_fn_with_state(room, if_room))
         .layer(from_fn_with_state(Arc::new(Pace::new(settings)), in_pace))
         .layer(Extension(AccountLimits::new(settings)))
+}
+
+/// The whole body of a request, once the service knows whose it is and has room for it. Its limits are in front of it.
+pub async fn body(body: Body) -> Result<Bytes, Problem> {
+    let read = Bytes::from_request(Request::new(body), &()).await;
+    read.map_err(|rejection| {
+        let code = match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+            StatusCode::REQUEST_TIMEOUT => "timeout",
+            _ => "malformed",
+        };
+        Problem::new(rejection.status(), code).detail(rejection.body_text())
+    })
 }
 
 /// Refuses at once rather than queueing: a client that waits has less time left when its turn comes.

@@ -16,6 +16,7 @@ mod buckets;
 mod credentials;
 mod edge;
 mod health;
+mod known;
 mod limits;
 mod patience;
 mod problem;
@@ -27,9 +28,10 @@ use std::sync::LazyLock;
 use axum::Router;
 use opentelemetry::{KeyValue, global, metrics::Counter};
 
-pub use account::{AccountLimits, ConnectionShare, UnderWay};
+pub use account::{AccountLimits, AccountShare, BodyRoom, UnderWay};
 pub use credentials::{bearer, only};
 pub use health::Health;
+pub use limits::body;
 pub use problem::Problem;
 pub use server::{HttpError, listen, serve};
 

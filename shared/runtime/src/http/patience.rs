@@ -1,8 +1,8 @@
-//! A connection whose client takes its answer too slowly is given up: it holds a place that others wait for, and the
-//! answer with it. What arrives slowly is limited elsewhere (`limits`, and hyper's timer for headers).
+//! A client that takes its answer too slowly, or sends its body too slowly, is given up: it holds a place that others wait for,
+//! and the answer or the body with it. Headers have hyper's timer.
 //!
 //! Slow is who falls behind a pace: each second in which we wait for the client is a second of debt, each second's worth
-//! of bytes that it takes pays one back. So neither silence nor a byte now and then holds a connection for long.
+//! of bytes that it takes or sends pays one back. So neither silence nor a byte now and then holds a connection for long.
 
 use std::{
     io::{self, IoSlice},
@@ -11,6 +11,13 @@ use std::{
     time::Duration,
 };
 
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
+use http_body::{Frame, SizeHint};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::{Instant, Sleep, sleep},
@@ -18,7 +25,7 @@ use tokio::{
 
 use crate::settings::HttpSettings;
 
-/// How fast an answer is to be taken, and how far a client may fall behind that.
+/// How fast an answer is to be taken and a body to be sent, and how far a client may fall behind that.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     bytes_per_second: u32,
@@ -41,21 +48,54 @@ impl Pace {
     }
 }
 
-pub(super) struct Patience<S> {
-    stream: S,
+struct Debt {
     pace: Pace,
-    debt: Duration,
+    owed: Duration,
     /// Since when we wait, and until what is owed is too much.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
+}
+
+impl Debt {
+    fn new(pace: Pace) -> Debt {
+        Debt {
+            pace,
+            owed: Duration::ZERO,
+            waiting: None,
+        }
+    }
+
+    /// What was polled; `None` when the client has fallen behind too far.
+    fn within<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        polled: Poll<T>,
+        bytes: impl Fn(&T) -> usize,
+    ) -> Poll<Option<T>> {
+        if let Poll::Ready(done) = polled {
+            let waited = self.waiting.take().map_or(Duration::ZERO, |(since, _)| since.elapsed());
+            let owed = self.pace.owed(self.owed, waited, bytes(&done));
+            self.owed = owed.unwrap_or(self.pace.debt_max);
+            return Poll::Ready(owed.map(|_| done));
+        }
+        let left = self.pace.debt_max.saturating_sub(self.owed);
+        let (_, too_long) = self
+            .waiting
+            .get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left))));
+        too_long.as_mut().poll(context).map(|()| None)
+    }
+}
+
+/// A connection.
+pub(super) struct Patience<S> {
+    stream: S,
+    debt: Debt,
 }
 
 impl<S> Patience<S> {
     pub(super) fn new(stream: S, pace: Pace) -> Patience<S> {
         Patience {
             stream,
-            pace,
-            debt: Duration::ZERO,
-            waiting: None,
+            debt: Debt::new(pace),
         }
     }
 
@@ -65,29 +105,65 @@ impl<S> Patience<S> {
         polled: Poll<io::Result<T>>,
         bytes: impl Fn(&T) -> usize,
     ) -> Poll<io::Result<T>> {
-        if let Poll::Ready(done) = polled {
-            let waited = self.waiting.take().map_or(Duration::ZERO, |(since, _)| since.elapsed());
-            let taken = done.as_ref().map_or(0, bytes);
-            return match self.pace.owed(self.debt, waited, taken) {
-                Some(debt) => {
-                    self.debt = debt;
-                    Poll::Ready(done)
-                }
-                None => Poll::Ready(Err(given_up())),
-            };
-        }
-        let left = self.pace.debt_max.saturating_sub(self.debt);
-        let (_, too_long) = self
-            .waiting
-            .get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left))));
-        too_long.as_mut().poll(context).map(|()| Err(given_up()))
+        let within = self
+            .debt
+            .within(context, polled, |done| done.as_ref().map_or(0, &bytes));
+        within.map(|done| {
+            done.unwrap_or_else(|| {
+                Err(given_up(
+                    "the client took its answer more slowly than answer_bytes_per_second_min, for body_timeout_ms",
+                ))
+            })
+        })
     }
 }
 
-fn given_up() -> io::Error {
+fn given_up(why: &'static str) -> io::Error {
     super::refused("slow");
-    let why = "the client took its answer more slowly than answer_bytes_per_second_min, for body_timeout_ms";
     io::Error::new(io::ErrorKind::TimedOut, why)
+}
+
+/// A request's body.
+struct Paced {
+    body: Body,
+    debt: Debt,
+}
+
+pub(super) async fn paced(State(pace): State<Pace>, request: Request, next: Next) -> Response {
+    let request = request.map(|body| {
+        Body::new(Paced {
+            body,
+            debt: Debt::new(pace),
+        })
+    });
+    next.run(request).await
+}
+
+impl HttpBody for Paced {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        let within = self.debt.within(context, polled, |frame| match frame {
+            Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
+            Some(Err(_)) | None => 0,
+        });
+        within.map(|frame| {
+            frame.unwrap_or_else(|| Some(Err(axum::Error::new(given_up("sent more slowly than is waited for")))))
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Patience<S> {
@@ -132,6 +208,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patience<S> {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
@@ -155,6 +232,25 @@ mod tests {
         check(0, 10, 0, Some(10));
         check(0, 11, 0, None);
         check(9, 2, 1_000_000, None);
+    }
+
+    /// The same of a body.
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_comes_byte_by_byte_is_given_up_and_one_at_the_pace_is_not() {
+        let is_given_up = async |bytes: usize, every: Duration| {
+            let pieces = futures::stream::iter(0..400 / bytes).then(move |_| async move {
+                tokio::time::sleep(every).await;
+                Ok::<_, io::Error>(vec![b'x'; bytes])
+            });
+            let paced = Paced {
+                body: Body::from_stream(pieces),
+                debt: Debt::new(PACE),
+            };
+            axum::body::to_bytes(Body::new(paced), 1_000).await.is_err()
+        };
+        assert!(is_given_up(1, Duration::from_secs(9)).await);
+        assert!(is_given_up(10, Duration::from_secs(1)).await);
+        assert!(!is_given_up(10, Duration::from_millis(50)).await);
     }
 
     /// One byte every nine seconds is never silent for ten.

@@ -211,7 +211,7 @@ pub struct HttpSettings {
     /// From the end of a request, or the beginning of the connection, to the end of the next request's headers: a
     /// connection may stay idle for as long.
     pub header_timeout_ms: Millis,
-    /// Longest silence while a body arrives, and how far a client may fall behind `answer_bytes_per_second_min`.
+    /// How far a client may fall behind `answer_bytes_per_second_min`, and so the longest silence while a body arrives.
     pub body_timeout_ms: Millis,
     /// From the end of the headers to the beginning of the answer.
     pub request_timeout_ms: Millis,
@@ -237,11 +237,12 @@ pub struct HttpSettings {
     pub account_connections_max: Count,
     /// Until a request whose account uses all of these is answered with 429.
     pub account_wait_ms: Millis,
-    /// Of answers that the clients of one account have not taken yet; then its requests are answered with 429.
+    /// Of answers that the clients of one account have not taken yet, and of bodies that they send; more requests are answered
+    /// with 429. A body counts as long as it says that it is, from before it is read until it is answered.
     pub account_answer_bytes_max: Count,
     /// The same of all accounts together. One may have a quarter of what the others leave of it.
     pub answer_bytes_max: Count,
-    /// A client that takes its answer more slowly is given up once it is `body_timeout_ms` behind.
+    /// A client that takes its answer, or sends its body, more slowly is given up once it is `body_timeout_ms` behind.
     pub answer_bytes_per_second_min: Count,
 }
 
