@@ -64,6 +64,42 @@ async fn a_service_s_outbox_takes_what_its_user_may_publish() {
     }
 }
 
+/// The same of its dead letters, and of what it reads: of those, the orchestrator signs what it sends again.
+#[tokio::test]
+async fn a_service_s_dead_letters_are_of_what_it_reads_or_publishes() {
+    let test = TestDatabase::fresh().await;
+    let account = Fixture(&test).account("acme").await;
+    let root = Root::parse("box").unwrap();
+    let mut subjects = subjects(&root);
+    let extra = [
+        "partition.3.acme.T-1",
+        "partition.3.acme",
+        "partition.acme",
+        "session.resolved.acme.T-1.more",
+        "session.resolved",
+    ];
+    subjects.extend(extra.map(|extra| format!("{root}.{extra}")));
+    for role in [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator] {
+        let database = test.connect(role).await;
+        let user = runtime::context::user(role);
+        for subject in subjects.iter().filter(|subject| !subject.contains(".live.")) {
+            let tx = database.begin(&Accounts::one(&account)).await.unwrap();
+            let values = [role.service().into(), subject.clone().into()];
+            let written = tx.execute_raw(storage::statement(BURY, values)).await.is_ok();
+            tx.rollback().await.unwrap();
+            // Only the resolver sees where a notification lies in the stream.
+            let published = match role {
+                Role::Resolver => root.notification_published(subject),
+                _ => subject.clone(),
+            };
+            assert_eq!(written, user.buries(&root, &published), "{role:?} {subject}");
+        }
+    }
+}
+
+const BURY: &str = "
+    insert into dead_letter (account_id, id, service, subject, reason, detail, payload)
+    values ('acme', gen_random_uuid(), $1, $2, 'r', 'd', 'p')";
 const INSERT: &str = "
     insert into outbox (account_id, id, service, subject, headers, payload)
     values ('acme', gen_random_uuid(), $1, $2, '{}', '')";

@@ -214,6 +214,28 @@ impl User {
         }
     }
 
+    /// Whether it publishes on this subject of ours.
+    pub fn publishes(self, root: &Root, subject: &str) -> bool {
+        let events = self.events().iter().map(|event| format!("event.*.*.{event}"));
+        let messages = self.messages().iter().map(|message| (*message).to_owned());
+        messages
+            .chain(events)
+            .any(|pattern| is_match(&format!("{root}.{pattern}"), subject))
+    }
+
+    /// Whether a dead letter of this service may be of a message that was published on this subject: the service reads it, or
+    /// publishes it.
+    pub fn buries(self, root: &Root, subject: &str) -> bool {
+        let notifications = match self {
+            // Delivery: those of a turn that failed.
+            User::Resolver | User::Delivery => is_match(&format!("{root}.notification.*.*"), subject),
+            User::ToolGateway | User::Orchestrator => false,
+            User::Publisher | User::Operator => return false,
+        };
+        let reads = |durable: &Durable| is_match(&durable.filter(root), subject);
+        notifications || self.durables().iter().any(reads) || self.publishes(root, subject)
+    }
+
     /// Where answers come in: nobody else may listen there.
     pub fn inbox_prefix(self) -> String {
         inbox_prefix(self.name())
@@ -335,6 +357,19 @@ impl User {
             Some(_) => API_IMPORTED,
         }
     }
+}
+
+/// Whether a subject is one of a pattern's, as the server sees it.
+fn is_match(pattern: &str, subject: &str) -> bool {
+    let mut tokens = subject.split('.');
+    for wanted in pattern.split('.') {
+        match (wanted, tokens.next()) {
+            (">", Some(_)) => return true,
+            (_, Some(token)) if wanted == "*" || wanted == token => {}
+            (_, _) => return false,
+        }
+    }
+    tokens.next().is_none()
 }
 
 /// The NATS account that holds JetStream, and with it all that is stored.

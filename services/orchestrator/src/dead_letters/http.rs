@@ -1,6 +1,7 @@
 //! `/api/orgs/{account}/dead-letters`, and the operator's own at `/api/dead-letters`.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
+use contracts::header::VOUCHED;
 use domain::AccountId;
 use runtime::http::Problem;
 use serde::Deserialize;
@@ -15,7 +16,9 @@ use crate::{
     body::{Path, Query},
     error::ApiError,
     idempotency::{Answer, Begun, Post, Work},
+    notifications::store::notification_find,
     paging::{Items, List, ListQuery, Shown},
+    wire::Author,
 };
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -139,9 +142,20 @@ async fn redrive_of(app: &App, account: Option<&AccountId>, letter: Uuid, begun:
         Begun::Replay(answer) => return Ok(answer),
     };
     let (owner, _) = owner(account);
-    let row = store::letter_lock(&work.tx, owner, letter)
+    let mut row = store::letter_lock(&work.tx, owner, letter)
         .await?
         .ok_or_else(Problem::not_found)?;
+    if let Some((id, sender)) = redrive::said_of_a_row(&row) {
+        let known = match account {
+            Some(account) => notification_find(&work.tx, account, &id).await?,
+            None => None,
+        };
+        if known.and_then(|known| known.sender) != Some(Author::from(sender))
+            && let Some(headers) = row.headers.as_object_mut()
+        {
+            headers.remove(VOUCHED);
+        }
+    }
     let outgoing = redrive::redrive(&app.root, account, &row)?;
     let row = store::letter_redriven(&work.tx, row, work.now).await?;
     app.meters.redriven();

@@ -6,8 +6,8 @@
 //! in a header moves to `ce-id`, where readers of a redrive look.
 
 use contracts::{Headers, Outgoing, Root, Timestamp, dead::DEAD_PAYLOAD_BYTES_MAX, header};
-use domain::AccountId;
-use messaging::UNAUTHENTICATED;
+use domain::{AccountId, Actor, NotificationId};
+use messaging::{UNAUTHENTICATED, User};
 use runtime::http::Problem;
 use storage::entity::dead_letter::Model;
 
@@ -25,6 +25,7 @@ pub fn redrive(root: &Root, account: Option<&AccountId>, letter: &Model) -> Resu
         return Err(Problem::conflict(UNAUTHENTICATED, what));
     }
     let subject = subject(root, account, &letter.subject)
+        .filter(|subject| is_of(root, letter, subject))
         .ok_or_else(|| Problem::conflict("not_redrivable", "nothing of ours would read it on that subject"))?;
     // Of a stranger's headers, only the broker's own instructions must not be repeated.
     let mut headers: Headers = serde_json::from_value(letter.headers.clone()).unwrap_or_default();
@@ -55,6 +56,23 @@ pub fn redrive(root: &Root, account: Option<&AccountId>, letter: &Model) -> Resu
         headers,
         payload: letter.payload.clone().into_bytes(),
     })
+}
+
+/// Signed by us it would count as what the letter's service could not say itself: it goes where that service reads or publishes,
+/// and where we may publish.
+fn is_of(root: &Root, letter: &Model, subject: &str) -> bool {
+    let service = User::named(&letter.service);
+    service.is_some_and(|service| service.buries(root, subject)) && User::Orchestrator.publishes(root, subject)
+}
+
+/// A notification of a letter that its service did not read from the stream but from its row, and who sent it as the letter says. The
+/// row says it, too, and the letter's service cannot write that.
+pub fn said_of_a_row(letter: &Model) -> Option<(NotificationId, Actor)> {
+    if User::named(&letter.service) != Some(User::Delivery) {
+        return None;
+    }
+    let read = contracts::notification::read(&Headers::default(), letter.payload.as_bytes()).ok()?;
+    Some((read.id?, read.sender))
 }
 
 /// A publisher needs no headers; what we send is a CloudEvent all the same, and has hops and a trace. What the message
@@ -217,11 +235,63 @@ mod tests {
 
     #[test]
     fn what_was_forged_is_not_sent() {
-        let mut letter = letter("signalbox.tool.requested.acme.T", "{}", json!({}));
+        let mut letter = letter("signalbox.session.resolved.acme.T", "{}", json!({}));
         assert!(redrive(&Root::default(), None, &letter).is_ok());
         letter.reason = UNAUTHENTICATED.to_owned();
         let refused = redrive(&Root::default(), None, &letter).unwrap_err();
         assert_eq!(refused.code(), "unauthenticated");
+    }
+
+    /// A service that was taken over writes letters, and the orchestrator signs what it sends again.
+    #[test]
+    fn a_letter_is_sent_again_where_its_service_reads_or_publishes() {
+        let check = |service: &str, subject: &str, good: bool| {
+            let mut letter = letter(subject, "{}", json!({}));
+            letter.service = service.to_owned();
+            let sent = redrive(&Root::default(), Some(&acme()), &letter).map_err(|problem| problem.code());
+            assert_eq!(sent.is_ok(), good, "{service} {subject}");
+            assert!(good || sent == Err("not_redrivable"));
+        };
+        for (subject, services) in [
+            (
+                "signalbox.notification.acme.T",
+                ["resolver", "delivery", "tool-gateway", "orchestrator"].as_slice(),
+            ),
+            (
+                "signalbox.partition.3.acme.T",
+                &["resolver", "delivery", "tool-gateway", "orchestrator"],
+            ),
+            (
+                "signalbox.session.resolved.acme.T",
+                &["resolver", "delivery", "tool-gateway", "orchestrator"],
+            ),
+            (
+                "signalbox.session.closed.acme.T",
+                &["delivery", "tool-gateway", "orchestrator"],
+            ),
+            (
+                "signalbox.tool.requested.acme.T",
+                &["delivery", "tool-gateway", "orchestrator"],
+            ),
+            (
+                "signalbox.tool.finished.acme.T",
+                &["delivery", "tool-gateway", "orchestrator"],
+            ),
+            ("signalbox.event.acme.T.turn.finished", &["delivery", "orchestrator"]),
+            ("signalbox.event.acme.T.turn.started", &[]),
+        ] {
+            for service in [
+                "resolver",
+                "delivery",
+                "tool-gateway",
+                "orchestrator",
+                "operator",
+                "publisher",
+                "",
+            ] {
+                check(service, subject, services.contains(&service));
+            }
+        }
     }
 
     #[test]

@@ -122,3 +122,44 @@ async fn what_belongs_to_no_account_is_the_operators() {
         .await
         .is_problem(403, "forbidden", "");
 }
+
+/// Whoever has taken delivery over makes a letter of a turn's notification, and says who sent it.
+#[tokio::test]
+async fn a_letter_of_delivery_says_who_sent_it_as_the_row_does_or_is_a_strangers_word() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let plant = "insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state)
+                 values ('acme', 'n-1', 'k', 'b', 'user', 'u', 'U', '', 'failed')";
+    sqlx::raw_sql(plant).execute(&world.test.owner).await.unwrap();
+    for (id, sender, is_vouched) in [("n-1", "u", true), ("n-1", "operator", false), ("n-2", "u", false)] {
+        let payload =
+            json!({"id": id, "agent": "coder", "body": "b", "sender": {"kind": "user", "id": sender, "name": "U"}});
+        let headers = json!({"Signalbox-Vouched": "1"});
+        let letter = seed::letter(
+            &world,
+            "acme",
+            "signalbox.notification.acme.-",
+            &payload.to_string(),
+            headers,
+        )
+        .await;
+        sqlx::query("update dead_letter set service = 'delivery' where id = $1")
+            .bind(letter)
+            .execute(&world.test.owner)
+            .await
+            .unwrap();
+        let path = tenant.path(&format!("/dead-letters/{letter}/redrive"));
+        let redriven = world.call(Method::POST, &path).token(&tenant.admin).send().await;
+        assert_eq!(redriven.status, 202, "{redriven:?}");
+        let sent = world.sent_on("signalbox.notification.").await;
+        let sent = sent
+            .iter()
+            .find(|sent| sent.headers["Signalbox-Redrive"] == letter.to_string())
+            .unwrap();
+        assert_eq!(
+            sent.headers.contains_key("Signalbox-Vouched"),
+            is_vouched,
+            "{id} {sender}"
+        );
+    }
+}

@@ -79,13 +79,16 @@ async fn what_names_no_account_is_the_operators() {
     let context = world.context("").await;
     let letters = context.dead_letters();
     letters.bury(dead("signalbox.session.resolved.nobody.t")).await.unwrap();
-    letters.bury(dead("strange")).await.unwrap();
+    letters.bury(dead("signalbox.session.closed.NOBODY.t")).await.unwrap();
     assert_eq!(
         world
             .database
             .texts("select account_id || ' ' || subject from dead_letter order by subject")
             .await,
-        ["- signalbox.session.resolved.nobody.t", "- strange"]
+        [
+            "- signalbox.session.closed.NOBODY.t",
+            "- signalbox.session.resolved.nobody.t"
+        ]
     );
     world.outbox_is_empty().await;
     let announced = stored(&context, Stream::Dead, 2).await;

@@ -48,6 +48,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0017_who_speaks", include_str!("0017_who_speaks.sql")),
     ("0016_keys_and_lists", include_str!("0016_keys_and_lists.sql")),
     ("0018_bounded_look", include_str!("0018_bounded_look.sql")),
+    ("0019_letters_of_ones_own", include_str!("0019_letters_of_ones_own.sql")),
 ];
 
 #[async_trait]
@@ -122,6 +123,24 @@ const WITHDRAW: &str = "
 /// Names of the steps that this version knows and the database has not run, as far as whoever is connected may see. Looks,
 /// and makes nothing.
 pub async fn pending(connection: &DatabaseConnection) -> Result<Vec<String>, StorageError> {
+    let (is_there, is_readable, ran) = ran(connection).await?;
+    let lacks = |name: &str| match (is_there, is_readable) {
+        // Whoever may not read it is connected to a schema from before that was granted, or has no role.
+        (true, false) => name >= SEEN_SINCE,
+        (_, _) => ran.iter().all(|done| done != name),
+    };
+    let lacking = STEPS.iter().map(|(name, _)| *name).filter(|name| lacks(name));
+    Ok(lacking.map(str::to_owned).collect())
+}
+
+/// Whether the database has run a step that this version does not know.
+pub(crate) async fn is_newer(connection: &DatabaseConnection) -> Result<bool, StorageError> {
+    let (_, _, ran) = ran(connection).await?;
+    Ok(ran.iter().any(|done| STEPS.iter().all(|(name, _)| name != done)))
+}
+
+/// Whether there is a list of steps, whether it can be read, and what stands in it.
+async fn ran(connection: &DatabaseConnection) -> Result<(bool, bool, Vec<String>), StorageError> {
     let table = connection.query_one_raw(statement(TABLE, [])).await;
     let table = table.attempt("look for the migrations")?;
     let (mut is_there, mut is_readable) = (false, false);
@@ -136,13 +155,7 @@ pub async fn pending(connection: &DatabaseConnection) -> Result<Vec<String>, Sto
             ran.push(row.try_get::<String>("", "version").attempt("read migrations")?);
         }
     }
-    let lacks = |name: &str| match (is_there, is_readable) {
-        // Whoever may not read it is connected to a schema from before that was granted, or has no role.
-        (true, false) => name >= SEEN_SINCE,
-        (_, _) => ran.iter().all(|done| done != name),
-    };
-    let lacking = STEPS.iter().map(|(name, _)| *name).filter(|name| lacks(name));
-    Ok(lacking.map(str::to_owned).collect())
+    Ok((is_there, is_readable, ran))
 }
 
 /// Asked before the table itself is: the first migration makes it, and to ask for one that is not there is an error.

@@ -131,10 +131,7 @@ async fn what_services_share_is_each_one_s_own() {
         for other in SERVICES.iter().filter(|other| **other != service) {
             refused.extend([
                 outbox_insert(other, "signalbox.dead.ours.-"),
-                format!(
-                    "insert into dead_letter (account_id, id, service, subject, reason, detail, payload)
-                     values ('ours', gen_random_uuid(), '{other}', 's', 'r', 'd', 'p')"
-                ),
+                letter_insert(other, &format!("signalbox.{}", own_letter(other))),
                 format!("insert into replica (id, service, lease_until) values (gen_random_uuid(), '{other}', now())"),
                 format!("update outbox set service = '{other}' where service = '{service}'"),
                 format!("update replica set service = '{other}' where service = '{service}'"),
@@ -144,9 +141,36 @@ async fn what_services_share_is_each_one_s_own() {
             outbox_insert(service, "signalbox.nonsense.ours.-"),
             outbox_insert(service, "signalbox.dead.ours.-.more"),
             outbox_insert(service, "signalbox.event.ours.-.nothing.happened"),
+            letter_insert(service, "signalbox.nonsense.ours.-"),
+            letter_insert(service, "elsewhere"),
+            letter_insert(service, "signalbox.notification.ours.-.more"),
+            letter_insert(service, "signalbox.session.opened.ours.-"),
             "update outbox set subject = 'signalbox.nonsense.ours.-'".to_owned(),
             "update dead_letter set payload = ''".to_owned(),
         ]);
+        // What another service would do, were it signed by the orchestrator, which sends letters again.
+        let not_its_own: &[&str] = match service {
+            "resolver" => &[
+                "tool.requested.ours.-",
+                "tool.finished.ours.-",
+                "session.closed.ours.-",
+                "event.ours.-.turn.finished",
+            ],
+            "delivery" => &["event.ours.-.task.created", "event.ours.-.message.posted"],
+            "tool-gateway" => &["event.ours.-.turn.finished", "partition.0.ours.-"],
+            _ => &["event.ours.-.turn.started", "partition.0.ours.-"],
+        };
+        refused.extend(
+            not_its_own
+                .iter()
+                .map(|subject| letter_insert(service, &format!("signalbox.{subject}"))),
+        );
+        if service == "delivery" {
+            refused.push(
+                "update notification set sender_kind = 'user', sender_id = 'operator', sender_name = 'Operator'"
+                    .to_owned(),
+            );
+        }
         for sql in refused {
             check(&mut seat, service, "savepoint before", Ok(0)).await;
             check(&mut seat, service, &sql, Err(REFUSED)).await;
@@ -176,6 +200,7 @@ async fn what_services_share_is_each_one_s_own() {
             (format!("delete from replica where service <> '{service}'"), 0),
             (format!("delete from outbox where service <> '{service}'"), read),
             (outbox_insert(service, "signalbox.dead.ours.-"), 1),
+            (letter_insert(service, &format!("signalbox.{}", own_letter(service))), 1),
             (
                 "update outbox set claimed_at = now()".to_owned(),
                 if service == "delivery" || service == "tool-gateway" {
@@ -189,6 +214,23 @@ async fn what_services_share_is_each_one_s_own() {
         }
         check(&mut seat, service, "rollback", Ok(0)).await;
     }
+}
+
+/// Of a message that the service reads.
+fn own_letter(service: &str) -> &'static str {
+    match service {
+        "resolver" => "partition.0.ours.-",
+        "delivery" => "session.resolved.ours.-",
+        "tool-gateway" => "tool.requested.ours.-",
+        _ => "event.ours.-.turn.finished",
+    }
+}
+
+fn letter_insert(service: &str, subject: &str) -> String {
+    format!(
+        "insert into dead_letter (account_id, id, service, subject, reason, detail, payload, headers)
+         values ('ours', gen_random_uuid(), '{service}', '{subject}', 'r', 'd', 'p', '{{\"Signalbox-Vouched\": \"1\"}}')"
+    )
 }
 
 fn outbox_insert(service: &str, subject: &str) -> String {
