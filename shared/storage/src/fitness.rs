@@ -5,12 +5,12 @@
 //! that lose what was committed. On this machine whoever could use them has the data directory anyway, and `signalbox up`
 //! and tests run so.
 
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use sea_orm::{ConnectionTrait, FromQueryResult};
 use sqlx::postgres::PgConnectOptions;
 
-use crate::{Database, StorageError, error::Attempt, statement};
+use crate::{Database, StorageError, error::Attempt, migrations, statement};
 
 /// 15.0 as the server counts: the first with `security_invoker`.
 pub const VERSION_MIN: i32 = 150_000;
@@ -39,6 +39,9 @@ pub struct Facts {
     pub roles_making: Vec<String>,
     /// Tables that services share and where one may write in another's name; and which one.
     pub tables_shared: Vec<String>,
+    /// Policies on our tables that are not as the migrations make them. None of a schema that is newer than this version, nor of a
+    /// Postgres of another major version than [`POLICIES_MAJOR`].
+    pub policies_changed: Vec<String>,
     /// Settings with which an acknowledged commit may be lost.
     pub settings_losing: Vec<String>,
 }
@@ -63,6 +66,7 @@ pub enum Fault {
     FunctionsOpen(Vec<String>),
     RolesMaking(Vec<String>),
     TablesShared(Vec<String>),
+    PoliciesChanged(Vec<String>),
     LoginAbove(String),
     LoginOwns(String),
     Losing(Vec<String>),
@@ -87,6 +91,7 @@ impl Facts {
         found(&self.functions_open, Fault::FunctionsOpen);
         found(&self.roles_making, Fault::RolesMaking);
         found(&self.tables_shared, Fault::TablesShared);
+        found(&self.policies_changed, Fault::PoliciesChanged);
         if !setting.is_local {
             if self.is_login_above() {
                 faults.push(Fault::LoginAbove(self.login.clone()));
@@ -123,6 +128,7 @@ impl Fault {
                  and create on schema public, from each and from public"
             }
             Fault::TablesShared(_) => "make the policies `own_…` again as in schemas/database.sql",
+            Fault::PoliciesChanged(_) => "make them again as in schemas/database.sql, and drop those that it has not",
             Fault::LoginAbove(_) | Fault::LoginOwns(_) => {
                 "give services a login of their own that is only granted the signalbox_ roles (SECURITY.md)"
             }
@@ -162,6 +168,13 @@ impl fmt::Display for Fault {
                     f,
                     "a service may write in another's name: no policy on {}",
                     tables.join(", ")
+                )
+            }
+            Fault::PoliciesChanged(policies) => {
+                write!(
+                    f,
+                    "policies say something else than the migrations: {}",
+                    policies.join(", ")
                 )
             }
             Fault::LoginAbove(login) => write!(f, "login {login} is above row-level security"),
@@ -228,8 +241,38 @@ pub async fn look(database: &Database) -> Result<Facts, StorageError> {
         functions_open: names(database, FUNCTIONS_OPEN).await?,
         roles_making: names(database, ROLES_MAKING).await?,
         tables_shared: names(database, TABLES_SHARED).await?,
+        policies_changed: policies_changed(database, login.version).await?,
         settings_losing: names(database, SETTINGS_LOSING).await?,
     })
+}
+
+/// Every policy, one a line, as Postgres writes it down: its name and table, a colon, and what it says.
+pub async fn policies(database: &Database) -> Result<Vec<String>, StorageError> {
+    names(database, POLICIES).await
+}
+
+/// What [`policies`] gives of a database that the migrations have made. Held to them by `tests/it/walls.rs`, which writes it
+/// where it is told to.
+pub const POLICIES_EXPECTED: &str = include_str!("policies.txt");
+
+/// The major version of Postgres that wrote them down: another one may choose other words for the same.
+pub const POLICIES_MAJOR: i32 = 15;
+
+/// A policy that is missing is found by its table; one that is there has to be one of ours.
+async fn policies_changed(database: &Database, version: i32) -> Result<Vec<String>, StorageError> {
+    if version / 10_000 != POLICIES_MAJOR || migrations::is_newer(database.connection()).await? {
+        return Ok(Vec::new());
+    }
+    let table_of = |line: &str| Some(line.split_once(" on ")?.1.split_once(':')?.0.to_owned());
+    let expected: BTreeSet<&str> = POLICIES_EXPECTED.lines().collect();
+    let tables: BTreeSet<String> = expected.iter().filter_map(|line| table_of(line)).collect();
+    let found = policies(database).await?.into_iter();
+    let changed = found.filter(|line| {
+        !expected.contains(line.as_str()) && table_of(line).is_some_and(|table| tables.contains(&table))
+    });
+    Ok(changed
+        .filter_map(|line| Some(line.split_once(':')?.0.to_owned()))
+        .collect())
 }
 
 async fn names(database: &Database, query: &'static str) -> Result<Vec<String>, StorageError> {
@@ -327,6 +370,11 @@ const TABLES_SHARED: &str = r"
         where p.polrelid = c.oid and not p.polpermissive and p.polcmd in ('a', '*') and r.oid = any (p.polroles)
           and p.polwithcheck is not null)
     order by 1";
+const POLICIES: &str = r#"
+    select regexp_replace(format('%s on %s: %s%s for %s using %s with check %s', policyname, tablename,
+               case permissive when 'RESTRICTIVE' then 'only ' else '' end, cmd, array_to_string(roles, ', '),
+               coalesce(qual, '-'), coalesce(with_check, '-')), '\s+', ' ', 'g') as name
+    from pg_policies where schemaname = current_schema() order by policyname collate "C", tablename collate "C""#;
 const SETTINGS_LOSING: &str = "
     select s.name from unnest(array['fsync', 'full_page_writes', 'synchronous_commit']) as s (name)
     where current_setting(s.name) = 'off' order by 1";
@@ -349,6 +397,7 @@ mod tests {
             functions_open: Vec::new(),
             roles_making: Vec::new(),
             tables_shared: Vec::new(),
+            policies_changed: Vec::new(),
             settings_losing: Vec::new(),
         }
     }
@@ -412,6 +461,11 @@ mod tests {
                 setting,
                 |facts| facts.tables_shared = names(&["outbox for signalbox_resolver"]),
                 &["a service may write in another's name: no policy on outbox for signalbox_resolver"],
+            );
+            check(
+                setting,
+                |facts| facts.policies_changed = names(&["own_resolver on outbox"]),
+                &["policies say something else than the migrations: own_resolver on outbox"],
             );
         }
     }

@@ -90,8 +90,13 @@ async fn the_schema_is_fit_for_use_anywhere() {
         (&vec![], &vec![], &vec![], &vec![])
     );
     assert_eq!(
-        (&facts.functions_open, &facts.roles_making, &facts.tables_shared),
-        (&vec![], &vec![], &vec![])
+        (
+            &facts.functions_open,
+            &facts.roles_making,
+            &facts.tables_shared,
+            &facts.policies_changed
+        ),
+        (&vec![], &vec![], &vec![], &vec![])
     );
     // The login of tests is a superuser on a server that does not sync: what is taken on one's own machine only.
     let elsewhere = Setting {
@@ -244,15 +249,67 @@ async fn what_looks_across_accounts_is_reviewed() {
         )
         .await;
     insta::assert_snapshot!("functions", functions.join("\n"));
-    let policies = test
-        .texts(
-            "select format('%s on %s: %s%s for %s using %s with check %s', policyname, tablename,
-                    case permissive when 'RESTRICTIVE' then 'only ' else '' end, cmd,
-                    array_to_string(roles, ', '), coalesce(qual, '-'), coalesce(with_check, '-'))
-             from pg_policies where policyname <> 'tenant' order by 1",
-        )
+}
+
+/// The list to which a start holds the database, reviewed as it changes. `INSTA_UPDATE=always` writes it.
+#[tokio::test]
+async fn what_every_policy_says_is_reviewed() {
+    let test = TestDatabase::fresh().await;
+    let policies = fitness::policies(&test.connect(Role::Resolver).await).await.unwrap();
+    let policies = policies.join("\n") + "\n";
+    let major = test
+        .texts("select current_setting('server_version_num')::integer / 10000 || ''")
         .await;
-    insta::assert_snapshot!("policies", policies.join("\n"));
+    assert_eq!(
+        major,
+        [fitness::POLICIES_MAJOR.to_string()],
+        "the list is made with this version"
+    );
+    if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/policies.txt");
+        std::fs::write(file, &policies).unwrap();
+        return;
+    }
+    assert_eq!(policies, fitness::POLICIES_EXPECTED);
+}
+
+/// A policy by its right name that lets everything through, another beside ours, and one for another role.
+#[tokio::test]
+async fn a_policy_that_says_something_else_is_refused() {
+    let test = TestDatabase::fresh().await;
+    let database = test.connect(Role::Resolver).await;
+    let mut expected = Vec::new();
+    for (hole, policy) in [
+        (
+            "alter policy own_delivery on outbox with check (true)",
+            "own_delivery on outbox",
+        ),
+        (
+            "alter policy own_resolver on dead_letter using (true)",
+            "own_resolver on dead_letter",
+        ),
+        (
+            "alter policy own_tool_gateway on replica to signalbox_delivery",
+            "own_tool_gateway on replica",
+        ),
+        ("alter policy tenant on message using (true)", "tenant on message"),
+        ("create policy mine on task using (true)", "mine on task"),
+    ] {
+        sqlx::raw_sql(hole).execute(&test.owner).await.unwrap();
+        expected.push(policy.to_owned());
+        expected.sort();
+        let mut found = fitness::look(&database).await.unwrap().policies_changed;
+        found.sort();
+        assert_eq!(found, expected, "{hole}");
+    }
+    // What is not ours, and what a newer version has made.
+    let newer = "create table theirs (id uuid); create policy mine on theirs using (true);
+                 insert into seaql_migrations (version, applied_at) values ('9999_newer', 0)";
+    sqlx::raw_sql(newer).execute(&test.owner).await.unwrap();
+    assert_eq!(
+        fitness::look(&database).await.unwrap().policies_changed,
+        Vec::<String>::new()
+    );
 }
 
 /// All that each role may do. A line that changes here is a decision.
