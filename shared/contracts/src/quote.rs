@@ -36,16 +36,25 @@ pub fn line(text: &str, bytes_max: usize) -> (String, usize) {
 
 /// A text with its line breaks and tabs, in which everything is visible. The same text when it is given to it again.
 pub fn inert(text: &str) -> Cow<'_, str> {
-    let is_plain = |character: char| matches!(character, '\n' | '\t') || is_joiner(character) || !is_hidden(character);
-    if text.chars().all(is_plain) {
+    let is_plain = |character: char| matches!(character, '\n' | '\t') || !is_hidden(character);
+    // A joiner stands behind what it joins, and by itself: a run of them is a text that nobody sees.
+    let may_join = |before: Option<char>| before.is_some_and(|before| !before.is_whitespace() && !is_joiner(before));
+    let mut before = None;
+    let is_inert = text.chars().all(|character| {
+        let before = before.replace(character);
+        is_plain(character) || is_joiner(character) && may_join(before)
+    });
+    if is_inert {
         return Cow::Borrowed(text);
     }
     let mut inert = String::with_capacity(text.len() + 32);
     for character in text.replace("\r\n", "\n").chars() {
         if is_plain(character) {
             inert.push(character);
-        } else {
+        } else if !is_joiner(character) {
             escape(&mut inert, character);
+        } else if may_join(inert.chars().next_back()) {
+            inert.push(character);
         }
     }
     Cow::Owned(inert)
@@ -117,7 +126,7 @@ fn is_joiner(character: char) -> bool {
 fn is_hidden(character: char) -> bool {
     use GeneralCategory::{Control, Format, LineSeparator, ParagraphSeparator, PrivateUse, Surrogate, Unassigned};
     /// Of categories that draw something, which these do not; and the character in place of what could not be read.
-    const DRAWS_NOTHING: [RangeInclusive<char>; 9] = [
+    const DRAWS_NOTHING: [RangeInclusive<char>; 11] = [
         '\u{34f}'..='\u{34f}',
         '\u{115f}'..='\u{1160}',
         '\u{17b4}'..='\u{17b5}',
@@ -127,6 +136,8 @@ fn is_hidden(character: char) -> bool {
         '\u{fe00}'..='\u{fe0f}',
         '\u{ffa0}'..='\u{ffa0}',
         '\u{fffc}'..='\u{fffd}',
+        '\u{16fe4}'..='\u{16fe4}',
+        '\u{1d159}'..='\u{1d159}',
     ];
     /// Tags and variation selectors.
     const SUPPLEMENT: RangeInclusive<char> = '\u{e0000}'..='\u{e0fff}';
@@ -192,6 +203,11 @@ mod tests {
         );
         check("می\u{200c}خواهم ❤\u{fe0f}", "می\u{200c}خواهم ❤\u{fe0f}");
         check("a\u{e0049}\u{e0067}b\u{202e}", "a\\u{e0049}\\u{e0067}b\\u{202e}");
+        check("a\u{1d159}b\u{16fe4}", "a\\u{1d159}b\\u{16fe4}");
+        check("a\u{200d}\u{200c}\u{fe0f}\u{200c}b", "a\u{200d}b");
+        check("\u{200d}a \u{200c}\u{200c}b\n\u{fe0f}c", "a b\nc");
+        check("a\u{202e}\u{200d}\u{200d}b", "a\\u{202e}\u{200d}b");
+        check("👩\u{200d}🚀", "👩\u{200d}🚀");
     }
 
     #[test]
@@ -205,6 +221,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn no_text_hides_a_run_of_joiners(
+            text in "[\\x{200c}\\x{200d}\\x{fe0e}\\x{fe0f}\\x{202e}a \n\r]{0,40}",
+        ) {
+            let once = inert(&text).into_owned();
+            let is_run = |pair: &[char]| is_joiner(pair[1]) && (is_joiner(pair[0]) || pair[0].is_whitespace());
+            prop_assert!(!once.chars().collect::<Vec<_>>().windows(2).any(is_run), "{once:?}");
+            prop_assert_eq!(inert(&once).into_owned(), once.clone());
+        }
+
         #[test]
         fn no_text_leaves_its_line(text in any::<String>(), bytes_max in 0_usize..80) {
             let (line, left_out) = line(&text, bytes_max);

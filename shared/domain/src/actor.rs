@@ -2,6 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use unicode_normalization::UnicodeNormalization;
+use unicode_security::skeleton;
 
 use crate::word::words;
 
@@ -82,11 +84,26 @@ impl Actor {
     }
 }
 
-/// Whether a name could be read as the operator's or as that of Signalbox, whatever stands between its letters.
+/// Whether a name could be read as the operator's or as that of Signalbox, whatever stands between its letters and whichever
+/// script they are of.
 pub fn is_reserved(name: &str) -> bool {
-    let letters = name.chars().filter(char::is_ascii_alphanumeric);
-    let letters: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
-    ["operator", "signalbox"].contains(&letters.as_str())
+    let name: String = name.nfkc().collect();
+    // A capital may look like another letter than its small one does.
+    [letters(&name), letters(&name.to_lowercase())]
+        .iter()
+        .any(|read| RESERVED.iter().any(|reserved| letters(reserved) == *read))
+}
+
+const RESERVED: [&str; 2] = ["operator", "signalbox"];
+
+/// The Latin letters and digits that a text looks like (UTS 39), in one case. `I`, `l` and `1` look alike there and `i` does not: here
+/// it does.
+fn letters(text: &str) -> String {
+    let alike = skeleton(text).filter(char::is_ascii_alphanumeric);
+    alike
+        .map(|letter| letter.to_ascii_lowercase())
+        .map(|letter| if letter == 'i' { 'l' } else { letter })
+        .collect()
 }
 
 #[cfg(test)]
@@ -139,5 +156,48 @@ mod tests {
         check(&ci, &actor(Service, "SignalBox", "x"), Err(NotTheirs::Reserved));
         check(&Actor::publisher(), &Actor::system(), Err(NotTheirs::Reserved));
         check(&Actor::publisher(), &Actor::publisher(), Ok(None));
+    }
+
+    #[test]
+    fn a_name_that_looks_like_ours_is_reserved() {
+        for name in [
+            "operator",
+            "Operator",
+            "OPERATOR",
+            "O p e r a t o r",
+            "oper\u{200b}ator",
+            "0perator",
+            "[Operator]",
+            "Operatör",
+            "\u{41e}\u{440}\u{435}r\u{430}t\u{43e}r",
+            "\u{39f}perat\u{3bf}r",
+            "Ｏｐｅｒａｔｏｒ",
+            "𝐎𝐩𝐞𝐫𝐚𝐭𝐨𝐫",
+            "ⓞperator",
+            "Signalbox",
+            "SignalBox",
+            "signal-box",
+            "Slgnalbox",
+            "S1gna1b0x",
+            "SIGNA\u{13de}BOX",
+            "\u{405}IGN\u{410}LBOX",
+            "\u{455}\u{456}gn\u{430}lb\u{43e}\u{445}",
+        ] {
+            assert!(is_reserved(name), "{name}");
+        }
+        for name in [
+            "",
+            "Ann",
+            "CI",
+            "operations",
+            "Opera",
+            "the signal box of Ann",
+            "Оксана",
+            "オペレーター",
+            "cooperator",
+            "—",
+        ] {
+            assert!(!is_reserved(name), "{name}");
+        }
     }
 }

@@ -83,6 +83,11 @@ pub const TEXTS: &[&str] = &[
     "a\u{fff9}b\u{fffa}c\u{fffb}",
     "a\u{206a}\u{206f}\u{2061}\u{2064}b",
     "a\u{1d173}\u{1bca0}b",
+    "a\u{1d159}\u{1d159}\u{16fe4}b",
+    "\u{200c}\u{200d}\u{fe0e}\u{fe0f}b",
+    "a\u{200c}\u{200d}\u{200c}\u{200c}\u{200d}\u{200c}\u{200d}\u{200d}b",
+    "a\u{fe0e}\u{fe0f}\u{fe0f}\u{fe0e}\u{fe0f}\u{fe0e}\u{fe0e}\u{fe0f}b",
+    "a \u{200d} \u{200d}\u{200c}b",
     // What means nothing, or what is left of what could not be read.
     "a\u{fffd}\u{fffd}b",
     "a\u{fffc}b",

@@ -4,7 +4,7 @@ pub mod http;
 pub mod store;
 
 use contracts::Timestamp;
-use domain::{AgentRef, AgentSlug};
+use domain::{AgentRef, AgentSlug, NotTheirs, is_reserved};
 use runtime::http::Problem;
 use serde::{Deserialize, Serialize};
 use storage::entity;
@@ -46,7 +46,7 @@ pub struct AgentChange {
 
 impl NewAgent {
     pub fn check(&self) -> Result<AgentSlug, Problem> {
-        text_check("name", &self.name, NAME_BYTES_MAX)?;
+        name_check(&self.name)?;
         role_check(self.role.as_deref())?;
         provider_check(self.provider.as_deref())?;
         slug_read(&self.slug)
@@ -56,12 +56,21 @@ impl NewAgent {
 impl AgentChange {
     pub fn check(&self) -> Result<Option<AgentSlug>, Problem> {
         if let Some(name) = &self.name {
-            text_check("name", name, NAME_BYTES_MAX)?;
+            name_check(name)?;
         }
         role_check(self.role.as_deref())?;
         provider_check(self.provider.as_deref())?;
         self.slug.as_deref().map(slug_read).transpose()
     }
+}
+
+/// It stands as the author of what the agent says, to people and to other agents.
+fn name_check(name: &str) -> Result<(), Problem> {
+    text_check("name", name, NAME_BYTES_MAX)?;
+    if is_reserved(name) {
+        return Err(invalid_field("name", NotTheirs::Reserved));
+    }
+    Ok(())
 }
 
 /// A slug that reads as an id would name another agent than it seems to.
@@ -118,6 +127,16 @@ impl From<entity::agent::Model> for Agent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_agent_has_no_name_that_looks_like_ours() {
+        let change = |name: &str| AgentChange {
+            name: Some(name.to_owned()),
+            ..AgentChange::default()
+        };
+        assert!(change("Coder").check().is_ok());
+        assert_eq!(change("\u{41e}perator").check().unwrap_err().code(), "invalid_field");
+    }
 
     #[test]
     fn a_slug_is_never_an_id() {
