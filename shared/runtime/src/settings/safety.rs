@@ -2,7 +2,10 @@
 
 use std::net::SocketAddr;
 
+use axum::http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+
 use super::{Settings, SettingsError, tree::Value};
+use crate::http::bearer;
 
 /// An operator token can make accounts, so it must not be guessable from outside of this machine.
 const OPERATOR_TOKEN_CHARS_MIN: usize = 16;
@@ -39,16 +42,25 @@ pub(super) fn check(settings: &Settings) -> Result<(), SettingsError> {
 /// Without an address the orchestrator listens on loopback; one that cannot be read counts as open to all.
 fn operator_token(listen: Option<&str>, token: Option<&str>) -> Result<(), SettingsError> {
     let Some(token) = token else { return Ok(()) };
+    let unsafe_for = |problem: String| SettingsError::Unsafe {
+        setting: "orchestrator.operator_token",
+        problem,
+    };
+    let sent =
+        HeaderValue::from_str(&format!("Bearer {token}")).map(|value| HeaderMap::from_iter([(AUTHORIZATION, value)]));
+    let is_read = sent.is_ok_and(|headers| matches!(bearer(&headers), Ok(Some(read)) if read == token));
+    if !is_read {
+        let problem = "no request could bring it: take printable ASCII characters, no comma, and no space at its ends; \
+                       `openssl rand -hex 32` makes one";
+        return Err(unsafe_for(problem.to_owned()));
+    }
     let loopback = listen.is_none_or(|listen| listen.parse().is_ok_and(|listen: SocketAddr| listen.ip().is_loopback()));
     if loopback || token.chars().count() >= OPERATOR_TOKEN_CHARS_MIN {
         return Ok(());
     }
-    Err(SettingsError::Unsafe {
-        setting: "orchestrator.operator_token",
-        problem: format!(
-            "orchestrator.listen is not a loopback address, so it needs at least {OPERATOR_TOKEN_CHARS_MIN} characters"
-        ),
-    })
+    Err(unsafe_for(format!(
+        "orchestrator.listen is not a loopback address, so it needs at least {OPERATOR_TOKEN_CHARS_MIN} characters"
+    )))
 }
 
 fn replica_lease(lease_ms: u64, renew_ms: u64) -> Result<(), SettingsError> {
@@ -120,6 +132,25 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_operator_token_that_no_request_could_bring_is_refused() {
+        let check = |token, safe| assert_eq!(operator_token(None, Some(token)).is_ok(), safe, "{token:?}");
+        check("operator-token of {a} test/+=~", true);
+        for token in [
+            "one,two",
+            ",",
+            "",
+            " token",
+            "token ",
+            "to\nken",
+            "to\u{7f}ken",
+            "tökén",
+            " ",
+        ] {
+            check(token, false);
+        }
+    }
 
     #[test]
     fn a_short_operator_token_is_for_loopback_only() {
