@@ -14,13 +14,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
+fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if path.is_dir() && !NOT_OURS.contains(&name.as_str()) {
-            documents(&path, found);
-        } else if name.ends_with(".md") {
+            files(&path, ending, found);
+        } else if name.ends_with(ending) {
             found.push(path);
         }
     }
@@ -43,7 +43,7 @@ fn between<'a>(text: &'a str, open: &str, close: &str) -> Vec<&'a str> {
 #[test]
 fn links_lead_somewhere() {
     let mut all = Vec::new();
-    documents(&root(), &mut all);
+    files(&root(), ".md", &mut all);
     assert!(all.len() > 30, "the documents were found");
     let mut broken = Vec::new();
     for document in all {
@@ -115,4 +115,69 @@ fn the_map_names_files_that_exist() {
         .filter(|path| !places(path).iter().any(|place| place.exists()))
         .collect();
     assert_eq!(missing, [""; 0]);
+}
+
+/// `tests/it/{pages,plans}.rs` is two.
+fn each(name: &str) -> Vec<String> {
+    match name
+        .split_once('{')
+        .and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
+    {
+        Some((before, (inside, after))) => inside.split(',').map(|one| format!("{before}{one}{after}")).collect(),
+        None => vec![name.to_owned()],
+    }
+}
+
+/// Each promise says what attacks it, and that is there: files by their path, or by their name where the sentence says which; tests
+/// by their name.
+#[test]
+fn every_promise_of_security_names_tests_that_exist() {
+    let text = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let (mut without, mut promises, mut in_promises) = (Vec::new(), 0, false);
+    for line in text.lines() {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").collect();
+        if !line.starts_with('|') {
+            in_promises = false;
+        } else if cells.last().is_some_and(|last| last.trim() == "tested by") {
+            in_promises = true;
+        } else if in_promises && !line.starts_with("|---") {
+            promises += 1;
+            let tested_by = cells.last().unwrap();
+            if cells.len() != 3 || !(tested_by.contains('`') || tested_by.contains("there")) {
+                without.push(line);
+            }
+        }
+    }
+    assert_eq!(without, [""; 0], "promises without a test");
+    assert!(promises > 40, "{promises} promises were read");
+
+    let mut sources = Vec::new();
+    files(&root(), ".rs", &mut sources);
+    let code: String = sources.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    let named: BTreeSet<&str> = between(&text, "`", "`").into_iter().collect();
+    let files_named = named
+        .iter()
+        .filter(|name| name.ends_with(".rs"))
+        .flat_map(|name| each(name));
+    let is_there = |name: &String| match name.contains('/') {
+        true => places(name).iter().any(|place| place.exists()),
+        false => sources
+            .iter()
+            .any(|path| path.file_name().unwrap().to_str() == Some(name)),
+    };
+    let missing: Vec<String> = files_named.filter(|name| !is_there(name)).collect();
+    assert_eq!(missing, [""; 0], "files");
+    let is_test = |name: &&&str| {
+        let plain = name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        plain && name.matches('_').count() >= 4 && !name.ends_with("_max") && !name.ends_with("_total")
+    };
+    let tests: Vec<&&str> = named.iter().filter(is_test).collect();
+    assert!(tests.len() > 5, "{tests:?}");
+    let missing: Vec<_> = tests
+        .iter()
+        .filter(|name| !code.contains(&format!("fn {name}(")))
+        .collect();
+    assert!(missing.is_empty(), "tests: {missing:?}");
 }
