@@ -27,7 +27,7 @@ SEED ?= 1
 SIM ?=
 PLANTED ?=
 
-# Of `make deny`: where RustSec's advisories are fetched from; a copy serves, too (file:///path/of/a/clone).
+# Of `make deny`: where RustSec's advisories are fetched from; a copy serves, too (git://host/path, branch main).
 ADVISORY_DB ?= https://github.com/RustSec/advisory-db
 
 # Of `make containers`: a commit to upgrade from and to go back to.

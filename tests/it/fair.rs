@@ -91,6 +91,102 @@ fn task_of(key: &str) -> String {
     task.unwrap_or_default().to_uppercase()
 }
 
+/// Several accounts hold all connections of the service; who asks is told so all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_is_found_out_while_others_use_up_the_database() {
+    let settings = [
+        ("database.connections_max", "4"),
+        ("database.acquire_timeout_ms", "2000"),
+        ("database.lock_timeout_ms", "60000"),
+        ("database.statement_timeout_ms", "60000"),
+        ("orchestrator.list_timeout_ms", "60000"),
+    ];
+    let house = House::open_with(|_| Reply::text("ok"), &settings).await;
+    let client = Client::new();
+    let tasks = |account: &str| format!("{}/api/orgs/{account}/tasks", house.api());
+    let mut holding = Vec::new();
+    for account in ["a", "b", "c", "d"] {
+        house.account(account).await;
+        let key = house.key(account, "member").await;
+        holding.push(client.get(tasks(account)).bearer_auth(key));
+    }
+    house.account("zeta").await;
+    let zetas = house.key("zeta", "gateway").await;
+    let mut held = house.world.database.owner.begin().await.unwrap();
+    sqlx::query("lock table task in access exclusive mode")
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    let holding: Vec<_> = holding
+        .into_iter()
+        .map(|request| tokio::spawn(request.send()))
+        .collect();
+    eventually("all connections are in use", || async {
+        let waiting = "select count(*) from pg_stat_activity where datname = current_database()
+                       and application_name = 'signalbox-orchestrator' and wait_event_type = 'Lock'";
+        (house.world.database.count(waiting).await == 4).then_some(())
+    })
+    .await;
+    // A good key that may not do this, and none.
+    let asked = client.get(tasks("zeta")).bearer_auth(zetas).send().await.unwrap();
+    assert_eq!(asked.status(), StatusCode::FORBIDDEN);
+    held.rollback().await.unwrap();
+    for request in holding {
+        assert_eq!(request.await.unwrap().unwrap().status(), StatusCode::OK);
+    }
+    house.close().await;
+}
+
+/// One account asks for much at one time, and all of it takes long: that uses up its own part of the connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_uses_its_part_of_the_connections_and_no_more() {
+    let settings = [
+        ("database.connections_max", "16"),
+        ("database.acquire_timeout_ms", "2000"),
+        ("database.lock_timeout_ms", "60000"),
+        ("database.statement_timeout_ms", "60000"),
+        ("orchestrator.list_timeout_ms", "60000"),
+        ("http.account_wait_ms", "60000"),
+    ];
+    let house = House::open_with(|_| Reply::text("ok"), &settings).await;
+    for account in ["flood", "zeta"] {
+        house.account(account).await;
+    }
+    let (floods, zetas) = (house.key("flood", "member").await, house.key("zeta", "member").await);
+    let client = Client::new();
+    let mut held = house.world.database.owner.begin().await.unwrap();
+    sqlx::query("lock table task in access exclusive mode")
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    let flooding: Vec<_> = (0..40)
+        .map(|_| {
+            client
+                .get(format!("{}/api/orgs/flood/tasks", house.api()))
+                .bearer_auth(&floods)
+        })
+        .map(|request| tokio::spawn(request.send()))
+        .collect();
+    let waiting = "select count(*) from pg_stat_activity where datname = current_database()
+                   and application_name = 'signalbox-orchestrator' and wait_event_type = 'Lock'";
+    eventually("the flood uses what it may", || async {
+        (house.world.database.count(waiting).await >= 4).then_some(())
+    })
+    .await;
+    for _ in 0..100 {
+        let agents = client
+            .get(format!("{}/api/orgs/zeta/agents", house.api()))
+            .bearer_auth(&zetas);
+        assert_eq!(agents.send().await.unwrap().status(), StatusCode::OK);
+    }
+    assert_eq!(house.world.database.count(waiting).await, 4);
+    held.rollback().await.unwrap();
+    for request in flooding {
+        assert_eq!(request.await.unwrap().unwrap().status(), StatusCode::OK);
+    }
+    house.close().await;
+}
+
 const ROWS: usize = 200_000;
 const ASKERS: usize = 120;
 

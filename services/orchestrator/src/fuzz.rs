@@ -66,6 +66,7 @@ fn api_body() {
         r#"{"id":"PROJ-7","title":"t","description":"d","assignees":["coder"],"status":"assigned"}"#,
         r#"{"body":"b","author":{"id":"u","name":"U"}}"#,
         r#"{"name":"k","role":"admin","expires_at":"2026-11-20T10:00:00Z"}"#,
+        r#"{"name":"k","role":"admin","expires_at":"9999-12-31T23:59:59-23:59"}"#,
         r#"{"status":"done"}"#,
         "",
     ];
@@ -87,6 +88,7 @@ fn api_body() {
                 body::parse::<NewKey>(input).is_ok_and(|key| {
                     // What is read can be kept and shown.
                     if let Some(expires_at) = key.expires_at {
+                        assert_eq!(contracts::Timestamp::from(expires_at.0), expires_at);
                         let shown = serde_json::to_value(expires_at).expect("a moment is written");
                         assert_eq!(serde_json::from_value(shown).ok(), Some(expires_at));
                     }

@@ -215,6 +215,78 @@ async fn many_at_once_are_one() {
     assert_eq!(world.test.count("select count(*) from task").await, 1);
 }
 
+/// What cannot be removed in one account is left behind, and so is what another replica has in hand; the rest goes in
+/// pieces, until nothing is left.
+#[tokio::test]
+async fn one_account_or_replica_keeps_nothing_from_being_forgotten() {
+    let world = World::new().await;
+    for account in ["acme", "beta"] {
+        world.tenant(account).await;
+    }
+    sqlx::raw_sql(
+        "insert into accepted_notification (account_id, id, kind, content_hash, created_at)
+             select a.id, 'n-' || n, 'k', '', now() - interval '8 days' from account a, generate_series(1, 12000) n
+             where a.id in ('acme', 'beta');
+             create function refuse() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$;
+             create trigger refuse before delete on accepted_notification for each row when (old.account_id = 'acme')
+                 execute function refuse();
+             create function bounded() returns trigger language plpgsql as $$ begin
+                 if (select count(*) from gone) > 5000 then raise 'more than a piece at once'; end if; return null;
+             end $$;
+             create trigger bounded after delete on accepted_notification referencing old table as gone
+                 for each statement execute function bounded()",
+    )
+    .execute(&world.test.owner)
+    .await
+    .unwrap();
+    let mut other = world.test.owner.begin().await.unwrap();
+    sqlx::query("select 1 from accepted_notification where account_id = 'beta' and id = 'n-7' for update")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let stop = tokio_util::sync::CancellationToken::new();
+    assert!(orchestrator::forget::forget_once(&world.app, &stop).await.is_err());
+    let left = "select account_id || ' ' || count(*) from accepted_notification group by account_id order by 1";
+    assert_eq!(world.test.texts(left).await, ["acme 12000", "beta 1"]);
+    other.rollback().await.unwrap();
+}
+
+/// What stays is not read, however much it is. Rows are counted, since how long it takes says nothing.
+#[tokio::test]
+async fn what_is_too_young_to_be_forgotten_is_not_read() {
+    let world = World::new().await;
+    world.tenant("acme").await;
+    sqlx::raw_sql(
+            "insert into accepted_notification (account_id, id, kind, content_hash, created_at)
+             select 'acme', 'n-' || n, 'k', '', now() - case when n <= 10 then interval '8 days' else interval '1 day' end
+             from generate_series(1, 5000) n;
+             insert into idempotency (account_id, key, request_hash, created_at)
+             select 'acme', 'k-' || n, '', now() - case when n <= 10 then interval '2 days' else interval '1 hour' end
+             from generate_series(1, 5000) n",
+        )
+        .execute(&world.test.owner)
+        .await
+        .unwrap();
+    const READ: &str = "
+        select (sum(t.seq_tup_read) + (select sum(i.idx_tup_read) from pg_stat_user_indexes i
+                                       where i.relname in ('accepted_notification', 'idempotency')))::bigint
+        from pg_stat_user_tables t where t.relname in ('accepted_notification', 'idempotency')";
+    let before = world.test.count(READ).await;
+    let stop = tokio_util::sync::CancellationToken::new();
+    let forgotten = orchestrator::forget::forget_once(&world.app, &stop).await;
+    assert_eq!(forgotten.unwrap(), 20);
+    world.app.database.close().await;
+    // A backend reports when it ends.
+    testkit::eventually("the service's backends have ended", async || {
+        let backends = "select count(*) from pg_stat_activity
+                        where datname = current_database() and application_name = 'signalbox-orchestrator'";
+        (world.test.count(backends).await == 0).then_some(())
+    })
+    .await;
+    let read = world.test.count(READ).await - before;
+    assert!(read < 500, "{read} rows were read");
+}
+
 #[tokio::test]
 async fn answers_are_forgotten_after_their_time() {
     let world = World::new().await;

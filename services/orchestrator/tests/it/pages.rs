@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use orchestrator::paging::{List, Page};
 use runtime::settings::Count;
 use sqlx::AssertSqlSafe;
 
@@ -107,6 +108,41 @@ async fn a_page_has_so_many_bytes_and_the_rest_is_on_the_next() {
         .get(&tenant.admin, &missing)
         .await
         .is_problem(404, "not_found", "");
+}
+
+/// What is cut off a page is not read from the database in the first place.
+#[tokio::test]
+async fn no_more_is_read_than_a_page_may_have() {
+    let (world, tenant) = world().await;
+    world.task(&tenant, "T", &[]).await;
+    plant(
+        &world,
+        "insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
+         select 'acme', gen_random_uuid(), 't', 'user', 'u', 'u', repeat('x', 30000) from generate_series(1, 20) n",
+    )
+    .await;
+    let account = domain::AccountId::parse(&tenant.id).unwrap();
+    let task = domain::TaskId::parse("T").unwrap();
+    let list = List::of("messages", &account, &task);
+    let page = Page::new(list, &world.app.settings, Some(200), None).unwrap();
+    let tx = world.app.begin(&account).await.unwrap();
+    let read = orchestrator::messages::store::message_list(&tx, &account, &task, &page).await;
+    assert_eq!(read.unwrap().rows.len(), 4);
+}
+
+/// A list that the database is slow with is given up after a time of its own, far before any other statement.
+#[tokio::test]
+async fn a_list_takes_its_time_and_no_more() {
+    let world = World::with(|settings| settings.list_timeout_ms = runtime::settings::Millis::new(50)).await;
+    let tenant = world.tenant("acme").await;
+    let mut held = world.test.owner.begin().await.unwrap();
+    sqlx::query("lock table task in access exclusive mode")
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    let answer = world.get(&tenant.member, &tenant.path("/tasks")).await;
+    held.rollback().await.unwrap();
+    answer.is_problem(503, "unavailable", "took too long");
 }
 
 /// Of a thousand rows, the last one is wanted. Each request looks at a hundred.

@@ -181,6 +181,39 @@ async fn an_unreadable_event_dies_alone() {
     assert_eq!(published(&verdicts[2]).len(), 1);
 }
 
+/// What the database cannot do for one reply it does for the others of its batch.
+#[tokio::test]
+async fn a_reply_that_takes_too_long_is_tried_again_alone() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let coder = world.agent(&tenant, "coder").await;
+    world.task(&tenant, "T", &["coder"]).await;
+    let session = seed::session(&world, &tenant, "T", &coder, 1, true).await;
+    let (mut turns, mut batch) = (Vec::new(), Vec::new());
+    for number in 1..=5 {
+        let turn = seed::turn(&world, &tenant, session, number, Ended::default()).await;
+        turns.push(turn);
+        batch.push(event(&tenant, turn));
+    }
+    let slow = format!(
+        "create function slow() returns trigger language plpgsql as
+             $$ begin raise 'too slow' using errcode = '57014'; end $$;
+         create trigger slow before insert on message for each row when (new.turn_id = '{}') execute function slow()",
+        turns[2]
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(slow))
+        .execute(&world.test.owner)
+        .await
+        .unwrap();
+    let verdicts = TurnFinishedHandler::new(world.app.clone()).handle(&batch).await;
+    let done: Vec<bool> = verdicts
+        .iter()
+        .map(|verdict| matches!(verdict, Verdict::Done(_)))
+        .collect();
+    assert_eq!(done, [true, true, false, true, true]);
+    assert_eq!(world.test.count("select count(*) from message").await, 4);
+}
+
 /// Whoever keeps an event until it was read learns that it was, also of a turn that says nothing.
 #[tokio::test]
 async fn what_was_read_is_kept_no_longer() {

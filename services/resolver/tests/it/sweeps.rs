@@ -99,6 +99,7 @@ async fn sessions_of_every_kind_go_but_for_their_newest() {
 async fn a_large_session_goes_in_pieces() {
     let scene = scene().await;
     scene.execute(LARGE).await;
+    scene.execute(BOUNDED).await;
     let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
     let remove = || closed_sessions_remove(&scene.database, month, 100, &stop);
     let mut other = scene.test.owner.begin().await.unwrap();
@@ -113,6 +114,14 @@ async fn a_large_session_goes_in_pieces() {
     let left = "select concat_ws(' ', (select count(*) from session), (select count(*) from notification))";
     assert_eq!(scene.test.texts(left).await, ["1 0"]);
 }
+
+/// No statement removes more than a piece has.
+const BOUNDED: &str = "
+    create function bounded() returns trigger language plpgsql as $$ begin
+        if (select count(*) from gone) > 5000 then raise 'more than a piece at once'; end if; return null;
+    end $$;
+    create trigger bounded after delete on notification referencing old table as gone
+        for each statement execute function bounded()";
 
 const LARGE: &str = "
     insert into session (account_id, id, kind, agent_id, generation, key, closed_at, close_reason, queue_tail)
@@ -231,6 +240,48 @@ async fn what_is_too_much_at_once_goes_in_less() {
     let left = "select concat_ws(' ', (select count(*) from session), (select count(*) from notification))";
     assert_eq!(scene.test.texts(left).await, ["1 0"]);
 }
+
+/// However much an account has: what is removed is read a few times, and what stays next to never. Rows are counted, since how
+/// long it takes says nothing.
+#[tokio::test]
+async fn a_sweep_reads_what_it_removes_and_little_else() {
+    const REMOVED: i64 = 2_000;
+    let scene = scene().await;
+    scene.execute(OLD).await;
+    let before = scene.test.count(READ).await;
+    let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
+    let removed = closed_sessions_remove(&scene.database, month, 20, &stop).await;
+    assert_eq!(removed.unwrap(), REMOVED.cast_unsigned());
+    scene.database.close().await;
+    // A backend reports when it ends.
+    testkit::eventually("the service's backends have ended", async || {
+        let backends = "select count(*) from pg_stat_activity
+                        where datname = current_database() and application_name = 'signalbox-resolver'";
+        (scene.test.count(backends).await == 0).then_some(())
+    })
+    .await;
+    let read = scene.test.count(READ).await - before;
+    assert!(read < 50 * REMOVED, "{read} rows were read");
+}
+
+/// Two generations of each of a thousand sessions, one with much that stays beside them.
+const OLD: &str = "
+    insert into task (account_id, id, display_id, title, status)
+    select 'acme', 'old-' || n, 'OLD-' || n, 't', 'done' from generate_series(1, 1000) n;
+    insert into session (account_id, id, kind, task_id, agent_id, generation, key, closed_at, close_reason)
+    select 'acme', gen_random_uuid(), 'task', 'old-' || n, a.id, g, 'k-' || n || '-' || g,
+           now() - interval '40 days' + n * interval '1 s', 'task_done'
+    from agent a, generate_series(1, 1000) n, generate_series(1, 2) g where a.slug = 'coder';
+    insert into session (account_id, id, kind, agent_id, generation, key)
+    select 'acme', gen_random_uuid(), 'system', a.id, 1, 'open' from agent a where a.slug = 'coder';
+    insert into notification (account_id, id, agent_id, session_id, position, kind, body, sender_kind, sender_id, sender_name,
+                              content_hash, state)
+    select 'acme', 'n-' || n, s.agent_id, s.id, n, 'k', 'b', 'user', 'u', 'u', '', 'delivered'
+    from session s, generate_series(1, 3000) n where s.key = 'open'";
+const READ: &str = "
+    select (sum(t.seq_tup_read)
+            + (select sum(i.idx_tup_read) from pg_stat_user_indexes i where i.relname in ('session', 'notification')))::bigint
+    from pg_stat_user_tables t where t.relname in ('session', 'notification')";
 
 /// One account's refusals cannot be removed; the others' are, and the failure is not kept quiet.
 #[tokio::test]

@@ -265,7 +265,10 @@ async fn a_slow_call_keeps_nobody_elses_result() {
     let quick = request(&globex, post(1, "quick"));
     world.ask(&slow).await;
     world.ask(&quick).await;
-    let gateway = world.gateway_with("loops = 1\nstatement_timeout_ms = 60000").await;
+    // Longer than this test waits for anything: the slow one goes on when it is let, and not before.
+    let settings = "loops = 1\nstatement_timeout_ms = 120000\n[database]\nstatement_timeout_ms = 120000\n\
+                    lock_timeout_ms = 120000";
+    let gateway = world.gateway_with(settings).await;
     eventually("the slow one waits", async || {
         let waiting = "select count(*) from pg_stat_activity
                        where datname = current_database() and wait_event_type = 'Lock'";

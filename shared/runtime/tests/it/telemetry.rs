@@ -162,3 +162,21 @@ fn a_collector_that_hangs_holds_nobody_up() {
 fn a_collector_that_is_not_there_holds_nobody_up() {
     a_dead_one_holds_nobody_up(false);
 }
+
+/// What an alert is made of.
+#[tokio::test]
+async fn a_sweep_that_fails_is_counted() {
+    let (address, _) = collector().await;
+    let _guard = telemetry::init("test", &settings(address, &[])).unwrap();
+    let sweep = runtime::sweep::Sweep::new("resolver", "closed_sessions");
+    sweep.once(async { Err::<u64, _>(anyhow::anyhow!("no")) }).await;
+    let text = telemetry::metrics_text();
+    let failures = text
+        .lines()
+        .find(|line| line.starts_with("signalbox_sweep_failures_total{"));
+    let failures = failures.unwrap_or_else(|| panic!("no failure was counted: {text}"));
+    assert!(
+        failures.contains("sweep=\"closed_sessions\"") && failures.ends_with(" 1"),
+        "{failures}"
+    );
+}

@@ -164,7 +164,14 @@ async fn a_long_queue_is_judged_whole() {
          select 'acme', 'n-' || n, 'proj-7', s.agent_id, s.id, n, 'k', 'b', 'service', 's', 's', '', 'queued',
                 case n % 2 when 0 then '{\"reopen\": true}'::jsonb else '{}' end
          from session s, generate_series(1, 12000) n;
-         update session set queued = 12000, queue_tail = 12000",
+         update session set queued = 12000, queue_tail = 12000;
+         create function bounded() returns trigger language plpgsql as $$ begin
+             if (select count(*) from written) > 5000 then raise 'too much in one statement'; end if; return null;
+         end $$;
+         create trigger bounded after update on notification referencing new table as written
+             for each statement execute function bounded();
+         create trigger bounded after insert on outbox referencing new table as written
+             for each statement execute function bounded()",
     )
     .execute(&scene.test.owner)
     .await
