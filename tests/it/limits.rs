@@ -329,9 +329,9 @@ async fn bodies_that_do_not_come_have_a_limit_and_an_end_and_others_are_served()
         assert!(served.status().is_success(), "{role}: {served:?}");
 
         let statuses = futures::future::join_all(senders.iter_mut().map(status_of)).await;
-        let given_up = statuses.iter().filter(|status| **status == 400).count();
+        let given_up = statuses.iter().filter(|status| **status == 408).count();
         assert!(
-            statuses.iter().all(|status| [400, 429].contains(status)),
+            statuses.iter().all(|status| [408, 429].contains(status)),
             "{role}: {statuses:?}"
         );
         // As long as nobody has to be waited for, four at one time.

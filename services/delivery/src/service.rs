@@ -12,7 +12,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     net::SocketAddr,
     num::NonZeroUsize,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -99,6 +99,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         config: Arc::clone(&config),
         metrics: metrics.clone(),
         outbox: context.outbox.clone(),
+        recorded: Arc::default(),
         shutdown: context.shutdown.clone(),
     };
     let others = replica.others();
@@ -417,10 +418,10 @@ async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals
         let mut parts = Parts::of(&batch);
         while let Some(part) = parts.next() {
             let recorder = if parts.hurries(part) { &hurried } else { &recorder };
-            let Err(error) = record_patiently(recorder, part, &signals).await else {
+            let Err(error) = record_patiently(recorder, part, &signals, StorageError::waits_for_lock).await else {
                 continue;
             };
-            // One bad report must not hold the others up.
+            // One bad report must not hold the others up, nor one whose session is locked.
             if parts.halve(part) {
                 warn!(
                     error = format!("{:#}", anyhow::Error::new(error)),
@@ -442,23 +443,37 @@ async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals
     }
 }
 
-/// So often an outcome that takes too long is tried alone before its attempt counts as failed.
+/// So often an outcome that takes too long is tried alone before its attempt counts as failed, if others were recorded meanwhile.
 const ALONE_TRIES_MAX: u32 = 3;
+const ALONE_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Records one outcome that the database refused in its batch. Runs in a worker of its own, so that no batch waits for it.
 async fn record_alone(recorder: Recorder, report: Report, signals: mpsc::Sender<Signal>) {
     let one = [report];
-    let mut tries = 1;
-    let error = loop {
-        match record_patiently(&recorder, &one, &signals).await {
-            Ok(()) => return,
-            Err(error) if error.is_too_much() && tries < ALONE_TRIES_MAX => tries += 1,
-            Err(error) => break error,
+    if let Err(error) = record_while_slow(&recorder, &one, &signals).await {
+        let [report] = one;
+        record_unrecordable(&recorder, report, &error, &signals).await;
+    }
+}
+
+/// Tries one outcome until it is recorded, or the database takes it in no form, or in no time though it took others: where it
+/// takes none, it is the database that is slow.
+async fn record_while_slow(
+    recorder: &Recorder,
+    one: &[Report; 1],
+    signals: &mpsc::Sender<Signal>,
+) -> Result<(), StorageError> {
+    let before = recorder.recorded.load(Ordering::Relaxed);
+    let (mut tries, mut pause) = (1, RETRY_PAUSE);
+    loop {
+        let others_are_recorded = || recorder.recorded.load(Ordering::Relaxed) > before;
+        match record_patiently(recorder, one, signals, |_| false).await {
+            Err(error) if error.is_too_much() && (tries < ALONE_TRIES_MAX || !others_are_recorded()) => tries += 1,
+            ended => return ended,
         }
-        tokio::time::sleep(RETRY_PAUSE).await;
-    };
-    let [report] = one;
-    record_unrecordable(&recorder, report, &error, &signals).await;
+        tokio::time::sleep(pause).await;
+        pause = ALONE_PAUSE_MAX.min(pause * 2);
+    }
 }
 
 /// What the database takes in no form, or in no time, must not leave its session in our hands for as long as we live: the attempt is
@@ -473,25 +488,27 @@ async fn record_unrecordable(
     let (turn_id, session_id) = (report.work.turn_id, report.work.session_id);
     tracing::error!(%turn_id, %session_id, error = error as &dyn std::error::Error, "an outcome could not be recorded; its attempt counts as failed");
     let name = report.work.name();
-    if let Err(error) = record_patiently(recorder, &[report.unrecordable()], signals).await {
+    if let Err(error) = record_while_slow(recorder, &[report.unrecordable()], signals).await {
         tracing::error!(%turn_id, %session_id, error = &error as &dyn std::error::Error, "not even the failure could be recorded");
         tell(signals, Signal::Free(vec![(name, false)])).await;
     }
 }
 
-/// Tries until it is recorded or cannot be.
+/// Tries until it is recorded or cannot be. `ends`: what else is no reason to try again.
 async fn record_patiently(
     recorder: &Recorder,
     reports: &[Report],
     signals: &mpsc::Sender<Signal>,
+    ends: fn(&StorageError) -> bool,
 ) -> Result<(), StorageError> {
     loop {
         match recorder.record(reports).await {
             Ok(recorded) => {
+                recorder.recorded.fetch_add(1, Ordering::Relaxed);
                 tell(signals, Signal::Free(recorded.free)).await;
                 return Ok(());
             }
-            Err(error) if is_of_the_batch(&error) => return Err(error),
+            Err(error) if is_of_the_batch(&error) || ends(&error) => return Err(error),
             Err(error) => {
                 warn!(
                     error = format!("{:#}", anyhow::Error::new(error)),

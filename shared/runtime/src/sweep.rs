@@ -93,7 +93,7 @@ impl<T> Swept for Vec<T> {
 #[derive(Debug)]
 pub struct Parts<E> {
     rows: u64,
-    /// How many go at a time: fewer once the database found that too much.
+    /// How many go at a time: half as many once the database found that too much, and slowly more again.
     rows_max: u32,
     first: Option<E>,
 }
@@ -196,6 +196,10 @@ impl Parts<StorageError> {
                 pieces.again(piece);
                 return false;
             }
+        }
+        if done.is_ok() {
+            // Slower than it shrinks, so that few tries are too much.
+            self.rows_max = ROWS_MAX.min(self.rows_max + self.rows_max.div_ceil(8));
         }
         pieces.alone += u32::from(done.is_err());
         self.note(part, done)

@@ -55,6 +55,11 @@ impl StorageError {
             if sqlstate(source).is_some_and(|code| code == "57014" || code == "53200" || code.starts_with("54")))
     }
 
+    /// Somebody else holds a lock for longer than the lock timeout: what needs none of theirs may go through.
+    pub fn waits_for_lock(&self) -> bool {
+        matches!(self, Self::Database { source, .. } if sqlstate(source).is_some_and(|code| code == "55P03"))
+    }
+
     /// What was asked is to blame, or the amount of it: parts of it may go through.
     pub fn blames_batch(&self) -> bool {
         self.blames_values() || self.is_too_much()

@@ -62,21 +62,34 @@ struct SessionRow {
     turns_in_flight_max: Option<i32>,
 }
 
-/// Relies on the primary key. Enqueuing takes the same lock, so no wake-up falls between; the order keeps two claimers
-/// from waiting for each other.
-pub const SESSIONS_LOCK: &str = "
+macro_rules! sessions_lock {
+    ($wait:literal) => {
+        concat!(
+            "
     select s.account_id, s.id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
            s.lease_owner,
            (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
-    order by w.account_id, w.id for no key update of s";
+    order by w.account_id, w.id for no key update of s",
+            $wait
+        )
+    };
+}
 
-pub async fn sessions_lock(tx: &Tx, names: &[SessionName]) -> Result<Vec<Session>, StorageError> {
+/// Relies on the primary key. Enqueuing takes the same lock, so no wake-up falls between; the order keeps two who lock
+/// from waiting for each other.
+pub const SESSIONS_LOCK: &str = sessions_lock!("");
+/// Without those that somebody else has locked: all others would wait for them. Who locks one tells of it after the commit, and the
+/// sweep finds what is left where nobody does.
+pub const SESSIONS_LOCK_FREE: &str = sessions_lock!(" skip locked");
+
+/// By [`SESSIONS_LOCK`] or [`SESSIONS_LOCK_FREE`].
+pub async fn sessions_lock(tx: &Tx, sql: &'static str, names: &[SessionName]) -> Result<Vec<Session>, StorageError> {
     const ATTEMPT: &str = "lock sessions";
     let (accounts, ids) = columns(names);
-    let rows = SessionRow::find_by_statement(statement(SESSIONS_LOCK, [accounts.into(), ids.into()]))
+    let rows = SessionRow::find_by_statement(statement(sql, [accounts.into(), ids.into()]))
         .all(&**tx)
         .await
         .attempt(ATTEMPT)?;

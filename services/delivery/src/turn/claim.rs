@@ -36,7 +36,10 @@ use crate::{
     store::{
         SessionName, TurnName,
         begin::{KeptTexts, NewTurn, turns_begin},
-        claim::{Session, Turn, in_flight_lock, leases_check, sessions_lock, turns_load, turns_resume, wait_longer},
+        claim::{
+            SESSIONS_LOCK_FREE, Session, Turn, in_flight_lock, leases_check, sessions_lock, turns_load, turns_resume,
+            wait_longer,
+        },
         context::{Item, overview_load, queue_next},
     },
 };
@@ -87,7 +90,7 @@ impl Claimer {
             .database
             .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
             .await?;
-        let mut sessions = sessions_lock(&tx, names).await?;
+        let mut sessions = sessions_lock(&tx, SESSIONS_LOCK_FREE, names).await?;
         leases_check(&tx, &mut sessions, replica).await?;
         let in_progress: Vec<TurnName> = sessions
             .iter()

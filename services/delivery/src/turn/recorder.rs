@@ -1,7 +1,10 @@
 //! Recording outcomes: one transaction for all turns that ended close together. Locks their sessions, checks each fence,
 //! asks [`settle`] what the outcome means, writes it, and says which sessions have more to do.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use contracts::Root;
 use domain::planted::{Bug, is_planted};
@@ -26,7 +29,7 @@ use crate::{
     metrics::Metrics,
     store::{
         SessionName,
-        claim::{Session, sessions_lock},
+        claim::{SESSIONS_LOCK, Session, sessions_lock},
         record::{Changed, TurnRecord, Written, turns_record},
         refused::{Refused, notifications_load},
     },
@@ -39,6 +42,8 @@ pub struct Recorder {
     pub config: Arc<Config>,
     pub metrics: Metrics,
     pub outbox: Outbox,
+    /// How many batches went through, of all who record here.
+    pub recorded: Arc<AtomicU64>,
     /// For its crash points.
     pub shutdown: Shutdown,
 }
@@ -68,7 +73,7 @@ impl Recorder {
             .database
             .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
             .await?;
-        let sessions: HashMap<SessionName, Session> = sessions_lock(&tx, &names)
+        let sessions: HashMap<SessionName, Session> = sessions_lock(&tx, SESSIONS_LOCK, &names)
             .await?
             .into_iter()
             .map(|session| (session.name(), session))

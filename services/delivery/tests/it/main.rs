@@ -11,5 +11,6 @@ mod prompt;
 mod providers;
 mod scene;
 mod slots;
+mod slow;
 mod turns;
 mod twins;

@@ -2,6 +2,8 @@
 //! notifications and turns. Row-level security lets a batch see both of them, so nothing but its own conditions keeps
 //! them apart, in SQL and in memory.
 
+use std::sync::Arc;
+
 use delivery::{
     metrics::Metrics,
     providers::{FunctionCall, ProviderAnswer},
@@ -99,6 +101,7 @@ async fn recorder(scene: &Scene, claimer: &Claimer, database: &Database) -> Reco
             &OutboxSettings::default(),
             &Shutdown::new(),
         ),
+        recorded: Arc::default(),
         shutdown: Shutdown::new(),
     }
 }

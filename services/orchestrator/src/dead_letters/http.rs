@@ -1,11 +1,11 @@
 //! `/api/orgs/{account}/dead-letters`, and the operator's own at `/api/dead-letters`.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
-use contracts::header::VOUCHED;
+use contracts::{Outgoing, header::VOUCHED};
 use domain::AccountId;
 use runtime::http::Problem;
 use serde::Deserialize;
-use storage::{Accounts, accounts::OPERATOR};
+use storage::{Accounts, StorageError, accounts::OPERATOR};
 use utoipa_axum::{router::OpenApiRouter, routes};
 use uuid::Uuid;
 
@@ -136,27 +136,32 @@ async fn letter_of(app: &App, account: Option<&AccountId>, letter: Uuid) -> Resu
     Ok(Json(row.ok_or_else(Problem::not_found)?.into()))
 }
 
+/// Whether there is a row of the notification that names the same sender.
+async fn is_as_the_row_says(
+    work: &Work,
+    account: Option<&AccountId>,
+    outgoing: &Outgoing,
+) -> Result<bool, StorageError> {
+    let (Some(account), Some((id, sender))) = (account, redrive::said_of_a_row(outgoing)) else {
+        return Ok(false);
+    };
+    let known = notification_find(&work.tx, account, &id).await?;
+    Ok(known.and_then(|known| known.sender) == Some(Author::from(sender)))
+}
+
 async fn redrive_of(app: &App, account: Option<&AccountId>, letter: Uuid, begun: Begun) -> Result<Response, ApiError> {
     let work = match begun {
         Begun::Fresh(work) => work,
         Begun::Replay(answer) => return Ok(answer),
     };
     let (owner, _) = owner(account);
-    let mut row = store::letter_lock(&work.tx, owner, letter)
+    let row = store::letter_lock(&work.tx, owner, letter)
         .await?
         .ok_or_else(Problem::not_found)?;
-    if let Some((id, sender)) = redrive::said_of_a_row(&row) {
-        let known = match account {
-            Some(account) => notification_find(&work.tx, account, &id).await?,
-            None => None,
-        };
-        if known.and_then(|known| known.sender) != Some(Author::from(sender))
-            && let Some(headers) = row.headers.as_object_mut()
-        {
-            headers.remove(VOUCHED);
-        }
+    let mut outgoing = redrive::redrive(&app.root, account, &row)?;
+    if redrive::is_of_a_row(&row) && !is_as_the_row_says(&work, account, &outgoing).await? {
+        outgoing.headers.0.remove(VOUCHED);
     }
-    let outgoing = redrive::redrive(&app.root, account, &row)?;
     let row = store::letter_redriven(&work.tx, row, work.now).await?;
     app.meters.redriven();
     tracing::info!(owner, %letter, redrives = row.redrives, "sent a dead letter again");

@@ -65,14 +65,15 @@ fn is_of(root: &Root, letter: &Model, subject: &str) -> bool {
     service.is_some_and(|service| service.buries(root, subject)) && User::Orchestrator.publishes(root, subject)
 }
 
-/// A notification of a letter that its service did not read from the stream but from its row, and who sent it as the letter says. The
-/// row says it, too, and the letter's service cannot write that.
-pub fn said_of_a_row(letter: &Model) -> Option<(NotificationId, Actor)> {
-    if User::named(&letter.service) != Some(User::Delivery) {
-        return None;
-    }
-    let read = contracts::notification::read(&Headers::default(), letter.payload.as_bytes()).ok()?;
+/// Which notification is sent again, as its reader will see it, and who sent it as it says.
+pub fn said_of_a_row(outgoing: &Outgoing) -> Option<(NotificationId, Actor)> {
+    let read = contracts::notification::read(&outgoing.headers, &outgoing.payload).ok()?;
     Some((read.id?, read.sender))
+}
+
+/// Whether the letter's service had it from a row: then what the letter says of its sender counts only as far as the row says it.
+pub fn is_of_a_row(letter: &Model) -> bool {
+    User::named(&letter.service) == Some(User::Delivery)
 }
 
 /// A publisher needs no headers; what we send is a CloudEvent all the same, and has hops and a trace. What the message

@@ -131,10 +131,24 @@ async fn a_letter_of_delivery_says_who_sent_it_as_the_row_does_or_is_a_strangers
     let plant = "insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state)
                  values ('acme', 'n-1', 'k', 'b', 'user', 'u', 'U', '', 'failed')";
     sqlx::raw_sql(plant).execute(&world.test.owner).await.unwrap();
-    for (id, sender, is_vouched) in [("n-1", "u", true), ("n-1", "operator", false), ("n-2", "u", false)] {
-        let payload =
-            json!({"id": id, "agent": "coder", "body": "b", "sender": {"kind": "user", "id": sender, "name": "U"}});
-        let headers = json!({"Signalbox-Vouched": "1"});
+    for (id, header, sender, is_vouched) in [
+        (Some("n-1"), None, "u", true),
+        (Some("n-1"), None, "operator", false),
+        (Some("n-2"), None, "u", false),
+        (None, Some("n-1"), "u", true),
+        (None, Some("n-1"), "operator", false),
+        (None, Some("n-2"), "operator", false),
+        (None, None, "operator", false),
+        (Some("n-2"), Some("n-1"), "u", false),
+    ] {
+        let mut payload = json!({"agent": "coder", "body": "b", "sender": {"kind": "user", "id": sender, "name": "U"}});
+        if let Some(id) = id {
+            payload["id"] = json!(id);
+        }
+        let mut headers = json!({"Signalbox-Vouched": "1"});
+        if let Some(id) = header {
+            headers["ce-id"] = json!(id);
+        }
         let letter = seed::letter(
             &world,
             "acme",
@@ -159,7 +173,7 @@ async fn a_letter_of_delivery_says_who_sent_it_as_the_row_does_or_is_a_strangers
         assert_eq!(
             sent.headers.contains_key("Signalbox-Vouched"),
             is_vouched,
-            "{id} {sender}"
+            "{id:?} {header:?} {sender}"
         );
     }
 }

@@ -1,7 +1,7 @@
 //! How fast one address may ask, how many requests at one time, how long one may take, how large and how slow its body
 //! may be.
 
-use std::{sync::Arc, time::Duration};
+use std::{error::Error, io, iter::successors, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
@@ -38,12 +38,15 @@ pub(super) fn layer(routes: Router, settings: &HttpSettings) -> Router {
 pub async fn body(body: Body) -> Result<Bytes, Problem> {
     let read = Bytes::from_request(Request::new(body), &()).await;
     read.map_err(|rejection| {
-        let code = match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => "too_large",
-            StatusCode::REQUEST_TIMEOUT => "timeout",
-            _ => "malformed",
+        let is_late = successors(rejection.source(), |error| (*error).source())
+            .filter_map(|error| error.downcast_ref::<io::Error>())
+            .any(|error| error.kind() == io::ErrorKind::TimedOut);
+        let (status, code) = match rejection.status() {
+            _ if is_late => (StatusCode::REQUEST_TIMEOUT, "timeout"),
+            StatusCode::PAYLOAD_TOO_LARGE => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
+            status => (status, "malformed"),
         };
-        Problem::new(rejection.status(), code).detail(rejection.body_text())
+        Problem::new(status, code).detail(rejection.body_text())
     })
 }
 

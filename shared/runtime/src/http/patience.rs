@@ -246,7 +246,8 @@ mod tests {
                 body: Body::from_stream(pieces),
                 debt: Debt::new(PACE),
             };
-            axum::body::to_bytes(Body::new(paced), 1_000).await.is_err()
+            let read = crate::http::body(Body::new(paced)).await;
+            read.is_err_and(|problem| problem.status().as_u16() == 408)
         };
         assert!(is_given_up(1, Duration::from_secs(9)).await);
         assert!(is_given_up(10, Duration::from_secs(1)).await);

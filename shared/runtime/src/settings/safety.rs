@@ -34,9 +34,24 @@ pub(super) fn check(settings: &Settings) -> Result<(), SettingsError> {
     )?;
     let limits = &settings.nats.limits;
     stream_bytes(limits.notification_bytes_max, limits.message_bytes_max)?;
+    body_has_room(
+        settings.http.body_bytes_max.get(),
+        settings.http.account_answer_bytes_max.get(),
+    )?;
     trace_ratio(settings.telemetry.trace_ratio)?;
     root(&settings.nats.root)?;
     settings.envelope.check()
+}
+
+/// Else the largest bodies would be refused for ever, as if they were too many at one time.
+fn body_has_room(body: u32, account: u32) -> Result<(), SettingsError> {
+    if body <= account {
+        return Ok(());
+    }
+    Err(SettingsError::Unsafe {
+        setting: "http.account_answer_bytes_max",
+        problem: format!("{account} is less than one body may have (http.body_bytes_max, {body})"),
+    })
 }
 
 /// Without an address the orchestrator listens on loopback; one that cannot be read counts as open to all.
@@ -164,6 +179,12 @@ mod tests {
         check(Some("0.0.0.0:8080"), Some("sixteen-chars-xx"), true);
         check(Some("0.0.0.0:8080"), None, true);
         check(Some("localhost:8080"), Some("short"), false);
+    }
+
+    #[test]
+    fn the_largest_body_has_room() {
+        assert!(body_has_room(1_000, 1_000).is_ok());
+        assert!(body_has_room(1_001, 1_000).is_err());
     }
 
     #[test]

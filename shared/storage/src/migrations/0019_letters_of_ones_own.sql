@@ -33,3 +33,6 @@ end $$;
 -- taken delivery over cannot change it, and a letter that says otherwise is not believed when it is sent again.
 revoke update on notification from signalbox_delivery;
 grant update (state, reason, attempts, turn_id) on notification to signalbox_delivery;
+-- The others close sessions, and write what becomes of what waits in them.
+revoke update on notification from signalbox_tool_gateway, signalbox_orchestrator;
+grant update (session_id, position, state, reason, turn_id) on notification to signalbox_tool_gateway, signalbox_orchestrator;
