@@ -15,6 +15,7 @@ use async_nats::{
     jetstream::{
         Message,
         consumer::{PullConsumer, pull},
+        message::Acker,
     },
 };
 use futures::StreamExt;
@@ -31,6 +32,7 @@ use crate::{
     batch::{Delivery, Processor},
     delay,
     error::{Cause, with_causes},
+    one_message::message_from,
     postponed::Postponed,
     topology,
 };
@@ -79,6 +81,8 @@ const REST_WAIT: Duration = Duration::from_millis(500);
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// The server may turn a request away at once, when others wait or too much is unsettled: no reason to ask in a rush.
 const TURNED_AWAY_PAUSE: Duration = Duration::from_millis(20);
+/// What is looked through at one time for messages with headers that cannot be read.
+const UNREADABLE_LOOK_MAX: usize = 10_000;
 const ATTACH_DELAY: Duration = Duration::from_millis(100);
 const ATTACH_DELAY_MAX: Duration = Duration::from_secs(5);
 
@@ -241,16 +245,64 @@ impl<H: BatchHandler> Worker<H> {
         match self.first(&mut answers, connections).await {
             Some(answer) if is_delivered(&answer) => deliveries.extend(self.delivery(answer)),
             Some(end) => return turned_away(&end).map(|()| deliveries),
-            None => return Ok(deliveries),
+            None => {}
         }
         // A status after a message is the end of this batch (it is full by size, say) and no reason to lose it.
-        while deliveries.len() < options.batch_messages_max.get()
+        while (1..options.batch_messages_max.get()).contains(&deliveries.len())
             && let Ok(Some(answer)) = timeout(REST_WAIT, answers.next()).await
             && is_delivered(&answer)
         {
             deliveries.extend(self.delivery(answer));
         }
+        if bus.connections_made() != connections {
+            match self.unreadable(consumer).await {
+                Ok(unreadable) => deliveries.extend(unreadable),
+                // The next connection that ends is followed by another look.
+                Err(error) => {
+                    tracing::debug!(
+                        error = with_causes(error.as_ref()),
+                        "could not look what ended the connection"
+                    );
+                }
+            }
+        }
         Ok(deliveries)
+    }
+
+    /// Of what was delivered and not settled, the messages whose headers the client library cannot read: each ends the connection
+    /// that it comes over, and would come again for ever. Read one at a time, without their headers, they are settled like any
+    /// other that nobody signed.
+    async fn unreadable(&self, consumer: &PullConsumer) -> Result<Vec<Delivery>, Cause> {
+        let (bus, stream, name) = (&self.processor.bus, self.durable.stream(), self.durable.name());
+        let state = consumer.get_info().await?;
+        let (mut next, last) = (state.ack_floor.stream_sequence + 1, state.delivered.stream_sequence);
+        let (subjects, mut unreadable) = (self.durable.filter(bus.root()), Vec::new());
+        for _ in 0..UNREADABLE_LOOK_MAX {
+            let Some(one) = message_from(bus, stream, &subjects, next).await? else {
+                break;
+            };
+            let sequence = one.message.sequence;
+            if sequence > last {
+                break;
+            }
+            next = sequence + 1;
+            if one.is_odd {
+                // To the server, the sequence is what counts.
+                let reply = format!("$JS.ACK.{}.{name}.1.{sequence}.1.0.0", stream.name(bus.root()));
+                unreadable.push(Delivery {
+                    incoming: one.message.into(),
+                    acker: Acker::new(bus.jetstream().clone(), Some(reply.into())),
+                });
+            }
+        }
+        if !unreadable.is_empty() {
+            tracing::warn!(
+                consumer = name,
+                messages = unreadable.len(),
+                "messages with headers that cannot be read ended the connection; they become dead letters"
+            );
+        }
+        Ok(unreadable)
     }
 
     /// Waits for the first message, but not for an answer to a request that went down with its connection.

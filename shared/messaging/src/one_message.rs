@@ -1,4 +1,4 @@
-//! One notification at a time, from the stream's leader, as JSON. Slower than a batch, and readable whatever a message
+//! One message at a time, from its stream's leader, as JSON. Slower than a batch, and readable whatever a message
 //! holds: headers that the client library cannot read end its connection when they come as they are, so a batch with such
 //! a message in it never comes.
 
@@ -20,16 +20,21 @@ pub(crate) struct OneMessage {
 }
 
 /// The first message of these subjects from a sequence on.
-pub(crate) async fn message_from(bus: &Bus, subjects: &str, sequence: u64) -> Result<Option<OneMessage>, Cause> {
-    get(bus, &json!({"seq": sequence, "next_by_subj": subjects})).await
+pub(crate) async fn message_from(
+    bus: &Bus,
+    stream: Stream,
+    subjects: &str,
+    sequence: u64,
+) -> Result<Option<OneMessage>, Cause> {
+    get(bus, stream, &json!({"seq": sequence, "next_by_subj": subjects})).await
 }
 
-pub(crate) async fn message_at(bus: &Bus, sequence: u64) -> Result<Option<OneMessage>, Cause> {
-    get(bus, &json!({"seq": sequence})).await
+pub(crate) async fn message_at(bus: &Bus, stream: Stream, sequence: u64) -> Result<Option<OneMessage>, Cause> {
+    get(bus, stream, &json!({"seq": sequence})).await
 }
 
-async fn get(bus: &Bus, question: &serde_json::Value) -> Result<Option<OneMessage>, Cause> {
-    let subject = format!("STREAM.MSG.GET.{}", Stream::Notification.name(bus.root()));
+async fn get(bus: &Bus, stream: Stream, question: &serde_json::Value) -> Result<Option<OneMessage>, Cause> {
+    let subject = format!("STREAM.MSG.GET.{}", stream.name(bus.root()));
     let got: Got = match bus.jetstream().request(subject, question).await? {
         Response::Ok(got) => got,
         Response::Err { error } if error.error_code() == ErrorCode::NO_MESSAGE_FOUND => return Ok(None),

@@ -113,7 +113,13 @@ pub struct Unread {
 /// Another partition's place says nothing about this one: a quiet partition stays behind for ever.
 pub async fn first_unread(bus: &Bus, partition: u16, after: u64) -> Result<Option<Unread>, ReadError> {
     // Of the leader: what a replica does not have yet must not be taken for read, and purged.
-    let first = message_from(bus, &partition_filter(bus.root(), partition), after + 1).await;
+    let first = message_from(
+        bus,
+        Stream::Notification,
+        &partition_filter(bus.root(), partition),
+        after + 1,
+    )
+    .await;
     Ok(first.map_err(ReadError::Lookup)?.map(|first| Unread {
         sequence: first.message.sequence,
         published: first.message.time,
@@ -282,7 +288,9 @@ impl PartitionReader {
             if stream.first_sequence > sequence {
                 return Ok(());
             }
-            let at_place = message_at(&self.bus, sequence).await.map_err(ReadError::Lookup)?;
+            let at_place = message_at(&self.bus, Stream::Notification, sequence)
+                .await
+                .map_err(ReadError::Lookup)?;
             let Some(OneMessage { message, .. }) = at_place else {
                 return Ok(());
             };
@@ -319,7 +327,9 @@ async fn read_one_by_one(bus: &Bus, partition: u16, first: u64, messages_max: us
     };
     let (mut next, mut bytes) = (first, 0);
     while read.messages.len() < messages_max && bytes < READ_BYTES {
-        let one = message_from(bus, &subjects, next).await.map_err(ReadError::Lookup)?;
+        let one = message_from(bus, Stream::Notification, &subjects, next)
+            .await
+            .map_err(ReadError::Lookup)?;
         let Some(OneMessage { message, is_odd }) = one else {
             read.has_more = false;
             break;

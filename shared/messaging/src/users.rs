@@ -260,7 +260,10 @@ impl User {
                 Service::message(format!("$JS.ACK.*.*.{stream}.{name}.*.*.*.*.>")),
             ]);
         }
-        for stream in self.looked_after() {
+        // What ended the connection is read again without its headers.
+        let read = self.durables().iter().map(|durable| durable.stream());
+        let asked: Vec<Stream> = self.looked_after().iter().copied().chain(read).collect();
+        for stream in Stream::ALL.into_iter().filter(|stream| asked.contains(stream)) {
             services.push(Service::api(&format!("STREAM.MSG.GET.{}", stream.name(root))));
         }
         if self == User::Resolver {

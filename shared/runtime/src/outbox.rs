@@ -47,8 +47,8 @@ const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Payloads that a sweep takes at one time; one more where they are large.
 const SWEEP_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-fn payload_bytes(rows: &[OutboxRow]) -> usize {
-    rows.iter().map(|row| row.outgoing.payload.len()).sum()
+fn payload_bytes<'r>(rows: impl IntoIterator<Item = &'r OutboxRow>) -> usize {
+    rows.into_iter().map(|row| row.outgoing.payload.len()).sum()
 }
 
 /// Where services put their committed rows. Cheap to clone.

@@ -54,7 +54,7 @@ const STATEMENTS: [Planned; 12] = [
     (OUTBOX_DELETE, 2, &["outbox_pkey"]),
     (OUTBOX_STORED, 4, &["outbox_pkey"]),
     (OUTBOX_CLAIM, 5, &["outbox_unsent", "outbox_pkey"]),
-    (OUTBOX_LOOK, 5, &["outbox_unread", "outbox_pkey"]),
+    (OUTBOX_LOOK, 6, &["outbox_unread", "outbox_pkey"]),
 ];
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{Batch, Relay, millis};
+use super::{Batch, Relay, SWEEP_BYTES_MAX, millis, payload_bytes};
 use crate::sweep::Sweep;
 
 impl Relay {
@@ -47,11 +47,13 @@ impl Relay {
             again_ms: millis(self.settings.unread_again_ms.duration()),
             kept_ms: i64::from(self.settings.unread_kept_hours.get()) * 60 * 60 * 1000,
             rows_max: i64::from(rows_max.get()),
+            bytes_max: SWEEP_BYTES_MAX as i64,
         };
         let unread = outbox_look(&self.database, &look).await?;
         let batch = Batch {
             rows: unread.len(),
-            more: unread.len() >= rows_max.usize(),
+            more: unread.len() >= rows_max.usize()
+                || payload_bytes(unread.iter().map(|one| &one.row)) >= SWEEP_BYTES_MAX,
         };
         let (mut check, mut again, mut given_up) = (Vec::new(), Vec::new(), Vec::new());
         for unread in unread {

@@ -1,7 +1,10 @@
 //! What was committed is published, once as the stream sees it, whatever fails in between.
 
 use messaging::Stream;
-use storage::outbox::{Claim, outbox_claim, outbox_rows};
+use storage::outbox::{
+    Claim, outbox_claim, outbox_rows,
+    unread::{Look, outbox_look},
+};
 
 use crate::world::{World, stored};
 
@@ -144,6 +147,22 @@ async fn a_sweep_claims_no_more_than_it_can_hold() {
     assert_eq!(claim(600 * 1024).await, 3, "the one that crosses the limit is the last");
     assert_eq!(claim(1).await, 1, "one always");
     assert_eq!(claim(i64::MAX).await, 4);
+
+    let stored = "update outbox set stored_at = now(), stored_sequence = 1, look_at = now() - interval '1 s'";
+    sqlx::query(stored).execute(&world.database.owner).await.unwrap();
+    let look = async |bytes_max: i64| {
+        const HOUR_MS: i64 = 3_600_000;
+        let look = Look {
+            every_ms: HOUR_MS,
+            again_ms: HOUR_MS,
+            kept_ms: HOUR_MS,
+            rows_max: 256,
+            bytes_max,
+        };
+        outbox_look(&context.database, &look).await.unwrap().len()
+    };
+    assert_eq!(look(600 * 1024).await, 3);
+    assert_eq!(look(i64::MAX).await, 5);
     world.stop().await;
 }
 

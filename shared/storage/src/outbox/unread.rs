@@ -100,6 +100,8 @@ pub struct Look {
     /// Given up when it is this old.
     pub kept_ms: i64,
     pub rows_max: i64,
+    /// Of payloads. The row that reaches it is the last.
+    pub bytes_max: i64,
 }
 
 /// A message that nobody has read yet.
@@ -138,6 +140,7 @@ pub async fn outbox_look(database: &Database, look: &Look) -> Result<Vec<UnreadR
         look.again_ms.into(),
         look.kept_ms.into(),
         look.rows_max.into(),
+        look.bytes_max.into(),
     ];
     let looked: Vec<Looked> = database.query_alone(ATTEMPT, statement(OUTBOX_LOOK, values)).await?;
     looked
@@ -156,13 +159,18 @@ pub async fn outbox_look(database: &Database, look: &Look) -> Result<Vec<UnreadR
         .collect()
 }
 
-/// Relies on index outbox_unread. What has waited for long is looked at less often: a reader that is far behind has enough
+/// Relies on index outbox_unread. A payload's length is known without reading it. What has waited for long is looked at less often: a reader that is far behind has enough
 /// to do without us.
 pub const OUTBOX_LOOK: &str = "
-    with due as (
-        select account_id, id from outbox
+    with locked as (
+        select account_id, id, look_at, octet_length(payload) as bytes from outbox
         where service = $1 and stored_at is not null and look_at < now()
         order by look_at limit $5 for update skip locked
+    ), due as (
+        select account_id, id
+        from (select account_id, id, bytes, sum(bytes) over (order by look_at rows unbounded preceding) as total
+              from locked) l
+        where l.total - l.bytes < $6
     )
     update outbox o set look_at = now() + least(greatest($2 * interval '1 millisecond', now() - o.stored_at),
                                                 6 * $2 * interval '1 millisecond')

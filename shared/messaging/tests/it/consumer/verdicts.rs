@@ -7,7 +7,7 @@ use messaging::{BatchHandler, ConsumerOptions, Incoming, Stream, TopologyLimits,
 use super::{
     Grave, SOON, Scripted, options, publish_payloads, start, start_with, text, until_buried, until_seen, until_settled,
 };
-use crate::support::{broker, message, publish_raw, raw, stream_info, updating};
+use crate::support::{broker, broker_with, message, publish_raw, raw, stream_info, until, updating};
 
 #[tokio::test]
 async fn done_publishes_what_follows_and_acknowledges() {
@@ -52,6 +52,33 @@ async fn a_status_above_a_message_ends_no_batch() {
     publish_payloads(&broker, &["a", "b"]).await;
     let running = start(&broker, &handler, &grave);
     let buried = until_buried(&grave, lines.len()).await;
+    assert!(buried.iter().all(|dead| dead.reason == "unauthenticated"), "{buried:?}");
+    until_settled(&broker).await;
+    running.stop().await;
+    assert_eq!(handler.seen().iter().map(text).collect::<Vec<_>>(), ["a", "b"]);
+}
+
+/// Headers that the client library cannot read end its connection. More of them than may be unsettled at one time hold nothing up.
+#[tokio::test]
+async fn headers_that_nobody_can_read_are_buried_and_what_follows_is_handled() {
+    let broker = broker_with(TopologyLimits {
+        ack_pending_max: 4,
+        ..TopologyLimits::default()
+    })
+    .await;
+    publish_payloads(&broker, &["a"]).await;
+    for _ in 0..5 {
+        publish_raw(&broker, "signalbox.session.resolved.acme.t-1", b"NATS/1.0\r\nno colon").await;
+    }
+    until("they are stored", async || {
+        let state = stream_info(&broker.bus, Stream::Session).await.state;
+        (state.messages == 6).then_some(())
+    })
+    .await;
+    publish_payloads(&broker, &["b"]).await;
+    let (handler, grave) = (Scripted::done(), Grave::default());
+    let running = start(&broker, &handler, &grave);
+    let buried = until_buried(&grave, 5).await;
     assert!(buried.iter().all(|dead| dead.reason == "unauthenticated"), "{buried:?}");
     until_settled(&broker).await;
     running.stop().await;
