@@ -27,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 /// Of what the stream of notifications may hold.
 const SHARE: i64 = 4;
 const LOOK: Duration = Duration::from_secs(1);
+/// For each so many rows that an account was found with, one look passes it over: counting them takes time.
+const ROWS_OF_A_LOOK: i64 = 10_000;
 
 /// What the accounts have waiting that were charged for something. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -47,6 +49,8 @@ struct Account {
     found: Waits,
     /// Since then.
     charged: Waits,
+    /// Looks that pass it over.
+    passes: i64,
     was_refused: bool,
 }
 
@@ -138,7 +142,14 @@ impl Shares {
 
     /// Looks what still waits of what was charged.
     pub async fn look(&self, database: &Database) -> Result<(), StorageError> {
-        let asked = self.accounts().clone();
+        let asked: BTreeMap<AccountId, Account> = {
+            let mut accounts = self.accounts();
+            let due = accounts.iter_mut().filter_map(|(account, known)| {
+                known.passes -= 1;
+                (known.passes < 0).then(|| (account.clone(), *known))
+            });
+            due.collect()
+        };
         if asked.is_empty() {
             return Ok(());
         }
@@ -162,6 +173,7 @@ impl Shares {
                 continue;
             };
             known.found = found.get(account.as_str()).copied().unwrap_or_default();
+            known.passes = known.found.rows / ROWS_OF_A_LOOK;
             // What was charged since the look began may not be in it.
             known.charged.bytes -= before.charged.bytes;
             known.charged.rows -= before.charged.rows;

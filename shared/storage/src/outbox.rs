@@ -193,7 +193,7 @@ pub const OUTBOX_SHARES: &str = "
     from unnest($1::text[]) as a (account_id) cross join lateral (
         select octet_length(o.payload) as bytes from outbox o
         where o.account_id = any (array[a.account_id]) and o.service = $2 and split_part(o.subject, '.', 2) = 'notification'
-        limit $3) w
+        order by o.id limit $3) w
     group by a.account_id";
 
 #[derive(FromQueryResult)]
