@@ -205,8 +205,8 @@ const PATIENT: [(&str, &str); 2] = [
     ("http.request_timeout_ms", "600000"),
 ];
 
-/// Nobody's key, and keys that may not do what they ask for, at the limit of sizes: each is told so before its body is read. What
-/// may only be listed by others cannot be filtered either.
+/// Requests with an unknown key, or with a role that lacks the right, announce bodies of the largest size: each is refused before
+/// its body is read. A role that may not read a list may not filter it either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_is_not_waited_for_before_its_sender_is_known() {
     let house = House::open_with(|_| Reply::text("ok"), &PATIENT).await;

@@ -261,7 +261,7 @@ impl<H: BatchHandler> Worker<H> {
                 Err(error) => {
                     tracing::debug!(
                         error = with_causes(error.as_ref()),
-                        "could not look what ended the connection"
+                        "could not read the unsettled messages after a lost connection; will retry after the next one"
                     );
                 }
             }

@@ -198,10 +198,7 @@ impl Shares {
             }
             if let Err(error) = self.look(&database).await {
                 let error = format!("{:#}", anyhow::Error::new(error));
-                tracing::warn!(
-                    error,
-                    "could not look at the accounts' shares of the outbox; will retry"
-                );
+                tracing::warn!(error, "could not read the accounts' shares of the outbox; will retry");
             }
         }
     }

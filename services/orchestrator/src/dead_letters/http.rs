@@ -142,7 +142,7 @@ async fn is_as_the_row_says(
     account: Option<&AccountId>,
     outgoing: &Outgoing,
 ) -> Result<bool, StorageError> {
-    let (Some(account), Some((id, sender))) = (account, redrive::said_of_a_row(outgoing)) else {
+    let (Some(account), Some((id, sender))) = (account, redrive::sender_named(outgoing)) else {
         return Ok(false);
     };
     let known = notification_find(&work.tx, account, &id).await?;

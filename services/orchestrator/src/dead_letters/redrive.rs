@@ -65,13 +65,13 @@ fn is_of(root: &Root, letter: &Model, subject: &str) -> bool {
     service.is_some_and(|service| service.buries(root, subject)) && User::Orchestrator.publishes(root, subject)
 }
 
-/// Which notification is sent again, as its reader will see it, and who sent it as it says.
-pub fn said_of_a_row(outgoing: &Outgoing) -> Option<(NotificationId, Actor)> {
+/// The id of the notification that is sent again, as its reader will see it, and the sender that it names.
+pub fn sender_named(outgoing: &Outgoing) -> Option<(NotificationId, Actor)> {
     let read = contracts::notification::read(&outgoing.headers, &outgoing.payload).ok()?;
     Some((read.id?, read.sender))
 }
 
-/// Whether the letter's service had it from a row: then what the letter says of its sender counts only as far as the row says it.
+/// Whether the letter's service read the notification from its row: then the row decides who sent it.
 pub fn is_of_a_row(letter: &Model) -> bool {
     User::named(&letter.service) == Some(User::Delivery)
 }

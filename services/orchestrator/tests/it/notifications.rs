@@ -275,7 +275,7 @@ async fn each_who_is_woken_counts_as_one_that_waits() {
         .post(&tenant.admin, &again, json!({}))
         .await
         .is_problem(429, "too_much_unread", "");
-    // The operator's own are nobody's, and the operator's to send.
+    // A letter without an account is not charged to any: the operator may always send it again.
     let letter = seed::letter(&world, "-", "signalbox.notification.acme.T", "{}", json!({})).await;
     let again = format!("/api/dead-letters/{letter}/redrive");
     assert_eq!(world.post(OPERATOR, &again, json!({})).await.status, 202);

@@ -316,7 +316,7 @@ async fn nothing_is_buried_while_the_database_is_slow_with_everything() {
     running.stop().await;
 }
 
-/// With nothing behind it, it is in nobody's way; who comes behind it shows that it is to blame.
+/// While no other message waits, a slow message is tried again. Once another message goes through, the slow one is a dead letter.
 #[tokio::test]
 async fn one_that_is_slow_by_itself_stands_in_nobodys_way() {
     let mut stage = stage().await;
