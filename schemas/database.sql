@@ -1237,3 +1237,12 @@ grant update (state, reason, attempts, turn_id) on notification to signalbox_del
 -- The others close sessions, and write what becomes of what waits in them.
 revoke update on notification from signalbox_tool_gateway, signalbox_orchestrator;
 grant update (session_id, position, state, reason, turn_id) on notification to signalbox_tool_gateway, signalbox_orchestrator;
+
+-- == 0020_refused_apart -------------------------------------------------------
+
+-- The stream of notifications refuses them when it is full, and no other stream does. A sweep takes what else waits beside
+-- them, however many notifications wait for longer.
+alter table outbox add column is_notification boolean not null
+    generated always as (split_part(subject, '.', 2) = 'notification') stored;
+drop index outbox_unsent;
+create index outbox_unsent on outbox (service, is_notification, created_at) where stored_at is null;

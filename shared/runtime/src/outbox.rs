@@ -44,7 +44,7 @@ use settlement::{SETTLEMENTS_MAX, Settlement};
 
 /// Payloads that wait in memory, or are on their way from there.
 const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Payloads that a sweep takes at one time; one more where they are large.
+/// Payloads that a sweep takes at one time, of notifications and of everything else; one more of each where they are large.
 const SWEEP_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 fn payload_bytes<'r>(rows: impl IntoIterator<Item = &'r OutboxRow>) -> usize {

@@ -192,7 +192,7 @@ pub const OUTBOX_SHARES: &str = "
     select a.account_id, sum(w.bytes)::bigint as bytes, count(*) as rows
     from unnest($1::text[]) as a (account_id) cross join lateral (
         select octet_length(o.payload) as bytes from outbox o
-        where o.account_id = any (array[a.account_id]) and o.service = $2 and split_part(o.subject, '.', 2) = 'notification'
+        where o.account_id = any (array[a.account_id]) and o.service = $2 and o.is_notification
         order by o.id limit $3) w
     group by a.account_id";
 
@@ -255,7 +255,7 @@ const OUTBOX_WAITS_FOR: &str = "
 
 #[derive(FromQueryResult)]
 struct Age {
-    seconds: f64,
+    seconds: Option<f64>,
 }
 
 /// How long the oldest of the service's own rows has waited that no broker has acknowledged; none when there is none. One
@@ -265,13 +265,17 @@ pub async fn outbox_age(database: &Database) -> Result<Option<Duration>, Storage
     let oldest = Age::find_by_statement(statement(OUTBOX_AGE, values)).one(database.connection());
     let oldest = oldest.await.attempt("look how old the outbox is")?;
     // Not negative: a transaction may have begun after the one that asks.
-    Ok(oldest.map(|age| Duration::from_secs_f64(age.seconds.max(0.0))))
+    let seconds = oldest.and_then(|age| age.seconds);
+    Ok(seconds.map(|seconds| Duration::from_secs_f64(seconds.max(0.0))))
 }
 
 /// Relies on index outbox_unsent.
 const OUTBOX_AGE: &str = "
-    select extract(epoch from now() - created_at)::double precision as seconds from outbox
-    where service = $1 and stored_at is null order by created_at limit 1";
+    select extract(epoch from now() - min(o.created_at))::double precision as seconds
+    from unnest(array[false, true]) as k (is_notification) cross join lateral (
+        select o.created_at from outbox o
+        where o.service = $1 and o.stored_at is null and o.is_notification = k.is_notification
+        order by o.created_at limit 1) o";
 
 #[derive(FromQueryResult)]
 struct Claimed {
@@ -305,12 +309,14 @@ pub struct Claim {
     pub age_ms: i64,
     /// And not taken by anybody for this long.
     pub taken_ms: i64,
+    /// Of notifications, and of everything else.
     pub rows_max: i64,
-    /// Of payloads. The row that reaches it is the last.
+    /// Of payloads, of each as well. The row that reaches it is the last.
     pub bytes_max: i64,
 }
 
-/// Takes rows, the oldest first.
+/// Takes rows, the oldest first: of notifications, whose stream refuses them when it is full, and of everything else, which
+/// does not wait for that.
 pub async fn outbox_claim(database: &Database, claim: &Claim) -> Result<Vec<OutboxRow>, StorageError> {
     const ATTEMPT: &str = "claim outbox";
     let values = [
@@ -327,13 +333,17 @@ pub async fn outbox_claim(database: &Database, claim: &Claim) -> Result<Vec<Outb
 /// Relies on index outbox_unsent. A payload's length is known without reading it.
 pub const OUTBOX_CLAIM: &str = "
     with locked as (
-        select account_id, id, created_at, octet_length(payload) as bytes from outbox
-        where service = $1 and stored_at is null and created_at < now() - $2 * interval '1 millisecond'
-          and (claimed_at is null or claimed_at < now() - $3 * interval '1 millisecond')
-        order by created_at limit $4 for update skip locked
+        select k.is_notification, o.*
+        from unnest(array[false, true]) as k (is_notification) cross join lateral (
+            select o.account_id, o.id, o.created_at, octet_length(o.payload) as bytes from outbox o
+            where o.service = $1 and o.stored_at is null and o.is_notification = k.is_notification
+              and o.created_at < now() - $2 * interval '1 millisecond'
+              and (o.claimed_at is null or o.claimed_at < now() - $3 * interval '1 millisecond')
+            order by o.created_at limit $4 for update skip locked) o
     ), due as (
         select account_id, id
-        from (select account_id, id, bytes, sum(bytes) over (order by created_at rows unbounded preceding) as total
+        from (select account_id, id, bytes,
+                     sum(bytes) over (partition by is_notification order by created_at rows unbounded preceding) as total
               from locked) l
         where l.total - l.bytes < $5
     )

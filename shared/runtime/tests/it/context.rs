@@ -90,7 +90,7 @@ async fn says_what_is_missing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_an_old_schema_and_migrates_when_asked() {
     let world = World::new().await;
-    world.migrate_streams().await;
+    world.migrate_streams("").await;
     // A database of the same server that nothing was made in.
     let name = format!("empty_{}", uuid::Uuid::now_v7().simple());
     let create = format!("create database {name}");

@@ -166,6 +166,30 @@ async fn a_sweep_claims_no_more_than_it_can_hold() {
     world.stop().await;
 }
 
+/// Its stream is full, and it is the oldest of all: everything else goes out beside it.
+#[tokio::test(flavor = "multi_thread")]
+async fn notifications_that_are_refused_keep_nothing_else_waiting() {
+    let world = World::new().await;
+    let context = world
+        .context(&format!(
+            "{EAGER}batch_messages_max = 2\n[nats.limits]\nmessage_bytes_max = 1000\nnotification_bytes_max = 16000\n"
+        ))
+        .await;
+    let refused = ids(400).iter().map(|id| world.notification(id)).collect();
+    world.commit(&context, refused).await;
+    let oldest = "update outbox set created_at = now() - interval '1 hour'";
+    sqlx::query(oldest).execute(&world.database.owner).await.unwrap();
+    world.commit(&context, vec![world.event("other", b"{}")]).await;
+    let stored = stored(&context, Stream::Event, 1).await;
+    assert_eq!(stored[0].1, "other");
+    let waiting = world
+        .database
+        .count("select count(*) from outbox where stored_at is null")
+        .await;
+    assert!(waiting > 100, "{waiting}: the stream has room for a few only");
+    world.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_can_never_be_published_becomes_a_dead_letter_once() {
     let world = World::new().await;

@@ -51,8 +51,8 @@ impl World {
     }
 
     /// As `signalbox migrate` does: a service makes none.
-    pub(crate) async fn migrate_streams(&self) {
-        let nats = self.settings("").nats;
+    pub(crate) async fn migrate_streams(&self, toml: &str) {
+        let nats = self.settings(toml).nats;
         let options = context::bus_options("test", &nats).expect("a URL");
         let bus = Bus::connect(options).await.expect("a broker");
         let topology = Topology {
@@ -63,7 +63,7 @@ impl World {
     }
 
     pub(crate) async fn context(&self, toml: &str) -> Context {
-        self.migrate_streams().await;
+        self.migrate_streams(toml).await;
         let settings = Arc::new(self.settings(toml));
         Context::connect(Role::Orchestrator, settings, self.shutdown.clone())
             .await

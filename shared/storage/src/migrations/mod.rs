@@ -49,6 +49,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0016_keys_and_lists", include_str!("0016_keys_and_lists.sql")),
     ("0018_bounded_look", include_str!("0018_bounded_look.sql")),
     ("0019_letters_of_ones_own", include_str!("0019_letters_of_ones_own.sql")),
+    ("0020_refused_apart", include_str!("0020_refused_apart.sql")),
 ];
 
 #[async_trait]
