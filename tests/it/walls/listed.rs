@@ -53,9 +53,14 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "ids are looked up within; `s.account_id` holds what is taken by them",
     ),
     (
-        "where s.account_id = $1 and s.closed_at is null and not s.id = any($3::uuid[]) and s.id in (",
-        "account_id = $1",
-        "ids are looked up within; `s.account_id` holds what is taken by them",
+        "select o.id from session o where o.account_id = $1",
+        "o.account_id = $1",
+        "ids are looked up; what is taken by them is held by the account's condition where they are locked",
+    ),
+    (
+        "select o.id from session o where o.account_id = $1",
+        "n.account_id = any (array[o.account_id])",
+        "ids are looked up; what is taken by them is held by the account's condition where they are locked",
     ),
     (
         "n.id in (select $2 || ':' || agent.id::text from agent",

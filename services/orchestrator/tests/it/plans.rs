@@ -10,13 +10,13 @@ use orchestrator::{
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::AssertSqlSafe;
-use storage::{Accounts, Database, Role, outbox::OUTBOX_SHARES};
+use storage::{Accounts, Database, Role, lifecycle::sessions_close, outbox::OUTBOX_SHARES};
 use testkit::{
     Fixture, TestDatabase,
     plans::{Planned, check_plans},
 };
 
-const STATEMENTS: [Planned; 6] = [
+const STATEMENTS: [Planned; 11] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -27,6 +27,28 @@ const STATEMENTS: [Planned; 6] = [
         &["notification_pkey", "agent_pkey of the account"],
     ),
     (OUTBOX_SHARES, 3, &["outbox_pkey of the account"]),
+    (
+        sessions_close::OF_TASK,
+        3,
+        // However much waits in the account: what waits for the task is looked for in the few sessions that may have it.
+        &[
+            "session_active_task",
+            "session_active_system of the account",
+            "notification_queue",
+        ],
+    ),
+    (
+        sessions_close::OF_AGENT,
+        3,
+        &["session_active_task", "session_active_system"],
+    ),
+    (sessions_close::LOCK, 2, &["session_pkey", "task_pkey"]),
+    (sessions_close::LOCK_ITEMS, 4, &["notification_queue"]),
+    (
+        sessions_close::LOCK_TRIED,
+        2,
+        &["session_pkey", "turn_pkey", "notification_pkey"],
+    ),
 ];
 
 #[tokio::test]
@@ -69,7 +91,16 @@ const FULL: &str = "
     insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state)
     select 'acme', 'n-' || n, 'k', 'b', 'user', 'u', 'u', '', 'refused' from generate_series(1, 20000) n;
     insert into outbox (account_id, id, service, subject, headers, payload)
-    select 'acme', gen_random_uuid(), 'orchestrator', 's', '{}', '' from generate_series(1, 20000) n";
+    select 'acme', gen_random_uuid(), 'orchestrator', 's', '{}', '' from generate_series(1, 20000) n;
+    alter table session set (autovacuum_enabled = off);
+    insert into task (account_id, id, display_id, title, status)
+    select 'acme', 't-' || n, 't-' || n, '', 'in_progress' from generate_series(1, 20000) n;
+    insert into session (account_id, id, kind, task_id, agent_id, generation, key, queued, queue_tail)
+    select 'acme', gen_random_uuid(), 'task', 't-' || n, a.id, 1, 'key-' || n, 1, 1
+    from generate_series(1, 20000) n join agent a on a.account_id = 'acme' and a.slug = 'a' || (1 + n % 300);
+    insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, body, sender_kind, sender_id, sender_name,
+                              content_hash, state)
+    select 'acme', 'q-' || id, task_id, agent_id, id, 1, 'k', 'b', 'user', 'u', 'u', '', 'queued' from session";
 
 /// Lists, how many parameters each has, and the index of its order.
 const LISTS: [(Listing, usize, &str); 9] = [

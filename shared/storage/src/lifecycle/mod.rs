@@ -13,7 +13,7 @@ mod activity;
 mod agent_remove;
 mod message_post;
 mod replies_post;
-mod sessions_close;
+pub mod sessions_close;
 pub mod sessions_remove;
 mod task_create;
 mod task_status;

@@ -85,32 +85,37 @@ struct SessionRow {
     interrupted: bool,
 }
 
-/// The task's sessions, and those where its items wait though they are not the task's own. The order keeps two closers
-/// from waiting for each other. Relies on session_active_task and notification_queue.
-macro_rules! of_task {
-    ($lock:literal) => {
-        concat!(
-            "select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id, s.interrupted
-             from session s left join task t on t.account_id = s.account_id and t.id = s.task_id
-             where s.account_id = $1 and s.closed_at is null and not s.id = any($3::uuid[])
-               and s.id in (select id from session where account_id = $1 and task_id = $2 and closed_at is null
-                            union all
-                            select session_id from notification where account_id = $1 and task_id = $2 and state = 'queued')
-             order by s.id ",
-            $lock
-        )
-    };
-}
-macro_rules! of_agent {
-    ($lock:literal) => {
-        concat!(
-            "select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id, s.interrupted
-             from session s left join task t on t.account_id = s.account_id and t.id = s.task_id
-             where s.account_id = $1 and s.agent_id = $2 and s.closed_at is null and not s.id = any($3::uuid[])
-             order by s.id ",
-            $lock
-        )
-    };
+/// The open sessions of a task, and of agents with one session for all of their work those where items of the task wait; but for
+/// those that are known. Relies on session_active_task, session_active_system and notification_queue.
+pub const OF_TASK: &str = "
+    select o.id from session o
+    where o.account_id = $1 and o.task_id = $2 and o.kind = 'task' and o.closed_at is null and not o.id = any($3::uuid[])
+    union all
+    select o.id from session o cross join lateral (
+        select from notification n
+        where n.account_id = any (array[o.account_id]) and n.session_id = o.id and n.state = 'queued' and n.task_id = $2
+        limit 1) w
+    where o.account_id = $1 and o.kind = 'system' and o.closed_at is null and o.queued > 0 and not o.id = any($3::uuid[])";
+
+/// The open sessions of an agent, but for those that are known. Relies on session_active_task and session_active_system.
+pub const OF_AGENT: &str = "
+    select o.id from session o
+    where o.account_id = $1 and o.agent_id = $2 and o.kind = 'task' and o.closed_at is null and not o.id = any($3::uuid[])
+    union all
+    select o.id from session o
+    where o.account_id = $1 and o.agent_id = $2 and o.kind = 'system' and o.closed_at is null and not o.id = any($3::uuid[])";
+
+/// One order for all closers, so that none waits for another that waits for it. Relies on the primary keys.
+pub const LOCK: &str = "
+    select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id, s.interrupted
+    from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
+    join session s on s.account_id = any (array[f.account_id]) and s.id = f.id and s.closed_at is null
+    left join task t on t.account_id = any (array[s.account_id]) and t.id = s.task_id
+    order by s.id for no key update of s";
+
+#[derive(FromQueryResult)]
+struct Found {
+    id: Uuid,
 }
 
 /// Locks what is to be closed, and what only loses items. Another closer that we waited for may have opened the next
@@ -121,30 +126,23 @@ async fn lock(
     account: &AccountId,
     scope: Scope<'_>,
 ) -> Result<(Vec<SessionRow>, Vec<SessionRow>), StorageError> {
-    let (lock, look, of) = match scope {
-        Scope::Task(task) => (
-            of_task!("for no key update of s"),
-            of_task!(""),
-            Value::from(String::from(task.key())),
-        ),
-        Scope::Agent(agent) => (
-            of_agent!("for no key update of s"),
-            of_agent!(""),
-            Value::from(agent.uuid()),
-        ),
+    let (find, of) = match scope {
+        Scope::Task(task) => (OF_TASK, Value::from(String::from(task.key()))),
+        Scope::Agent(agent) => (OF_AGENT, Value::from(agent.uuid())),
     };
-    let mut locked: Vec<SessionRow> = Vec::new();
-    let unlocked = async |sql: &'static str, locked: &[SessionRow]| {
-        let known: Vec<Uuid> = locked.iter().map(|row| row.id).collect();
-        let values = [account.as_str().into(), of.clone(), known.into()];
-        SessionRow::find_by_statement(statement(sql, values))
-            .all(&**tx)
-            .await
-            .attempt("lock sessions to close")
-    };
-    while !unlocked(look, &locked).await?.is_empty() {
-        let more = unlocked(lock, &locked).await?;
-        locked.extend(more);
+    let (mut known, mut locked): (Vec<Uuid>, Vec<SessionRow>) = Default::default();
+    loop {
+        let values = [account.as_str().into(), of.clone(), known.clone().into()];
+        let found = Found::find_by_statement(statement(find, values)).all(&**tx);
+        let found = found.await.attempt("find sessions to close")?;
+        if found.is_empty() {
+            break;
+        }
+        let ids: Vec<Uuid> = found.into_iter().map(|found| found.id).collect();
+        let values = [account.as_str().into(), ids.clone().into()];
+        let more = SessionRow::find_by_statement(statement(LOCK, values)).all(&**tx);
+        locked.extend(more.await.attempt("lock sessions to close")?);
+        known.extend(ids);
     }
     let (closing, open) = locked.into_iter().partition(|row| match scope {
         Scope::Task(task) => row.task_id.as_deref() == Some(task.key().as_str()),
@@ -171,25 +169,34 @@ struct ItemRow {
 
 /// Items of the closed sessions, and of this task in sessions that stay open; all of them are locked. Relies on
 /// notification_queue.
-const LOCK_ITEMS: &str = "
+pub const LOCK_ITEMS: &str = "
     select n.id, n.session_id, n.agent_id, n.sender_kind, n.created_at,
            coalesce(n.metadata -> 'reopen' = 'true'::jsonb, false) as reopens
-    from notification n
-    where n.account_id = $1 and n.state = 'queued'
-      and (n.session_id = any($2::uuid[]) or (n.session_id = any($4::uuid[]) and n.task_id = $3))
-    order by n.session_id, n.position for no key update";
+    from (select $1::text as account_id, f.id from unnest($2::uuid[] || $4::uuid[]) as f (id) order by f.id offset 0) f
+    cross join lateral (
+        select * from notification n
+        where n.account_id = f.account_id and n.session_id = f.id and n.state = 'queued'
+          and (n.session_id = any($2::uuid[]) or n.task_id = $3)
+        order by n.position offset 0 for no key update) n
+    order by n.session_id, n.position";
 
 /// Items whose turn waits for its next attempt: no call is in flight, so they wait as well, at the head of their queue.
 /// Their turn ends as aborted when it is woken, and touches them no more. Relies on the primary keys.
-const LOCK_TRIED: &str = "
+pub const LOCK_TRIED: &str = "
     select n.id, n.session_id, n.agent_id, n.sender_kind, n.created_at,
            coalesce(n.metadata -> 'reopen' = 'true'::jsonb, false) as reopens
-    from session s
-    join turn t on t.account_id = s.account_id and t.id = s.active_turn_id and t.state = 'started'
-    join notification n on n.account_id = t.account_id and n.id = any(t.notification_ids)
-    where s.account_id = $1 and s.id = any($2::uuid[]) and s.phase = 'backoff'
-      and n.state = 'running' and n.turn_id = t.id
-    order by n.session_id, n.position for no key update of n";
+    from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) order by f.id offset 0) f
+    cross join lateral (
+        select s.active_turn_id from session s
+        where s.account_id = f.account_id and s.id = f.id and s.phase = 'backoff' offset 0) s
+    cross join lateral (
+        select t.id, i.id as item from turn t cross join unnest(t.notification_ids) as i (id)
+        where t.account_id = f.account_id and t.id = s.active_turn_id and t.state = 'started' offset 0) t
+    cross join lateral (
+        select * from notification n
+        where n.account_id = f.account_id and n.id = t.item and n.state = 'running' and n.turn_id = t.id
+        offset 0 for no key update) n
+    order by n.session_id, n.position";
 
 const CANCEL: &str = "
     update notification set state = 'cancelled', reason = $3 where account_id = $1 and id = any($2::text[])";
