@@ -1,4 +1,4 @@
-//! A stream or a consumer that somebody deletes is counted, and told in the log.
+//! A stream or a consumer that somebody deletes is counted, and told in the log. A message that no service signed is counted, too.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,6 +6,8 @@ use async_nats::jetstream;
 use axum::{Router, body::Bytes, extract::State, http::Uri};
 use storage::Role;
 use testkit::{World, eventually};
+
+const DELETIONS: &str = "signalbox_messaging_deletions_total";
 
 /// What a collector gets of the log.
 type Log = Arc<Mutex<Vec<u8>>>;
@@ -33,11 +35,17 @@ async fn what_somebody_deletes_from_the_broker_is_counted_and_told() {
     let world = World::start().await;
     let running = world.run(Role::Orchestrator, orchestrator::start).await;
     let jetstream = jetstream::new(world.operator().await);
+    let unsigned = jetstream
+        .publish("signalbox.event.acme.-.turn.finished", "{}".into())
+        .await;
+    unsigned.unwrap().await.unwrap();
+    let consumer = "consumer=\"orchestrator_turn_finished\"";
+    counted("signalbox_messaging_unauthenticated_total", consumer).await;
     let tools = jetstream.get_stream("SIGNALBOX_TOOL").await.unwrap();
     tools.delete_consumer("tool_gateway_tool_requested").await.unwrap();
-    counted("consumer").await;
+    counted(DELETIONS, "what=\"consumer\"").await;
     jetstream.delete_stream("SIGNALBOX_DEAD").await.unwrap();
-    counted("stream").await;
+    counted(DELETIONS, "what=\"stream\"").await;
     guard.flush().await;
     let log = String::from_utf8_lossy(&log.lock().unwrap()).into_owned();
     for told in [
@@ -52,13 +60,12 @@ async fn what_somebody_deletes_from_the_broker_is_counted_and_told() {
 }
 
 /// Waits until one of these was counted.
-async fn counted(what: &str) {
-    let label = format!("what=\"{what}\"");
+async fn counted(metric: &str, label: &str) {
     eventually("it is counted", async || {
         let shown = runtime::telemetry::metrics_text();
         let mut counts = shown
             .lines()
-            .filter(|line| line.starts_with("signalbox_messaging_deletions_total") && line.contains(&label));
+            .filter(|line| line.starts_with(metric) && line.contains(label));
         counts.any(|line| line.ends_with(" 1")).then_some(())
     })
     .await;

@@ -63,7 +63,7 @@ async fn no_secret_is_shown_though_everything_is_logged() {
         secrets.push(("password of Postgres".to_owned(), password));
     }
     let mut keys = Vec::new();
-    for role in ["admin", "member", "service", "gateway"] {
+    for role in ["admin", "member", "service", "gateway", "publisher"] {
         let key = house.key("acme", role).await;
         secrets.push((format!("{role} key"), key.clone()));
         keys.push(key);
@@ -127,7 +127,8 @@ async fn no_secret_is_shown_though_everything_is_logged() {
         .texts(
             "select concat(to_jsonb(r)) from turn r union all select concat(to_jsonb(r)) from activity r
              union all select concat(to_jsonb(r)) from api_key r union all select concat(to_jsonb(r)) from idempotency r
-             union all select concat(to_jsonb(r)) from dead_letter r",
+             union all select concat(to_jsonb(r)) from dead_letter r
+             union all select concat(headers, encode(payload, 'escape')) from outbox",
         )
         .await;
     for (name, secret) in &secrets {

@@ -118,7 +118,10 @@ async fn is_found_by_the_commands_beside_it_and_ends_at_a_signal() {
     ] {
         assert!(read[name].as_str().unwrap().contains("127.0.0.1"), "{read}");
     }
-    assert_eq!(fs::metadata(&endpoints).unwrap().permissions().mode() & 0o777, 0o600);
+    for secret in [&endpoints, &place.data_dir().join("signalbox.log")] {
+        let mode = fs::metadata(secret).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", secret.display());
+    }
 
     let asked = place.command(&[
         "notify",

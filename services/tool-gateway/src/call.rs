@@ -226,3 +226,16 @@ pub(crate) fn words(statuses: &[TaskStatus]) -> String {
 pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_agent_is_told_is_inert() {
+        for &hostile in testkit::hostile::TEXTS {
+            let told = Told::failed("c", hostile, hostile).text();
+            assert_eq!(quote::inert(&told), told, "{hostile:?}");
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! Notifications over HTTP: accepted, found at once, and what became of them.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use crate::{
@@ -362,11 +364,37 @@ async fn a_publisher_is_told_what_became_of_its_own() {
     assert_eq!(publish(&tenant.publisher, "mine").await, 202);
     assert_eq!(read("mine").await.body["state"], "queued");
     seed::notification(&world, &tenant, "mine", &coder, "delivered").await;
+    world.task(&tenant, "T", &["coder"]).await;
+    let session = seed::session(&world, &tenant, "T", &coder, 1, true).await;
+    sqlx::query(
+        "update notification set session_id = $1, attempts = 2, title = 't', cause = 'c', message_id = gen_random_uuid(),
+             metadata = '{\"a\": 1}'",
+    )
+    .bind(session)
+    .execute(&world.test.owner)
+    .await
+    .unwrap();
     let told = read("mine").await;
     assert_eq!((told.status.as_u16(), &told.body["state"]), (200, &json!("delivered")));
-    for name in ["title", "sender", "session_key", "body", "metadata"] {
-        assert!(told.body[name].is_null(), "{name}: {:?}", told.body);
-    }
+    assert_eq!(told.body["attempts"], 2);
+    let told = told.body.as_object().unwrap().iter();
+    let told = told.filter(|(_, value)| !value.is_null());
+    assert_eq!(
+        told.map(|(name, _)| name.as_str()).collect::<BTreeSet<_>>(),
+        BTreeSet::from([
+            "id",
+            "agent",
+            "agent_id",
+            "type",
+            "state",
+            "session_id",
+            "attempts",
+            "reason",
+            "hops",
+            "queue_mode",
+            "created_at"
+        ])
+    );
     assert_eq!(
         world.get(&tenant.member, &format!("{path}/mine")).await.body["body"],
         "b"
@@ -394,4 +422,10 @@ async fn a_publisher_is_told_what_became_of_its_own() {
     read("same").await.is_problem(404, "not_found", "");
     let list = world.get(&tenant.publisher, &path).await;
     list.is_problem(403, "forbidden", "publisher");
+    // For as long as an acceptance is known.
+    sqlx::query("delete from accepted_notification where id = 'mine'")
+        .execute(&world.test.owner)
+        .await
+        .unwrap();
+    read("mine").await.is_problem(404, "not_found", "");
 }

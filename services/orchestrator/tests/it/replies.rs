@@ -166,19 +166,24 @@ async fn an_unreadable_event_dies_alone() {
     let turn = seed::turn(&world, &tenant, session, 1, Ended::default()).await;
     let other = json!({"account": "acme", "task": null, "at": "2026-01-01T00:00:00Z", "type": "agent.removed",
         "data": {"agent_id": Uuid::nil(), "slug": "s"}});
+    let foreign = event(&world.tenant("other").await, turn);
     let batch = [
         incoming("acme", b"nonsense".to_vec()),
         incoming("acme", serde_json::to_vec(&other).unwrap()),
+        incoming("acme", foreign.payload.to_vec()),
         event(&tenant, turn),
     ];
     let verdicts = TurnFinishedHandler::new(world.app.clone()).handle(&batch).await;
-    for (dead, expected) in verdicts.iter().zip(["malformed", "subject_mismatch"]) {
+    for (dead, expected) in verdicts
+        .iter()
+        .zip(["malformed", "subject_mismatch", "subject_mismatch"])
+    {
         assert!(
             matches!(dead, Verdict::Dead { reason, .. } if reason == expected),
             "{dead:?}"
         );
     }
-    assert_eq!(published(&verdicts[2]).len(), 1);
+    assert_eq!(published(&verdicts[3]).len(), 1);
 }
 
 /// What the database cannot do for one reply it does for the others of its batch.

@@ -261,7 +261,7 @@ fn answer(record: Record) -> Result<Response, Problem> {
 }
 
 /// Codes that agents are told, and how HTTP says them.
-const STATUSES: [(&str, StatusCode); 12] = [
+const STATUSES: [(&str, StatusCode); 13] = [
     ("invalid_arguments", StatusCode::UNPROCESSABLE_ENTITY),
     ("arguments_too_large", StatusCode::PAYLOAD_TOO_LARGE),
     ("unknown_agent", StatusCode::UNPROCESSABLE_ENTITY),
@@ -272,9 +272,13 @@ const STATUSES: [(&str, StatusCode); 12] = [
     ("not_offered", StatusCode::FORBIDDEN),
     ("awaiting_approval", StatusCode::CONFLICT),
     ("session_closed", StatusCode::GONE),
+    ("too_much_unread", StatusCode::TOO_MANY_REQUESTS),
     ("too_slow", StatusCode::SERVICE_UNAVAILABLE),
     ("internal", StatusCode::INTERNAL_SERVER_ERROR),
 ];
+
+/// What may be asked again a little later.
+const PASSES: [StatusCode; 2] = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
 
 fn problem(told: &Told) -> Problem {
     problem_of(told.code, told.message.clone(), told.hint.clone())
@@ -283,7 +287,12 @@ fn problem(told: &Told) -> Problem {
 fn problem_of(code: &str, message: String, hint: String) -> Problem {
     let known = STATUSES.iter().find(|(known, _)| *known == code);
     let (code, status) = known.copied().unwrap_or(("refused", StatusCode::FORBIDDEN));
-    Problem::new(status, code).detail(message).with("hint", hint)
+    let problem = Problem::new(status, code).detail(message).with("hint", hint);
+    if PASSES.contains(&status) {
+        problem.retry_after_s(1)
+    } else {
+        problem
+    }
 }
 
 /// The database: try again, or our fault. The client is told neither what nor why.
@@ -321,5 +330,18 @@ mod tests {
         twice.append(IDEMPOTENCY_KEY_HEADER, HeaderValue::from_static("k-2"));
         assert!(idempotency_key(&twice).is_err());
         assert_eq!(idempotency_key(&HeaderMap::new()).unwrap(), None);
+    }
+
+    #[test]
+    fn who_may_try_again_is_told_when() {
+        let check = |code: &str, status: StatusCode, is_told: bool| {
+            let answer = problem_of(code, String::new(), String::new()).into_response();
+            assert_eq!(answer.status(), status, "{code}");
+            assert_eq!(answer.headers().contains_key(header::RETRY_AFTER), is_told, "{code}");
+        };
+        check("too_slow", StatusCode::SERVICE_UNAVAILABLE, true);
+        check("too_much_unread", StatusCode::TOO_MANY_REQUESTS, true);
+        check("session_closed", StatusCode::GONE, false);
+        check("a code of a tool's own", StatusCode::FORBIDDEN, false);
     }
 }

@@ -307,6 +307,11 @@ async fn an_idempotency_key_makes_a_repeated_request_the_same_call() {
     // After the turn has ended: still the same request
     world.run(sqlx::query("update session set active_turn_id = null")).await;
     assert_eq!(read(post("once", "k-1")).await, answers[0]);
+    // Whichever gateway key asks
+    let second = Agent::of(&world, &gateway, &coder.account).await;
+    let body = json!({"task_id": "PROJ-7", "body": "once"});
+    let again = second.post("/agent/task-message", &coder.key, &body);
+    assert_eq!(read(again.header("Idempotency-Key", "k-1")).await, answers[0]);
     assert_eq!(world.database.count("select count(*) from message").await, 1);
 
     let (status, value) = problem(post("other", "k-1")).await;

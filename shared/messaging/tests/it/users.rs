@@ -271,39 +271,38 @@ async fn the_server_refuses_what_a_user_need_not_do() {
 }
 
 /// What every user may send, with every reply subject that does something, changes nothing that is there: no stream and no
-/// consumer is made, changed or deleted, and no message is lost but by the resolver's purge.
+/// consumer is made, changed or deleted, no message is lost but by the resolver's purge, and none is stored but where the user
+/// may publish.
 #[tokio::test]
 async fn no_reply_subject_reaches_what_its_user_may_not_send() {
-    let server = server().await;
-    let operator = bus(&server, User::Operator).await;
     // What is pulled is a request to whoever reads it as one.
     let hostile = serde_json::json!({
         "name": "SIGNALBOX_DEAD", "subjects": ["signalbox.dead.*.*"], "seq": 1,
         "republish": {"src": ">", "dest": "signalbox.live.>"}, "sources": [{"name": "SIGNALBOX_SESSION"}],
         "stream_name": "SIGNALBOX_SESSION", "config": {"deliver_subject": "signalbox.live.acme.t", "durable_name": "thief"},
     });
-    for durable in Durable::ALL {
-        let subject = durable
-            .filter(operator.root())
-            .replace('>', "acme.t")
-            .replace('*', "acme");
-        let messages: Vec<_> = (0..400)
-            .map(|n| crate::support::message(&subject, &format!("{subject}-{n}"), hostile.to_string()))
-            .collect();
-        crate::support::publish(&operator, &messages).await;
-    }
-    for subject in ["signalbox.notification.acme.t", "signalbox.dead.acme.t"] {
-        crate::support::publish(
-            &operator,
-            &[crate::support::message(subject, subject, hostile.to_string())],
-        )
-        .await;
-    }
     let replies: Vec<String> = sendable()
         .into_iter()
         .filter(|subject| !subject.contains(".INFO"))
         .collect();
     for user in User::ALL.into_iter().filter(|user| *user != User::Operator) {
+        // A server for each: a pull waits, and what it brings must not count as the next user's.
+        let server = server().await;
+        let operator = bus(&server, User::Operator).await;
+        for durable in Durable::ALL {
+            let subject = durable
+                .filter(operator.root())
+                .replace('>', "acme.t")
+                .replace('*', "acme");
+            let messages: Vec<_> = (0..400)
+                .map(|n| crate::support::message(&subject, &format!("{subject}-{n}"), hostile.to_string()))
+                .collect();
+            crate::support::publish(&operator, &messages).await;
+        }
+        for subject in ["signalbox.notification.acme.t", "signalbox.dead.acme.t"] {
+            let message = crate::support::message(subject, subject, hostile.to_string());
+            crate::support::publish(&operator, &[message]).await;
+        }
         let before = everything(&operator).await;
         let party = Party::connect(&server, user).await;
         for subject in user.permissions(&Root::default()).publish {
@@ -346,7 +345,6 @@ async fn no_reply_subject_reaches_what_its_user_may_not_send() {
         }
         let mut after = everything(&operator).await;
         for (stream, state) in &mut after {
-            // More may have been stored, by who may publish there.
             if user != User::Resolver || !stream.ends_with("NOTIFICATION") {
                 assert_eq!(
                     state.messages.get(..before[stream].messages.len()),
@@ -355,6 +353,22 @@ async fn no_reply_subject_reaches_what_its_user_may_not_send() {
                 );
             }
             state.messages.clone_from(&before[stream].messages);
+            // More may have been stored, by who may publish there.
+            let branch = state.config.subjects[0].trim_end_matches(['.', '*', '>']);
+            for (subject, count) in &state.subjects {
+                let had = before[stream].subjects.get(subject).copied().unwrap_or_default();
+                let published = operator.root().notification_published(subject);
+                let may_publish = if published.starts_with(branch) {
+                    user.publishes(operator.root(), &published)
+                } else {
+                    // What the server took from another stream keeps its subject; the stream has to be one of the user's.
+                    replies
+                        .iter()
+                        .any(|reply| reply.starts_with(branch) && user.publishes(operator.root(), reply))
+                };
+                assert!(*count <= had || may_publish, "{user:?} {stream} {subject}");
+            }
+            state.subjects.clone_from(&before[stream].subjects);
         }
         assert_eq!(after, before, "{user:?}");
         // Some subjects the server takes for no reply at all; what was asked was the user's to ask.
@@ -376,6 +390,8 @@ struct State {
     consumers: Vec<(String, async_nats::jetstream::consumer::Config)>,
     /// Sequence and payload.
     messages: Vec<(u64, bytes::Bytes)>,
+    /// How many messages each subject has.
+    subjects: std::collections::BTreeMap<String, usize>,
 }
 
 /// All that the server holds: streams by their names.
@@ -397,11 +413,13 @@ async fn everything(operator: &Bus) -> std::collections::BTreeMap<String, State>
             async move { Some((sequence, stream.get_raw_message(sequence).await.ok()?.payload)) }
         });
         let messages: Vec<_> = futures::stream::iter(messages).buffered(50).collect().await;
+        let subjects = stream.info_with_subjects(">").await.unwrap();
         let state = State {
             config: info.config,
             created: info.created,
             consumers,
             messages: messages.into_iter().flatten().collect(),
+            subjects: subjects.try_collect().await.unwrap(),
         };
         all.insert(name, state);
     }

@@ -453,7 +453,9 @@ mod tests {
         let first = room(&acme, 600).unwrap();
         let problem = room(&acme, 600).unwrap_err();
         assert_eq!((problem.status().as_u16(), problem.code()), (429, "too_many_requests"));
-        let (second, of_other) = (room(&acme, 400).unwrap(), room(&other, 700).unwrap());
+        let second = room(&acme, 400).unwrap();
+        assert!(room(&other, 751).is_err(), "a quarter of what acme leaves is 750");
+        let of_other = room(&other, 700).unwrap();
         assert_eq!(limits.0.held().bytes, 1_700);
         let unknown = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
         assert!(other.share().room(&unknown).is_err(), "of no known size");

@@ -69,6 +69,7 @@ async fn in_time(State(limit): State<Duration>, request: Request, next: Next) ->
         Ok(response) => response,
         Err(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "timeout")
             .detail("the request took too long; whether it had an effect is unknown")
+            .retry_after_s(1)
             .into_response(),
     }
 }

@@ -172,6 +172,7 @@ async fn refuses_what_is_too_slow_or_too_many() {
     };
     let slow = App::new(Router::new().route("/", get(never)), &settings).get("/").await;
     assert_eq!(slow.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(slow.headers()[header::RETRY_AFTER], "1");
     assert_eq!(body(slow).await["code"], "timeout");
 
     let settings = HttpSettings {

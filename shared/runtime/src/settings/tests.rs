@@ -348,6 +348,20 @@ fn a_variable_may_name_a_file() {
 }
 
 #[test]
+fn an_account_has_no_more_than_a_quarter_of_the_pool() {
+    let check = |pool: u32, expected: u32| {
+        let settings = load(&format!("[database]\nconnections_max = {pool}\n"), &[]).unwrap();
+        let http = HttpSettings::default().with_pool(&settings.database);
+        assert_eq!(http.account_connections_max.get(), expected, "{pool}");
+    };
+    check(100, 4);
+    check(16, 4);
+    check(8, 2);
+    check(7, 1);
+    check(1, 1);
+}
+
+#[test]
 fn ignores_what_is_not_ours() {
     assert!(load("", &[("SIGNALBOX_PORT", "tcp://10.0.0.1:80"), ("PATH", "/bin")]).is_ok());
     assert!(Settings::load_from("", NONE).is_ok());

@@ -4,9 +4,16 @@
 use bytes::Bytes;
 use contracts::{Headers, Outgoing, header};
 use messaging::{DeadLetterSink, DeadMessage, Incoming, Stream};
+use runtime::Context;
 use time::OffsetDateTime;
 
 use crate::world::{World, stored};
+
+async fn messages_in(context: &Context, stream: Stream) -> u64 {
+    let jetstream = async_nats::jetstream::new(context.bus.client().clone());
+    let stream = jetstream.get_stream(stream.name(context.root())).await.unwrap();
+    stream.cached_info().state.messages
+}
 
 fn dead(subject: &str) -> DeadMessage {
     let mut headers = Headers::default();
@@ -42,6 +49,7 @@ async fn what_was_forged_is_the_operators_whatever_account_its_subject_names() {
     assert_eq!(world.database.texts("select account_id from dead_letter").await, ["-"]);
     world.outbox_is_empty().await;
     assert_eq!(stored(&context, Stream::Dead, 1).await[0].0, "signalbox.dead.-.-");
+    assert_eq!(messages_in(&context, Stream::Event).await, 0, "no account is told");
     world.stop().await;
 }
 

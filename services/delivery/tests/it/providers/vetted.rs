@@ -104,7 +104,7 @@ fn spellings(ip: Ipv4Addr) -> Vec<String> {
 
 fn settings(scheme: &str, host: &str, port: u16, private: bool) -> Result<ProviderSettings, String> {
     let settings = json!({"kind": "openresponses", "url": format!("{scheme}://{host}:{port}/v1/responses"), "model": "m",
-        "private_addresses": private, "connect_timeout_ms": 2000});
+        "private_addresses": private, "connect_timeout_ms": 2000, "api_key": "k-1"});
     serde_json::from_value(settings).map_err(|error| error.to_string())
 }
 
@@ -128,8 +128,14 @@ async fn no_form_of_a_host_reaches_an_address_that_is_not_public() {
         "ｌocalhost",
     ];
     forms.extend(names.map(str::to_owned));
-    // Whoever hides the host behind a user name, and schemes that are none of ours.
-    forms.extend(["8.8.8.8@127.0.0.1", "a:b@127.0.0.1", "8.8.8.8%40127.0.0.1"].map(str::to_owned));
+    // Whoever hides the host behind a user name, or puts a credential beside it, and schemes that are none of ours.
+    let hidden = [
+        "8.8.8.8@127.0.0.1",
+        "a:b@127.0.0.1",
+        "8.8.8.8%40127.0.0.1",
+        "a:b@8.8.8.8",
+    ];
+    forms.extend(hidden.map(str::to_owned));
     assert!(forms.len() >= 300, "{}", forms.len());
 
     let (mut refused_in_settings, mut refused_at_the_call) = (0, 0);
@@ -188,7 +194,7 @@ async fn no_form_of_a_host_reaches_an_address_that_is_not_public() {
     assert!(seen >= 15, "{seen}");
 }
 
-/// Wherever an answer points: nobody is asked but who was configured, guard or no guard.
+/// Wherever an answer points: nobody is asked, and nobody has the credential, but who was configured, guard or no guard.
 #[tokio::test]
 async fn no_redirect_is_followed() {
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -206,6 +212,7 @@ async fn no_redirect_is_followed() {
         let error = called(&Driver::new(&settings).unwrap(), &message("m")).await.0;
         assert_eq!(error.expect_err(status).class, FailureClass::BadRequest, "{status}");
         assert_eq!(stub.counts().connections, 1);
+        assert_eq!(stub.seen()[0].header("authorization"), Some("Bearer k-1"), "{status}");
     }
     assert_eq!(elsewhere.counts().connections, 0);
 }

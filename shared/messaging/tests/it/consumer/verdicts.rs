@@ -77,12 +77,16 @@ async fn headers_that_nobody_can_read_are_buried_and_what_follows_is_handled() {
     .await;
     publish_payloads(&broker, &["b"]).await;
     let (handler, grave) = (Scripted::done(), Grave::default());
+    let connections = broker.bus.connections_made();
     let running = start(&broker, &handler, &grave);
     let buried = until_buried(&grave, 5).await;
     assert!(buried.iter().all(|dead| dead.reason == "unauthenticated"), "{buried:?}");
     until_settled(&broker).await;
     running.stop().await;
     assert_eq!(handler.seen().iter().map(text).collect::<Vec<_>>(), ["a", "b"]);
+    // None of the five has ended it twice.
+    let ended = broker.bus.connections_made() - connections;
+    assert!((1..=5).contains(&ended), "{ended}");
 }
 
 #[tokio::test]
