@@ -1241,8 +1241,13 @@ grant update (session_id, position, state, reason, turn_id) on notification to s
 -- == 0020_refused_apart -------------------------------------------------------
 
 -- The stream of notifications refuses them when it is full, and no other stream does. A sweep takes what else waits beside
--- them, however many notifications wait for longer.
-alter table outbox add column is_notification boolean not null
-    generated always as (split_part(subject, '.', 2) = 'notification') stored;
+-- them, however many notifications wait for longer. What an older version writes counts as something else.
+alter table outbox add column is_notification boolean not null default false;
 drop index outbox_unsent;
 create index outbox_unsent on outbox (service, is_notification, created_at) where stored_at is null;
+
+-- == 0021_calls_one_by_one ----------------------------------------------------
+
+-- Of a turn's tool calls the next one is asked for when the one before is over: the place of the one that was asked for last.
+-- Rows of an older version have none, and are asked for again at the time that they were to be.
+alter table session add column asked integer not null default 0;

@@ -93,6 +93,7 @@ fn admit_a_session() -> delivery::queue::Admission {
         closed: false,
         queued: 3,
         due: false,
+        asked: 0,
         lease_dead: false,
     };
     admit(black_box(session), black_box(None))

@@ -102,10 +102,10 @@ pub fn outbox_values(tx: &Tx, rows: &[OutboxRow]) -> [Value; 6] {
 macro_rules! outbox_insert {
     ($accounts:literal, $ids:literal, $service:literal, $subjects:literal, $headers:literal, $payloads:literal) => {
         concat!(
-            "insert into outbox (account_id, id, service, subject, headers, payload)
+            "insert into outbox (account_id, id, service, subject, headers, payload, is_notification)
             select m.account_id, m.id, ",
             $service,
-            ", m.subject, m.headers::jsonb, m.payload
+            ", m.subject, m.headers::jsonb, m.payload, split_part(m.subject, '.', 2) = 'notification'
             from unnest(",
             $accounts,
             "::text[], ",
@@ -192,7 +192,7 @@ pub const OUTBOX_SHARES: &str = "
     select a.account_id, sum(w.bytes)::bigint as bytes, count(*) as rows
     from unnest($1::text[]) as a (account_id) cross join lateral (
         select octet_length(o.payload) as bytes from outbox o
-        where o.account_id = any (array[a.account_id]) and o.service = $2 and o.is_notification
+        where o.account_id = any (array[a.account_id]) and o.service = $2 and split_part(o.subject, '.', 2) = 'notification'
         order by o.id limit $3) w
     group by a.account_id";
 

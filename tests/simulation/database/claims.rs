@@ -74,6 +74,7 @@ impl Database {
                 closed: row.closed.is_some() && bug != Some(Bug::ClosedAdmitted),
                 queued: row.queued,
                 due: row.wake_at.is_some_and(|at| at <= self.now),
+                asked: row.asked,
                 lease_dead: row.lease_owner.is_some_and(dead),
             },
             turns_in_flight_max: None,
@@ -147,7 +148,7 @@ impl Database {
             .filter_map(|name| self.session(name, Some(replica), bug))
             .collect();
         let turns: Vec<Turn> = sessions.iter().filter_map(|session| self.turn(session)).collect();
-        let Admitted { start, resume, again } = admitted(sessions, turns);
+        let Admitted { start, resume, ask } = admitted(sessions, turns);
         let mut claimed = Claimed::default();
         let mut taken: HashMap<SessionName, ()> = HashMap::new();
         for session in start {
@@ -187,11 +188,10 @@ impl Database {
             claimed.work.push(work);
         }
         let mut messages = Vec::new();
-        for (session, turn) in again {
-            self.wait_longer(&session.name(), settings.delivery.tools_again_ms);
-            for call in turn.missing() {
-                messages.push(self.request(&session, turn.id, turn.task.as_ref(), turn.agent_id, call));
-            }
+        for (session, turn) in ask {
+            let Some(call) = turn.next() else { continue };
+            self.wait_longer(&session.name(), call.ordinal, settings.delivery.tools_again_ms);
+            messages.push(self.request(&session, turn.id, turn.task.as_ref(), turn.agent_id, call));
         }
         claimed.outbox = self.outbox_insert(super::outbox::Service::Delivery, messages);
         claimed.left = names
@@ -334,10 +334,11 @@ impl Database {
     }
 
     /// `WAIT_LONGER`.
-    fn wait_longer(&mut self, name: &SessionName, ms: Millis) {
+    fn wait_longer(&mut self, name: &SessionName, asked: i32, ms: Millis) {
         let now = self.now;
         let row = self.sessions.get_mut(name).expect("locked");
         if row.phase == SessionPhase::Waiting {
+            row.asked = asked;
             row.wake_at = Some(now + ms);
         }
     }

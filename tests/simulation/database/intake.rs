@@ -315,6 +315,7 @@ impl Database {
             fence: 0,
             lease_owner: None,
             wake_at: None,
+            asked: 0,
             active_turn: None,
             queued,
             queue_tail: i64::from(queued),

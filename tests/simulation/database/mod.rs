@@ -65,6 +65,7 @@ pub(crate) struct SessionRow {
     pub(crate) fence: i64,
     pub(crate) lease_owner: Option<Uuid>,
     pub(crate) wake_at: Option<Millis>,
+    pub(crate) asked: i32,
     pub(crate) active_turn: Option<TurnId>,
     pub(crate) queued: i32,
     pub(crate) queue_tail: i64,

@@ -121,6 +121,7 @@ impl Database {
         row.lease_owner = None;
         row.active_turn = row.active_turn.filter(|_| change.keeps_turn);
         row.wake_at = change.wake_ms.map(|ms| now + ms);
+        row.asked = change.asked.unwrap_or(row.asked);
         row.queued += change.queued;
         row.interrupted |= change.interrupted;
     }
@@ -145,9 +146,8 @@ impl Database {
         let over = Message::TurnFinished(work.account.clone(), work.turn_id, None);
         match settled {
             Settled::AwaitTools { round } => round
-                .calls
-                .iter()
-                .filter(|call| call.answered.is_none())
+                .first()
+                .into_iter()
                 .map(|call| self.request(session, work.turn_id, work.task.as_ref(), work.agent_id, call))
                 .collect(),
             Settled::Again { .. } | Settled::LookAgain { .. } => Vec::new(),

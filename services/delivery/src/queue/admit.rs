@@ -7,7 +7,7 @@
 //! | backoff | due, no turn | as idle |
 //! | backoff | due, a turn | resume it |
 //! | waiting | all results are in, or were awaited too long | resume it |
-//! | waiting | due | ask for the missing results again |
+//! | waiting | the next missing result was not asked for, or is due | ask for it |
 //! | running | the holder is gone | resume its turn, or as idle |
 //! | any | else | leave |
 
@@ -21,6 +21,8 @@ pub struct SessionFacts {
     pub queued: i32,
     /// `wake_at` is set and has come.
     pub due: bool,
+    /// The place of the call that was asked for last.
+    pub asked: i32,
     /// There is a lease, and nobody works under it.
     pub lease_dead: bool,
 }
@@ -31,6 +33,8 @@ pub struct TurnFacts {
     pub state: TurnState,
     pub calls_requested: i32,
     pub calls_over: i32,
+    /// The place of the first call without a result.
+    pub next: i32,
     /// Results have been awaited for longer than any tool may take.
     pub awaited_too_long: bool,
 }
@@ -41,8 +45,8 @@ pub enum Admission {
     Start,
     /// Carry the turn in progress on.
     Resume,
-    /// Ask the tool-gateway again for what is missing; nobody takes the lease.
-    AskAgain,
+    /// Ask the tool-gateway for the next missing result; nobody takes the lease.
+    Ask,
     /// Somebody else sees to it, or there is nothing to see to.
     Leave,
 }
@@ -62,7 +66,7 @@ pub fn admit(session: SessionFacts, turn: Option<TurnFacts>) -> Admission {
         },
         SessionPhase::Waiting => match turn {
             Some(turn) if turn.calls_over >= turn.calls_requested || turn.awaited_too_long => Admission::Resume,
-            Some(_) if session.due => Admission::AskAgain,
+            Some(turn) if session.due || session.asked < turn.next => Admission::Ask,
             Some(_) => Admission::Leave,
             // A wait without a turn cannot be written; if it stood there all the same, it must not stand for ever.
             None => start,
@@ -84,12 +88,14 @@ mod tests {
         closed: false,
         queued: 1,
         due: false,
+        asked: 0,
         lease_dead: false,
     };
     const WAITING: TurnFacts = TurnFacts {
         state: TurnState::AwaitingTools,
         calls_requested: 2,
         calls_over: 1,
+        next: 2,
         awaited_too_long: false,
     };
 
@@ -108,6 +114,7 @@ mod tests {
             state: TurnState::Started,
             calls_requested: 0,
             calls_over: 0,
+            next: 0,
             awaited_too_long: false,
         };
         check(backoff, Some(started), Admission::Leave);
@@ -134,14 +141,12 @@ mod tests {
 
         let waiting = SessionFacts {
             phase: SessionPhase::Waiting,
+            asked: 2,
             ..IDLE
         };
         check(waiting, Some(WAITING), Admission::Leave);
-        check(
-            SessionFacts { due: true, ..waiting },
-            Some(WAITING),
-            Admission::AskAgain,
-        );
+        check(SessionFacts { due: true, ..waiting }, Some(WAITING), Admission::Ask);
+        check(SessionFacts { asked: 1, ..waiting }, Some(WAITING), Admission::Ask);
         check(
             waiting,
             Some(TurnFacts {

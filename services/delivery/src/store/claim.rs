@@ -14,7 +14,10 @@ use uuid::Uuid;
 use super::{SessionName, TurnName, columns};
 use crate::{
     queue::{SessionFacts, TurnFacts},
-    turn::{journal::Journal, resume::ToolResult},
+    turn::{
+        journal::{Journal, NO_PLACE},
+        resume::ToolResult,
+    },
 };
 
 /// A session, locked to the end of the transaction.
@@ -58,6 +61,7 @@ struct SessionRow {
     closed: bool,
     close_reason: Option<String>,
     due: bool,
+    asked: i32,
     lease_owner: Option<Uuid>,
     turns_in_flight_max: Option<i32>,
 }
@@ -68,7 +72,7 @@ macro_rules! sessions_lock {
             "
     select s.account_id, s.id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
-           s.lease_owner,
+           s.asked, s.lease_owner,
            (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
@@ -113,6 +117,7 @@ pub async fn sessions_lock(tx: &Tx, sql: &'static str, names: &[SessionName]) ->
                     closed: row.closed,
                     queued: row.queued,
                     due: row.due,
+                    asked: row.asked,
                     lease_dead: false,
                 },
                 turns_in_flight_max: row.turns_in_flight_max,
@@ -245,6 +250,7 @@ impl Turn {
             state: self.state,
             calls_requested: self.journal.requested(),
             calls_over: i32::try_from(self.results.len()).expect("calls of a turn are limited"),
+            next: self.next().map_or(NO_PLACE, |call| call.ordinal),
             awaited_too_long: self.awaited_too_long,
         }
     }
@@ -409,19 +415,22 @@ pub async fn turns_resume(tx: &Tx, turns: &[(SessionName, TurnId)], replica: Uui
         .map(|_| ())
 }
 
-/// Results are asked for again: look after them again later. Relies on the primary key. The caller holds the rows' locks
-/// and has seen that they wait; asked again here, it would be an index of its own that finds all who do.
+/// The next result is asked for, or the same one again: look after it later. Relies on the primary key. The caller holds the
+/// rows' locks and has seen that they wait; compared here, it would be an index of its own that finds all who do.
 pub const WAIT_LONGER: &str = "
-    update session s set wake_at = now() + $3 * interval '1 millisecond'
-    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    update session s set asked = w.asked, wake_at = now() + $4 * interval '1 millisecond'
+    from unnest($1::text[], $2::uuid[], $3::integer[]) as w (account_id, id, asked)
     where s.account_id = any (array[w.account_id]) and s.id = w.id";
 
-pub async fn wait_longer(tx: &Tx, names: &[SessionName], ms: i64) -> Result<(), StorageError> {
-    if names.is_empty() {
+/// Each session with the place of the call that is asked for.
+pub async fn wait_longer(tx: &Tx, asked: &[(SessionName, i32)], ms: i64) -> Result<(), StorageError> {
+    if asked.is_empty() {
         return Ok(());
     }
-    let (accounts, ids) = columns(names);
-    tx.execute_raw(statement(WAIT_LONGER, [accounts.into(), ids.into(), ms.into()]))
+    let (names, asked): (Vec<SessionName>, Vec<i32>) = asked.iter().cloned().unzip();
+    let (accounts, ids) = columns(&names);
+    let values = [accounts.into(), ids.into(), asked.into(), ms.into()];
+    tx.execute_raw(statement(WAIT_LONGER, values))
         .await
         .attempt("wait longer")
         .map(|_| ())

@@ -105,16 +105,16 @@ pub const TURNS_RECORD: &str = "
         from json_to_recordset($1::text::json) as r (
             account_id text, id uuid, fence bigint, state text, round jsonb, attempt integer, failures integer,
             calls_requested integer, waits boolean, lost boolean, response_id text, reply text, usage jsonb, error text,
-            error_class text, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, queued integer,
+            error_class text, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, asked integer, queued integer,
             interrupted boolean, mismatch text)
         where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = 'calling', false)
         returning t.account_id, t.id, t.task_history_called, t.no_reply, r.session_id, r.phase, r.keeps_turn, r.wake_ms,
-                  r.queued, r.interrupted, r.mismatch
+                  r.asked, r.queued, r.interrupted, r.mismatch
     ), freed as (
         update session s set
             phase = c.phase, lease_owner = null,
             active_turn_id = case when c.keeps_turn then s.active_turn_id end,
-            wake_at = now() + c.wake_ms * interval '1 millisecond',
+            wake_at = now() + c.wake_ms * interval '1 millisecond', asked = coalesce(c.asked, s.asked),
             queued = s.queued + c.queued, interrupted = s.interrupted or c.interrupted,
             mismatch = coalesce(c.mismatch, s.mismatch)
         from changed c where s.account_id = any (array[c.account_id]) and s.id = c.session_id
@@ -211,6 +211,8 @@ pub struct SessionChange {
     pub keeps_turn: bool,
     /// `backoff` and `waiting`: when to look again.
     pub wake_ms: Option<i64>,
+    /// The place of the call that is asked for.
+    pub asked: Option<i32>,
     /// Items that were put back.
     pub queued: i32,
     pub interrupted: bool,

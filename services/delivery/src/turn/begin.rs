@@ -275,11 +275,12 @@ fn definitions(tools: impl Iterator<Item = tools::ToolDefinition>) -> Arc<[ToolD
 }
 
 impl Turn {
-    /// Calls that were passed on and have no result yet.
-    pub fn missing(&self) -> impl Iterator<Item = &Call> {
+    /// The first of its calls that has no result yet.
+    pub fn next(&self) -> Option<&Call> {
+        let is_over = |call: &Call| self.results.iter().any(|result| result.ordinal == call.ordinal);
         self.journal
             .calls()
-            .filter(|call| call.answered.is_none() && !self.results.iter().any(|result| result.ordinal == call.ordinal))
+            .find(|call| call.answered.is_none() && !is_over(call))
     }
 
     pub(super) fn trace(&self) -> TraceContext {

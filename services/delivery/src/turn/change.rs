@@ -71,6 +71,7 @@ pub(super) fn change(report: &Report, session: &Session, settled: &Settled, conf
         phase: SessionPhase::Idle,
         keeps_turn: false,
         wake_ms: None,
+        asked: None,
         queued: 0,
         interrupted: false,
         mismatch: report.mismatch.clone(),
@@ -114,6 +115,7 @@ pub(super) fn change(report: &Report, session: &Session, settled: &Settled, conf
             rest.phase = SessionPhase::Waiting;
             rest.keeps_turn = true;
             rest.wake_ms = Some(config.tools_again_ms);
+            rest.asked = round.first().map(|call| call.ordinal);
             // Calls that we answered ourselves need no waking.
             more = turn.calls_requested == calls;
             None

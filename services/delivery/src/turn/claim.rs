@@ -1,7 +1,7 @@
 //! Taking sessions: one transaction for a batch of woken sessions, from their locks to turns that may be sent.
 //!
 //! Reads under lock, asks [`admit`] for each session, then writes what follows: leases and new turns, leases of turns
-//! that are carried on, or tool calls asked for again. What comes out is [`Work`]; the rest of the batch is free again.
+//! that are carried on, or the next of their tool calls that is asked for. What comes out is [`Work`]; the rest of the batch is free again.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -97,7 +97,7 @@ impl Claimer {
             .filter_map(|session| Some((session.account.clone(), session.active_turn?)))
             .collect();
         let turns = turns_load(&tx, &in_progress, self.config.tools_wait_ms_max).await?;
-        let Admitted { start, resume, again } = admitted(sessions, turns);
+        let Admitted { start, resume, ask } = admitted(sessions, turns);
         let limits = start
             .iter()
             .map(|session| (session.account.clone(), session.turns_in_flight_max))
@@ -160,28 +160,23 @@ impl Claimer {
         turns_resume(&tx, &names_of_resumed, replica).await?;
         work.extend(resumed);
 
-        wait_longer(
-            &tx,
-            &again.iter().map(|(session, _)| session.name()).collect::<Vec<_>>(),
-            self.config.tools_again_ms,
-        )
-        .await?;
-        let mut messages: Vec<Owned> = Vec::new();
-        for (session, turn) in &again {
-            let origin = origin(turn.id, turn.hops, turn.trace());
-            messages.extend(turn.missing().map(|call| {
-                tool_requested(
-                    &self.root,
-                    session,
-                    turn.id,
-                    turn.task.as_ref(),
-                    turn.agent_id,
-                    call,
-                    &origin,
-                    now,
-                )
-            }));
+        let mut asked: Vec<(SessionName, i32)> = Vec::with_capacity(ask.len());
+        let mut messages: Vec<Owned> = Vec::with_capacity(ask.len());
+        for (session, turn) in &ask {
+            let Some(call) = turn.next() else { continue };
+            asked.push((session.name(), call.ordinal));
+            messages.push(tool_requested(
+                &self.root,
+                session,
+                turn.id,
+                turn.task.as_ref(),
+                turn.agent_id,
+                call,
+                &origin(turn.id, turn.hops, turn.trace()),
+                now,
+            ));
         }
+        wait_longer(&tx, &asked, self.config.tools_again_ms).await?;
         outbox.extend(outbox_insert(&tx, messages).await?);
         self.shutdown.crash_point("delivery.claim_written").await;
         tx.commit().await?;
@@ -271,7 +266,7 @@ struct NoSlot;
 pub struct Admitted {
     pub start: Vec<Session>,
     pub resume: Vec<(Session, Turn)>,
-    pub again: Vec<(Session, Turn)>,
+    pub ask: Vec<(Session, Turn)>,
 }
 
 /// Asks [`admit`] for each of them, with its turn in progress. Pure.
@@ -288,8 +283,8 @@ pub fn admitted(sessions: Vec<Session>, turns: Vec<Turn>) -> Admitted {
         match (admit(session.facts, turn.as_ref().map(Turn::facts)), turn) {
             (Admission::Start, _) => admitted.start.push(session),
             (Admission::Resume, Some(turn)) => admitted.resume.push((session, turn)),
-            (Admission::AskAgain, Some(turn)) => admitted.again.push((session, turn)),
-            (Admission::Leave | Admission::Resume | Admission::AskAgain, _) => {}
+            (Admission::Ask, Some(turn)) => admitted.ask.push((session, turn)),
+            (Admission::Leave | Admission::Resume | Admission::Ask, _) => {}
         }
     }
     admitted

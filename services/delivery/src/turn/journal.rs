@@ -40,6 +40,14 @@ pub struct Call {
     pub answered: Option<String>,
 }
 
+impl Round {
+    /// The first call that is passed on. The others follow one by one, each when the one before is over: of all that an account's
+    /// agents ask for, one call a turn is on its way.
+    pub fn first(&self) -> Option<&Call> {
+        self.calls.iter().find(|call| call.answered.is_none())
+    }
+}
+
 impl Journal {
     pub fn last(&self) -> Option<&Round> {
         self.rounds.last()

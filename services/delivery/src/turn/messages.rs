@@ -130,8 +130,7 @@ pub(super) fn outcome_messages(
     }
     match settled {
         Settled::AwaitTools { round } => {
-            let passed_on = round.calls.iter().filter(|call| call.answered.is_none());
-            messages.extend(passed_on.map(|call| {
+            messages.extend(round.first().map(|call| {
                 tool_requested(
                     root,
                     session,

@@ -29,7 +29,7 @@ const STATEMENTS: [Planned; 13] = [
     ),
     (claim::RESULTS_LOAD, 2, &["tool_call_turn"]),
     (claim::TURNS_RESUME, 4, &["turn_pkey", "session_pkey"]),
-    (claim::WAIT_LONGER, 3, &["session_pkey"]),
+    (claim::WAIT_LONGER, 4, &["session_pkey"]),
     (begin::INSTRUCTIONS_KEEP, 4, &[]),
     (begin::TURNS_BEGIN, 26, &["notification_pkey", "session_pkey"]),
     (

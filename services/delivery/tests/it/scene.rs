@@ -80,8 +80,8 @@ impl Scene {
         rows.iter().map(|row| row.get(0)).collect()
     }
 
-    /// Answers a tool call as the tool-gateway does: its row, then the wake-up.
-    pub(crate) async fn tool_finished(&self, call_id: &str, ordinal: i32, result: &str) {
+    /// Records a tool call as the tool-gateway does.
+    pub(crate) async fn tool_recorded(&self, call_id: &str, ordinal: i32, result: &str) {
         sqlx::query(
             "insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name, arguments,
                                     state, result, finished_at)
@@ -94,6 +94,11 @@ impl Scene {
         .execute(&self.world.database.owner)
         .await
         .unwrap();
+    }
+
+    /// Answers a tool call as the tool-gateway does: its row, then the wake-up.
+    pub(crate) async fn tool_finished(&self, call_id: &str, ordinal: i32, result: &str) {
+        self.tool_recorded(call_id, ordinal, result).await;
         let turn = self.turns("id").await[0].clone();
         let finished = serde_json::json!({
             "account": "acme", "task": "PROJ-7", "session_id": self.session, "generation": 1, "fence": 1, "turn_id": turn,

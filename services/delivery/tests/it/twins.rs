@@ -229,3 +229,44 @@ async fn the_tools_of_twins_are_asked_for_again_apart() {
         ["acme waiting soon", "umbra waiting tomorrow"]
     );
 }
+
+/// However many calls an answer has, one of them is on its way.
+#[tokio::test]
+async fn calls_of_an_answer_are_asked_for_one_by_one() {
+    let scene = Scene::with(|_| Reply::text("never asked")).await;
+    scene.enqueue("n-1", "x").await;
+    let names = [(scene.account.clone(), scene.session)];
+    let (claimer, database) = claimer(&scene).await;
+    let replica = replica(&database).await;
+    let recorder = recorder(&scene, &claimer, &database).await;
+    let begun = claimer.claim(&names, replica).await.unwrap().work;
+    let calls = ["c-1", "c-2", "c-3"].map(|id| FunctionCall {
+        call_id: id.to_owned(),
+        name: "task_history".to_owned(),
+        arguments: "{}".to_owned(),
+    });
+    let answer = report(&begun[0], answered(String::new(), calls.to_vec()));
+    recorder.record(&[answer]).await.unwrap();
+    assert_eq!(
+        scene.world.database.texts("select asked::text from session").await,
+        ["1"]
+    );
+
+    let claim = async || -> Vec<i64> {
+        let claimed = claimer.claim(&names, replica).await.unwrap();
+        assert_eq!(claimed.left, names, "nobody takes the lease");
+        let ordinal =
+            |payload: &[u8]| serde_json::from_slice::<serde_json::Value>(payload).unwrap()["ordinal"].as_i64();
+        let asked = claimed.outbox.iter().filter_map(|row| ordinal(&row.outgoing.payload));
+        asked.collect()
+    };
+    assert!(claim().await.is_empty(), "the first is on its way");
+    for (call, next) in [("c-1", 2), ("c-2", 3)] {
+        scene.tool_recorded(call, next - 1, "{}").await;
+        assert_eq!(claim().await, [i64::from(next)]);
+        assert!(claim().await.is_empty(), "whatever else wakes the session");
+    }
+    let due = "update session set wake_at = now() - interval '1 s'";
+    sqlx::query(due).execute(&scene.world.database.owner).await.unwrap();
+    assert_eq!(claim().await, [3], "asked for again");
+}

@@ -19,11 +19,13 @@ fn session() -> String {
         closed: false,
         queued: 0,
         due: false,
+        asked: 0,
         lease_dead: false,
     };
     let queued = SessionFacts { queued: 1, ..nothing };
     let closed = SessionFacts { closed: true, ..queued };
     let due = |facts: SessionFacts| SessionFacts { due: true, ..facts };
+    let asked = SessionFacts { asked: 2, ..nothing };
     let deserted = |facts: SessionFacts| SessionFacts {
         lease_dead: true,
         ..facts
@@ -32,6 +34,7 @@ fn session() -> String {
         state: TurnState::AwaitingTools,
         calls_requested: 2,
         calls_over: 1,
+        next: 2,
         awaited_too_long: false,
     });
     let complete = missing.map(|turn| TurnFacts { calls_over: 2, ..turn });
@@ -62,8 +65,24 @@ fn session() -> String {
             deserted(queued),
             None,
         ),
-        (SessionPhase::Waiting, "results are missing, not due", nothing, missing),
-        (SessionPhase::Waiting, "results are missing, due", due(nothing), missing),
+        (
+            SessionPhase::Waiting,
+            "a result is missing, its call was asked for and is not due",
+            asked,
+            missing,
+        ),
+        (
+            SessionPhase::Waiting,
+            "a result is missing, its call was asked for and is due",
+            due(asked),
+            missing,
+        ),
+        (
+            SessionPhase::Waiting,
+            "a result is missing, its call was not asked for",
+            nothing,
+            missing,
+        ),
         (SessionPhase::Waiting, "all results are in", nothing, complete),
         (
             SessionPhase::Waiting,
@@ -94,7 +113,7 @@ fn session() -> String {
         let then = match admit(SessionFacts { phase, ..facts }, turn) {
             Admission::Start => "start a turn with what is queued",
             Admission::Resume => "carry its turn on",
-            Admission::AskAgain => "ask for the missing results again",
+            Admission::Ask => "ask for the next missing result",
             Admission::Leave => "leave it",
         };
         writeln!(text, "| {phase} | {found} | {then} |").expect(INFALLIBLE);

@@ -50,6 +50,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0018_bounded_look", include_str!("0018_bounded_look.sql")),
     ("0019_letters_of_ones_own", include_str!("0019_letters_of_ones_own.sql")),
     ("0020_refused_apart", include_str!("0020_refused_apart.sql")),
+    ("0021_calls_one_by_one", include_str!("0021_calls_one_by_one.sql")),
 ];
 
 #[async_trait]
