@@ -64,7 +64,9 @@ struct Parts {
     known: KnownKeys,
     unknown: address::Pace,
     held: Mutex<Held>,
+    /// Of all accounts together.
     requests_max: usize,
+    account_requests_max: usize,
     connections_max: usize,
     wait: Duration,
     /// Of all accounts together.
@@ -76,6 +78,7 @@ struct Parts {
 #[derive(Debug, Default)]
 struct Held {
     accounts: HashMap<AccountId, OfAccount>,
+    requests: usize,
     /// Of bodies and answers.
     bytes: usize,
 }
@@ -107,6 +110,7 @@ impl Held {
 
     fn give_back(&mut self, account: &AccountId, requests: usize, bytes: usize) {
         self.bytes -= bytes;
+        self.requests -= requests;
         if let Some(of_account) = self.accounts.get_mut(account) {
             of_account.bytes -= bytes;
             of_account.requests -= requests;
@@ -164,7 +168,8 @@ impl AccountLimits {
             known: KnownKeys::default(),
             unknown: address::Pace::of_unknown_keys(settings),
             held: Mutex::default(),
-            requests_max: settings.account_requests_max.usize(),
+            requests_max: settings.requests_max.usize(),
+            account_requests_max: settings.account_requests_max.usize(),
             connections_max: settings.account_connections_max.usize(),
             wait: settings.account_wait_ms.duration(),
             bytes_max: settings.answer_bytes_max.usize(),
@@ -220,17 +225,19 @@ impl AccountLimits {
             Problem::too_many_requests(wait).detail("too many requests of this account")
         })?;
         let mut held = self.0.held();
+        let own = held.accounts.get(account).map_or(0, |of_account| of_account.requests);
+        if own >= share(self.0.requests_max, held.requests - own, self.0.account_requests_max) {
+            super::refused("account_at_one_time");
+            let detail = "too many requests of this account at one time";
+            return Err(Problem::too_many_requests(Duration::ZERO).detail(detail));
+        }
+        held.requests += 1;
         let of_account = held.accounts.entry(account.clone()).or_insert_with(|| OfAccount {
             requests: 0,
             bytes: 0,
             connections: Arc::new(Semaphore::new(self.0.connections_max)),
             is_told: false,
         });
-        if of_account.requests >= self.0.requests_max {
-            super::refused("account_at_one_time");
-            let detail = "too many requests of this account at one time";
-            return Err(Problem::too_many_requests(Duration::ZERO).detail(detail));
-        }
         of_account.requests += 1;
         drop(held);
         Ok(UnderWay {
@@ -392,6 +399,25 @@ mod tests {
             limits.0.held().accounts.is_empty(),
             "nothing is kept of those that are done"
         );
+    }
+
+    /// Places of bodies that do not come, say.
+    #[test]
+    fn a_few_accounts_leave_places_for_the_next() {
+        let limits = AccountLimits::new(&HttpSettings {
+            requests_max: Count::new(16),
+            account_requests_max: Count::new(16),
+            ..HttpSettings::default()
+        });
+        let mut held = Vec::new();
+        let mut take_all = |name: &str| {
+            let before = held.len();
+            held.extend(std::iter::from_fn(|| limits.enter(&account(name), Instant::now()).ok()));
+            held.len() - before
+        };
+        assert_eq!(["a", "b", "c", "d"].map(&mut take_all), [4, 3, 3, 2]);
+        drop(held);
+        assert!(limits.0.held().accounts.is_empty() && limits.0.held().requests == 0);
     }
 
     #[tokio::test]

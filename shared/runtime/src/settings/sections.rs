@@ -230,7 +230,8 @@ pub struct HttpSettings {
     pub account_requests_per_second: Count,
     /// With keys of one account that was idle, at once.
     pub account_requests_burst: Count,
-    /// With keys of one account, under way at one time, until their answers are taken; more are answered with 429.
+    /// With keys of one account, under way at one time, until their answers are taken, and no more than a quarter of what the
+    /// others leave of `requests_max`; more are answered with 429.
     pub account_requests_max: Count,
     /// Requests of one account that use the database at one time. No more than a quarter of `database.connections_max`
     /// counts. More wait for `account_wait_ms`.
@@ -271,7 +272,7 @@ impl Default for HttpSettings {
             address_requests_burst: Count::new(5_000),
             account_requests_per_second: Count::new(1_000),
             account_requests_burst: Count::new(5_000),
-            account_requests_max: Count::new(256),
+            account_requests_max: Count::new(128),
             account_connections_max: Count::new(4),
             account_wait_ms: Millis::new(2_000),
             account_answer_bytes_max: Count::new(32 * 1024 * 1024),
