@@ -152,10 +152,11 @@ async fn lock(
 }
 
 /// A turn that waits for its next attempt is woken, to be ended: nothing will be sent for it any more.
-const CLOSE: &str = "
-    update session set closed_at = $3, close_reason = $4,
-        wake_at = case when phase = 'backoff' then now() else wake_at end
-    where account_id = $1 and id = any($2::uuid[])";
+pub const CLOSE: &str = "
+    update session s set closed_at = $3, close_reason = $4,
+        wake_at = case when s.phase = 'backoff' then now() else s.wake_at end
+    from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
+    where s.account_id = any (array[f.account_id]) and s.id = f.id";
 
 #[derive(FromQueryResult)]
 struct ItemRow {
@@ -172,11 +173,12 @@ struct ItemRow {
 pub const LOCK_ITEMS: &str = "
     select n.id, n.session_id, n.agent_id, n.sender_kind, n.created_at,
            coalesce(n.metadata -> 'reopen' = 'true'::jsonb, false) as reopens
-    from (select $1::text as account_id, f.id from unnest($2::uuid[] || $4::uuid[]) as f (id) order by f.id offset 0) f
+    from (select $1::text as account_id, f.id, f.closes
+          from (select unnest($2::uuid[]) as id, true as closes union all select unnest($4::uuid[]), false) f
+          order by f.id offset 0) f
     cross join lateral (
         select * from notification n
-        where n.account_id = f.account_id and n.session_id = f.id and n.state = 'queued'
-          and (n.session_id = any($2::uuid[]) or n.task_id = $3)
+        where n.account_id = f.account_id and n.session_id = f.id and n.state = 'queued' and (f.closes or n.task_id = $3)
         order by n.position offset 0 for no key update) n
     order by n.session_id, n.position";
 
@@ -198,19 +200,21 @@ pub const LOCK_TRIED: &str = "
         offset 0 for no key update) n
     order by n.session_id, n.position";
 
-const CANCEL: &str = "
-    update notification set state = 'cancelled', reason = $3 where account_id = $1 and id = any($2::text[])";
+pub const CANCEL: &str = "
+    update notification n set state = 'cancelled', reason = $3
+    from (select $1::text as account_id, f.id from unnest($2::text[]) as f (id) offset 0) f
+    where n.account_id = any (array[f.account_id]) and n.id = f.id";
 
 /// The counters of every session that lost items.
-const UNCOUNT: &str = "
-    update session s set queued = s.queued - gone.items
-    from unnest($2::uuid[], $3::integer[]) as gone (id, items)
-    where s.account_id = $1 and s.id = gone.id";
+pub const UNCOUNT: &str = "
+    update session s set queued = s.queued - f.items
+    from (select $1::text as account_id, f.* from unnest($2::uuid[], $3::integer[]) as f (id, items) offset 0) f
+    where s.account_id = any (array[f.account_id]) and s.id = f.id";
 
-const CARRY: &str = "
-    update notification n set session_id = $2, position = $4 + moved.position, state = 'queued', turn_id = null
-    from unnest($3::text[]) with ordinality as moved (id, position)
-    where n.account_id = $1 and n.id = moved.id";
+pub const CARRY: &str = "
+    update notification n set session_id = $2, position = $4 + f.position, state = 'queued', turn_id = null
+    from (select $1::text as account_id, f.* from unnest($3::text[]) with ordinality as f (id, position) offset 0) f
+    where n.account_id = any (array[f.account_id]) and n.id = f.id";
 
 /// A queue may be a hundred thousand long, and all of it is judged in one transaction (S3): items are written so many at a
 /// time, so that no statement comes near its time limit.
