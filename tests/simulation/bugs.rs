@@ -30,7 +30,7 @@ pub(crate) enum Bug {
     ClosedCallAllowed,
     /// A call counts in the words of its message, whatever its turn asked for.
     ForgedCallAllowed,
-    /// A call waits for the ones before it in its answer only so often.
+    /// A delivery of the version before asks for all calls of an answer at once, and a call waits for the ones before it only so often.
     OrderGivenUp,
     /// A cancelled item is still counted as waiting.
     CancelledCounted,

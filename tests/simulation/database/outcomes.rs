@@ -70,7 +70,7 @@ impl Database {
             });
             self.session_change(&session, &decided.change);
             self.items_change(&decided.change);
-            messages.extend(self.messages(report, &session, &decided.settled));
+            messages.extend(self.messages(report, &session, &decided.settled, bug));
         }
         recorded.outbox = self.outbox_insert(Service::Delivery, messages);
         self.version += 1;
@@ -141,13 +141,15 @@ impl Database {
         }
     }
 
-    fn messages(&mut self, report: &Report, session: &Session, settled: &Settled) -> Vec<Message> {
+    fn messages(&mut self, report: &Report, session: &Session, settled: &Settled, bug: Option<Bug>) -> Vec<Message> {
         let work = &report.work;
         let over = Message::TurnFinished(work.account.clone(), work.turn_id, None);
         match settled {
             Settled::AwaitTools { round } => round
-                .first()
-                .into_iter()
+                .calls
+                .iter()
+                .filter(|call| call.answered.is_none())
+                .take(if bug == Some(Bug::OrderGivenUp) { usize::MAX } else { 1 })
                 .map(|call| self.request(session, work.turn_id, work.task.as_ref(), work.agent_id, call))
                 .collect(),
             Settled::Again { .. } | Settled::LookAgain { .. } => Vec::new(),
