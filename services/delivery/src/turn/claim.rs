@@ -1,7 +1,8 @@
 //! Taking sessions: one transaction for a batch of woken sessions, from their locks to turns that may be sent.
 //!
 //! Reads under lock, asks [`admit`] for each session, then writes what follows: leases and new turns, leases of turns
-//! that are carried on, or the next of their tool calls that is asked for. What comes out is [`Work`]; the rest of the batch is free again.
+//! that are carried on, or the next of their tool calls that is asked for. What comes out
+//! is [`Work`]; the rest of the batch is free again.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},

@@ -41,8 +41,8 @@ pub struct Call {
 }
 
 impl Round {
-    /// The first call that is passed on. The others follow one by one, each when the one before is over: of all that an account's
-    /// agents ask for, one call a turn is on its way.
+    /// The first call that is passed on. Delivery requests each further call when the call before it is over, so that a turn has one
+    /// call in the stream at a time.
     pub fn first(&self) -> Option<&Call> {
         self.calls.iter().find(|call| call.answered.is_none())
     }

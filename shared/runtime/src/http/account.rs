@@ -401,7 +401,7 @@ mod tests {
         );
     }
 
-    /// Places of bodies that do not come, say.
+    /// Two accounts that sent many slow bodies took every place, and the operator's requests were refused.
     #[test]
     fn a_few_accounts_leave_places_for_the_next() {
         let limits = AccountLimits::new(&HttpSettings {
