@@ -165,8 +165,9 @@ fn services(stage: &Stage, work: &Work) -> anyhow::Result<Started> {
         for role in SERVICES {
             let (name, port) = (role.service(), free_port()?);
             let section = name.replace('-', "_").to_uppercase();
-            let mut command = Command::new(program(name)?);
+            let mut command = Command::new(program()?);
             command
+                .args(["serve", name])
                 .env("DATABASE_URL", &stage.database_url)
                 .env("NATS_URL", stage.nats.url_of(context::user(role).name()))
                 .env(ENVELOPE.0, ENVELOPE.1)
@@ -204,7 +205,7 @@ fn floor_processes(stage: &Stage, work: &Work, program: Option<&Path>, parts: &[
 }
 
 async fn migrate(stage: &Stage) -> anyhow::Result<()> {
-    let output = Command::new(program("signalbox")?)
+    let output = Command::new(program()?)
         .arg("migrate")
         .current_dir(&stage.directory)
         .env("DATABASE_URL", &stage.database_url)
@@ -250,10 +251,10 @@ async fn fill(observer: &PgPool, work: &Work) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Beside this one.
-fn program(name: &str) -> anyhow::Result<PathBuf> {
+/// `signalbox`, beside this one.
+fn program() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("this program has no path")?;
-    let program = own.with_file_name(name);
+    let program = own.with_file_name("signalbox");
     if !program.is_file() {
         bail!("{} is missing: build the workspace's programs first", program.display());
     }

@@ -136,7 +136,7 @@ make_rust() {
     cargo fetch --quiet --locked
     debian
     cp -a "$work/debian" "$folder"
-    install_in "$folder" gcc libc6-dev
+    install_in "$folder" gcc libc6-dev make
     mkdir -p "$folder/usr/local/rust" "$folder/usr/local/cargo/registry"
     cp -a "$sysroot/bin" "$sysroot/lib" "$folder/usr/local/rust/"
     cp -a "$registry/cache" "$registry/index" "$folder/usr/local/cargo/registry/"

@@ -37,7 +37,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run all four services in this process, with a NATS server, a Postgres and a demo agent of its own
     Up(UpArgs),
-    /// Run one service, as its own program does
+    /// Run one service as a process of its own
     Serve(ServeArgs),
     /// Bring the database's schema and the streams up to date
     Migrate,

@@ -30,6 +30,11 @@ use crate::{
 /// The settings or the command line were refused: trying again without changing them is of no use. clap's own code.
 const EXIT_REFUSED: u8 = 2;
 
+/// Of the program alone: tests count what they allocate with one of their own.
+#[cfg(not(test))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Command::Serve(args) = &cli.command {

@@ -146,7 +146,7 @@ impl User {
     fn messages(self) -> &'static [&'static str] {
         match self {
             User::Resolver => &["session.resolved.*.*", "dead.*.*"],
-            User::Delivery => &["tool.requested.*.*", "dead.*.*", "live.*.*"],
+            User::Delivery => &["tool.requested.*.*", "dead.*.*"],
             // It closes sessions with the tasks whose status agents change, and opens the next generation.
             User::ToolGateway => &[
                 "tool.finished.*.*",
@@ -167,6 +167,14 @@ impl User {
             ],
             User::Publisher => &["notification.*.*"],
             User::Operator => &[],
+        }
+    }
+
+    /// What it says to who listens just then, below the root: stored nowhere, so it is not sent to where streams are.
+    fn unstored(self) -> &'static [&'static str] {
+        match self {
+            User::Delivery => &["live.*.*"],
+            User::Resolver | User::ToolGateway | User::Orchestrator | User::Publisher | User::Operator => &[],
         }
     }
 
@@ -217,8 +225,9 @@ impl User {
     /// Whether it publishes on this subject of ours.
     pub fn publishes(self, root: &Root, subject: &str) -> bool {
         let events = self.events().iter().map(|event| format!("event.*.*.{event}"));
-        let messages = self.messages().iter().map(|message| (*message).to_owned());
+        let messages = self.messages().iter().chain(self.unstored());
         messages
+            .map(|message| (*message).to_owned())
             .chain(events)
             .any(|pattern| is_match(&format!("{root}.{pattern}"), subject))
     }
@@ -292,7 +301,7 @@ impl User {
                 "live.*.*",
             ],
             User::Publisher => Vec::new(),
-            _ => messages.copied().chain(events).collect(),
+            _ => messages.chain(self.unstored()).copied().chain(events).collect(),
         }
     }
 
@@ -313,7 +322,12 @@ impl User {
                 };
                 User::ALL.into_iter().flat_map(of).collect()
             }
-            User::Delivery | User::ToolGateway | User::Operator => Vec::new(),
+            // All the rest comes to where the operator is.
+            User::Operator => {
+                let of = |user: User| user.unstored().iter().map(move |said| (user, format!("{root}.{said}")));
+                User::ALL.into_iter().flat_map(of).collect()
+            }
+            User::Delivery | User::ToolGateway => Vec::new(),
         }
     }
 
@@ -325,6 +339,7 @@ impl User {
                 self.services(root)
                     .into_iter()
                     .map(|service| service.imported_as)
+                    .chain(self.unstored().iter().map(|said| format!("{root}.{said}")))
                     .collect(),
                 vec![format!("{}.>", self.inbox_prefix())],
             ),
@@ -335,7 +350,7 @@ impl User {
                 // Where answers come in for clients that were not told otherwise. No service listens there.
                 "_INBOX.>".to_owned(),
             ]);
-        } else {
+        } else if self != User::Operator {
             subscribe.extend(self.hears(root).into_iter().map(|(_, subject)| subject));
         }
         Permissions { publish, subscribe }
@@ -426,10 +441,10 @@ fn entry(root: &Root, user: User) -> String {
 /// What an account lets others send to it and hear of it, each with those that it is for.
 fn exports(root: &Root, owner: User) -> String {
     let (mut services, mut streams) = (BTreeMap::new(), BTreeMap::new());
-    for user in User::ALL.into_iter().filter(|user| *user != User::Operator) {
+    for user in User::ALL {
         let account = format!("\"{}\"", user.account(root));
         // Nobody sends to any other.
-        if owner == User::Operator {
+        if owner == User::Operator && user != User::Operator {
             for service in user.services(root) {
                 let exported = services.entry(service.subject);
                 let (_, accounts) = exported.or_insert_with(|| (service.has_many_answers, Vec::new()));

@@ -118,7 +118,7 @@ pub(crate) struct System {
 impl System {
     /// Starts the servers and prepares the services, without starting them.
     pub(crate) async fn prepare(directory: &Path, provider: SocketAddr, settings: &str) -> anyhow::Result<System> {
-        let programs = programs()?;
+        let program = program()?;
         let postgres_options = PostgresOptions {
             directory: directory.join("postgres"),
             durability: Durability::Fast,
@@ -184,7 +184,7 @@ impl System {
                 provider: to_provider,
                 environment,
             };
-            services.push(Service::new(process, directory, &programs, free_port()?, surroundings)?);
+            services.push(Service::new(process, directory, &program, free_port()?, surroundings)?);
         }
         Ok(System {
             services,
@@ -344,11 +344,14 @@ async fn operator(nats_url: &str) -> anyhow::Result<AbortOnDropHandle<()>> {
     Ok(AbortOnDropHandle::new(keeping))
 }
 
-/// Where the services' programs are: beside this one, or a folder above where it is a test.
-fn programs() -> anyhow::Result<PathBuf> {
+/// `signalbox`, beside this one.
+fn program() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("this program has no path")?;
-    let folder = own.parent().context("a program lies in a folder")?;
-    Ok(folder.to_path_buf())
+    let program = own.with_file_name("signalbox");
+    if !program.is_file() {
+        bail!("{} is missing: build the workspace's programs first", program.display());
+    }
+    Ok(program)
 }
 
 /// One that was free a moment ago, below those that the kernel gives to connections: the services keep theirs over

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use testkit::proxy::Proxy;
 use tokio::{
     process::{Child, Command},
@@ -58,14 +58,10 @@ impl Service {
     pub(crate) fn new(
         process: Process,
         directory: &Path,
-        programs: &Path,
+        program: &Path,
         listen: u16,
         surroundings: Surroundings,
     ) -> anyhow::Result<Service> {
-        let program = programs.join(process.role().service());
-        if !program.is_file() {
-            bail!("{} is missing: build the workspace's programs first", program.display());
-        }
         let Surroundings {
             nats,
             postgres,
@@ -86,7 +82,7 @@ impl Service {
             nats,
             postgres,
             provider,
-            program,
+            program: program.to_owned(),
             crash_file,
             environment,
             life: Mutex::default(),
@@ -112,8 +108,10 @@ impl Service {
         let output = open().with_context(|| format!("could not open {}", self.log.display()))?;
         // Ended by the kernel when the thread that started it ends: the runtime's threads live as long as it does.
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).arg(&self.program);
         command
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(&self.program)
+            .args(["serve", self.process.role().service()])
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(output.try_clone().context("could not share a log file")?)

@@ -6,7 +6,7 @@ use domain::{
     TaskStatus,
     planted::{Bug, is_planted},
 };
-use sea_orm::FromQueryResult;
+use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
 use storage::{StorageError, Tx, error::Attempt, statement};
 use time::{OffsetDateTime, UtcOffset};
@@ -73,7 +73,7 @@ struct ItemRow {
     status: Option<String>,
     is_coordinator: bool,
     briefing: Option<String>,
-    thread: Option<serde_json::Value>,
+    thread: Option<MessageRows>,
     thread_total: i64,
 }
 
@@ -213,12 +213,13 @@ struct MessageRow {
     created_at: OffsetDateTime,
 }
 
-fn extract(messages: Option<serde_json::Value>, total: i64) -> Result<Extract, String> {
-    let rows: Vec<MessageRow> = messages
-        .map(serde_json::from_value)
-        .transpose()
-        .map_err(|error| error.to_string())?
-        .unwrap_or_default();
+#[derive(Default, Deserialize)]
+struct MessageRows(Vec<MessageRow>);
+
+impl TryGetableFromJson for MessageRows {}
+
+fn extract(rows: Option<MessageRows>, total: i64) -> Result<Extract, String> {
+    let rows = rows.unwrap_or_default().0;
     let messages: Result<Vec<ThreadMessage>, String> = rows
         .into_iter()
         .map(|row| {

@@ -212,7 +212,8 @@ pub fn decide<'a>(report: &'a Report, session: &'a Session, now: OffsetDateTime,
     }
 }
 
-/// One line a turn (S13): sizes and ids, never texts of the conversation.
+/// One line a turn (S13): sizes and ids, never texts of the conversation. What goes as it should is for who looks closely:
+/// events and metrics say it anyway.
 fn log(work: &Work, settled: &Settled, changed: &Changed) {
     let (what, class) = match settled {
         Settled::Finished { late: true, .. } => ("finished late", ""),
@@ -224,10 +225,19 @@ fn log(work: &Work, settled: &Settled, changed: &Changed) {
         Settled::GaveUp { class, .. } => ("failed", *class),
         Settled::Aborted => ("was aborted", ""),
     };
-    tracing::info!(
-        turn_id = %work.turn_id, account = %work.account, session_id = %work.session_id, generation = work.generation.0,
-        number = work.number, attempt = work.attempt, round = work.journal.rounds.len(), profile_version = %work.profile_version,
-        task_history_called = changed.task_history_called, class,
-        "turn {} {what}", work.number
-    );
+    macro_rules! line {
+        ($level:ident) => {
+            tracing::$level!(
+                turn_id = %work.turn_id, account = %work.account, session_id = %work.session_id,
+                generation = work.generation.0, number = work.number, attempt = work.attempt,
+                round = work.journal.rounds.len(), profile_version = %work.profile_version,
+                task_history_called = changed.task_history_called, class,
+                "turn {} {what}", work.number
+            )
+        };
+    }
+    match settled {
+        Settled::Finished { .. } | Settled::AwaitTools { .. } => line!(debug),
+        _ => line!(info),
+    }
 }

@@ -1,5 +1,5 @@
-//! `signalbox serve SERVICE`: one service as a process of its own, the same that its own program is. An image so needs one
-//! program for all of them.
+//! `signalbox serve SERVICE`: one service as a process of its own. One program for all of them: an image holds their
+//! libraries once.
 
 use std::process::ExitCode;
 
