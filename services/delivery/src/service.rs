@@ -43,6 +43,8 @@ use crate::{
 
 /// Between tries of a transaction that failed for a reason that passes.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Before another try for sessions that somebody else has locked.
+const LOCKED_PAUSE: Duration = Duration::from_millis(100);
 /// How long wake-ups and outcomes may come together after several have come at once: a transaction costs as much as many
 /// of its sessions. Who comes alone waits for nothing.
 const GATHER: Duration = Duration::from_millis(3);
@@ -349,6 +351,18 @@ impl Hands {
         tell(&self.signals, Signal::Limits(claimed.limits)).await;
         let left = claimed.left.into_iter().map(|name| (name, false)).collect();
         tell(&self.signals, Signal::Free(left)).await;
+        if !claimed.locked.is_empty() {
+            let (signals, stop) = (self.signals.clone(), self.context.shutdown.token());
+            self.context
+                .shutdown
+                .spawn_once("delivery locked sessions", async move {
+                    tokio::select! {
+                        () = tokio::time::sleep(LOCKED_PAUSE) => tell(&signals, Signal::Wake(claimed.locked)).await,
+                        // What waits is found by another replica.
+                        () = stop.cancelled() => {}
+                    }
+                });
+        }
         if !claimed.without_slot.is_empty() {
             tell(&self.signals, Signal::WithoutSlot(claimed.without_slot)).await;
         }

@@ -154,7 +154,7 @@ pub struct PartitionReader {
     has_more: bool,
     /// None while reads are busy.
     bell: Option<Bell>,
-    /// As of the last read.
+    /// As of the last read for a batch.
     is_busy: bool,
     /// What was rung for when the last read was asked for.
     looked_for: u64,
@@ -235,7 +235,10 @@ impl PartitionReader {
     pub async fn fill_up(&mut self, batch: &mut Vec<Incoming>, max: usize) -> Result<(), ReadError> {
         let room = max.saturating_sub(batch.len());
         if room > 0 && self.read.is_empty() && (self.has_more || self.is_rung()) {
+            let was_busy = self.is_busy;
             self.read_on().await?;
+            // Little comes between two reads of one batch.
+            self.is_busy |= was_busy;
         }
         batch.extend(self.read.drain(..room.min(self.read.len())));
         Ok(())

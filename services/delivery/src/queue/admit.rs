@@ -13,6 +13,8 @@
 
 use domain::{SessionPhase, TurnState};
 
+use crate::turn::journal::NO_PLACE;
+
 /// What decides, of the session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SessionFacts {
@@ -31,9 +33,8 @@ pub struct SessionFacts {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TurnFacts {
     pub state: TurnState,
-    pub calls_requested: i32,
-    pub calls_over: i32,
-    /// The place of the first call without a result.
+    /// The place of the first call of the last answer that has no result; [`NO_PLACE`] where all have theirs. Nobody waits for a
+    /// call of an earlier answer any more: the agent was told that its result is missing.
     pub next: i32,
     /// Results have been awaited for longer than any tool may take.
     pub awaited_too_long: bool,
@@ -65,7 +66,7 @@ pub fn admit(session: SessionFacts, turn: Option<TurnFacts>) -> Admission {
             None => start,
         },
         SessionPhase::Waiting => match turn {
-            Some(turn) if turn.calls_over >= turn.calls_requested || turn.awaited_too_long => Admission::Resume,
+            Some(turn) if turn.next == NO_PLACE || turn.awaited_too_long => Admission::Resume,
             Some(turn) if session.due || session.asked < turn.next => Admission::Ask,
             Some(_) => Admission::Leave,
             // A wait without a turn cannot be written; if it stood there all the same, it must not stand for ever.
@@ -93,8 +94,6 @@ mod tests {
     };
     const WAITING: TurnFacts = TurnFacts {
         state: TurnState::AwaitingTools,
-        calls_requested: 2,
-        calls_over: 1,
         next: 2,
         awaited_too_long: false,
     };
@@ -112,9 +111,7 @@ mod tests {
         };
         let started = TurnFacts {
             state: TurnState::Started,
-            calls_requested: 0,
-            calls_over: 0,
-            next: 0,
+            next: NO_PLACE,
             awaited_too_long: false,
         };
         check(backoff, Some(started), Admission::Leave);
@@ -150,7 +147,7 @@ mod tests {
         check(
             waiting,
             Some(TurnFacts {
-                calls_over: 2,
+                next: NO_PLACE,
                 ..WAITING
             }),
             Admission::Resume,

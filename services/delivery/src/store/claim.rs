@@ -85,8 +85,8 @@ macro_rules! sessions_lock {
 /// Relies on the primary key. Enqueuing takes the same lock, so no wake-up falls between; the order keeps two who lock
 /// from waiting for each other.
 pub const SESSIONS_LOCK: &str = sessions_lock!("");
-/// Without those that somebody else has locked: all others would wait for them. Who locks one tells of it after the commit, and the
-/// sweep finds what is left where nobody does.
+/// Without those that somebody else has locked: all others would wait for them. Whoever claims tries those again soon
+/// ([`sessions_there`]): who has locked one need not have anything to tell.
 pub const SESSIONS_LOCK_FREE: &str = sessions_lock!(" skip locked");
 
 /// By [`SESSIONS_LOCK`] or [`SESSIONS_LOCK_FREE`].
@@ -122,6 +122,37 @@ pub async fn sessions_lock(tx: &Tx, sql: &'static str, names: &[SessionName]) ->
                 },
                 turns_in_flight_max: row.turns_in_flight_max,
             })
+        })
+        .collect()
+}
+
+#[derive(FromQueryResult)]
+struct ThereRow {
+    account_id: String,
+    id: Uuid,
+}
+
+/// Relies on the primary key.
+pub const SESSIONS_THERE: &str = "
+    select s.account_id, s.id from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    cross join lateral (select * from session s where s.account_id = w.account_id and s.id = w.id limit 1) s";
+
+/// Those of `names` that were not removed.
+pub async fn sessions_there(tx: &Tx, names: &[SessionName]) -> Result<Vec<SessionName>, StorageError> {
+    const ATTEMPT: &str = "look for locked sessions";
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (accounts, ids) = columns(names);
+    let rows = ThereRow::find_by_statement(statement(SESSIONS_THERE, [accounts.into(), ids.into()]))
+        .all(&**tx)
+        .await
+        .attempt(ATTEMPT)?;
+    rows.into_iter()
+        .map(|row| {
+            let account =
+                AccountId::parse(&row.account_id).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
+            Ok((account, SessionId(row.id)))
         })
         .collect()
 }
@@ -248,8 +279,6 @@ impl Turn {
     pub fn facts(&self) -> TurnFacts {
         TurnFacts {
             state: self.state,
-            calls_requested: self.journal.requested(),
-            calls_over: i32::try_from(self.results.len()).expect("calls of a turn are limited"),
             next: self.next().map_or(NO_PLACE, |call| call.ordinal),
             awaited_too_long: self.awaited_too_long,
         }

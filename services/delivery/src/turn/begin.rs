@@ -275,12 +275,12 @@ fn definitions(tools: impl Iterator<Item = tools::ToolDefinition>) -> Arc<[ToolD
 }
 
 impl Turn {
-    /// The first of its calls that has no result yet.
+    /// The first call of the last answer that has no result yet. A call of an earlier answer is not asked for any more: the
+    /// tool-gateway runs calls of the last one only.
     pub fn next(&self) -> Option<&Call> {
         let is_over = |call: &Call| self.results.iter().any(|result| result.ordinal == call.ordinal);
-        self.journal
-            .calls()
-            .find(|call| call.answered.is_none() && !is_over(call))
+        let calls = self.journal.last().map_or(&[][..], |round| &round.calls);
+        calls.iter().find(|call| call.answered.is_none() && !is_over(call))
     }
 
     pub(super) fn trace(&self) -> TraceContext {

@@ -38,8 +38,8 @@ use crate::{
         SessionName, TurnName,
         begin::{KeptTexts, NewTurn, turns_begin},
         claim::{
-            SESSIONS_LOCK_FREE, Session, Turn, in_flight_lock, leases_check, sessions_lock, turns_load, turns_resume,
-            wait_longer,
+            SESSIONS_LOCK_FREE, Session, Turn, in_flight_lock, leases_check, sessions_lock, sessions_there, turns_load,
+            turns_resume, wait_longer,
         },
         context::{Item, overview_load, queue_next},
     },
@@ -65,6 +65,8 @@ pub struct Claimed {
     pub work: Vec<Work>,
     /// Sessions that were not taken: somebody else's, or with nothing to do.
     pub left: Vec<SessionName>,
+    /// Those of `left` that somebody else has locked: nobody knows yet whether there is something to do.
+    pub locked: Vec<SessionName>,
     /// Sessions whose provider has no slot free, with its name. Nothing was written of them.
     pub without_slot: Vec<(SessionName, String)>,
     /// Accounts' own limits, as read.
@@ -92,6 +94,9 @@ impl Claimer {
             .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
             .await?;
         let mut sessions = sessions_lock(&tx, SESSIONS_LOCK_FREE, names).await?;
+        let seen: HashSet<SessionName> = sessions.iter().map(Session::name).collect();
+        let unseen: Vec<SessionName> = names.iter().filter(|name| !seen.contains(name)).cloned().collect();
+        let locked = sessions_there(&tx, &unseen).await?;
         leases_check(&tx, &mut sessions, replica).await?;
         let in_progress: Vec<TurnName> = sessions
             .iter()
@@ -193,6 +198,7 @@ impl Claimer {
         Ok(Claimed {
             work,
             left,
+            locked,
             without_slot,
             limits,
             outbox,

@@ -9,8 +9,9 @@ use testkit::{
     plans::{Planned, check_plans},
 };
 
-const STATEMENTS: [Planned; 13] = [
+const STATEMENTS: [Planned; 14] = [
     (claim::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
+    (claim::SESSIONS_THERE, 2, &["session_pkey"]),
     (claim::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
     (claim::REPLICAS_ALIVE, 1, &["replica_pkey"]),
     (claim::IN_FLIGHT_COUNT, 1, &["turn_open of the account", "session_pkey"]),

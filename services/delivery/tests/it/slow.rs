@@ -27,7 +27,7 @@ async fn another(scene: &Scene) {
 
 async fn locked(scene: &Scene, session: SessionId) -> Transaction<'static, Postgres> {
     let mut held = scene.world.database.owner.begin().await.unwrap();
-    sqlx::query("select from session where id = $1 for update")
+    sqlx::query("select from session where id = $1 for no key update")
         .bind(session.0)
         .execute(&mut *held)
         .await
@@ -45,6 +45,38 @@ async fn a_locked_session_holds_up_no_other_at_its_claim() {
     let running = scene.run().await;
     scene.until("other", "delivered").await;
     assert_eq!(scene.state("n-1").await.0, "queued");
+    held.rollback().await.unwrap();
+    scene.until("n-1", "delivered").await;
+    running.stop().await;
+}
+
+/// The result of a call comes while somebody has the session locked who has nothing to say afterwards.
+#[tokio::test]
+async fn a_wake_up_that_meets_a_lock_is_not_lost() {
+    let mut scene = Scene::with(|seen| match seen.tool_outputs().len() {
+        0 => Reply::call("c-1", "task_history", serde_json::json!({})),
+        _ => Reply::text("ok"),
+    })
+    .await;
+    // Nothing else wakes the session again.
+    scene.world.set("delivery.tools_again_ms", 600_000);
+    scene.enqueue("n-1", "x").await;
+    let running = scene.run().await;
+    scene.until("n-1", "running").await;
+    eventually("it waits for its call", || async {
+        (scene
+            .world
+            .database
+            .count("select count(*) from session where phase = 'waiting'")
+            .await
+            == 1)
+            .then_some(())
+    })
+    .await;
+    let held = locked(&scene, scene.session).await;
+    scene.tool_finished("c-1", 1, "{}").await;
+    // Long enough for the claim that meets the lock.
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     held.rollback().await.unwrap();
     scene.until("n-1", "delivered").await;
     running.stop().await;

@@ -270,3 +270,46 @@ async fn calls_of_an_answer_are_asked_for_one_by_one() {
     sqlx::query(due).execute(&scene.world.database.owner).await.unwrap();
     assert_eq!(claim().await, [3], "asked for again");
 }
+
+/// Two of the first answer's calls were never asked for when its wait was over. The second answer's calls do not wait for them.
+#[tokio::test]
+async fn what_an_earlier_answer_is_missing_holds_up_no_call_of_a_later_one() {
+    let scene = Scene::with(|_| Reply::text("never asked")).await;
+    scene.enqueue("n-1", "x").await;
+    let names = [(scene.account.clone(), scene.session)];
+    let (claimer, database) = claimer(&scene).await;
+    let replica = replica(&database).await;
+    let recorder = recorder(&scene, &claimer, &database).await;
+    let answer = |ids: &[&str]| {
+        let call = |id: &&str| FunctionCall {
+            call_id: (*id).to_owned(),
+            name: "task_history".to_owned(),
+            arguments: "{}".to_owned(),
+        };
+        answered(String::new(), ids.iter().map(call).collect())
+    };
+    let begun = claimer.claim(&names, replica).await.unwrap().work;
+    let first = report(&begun[0], answer(&["c-1", "c-2", "c-3"]));
+    recorder.record(&[first]).await.unwrap();
+    let waited = "update turn set waiting_since = now() - interval '1 day'";
+    sqlx::query(waited).execute(&scene.world.database.owner).await.unwrap();
+    let resumed = claimer.claim(&names, replica).await.unwrap().work;
+    let second = report(&resumed[0], answer(&["d-1", "d-2"]));
+    recorder.record(&[second]).await.unwrap();
+
+    // One of the first answer comes late.
+    scene.tool_recorded("c-1", 1, "{}").await;
+    assert!(claimer.claim(&names, replica).await.unwrap().outbox.is_empty());
+    scene.tool_recorded("d-1", 4, "{}").await;
+    let claimed = claimer.claim(&names, replica).await.unwrap();
+    assert_eq!(claimed.left, names);
+    let asked: Vec<serde_json::Value> = claimed
+        .outbox
+        .iter()
+        .map(|row| serde_json::from_slice(&row.outgoing.payload).unwrap())
+        .collect();
+    assert_eq!((asked.len(), &asked[0]["ordinal"]), (1, &serde_json::json!(5)));
+    scene.tool_recorded("d-2", 5, "{}").await;
+    let work = claimer.claim(&names, replica).await.unwrap().work;
+    assert_eq!(work.len(), 1, "all that it waits for is there");
+}

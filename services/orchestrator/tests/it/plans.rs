@@ -16,7 +16,7 @@ use testkit::{
     plans::{Planned, check_plans},
 };
 
-const STATEMENTS: [Planned; 15] = [
+const STATEMENTS: [Planned; 16] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -43,6 +43,7 @@ const STATEMENTS: [Planned; 15] = [
         &["session_active_task", "session_active_system"],
     ),
     (sessions_close::LOCK, 2, &["session_pkey", "task_pkey"]),
+    (sessions_close::LOCK_WITH_OWN, 2, &["session_pkey"]),
     (sessions_close::CLOSE, 4, &["session_pkey"]),
     (sessions_close::CANCEL, 3, &["notification_pkey"]),
     (sessions_close::UNCOUNT, 3, &["session_pkey"]),

@@ -32,12 +32,10 @@ fn session() -> String {
     };
     let missing = Some(TurnFacts {
         state: TurnState::AwaitingTools,
-        calls_requested: 2,
-        calls_over: 1,
         next: 2,
         awaited_too_long: false,
     });
-    let complete = missing.map(|turn| TurnFacts { calls_over: 2, ..turn });
+    let complete = missing.map(|turn| TurnFacts { next: 0, ..turn });
     let too_long = missing.map(|turn| TurnFacts {
         awaited_too_long: true,
         ..turn

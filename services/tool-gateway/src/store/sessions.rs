@@ -3,7 +3,7 @@
 use domain::{AccountId, AgentId, CloseReason, Fence, Generation, SessionId, SessionKey, TaskId, TurnId, TurnState};
 use sea_orm::{ConnectionTrait, FromQueryResult};
 use serde_json::Value;
-use storage::{StorageError, Tx, error::Attempt, statement};
+use storage::{StorageError, Tx, error::Attempt, lifecycle::task_sessions_lock, statement};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -23,30 +23,15 @@ pub(crate) async fn session_lock(tx: &Tx, asked: &Asked) -> Result<(), StorageEr
 }
 
 const TASK_LOCK: &str = "select id from task where account_id = $1 and id = $2 for no key update";
-/// Relies on session_active_task, notification_queue and the primary key. Those that a closer takes, in its order
-/// (storage::lifecycle), and the caller's own.
-const SESSIONS_LOCK: &str = "
-    select s.id from session s
-    where s.account_id = $1
-      and s.id in (select $2::uuid
-                   union all
-                   select id from session where account_id = $1 and task_id = $3 and closed_at is null
-                   union all
-                   select session_id from notification where account_id = $1 and task_id = $3 and state = 'queued')
-    order by s.id for no key update of s";
 
 /// The same for a call that moves a task, and may close its sessions: with weaker locks first, two of them would wait
-/// for each other.
+/// for each other. Takes those that a closer takes, in its order, and the caller's own.
 pub(crate) async fn task_and_sessions_lock(tx: &Tx, asked: &Asked, task: &TaskId) -> Result<(), StorageError> {
     let (account, key) = (asked.account.as_str(), task.key());
     tx.execute_raw(statement(TASK_LOCK, [account.into(), key.as_str().into()]))
         .await
         .attempt("lock task")?;
-    let values = [account.into(), asked.session.uuid().into(), key.as_str().into()];
-    tx.execute_raw(statement(SESSIONS_LOCK, values))
-        .await
-        .attempt("lock sessions")?;
-    Ok(())
+    task_sessions_lock(tx, &asked.account, task, asked.session).await
 }
 
 #[derive(FromQueryResult)]

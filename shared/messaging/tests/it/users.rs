@@ -504,6 +504,9 @@ async fn a_publisher_sends_with_acknowledgement_and_listens_to_what_becomes_of_i
         assert_eq!(own.next().await.unwrap().subject.as_str(), subject);
     }
     let operator = bus(&server, User::Operator).await;
+    // The operator, too, hears what is not stored, though it does not come to where the streams are.
+    let mut unstored = operator.client().subscribe("signalbox.live.>").await.unwrap();
+    operator.client().flush().await.unwrap();
     let services = [
         (User::Resolver, "signalbox.session.resolved.acme.t"),
         (User::Delivery, "signalbox.live.acme.t"),
@@ -518,6 +521,10 @@ async fn a_publisher_sends_with_acknowledgement_and_listens_to_what_becomes_of_i
             speaker.client().publish(subject, "{}".into()).await.unwrap();
             speaker.client().flush().await.unwrap();
             assert_eq!(own.next().await.unwrap().subject.as_str(), subject, "{user:?}");
+            if subject.starts_with("signalbox.live.") {
+                let heard = within("live text", unstored.next()).await.unwrap();
+                assert_eq!(heard.subject.as_str(), subject);
+            }
         }
     }
     assert_eq!(publisher.refused(), Vec::<String>::new());

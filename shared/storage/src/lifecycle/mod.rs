@@ -23,7 +23,7 @@ pub use activity::activity_insert;
 pub use agent_remove::{AgentRemoval, agent_remove};
 pub use message_post::{NewMessage, message_post};
 pub use replies_post::{Reply, replies_post, reply_message_id};
-pub use sessions_close::{AGENT_REMOVED, ClosedSession, TASK_CLOSED};
+pub use sessions_close::{AGENT_REMOVED, ClosedSession, TASK_CLOSED, task_sessions_lock};
 pub use sessions_remove::{Removal, sessions_remove};
 pub use task_create::{NewTask, task_create, tasks_create};
 pub use task_status::{TaskMove, TaskMoved, close_reason, task_status_set};

@@ -118,6 +118,40 @@ struct Found {
     id: Uuid,
 }
 
+/// Relies on the primary key.
+pub const LOCK_WITH_OWN: &str = "
+    select s.id from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
+    join session s on s.account_id = any (array[f.account_id]) and s.id = f.id
+    order by s.id for no key update of s";
+
+/// Locks what a closer of the task would lock, and with it one session more, in the closers' order: for who may close the task
+/// later in the transaction, and needs that session as it is.
+pub async fn task_sessions_lock(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+    own: SessionId,
+) -> Result<(), StorageError> {
+    let mut ids = find(tx, account, OF_TASK, String::from(task.key()).into(), Vec::new()).await?;
+    ids.push(own.0);
+    tx.execute_raw(statement(LOCK_WITH_OWN, [account.as_str().into(), ids.into()]))
+        .await
+        .attempt("lock sessions of a task")?;
+    Ok(())
+}
+
+async fn find(
+    tx: &Tx,
+    account: &AccountId,
+    sql: &'static str,
+    of: Value,
+    known: Vec<Uuid>,
+) -> Result<Vec<Uuid>, StorageError> {
+    let found = Found::find_by_statement(statement(sql, [account.as_str().into(), of, known.into()])).all(&**tx);
+    let found = found.await.attempt("find sessions to close")?;
+    Ok(found.into_iter().map(|found| found.id).collect())
+}
+
 /// Locks what is to be closed, and what only loses items. Another closer that we waited for may have opened the next
 /// generation of what it closed, and only a statement that begins afterwards sees that: so this goes on until one sees
 /// nothing that is not locked.
@@ -126,19 +160,16 @@ async fn lock(
     account: &AccountId,
     scope: Scope<'_>,
 ) -> Result<(Vec<SessionRow>, Vec<SessionRow>), StorageError> {
-    let (find, of) = match scope {
+    let (sql, of) = match scope {
         Scope::Task(task) => (OF_TASK, Value::from(String::from(task.key()))),
         Scope::Agent(agent) => (OF_AGENT, Value::from(agent.uuid())),
     };
     let (mut known, mut locked): (Vec<Uuid>, Vec<SessionRow>) = Default::default();
     loop {
-        let values = [account.as_str().into(), of.clone(), known.clone().into()];
-        let found = Found::find_by_statement(statement(find, values)).all(&**tx);
-        let found = found.await.attempt("find sessions to close")?;
-        if found.is_empty() {
+        let ids = find(tx, account, sql, of.clone(), known.clone()).await?;
+        if ids.is_empty() {
             break;
         }
-        let ids: Vec<Uuid> = found.into_iter().map(|found| found.id).collect();
         let values = [account.as_str().into(), ids.clone().into()];
         let more = SessionRow::find_by_statement(statement(LOCK, values)).all(&**tx);
         locked.extend(more.await.attempt("lock sessions to close")?);
