@@ -9,8 +9,7 @@
 //! lost its connection is therefore made one message at a time ([`crate::one_message`]).
 //!
 //! When to ask is said by the stream itself, on the partition's doorbell. A ring can be lost; whoever waits in silence
-//! looks by itself. While reads bring many messages nobody listens: the next read is due anyway, and a ring costs the
-//! server and the reader nearly what a message does.
+//! looks by itself.
 //!
 //! What a publisher puts into its headers stands in the answers beside what the server says there. The server's is the
 //! last of its name, and none of those names reaches a handler.
@@ -132,8 +131,6 @@ pub async fn first_unread(bus: &Bus, partition: u16, after: u64) -> Result<Optio
 const READ_MESSAGES: usize = 512;
 /// So much at once, over all messages of a read: more where the server takes messages of more than a third of it.
 const READ_BYTES: usize = 4 * 1024 * 1024;
-/// A read of so many messages is followed by another at once, without the bell.
-const BUSY_MESSAGES: usize = 4;
 /// Before the second look for what was rung for; doubled with each further one.
 const AGAIN_MIN: Duration = Duration::from_millis(5);
 /// From one answer to the next. A read from a cold disk takes its time.
@@ -152,53 +149,33 @@ pub struct PartitionReader {
     read: VecDeque<Incoming>,
     /// As of the last read.
     has_more: bool,
-    /// None while reads are busy.
-    bell: Option<Bell>,
-    /// As of the last read for a batch.
-    is_busy: bool,
+    /// The last sequence that was rung for.
+    rung: watch::Receiver<u64>,
     /// What was rung for when the last read was asked for.
     looked_for: u64,
     /// How long to wait with another look for what was rung for and not found.
     again: Duration,
-}
-
-struct Bell {
-    /// The last sequence that was rung for.
-    rung: watch::Receiver<u64>,
     _listening: AbortOnDropHandle<()>,
-}
-
-impl Bell {
-    /// What is stored from now on rings.
-    async fn hear(bus: &Bus, partition: u16) -> Result<Bell, ReadError> {
-        let name = topology::doorbell(bus.root(), &partition.to_string());
-        let rings = bus.client().subscribe(name).await;
-        let mut rings = rings.map_err(|error| ReadError::Open {
-            partition,
-            source: error.into(),
-        })?;
-        let (ring, rung) = watch::channel(0);
-        let listening = tokio::spawn(async move {
-            while let Some(message) = rings.next().await {
-                if let Some(sequence) = message.headers.as_ref().and_then(|headers| number(headers, SEQUENCE)) {
-                    ring.send_replace(sequence);
-                }
-            }
-        });
-        Ok(Bell {
-            rung,
-            _listening: AbortOnDropHandle::new(listening),
-        })
-    }
-
-    fn last(&self) -> u64 {
-        *self.rung.borrow()
-    }
 }
 
 impl PartitionReader {
     /// Starts behind `after`, and reads what is there.
     pub async fn open(bus: &Bus, partition: u16, after: Place) -> Result<PartitionReader, ReadError> {
+        let failed = |source: Cause| ReadError::Open { partition, source };
+        let bell = topology::doorbell(bus.root(), &partition.to_string());
+        let mut bell = bus
+            .client()
+            .subscribe(bell)
+            .await
+            .map_err(|error| failed(error.into()))?;
+        let (ring, rung) = watch::channel(0);
+        let listening = tokio::spawn(async move {
+            while let Some(message) = bell.next().await {
+                if let Some(sequence) = message.headers.as_ref().and_then(|headers| number(headers, SEQUENCE)) {
+                    ring.send_replace(sequence);
+                }
+            }
+        });
         let mut reader = PartitionReader {
             bus: bus.clone(),
             partition,
@@ -207,17 +184,17 @@ impl PartitionReader {
             batches_from: 1,
             read: VecDeque::new(),
             has_more: true,
-            bell: None,
-            is_busy: false,
+            rung,
             looked_for: 0,
             again: Duration::ZERO,
+            _listening: AbortOnDropHandle::new(listening),
         };
         reader.read_on().await?;
         Ok(reader)
     }
 
     /// What is there, as soon as something is, at most `max`; nothing when `wait` passes in silence and nothing is there
-    /// indeed, so that the caller can see to its lease. After many messages nothing may come at once.
+    /// indeed, so that the caller can see to its lease.
     ///
     /// Dropping this future loses nothing. After an error, the reader is spent.
     pub async fn next_batch(&mut self, max: usize, wait: Duration) -> Result<Vec<Incoming>, ReadError> {
@@ -234,11 +211,8 @@ impl PartitionReader {
     /// error, the reader is spent, and the batch is read again by the next one.
     pub async fn fill_up(&mut self, batch: &mut Vec<Incoming>, max: usize) -> Result<(), ReadError> {
         let room = max.saturating_sub(batch.len());
-        if room > 0 && self.read.is_empty() && (self.has_more || self.is_rung()) {
-            let was_busy = self.is_busy;
+        if room > 0 && self.read.is_empty() && (self.has_more || *self.rung.borrow() > self.known()) {
             self.read_on().await?;
-            // Little comes between two reads of one batch.
-            self.is_busy |= was_busy;
         }
         batch.extend(self.read.drain(..room.min(self.read.len())));
         Ok(())
@@ -248,14 +222,13 @@ impl PartitionReader {
     /// soon, and less and less: a replica of the stream that lags has it in a moment, and if it was deleted nobody has.
     async fn wait(&mut self, longest: Duration) {
         let known = self.known();
-        let Some(bell) = &mut self.bell else { return };
         self.again = match known > self.place.sequence {
             true => (self.again * 2).clamp(AGAIN_MIN, longest.max(AGAIN_MIN)),
             false => Duration::ZERO,
         };
         let wait = if self.again.is_zero() { longest } else { self.again };
         let is_closed = matches!(
-            timeout(wait, bell.rung.wait_for(|rung| *rung > known)).await,
+            timeout(wait, self.rung.wait_for(|rung| *rung > known)).await,
             Ok(Err(_))
         );
         // Without a bell, too, there is silence.
@@ -268,20 +241,9 @@ impl PartitionReader {
         self.place.sequence.max(self.looked_for)
     }
 
-    /// Whether there may be something that was not looked for yet: without a bell, always.
-    fn is_rung(&self) -> bool {
-        self.bell.as_ref().is_none_or(|bell| bell.last() > self.known())
-    }
-
     /// Reads what follows the place, and moves it.
     async fn read_on(&mut self) -> Result<(), ReadError> {
-        if self.is_busy {
-            self.bell = None;
-        } else if self.bell.is_none() {
-            // Before the read: what comes behind it rings.
-            self.bell = Some(Bell::hear(&self.bus, self.partition).await?);
-        }
-        self.looked_for = self.bell.as_ref().map_or(0, Bell::last);
+        self.looked_for = *self.rung.borrow();
         let first = self.place.sequence.max(self.batches_from);
         let read = match direct_get(&self.bus, self.partition, first, READ_MESSAGES + 1).await {
             Err(ReadError::Reconnected { .. }) => {
@@ -307,7 +269,6 @@ impl PartitionReader {
             };
         }
         self.has_more = has_more;
-        self.is_busy = messages.len() >= BUSY_MESSAGES;
         self.read.append(&mut messages);
         Ok(())
     }

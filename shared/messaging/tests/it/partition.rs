@@ -108,28 +108,6 @@ async fn a_batch_is_what_is_there_up_to_the_limit() {
 }
 
 #[tokio::test]
-async fn who_had_much_to_read_hears_the_next_message_at_once() {
-    let broker = broker().await;
-    let partition = publish_numbers(&broker, 0..1).await;
-    let mut reader = open(&broker, partition, Place::default()).await;
-    read_exactly(&mut reader, 1).await;
-    publish_numbers(&broker, 1..21).await;
-    read_exactly(&mut reader, 20).await;
-    // Twice nothing: the second one is after a whole silence, which a reader without a bell would not keep.
-    for _ in 0..2 {
-        assert_eq!(reader.next_batch(10, QUIET).await.unwrap(), []);
-    }
-    let (woken, _) = tokio::join!(
-        within("a ring", reader.next_batch(10, Duration::from_secs(3600))),
-        async {
-            tokio::time::sleep(QUIET).await;
-            publish_numbers(&broker, 21..22).await;
-        }
-    );
-    assert_eq!(numbers(&woken.unwrap()), [21]);
-}
-
-#[tokio::test]
 async fn silence_is_an_empty_batch() {
     let broker = broker().await;
     let mut reader = open(&broker, 0, Place::default()).await;
