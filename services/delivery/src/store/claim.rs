@@ -140,9 +140,6 @@ pub const SESSIONS_THERE: &str = "
 /// Those of `names` that were not removed.
 pub async fn sessions_there(tx: &Tx, names: &[SessionName]) -> Result<Vec<SessionName>, StorageError> {
     const ATTEMPT: &str = "look for locked sessions";
-    if names.is_empty() {
-        return Ok(Vec::new());
-    }
     let (accounts, ids) = columns(names);
     let rows = ThereRow::find_by_statement(statement(SESSIONS_THERE, [accounts.into(), ids.into()]))
         .all(&**tx)

@@ -94,9 +94,14 @@ impl Claimer {
             .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
             .await?;
         let mut sessions = sessions_lock(&tx, SESSIONS_LOCK_FREE, names).await?;
-        let seen: HashSet<SessionName> = sessions.iter().map(Session::name).collect();
-        let unseen: Vec<SessionName> = names.iter().filter(|name| !seen.contains(name)).cloned().collect();
-        let locked = sessions_there(&tx, &unseen).await?;
+        let locked = match sessions.len() < names.len() {
+            true => {
+                let seen: HashSet<SessionName> = sessions.iter().map(Session::name).collect();
+                let unseen: Vec<SessionName> = names.iter().filter(|name| !seen.contains(name)).cloned().collect();
+                sessions_there(&tx, &unseen).await?
+            }
+            false => Vec::new(),
+        };
         leases_check(&tx, &mut sessions, replica).await?;
         let in_progress: Vec<TurnName> = sessions
             .iter()

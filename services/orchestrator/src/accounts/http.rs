@@ -32,6 +32,9 @@ async fn create(
     Post { body, request }: Post<NewAccount>,
 ) -> Result<Response, ApiError> {
     let account = AccountId::parse(&body.id).map_err(|error| invalid_field("id", error))?;
+    if account.is_reserved() {
+        return Err(invalid_field("id", format!("`{account}` is reserved: choose another")).into());
+    }
     text_check("name", &body.name, NAME_BYTES_MAX)?;
     let work = match Work::begin_as_operator(&app, Some(&account), request).await? {
         Begun::Fresh(work) => work,

@@ -21,6 +21,7 @@ async fn the_operator_makes_and_lists_accounts() {
         json!({"id": "ACME", "name": "n"}),
         json!({"id": "-", "name": "n"}),
         json!({"id": "a", "name": ""}),
+        json!({"id": "org", "name": "n"}),
     ] {
         world
             .post(OPERATOR, "/api/accounts", bad)
