@@ -48,11 +48,6 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "a session's key says its account",
     ),
     (
-        "select s.id from session s where s.account_id = $1 and s.id in (",
-        "account_id = $1",
-        "ids are looked up within; `s.account_id` holds what is taken by them",
-    ),
-    (
         "select o.id from session o where o.account_id = $1",
         "o.account_id = $1",
         "ids are looked up; what is taken by them is held by the account's condition where they are locked",
