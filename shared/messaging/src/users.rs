@@ -170,7 +170,7 @@ impl User {
         }
     }
 
-    /// What it says to who listens just then, below the root: stored nowhere, so it is not sent to where streams are.
+    /// Messages that no stream stores, below the root. They stay in the user's account; listeners import them from there.
     fn unstored(self) -> &'static [&'static str] {
         match self {
             User::Delivery => &["live.*.*"],
@@ -322,7 +322,7 @@ impl User {
                 };
                 User::ALL.into_iter().flat_map(of).collect()
             }
-            // All the rest comes to where the operator is.
+            // All other messages arrive in the operator's account.
             User::Operator => {
                 let of = |user: User| user.unstored().iter().map(move |said| (user, format!("{root}.{said}")));
                 User::ALL.into_iter().flat_map(of).collect()

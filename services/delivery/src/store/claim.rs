@@ -85,8 +85,8 @@ macro_rules! sessions_lock {
 /// Relies on the primary key. Enqueuing takes the same lock, so no wake-up falls between; the order keeps two who lock
 /// from waiting for each other.
 pub const SESSIONS_LOCK: &str = sessions_lock!("");
-/// Without those that somebody else has locked: all others would wait for them. Whoever claims tries those again soon
-/// ([`sessions_there`]): who has locked one need not have anything to tell.
+/// Without those that somebody else has locked: all others would wait for them. The claimer retries locked sessions
+/// ([`sessions_there`]): the holder of a lock may publish nothing after its commit.
 pub const SESSIONS_LOCK_FREE: &str = sessions_lock!(" skip locked");
 
 /// By [`SESSIONS_LOCK`] or [`SESSIONS_LOCK_FREE`].

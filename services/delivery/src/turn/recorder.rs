@@ -212,8 +212,8 @@ pub fn decide<'a>(report: &'a Report, session: &'a Session, now: OffsetDateTime,
     }
 }
 
-/// One line a turn (S13): sizes and ids, never texts of the conversation. What goes as it should is for who looks closely:
-/// events and metrics say it anyway.
+/// Logs one line a turn (S13): sizes and ids, never texts of the conversation. A turn that succeeds is logged at debug, since
+/// events and metrics report it; every other outcome at info.
 fn log(work: &Work, settled: &Settled, changed: &Changed) {
     let (what, class) = match settled {
         Settled::Finished { late: true, .. } => ("finished late", ""),
