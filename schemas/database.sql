@@ -1251,3 +1251,13 @@ create index outbox_unsent on outbox (service, is_notification, created_at) wher
 -- Of a turn's tool calls the next one is asked for when the one before is over: the place of the one that was asked for last.
 -- Rows of an older version have none, and are asked for again at the time that they were to be.
 alter table session add column asked integer not null default 0;
+
+-- == 0022_hot_keys ------------------------------------------------------------
+
+-- Three references were looked up for each row of the hot path. A turn is written by the one who holds its session's row, and
+-- joins the text of its instructions by its key; no role may delete a task, and who posts a message has read its task, or a
+-- turn on it.
+alter table turn
+    drop constraint turn_account_id_session_id_fkey,
+    drop constraint turn_account_id_profile_hash_fkey;
+alter table message drop constraint message_account_id_task_id_fkey;

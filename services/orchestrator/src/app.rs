@@ -9,10 +9,8 @@ use runtime::{Shares, Shutdown, http::Problem, shares::NoRoom};
 use sea_orm::FromQueryResult;
 use storage::{
     Accounts, Database, StorageError, Tx,
-    error::Attempt,
     lifecycle::Setting,
     outbox::{OutboxRow, Owned, outbox_insert},
-    statement,
 };
 use time::OffsetDateTime;
 
@@ -121,11 +119,8 @@ struct Now {
 
 /// The transaction's moment. All services share this clock, and none of their own.
 pub async fn database_now(tx: &Tx) -> Result<OffsetDateTime, StorageError> {
-    let now = Now::find_by_statement(statement("select now() as now", []))
-        .one(&**tx)
-        .await;
-    now.attempt("ask for the time")?
-        .map(|row| row.now)
+    let now: Option<Now> = tx.one("ask for the time", "select now() as now", []).await?;
+    now.map(|row| row.now)
         .ok_or_else(|| StorageError::unreadable("ask for the time", "no answer"))
 }
 

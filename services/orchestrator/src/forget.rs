@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use domain::AccountId;
 use runtime::sweep::{Parts, Pieces, Sweep};
-use sea_orm::ConnectionTrait;
-use storage::{Accounts, Role, StorageError, directory::account_directory, error::Attempt, statement};
+use storage::{Accounts, Role, StorageError, directory::account_directory};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -105,7 +104,6 @@ async fn forget_piece(
 ) -> Result<u64, StorageError> {
     let tx = app.database.begin(accounts).await?;
     let values = [owner.into(), kept.as_secs_f64().into(), i64::from(rows_max).into()];
-    let rows = tx.execute_raw(statement(sql, values)).await;
-    let rows = rows.attempt("forget what was kept for a time");
-    tx.commit_or_rollback(rows.map(|rows| rows.rows_affected())).await
+    let rows = tx.execute("forget what was kept for a time", sql, values).await;
+    tx.commit_or_rollback(rows).await
 }

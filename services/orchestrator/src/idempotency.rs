@@ -17,11 +17,11 @@ use domain::{
     planted::{Bug, is_planted},
 };
 use runtime::http::{self, Problem, only};
-use sea_orm::{ConnectionTrait, FromQueryResult};
+use sea_orm::FromQueryResult;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use storage::{Accounts, StorageError, Tx, accounts::OPERATOR, entity, error::Attempt, outbox::Owned, statement};
+use storage::{Accounts, StorageError, Tx, accounts::OPERATOR, entity, outbox::Owned};
 use time::OffsetDateTime;
 
 use crate::{
@@ -255,10 +255,7 @@ const LOCK: &str = "select pg_try_advisory_xact_lock(hashtextextended($1, 0)) as
 
 async fn lock(tx: &Tx, owner: &str, key: &str) -> Result<bool, StorageError> {
     let name = format!("idempotency {owner} {key}");
-    let locked = Locked::find_by_statement(statement(LOCK, [name.into()]))
-        .one(&**tx)
-        .await
-        .attempt("lock an idempotency key")?;
+    let locked: Option<Locked> = tx.one("lock an idempotency key", LOCK, [name.into()]).await?;
     Ok(locked.is_some_and(|row| row.locked))
 }
 
@@ -273,10 +270,7 @@ async fn find(
     key: &str,
 ) -> Result<Option<entity::idempotency::Model>, StorageError> {
     let values = [owner.into(), key.into(), principal.into()];
-    entity::idempotency::Model::find_by_statement(statement(FIND, values))
-        .one(&**tx)
-        .await
-        .attempt("look for a stored answer")
+    tx.one("look for a stored answer", FIND, values).await
 }
 
 const KEEP: &str = "
@@ -298,10 +292,7 @@ async fn keep(
         i32::from(answer.status.as_u16()).into(),
         body.clone().into(),
     ];
-    tx.execute_raw(statement(KEEP, values))
-        .await
-        .attempt("store an answer")
-        .map(|_| ())
+    tx.execute("store an answer", KEEP, values).await.map(|_| ())
 }
 
 #[cfg(test)]

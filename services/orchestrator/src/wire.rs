@@ -1,6 +1,7 @@
 //! Shapes that several nouns share, and how words and moments stand in the OpenAPI document.
 
-use domain::{Actor, ActorKind, AgentRef};
+use domain::{Actor, ActorKind, AgentId, AgentRef, AgentSlug};
+use sea_orm::FromQueryResult;
 use serde::Serialize;
 use utoipa::{
     ToSchema,
@@ -9,23 +10,23 @@ use utoipa::{
 use uuid::Uuid;
 
 /// An agent, as others refer to it: by the id that never changes and the slug it has now.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema, FromQueryResult)]
 pub struct AgentName {
     pub id: Uuid,
     pub slug: String,
 }
 
 /// A named agent as a statement takes one: by slug, or by id.
-pub fn agent_columns(agent: Option<&AgentRef>) -> (Option<String>, Option<Uuid>) {
+pub fn agent_columns(agent: Option<&AgentRef>) -> (Option<AgentSlug>, Option<AgentId>) {
     match agent {
         None => (None, None),
-        Some(AgentRef::Slug(slug)) => (Some(slug.to_string()), None),
-        Some(AgentRef::Id(id)) => (None, Some(id.uuid())),
+        Some(AgentRef::Slug(slug)) => (Some(slug.clone()), None),
+        Some(AgentRef::Id(id)) => (None, Some(*id)),
     }
 }
 
 /// Who did something.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema, FromQueryResult)]
 pub struct Author {
     #[schema(schema_with = actor_kind)]
     pub kind: String,

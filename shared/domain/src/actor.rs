@@ -13,6 +13,7 @@ words! {
 
 /// The author of a message, the sender of a notification, the one who moved a task.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "columns", derive(sea_orm::FromQueryResult))]
 pub struct Actor {
     pub kind: ActorKind,
     #[schemars(length(min = 1, max = 128))]

@@ -6,6 +6,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::columns::column;
+
 /// 1, 2, 3 … of a session. Closed once, never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
@@ -35,3 +37,6 @@ impl fmt::Display for Fence {
         self.0.fmt(f)
     }
 }
+
+column!(Generation: plain i32);
+column!(Fence: plain i64);

@@ -7,6 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::columns::column;
+
 /// Why a text is not an id. The text itself is left out: it is a stranger's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
@@ -68,6 +70,7 @@ macro_rules! text_id {
                 id.0
             }
         }
+        column!($name: text);
     };
 }
 
@@ -113,6 +116,7 @@ macro_rules! uuid_id {
                 id.0
             }
         }
+        column!($name: plain Uuid);
     };
 }
 

@@ -9,6 +9,7 @@
 pub mod account;
 pub mod actor;
 pub mod api_key;
+mod columns;
 pub mod fence;
 pub mod id;
 pub mod notification;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::word::words;
+use crate::{columns::column, word::words};
 
 /// The provider's name of one call inside a turn. A stranger's text: bounded, never part of a subject.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize, JsonSchema)]
@@ -15,6 +15,7 @@ impl std::fmt::Display for CallId {
         f.write_str(&self.0)
     }
 }
+column!(CallId: plain String);
 
 words! {
     ToolCallState {

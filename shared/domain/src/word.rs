@@ -32,6 +32,7 @@ macro_rules! words {
                 })
             }
         }
+        $crate::columns::column!($name: text);
     };
 }
 pub(crate) use words;

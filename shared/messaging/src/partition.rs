@@ -193,29 +193,22 @@ impl PartitionReader {
         Ok(reader)
     }
 
-    /// What is there, as soon as something is, at most `max`; nothing when `wait` passes in silence and nothing is there
-    /// indeed, so that the caller can see to its lease.
+    /// Returns when there is something to read, as far as the reader was told, or when `longest` has passed. Dropping this future
+    /// loses nothing.
+    pub async fn ready(&mut self, longest: Duration) {
+        if self.read.is_empty() && !self.has_more {
+            self.wait(longest).await;
+        }
+    }
+
+    /// What is there, at most `max`: one request, unless an earlier one brought more than was asked for.
     ///
     /// Dropping this future loses nothing. After an error, the reader is spent.
-    pub async fn next_batch(&mut self, max: usize, wait: Duration) -> Result<Vec<Incoming>, ReadError> {
+    pub async fn next_batch(&mut self, max: usize) -> Result<Vec<Incoming>, ReadError> {
         if self.read.is_empty() {
-            if !self.has_more {
-                self.wait(wait).await;
-            }
             self.read_on().await?;
         }
         Ok(self.read.drain(..max.min(self.read.len())).collect())
-    }
-
-    /// Adds what has come since to a batch, which holds at most `max` then; one request, if anything has come. After an
-    /// error, the reader is spent, and the batch is read again by the next one.
-    pub async fn fill_up(&mut self, batch: &mut Vec<Incoming>, max: usize) -> Result<(), ReadError> {
-        let room = max.saturating_sub(batch.len());
-        if room > 0 && self.read.is_empty() && (self.has_more || *self.rung.borrow() > self.known()) {
-            self.read_on().await?;
-        }
-        batch.extend(self.read.drain(..room.min(self.read.len())));
-        Ok(())
     }
 
     /// Until something comes, at most `longest`: a ring may be lost. What was rung for and not found is looked for again

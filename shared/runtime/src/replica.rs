@@ -227,6 +227,7 @@ impl Keeper {
         // When the time of the next of the others would be over. One that lives has been renewed by then, which the
         // renewals in between have shown.
         let mut others_end: Option<Instant> = None;
+        let mut renewed_at = Instant::now();
         loop {
             let end = incarnation.clock.end();
             tokio::select! {
@@ -249,11 +250,13 @@ impl Keeper {
                 &self.database,
                 incarnation.id,
                 millis(self.lease),
-                millis(self.renew * 2),
+                // Of the others that ended since the last renewal, however long ago that was.
+                millis(sent - renewed_at + self.renew),
             );
             match timeout_at(end.min(sent + self.lease / TRY_PARTS), renewal).await {
                 Ok(Ok(Some(renewed))) => {
                     incarnation.clock.set(self.end_of(sent));
+                    renewed_at = sent;
                     let left = renewed
                         .others_left_ms
                         .map(|ms| Duration::from_millis(ms.unsigned_abs()));

@@ -1,9 +1,8 @@
 //! The accounts that a transaction works for. Row-level security compares every row with them.
 
 use domain::AccountId;
-use sea_orm::ConnectionTrait;
 
-use crate::{StorageError, Tx, error::Attempt, statement};
+use crate::{StorageError, Tx};
 
 /// What `signalbox.accounts` is set to for the length of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,12 +51,6 @@ pub const OPERATOR: &str = "-";
 /// Whether there is such an account. The transaction must have declared it. An account in a subject is a stranger's
 /// word until this was asked.
 pub async fn account_exists(tx: &Tx, account: &AccountId) -> Result<bool, StorageError> {
-    let found = tx
-        .query_one_raw(statement(
-            "select 1 from account where id = $1",
-            [account.as_str().into()],
-        ))
-        .await
-        .attempt("look up account")?;
-    Ok(found.is_some())
+    const SQL: &str = "select 1 from account where id = $1";
+    Ok(tx.execute("look up account", SQL, [account.into()]).await? > 0)
 }

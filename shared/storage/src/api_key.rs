@@ -3,9 +3,8 @@
 
 use domain::{AccountId, AgentId, ApiKey, KeyId, KeyRole};
 use sea_orm::FromQueryResult;
-use uuid::Uuid;
 
-use crate::{StorageError, Tx, error::Attempt, statement};
+use crate::{StorageError, Tx};
 
 /// The holder of a key that was found, matched, and is neither revoked nor expired.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,9 +20,9 @@ pub struct KeyHolder {
 #[derive(FromQueryResult)]
 struct Stored {
     name: String,
-    role: String,
+    role: KeyRole,
     digest: Vec<u8>,
-    agent_id: Option<Uuid>,
+    agent_id: Option<AgentId>,
 }
 
 /// Relies on the primary key. The digest is compared here, in constant time, and not by the database.
@@ -34,21 +33,14 @@ const API_KEY_FIND: &str = "
 /// Who holds this key; `None` when nobody does, or no longer. `tx` has declared the key's account. Nothing is cached:
 /// a revoked key is worth nothing from the next request on.
 pub async fn api_key_holder(tx: &Tx, key: &ApiKey) -> Result<Option<KeyHolder>, StorageError> {
-    let values = [key.account().as_str().into(), key.id().as_str().into()];
-    let stored = Stored::find_by_statement(statement(API_KEY_FIND, values))
-        .one(&**tx)
-        .await
-        .attempt("look an API key up")?;
-    let Some(stored) = stored.filter(|stored| key.matches(&stored.digest)) else {
-        return Ok(None);
-    };
-    let role =
-        KeyRole::parse(&stored.role).ok_or_else(|| StorageError::unreadable("look an API key up", &stored.role))?;
-    Ok(Some(KeyHolder {
+    let values = [key.account().into(), key.id().as_str().into()];
+    let stored: Option<Stored> = tx.one("look an API key up", API_KEY_FIND, values).await?;
+    let matching = stored.filter(|stored| key.matches(&stored.digest));
+    Ok(matching.map(|stored| KeyHolder {
         account: key.account().clone(),
         id: key.id().clone(),
         name: stored.name,
-        role,
-        agent: stored.agent_id.map(AgentId),
+        role: stored.role,
+        agent: stored.agent_id,
     }))
 }

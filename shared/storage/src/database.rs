@@ -10,7 +10,7 @@
 use std::{ops::Deref, str::FromStr, time::Duration};
 
 use domain::planted::{Bug, is_planted};
-use sea_orm::{ConnectionTrait, DatabaseConnection, DbErr, FromQueryResult, SqlxPostgresConnector, Statement};
+use sea_orm::{ConnectionTrait, DatabaseConnection, DbErr, FromQueryResult, SqlxPostgresConnector, Value};
 use sqlx::{
     ConnectOptions, Connection, Executor, PgConnection,
     postgres::{PgConnectOptions, PgPoolOptions},
@@ -21,6 +21,7 @@ use crate::{
     Accounts, StorageError,
     connection::{Connection as Borrowed, LastLoss, Shelf},
     error::Attempt,
+    statement,
 };
 
 /// Which service is asking; the name of the Postgres role that the pool runs as.
@@ -182,17 +183,23 @@ impl Database {
     pub async fn query_alone<T: FromQueryResult>(
         &self,
         attempt: &'static str,
-        statement: Statement,
+        sql: &'static str,
+        values: impl IntoIterator<Item = Value>,
     ) -> Result<Vec<T>, StorageError> {
         let connection = self.shelf.take().await.attempt(attempt)?;
-        let rows = T::find_by_statement(statement).all(&connection).await;
+        let rows = T::find_by_statement(statement(sql, values)).all(&connection).await;
         self.after_one(connection, rows).attempt(attempt)
     }
 
     /// Runs such a statement; gives how many rows it touched.
-    pub async fn execute_alone(&self, attempt: &'static str, statement: Statement) -> Result<u64, StorageError> {
+    pub async fn execute_alone(
+        &self,
+        attempt: &'static str,
+        sql: &'static str,
+        values: impl IntoIterator<Item = Value>,
+    ) -> Result<u64, StorageError> {
         let connection = self.shelf.take().await.attempt(attempt)?;
-        let executed = connection.execute_raw(statement).await;
+        let executed = connection.execute_raw(statement(sql, values)).await;
         self.after_one(connection, executed)
             .attempt(attempt)
             .map(|done| done.rows_affected())
@@ -372,6 +379,39 @@ pub struct Tx {
 impl Tx {
     pub fn role(&self) -> Role {
         self.role
+    }
+
+    /// The rows of a statement.
+    pub async fn rows<T: FromQueryResult>(
+        &self,
+        attempt: &'static str,
+        sql: &'static str,
+        values: impl IntoIterator<Item = Value>,
+    ) -> Result<Vec<T>, StorageError> {
+        let rows = T::find_by_statement(statement(sql, values)).all(&self.connection).await;
+        rows.attempt(attempt)
+    }
+
+    /// The first row of a statement, if there is one.
+    pub async fn one<T: FromQueryResult>(
+        &self,
+        attempt: &'static str,
+        sql: &'static str,
+        values: impl IntoIterator<Item = Value>,
+    ) -> Result<Option<T>, StorageError> {
+        let row = T::find_by_statement(statement(sql, values)).one(&self.connection).await;
+        row.attempt(attempt)
+    }
+
+    /// Runs a statement; gives how many rows it touched.
+    pub async fn execute(
+        &self,
+        attempt: &'static str,
+        sql: &'static str,
+        values: impl IntoIterator<Item = Value>,
+    ) -> Result<u64, StorageError> {
+        let done = self.connection.execute_raw(statement(sql, values)).await;
+        done.attempt(attempt).map(|done| done.rows_affected())
     }
 
     /// An error here does not say whether the commit happened: what follows must be safe to do again.

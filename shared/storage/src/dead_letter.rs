@@ -8,11 +8,10 @@ use contracts::{
     outgoing::Origin,
 };
 use domain::{AccountId, TaskId};
-use sea_orm::ConnectionTrait;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::{StorageError, Tx, accounts::OPERATOR, error::Attempt, outbox::Owned, statement};
+use crate::{StorageError, Tx, accounts::OPERATOR, outbox::Owned};
 
 /// What is known of a message that is given up.
 #[derive(Clone, Debug)]
@@ -63,9 +62,7 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
         letter.attempts.into(),
         given.at.into(),
     ];
-    tx.execute_raw(statement(DEAD_LETTER_INSERT, values))
-        .await
-        .attempt("write dead letter")?;
+    tx.execute("write dead letter", DEAD_LETTER_INSERT, values).await?;
     let mut message = Outgoing::new(
         root.dead(given.account, given.task),
         &format!("dead:{id}"),

@@ -8,7 +8,7 @@ use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::{Database, StorageError, statement};
+use crate::{Database, StorageError};
 
 #[derive(Clone, Debug, FromQueryResult)]
 pub struct AccountEntry {
@@ -24,14 +24,14 @@ pub async fn account_directory(
     limit: i32,
 ) -> Result<Vec<AccountEntry>, StorageError> {
     let values = [after.map(str::to_owned).into(), limit.into()];
-    let list = statement("select * from account_directory($1, $2)", values);
-    database.query_alone("list accounts", list).await
+    let sql = "select * from account_directory($1, $2)";
+    database.query_alone("list accounts", sql, values).await
 }
 
 #[derive(FromQueryResult)]
 struct Looked {
-    account_id: String,
-    session_id: Option<Uuid>,
+    account_id: AccountId,
+    session_id: Option<SessionId>,
     /// 0: the session is where the next look goes on.
     page: i32,
 }
@@ -51,25 +51,23 @@ pub struct NeglectedRound {
 impl NeglectedRound {
     /// About `limit` of them, at least one of each account that is looked at.
     pub async fn look(&mut self, database: &Database, limit: i32) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
-        const ATTEMPT: &str = "find neglected sessions";
         let after = self.after.as_ref().map_or("", AccountId::as_str);
-        let accounts: Vec<String> = self.passed.keys().map(AccountId::to_string).collect();
-        let sessions: Vec<Uuid> = self.passed.values().map(|(session, _)| session.uuid()).collect();
+        let accounts: Vec<AccountId> = self.passed.keys().cloned().collect();
+        let sessions: Vec<SessionId> = self.passed.values().map(|(session, _)| *session).collect();
         let values = [after.into(), accounts.into(), sessions.into(), limit.into()];
         let rows: Vec<Looked> = database
-            .query_alone(ATTEMPT, statement(SESSION_NEGLECTED, values))
+            .query_alone("find neglected sessions", SESSION_NEGLECTED, values)
             .await?;
         let mut found = Vec::with_capacity(rows.len());
         let (mut accounts, mut last) = (0, None);
         for row in rows {
-            let account =
-                AccountId::parse(&row.account_id).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
+            let account = row.account_id;
             if last.as_ref() != Some(&account) {
                 accounts += 1;
                 self.passed.remove(&account);
                 last = Some(account.clone());
             }
-            let Some(session) = row.session_id.map(SessionId) else {
+            let Some(session) = row.session_id else {
                 continue;
             };
             if row.page == 0 {
@@ -131,7 +129,7 @@ impl WaitingRound {
         let (account, session) = self.after.clone().unwrap_or_default();
         let values = [account.into(), session.into(), sessions_max.into()];
         let heads: Vec<Head> = database
-            .query_alone("look what has waited longest", statement(NOTIFICATION_WAITING, values))
+            .query_alone("look what has waited longest", NOTIFICATION_WAITING, values)
             .await?;
         heads.iter().for_each(|head| self.so_far.add(head));
         let full = i32::try_from(heads.len()).is_ok_and(|found| found >= sessions_max);
@@ -154,7 +152,7 @@ const NOTIFICATION_WAITING: &str = "select * from notification_waiting($1, $2, $
 
 #[derive(FromQueryResult)]
 struct Over<I: sea_orm::TryGetable> {
-    account_id: String,
+    account_id: AccountId,
     id: I,
     moment: OffsetDateTime,
 }
@@ -216,14 +214,12 @@ where
             id.into(),
             limit.into(),
         ];
-        let found: Vec<Over<I>> = database.query_alone(self.attempt, statement(self.sql, values)).await?;
+        let found: Vec<Over<I>> = database.query_alone(self.attempt, self.sql, values).await?;
         self.is_over = i32::try_from(found.len()).is_ok_and(|found| found < limit);
         let mut page: BTreeMap<AccountId, Vec<I>> = BTreeMap::new();
         for Over { account_id, id, moment } in found {
-            let account =
-                AccountId::parse(&account_id).map_err(|error| StorageError::unreadable(self.attempt, error))?;
-            page.entry(account).or_default().push(id.clone());
-            self.after = (moment, account_id, id);
+            self.after = (moment, account_id.to_string(), id.clone());
+            page.entry(account_id).or_default().push(id);
         }
         Ok(Some(page).filter(|page| !page.is_empty()))
     }

@@ -115,6 +115,17 @@ fn sqlstate(error: &DbErr) -> Option<String> {
     }
 }
 
+/// Says which value of a row is not of its type, or is missing. Retrying the batch in parts finds the row.
+fn unreadable(error: &DbErr) -> Option<String> {
+    match error {
+        DbErr::Type(what) => Some(what.clone()),
+        DbErr::Query(RuntimeErr::SqlxError(error)) if matches!(**error, sqlx::Error::ColumnDecode { .. }) => {
+            Some(error.to_string())
+        }
+        _ => None,
+    }
+}
+
 /// Names what was attempted, at the edge where it was.
 pub trait Attempt<T> {
     fn attempt(self, attempt: &'static str) -> Result<T, StorageError>;
@@ -122,6 +133,9 @@ pub trait Attempt<T> {
 
 impl<T> Attempt<T> for Result<T, DbErr> {
     fn attempt(self, attempt: &'static str) -> Result<T, StorageError> {
-        self.map_err(|source| StorageError::Database { attempt, source })
+        self.map_err(|source| match unreadable(&source) {
+            Some(what) => StorageError::Unreadable { attempt, what },
+            None => StorageError::Database { attempt, source },
+        })
     }
 }

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use unread::{StoredRow, outbox_stored};
 
-use contracts::{Awaited, Headers, Outgoing, header};
+use contracts::{Awaited, Outgoing, header};
 use domain::AccountId;
-use sea_orm::{ConnectionTrait, FromQueryResult, Value};
+use sea_orm::{DbErr, FromQueryResult, QueryResult, Value};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -31,6 +31,21 @@ pub struct OutboxRow {
 impl AsRef<Outgoing> for OutboxRow {
     fn as_ref(&self) -> &Outgoing {
         &self.outgoing
+    }
+}
+
+impl FromQueryResult for OutboxRow {
+    fn from_query_result(row: &QueryResult, prefix: &str) -> Result<OutboxRow, DbErr> {
+        let headers = serde_json::from_value(row.try_get(prefix, "headers")?);
+        Ok(OutboxRow {
+            account: row.try_get(prefix, "account_id")?,
+            id: row.try_get(prefix, "id")?,
+            outgoing: Outgoing {
+                subject: row.try_get(prefix, "subject")?,
+                headers: headers.map_err(|error| DbErr::Type(error.to_string()))?,
+                payload: row.try_get(prefix, "payload")?,
+            },
+        })
     }
 }
 
@@ -53,9 +68,8 @@ pub type Owned = (Option<AccountId>, Outgoing);
 pub async fn outbox_insert(tx: &Tx, messages: Vec<Owned>) -> Result<Vec<OutboxRow>, StorageError> {
     let rows = outbox_rows(messages);
     if !rows.is_empty() {
-        tx.execute_raw(statement(OUTBOX_INSERT, outbox_values(tx, &rows)))
-            .await
-            .attempt("write outbox")?;
+        tx.execute("write outbox", OUTBOX_INSERT, outbox_values(tx, &rows))
+            .await?;
     }
     Ok(rows)
 }
@@ -156,8 +170,10 @@ impl Settled {
 /// sweep looks after what was noted.
 pub async fn outbox_settle(database: &Database, settled: Settled, look_ms: i64) -> Result<(), StorageError> {
     if !settled.over.is_empty() {
-        let delete = statement(OUTBOX_DELETE, columns(settled.over));
-        database.execute_alone("delete from outbox", delete).await?;
+        let keys = columns(settled.over);
+        database
+            .execute_alone("delete from outbox", OUTBOX_DELETE, keys)
+            .await?;
     }
     outbox_stored(database, settled.stored, look_ms).await
 }
@@ -183,7 +199,7 @@ pub const SHARE_ROWS_MAX: i64 = 100_000;
 pub async fn outbox_shares(database: &Database, accounts: Vec<String>) -> Result<Vec<Share>, StorageError> {
     let values = [accounts.into(), database.role().service().into(), SHARE_ROWS_MAX.into()];
     database
-        .query_alone("look at shares of the outbox", statement(OUTBOX_SHARES, values))
+        .query_alone("look at shares of the outbox", OUTBOX_SHARES, values)
         .await
 }
 
@@ -223,7 +239,7 @@ pub async fn outbox_waits_for(
     written: OffsetDateTime,
 ) -> Result<Option<WaitsFor>, StorageError> {
     let values = [
-        account.as_str().into(),
+        account.into(),
         id_at(written - WAITING_SLACK).into(),
         id_at(written + WAITING_SLACK).into(),
         tx.role().service().into(),
@@ -231,9 +247,8 @@ pub async fn outbox_waits_for(
         header::MESSAGE_ID.into(),
         message_id.into(),
     ];
-    let waiting = Waiting::find_by_statement(statement(OUTBOX_WAITS_FOR, values)).one(&**tx);
-    let waiting = waiting.await.attempt("look what a message waits for")?;
-    Ok(match waiting {
+    let waiting = tx.one("look what a message waits for", OUTBOX_WAITS_FOR, values);
+    Ok(match waiting.await? {
         Some(Waiting { unsent: 1.., .. }) => Some(WaitsFor::Broker),
         Some(Waiting { rows: 1.., .. }) => Some(WaitsFor::Reader),
         Some(_) | None => None,
@@ -277,31 +292,6 @@ const OUTBOX_AGE: &str = "
         where o.service = $1 and o.stored_at is null and o.is_notification = k.is_notification
         order by o.created_at limit 1) o";
 
-#[derive(FromQueryResult)]
-struct Claimed {
-    account_id: String,
-    id: Uuid,
-    subject: String,
-    headers: serde_json::Value,
-    payload: Vec<u8>,
-}
-
-impl Claimed {
-    fn row(self, attempt: &'static str) -> Result<OutboxRow, StorageError> {
-        let headers: Headers =
-            serde_json::from_value(self.headers).map_err(|error| StorageError::unreadable(attempt, error))?;
-        Ok(OutboxRow {
-            account: self.account_id,
-            id: self.id,
-            outgoing: Outgoing {
-                subject: self.subject,
-                headers,
-                payload: self.payload,
-            },
-        })
-    }
-}
-
 /// Which rows to take that no broker has acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
@@ -318,7 +308,6 @@ pub struct Claim {
 /// Takes rows, the oldest first: of notifications, whose stream refuses them when it is full, and of everything else, which
 /// does not wait for that.
 pub async fn outbox_claim(database: &Database, claim: &Claim) -> Result<Vec<OutboxRow>, StorageError> {
-    const ATTEMPT: &str = "claim outbox";
     let values = [
         database.role().service().into(),
         claim.age_ms.into(),
@@ -326,8 +315,7 @@ pub async fn outbox_claim(database: &Database, claim: &Claim) -> Result<Vec<Outb
         claim.rows_max.into(),
         claim.bytes_max.into(),
     ];
-    let claimed: Vec<Claimed> = database.query_alone(ATTEMPT, statement(OUTBOX_CLAIM, values)).await?;
-    claimed.into_iter().map(|row| row.row(ATTEMPT)).collect()
+    database.query_alone("claim outbox", OUTBOX_CLAIM, values).await
 }
 
 /// Relies on index outbox_unsent. A payload's length is known without reading it.

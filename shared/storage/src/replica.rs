@@ -1,11 +1,11 @@
 //! Replicas: processes that are alive, by the database's clock. A lease names its holder's replica and is void when
 //! that row's time is over, so that one row renewed a second carries every lease of a process.
 
-use sea_orm::{ConnectionTrait, DbErr, FromQueryResult, RuntimeErr};
+use sea_orm::{DbErr, FromQueryResult, RuntimeErr};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{Accounts, Database, StorageError, error::Attempt, statement};
+use crate::{Accounts, Database, StorageError, error::Attempt};
 
 /// A connection by which others see that the process behind a replica is there: it holds a lock that the server drops with
 /// it, and with it whatever may be taken over at once.
@@ -66,20 +66,14 @@ pub async fn replica_register(
 ) -> Result<(), StorageError> {
     let tx = database.begin(&Accounts::none()).await?;
     // Dead rows are nobody's once their leases were taken over; a day is far beyond that.
-    tx.execute_raw(statement(REPLICA_REMOVE_DEAD, []))
-        .await
-        .attempt("remove dead replicas")?;
-    tx.execute_raw(statement(
-        REPLICA_INSERT,
-        [
-            id.into(),
-            database.role().service().into(),
-            lease_ms.into(),
-            presence.map(|presence| presence.key).into(),
-        ],
-    ))
-    .await
-    .attempt("register replica")?;
+    tx.execute("remove dead replicas", REPLICA_REMOVE_DEAD, []).await?;
+    let values = [
+        id.into(),
+        database.role().service().into(),
+        lease_ms.into(),
+        presence.map(|presence| presence.key).into(),
+    ];
+    tx.execute("register replica", REPLICA_INSERT, values).await?;
     tx.commit().await
 }
 
@@ -105,9 +99,7 @@ pub async fn replica_renew(
     since_ms: i64,
 ) -> Result<Option<Renewed>, StorageError> {
     let values = [id.into(), lease_ms.into(), since_ms.into()];
-    let renewed = database
-        .query_alone("renew replica", statement(REPLICA_RENEW, values))
-        .await?;
+    let renewed = database.query_alone("renew replica", REPLICA_RENEW, values).await?;
     Ok(renewed.into_iter().next())
 }
 
@@ -125,6 +117,7 @@ const REPLICA_RENEW: &str = concat!(
 
 /// Ends it: its leases are free at once. For an orderly stop.
 pub async fn replica_end(database: &Database, id: Uuid) -> Result<(), StorageError> {
-    let end = statement("update replica set lease_until = now() where id = $1", [id.into()]);
-    database.execute_alone("end replica", end).await.map(|_| ())
+    let sql = "update replica set lease_until = now() where id = $1";
+    let ended = database.execute_alone("end replica", sql, [id.into()]).await;
+    ended.map(|_| ())
 }

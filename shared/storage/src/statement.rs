@@ -1,10 +1,24 @@
 //! Raw statements: a named SQL constant and its values, through sea-orm's connection.
 
+use domain::AccountId;
 use sea_orm::{DbBackend, Statement, Value};
 
 /// A Postgres statement. `sql` is a constant on purpose: no text is ever put together from input.
 pub fn statement(sql: &'static str, values: impl IntoIterator<Item = Value>) -> Statement {
     Statement::from_sql_and_values(DbBackend::Postgres, sql, values)
+}
+
+/// One field of each of many, as an array for `unnest`.
+pub fn column<T, V>(all: &[T], of: impl Fn(&T) -> V) -> Value
+where
+    Vec<V>: Into<Value>,
+{
+    all.iter().map(of).collect::<Vec<V>>().into()
+}
+
+/// Keys of rows as two arrays for `unnest`: accounts, and what is unique in each.
+pub fn pairs<'a, K: Clone + 'a>(keys: impl IntoIterator<Item = &'a (AccountId, K)>) -> (Vec<AccountId>, Vec<K>) {
+    keys.into_iter().cloned().unzip()
 }
 
 /// SQL: whether an agent is its account's coordinator (S6): one that the account's `coordinator_task` is assigned to, or

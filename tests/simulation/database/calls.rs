@@ -8,7 +8,7 @@ use contracts::{
     tools::{self, ToolDefinition},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CallId, Fence, Generation, NotificationId, SessionId, TaskId, TaskStatus,
+    AccountId, Actor, ActorKind, AgentId, CallId, Generation, NotificationId, SessionId, TaskId, TaskStatus,
     ToolCallState, TurnId,
 };
 use tool_gateway::decisions::{
@@ -161,7 +161,7 @@ impl Database {
             id: turn,
             session: found.session,
             state: found.state,
-            fence: Fence(found.fence),
+            fence: found.fence,
             task: found.task.clone(),
             hops: u16::try_from(found.hops).unwrap_or(u16::MAX),
             tools: Some(found.tools.clone()),
@@ -185,7 +185,7 @@ impl Database {
         Some(Facts {
             session_key: row.key.clone(),
             generation: Generation(row.generation),
-            fence: Fence(row.fence),
+            fence: row.fence,
             closed: row.closed.map(|(_, reason)| Closed(Some(reason))),
             agent: row.conversation.agent,
             agent_slug: agent.slug.clone(),

@@ -27,7 +27,7 @@ use delivery::{
     },
 };
 use domain::{
-    Actor, ActorKind, AgentSlug, Fence, Generation, InstructionLayout, NotificationId, NotificationState, SessionPhase,
+    Actor, ActorKind, AgentSlug, Generation, InstructionLayout, NotificationId, NotificationState, SessionPhase,
     TaskId, TaskStatus, TurnId, TurnState,
 };
 use uuid::Uuid;
@@ -63,11 +63,11 @@ impl Database {
             key: row.key.clone(),
             agent_id: Some(row.conversation.agent),
             generation: Generation(row.generation),
-            fence: Fence(row.fence),
+            fence: row.fence,
             active_turn: row.active_turn,
             turn_count: row.turn_count,
             interrupted: row.interrupted,
-            close_reason: row.closed.map(|(_, reason)| reason),
+            close_reason: row.closed.map(|(_, reason)| reason.to_string()),
             lease_owner: row.lease_owner,
             facts: SessionFacts {
                 phase: row.phase,
@@ -280,7 +280,7 @@ impl Database {
         let row = self.sessions.get_mut(name).expect("locked");
         row.phase = SessionPhase::Running;
         row.lease_owner = Some(replica);
-        row.fence += 1;
+        row.fence.0 += 1;
         row.wake_at = None;
     }
 

@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 
 use domain::{
-    AgentRef, AgentSlug, Generation, NotificationId, NotificationState, SessionId, SessionPhase, TaskId, TaskStatus,
+    AgentRef, AgentSlug, Fence, Generation, NotificationId, NotificationState, SessionId, SessionPhase, TaskId,
+    TaskStatus,
 };
 use resolver::{
     intake::{
@@ -312,7 +313,7 @@ impl Database {
             generation: generation.0,
             closed: None,
             phase: SessionPhase::Idle,
-            fence: 0,
+            fence: Fence::default(),
             lease_owner: None,
             wake_at: None,
             asked: 0,

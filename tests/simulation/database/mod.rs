@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 
 use delivery::{store::SessionName, turn::journal::Journal};
 use domain::{
-    AccountId, AgentId, CloseReason, MessageId, NotificationId, NotificationState, SessionPhase, SessionScope, TaskId,
-    TaskStatus, ToolCallState, TurnId, TurnState,
+    AccountId, AgentId, CloseReason, Fence, MessageId, NotificationId, NotificationState, SessionPhase, SessionScope,
+    TaskId, TaskStatus, ToolCallState, TurnId, TurnState,
 };
 use resolver::intake::{content::ContentHash, resolve::Conversation};
 use time::OffsetDateTime;
@@ -62,7 +62,7 @@ pub(crate) struct SessionRow {
     pub(crate) key: String,
     pub(crate) closed: Option<(Millis, CloseReason)>,
     pub(crate) phase: SessionPhase,
-    pub(crate) fence: i64,
+    pub(crate) fence: Fence,
     pub(crate) lease_owner: Option<Uuid>,
     pub(crate) wake_at: Option<Millis>,
     pub(crate) asked: i32,
@@ -97,7 +97,7 @@ pub(crate) struct TurnRow {
     pub(crate) task: Option<TaskId>,
     pub(crate) agent: AgentId,
     pub(crate) number: i64,
-    pub(crate) fence: i64,
+    pub(crate) fence: Fence,
     pub(crate) state: TurnState,
     pub(crate) notification: String,
     pub(crate) provider: String,

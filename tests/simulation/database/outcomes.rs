@@ -9,7 +9,7 @@ use delivery::{
         settle::Settled,
     },
 };
-use domain::{NotificationId, NotificationState, SessionId, TurnId, TurnState};
+use domain::{Fence, NotificationId, NotificationState, SessionId, TurnId, TurnState};
 use uuid::Uuid;
 
 use super::{
@@ -33,9 +33,9 @@ pub(crate) struct Outcome {
     pub(crate) account: domain::AccountId,
     pub(crate) session: SessionId,
     pub(crate) turn: TurnId,
-    pub(crate) fence: i64,
+    pub(crate) fence: Fence,
     /// Of the session, when it was written.
-    pub(crate) session_fence: i64,
+    pub(crate) session_fence: Fence,
     pub(crate) state: TurnState,
 }
 
@@ -64,8 +64,8 @@ impl Database {
                 account: session.account.clone(),
                 session: session.id,
                 turn: report.work.turn_id,
-                fence: report.work.fence.0,
-                session_fence: session.fence.0,
+                fence: report.work.fence,
+                session_fence: session.fence,
                 state: decided.change.turn.state,
             });
             self.session_change(&session, &decided.change);

@@ -2,6 +2,8 @@
 //! coordinator's chat also the overview of tasks and the briefing. Strangers' text enters as a quotation (`text.rs`).
 
 use domain::{Actor, MessageId, NotificationId, TaskId, TaskStatus};
+use sea_orm::FromQueryResult;
+use serde::Deserialize;
 use time::OffsetDateTime;
 
 use super::{manifest::Manifest, marks::Marks, text::ModelText};
@@ -36,7 +38,7 @@ pub struct InputFacts {
     pub interruption: Option<Interruption>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromQueryResult)]
 pub struct TaskFacts {
     pub id: TaskId,
     pub title: String,
@@ -44,16 +46,18 @@ pub struct TaskFacts {
     pub status: TaskStatus,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct ThreadMessage {
     pub id: MessageId,
     pub author: Actor,
     pub body: String,
+    #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromQueryResult)]
 pub struct OverviewEntry {
+    #[sea_orm(from_alias = "display_id")]
     pub id: TaskId,
     pub title: String,
     pub status: TaskStatus,

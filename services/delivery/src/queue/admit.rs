@@ -12,11 +12,12 @@
 //! | any | else | leave |
 
 use domain::{SessionPhase, TurnState};
+use sea_orm::FromQueryResult;
 
 use crate::turn::journal::NO_PLACE;
 
 /// What decides, of the session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromQueryResult)]
 pub struct SessionFacts {
     pub phase: SessionPhase,
     pub closed: bool,
@@ -26,6 +27,7 @@ pub struct SessionFacts {
     /// The place of the call that was asked for last.
     pub asked: i32,
     /// There is a lease, and nobody works under it.
+    #[sea_orm(skip)]
     pub lease_dead: bool,
 }
 

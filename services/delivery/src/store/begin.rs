@@ -5,13 +5,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use domain::{AccountId, TurnId};
-use sea_orm::{ConnectionTrait, Value};
+use domain::{AccountId, AgentId, Fence, Generation, SessionId, TaskId, TurnId};
+use sea_orm::{DbErr, Value};
 use storage::{
     StorageError, Tx,
     error::Attempt,
     outbox::{OutboxRow, Owned, outbox_rows, outbox_values},
-    statement,
+    statement::column,
 };
 use uuid::Uuid;
 
@@ -20,13 +20,13 @@ use uuid::Uuid;
 pub struct NewTurn {
     pub account_id: AccountId,
     pub id: TurnId,
-    pub session_id: Uuid,
+    pub session_id: SessionId,
     /// As compared.
-    pub task_id: Option<String>,
-    pub agent_id: Uuid,
-    pub generation: i32,
+    pub task_id: Option<TaskId>,
+    pub agent_id: AgentId,
+    pub generation: Generation,
     pub number: i64,
-    pub fence: i64,
+    pub fence: Fence,
     pub notification_id: String,
     pub provider: String,
     pub profile_version: String,
@@ -52,8 +52,9 @@ pub const INSTRUCTIONS_KEEP: &str = "
 
 /// All that begins a turn, in one statement: the lease with its fence and the session's counters, the item, the messages
 /// that tell of it, and the turn itself. Written as `calling` before the first byte leaves: whoever finds it after a crash knows that it may have been
-/// sent. The caller holds the sessions' locks and has admitted them. Relies on the primary keys. The state is asked for
-/// in a way that promises nothing to the planner: by the index of what is queued, all of that would be read.
+/// sent. The caller holds the sessions' locks and has admitted them. A turn whose instructions are not stored is not written:
+/// it could never be loaded. Relies on the primary keys. The state is asked for in a way that promises nothing to the
+/// planner: by the index of what is queued, all of that would be read.
 pub const TURNS_BEGIN: &str = concat!(
     "
     with given as materialized (
@@ -83,7 +84,8 @@ pub const TURNS_BEGIN: &str = concat!(
            array[g.notification_id], g.provider, g.profile_version, g.profile_hash, g.input, g.manifest::jsonb,
            string_to_array(g.tools, ','), g.tools_wait_ms, g.notification_id, g.hops, nullif(g.traceparent, ''),
            nullif(g.tracestate, ''), now()
-    from given g"
+    from given g
+    cross join lateral (select 1 from instruction_text i where i.account_id = g.account_id and i.hash = g.profile_hash limit 1) i"
 );
 
 /// Begins turns in the name of a replica, and writes the messages that tell of them; gives the rows for the relay. Texts of
@@ -95,41 +97,44 @@ pub async fn turns_begin(
     told: Vec<Owned>,
     kept: &KeptTexts,
 ) -> Result<Vec<OutboxRow>, StorageError> {
+    const ATTEMPT: &str = "begin turns";
     if turns.is_empty() {
         return Ok(Vec::new());
     }
     instructions_keep(tx, turns, kept).await?;
-    fn column<T>(turns: &[NewTurn], of: impl Fn(&NewTurn) -> T) -> Vec<T> {
-        turns.iter().map(of).collect()
+    fn text(text: &Option<impl ToString>) -> String {
+        text.as_ref().map(ToString::to_string).unwrap_or_default()
     }
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let rows = outbox_rows(told);
     let values: [Value; 20] = [
-        column(turns, |turn| turn.account_id.to_string()).into(),
-        column(turns, |turn| turn.id.uuid()).into(),
-        column(turns, |turn| turn.session_id).into(),
-        column(turns, |turn| text(&turn.task_id)).into(),
-        column(turns, |turn| turn.agent_id).into(),
-        column(turns, |turn| turn.generation).into(),
-        column(turns, |turn| turn.number).into(),
-        column(turns, |turn| turn.fence).into(),
-        column(turns, |turn| turn.notification_id.clone()).into(),
-        column(turns, |turn| turn.provider.clone()).into(),
-        column(turns, |turn| turn.profile_version.clone()).into(),
-        column(turns, |turn| turn.profile_hash.clone()).into(),
-        column(turns, |turn| turn.input.clone()).into(),
-        column(turns, |turn| turn.manifest.clone()).into(),
-        column(turns, |turn| turn.tools.join(",")).into(),
-        column(turns, |turn| turn.tools_wait_ms).into(),
-        column(turns, |turn| turn.hops).into(),
-        column(turns, |turn| text(&turn.traceparent)).into(),
-        column(turns, |turn| text(&turn.tracestate)).into(),
+        column(turns, |turn| turn.account_id.clone()),
+        column(turns, |turn| turn.id),
+        column(turns, |turn| turn.session_id),
+        column(turns, |turn| text(&turn.task_id)),
+        column(turns, |turn| turn.agent_id),
+        column(turns, |turn| turn.generation),
+        column(turns, |turn| turn.number),
+        column(turns, |turn| turn.fence),
+        column(turns, |turn| turn.notification_id.clone()),
+        column(turns, |turn| turn.provider.clone()),
+        column(turns, |turn| turn.profile_version.clone()),
+        column(turns, |turn| turn.profile_hash.clone()),
+        column(turns, |turn| turn.input.clone()),
+        column(turns, |turn| turn.manifest.clone()),
+        column(turns, |turn| turn.tools.join(",")),
+        column(turns, |turn| turn.tools_wait_ms),
+        column(turns, |turn| turn.hops),
+        column(turns, |turn| text(&turn.traceparent)),
+        column(turns, |turn| text(&turn.tracestate)),
         replica.into(),
     ];
     let values = values.into_iter().chain(outbox_values(tx, &rows));
-    tx.execute_raw(statement(TURNS_BEGIN, values))
-        .await
-        .attempt("begin turns")?;
+    let begun = tx.execute(ATTEMPT, TURNS_BEGIN, values).await?;
+    let asked = turns.len();
+    if begun != asked as u64 {
+        let why = format!("the instructions of {begun} of {asked} turns are stored; storing them again");
+        return Err(DbErr::Custom(why)).attempt(ATTEMPT);
+    }
     Ok(rows)
 }
 
@@ -150,9 +155,8 @@ async fn instructions_keep(tx: &Tx, turns: &[NewTurn], kept: &KeptTexts) -> Resu
         column(|turn| &turn.profile_version).into(),
         column(|turn| &turn.instructions).into(),
     ];
-    tx.execute_raw(statement(INSTRUCTIONS_KEEP, values))
+    tx.execute("keep instructions", INSTRUCTIONS_KEEP, values)
         .await
-        .attempt("keep instructions")
         .map(|_| ())
 }
 

@@ -3,15 +3,15 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use domain::{
-    AccountId, AgentId, CloseReason, Fence, Generation, SessionId, SessionPhase, TaskId, TurnId, TurnState,
+    AccountId, AgentId, Fence, Generation, SessionId, TaskId, TurnId, TurnState,
     planted::{Bug, is_planted},
 };
-use sea_orm::{ConnectionTrait, FromQueryResult};
-use storage::{StorageError, Tx, error::Attempt, statement};
+use sea_orm::FromQueryResult;
+use storage::{StorageError, Tx, statement::pairs};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{SessionName, TurnName, columns};
+use super::{SessionName, TurnName};
 use crate::{
     queue::{SessionFacts, TurnFacts},
     turn::{
@@ -21,19 +21,23 @@ use crate::{
 };
 
 /// A session, locked to the end of the transaction.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromQueryResult)]
 pub struct Session {
+    #[sea_orm(from_alias = "account_id")]
     pub account: AccountId,
     pub id: SessionId,
     pub key: String,
     pub agent_id: Option<AgentId>,
     pub generation: Generation,
     pub fence: Fence,
+    #[sea_orm(from_alias = "active_turn_id")]
     pub active_turn: Option<TurnId>,
     pub turn_count: i64,
     pub interrupted: bool,
-    pub close_reason: Option<CloseReason>,
+    /// A newer version may know more than [`domain::CloseReason`].
+    pub close_reason: Option<String>,
     pub lease_owner: Option<Uuid>,
+    #[sea_orm(nested)]
     pub facts: SessionFacts,
     /// The account's own limit of turns at once.
     pub turns_in_flight_max: Option<i32>,
@@ -43,27 +47,6 @@ impl Session {
     pub fn name(&self) -> SessionName {
         (self.account.clone(), self.id)
     }
-}
-
-#[derive(FromQueryResult)]
-struct SessionRow {
-    account_id: String,
-    id: Uuid,
-    key: String,
-    agent_id: Option<Uuid>,
-    generation: i32,
-    phase: String,
-    fence: i64,
-    active_turn_id: Option<Uuid>,
-    queued: i32,
-    turn_count: i64,
-    interrupted: bool,
-    closed: bool,
-    close_reason: Option<String>,
-    due: bool,
-    asked: i32,
-    lease_owner: Option<Uuid>,
-    turns_in_flight_max: Option<i32>,
 }
 
 macro_rules! sessions_lock {
@@ -91,45 +74,14 @@ pub const SESSIONS_LOCK_FREE: &str = sessions_lock!(" skip locked");
 
 /// By [`SESSIONS_LOCK`] or [`SESSIONS_LOCK_FREE`].
 pub async fn sessions_lock(tx: &Tx, sql: &'static str, names: &[SessionName]) -> Result<Vec<Session>, StorageError> {
-    const ATTEMPT: &str = "lock sessions";
-    let (accounts, ids) = columns(names);
-    let rows = SessionRow::find_by_statement(statement(sql, [accounts.into(), ids.into()]))
-        .all(&**tx)
-        .await
-        .attempt(ATTEMPT)?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(Session {
-                account: AccountId::parse(&row.account_id).map_err(|error| StorageError::unreadable(ATTEMPT, error))?,
-                id: SessionId(row.id),
-                key: row.key,
-                agent_id: row.agent_id.map(AgentId),
-                generation: Generation(row.generation),
-                fence: Fence(row.fence),
-                active_turn: row.active_turn_id.map(TurnId),
-                turn_count: row.turn_count,
-                interrupted: row.interrupted,
-                close_reason: row.close_reason.as_deref().and_then(CloseReason::parse),
-                lease_owner: row.lease_owner,
-                facts: SessionFacts {
-                    phase: SessionPhase::parse(&row.phase)
-                        .ok_or_else(|| StorageError::unreadable(ATTEMPT, &row.phase))?,
-                    closed: row.closed,
-                    queued: row.queued,
-                    due: row.due,
-                    asked: row.asked,
-                    lease_dead: false,
-                },
-                turns_in_flight_max: row.turns_in_flight_max,
-            })
-        })
-        .collect()
+    let (accounts, ids) = pairs(names);
+    tx.rows("lock sessions", sql, [accounts.into(), ids.into()]).await
 }
 
 #[derive(FromQueryResult)]
 struct ThereRow {
-    account_id: String,
-    id: Uuid,
+    account_id: AccountId,
+    id: SessionId,
 }
 
 /// Relies on the primary key.
@@ -139,19 +91,10 @@ pub const SESSIONS_THERE: &str = "
 
 /// Those of `names` that were not removed.
 pub async fn sessions_there(tx: &Tx, names: &[SessionName]) -> Result<Vec<SessionName>, StorageError> {
-    const ATTEMPT: &str = "look for locked sessions";
-    let (accounts, ids) = columns(names);
-    let rows = ThereRow::find_by_statement(statement(SESSIONS_THERE, [accounts.into(), ids.into()]))
-        .all(&**tx)
-        .await
-        .attempt(ATTEMPT)?;
-    rows.into_iter()
-        .map(|row| {
-            let account =
-                AccountId::parse(&row.account_id).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
-            Ok((account, SessionId(row.id)))
-        })
-        .collect()
+    let (accounts, ids) = pairs(names);
+    let values = [accounts.into(), ids.into()];
+    let rows: Vec<ThereRow> = tx.rows("look for locked sessions", SESSIONS_THERE, values).await?;
+    Ok(rows.into_iter().map(|row| (row.account_id, row.id)).collect())
 }
 
 #[derive(FromQueryResult)]
@@ -182,10 +125,7 @@ pub async fn leases_check(tx: &Tx, sessions: &mut [Session], replica: Uuid) -> R
     } else {
         REPLICAS_ALIVE
     };
-    let alive = AliveRow::find_by_statement(statement(alive, [owners.into()]))
-        .all(&**tx)
-        .await
-        .attempt("look for holders of leases")?;
+    let alive: Vec<AliveRow> = tx.rows("look for holders of leases", alive, [owners.into()]).await?;
     let alive: HashSet<Uuid> = alive.into_iter().map(|row| row.id).collect();
     for session in sessions {
         session.facts.lease_dead = session.lease_owner.is_some_and(|owner| !alive.contains(&owner));
@@ -213,7 +153,7 @@ pub const IN_FLIGHT_COUNT: &str = "
 
 #[derive(FromQueryResult)]
 struct InFlightRow {
-    account_id: String,
+    account_id: AccountId,
     turns: i64,
 }
 
@@ -221,29 +161,20 @@ struct InFlightRow {
 /// Accounts in order: two claims take them in the same one.
 pub async fn in_flight_lock(tx: &Tx, accounts: &BTreeSet<AccountId>) -> Result<HashMap<AccountId, i64>, StorageError> {
     const ATTEMPT: &str = "count turns in flight";
-    let names: Vec<String> = accounts.iter().map(AccountId::to_string).collect();
-    tx.execute_raw(statement(IN_FLIGHT_LOCK, [names.clone().into()]))
-        .await
-        .attempt(ATTEMPT)?;
-    let rows = InFlightRow::find_by_statement(statement(IN_FLIGHT_COUNT, [names.into()]))
-        .all(&**tx)
-        .await
-        .attempt(ATTEMPT)?;
-    rows.into_iter()
-        .map(|row| {
-            let account =
-                AccountId::parse(&row.account_id).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
-            Ok((account, row.turns))
-        })
-        .collect()
+    let accounts: Vec<AccountId> = accounts.iter().cloned().collect();
+    tx.execute(ATTEMPT, IN_FLIGHT_LOCK, [accounts.clone().into()]).await?;
+    let rows: Vec<InFlightRow> = tx.rows(ATTEMPT, IN_FLIGHT_COUNT, [accounts.into()]).await?;
+    Ok(rows.into_iter().map(|row| (row.account_id, row.turns)).collect())
 }
 
 /// A turn in progress, with the results of its tool calls.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromQueryResult)]
 pub struct Turn {
+    #[sea_orm(from_alias = "account_id")]
     pub account: AccountId,
     pub id: TurnId,
     pub session_id: SessionId,
+    #[sea_orm(from_alias = "display_id")]
     pub task: Option<TaskId>,
     pub agent_id: AgentId,
     pub number: i64,
@@ -269,6 +200,7 @@ pub struct Turn {
     /// Attempts that its notifications have behind them.
     pub attempts: i32,
     pub awaited_too_long: bool,
+    #[sea_orm(skip)]
     pub results: Vec<ToolResult>,
 }
 
@@ -280,35 +212,6 @@ impl Turn {
             awaited_too_long: self.awaited_too_long,
         }
     }
-}
-
-#[derive(FromQueryResult)]
-struct TurnRow {
-    account_id: String,
-    id: Uuid,
-    session_id: Uuid,
-    display_id: Option<String>,
-    agent_id: Uuid,
-    number: i64,
-    state: String,
-    provider: String,
-    profile_version: String,
-    instructions: String,
-    input: String,
-    inline: bool,
-    is_coordinator: bool,
-    journal: serde_json::Value,
-    tools: Option<Vec<String>>,
-    attempt: i32,
-    failures: i32,
-    hops: i32,
-    traceparent: Option<String>,
-    tracestate: Option<String>,
-    sent_at: Option<OffsetDateTime>,
-    lost_at: Option<OffsetDateTime>,
-    notification_ids: Vec<String>,
-    attempts: i32,
-    awaited_too_long: bool,
 }
 
 /// Relies on primary keys only. A turn is looked up by itself, lest all turns of the accounts are read to find a few.
@@ -333,8 +236,8 @@ pub const TURNS_LOAD: &str = concat!(
 
 #[derive(FromQueryResult)]
 struct ResultRow {
-    account_id: String,
-    turn_id: Uuid,
+    account_id: AccountId,
+    turn_id: TurnId,
     ordinal: i32,
     result: Option<String>,
 }
@@ -353,64 +256,22 @@ pub async fn turns_load(tx: &Tx, turns: &[TurnName], tools_wait_ms_max: i64) -> 
     if turns.is_empty() {
         return Ok(Vec::new());
     }
-    let (accounts, ids): (Vec<String>, Vec<Uuid>) = turns
-        .iter()
-        .map(|(account, turn)| (account.to_string(), turn.uuid()))
-        .unzip();
+    let (accounts, ids) = pairs(turns);
     let values = [accounts.clone().into(), ids.clone().into(), tools_wait_ms_max.into()];
-    let rows = TurnRow::find_by_statement(statement(TURNS_LOAD, values))
-        .all(&**tx)
-        .await
-        .attempt(ATTEMPT)?;
-    let results = ResultRow::find_by_statement(statement(RESULTS_LOAD, [accounts.into(), ids.into()]))
-        .all(&**tx)
-        .await
-        .attempt(ATTEMPT)?;
-    rows.into_iter()
-        .map(|row| {
-            let results = results
-                .iter()
-                .filter(|result| result.account_id == row.account_id && result.turn_id == row.id)
-                .map(|result| ToolResult {
-                    ordinal: result.ordinal,
-                    result: result.result.clone().unwrap_or_default(),
-                })
-                .collect();
-            let unreadable = |what: String| StorageError::unreadable(ATTEMPT, what);
-            Ok(Turn {
-                account: AccountId::parse(&row.account_id).map_err(|error| unreadable(error.to_string()))?,
-                id: TurnId(row.id),
-                session_id: SessionId(row.session_id),
-                task: row
-                    .display_id
-                    .map(|id| TaskId::parse(&id))
-                    .transpose()
-                    .map_err(|error| unreadable(error.to_string()))?,
-                agent_id: AgentId(row.agent_id),
-                number: row.number,
-                state: TurnState::parse(&row.state).ok_or_else(|| unreadable(row.state.clone()))?,
-                provider: row.provider,
-                instructions: row.instructions,
-                profile_version: row.profile_version,
-                input: row.input,
-                inline: row.inline,
-                is_coordinator: row.is_coordinator,
-                journal: serde_json::from_value(row.journal).map_err(|error| unreadable(error.to_string()))?,
-                tools: row.tools,
-                attempt: row.attempt,
-                failures: row.failures,
-                hops: row.hops,
-                traceparent: row.traceparent,
-                tracestate: row.tracestate,
-                sent_at: row.sent_at,
-                lost_at: row.lost_at,
-                notification_ids: row.notification_ids,
-                attempts: row.attempts,
-                awaited_too_long: row.awaited_too_long,
-                results,
+    let mut turns: Vec<Turn> = tx.rows(ATTEMPT, TURNS_LOAD, values).await?;
+    let results: Vec<ResultRow> = tx.rows(ATTEMPT, RESULTS_LOAD, [accounts.into(), ids.into()]).await?;
+    for turn in &mut turns {
+        let own = results
+            .iter()
+            .filter(|result| result.account_id == turn.account && result.turn_id == turn.id);
+        turn.results = own
+            .map(|result| ToolResult {
+                ordinal: result.ordinal,
+                result: result.result.clone().unwrap_or_default(),
             })
-        })
-        .collect()
+            .collect();
+    }
+    Ok(turns)
 }
 
 /// Turns that are carried on: the lease, and the turn's fence, which is the lease's, so that whoever had it before can
@@ -431,14 +292,10 @@ pub async fn turns_resume(tx: &Tx, turns: &[(SessionName, TurnId)], replica: Uui
     if turns.is_empty() {
         return Ok(());
     }
-    let (names, ids): (Vec<SessionName>, Vec<Uuid>) =
-        turns.iter().map(|(name, turn)| (name.clone(), turn.uuid())).unzip();
-    let (accounts, sessions) = columns(&names);
+    let (names, ids): (Vec<SessionName>, Vec<TurnId>) = turns.iter().cloned().unzip();
+    let (accounts, sessions) = pairs(&names);
     let values = [accounts.into(), ids.into(), sessions.into(), replica.into()];
-    tx.execute_raw(statement(TURNS_RESUME, values))
-        .await
-        .attempt("resume turns")
-        .map(|_| ())
+    tx.execute("resume turns", TURNS_RESUME, values).await.map(|_| ())
 }
 
 /// The next result is asked for, or the same one again: look after it later. Relies on the primary key. The caller holds the
@@ -454,10 +311,7 @@ pub async fn wait_longer(tx: &Tx, asked: &[(SessionName, i32)], ms: i64) -> Resu
         return Ok(());
     }
     let (names, asked): (Vec<SessionName>, Vec<i32>) = asked.iter().cloned().unzip();
-    let (accounts, ids) = columns(&names);
+    let (accounts, ids) = pairs(&names);
     let values = [accounts.into(), ids.into(), asked.into(), ms.into()];
-    tx.execute_raw(statement(WAIT_LONGER, values))
-        .await
-        .attempt("wait longer")
-        .map(|_| ())
+    tx.execute("wait longer", WAIT_LONGER, values).await.map(|_| ())
 }

@@ -2,29 +2,30 @@
 //! thread. Thread reads go by account and task, always (S9).
 
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, AgentSlug, InstructionLayout, MessageId, NotificationId, SessionId, TaskId,
-    TaskStatus,
+    AccountId, Actor, AgentId, AgentSlug, InstructionLayout, MessageId, NotificationId, SessionId,
     planted::{Bug, is_planted},
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
-use storage::{StorageError, Tx, error::Attempt, statement};
-use time::{OffsetDateTime, UtcOffset};
-use uuid::Uuid;
+use storage::{StorageError, Tx, statement::pairs};
 
-use super::{SessionName, columns};
+use super::SessionName;
 use crate::prompt::{OverviewEntry, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage};
 
 /// The next item of a session's queue, with what the prompt says of its surroundings.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromQueryResult)]
 pub struct Item {
+    #[sea_orm(from_alias = "account_id")]
     pub account: AccountId,
     pub session_id: SessionId,
+    #[sea_orm(from_alias = "id")]
     pub notification: NotificationId,
     pub kind: String,
+    #[sea_orm(nested(prefix = "sender_"))]
     pub sender: Actor,
     pub title: Option<String>,
     pub body: String,
+    #[sea_orm(from_alias = "message_id")]
     pub about_message: Option<MessageId>,
     pub attempts: i32,
     pub hops: i32,
@@ -35,47 +36,29 @@ pub struct Item {
     pub agent_name: String,
     pub agent_role: String,
     pub provider: String,
+    #[sea_orm(from_alias = "instruction_layout")]
     pub layout: InstructionLayout,
+    #[sea_orm(nested(prefix = "task_"))]
     pub task: Option<TaskFacts>,
     /// Of the task's thread, if there is a task.
+    #[sea_orm(nested(prefix = "thread_"))]
     pub thread: Extract,
     /// The task is the account's coordinator task, and the agent its coordinator (S6).
     pub is_coordinator: bool,
     pub briefing: String,
 }
 
-#[derive(FromQueryResult)]
-struct ItemRow {
-    account_id: String,
-    session_id: Uuid,
-    id: String,
-    kind: String,
-    sender_kind: String,
-    sender_id: String,
-    sender_name: String,
-    sender_via: Option<String>,
-    title: Option<String>,
-    body: String,
-    message_id: Option<Uuid>,
-    attempts: i32,
-    hops: i32,
-    traceparent: Option<String>,
-    tracestate: Option<String>,
-    agent_id: Uuid,
-    slug: String,
-    agent_name: String,
-    role: String,
-    provider: String,
-    instruction_layout: String,
-    display_id: Option<String>,
-    task_title: Option<String>,
-    description: Option<String>,
-    status: Option<String>,
-    is_coordinator: bool,
-    briefing: Option<String>,
-    thread: Option<MessageRows>,
-    thread_total: i64,
+/// The newest few messages of a task's thread, oldest first, and how many there are, counted up to a limit.
+#[derive(Clone, Debug, Default, FromQueryResult)]
+pub struct Extract {
+    pub messages: Messages,
+    pub total: i64,
 }
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Messages(pub Vec<ThreadMessage>);
+
+impl TryGetableFromJson for Messages {}
 
 /// Relies on index notification_queue, on primary keys, and on index message_thread, whose order is asked for twice: where
 /// the table was counted when it was empty, another index costs the same. Bodies of messages are cut by the prompt anyway,
@@ -87,13 +70,14 @@ macro_rules! queue_next {
             "
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.sender_via,
            n.title, n.body, n.message_id,
-           n.attempts, n.hops, n.traceparent, n.tracestate, g.id as agent_id, g.slug, g.name as agent_name, g.role, g.provider,
-           a.instruction_layout, k.display_id, k.title as task_title, k.description, k.status,
+           n.attempts, n.hops, n.traceparent, n.tracestate, g.id as agent_id, g.slug as agent_slug, g.name as agent_name,
+           g.role as agent_role, g.provider, a.instruction_layout,
+           k.display_id as task_id, k.title as task_title, k.description as task_description, k.status as task_status,
            case when k.id = a.coordinator_task then ",
     storage::coordinates!("a", "g.id"),
     " else false end as is_coordinator,
-           case when k.id = a.coordinator_task then a.briefing end as briefing,
-           thread.messages as thread, thread.total as thread_total
+           case when k.id = a.coordinator_task then a.briefing else '' end as briefing,
+           coalesce(thread.messages, '[]') as thread_messages, thread.total as thread_total
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (
         select * from notification n
@@ -108,9 +92,9 @@ macro_rules! queue_next {
         select (select count(*) from (
                     select from message c where c.account_id = k.account_id and c.task_id = k.id
                     order by c.created_at, c.id limit $4) c) as total,
-               (select json_agg(json_build_object('id', m.id, 'author_kind', m.author_kind, 'author_id', m.author_id,
-                                                  'author_name', m.author_name, 'author_via', m.author_via, 'body', left(m.body, 4000),
-                                                  'created_at', m.created_at) order by m.created_at, m.id)
+               (select json_agg(json_build_object('id', m.id, 'author', json_build_object('kind', m.author_kind, 'id', m.author_id,
+                                                  'name', m.author_name, 'via', m.author_via), 'body', left(m.body, 4000),
+                                                  'at', m.created_at) order by m.created_at, m.id)
                 from (select * from message m where m.account_id = k.account_id and m.task_id = k.id
                       order by m.created_at desc, m.id desc limit $3) m) as messages
         offset 0) thread"
@@ -124,7 +108,7 @@ pub async fn queue_next(tx: &Tx, names: &[SessionName], messages_max: i64) -> Re
     if names.is_empty() {
         return Ok(Vec::new());
     }
-    let (accounts, ids) = columns(names);
+    let (accounts, ids) = pairs(names);
     let values = [
         accounts.into(),
         ids.into(),
@@ -136,112 +120,7 @@ pub async fn queue_next(tx: &Tx, names: &[SessionName], messages_max: i64) -> Re
     } else {
         QUEUE_NEXT
     };
-    let rows = ItemRow::find_by_statement(statement(next, values))
-        .all(&**tx)
-        .await
-        .attempt("take from queues")?;
-    rows.into_iter()
-        .map(|row| item(row).map_err(|what| StorageError::unreadable("take from queues", what)))
-        .collect()
-}
-
-fn item(row: ItemRow) -> Result<Item, String> {
-    let account = AccountId::parse(&row.account_id).map_err(|error| error.to_string())?;
-    let task = row
-        .display_id
-        .map(|id| {
-            Ok::<_, String>(TaskFacts {
-                id: TaskId::parse(&id).map_err(|error| error.to_string())?,
-                title: row.task_title.unwrap_or_default(),
-                description: row.description.unwrap_or_default(),
-                status: row.status.as_deref().and_then(TaskStatus::parse).ok_or("task status")?,
-            })
-        })
-        .transpose()?;
-    Ok(Item {
-        account,
-        session_id: SessionId(row.session_id),
-        notification: NotificationId::parse(&row.id).map_err(|error| error.to_string())?,
-        kind: row.kind,
-        sender: actor(&row.sender_kind, row.sender_id, row.sender_name, row.sender_via)?,
-        title: row.title,
-        body: row.body,
-        about_message: row.message_id.map(MessageId),
-        attempts: row.attempts,
-        hops: row.hops,
-        traceparent: row.traceparent,
-        tracestate: row.tracestate,
-        agent_id: AgentId(row.agent_id),
-        agent_slug: AgentSlug::parse(&row.slug).map_err(|error| error.to_string())?,
-        agent_name: row.agent_name,
-        agent_role: row.role,
-        provider: row.provider,
-        layout: InstructionLayout::parse(&row.instruction_layout).ok_or("instruction layout")?,
-        task,
-        is_coordinator: row.is_coordinator,
-        briefing: row.briefing.unwrap_or_default(),
-        thread: extract(row.thread, row.thread_total)?,
-    })
-}
-
-fn actor(kind: &str, id: String, name: String, via: Option<String>) -> Result<Actor, String> {
-    Ok(Actor {
-        kind: ActorKind::parse(kind).ok_or("actor kind")?,
-        id,
-        name,
-        via,
-    })
-}
-
-/// The newest few messages of a task's thread, oldest first, and how many there are, counted up to a limit.
-#[derive(Clone, Debug, Default)]
-pub struct Extract {
-    pub messages: Vec<ThreadMessage>,
-    pub total: i64,
-}
-
-/// A message, as the statement puts it into an array.
-#[derive(Deserialize)]
-struct MessageRow {
-    id: Uuid,
-    author_kind: String,
-    author_id: String,
-    author_name: String,
-    author_via: Option<String>,
-    body: String,
-    #[serde(with = "time::serde::rfc3339")]
-    created_at: OffsetDateTime,
-}
-
-#[derive(Default, Deserialize)]
-struct MessageRows(Vec<MessageRow>);
-
-impl TryGetableFromJson for MessageRows {}
-
-fn extract(rows: Option<MessageRows>, total: i64) -> Result<Extract, String> {
-    let rows = rows.unwrap_or_default().0;
-    let messages: Result<Vec<ThreadMessage>, String> = rows
-        .into_iter()
-        .map(|row| {
-            Ok(ThreadMessage {
-                id: MessageId(row.id),
-                author: actor(&row.author_kind, row.author_id, row.author_name, row.author_via)?,
-                body: row.body,
-                at: row.created_at.to_offset(UtcOffset::UTC),
-            })
-        })
-        .collect();
-    Ok(Extract {
-        messages: messages?,
-        total,
-    })
-}
-
-#[derive(FromQueryResult)]
-struct OverviewRow {
-    display_id: String,
-    title: String,
-    status: String,
+    tx.rows("take from queues", next, values).await
 }
 
 /// Relies on index task_newest.
@@ -250,19 +129,6 @@ pub const OVERVIEW_LOAD: &str =
 
 /// The account's newest tasks, for its coordinator alone.
 pub async fn overview_load(tx: &Tx, account: &AccountId, tasks_max: i64) -> Result<Vec<OverviewEntry>, StorageError> {
-    const ATTEMPT: &str = "load task overview";
-    let values = [account.as_str().into(), tasks_max.into()];
-    let rows = OverviewRow::find_by_statement(statement(OVERVIEW_LOAD, values))
-        .all(&**tx)
-        .await
-        .attempt(ATTEMPT)?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(OverviewEntry {
-                id: TaskId::parse(&row.display_id).map_err(|error| StorageError::unreadable(ATTEMPT, error))?,
-                title: row.title,
-                status: TaskStatus::parse(&row.status).ok_or_else(|| StorageError::unreadable(ATTEMPT, &row.status))?,
-            })
-        })
-        .collect()
+    let values = [account.into(), tasks_max.into()];
+    tx.rows("load task overview", OVERVIEW_LOAD, values).await
 }

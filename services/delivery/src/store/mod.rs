@@ -11,18 +11,9 @@ pub mod record;
 pub mod refused;
 
 use domain::{AccountId, SessionId, TurnId};
-use uuid::Uuid;
 
 /// A session, as everything here names it: account first.
 pub type SessionName = (AccountId, SessionId);
 
 /// A turn, the same way. Ids are unique inside an account and nowhere else.
 pub type TurnName = (AccountId, TurnId);
-
-/// Two arrays for `unnest`.
-pub(crate) fn columns<'a>(names: impl IntoIterator<Item = &'a SessionName>) -> (Vec<String>, Vec<Uuid>) {
-    names
-        .into_iter()
-        .map(|(account, session)| (account.to_string(), session.uuid()))
-        .unzip()
-}

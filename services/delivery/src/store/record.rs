@@ -3,11 +3,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use domain::{AccountId, SessionPhase, TurnId, TurnState};
+use domain::{AccountId, Fence, SessionId, SessionPhase, TurnId, TurnState};
 use sea_orm::FromQueryResult;
 use serde::Serialize;
-use storage::{StorageError, Tx, error::Attempt, statement};
-use uuid::Uuid;
+use storage::{StorageError, Tx};
 
 use super::TurnName;
 
@@ -57,7 +56,7 @@ impl ItemChange {
 pub struct TurnChange {
     pub account_id: AccountId,
     pub id: TurnId,
-    pub fence: i64,
+    pub fence: Fence,
     pub state: TurnState,
     /// One entry to append.
     pub round: Option<serde_json::Value>,
@@ -133,8 +132,8 @@ pub const TURNS_RECORD: &str = "
 
 #[derive(FromQueryResult)]
 struct RecordedRow {
-    account_id: String,
-    turn_id: Uuid,
+    account_id: AccountId,
+    turn_id: TurnId,
     /// Of a row that says that a notification got its outcome; the others say that a turn was changed.
     notification_id: Option<String>,
     task_history_called: bool,
@@ -159,7 +158,6 @@ pub struct Written {
 }
 
 pub async fn turns_record(tx: &Tx, records: &[TurnRecord<'_>]) -> Result<Written, StorageError> {
-    const ATTEMPT: &str = "record turns";
     let mut written = Written::default();
     if records.is_empty() {
         return Ok(written);
@@ -178,13 +176,11 @@ pub async fn turns_record(tx: &Tx, records: &[TurnRecord<'_>]) -> Result<Written
         .collect();
     let turns = serde_json::to_string(&turns).expect("rows are texts, numbers and JSON");
     let items = serde_json::to_string(&items).expect("rows are texts and numbers");
-    let rows = RecordedRow::find_by_statement(statement(TURNS_RECORD, [turns.into(), items.into()]))
-        .all(&**tx)
-        .await
-        .attempt(ATTEMPT)?;
+    let rows: Vec<RecordedRow> = tx
+        .rows("record turns", TURNS_RECORD, [turns.into(), items.into()])
+        .await?;
     for row in rows {
-        let account = AccountId::parse(&row.account_id).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
-        let turn = (account, TurnId(row.turn_id));
+        let turn = (row.account_id, row.turn_id);
         match row.notification_id {
             Some(notification) => drop(written.items.insert((turn, notification))),
             None => {
@@ -205,7 +201,7 @@ pub struct SessionChange {
     #[serde(skip)]
     pub account_id: AccountId,
     #[serde(rename = "session_id")]
-    pub id: Uuid,
+    pub id: SessionId,
     pub phase: SessionPhase,
     /// Keeps its turn in progress.
     pub keeps_turn: bool,

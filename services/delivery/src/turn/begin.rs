@@ -10,7 +10,7 @@ use contracts::{
     TraceContext,
     tools::{self, OfferContext},
 };
-use domain::{AccountId, Fence, InstructionLayout, TurnId};
+use domain::{AccountId, Fence, InstructionLayout, TaskId, TurnId};
 use messaging::trace;
 use serde_json::value::to_raw_value;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
@@ -59,12 +59,12 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> (NewTurn, W
     let new_turn = NewTurn {
         account_id: session.account.clone(),
         id: turn_id,
-        session_id: session.id.uuid(),
-        task_id: task.as_ref().map(|task| task.key().into()),
-        agent_id: item.agent_id.uuid(),
-        generation: session.generation.0,
+        session_id: session.id,
+        task_id: task.as_ref().map(TaskId::key),
+        agent_id: item.agent_id,
+        generation: session.generation,
         number: session.turn_count + 1,
-        fence: session.fence.0 + 1,
+        fence: Fence(session.fence.0 + 1),
         notification_id: item.notification.to_string(),
         provider: item.provider.clone(),
         profile_version: prompt.profile.version.to_owned(),
@@ -195,7 +195,7 @@ pub(super) fn prompt(
         body: item.body.clone(),
         about_message: item.about_message,
         task: item.task.clone(),
-        thread: item.thread.messages.clone(),
+        thread: item.thread.messages.0.clone(),
         thread_total: item.thread.total,
         overview,
         interruption: session.interrupted.then_some(Interruption),

@@ -47,9 +47,9 @@ pub(super) fn change(report: &Report, session: &Session, settled: &Settled, conf
         account_id: work.account.clone(),
         id: work.turn_id,
         fence: if is_planted(Bug::FenceDropped) {
-            session.fence.0
+            session.fence
         } else {
-            work.fence.0
+            work.fence
         },
         state: TurnState::Finished,
         round: None,
@@ -67,7 +67,7 @@ pub(super) fn change(report: &Report, session: &Session, settled: &Settled, conf
     };
     let mut rest = SessionChange {
         account_id: work.account.clone(),
-        id: work.session_id.uuid(),
+        id: work.session_id,
         phase: SessionPhase::Idle,
         keeps_turn: false,
         wake_ms: None,
@@ -193,7 +193,7 @@ pub(super) fn change(report: &Report, session: &Session, settled: &Settled, conf
 
 /// Why a turn ended with its session, in the words that its waiting items got.
 pub(super) fn ended_because(session: &Session) -> &'static str {
-    match session.close_reason {
+    match session.close_reason.as_deref().and_then(CloseReason::parse) {
         Some(CloseReason::AgentRemoved) => AGENT_REMOVED,
         Some(CloseReason::Reset | CloseReason::Rotated) => "session closed",
         Some(CloseReason::TaskDone | CloseReason::TaskCancelled | CloseReason::TaskArchived) | None => TASK_CLOSED,

@@ -1,6 +1,7 @@
 //! The journal of a turn: one entry a provider call that was answered with tool calls. With the recorded results it is
 //! enough to carry the turn on, or to run it again (B3).
 
+use sea_orm::TryGetableFromJson;
 use serde::{Deserialize, Serialize};
 
 use crate::providers::Usage;
@@ -17,6 +18,8 @@ pub const NO_PLACE: i32 = 0;
 pub struct Journal {
     pub rounds: Vec<Round>,
 }
+
+impl TryGetableFromJson for Journal {}
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Round {

@@ -32,7 +32,11 @@ const STATEMENTS: [Planned; 14] = [
     (claim::TURNS_RESUME, 4, &["turn_pkey", "session_pkey"]),
     (claim::WAIT_LONGER, 4, &["session_pkey"]),
     (begin::INSTRUCTIONS_KEEP, 4, &[]),
-    (begin::TURNS_BEGIN, 26, &["notification_pkey", "session_pkey"]),
+    (
+        begin::TURNS_BEGIN,
+        26,
+        &["notification_pkey", "session_pkey", "instruction_text_pkey"],
+    ),
     (
         record::TURNS_RECORD,
         2,

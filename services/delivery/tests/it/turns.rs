@@ -97,6 +97,22 @@ async fn a_notification_becomes_a_recorded_turn() {
     running.stop().await;
 }
 
+/// As when the database is put back to an earlier day under a delivery that goes on.
+#[tokio::test]
+async fn instructions_that_are_gone_are_stored_again_before_a_turn_begins() {
+    let scene = Scene::with(|_| Reply::text("ok")).await;
+    let running = scene.run().await;
+    scene.enqueue("n-1", "x").await;
+    scene.until("n-1", "delivered").await;
+    let gone = sqlx::query("delete from instruction_text");
+    gone.execute(&scene.world.database.owner).await.unwrap();
+    scene.enqueue("n-2", "y").await;
+    scene.until("n-2", "delivered").await;
+    let stored = "select count(*) from instruction_text i join turn t on (t.account_id, t.profile_hash) = (i.account_id, i.hash)";
+    assert_eq!(scene.world.database.count(stored).await, 2);
+    running.stop().await;
+}
+
 #[tokio::test]
 async fn a_session_s_notifications_are_delivered_one_at_a_time_in_order() {
     let scene = Scene::with(|_| Reply::text("ok")).await;

@@ -1,12 +1,11 @@
 //! Every query on accounts.
 
 use domain::{AccountId, TaskId};
-use sea_orm::{ActiveModelTrait, ActiveValue::Set, ConnectionTrait, EntityTrait};
+use sea_orm::{ActiveModelTrait, ActiveValue::Set, EntityTrait};
 use storage::{
     StorageError, Tx,
     entity::account::{ActiveModel, Entity, Model},
     error::Attempt,
-    statement,
 };
 use time::OffsetDateTime;
 
@@ -22,12 +21,8 @@ pub async fn account_insert(
     name: &str,
     now: OffsetDateTime,
 ) -> Result<bool, StorageError> {
-    let values = [account.as_str().into(), name.into(), now.into()];
-    let inserted = tx
-        .execute_raw(statement(ACCOUNT_INSERT, values))
-        .await
-        .attempt("make account")?;
-    Ok(inserted.rows_affected() == 1)
+    let values = [account.into(), name.into(), now.into()];
+    Ok(tx.execute("make account", ACCOUNT_INSERT, values).await? == 1)
 }
 
 /// The transaction has declared it, and requests are let in for accounts that exist.

@@ -35,5 +35,5 @@ async fn list(
         .ok_or_else(Problem::not_found)?;
     let rows = store::activity_list(&tx, &access.account, &path.task, &page).await?;
     tx.commit().await?;
-    Ok(rows.show(Activity::from))
+    Ok(rows.show(|activity| activity))
 }

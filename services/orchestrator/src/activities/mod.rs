@@ -3,40 +3,25 @@
 pub mod http;
 pub mod store;
 
-use contracts::Timestamp;
+use sea_orm::FromQueryResult;
 use serde::Serialize;
 use serde_json::Value;
-use storage::entity;
+use time::{OffsetDateTime, serde::rfc3339};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::wire::{Author, moment};
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema, FromQueryResult)]
 pub struct Activity {
     pub id: Uuid,
     /// `task.created`, `task.status_changed`, `task.assigned`, `task.updated`, `message.posted` …
     pub kind: String,
+    #[sea_orm(nested(prefix = "actor_"))]
     pub actor: Author,
     #[schema(value_type = Object)]
     pub detail: Value,
+    #[serde(with = "rfc3339")]
     #[schema(schema_with = moment)]
-    pub created_at: Timestamp,
-}
-
-impl From<entity::activity::Model> for Activity {
-    fn from(row: entity::activity::Model) -> Self {
-        Activity {
-            id: row.id,
-            kind: row.kind,
-            actor: Author {
-                kind: row.actor_kind,
-                id: row.actor_id,
-                name: row.actor_name,
-                via: None,
-            },
-            detail: row.detail,
-            created_at: row.created_at.into(),
-        }
-    }
+    pub created_at: OffsetDateTime,
 }

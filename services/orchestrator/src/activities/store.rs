@@ -1,9 +1,10 @@
 //! Every query on activities.
 
 use domain::{AccountId, TaskId};
-use storage::{StorageError, Tx, entity::activity::Model};
+use storage::{StorageError, Tx};
 use uuid::Uuid;
 
+use super::Activity;
 use crate::paging::{Listing, Moment, Order, Page, Rows};
 
 /// Relies on activity_newest.
@@ -23,9 +24,9 @@ pub async fn activity_list(
     account: &AccountId,
     task: &TaskId,
     page: &Page<'_, Moment<Uuid>>,
-) -> Result<Rows<Model>, StorageError> {
-    let values = [account.as_str().into(), task.key().as_str().into()];
-    let position = |row: &Model| Moment {
+) -> Result<Rows<Activity>, StorageError> {
+    let values = [account.into(), task.key().into()];
+    let position = |row: &Activity| Moment {
         at: row.created_at,
         id: row.id,
     };

@@ -65,24 +65,6 @@ pub async fn agents_resolve(
     Ok(resolved)
 }
 
-/// Slugs of agents, of removed ones too: what they did stays theirs.
-pub async fn agent_slugs(
-    tx: &Tx,
-    account: &AccountId,
-    agents: impl IntoIterator<Item = Uuid>,
-) -> Result<HashMap<Uuid, String>, StorageError> {
-    let mut ids: Vec<Uuid> = agents.into_iter().collect();
-    ids.sort_unstable();
-    ids.dedup();
-    let found = Entity::find()
-        .filter(Column::AccountId.eq(account.as_str()))
-        .filter(Column::Id.is_in(ids))
-        .all(&**tx)
-        .await
-        .attempt("name agents")?;
-    Ok(found.into_iter().map(|row| (row.id, row.slug)).collect())
-}
-
 /// Ids tell the order in which they were made. Relies on the primary key.
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, slug, name, role, provider, created_at, removed_at from agent where account_id = $1",
@@ -95,14 +77,8 @@ pub const LIST: Listing = Listing {
 
 /// Oldest first.
 pub async fn agent_list(tx: &Tx, account: &AccountId, page: &Page<'_, Uuid>) -> Result<Rows<Model>, StorageError> {
-    page.read(
-        tx,
-        &LIST,
-        [account.as_str().into()],
-        |row: &Model| row.id,
-        "list agents",
-    )
-    .await
+    page.read(tx, &LIST, [account.into()], |row: &Model| row.id, "list agents")
+        .await
 }
 
 /// Fails with a unique violation when another live agent has the slug.

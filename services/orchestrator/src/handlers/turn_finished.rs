@@ -12,7 +12,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use contracts::{
-    Root, addressed,
+    Root, TraceContext, addressed,
     event::{Event, EventMessage},
     outgoing::Origin,
 };
@@ -251,8 +251,11 @@ fn saying<'a>(turn: &'a EndedTurn, app: &'a App) -> Option<Saying<'a>> {
             source: SOURCE,
             origin: Origin {
                 cause: Some(turn.id.to_string()),
-                hops: turn.hops,
-                trace: turn.trace.clone(),
+                hops: u16::try_from(turn.hops).unwrap_or(u16::MAX),
+                trace: TraceContext {
+                    traceparent: turn.traceparent.clone(),
+                    tracestate: turn.tracestate.clone(),
+                },
             },
             now,
         },

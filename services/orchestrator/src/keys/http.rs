@@ -63,8 +63,8 @@ async fn create(
             id: key.id().to_string(),
             name: body.name.clone(),
             role: body.role.to_string(),
-            created_at: work.now.into(),
-            expires_at: body.expires_at,
+            created_at: work.now,
+            expires_at: body.expires_at.map(|expires_at| expires_at.0),
             agent_id: agent.map(AgentId::uuid),
         },
         key: shown,
@@ -90,7 +90,7 @@ async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQu
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     let rows = store::key_list(&tx, &access.account, &page).await?;
     tx.commit().await?;
-    Ok(rows.show(Key::from))
+    Ok(rows.show(|key| key))
 }
 
 #[derive(Deserialize)]

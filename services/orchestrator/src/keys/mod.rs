@@ -6,8 +6,9 @@ pub mod store;
 
 use contracts::Timestamp;
 use domain::KeyRole;
+use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
-use storage::entity;
+use time::{OffsetDateTime, serde::rfc3339};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -30,16 +31,18 @@ pub struct NewKey {
     pub agent: Option<String>,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema, FromQueryResult)]
 pub struct Key {
     pub id: String,
     pub name: String,
     #[schema(schema_with = key_role)]
     pub role: String,
+    #[serde(with = "rfc3339")]
     #[schema(schema_with = moment)]
-    pub created_at: Timestamp,
+    pub created_at: OffsetDateTime,
+    #[serde(with = "rfc3339::option")]
     #[schema(required, value_type = Option<String>, format = DateTime)]
-    pub expires_at: Option<Timestamp>,
+    pub expires_at: Option<OffsetDateTime>,
     /// Whose sessions it opens: a gateway's key without it opens everybody's.
     #[schema(required)]
     pub agent_id: Option<Uuid>,
@@ -53,17 +56,4 @@ pub struct CreatedKey {
     /// Shown this once; null when the answer is given again for an `Idempotency-Key`.
     #[schema(required)]
     pub key: Option<String>,
-}
-
-impl From<entity::api_key::Model> for Key {
-    fn from(row: entity::api_key::Model) -> Self {
-        Key {
-            id: row.id,
-            name: row.name,
-            role: row.role,
-            created_at: row.created_at.into(),
-            expires_at: row.expires_at.map(Into::into),
-            agent_id: row.agent_id,
-        }
-    }
 }

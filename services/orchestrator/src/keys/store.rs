@@ -1,11 +1,10 @@
 //! Every query on keys, but for the one that lets callers in (`storage::api_key`).
 
 use domain::{AccountId, AgentId, ApiKey, KeyId};
-use sea_orm::ConnectionTrait;
-use storage::{StorageError, Tx, entity::api_key::Model, error::Attempt, statement};
+use storage::{StorageError, Tx};
 use time::OffsetDateTime;
 
-use super::NewKey;
+use super::{Key, NewKey};
 use crate::paging::{Listing, Moment, Order, Page, Rows};
 
 const KEY_INSERT: &str = "
@@ -20,19 +19,16 @@ pub async fn key_insert(
     now: OffsetDateTime,
 ) -> Result<(), StorageError> {
     let values = [
-        key.account().as_str().into(),
+        key.account().into(),
         key.id().as_str().into(),
         new.name.as_str().into(),
-        new.role.as_str().into(),
+        new.role.into(),
         key.digest().to_vec().into(),
         now.into(),
         new.expires_at.map(|expires_at| expires_at.0).into(),
-        agent.map(AgentId::uuid).into(),
+        agent.into(),
     ];
-    tx.execute_raw(statement(KEY_INSERT, values))
-        .await
-        .attempt("make key")
-        .map(|_| ())
+    tx.execute("make key", KEY_INSERT, values).await.map(|_| ())
 }
 
 /// Relies on api_key_oldest.
@@ -51,13 +47,12 @@ pub async fn key_list(
     tx: &Tx,
     account: &AccountId,
     page: &Page<'_, Moment<String>>,
-) -> Result<Rows<Model>, StorageError> {
-    let position = |row: &Model| Moment {
+) -> Result<Rows<Key>, StorageError> {
+    let position = |row: &Key| Moment {
         at: row.created_at,
         id: row.id.clone(),
     };
-    page.read(tx, &LIST, [account.as_str().into()], position, "list keys")
-        .await
+    page.read(tx, &LIST, [account.into()], position, "list keys").await
 }
 
 const KEY_REVOKE: &str = "
@@ -65,10 +60,6 @@ const KEY_REVOKE: &str = "
 
 /// `false`: there is no such key, or no longer.
 pub async fn key_revoke(tx: &Tx, account: &AccountId, key: &KeyId, now: OffsetDateTime) -> Result<bool, StorageError> {
-    let values = [account.as_str().into(), key.as_str().into(), now.into()];
-    let revoked = tx
-        .execute_raw(statement(KEY_REVOKE, values))
-        .await
-        .attempt("revoke key")?;
-    Ok(revoked.rows_affected() == 1)
+    let values = [account.into(), key.as_str().into(), now.into()];
+    Ok(tx.execute("revoke key", KEY_REVOKE, values).await? == 1)
 }

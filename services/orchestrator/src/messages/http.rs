@@ -48,7 +48,7 @@ async fn list(
         .ok_or_else(Problem::not_found)?;
     let rows = store::message_list(&tx, &access.account, &path.task, &page).await?;
     tx.commit().await?;
-    Ok(rows.show(Message::from))
+    Ok(rows.show(|message| message))
 }
 
 /// Say something in the thread. Wakes the task's agents, one notification each.
@@ -100,7 +100,7 @@ async fn post(
             author: author.clone().into(),
             body: body.body.clone(),
             turn_id: None,
-            created_at: work.now.into(),
+            created_at: work.now,
         },
         notified: agents,
     };

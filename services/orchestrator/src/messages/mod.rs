@@ -5,11 +5,12 @@ pub mod fan_out;
 pub mod http;
 pub mod store;
 
-use contracts::{Timestamp, notification::BODY_BYTES_MAX};
+use contracts::notification::BODY_BYTES_MAX;
 use domain::{Actor, ActorKind};
 use runtime::http::Problem;
+use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
-use storage::entity;
+use time::{OffsetDateTime, serde::rfc3339};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -60,33 +61,18 @@ impl NewMessage {
     }
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema, FromQueryResult)]
 pub struct Message {
     pub id: Uuid,
+    #[sea_orm(nested(prefix = "author_"))]
     pub author: Author,
     pub body: String,
     /// The turn whose reply it is, or whose tool call posted it.
     #[schema(required)]
     pub turn_id: Option<Uuid>,
+    #[serde(with = "rfc3339")]
     #[schema(schema_with = moment)]
-    pub created_at: Timestamp,
-}
-
-impl From<entity::message::Model> for Message {
-    fn from(row: entity::message::Model) -> Self {
-        Message {
-            id: row.id,
-            author: Author {
-                kind: row.author_kind,
-                id: row.author_id,
-                name: row.author_name,
-                via: row.author_via,
-            },
-            body: row.body,
-            turn_id: row.turn_id,
-            created_at: row.created_at.into(),
-        }
-    }
+    pub created_at: OffsetDateTime,
 }
 
 /// A message that was just posted.

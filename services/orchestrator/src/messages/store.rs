@@ -4,14 +4,15 @@ use domain::{
     AccountId, TaskId,
     planted::{Bug, is_planted},
 };
-use storage::{StorageError, Tx, entity::message::Model};
+use storage::{StorageError, Tx};
 use uuid::Uuid;
 
+use super::Message;
 use crate::paging::{Listing, Moment, Order, Page, Rows};
 
 /// Relies on message_thread.
 pub const LIST: Listing = Listing {
-    rows: "select account_id, id, task_id, author_kind, author_id, author_name, body, turn_id, created_at
+    rows: "select account_id, id, task_id, author_kind, author_id, author_name, author_via, body, turn_id, created_at
         from message where account_id = $1 and task_id = $2",
     order: &["created_at", "id"],
     begins: Order::OldestFirst,
@@ -26,14 +27,15 @@ pub async fn message_list(
     account: &AccountId,
     task: &TaskId,
     page: &Page<'_, Moment<Uuid>>,
-) -> Result<Rows<Model>, StorageError> {
+) -> Result<Rows<Message>, StorageError> {
     let mut list = LIST;
     if is_planted(Bug::WallsDropped) {
-        list.rows = "select account_id, id, task_id, author_kind, author_id, author_name, body, turn_id, created_at
+        list.rows =
+            "select account_id, id, task_id, author_kind, author_id, author_name, author_via, body, turn_id, created_at
             from message where $1::text is not null and task_id = $2";
     }
-    let values = [account.as_str().into(), task.key().as_str().into()];
-    let position = |row: &Model| Moment {
+    let values = [account.into(), task.key().into()];
+    let position = |row: &Message| Moment {
         at: row.created_at,
         id: row.id,
     };

@@ -94,7 +94,7 @@ async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQu
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     let rows = store::notification_list(&tx, &access.account, &filter, &page).await?;
     tx.commit().await?;
-    Ok(rows.show(Notification::from))
+    Ok(rows.show(|notification| notification))
 }
 
 /// How a filter names an agent.

@@ -7,18 +7,19 @@ pub mod http;
 pub mod incoming;
 pub mod store;
 
-use contracts::Timestamp;
 use domain::NotificationState;
+use sea_orm::FromQueryResult;
 use serde::Serialize;
 use serde_json::Value;
 use storage::{entity, outbox::WaitsFor};
+use time::{OffsetDateTime, serde::rfc3339};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::wire::{Author, moment, notification_state, queue_mode};
 
 /// A notification and what became of it.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema, FromQueryResult)]
 pub struct Notification {
     pub id: String,
     #[schema(required)]
@@ -28,6 +29,7 @@ pub struct Notification {
     pub agent: Option<String>,
     #[schema(required)]
     pub agent_id: Option<Uuid>,
+    #[sea_orm(from_alias = "kind")]
     pub r#type: String,
     #[schema(schema_with = notification_state)]
     pub state: String,
@@ -45,6 +47,7 @@ pub struct Notification {
     #[schema(required)]
     pub title: Option<String>,
     #[schema(required)]
+    #[sea_orm(nested(prefix = "sender_"))]
     pub sender: Option<Author>,
     /// The thread message that it is about.
     #[schema(required)]
@@ -68,9 +71,11 @@ pub struct Notification {
     /// One for several agents: the notifications that it became, one an agent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
+    #[sea_orm(skip)]
     pub parts: Vec<Part>,
+    #[serde(with = "rfc3339")]
     #[schema(schema_with = moment)]
-    pub created_at: Timestamp,
+    pub created_at: OffsetDateTime,
 }
 
 /// One agent's share of a notification for several.
@@ -147,7 +152,7 @@ impl Notification {
             body: None,
             metadata: None,
             parts: Vec::new(),
-            created_at: row.created_at.into(),
+            created_at: row.created_at,
         }
     }
 

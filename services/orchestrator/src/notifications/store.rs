@@ -1,10 +1,9 @@
 //! Every query on notifications, and on those that were accepted here. The resolver writes the former.
 
 use domain::{AccountId, AgentRef, NotificationId, NotificationState, TaskId};
-use sea_orm::{ConnectionTrait, EntityTrait, FromQueryResult, Value};
+use sea_orm::{ConnectionTrait, EntityTrait, Value};
 use storage::{StorageError, Tx, entity::accepted_notification, error::Attempt, outbox::outbox_waits_for, statement};
 use time::OffsetDateTime;
-use uuid::Uuid;
 
 use super::{
     Notification,
@@ -12,69 +11,8 @@ use super::{
 };
 use crate::{
     paging::{Listing, Moment, Order, Page, Rows},
-    wire::{Author, agent_columns},
+    wire::agent_columns,
 };
-
-#[derive(FromQueryResult)]
-pub struct Row {
-    id: String,
-    task: Option<String>,
-    agent_id: Option<Uuid>,
-    agent: Option<String>,
-    kind: String,
-    state: String,
-    session_id: Option<Uuid>,
-    session_key: Option<String>,
-    turn_id: Option<Uuid>,
-    attempts: i32,
-    reason: Option<String>,
-    title: Option<String>,
-    sender_kind: String,
-    sender_id: String,
-    sender_name: String,
-    sender_via: Option<String>,
-    message_id: Option<Uuid>,
-    cause: Option<String>,
-    hops: i32,
-    queue_mode: String,
-    /// Read for one, not for a list: they are large.
-    body: Option<String>,
-    metadata: Option<serde_json::Value>,
-    created_at: OffsetDateTime,
-}
-
-impl From<Row> for Notification {
-    fn from(row: Row) -> Self {
-        Notification {
-            id: row.id,
-            task: row.task,
-            agent: row.agent,
-            agent_id: row.agent_id,
-            r#type: row.kind,
-            state: row.state,
-            session_id: row.session_id,
-            session_key: row.session_key,
-            turn_id: row.turn_id,
-            attempts: row.attempts,
-            reason: row.reason,
-            title: row.title,
-            sender: Some(Author {
-                kind: row.sender_kind,
-                id: row.sender_id,
-                name: row.sender_name,
-                via: row.sender_via,
-            }),
-            message_id: row.message_id,
-            cause: row.cause,
-            hops: row.hops,
-            queue_mode: Some(row.queue_mode),
-            body: row.body,
-            metadata: row.metadata,
-            parts: Vec::new(),
-            created_at: row.created_at.into(),
-        }
-    }
-}
 
 /// A notification with the names of what it belongs to.
 macro_rules! select {
@@ -111,7 +49,7 @@ const FIND_PARTS: &str = select!(
 /// Relies on notification_newest, and on agent_pkey for the agents that have or had the slug: of very many, the youngest.
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, task_id, agent_id, kind, state, session_id, turn_id, attempts, reason, title,
-            sender_kind, sender_id, sender_name, message_id, cause, hops, queue_mode, created_at
+            sender_kind, sender_id, sender_name, sender_via, message_id, cause, hops, queue_mode, created_at
         from notification where account_id = $1",
     order: &["created_at", "id"],
     begins: Order::NewestFirst,
@@ -139,19 +77,12 @@ pub async fn notification_find(
     account: &AccountId,
     id: &NotificationId,
 ) -> Result<Option<Notification>, StorageError> {
-    let values = || [account.as_str().into(), id.as_str().into()];
-    let row = Row::find_by_statement(statement(FIND, values()))
-        .one(&**tx)
-        .await
-        .attempt("find notification")?;
-    if let Some(row) = row {
-        return Ok(Some(row.into()));
+    let values = || [account.into(), id.into()];
+    let found = tx.one("find notification", FIND, values()).await?;
+    if found.is_some() {
+        return Ok(found);
     }
-    let parts = Row::find_by_statement(statement(FIND_PARTS, values()))
-        .all(&**tx)
-        .await
-        .attempt("find a notification's parts")?;
-    let parts = parts.into_iter().map(Notification::from).collect();
+    let parts = tx.rows("find a notification's parts", FIND_PARTS, values()).await?;
     if let Some(whole) = Notification::of_parts(id.as_str(), parts) {
         return Ok(Some(whole));
     }
@@ -176,16 +107,16 @@ pub async fn notification_list(
     account: &AccountId,
     filter: &Filter,
     page: &Page<'_, Moment<String>>,
-) -> Result<Rows<Row>, StorageError> {
+) -> Result<Rows<Notification>, StorageError> {
     let (slug, agent_id) = agent_columns(filter.agent.as_ref());
     let values: [Value; 5] = [
-        account.as_str().into(),
-        filter.state.map(|state| state.to_string()).into(),
-        filter.task.as_ref().map(|task| String::from(task.key())).into(),
+        account.into(),
+        filter.state.into(),
+        filter.task.as_ref().map(TaskId::key).into(),
         slug.into(),
         agent_id.into(),
     ];
-    let position = |row: &Row| Moment {
+    let position = |row: &Notification| Moment {
         at: row.created_at,
         id: row.id.clone(),
     };
@@ -203,7 +134,7 @@ pub async fn notification_is_of(
     id: &NotificationId,
     principal: &str,
 ) -> Result<bool, StorageError> {
-    let values = [account.as_str().into(), id.as_str().into(), principal.into()];
+    let values = [account.into(), id.into(), principal.into()];
     let found = tx.query_one_raw(statement(IS_OF, values)).await;
     Ok(found.attempt("look for an accepted notification")?.is_some())
 }
@@ -244,20 +175,16 @@ pub async fn notification_accept(
 ) -> Result<bool, StorageError> {
     let hash = posted.content_hash();
     let values = [
-        account.as_str().into(),
-        posted.id.as_str().into(),
-        posted.task.as_ref().map(TaskId::to_string).into(),
+        account.into(),
+        (&posted.id).into(),
+        posted.task.clone().into(),
         posted.message.agent.clone().into(),
         posted.kind().into(),
         hash.clone().into(),
         now.into(),
         publisher.map(str::to_owned).into(),
     ];
-    let inserted = tx
-        .execute_raw(statement(ACCEPT, values))
-        .await
-        .attempt("accept notification")?;
-    if inserted.rows_affected() == 1 {
+    if tx.execute("accept notification", ACCEPT, values).await? == 1 {
         return Ok(true);
     }
     let accepted = accepted_find(tx, account, &posted.id).await?;

@@ -53,7 +53,7 @@ async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQu
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     let rows = store::session_list(&tx, &access.account, &filter, &page).await?;
     tx.commit().await?;
-    Ok(rows.show(Session::from))
+    Ok(rows.show(|session| session))
 }
 
 #[derive(Deserialize)]

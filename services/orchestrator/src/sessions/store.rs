@@ -1,64 +1,19 @@
 //! Every query on sessions.
 
 use domain::{AccountId, AgentRef, SessionId, TaskId};
-use sea_orm::{FromQueryResult, Value};
-use storage::{StorageError, Tx, error::Attempt, statement};
-use time::OffsetDateTime;
+use sea_orm::Value;
+use storage::{StorageError, Tx};
 use uuid::Uuid;
 
-use super::{Session, SessionState};
+use super::Session;
 use crate::{
     paging::{Listing, Moment, Order, Page, Rows},
-    wire::{AgentName, agent_columns},
+    wire::agent_columns,
 };
-
-#[derive(FromQueryResult)]
-pub struct Row {
-    id: Uuid,
-    kind: String,
-    task: Option<String>,
-    agent_id: Option<Uuid>,
-    agent: Option<String>,
-    generation: i32,
-    key: String,
-    phase: String,
-    opened_at: OffsetDateTime,
-    closed_at: Option<OffsetDateTime>,
-    close_reason: Option<String>,
-    queued: i32,
-    turn_count: i64,
-    active_turn_id: Option<Uuid>,
-    mismatch: Option<String>,
-}
-
-impl From<Row> for Session {
-    fn from(row: Row) -> Self {
-        Session {
-            id: row.id,
-            kind: row.kind,
-            task: row.task,
-            agent: row.agent_id.zip(row.agent).map(|(id, slug)| AgentName { id, slug }),
-            generation: row.generation,
-            key: row.key,
-            state: match row.closed_at {
-                None => SessionState::Active,
-                Some(_) => SessionState::Closed,
-            },
-            phase: row.phase,
-            opened_at: row.opened_at.into(),
-            closed_at: row.closed_at.map(Into::into),
-            close_reason: row.close_reason,
-            queued: row.queued,
-            turns: row.turn_count,
-            active_turn_id: row.active_turn_id,
-            mismatch: row.mismatch,
-        }
-    }
-}
 
 /// A session with the names of what it belongs to. Relies on the primary key.
 const FIND: &str = "
-    select s.id, s.kind, coalesce(t.display_id, s.task_id) as task, s.agent_id, a.slug as agent, s.generation, s.key,
+    select s.id, s.kind, coalesce(t.display_id, s.task_id) as task, s.agent_id, a.slug as agent_slug, s.generation, s.key,
            s.phase, s.opened_at, s.closed_at, s.close_reason, s.queued, s.turn_count, s.active_turn_id, s.mismatch
     from session s
     left join task t on t.account_id = s.account_id and t.id = s.task_id
@@ -82,19 +37,14 @@ pub const LIST: Listing = Listing {
     ),
     bytes: "octet_length(mismatch)",
     names: (
-        ", coalesce(t.display_id, page.task_id) as task, a.slug as agent",
+        ", coalesce(t.display_id, page.task_id) as task, a.slug as agent_slug",
         "left join task t on t.account_id = page.account_id and t.id = page.task_id
          left join agent a on a.account_id = page.account_id and a.id = page.agent_id",
     ),
 };
 
 pub async fn session_find(tx: &Tx, account: &AccountId, session: SessionId) -> Result<Option<Session>, StorageError> {
-    let values = [account.as_str().into(), session.uuid().into()];
-    let row = Row::find_by_statement(statement(FIND, values))
-        .one(&**tx)
-        .await
-        .attempt("find session")?;
-    Ok(row.map(Session::from))
+    tx.one("find session", FIND, [account.into(), session.into()]).await
 }
 
 /// What a list may be narrowed to.
@@ -111,16 +61,16 @@ pub async fn session_list(
     account: &AccountId,
     filter: &Filter,
     page: &Page<'_, Moment<Uuid>>,
-) -> Result<Rows<Row>, StorageError> {
+) -> Result<Rows<Session>, StorageError> {
     let (slug, agent_id) = agent_columns(filter.agent.as_ref());
     let values: [Value; 5] = [
-        account.as_str().into(),
-        filter.task.as_ref().map(|task| String::from(task.key())).into(),
+        account.into(),
+        filter.task.as_ref().map(TaskId::key).into(),
         slug.into(),
         agent_id.into(),
         filter.active.into(),
     ];
-    let position = |row: &Row| Moment {
+    let position = |row: &Session| Moment {
         at: row.opened_at,
         id: row.id,
     };

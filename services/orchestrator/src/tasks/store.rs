@@ -3,17 +3,13 @@
 use std::collections::HashMap;
 
 use domain::{AccountId, AgentId, TaskId, TaskStatus};
-use sea_orm::{
-    ColumnTrait, ConnectionTrait, EntityTrait, FromQueryResult, QueryFilter, QuerySelect, sea_query::LockType,
-};
+use sea_orm::{EntityTrait, FromQueryResult, QuerySelect, sea_query::LockType};
 use storage::{
     StorageError, Tx,
-    entity::task::{Column, Entity, Model},
+    entity::task::{Entity, Model},
     error::Attempt,
-    statement,
 };
 use time::OffsetDateTime;
-use uuid::Uuid;
 
 use crate::{
     paging::{Listing, Moment, Order, Page, Rows},
@@ -54,7 +50,7 @@ pub async fn task_list(
     status: Option<TaskStatus>,
     page: &Page<'_, Moment<String>>,
 ) -> Result<Rows<Model>, StorageError> {
-    let values = [account.as_str().into(), status.map(|status| status.to_string()).into()];
+    let values = [account.into(), status.into()];
     let position = |row: &Model| Moment {
         at: row.created_at,
         id: row.id.clone(),
@@ -65,8 +61,8 @@ pub async fn task_list(
 #[derive(FromQueryResult)]
 struct AssigneeRow {
     task_id: String,
-    id: Uuid,
-    slug: String,
+    #[sea_orm(nested)]
+    agent: AgentName,
 }
 
 /// Removed agents are nobody's assignees.
@@ -82,37 +78,14 @@ pub async fn assignees_of(
     account: &AccountId,
     tasks: Vec<String>,
 ) -> Result<HashMap<String, Vec<AgentName>>, StorageError> {
-    let rows = AssigneeRow::find_by_statement(statement(ASSIGNEES, [account.as_str().into(), tasks.into()]))
-        .all(&**tx)
-        .await
-        .attempt("read assignees")?;
+    let rows: Vec<AssigneeRow> = tx
+        .rows("read assignees", ASSIGNEES, [account.into(), tasks.into()])
+        .await?;
     let mut of_task: HashMap<String, Vec<AgentName>> = HashMap::new();
     for row in rows {
-        let agent = AgentName {
-            id: row.id,
-            slug: row.slug,
-        };
-        of_task.entry(row.task_id).or_default().push(agent);
+        of_task.entry(row.task_id).or_default().push(row.agent);
     }
     Ok(of_task)
-}
-
-/// The spellings of these tasks' ids, by task key.
-pub async fn task_spellings(
-    tx: &Tx,
-    account: &AccountId,
-    tasks: impl IntoIterator<Item = String>,
-) -> Result<HashMap<String, String>, StorageError> {
-    let mut keys: Vec<String> = tasks.into_iter().collect();
-    keys.sort_unstable();
-    keys.dedup();
-    let rows = Entity::find()
-        .filter(Column::AccountId.eq(account.as_str()))
-        .filter(Column::Id.is_in(keys))
-        .all(&**tx)
-        .await
-        .attempt("spell tasks")?;
-    Ok(rows.into_iter().map(|row| (row.id, row.display_id)).collect())
 }
 
 const TASK_CHANGE: &str = "
@@ -128,16 +101,13 @@ pub async fn task_change(
     now: OffsetDateTime,
 ) -> Result<(), StorageError> {
     let values = [
-        account.as_str().into(),
-        task.key().as_str().into(),
+        account.into(),
+        task.key().into(),
         title.into(),
         description.into(),
         now.into(),
     ];
-    tx.execute_raw(statement(TASK_CHANGE, values))
-        .await
-        .attempt("change task")
-        .map(|_| ())
+    tx.execute("change task", TASK_CHANGE, values).await.map(|_| ())
 }
 
 const UNASSIGN: &str = "
@@ -153,10 +123,9 @@ pub async fn assignees_replace(
     task: &TaskId,
     agents: &[AgentId],
 ) -> Result<(), StorageError> {
-    let ids: Vec<Uuid> = agents.iter().map(|agent| agent.uuid()).collect();
     for sql in [UNASSIGN, ASSIGN] {
-        let values = [account.as_str().into(), task.key().as_str().into(), ids.clone().into()];
-        tx.execute_raw(statement(sql, values)).await.attempt("assign task")?;
+        let values = [account.into(), task.key().into(), agents.to_vec().into()];
+        tx.execute("assign task", sql, values).await?;
     }
     Ok(())
 }

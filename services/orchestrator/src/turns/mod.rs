@@ -4,16 +4,17 @@
 pub mod http;
 pub mod store;
 
-use contracts::Timestamp;
+use sea_orm::FromQueryResult;
 use serde::Serialize;
 use serde_json::Value;
+use time::{OffsetDateTime, serde::rfc3339};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::wire::{moment, tool_call_state, turn_state};
 
 /// One run of an agent in a session.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema, FromQueryResult)]
 pub struct Turn {
     pub id: Uuid,
     pub session_id: Uuid,
@@ -23,18 +24,23 @@ pub struct Turn {
     #[schema(schema_with = turn_state)]
     pub state: String,
     /// Ids of the notifications that it answers.
+    #[sea_orm(from_alias = "notification_ids")]
     pub notifications: Vec<String>,
+    #[sea_orm(nested(prefix = "profile_"))]
     pub profile: Profile,
     /// As they were sent; null when they are no longer kept.
     #[schema(required)]
+    #[sea_orm(skip)]
     pub instructions: Option<String>,
     pub input: String,
     #[schema(required)]
     pub reply: Option<String>,
+    #[sea_orm(skip)]
     pub tool_calls: Vec<ToolCall>,
     /// How many further ones there are, where all would be too long: `/turns/{turn}/tool-calls` lists every one.
     #[serde(skip_serializing_if = "is_none")]
     #[schema(required = false)]
+    #[sea_orm(skip)]
     pub tool_calls_left_out: usize,
     /// As the provider counted.
     #[schema(required, value_type = Option<Object>)]
@@ -48,23 +54,26 @@ pub struct Turn {
     #[schema(required)]
     pub response_id: Option<String>,
     /// Calls to the provider, the one that is due included; one sent again because its answer was lost counts once.
+    #[sea_orm(from_alias = "attempt")]
     pub provider_calls: i32,
     pub task_history_called: bool,
     /// The agent said that there was nothing to do: recorded, not posted.
     pub no_reply: bool,
     /// Its session had closed meanwhile: recorded, changes nothing.
     pub late: bool,
+    #[serde(with = "rfc3339")]
     #[schema(schema_with = moment)]
-    pub started_at: Timestamp,
+    pub started_at: OffsetDateTime,
+    #[serde(with = "rfc3339::option")]
     #[schema(required, value_type = Option<String>, format = DateTime)]
-    pub finished_at: Option<Timestamp>,
+    pub finished_at: Option<OffsetDateTime>,
     /// What went into the prompt, from where, with size and hash.
     #[schema(value_type = Object)]
     pub manifest: Value,
 }
 
 /// Which instructions the agent had.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema, FromQueryResult)]
 pub struct Profile {
     pub version: String,
     pub hash: String,
@@ -82,45 +91,6 @@ pub struct ToolCall {
     /// What the agent read, as JSON when it is; null as long as there is none.
     #[schema(value_type = Object, required)]
     pub result: Option<Value>,
-}
-
-impl Turn {
-    pub fn new(
-        row: store::Row,
-        instructions: Option<String>,
-        tool_calls: Vec<ToolCall>,
-        tool_calls_left_out: usize,
-    ) -> Turn {
-        Turn {
-            id: row.id,
-            session_id: row.session_id,
-            generation: row.generation,
-            number: row.number,
-            state: row.state,
-            notifications: row.notification_ids,
-            profile: Profile {
-                version: row.profile_version,
-                hash: row.profile_hash,
-            },
-            instructions,
-            input: row.input,
-            reply: row.reply,
-            tool_calls,
-            tool_calls_left_out,
-            usage: row.usage,
-            error: row.error,
-            error_class: row.error_class,
-            provider: row.provider,
-            response_id: row.response_id,
-            provider_calls: row.attempt,
-            task_history_called: row.task_history_called,
-            no_reply: row.no_reply,
-            late: row.late,
-            started_at: row.started_at.into(),
-            finished_at: row.finished_at.map(Into::into),
-            manifest: row.manifest,
-        }
-    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]

@@ -4,41 +4,13 @@ use std::collections::HashMap;
 
 use domain::{AccountId, SessionId, TurnId};
 use sea_orm::{ColumnTrait, EntityTrait, FromQueryResult, QueryFilter};
-use serde_json::Value as Json;
-use storage::{StorageError, Tx, entity::instruction_text, error::Attempt, statement};
-use time::OffsetDateTime;
+use storage::{StorageError, Tx, entity::instruction_text, error::Attempt};
 use uuid::Uuid;
 
 use super::{ToolCall, Turn};
 use crate::paging::{Listing, Order, Page, Rows};
 
 /// A turn as it is shown, but for what stands in other tables. Its journal is delivery's.
-#[derive(FromQueryResult)]
-pub struct Row {
-    pub id: Uuid,
-    pub session_id: Uuid,
-    pub generation: i32,
-    pub number: i64,
-    pub state: String,
-    pub notification_ids: Vec<String>,
-    pub profile_version: String,
-    pub profile_hash: String,
-    pub input: String,
-    pub reply: Option<String>,
-    pub usage: Option<Json>,
-    pub error: Option<String>,
-    pub error_class: Option<String>,
-    pub provider: String,
-    pub response_id: Option<String>,
-    pub attempt: i32,
-    pub task_history_called: bool,
-    pub no_reply: bool,
-    pub late: bool,
-    pub started_at: OffsetDateTime,
-    pub finished_at: Option<OffsetDateTime>,
-    pub manifest: Json,
-}
-
 macro_rules! select {
     ($rest:literal) => {
         concat!(
@@ -71,11 +43,8 @@ pub async fn turn_find(
     turn: TurnId,
     bytes_max: usize,
 ) -> Result<Option<Turn>, StorageError> {
-    let row = Row::find_by_statement(statement(FIND, [account.as_str().into(), turn.uuid().into()]))
-        .one(&**tx)
-        .await
-        .attempt("find turn")?;
-    Ok(whole(tx, account, row.into_iter().collect(), bytes_max).await?.pop())
+    let found = tx.rows("find turn", FIND, [account.into(), turn.into()]).await?;
+    Ok(whole(tx, account, found, bytes_max).await?.pop())
 }
 
 /// A session's turns in their order.
@@ -84,18 +53,24 @@ pub async fn turn_list(
     account: &AccountId,
     session: SessionId,
     page: &Page<'_, i64>,
-) -> Result<Rows<Row>, StorageError> {
-    let values = [account.as_str().into(), session.uuid().into()];
-    page.read(tx, &LIST, values, |row: &Row| row.number, "list turns").await
+) -> Result<Rows<Turn>, StorageError> {
+    let values = [account.into(), session.into()];
+    page.read(tx, &LIST, values, |row: &Turn| row.number, "list turns")
+        .await
 }
 
 /// Turns with what stands in other tables: instructions, which many turns share, and tool calls, of which all turns
 /// together have so many bytes. A turn that has not all of its calls is the last one, and the first if it is alone too long.
-pub async fn whole(tx: &Tx, account: &AccountId, rows: Vec<Row>, bytes_max: usize) -> Result<Vec<Turn>, StorageError> {
-    if rows.is_empty() {
+pub async fn whole(
+    tx: &Tx,
+    account: &AccountId,
+    found: Vec<Turn>,
+    bytes_max: usize,
+) -> Result<Vec<Turn>, StorageError> {
+    if found.is_empty() {
         return Ok(Vec::new());
     }
-    let mut hashes: Vec<String> = rows.iter().map(|row| row.profile_hash.clone()).collect();
+    let mut hashes: Vec<String> = found.iter().map(|turn| turn.profile.hash.clone()).collect();
     hashes.sort_unstable();
     hashes.dedup();
     let texts = instruction_text::Entity::find()
@@ -105,16 +80,18 @@ pub async fn whole(tx: &Tx, account: &AccountId, rows: Vec<Row>, bytes_max: usiz
         .await
         .attempt("read instructions")?;
     let texts: HashMap<String, String> = texts.into_iter().map(|text| (text.hash, text.body)).collect();
-    let mut calls = tool_calls_of(tx, account, rows.iter().map(|row| row.id).collect(), bytes_max).await?;
-    let mut turns = Vec::with_capacity(rows.len());
-    for row in rows {
-        let instructions = texts.get(&row.profile_hash).cloned();
-        let (calls, all) = calls.remove(&row.id).unwrap_or_default();
+    let mut calls = tool_calls_of(tx, account, found.iter().map(|turn| turn.id).collect(), bytes_max).await?;
+    let mut turns = Vec::with_capacity(found.len());
+    for mut turn in found {
+        let (calls, all) = calls.remove(&turn.id).unwrap_or_default();
         let left_out = all.saturating_sub(calls.len());
         if left_out > 0 && !turns.is_empty() {
             break;
         }
-        turns.push(Turn::new(row, instructions, calls, left_out));
+        turn.instructions = texts.get(&turn.profile.hash).cloned();
+        turn.tool_calls = calls;
+        turn.tool_calls_left_out = left_out;
+        turns.push(turn);
         if left_out > 0 {
             break;
         }
@@ -158,11 +135,8 @@ async fn tool_calls_of(
     bytes_max: usize,
 ) -> Result<HashMap<Uuid, (Vec<ToolCall>, usize)>, StorageError> {
     let bytes_max = i64::try_from(bytes_max).unwrap_or(i64::MAX);
-    let values = [account.as_str().into(), turns.into(), bytes_max.into()];
-    let rows = CallRow::find_by_statement(statement(CALLS, values))
-        .all(&**tx)
-        .await
-        .attempt("read tool calls")?;
+    let values = [account.into(), turns.into(), bytes_max.into()];
+    let rows: Vec<CallRow> = tx.rows("read tool calls", CALLS, values).await?;
     let mut of_turn: HashMap<Uuid, (Vec<ToolCall>, usize)> = HashMap::new();
     for row in rows {
         let (calls, all) = of_turn.entry(row.turn_id).or_default();
@@ -192,7 +166,7 @@ pub async fn call_list(
     turn: TurnId,
     page: &Page<'_, (i32, Uuid)>,
 ) -> Result<Rows<CallRow>, StorageError> {
-    let values = [account.as_str().into(), turn.uuid().into()];
+    let values = [account.into(), turn.into()];
     let position = |row: &CallRow| (row.ordinal, row.id);
     page.read(tx, &CALL_LIST, values, position, "list tool calls").await
 }
@@ -207,6 +181,6 @@ struct Id {
 }
 
 pub async fn turn_exists(tx: &Tx, account: &AccountId, turn: TurnId) -> Result<bool, StorageError> {
-    let row = Id::find_by_statement(statement(EXISTS, [account.as_str().into(), turn.uuid().into()]));
-    Ok(row.one(&**tx).await.attempt("find turn")?.is_some())
+    let found: Option<Id> = tx.one("find turn", EXISTS, [account.into(), turn.into()]).await?;
+    Ok(found.is_some())
 }

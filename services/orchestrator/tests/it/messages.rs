@@ -127,6 +127,8 @@ async fn a_service_speaks_for_people() {
         posted.body["author"],
         json!({"kind": "user", "id": "ann", "name": "Ann", "via": "a service"})
     );
+    let thread = world.get(&tenant.member, &path).await;
+    assert_eq!(thread.body["items"][1]["author"], posted.body["author"]);
     for key in [&tenant.member, &tenant.admin] {
         world
             .post(key, &path, ann.clone())

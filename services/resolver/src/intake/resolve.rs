@@ -3,6 +3,7 @@
 
 use contracts::notification::{Refusal, RefusalReason};
 use domain::{AccountId, AgentId, Generation, SessionId, SessionKey, SessionKind, SessionScope, TaskId};
+use sea_orm::FromQueryResult;
 
 /// The conversation: what stays the same over its generations. Ordered, so that locks are taken in one order.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -52,7 +53,7 @@ impl Conversation {
 }
 
 /// An active session, locked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromQueryResult)]
 pub struct ActiveSession {
     pub id: SessionId,
     pub generation: Generation,

@@ -149,14 +149,11 @@ impl Reading {
         &self,
         reader: &mut PartitionReader,
     ) -> Result<Option<(Vec<Incoming>, OwnedSemaphorePermit)>, ReadError> {
-        let max = self.desk.batch_messages_max;
-        let mut batch = reader.next_batch(max, QUIET).await?;
-        if batch.is_empty() {
-            return Ok(None);
-        }
+        reader.ready(QUIET).await;
+        // Before the read, so that one request brings all that came meanwhile.
         let writing = Arc::clone(&self.desk.writing).acquire_owned().await;
-        reader.fill_up(&mut batch, max).await?;
-        Ok(Some((batch, writing.expect("it is never closed"))))
+        let batch = reader.next_batch(self.desk.batch_messages_max).await?;
+        Ok((!batch.is_empty()).then(|| (batch, writing.expect("it is never closed"))))
     }
 
     async fn open(&self, start: messaging::Place) -> Result<PartitionReader, ReadError> {

@@ -1,13 +1,12 @@
 //! What a batch asks of the database, in one round trip.
 
-use domain::{
-    AccountId, AgentId, AgentRef, AgentSlug, MessageId, NotificationId, NotificationState, SessionScope, TaskId,
-};
+use std::error::Error;
+
+use domain::{AccountId, AgentId, AgentRef, AgentSlug, MessageId, NotificationId, TaskId};
 use sea_orm::{FromQueryResult, Value};
-use storage::{StorageError, Tx, error::Attempt, statement};
+use storage::{StorageError, Tx, statement::pairs};
 use uuid::Uuid;
 
-use super::pairs;
 use crate::intake::{
     content::ContentHash,
     facts::{Fact, Facts, Known, Questions},
@@ -16,7 +15,7 @@ use crate::intake::{
 #[derive(FromQueryResult)]
 struct FactRow {
     fact: String,
-    account_id: String,
+    account_id: AccountId,
     name: String,
     value: String,
     id: Option<Uuid>,
@@ -74,13 +73,13 @@ pub const FACTS_FIND: &str = "
 /// Adds what the database answers to the facts.
 pub async fn facts_find(tx: &Tx, questions: &Questions, facts: &mut Facts) -> Result<(), StorageError> {
     const ATTEMPT: &str = "look up what a batch names";
-    let accounts: Vec<String> = questions.accounts.iter().map(AccountId::to_string).collect();
-    let (agent_accounts, agents) = pairs(&questions.agents, |id| id.uuid());
-    let (slug_accounts, slugs) = pairs(&questions.slugs, AgentSlug::to_string);
-    let (task_accounts, tasks) = pairs(&questions.tasks, TaskId::to_string);
-    let (assigned_accounts, assigned) = pairs(&questions.assigned, TaskId::to_string);
-    let (message_accounts, messages) = pairs(&questions.messages, |id| id.uuid());
-    let (notification_accounts, notifications) = pairs(&questions.notifications, NotificationId::to_string);
+    let accounts: Vec<AccountId> = questions.accounts.iter().cloned().collect();
+    let (agent_accounts, agents) = pairs(&questions.agents);
+    let (slug_accounts, slugs) = pairs(&questions.slugs);
+    let (task_accounts, tasks) = pairs(&questions.tasks);
+    let (assigned_accounts, assigned) = pairs(&questions.assigned);
+    let (message_accounts, messages) = pairs(&questions.messages);
+    let (notification_accounts, notifications) = pairs(&questions.notifications);
     let values: [Value; 13] = [
         accounts.into(),
         agent_accounts.into(),
@@ -96,32 +95,25 @@ pub async fn facts_find(tx: &Tx, questions: &Questions, facts: &mut Facts) -> Re
         notification_accounts.into(),
         notifications.into(),
     ];
-    let rows = FactRow::find_by_statement(statement(FACTS_FIND, values))
-        .all(&**tx)
-        .await
-        .attempt(ATTEMPT)?;
-    let read: Result<Vec<_>, String> = rows.into_iter().map(FactRow::read).collect();
-    for (account, fact) in read.map_err(|what| StorageError::unreadable(ATTEMPT, what))? {
-        facts.add(&account, fact);
+    let rows: Vec<FactRow> = tx.rows(ATTEMPT, FACTS_FIND, values).await?;
+    for row in rows {
+        let fact = row.read().map_err(|what| StorageError::unreadable(ATTEMPT, what))?;
+        facts.add(&row.account_id, fact);
     }
     Ok(())
 }
 
 impl FactRow {
-    fn read(self) -> Result<(AccountId, Fact), String> {
-        let account = AccountId::parse(&self.account_id).map_err(|error| error.to_string())?;
+    fn read(&self) -> Result<Fact, Box<dyn Error>> {
         let id = || self.id.ok_or_else(|| format!("{} without an id", self.fact));
-        let task = || TaskId::parse(&self.name).map_err(|error| error.to_string());
-        let fact = match self.fact.as_str() {
+        let task = || TaskId::parse(&self.name);
+        Ok(match self.fact.as_str() {
             "account" => Fact::Account {
-                session_scope: self.name.parse::<SessionScope>()?,
+                session_scope: self.name.parse()?,
                 auto_create_tasks: self.value == "true",
             },
             "agent" => Fact::Agent(AgentRef::Id(AgentId(id()?)), AgentId(id()?)),
-            "slug" => {
-                let slug = AgentSlug::parse(&self.name).map_err(|error| error.to_string())?;
-                Fact::Agent(AgentRef::Slug(slug), AgentId(id()?))
-            }
+            "slug" => Fact::Agent(AgentRef::Slug(AgentSlug::parse(&self.name)?), AgentId(id()?)),
             "task" => Fact::Task(task()?),
             "assignee" => Fact::Assignee(task()?, AgentId(id()?)),
             "coordinator" => Fact::Coordinator(task()?, AgentId(id()?)),
@@ -134,13 +126,11 @@ impl FactRow {
                         .and_then(ContentHash::from_bytes)
                         .ok_or("a content hash that is none")?,
                     agent: self.id.map(AgentId),
-                    state: self.value.parse::<NotificationState>()?,
+                    state: self.value.parse()?,
                 };
-                let id = NotificationId::parse(&self.name).map_err(|error| error.to_string())?;
-                Fact::Notification(id, known)
+                Fact::Notification(NotificationId::parse(&self.name)?, known)
             }
-            other => return Err(format!("a fact of kind {other}")),
-        };
-        Ok((account, fact))
+            other => return Err(format!("a fact of kind {other}").into()),
+        })
     }
 }

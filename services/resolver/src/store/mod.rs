@@ -8,16 +8,3 @@ pub mod facts;
 pub mod notifications;
 pub mod partitions;
 pub mod sessions;
-
-use domain::AccountId;
-
-/// Two arrays for `unnest`.
-fn pairs<'a, K: 'a, T>(
-    pairs: impl IntoIterator<Item = &'a (AccountId, K)>,
-    column: impl Fn(&K) -> T,
-) -> (Vec<String>, Vec<T>) {
-    pairs
-        .into_iter()
-        .map(|(account, key)| (account.to_string(), column(key)))
-        .unzip()
-}

@@ -2,11 +2,13 @@
 
 use contracts::TraceContext;
 use domain::{AccountId, Actor, ActorKind, AgentId, MessageId, NotificationId, QueueMode, SessionId, TaskId};
-use sea_orm::{ConnectionTrait, FromQueryResult, Value};
-use storage::{StorageError, Tx, error::Attempt, statement};
+use sea_orm::{FromQueryResult, Value};
+use storage::{
+    StorageError, Tx,
+    statement::{column, pairs},
+};
 use uuid::Uuid;
 
-use super::pairs;
 use crate::intake::content::ContentHash;
 
 /// A row of table `notification`, accepted or refused. Borrows: bodies are large and copied once, into the statement.
@@ -131,47 +133,37 @@ async fn write(
     // In one order, so that two writers of the same ids do not wait for each other.
     let mut rows: Vec<&NotificationRow<'_>> = rows.iter().collect();
     rows.sort_unstable_by(|a, b| (a.account, a.id).cmp(&(b.account, b.id)));
-    let written = Written::find_by_statement(statement(sql, columns(&rows)))
-        .one(&**tx)
-        .await
-        .attempt(attempt)?;
+    let written: Option<Written> = tx.one(attempt, sql, columns(&rows)).await?;
     Ok(written.map_or(0, |written| written.queued.unsigned_abs()))
 }
 
 fn columns(rows: &[&NotificationRow<'_>]) -> [Value; 22] {
-    fn column<T>(rows: &[&NotificationRow<'_>], column: impl Fn(&NotificationRow<'_>) -> T) -> Vec<T> {
-        rows.iter().map(|row| column(row)).collect()
-    }
     let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
     [
-        column(rows, |row| row.account.to_string()).into(),
-        column(rows, |row| row.id.to_string()).into(),
-        column(rows, |row| row.task.map_or_else(String::new, |task| task.key().into())).into(),
-        column(rows, |row| row.agent.map_or(Uuid::nil(), AgentId::uuid)).into(),
+        column(rows, |row| row.account.clone()),
+        column(rows, |row| row.id.clone()),
+        column(rows, |row| row.task.map_or_else(String::new, |task| task.key().into())),
+        column(rows, |row| row.agent.map_or(Uuid::nil(), AgentId::uuid)),
         column(rows, |row| {
             row.queued.map_or(Uuid::nil(), |(session, _)| session.uuid())
-        })
-        .into(),
-        column(rows, |row| row.queued.map_or(0, |(_, position)| position)).into(),
-        column(rows, |row| row.kind.to_owned()).into(),
-        column(rows, |row| row.title.to_owned()).into(),
-        column(rows, |row| row.body.to_owned()).into(),
-        column(rows, |row| row.message_id.map_or(Uuid::nil(), MessageId::uuid)).into(),
-        column(rows, |row| {
-            row.sender.map_or(ActorKind::Service, |sender| sender.kind).to_string()
-        })
-        .into(),
-        column(rows, |row| text(row.sender.map(|sender| sender.id.as_str()))).into(),
-        column(rows, |row| text(row.sender.map(|sender| sender.name.as_str()))).into(),
-        column(rows, |row| row.queue_mode.to_string()).into(),
-        column(rows, |row| row.metadata.clone()).into(),
-        column(rows, |row| row.hash.to_vec()).into(),
-        column(rows, |row| text(row.reason.as_deref())).into(),
-        column(rows, |row| text(row.cause)).into(),
-        column(rows, |row| i32::from(row.hops)).into(),
-        column(rows, |row| text(row.trace.traceparent.as_deref())).into(),
-        column(rows, |row| text(row.trace.tracestate.as_deref())).into(),
-        column(rows, |row| text(row.sender.and_then(|sender| sender.via.as_deref()))).into(),
+        }),
+        column(rows, |row| row.queued.map_or(0, |(_, position)| position)),
+        column(rows, |row| row.kind.to_owned()),
+        column(rows, |row| row.title.to_owned()),
+        column(rows, |row| row.body.to_owned()),
+        column(rows, |row| row.message_id.map_or(Uuid::nil(), MessageId::uuid)),
+        column(rows, |row| row.sender.map_or(ActorKind::Service, |sender| sender.kind)),
+        column(rows, |row| text(row.sender.map(|sender| sender.id.as_str()))),
+        column(rows, |row| text(row.sender.map(|sender| sender.name.as_str()))),
+        column(rows, |row| row.queue_mode),
+        column(rows, |row| row.metadata.clone()),
+        column(rows, |row| row.hash.to_vec()),
+        column(rows, |row| text(row.reason.as_deref())),
+        column(rows, |row| text(row.cause)),
+        column(rows, |row| i32::from(row.hops)),
+        column(rows, |row| text(row.trace.traceparent.as_deref())),
+        column(rows, |row| text(row.trace.tracestate.as_deref())),
+        column(rows, |row| text(row.sender.and_then(|sender| sender.via.as_deref()))),
     ]
 }
 
@@ -185,11 +177,10 @@ pub async fn refused_replace(tx: &Tx, wholes: &[(AccountId, NotificationId)]) ->
     if wholes.is_empty() {
         return Ok(());
     }
-    let (accounts, ids) = pairs(wholes, NotificationId::to_string);
-    tx.execute_raw(statement(REFUSED_REPLACE, [accounts.into(), ids.into()]))
-        .await
-        .attempt("replace refused notifications")
-        .map(|_| ())
+    let (accounts, ids) = pairs(wholes);
+    let values = [accounts.into(), ids.into()];
+    let replaced = tx.execute("replace refused notifications", REFUSED_REPLACE, values);
+    replaced.await.map(|_| ())
 }
 
 /// Relies on the primary key. One that was redriven meanwhile is not refused any more.
@@ -201,8 +192,6 @@ pub const REFUSED_REMOVE: &str = "
 
 /// Removes refused notifications of one account; gives how many. Twice is once.
 pub async fn refused_remove(tx: &Tx, account: &AccountId, ids: Vec<String>) -> Result<u64, StorageError> {
-    let removed = tx
-        .execute_raw(statement(REFUSED_REMOVE, [account.as_str().into(), ids.into()]))
-        .await;
-    Ok(removed.attempt("remove refused notifications")?.rows_affected())
+    let values = [account.into(), ids.into()];
+    tx.execute("remove refused notifications", REFUSED_REMOVE, values).await
 }

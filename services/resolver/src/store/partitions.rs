@@ -1,7 +1,7 @@
 //! The partitions of the notification stream: who reads which, and how far.
 
-use sea_orm::{ConnectionTrait, FromQueryResult};
-use storage::{Database, StorageError, Tx, error::Attempt, statement};
+use sea_orm::FromQueryResult;
+use storage::{Database, StorageError, Tx};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -26,8 +26,8 @@ const PARTITIONS_ENSURE: &str =
     "insert into resolver_partition (partition) select generate_series(0, $1 - 1) on conflict do nothing";
 
 pub async fn partitions_ensure(database: &Database, count: u16) -> Result<(), StorageError> {
-    let ensure = statement(PARTITIONS_ENSURE, [i32::from(count).into()]);
-    database.execute_alone("enter partitions", ensure).await.map(|_| ())
+    let ensured = database.execute_alone("enter partitions", PARTITIONS_ENSURE, [i32::from(count).into()]);
+    ensured.await.map(|_| ())
 }
 
 /// Who reads what, as everybody sees it.
@@ -78,7 +78,7 @@ const CENSUS: &str = concat!(
 
 pub async fn partitions_census(database: &Database, replica: Uuid) -> Result<Census, StorageError> {
     let rows: Vec<CensusRow> = database
-        .query_alone("look at partitions", statement(CENSUS, [replica.into()]))
+        .query_alone("look at partitions", CENSUS, [replica.into()])
         .await?;
     Ok(Census {
         replicas: rows
@@ -117,8 +117,9 @@ const CLAIM: &str = concat!(
 /// Takes up to `limit` partitions that nobody reads.
 pub async fn partitions_claim(database: &Database, replica: Uuid, limit: usize) -> Result<Vec<Lease>, StorageError> {
     let limit = i64::try_from(limit).expect("a number of partitions");
-    let claim = statement(CLAIM, [replica.into(), limit.into()]);
-    let rows: Vec<ClaimedRow> = database.query_alone("claim partitions", claim).await?;
+    let rows: Vec<ClaimedRow> = database
+        .query_alone("claim partitions", CLAIM, [replica.into(), limit.into()])
+        .await?;
     Ok(rows
         .into_iter()
         .map(|row| Lease {
@@ -133,8 +134,8 @@ const RELEASE: &str = "update resolver_partition set owner = null where partitio
 
 /// Gives a partition up; nothing happens when it is another's already.
 pub async fn partition_release(database: &Database, lease: &Lease) -> Result<(), StorageError> {
-    let release = statement(RELEASE, guard(lease));
-    database.execute_alone("release partition", release).await.map(|_| ())
+    let released = database.execute_alone("release partition", RELEASE, guard(lease));
+    released.await.map(|_| ())
 }
 
 #[derive(FromQueryResult)]
@@ -149,9 +150,7 @@ const PLACE_FIND: &str = "
 
 /// How far the holder of a lease has read; none when the lease is another's.
 pub async fn place_find(database: &Database, lease: &Lease) -> Result<Option<Place>, StorageError> {
-    let rows: Vec<PlaceRow> = database
-        .query_alone("find place", statement(PLACE_FIND, guard(lease)))
-        .await?;
+    let rows: Vec<PlaceRow> = database.query_alone("find place", PLACE_FIND, guard(lease)).await?;
     Ok(rows.into_iter().next().map(Place::from))
 }
 
@@ -159,7 +158,7 @@ const PLACES: &str = "select sequence, published, stream_created from resolver_p
 
 /// How far each partition was read, in order.
 pub async fn places_find(database: &Database) -> Result<Vec<Place>, StorageError> {
-    let rows: Vec<PlaceRow> = database.query_alone("find places", statement(PLACES, [])).await?;
+    let rows: Vec<PlaceRow> = database.query_alone("find places", PLACES, []).await?;
     Ok(rows.into_iter().map(Place::from).collect())
 }
 
@@ -189,11 +188,7 @@ pub async fn place_move(tx: &Tx, lease: &Lease, to: &Place) -> Result<bool, Stor
         to.published.into(),
         to.stream_created.into(),
     ];
-    let moved = tx
-        .execute_raw(statement(PLACE_MOVE, values))
-        .await
-        .attempt("move place")?;
-    Ok(moved.rows_affected() == 1)
+    Ok(tx.execute("move place", PLACE_MOVE, values).await? == 1)
 }
 
 fn guard(lease: &Lease) -> [sea_orm::Value; 3] {

@@ -2,20 +2,17 @@
 
 use std::collections::HashMap;
 
-use domain::{Generation, SessionId};
-use sea_orm::{ConnectionTrait, FromQueryResult, Value};
-use storage::{StorageError, Tx, error::Attempt, statement};
-use uuid::Uuid;
+use domain::{AccountId, AgentId, Generation, SessionId, TaskId};
+use sea_orm::{FromQueryResult, Value};
+use storage::{StorageError, Tx, statement::column};
 
 use crate::intake::resolve::{ActiveSession, Conversation};
 
 #[derive(FromQueryResult)]
 struct LockedRow {
     n: i64,
-    id: Uuid,
-    generation: i32,
-    queue_tail: i64,
-    rests: bool,
+    #[sea_orm(nested)]
+    session: ActiveSession,
 }
 
 /// One statement for both kinds, and in the order of account and id: everybody who locks several sessions takes them that
@@ -53,20 +50,8 @@ pub async fn sessions_lock(
 ) -> Result<HashMap<usize, ActiveSession>, StorageError> {
     let (tasks, agents) = columns(conversations);
     let values = tasks.values().into_iter().chain(agents.values());
-    let rows = LockedRow::find_by_statement(statement(SESSIONS_LOCK, values))
-        .all(&**tx)
-        .await
-        .attempt("lock sessions")?;
-    let found = rows.into_iter().map(|row| {
-        let session = ActiveSession {
-            id: SessionId(row.id),
-            generation: Generation(row.generation),
-            queue_tail: row.queue_tail,
-            rests: row.rests,
-        };
-        (index(row.n), session)
-    });
-    Ok(found.collect())
+    let rows: Vec<LockedRow> = tx.rows("lock sessions", SESSIONS_LOCK, values).await?;
+    Ok(rows.into_iter().map(|row| (index(row.n), row.session)).collect())
 }
 
 const SESSIONS_REOPEN: &str = "
@@ -81,16 +66,14 @@ const SESSIONS_REOPEN: &str = "
 /// The planted bug `generation_reused`.
 pub async fn sessions_reopen(tx: &Tx, conversations: &[&Conversation]) -> Result<(), StorageError> {
     let (of_tasks, _) = columns(conversations);
-    tx.execute_raw(statement(SESSIONS_REOPEN, of_tasks.values()))
-        .await
-        .attempt("reopen sessions")
-        .map(|_| ())
+    let reopened = tx.execute("reopen sessions", SESSIONS_REOPEN, of_tasks.values());
+    reopened.await.map(|_| ())
 }
 
 #[derive(FromQueryResult)]
 struct NewestRow {
     n: i64,
-    generation: Option<i32>,
+    generation: Option<Generation>,
 }
 
 /// The agents are held until the end of the transaction, so that none is removed while a session is opened for it (S11).
@@ -125,14 +108,8 @@ pub async fn sessions_newest(
 ) -> Result<HashMap<usize, Option<Generation>>, StorageError> {
     let mut found = HashMap::new();
     for (columns, sql) in by_kind(conversations, SESSIONS_NEWEST_OF_TASKS, SESSIONS_NEWEST_OF_AGENTS) {
-        let rows = NewestRow::find_by_statement(statement(sql, columns.values()))
-            .all(&**tx)
-            .await
-            .attempt("find newest generations")?;
-        found.extend(
-            rows.into_iter()
-                .map(|row| (index(row.n), row.generation.map(Generation))),
-        );
+        let rows: Vec<NewestRow> = tx.rows("find newest generations", sql, columns.values()).await?;
+        found.extend(rows.into_iter().map(|row| (index(row.n), row.generation)));
     }
     Ok(found)
 }
@@ -140,11 +117,11 @@ pub async fn sessions_newest(
 /// Conversations of one kind, as arrays, with their places among all.
 #[derive(Default)]
 struct ConversationColumns {
-    accounts: Vec<String>,
-    agents: Vec<Uuid>,
+    accounts: Vec<AccountId>,
+    agents: Vec<AgentId>,
     places: Vec<i64>,
     /// Only of the kind that has them.
-    tasks: Option<Vec<String>>,
+    tasks: Option<Vec<TaskId>>,
 }
 
 impl ConversationColumns {
@@ -162,13 +139,13 @@ fn columns(conversations: &[&Conversation]) -> (ConversationColumns, Conversatio
     for (n, conversation) in (0..).zip(conversations) {
         let columns = match &conversation.task {
             Some(task) => {
-                tasks.push(task.to_string());
+                tasks.push(task.clone());
                 &mut of_tasks
             }
             None => &mut of_agents,
         };
-        columns.accounts.push(conversation.account.to_string());
-        columns.agents.push(conversation.agent.uuid());
+        columns.accounts.push(conversation.account.clone());
+        columns.agents.push(conversation.agent);
         columns.places.push(n);
     }
     of_tasks.tasks = Some(tasks);
@@ -209,22 +186,15 @@ pub const SESSIONS_OPEN: &str = "
 
 /// Opens sessions; gives how many. Fewer than asked: somebody else opened one of them.
 pub async fn sessions_open(tx: &Tx, sessions: &[NewSession<'_>]) -> Result<u64, StorageError> {
-    let texts = |column: fn(&NewSession<'_>) -> String| sessions.iter().map(column).collect::<Vec<_>>();
-    let values: [Value; 7] = [
-        texts(|new| new.conversation.account.to_string()).into(),
-        sessions.iter().map(|new| new.id.uuid()).collect::<Vec<_>>().into(),
-        texts(|new| new.conversation.kind().to_string()).into(),
-        texts(|new| new.conversation.task.clone().map_or_else(String::new, String::from)).into(),
-        sessions
-            .iter()
-            .map(|new| new.conversation.agent.uuid())
-            .collect::<Vec<_>>()
-            .into(),
-        sessions.iter().map(|new| new.generation.0).collect::<Vec<_>>().into(),
-        texts(|new| new.conversation.key(new.generation).to_string()).into(),
+    let text = |task: &Option<TaskId>| task.clone().map_or_else(String::new, String::from);
+    let values = [
+        column(sessions, |new| new.conversation.account.clone()),
+        column(sessions, |new| new.id),
+        column(sessions, |new| new.conversation.kind()),
+        column(sessions, |new| text(&new.conversation.task)),
+        column(sessions, |new| new.conversation.agent),
+        column(sessions, |new| new.generation),
+        column(sessions, |new| new.conversation.key(new.generation).to_string()),
     ];
-    tx.execute_raw(statement(SESSIONS_OPEN, values))
-        .await
-        .attempt("open sessions")
-        .map(|result| result.rows_affected())
+    tx.execute("open sessions", SESSIONS_OPEN, values).await
 }

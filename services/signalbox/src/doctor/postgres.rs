@@ -2,13 +2,12 @@
 //! nothing of a tenant.
 
 use runtime::{Settings, context};
-use sea_orm::{ConnectionTrait, FromQueryResult};
+use sea_orm::FromQueryResult;
 use secrecy::ExposeSecret;
 use storage::{
     Database, DatabaseOptions, Role, StorageError,
-    error::Attempt,
     fitness::{self, Facts, Fault, Setting},
-    migrations, statement,
+    migrations,
 };
 
 use super::{Check, Finding};
@@ -126,12 +125,8 @@ struct Name {
 }
 
 async fn names(owner: &Database, query: &'static str) -> Result<Vec<String>, StorageError> {
-    let rows = owner.connection().query_all_raw(statement(query, [])).await;
-    let rows = rows.attempt("look at the migrations")?;
-    rows.iter()
-        .map(|row| Name::from_query_result(row, "").map(|row| row.name))
-        .collect::<Result<_, _>>()
-        .attempt("look at the migrations")
+    let rows: Vec<Name> = owner.query_alone("look at the migrations", query, []).await?;
+    Ok(rows.into_iter().map(|row| row.name).collect())
 }
 
 /// Asked before the table itself is: it is made by the first migration, and looking must not make it.
@@ -202,6 +197,8 @@ fn roles(refused: &[&str]) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use sea_orm::ConnectionTrait;
+
     use super::*;
 
     fn check(finding: &Finding, is_problem: bool, said: &str) {

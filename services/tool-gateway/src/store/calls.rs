@@ -2,10 +2,9 @@
 
 use domain::{ToolCallState, TurnId};
 use sea_orm::{ConnectionTrait, FromQueryResult};
-use storage::{StorageError, Tx, error::Attempt, statement};
+use storage::{StorageError, Tx, error::Attempt};
 use time::OffsetDateTime;
 
-use super::word;
 use crate::call::{Asked, Origin, Record, cut};
 
 /// A stranger's name of a tool is not kept longer than this.
@@ -28,22 +27,18 @@ pub(crate) async fn call_insert(tx: &Tx, asked: &Asked, arguments_bytes_max: usi
         Origin::Http => None,
     };
     let values = [
-        asked.account.as_str().into(),
-        asked.session.uuid().into(),
+        (&asked.account).into(),
+        asked.session.into(),
         asked.id.into(),
-        claims.map(|claims| claims.turn.uuid()).into(),
-        claims.map(|claims| claims.generation.0).into(),
-        claims.map(|claims| claims.fence.0).into(),
+        claims.map(|claims| claims.turn).into(),
+        claims.map(|claims| claims.generation).into(),
+        claims.map(|claims| claims.fence).into(),
         storable(&asked.call_id.0, usize::MAX).into(),
         asked.ordinal.into(),
         storable(&asked.name, NAME_BYTES_MAX).into(),
         storable(&asked.arguments, arguments_bytes_max).into(),
     ];
-    let inserted = tx
-        .execute_raw(statement(CALL_INSERT, values))
-        .await
-        .attempt("record tool call")?;
-    Ok(inserted.rows_affected() == 1)
+    Ok(tx.execute("record tool call", CALL_INSERT, values).await? == 1)
 }
 
 /// Postgres keeps no NUL in a text.
@@ -61,7 +56,7 @@ pub(crate) fn is_same_request(asked: &Asked, record: &Record, arguments_bytes_ma
 struct CallRow {
     name: String,
     arguments: String,
-    state: String,
+    state: ToolCallState,
     late: bool,
     result: Option<String>,
     started_at: OffsetDateTime,
@@ -73,13 +68,10 @@ const CALL_FIND: &str = "
     where account_id = $1 and id = $2";
 
 pub(crate) async fn call_find(tx: &Tx, asked: &Asked) -> Result<Option<Record>, StorageError> {
-    let values = [asked.account.as_str().into(), asked.id.into()];
-    let row = CallRow::find_by_statement(statement(CALL_FIND, values));
-    let Some(row) = row.one(&**tx).await.attempt("read tool call")? else {
-        return Ok(None);
-    };
-    Ok(Some(Record {
-        state: word("read tool call", &row.state, ToolCallState::parse)?,
+    let values = [(&asked.account).into(), asked.id.into()];
+    let row: Option<CallRow> = tx.one("read tool call", CALL_FIND, values).await?;
+    Ok(row.map(|row| Record {
+        state: row.state,
         name: row.name,
         arguments: row.arguments,
         late: row.late,
@@ -100,18 +92,15 @@ pub(crate) async fn call_finish(
     turn: Option<TurnId>,
 ) -> Result<(), StorageError> {
     let values = [
-        asked.account.as_str().into(),
+        (&asked.account).into(),
         asked.id.into(),
-        record.state.as_str().into(),
+        record.state.into(),
         record.late.into(),
         record.result.as_str().into(),
-        turn.map(TurnId::uuid).into(),
+        turn.into(),
         record.finished_at.into(),
     ];
-    tx.execute_raw(statement(CALL_FINISH, values))
-        .await
-        .attempt("finish tool call")?;
-    Ok(())
+    tx.execute("finish tool call", CALL_FINISH, values).await.map(|_| ())
 }
 
 /// Opens a savepoint and gives the statements after it a time limit of their own.

@@ -13,9 +13,3 @@ pub(crate) use sessions::{facts, session_find, session_lock, task_and_sessions_l
 pub(crate) use tasks::{
     ActivityRow, AgentRow, MessageRow, TaskRow, activities_newest, agents_find, assignees, messages_newest, task_find,
 };
-
-use storage::StorageError;
-
-fn word<T>(attempt: &'static str, text: &str, parse: fn(&str) -> Option<T>) -> Result<T, StorageError> {
-    parse(text).ok_or_else(|| StorageError::unreadable(attempt, text))
-}

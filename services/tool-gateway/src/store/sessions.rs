@@ -1,13 +1,11 @@
 //! What a call is held against: its session and its turn, locked so that they stay as they are until the commit.
 
 use domain::{AccountId, AgentId, CloseReason, Fence, Generation, SessionId, SessionKey, TaskId, TurnId, TurnState};
-use sea_orm::{ConnectionTrait, FromQueryResult};
+use sea_orm::FromQueryResult;
 use serde_json::Value;
-use storage::{StorageError, Tx, error::Attempt, lifecycle::task_sessions_lock, statement};
+use storage::{StorageError, Tx, lifecycle::task_sessions_lock};
 use time::OffsetDateTime;
-use uuid::Uuid;
 
-use super::word;
 use crate::call::{Asked, Closed, Facts, RecordedCall, Turn};
 
 /// Shared: calls of one session need not wait for each other, and nobody closes or claims it meanwhile.
@@ -15,11 +13,8 @@ const SESSION_LOCK: &str = "select id from session where account_id = $1 and id 
 
 /// Keeps the session as it is until the end of the transaction.
 pub(crate) async fn session_lock(tx: &Tx, asked: &Asked) -> Result<(), StorageError> {
-    let values = [asked.account.as_str().into(), asked.session.uuid().into()];
-    tx.execute_raw(statement(SESSION_LOCK, values))
-        .await
-        .attempt("lock session")?;
-    Ok(())
+    let values = [(&asked.account).into(), asked.session.into()];
+    tx.execute("lock session", SESSION_LOCK, values).await.map(|_| ())
 }
 
 const TASK_LOCK: &str = "select id from task where account_id = $1 and id = $2 for no key update";
@@ -27,31 +22,29 @@ const TASK_LOCK: &str = "select id from task where account_id = $1 and id = $2 f
 /// The same for a call that moves a task, and may close its sessions: with weaker locks first, two of them would wait
 /// for each other. Takes those that a closer takes, in its order, and the caller's own.
 pub(crate) async fn task_and_sessions_lock(tx: &Tx, asked: &Asked, task: &TaskId) -> Result<(), StorageError> {
-    let (account, key) = (asked.account.as_str(), task.key());
-    tx.execute_raw(statement(TASK_LOCK, [account.into(), key.as_str().into()]))
-        .await
-        .attempt("lock task")?;
+    let values = [(&asked.account).into(), task.key().into()];
+    tx.execute("lock task", TASK_LOCK, values).await?;
     task_sessions_lock(tx, &asked.account, task, asked.session).await
 }
 
 #[derive(FromQueryResult)]
 struct FactsRow {
     key: String,
-    generation: i32,
-    fence: i64,
+    generation: Generation,
+    fence: Fence,
     is_closed: bool,
     close_reason: Option<String>,
-    session_task: Option<String>,
-    agent_id: Uuid,
+    session_task: Option<TaskId>,
+    agent_id: AgentId,
     agent_slug: String,
     agent_name: String,
-    coordinator_task: Option<String>,
+    coordinator_task: Option<TaskId>,
     coordinates: bool,
-    turn_id: Option<Uuid>,
-    turn_session: Option<Uuid>,
-    turn_state: Option<String>,
-    turn_fence: Option<i64>,
-    turn_task: Option<String>,
+    turn_id: Option<TurnId>,
+    turn_session: Option<SessionId>,
+    turn_state: Option<TurnState>,
+    turn_fence: Option<Fence>,
+    turn_task: Option<TaskId>,
     turn_hops: Option<i32>,
     turn_tools: Option<Vec<String>>,
     turn_until: Option<OffsetDateTime>,
@@ -101,27 +94,25 @@ pub(crate) async fn facts(
     session: SessionId,
     claimed: Option<(TurnId, i32)>,
 ) -> Result<Option<(Facts, OffsetDateTime)>, StorageError> {
-    const ATTEMPT: &str = "read session";
     let values = [
-        account.as_str().into(),
-        session.uuid().into(),
-        claimed.map(|(turn, _)| turn.uuid()).into(),
+        account.into(),
+        session.into(),
+        claimed.map(|(turn, _)| turn).into(),
         claimed.map(|(_, place)| place).into(),
     ];
-    let row = FactsRow::find_by_statement(statement(FACTS, values));
-    let Some(row) = row.one(&**tx).await.attempt(ATTEMPT)? else {
+    let Some(row) = tx.one::<FactsRow>("read session", FACTS, values).await? else {
         return Ok(None);
     };
     let closed = row
         .is_closed
         .then(|| Closed(row.close_reason.as_deref().and_then(CloseReason::parse)));
-    let turn_row = match (row.turn_id, row.turn_session, &row.turn_state, row.turn_fence) {
+    let turn_row = match (row.turn_id, row.turn_session, row.turn_state, row.turn_fence) {
         (Some(id), Some(session), Some(state), Some(fence)) => Some(Turn {
-            id: TurnId(id),
-            session: SessionId(session),
-            state: word(ATTEMPT, state, TurnState::parse)?,
-            fence: Fence(fence),
-            task: task(ATTEMPT, row.turn_task)?,
+            id,
+            session,
+            state,
+            fence,
+            task: row.turn_task,
             hops: u16::try_from(row.turn_hops.unwrap_or(0)).unwrap_or(u16::MAX),
             tools: row.turn_tools,
             until: row.turn_until,
@@ -136,14 +127,14 @@ pub(crate) async fn facts(
     };
     let facts = Facts {
         session_key: row.key,
-        generation: Generation(row.generation),
-        fence: Fence(row.fence),
+        generation: row.generation,
+        fence: row.fence,
         closed,
-        agent: AgentId(row.agent_id),
+        agent: row.agent_id,
         agent_slug: row.agent_slug,
         agent_name: row.agent_name,
-        session_task: task(ATTEMPT, row.session_task)?,
-        coordinator_task: task(ATTEMPT, row.coordinator_task)?,
+        session_task: row.session_task,
+        coordinator_task: row.coordinator_task,
         coordinates: row.coordinates,
         newest_hops: u16::try_from(row.newest_hops.unwrap_or(0)).unwrap_or(u16::MAX),
         // Over HTTP, a turn that has just ended is none.
@@ -158,7 +149,7 @@ fn recorded(call: Value) -> Result<RecordedCall, StorageError> {
 
 #[derive(FromQueryResult)]
 struct SessionRow {
-    id: Uuid,
+    id: SessionId,
 }
 
 /// Relies on session_key_unique.
@@ -173,20 +164,7 @@ pub(crate) async fn session_find(
     key: &SessionKey,
     agent: Option<AgentId>,
 ) -> Result<Option<SessionId>, StorageError> {
-    let values = [
-        account.as_str().into(),
-        key.to_string().into(),
-        agent.map(AgentId::uuid).into(),
-    ];
-    let row = SessionRow::find_by_statement(statement(SESSION_FIND, values));
-    Ok(row
-        .one(&**tx)
-        .await
-        .attempt("find session")?
-        .map(|row| SessionId(row.id)))
-}
-
-fn task(attempt: &'static str, id: Option<String>) -> Result<Option<TaskId>, StorageError> {
-    id.map(|id| TaskId::parse(&id).map_err(|error| StorageError::unreadable(attempt, error)))
-        .transpose()
+    let values = [account.into(), key.to_string().into(), agent.into()];
+    let row: Option<SessionRow> = tx.one("find session", SESSION_FIND, values).await?;
+    Ok(row.map(|row| row.id))
 }

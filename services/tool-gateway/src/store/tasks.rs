@@ -1,20 +1,19 @@
 //! What tools show and need of a task: itself, its assignees, its thread, its activities; and agents by their names.
 
-use domain::{AccountId, AgentId, AgentRef, AgentSlug, TaskId, TaskStatus};
+use domain::{AccountId, Actor, AgentId, AgentRef, AgentSlug, MessageId, TaskId, TaskStatus};
 use sea_orm::FromQueryResult;
-use storage::{StorageError, Tx, error::Attempt, statement};
+use storage::{StorageError, Tx};
 use time::OffsetDateTime;
 use uuid::Uuid;
-
-use super::word;
 
 /// A task as an agent is shown it.
 #[derive(Debug, FromQueryResult)]
 pub(crate) struct TaskRow {
-    pub display_id: String,
+    #[sea_orm(from_alias = "display_id")]
+    pub id: TaskId,
     pub title: String,
     pub description: String,
-    pub status: String,
+    pub status: TaskStatus,
     pub created_at: OffsetDateTime,
     pub updated_at: OffsetDateTime,
 }
@@ -24,25 +23,14 @@ const TASK_FIND: &str = "
     where account_id = $1 and id = $2";
 
 pub(crate) async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Option<TaskRow>, StorageError> {
-    let values = [account.as_str().into(), task.key().as_str().into()];
-    let row = TaskRow::find_by_statement(statement(TASK_FIND, values));
-    row.one(&**tx).await.attempt("read task")
-}
-
-impl TaskRow {
-    pub(crate) fn status(&self) -> Result<TaskStatus, StorageError> {
-        word("read task", &self.status, TaskStatus::parse)
-    }
-
-    pub(crate) fn id(&self) -> Result<TaskId, StorageError> {
-        TaskId::parse(&self.display_id).map_err(|error| StorageError::unreadable("read task", error))
-    }
+    let values = [account.into(), task.key().into()];
+    tx.one("read task", TASK_FIND, values).await
 }
 
 #[derive(Debug, FromQueryResult)]
 pub(crate) struct AgentRow {
-    pub id: Uuid,
-    pub slug: String,
+    pub id: AgentId,
+    pub slug: AgentSlug,
 }
 
 const ASSIGNEES: &str = "
@@ -51,18 +39,15 @@ const ASSIGNEES: &str = "
     where ta.account_id = $1 and ta.task_id = $2 and a.removed_at is null order by a.slug";
 
 pub(crate) async fn assignees(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Vec<AgentRow>, StorageError> {
-    let values = [account.as_str().into(), task.key().as_str().into()];
-    let rows = AgentRow::find_by_statement(statement(ASSIGNEES, values));
-    rows.all(&**tx).await.attempt("read assignees")
+    let values = [account.into(), task.key().into()];
+    tx.rows("read assignees", ASSIGNEES, values).await
 }
 
 #[derive(Debug, FromQueryResult)]
 pub(crate) struct MessageRow {
-    pub id: Uuid,
-    pub author_kind: String,
-    pub author_id: String,
-    pub author_name: String,
-    pub author_via: Option<String>,
+    pub id: MessageId,
+    #[sea_orm(nested(prefix = "author_"))]
+    pub author: Actor,
     /// Its beginning, when it is longer than what was asked for.
     pub body: String,
     pub body_bytes: i32,
@@ -98,14 +83,13 @@ pub(crate) async fn messages_newest(
     bytes_max: i64,
 ) -> Result<Vec<MessageRow>, StorageError> {
     let values = [
-        account.as_str().into(),
-        task.key().as_str().into(),
+        account.into(),
+        task.key().into(),
         limit.into(),
         body_characters_max.into(),
         bytes_max.into(),
     ];
-    let rows = MessageRow::find_by_statement(statement(MESSAGES_NEWEST, values));
-    rows.all(&**tx).await.attempt("read thread")
+    tx.rows("read thread", MESSAGES_NEWEST, values).await
 }
 
 #[derive(Debug, FromQueryResult)]
@@ -131,9 +115,8 @@ pub(crate) async fn activities_newest(
     task: &TaskId,
     limit: i64,
 ) -> Result<Vec<ActivityRow>, StorageError> {
-    let values = [account.as_str().into(), task.key().as_str().into(), limit.into()];
-    let rows = ActivityRow::find_by_statement(statement(ACTIVITIES_NEWEST, values));
-    rows.all(&**tx).await.attempt("read activities")
+    let values = [account.into(), task.key().into(), limit.into()];
+    tx.rows("read activities", ACTIVITIES_NEWEST, values).await
 }
 
 /// Relies on the primary key and on agent_slug.
@@ -147,23 +130,15 @@ pub(crate) async fn agents_find(
     account: &AccountId,
     named: &[AgentRef],
 ) -> Result<Vec<(AgentId, AgentSlug)>, StorageError> {
-    let mut ids: Vec<Uuid> = Vec::new();
-    let mut slugs: Vec<String> = Vec::new();
+    let mut ids: Vec<AgentId> = Vec::new();
+    let mut slugs: Vec<AgentSlug> = Vec::new();
     for one in named {
         match one {
-            AgentRef::Id(id) => ids.push(id.uuid()),
-            AgentRef::Slug(slug) => slugs.push(slug.as_str().to_owned()),
+            AgentRef::Id(id) => ids.push(*id),
+            AgentRef::Slug(slug) => slugs.push(slug.clone()),
         }
     }
-    let values = [account.as_str().into(), ids.into(), slugs.into()];
-    let rows = AgentRow::find_by_statement(statement(AGENTS_FIND, values));
-    rows.all(&**tx)
-        .await
-        .attempt("find agents")?
-        .into_iter()
-        .map(|row| {
-            let slug = AgentSlug::parse(&row.slug).map_err(|error| StorageError::unreadable("find agents", error))?;
-            Ok((AgentId(row.id), slug))
-        })
-        .collect()
+    let values = [account.into(), ids.into(), slugs.into()];
+    let rows: Vec<AgentRow> = tx.rows("find agents", AGENTS_FIND, values).await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.slug)).collect())
 }

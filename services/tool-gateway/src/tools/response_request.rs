@@ -23,7 +23,7 @@ const KIND: &str = "response_request";
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> Outcome {
     let body = body(&arguments, "body")?;
     let task = match running.task {
-        Some(task) => Some(task_existing(running, task).await?.id()?),
+        Some(task) => Some(task_existing(running, task).await?.id),
         None => running.facts.task().cloned(),
     };
     let asked = agents(running, &arguments).await?;
@@ -108,7 +108,7 @@ async fn chat_check(running: Running<'_>, chat: &TaskId, asked: &[(AgentId, Agen
     let coordinators = store::assignees(running.tx, running.account, chat).await?;
     let strangers: Vec<&str> = asked
         .iter()
-        .filter(|(id, _)| !coordinators.iter().any(|coordinator| coordinator.id == id.uuid()))
+        .filter(|(id, _)| !coordinators.iter().any(|coordinator| coordinator.id == *id))
         .map(|(_, slug)| slug.as_str())
         .collect();
     if strangers.is_empty() {

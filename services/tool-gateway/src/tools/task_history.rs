@@ -145,7 +145,7 @@ fn task_json(task: &TaskRow, assignees: &[AgentRow]) -> Value {
     let (title, description) = (inert(&task.title), inert(&task.description));
     let shown = cut_json(&description, DESCRIPTION_BYTES_MAX);
     let mut value = json!({
-        "id": task.display_id,
+        "id": task.id,
         "title": cut_json(&title, TITLE_BYTES_MAX),
         "description": shown,
         "status": task.status,
@@ -164,13 +164,10 @@ fn message_json(message: &MessageRow) -> Value {
     let shown = cut_json(&body, BODY_BYTES_MAX);
     let mut value = json!({
         "id": message.id,
-        "author": {"kind": message.author_kind, "id": message.author_id, "name": message.author_name},
+        "author": message.author,
         "body": shown,
         "created_at": Timestamp::from(message.created_at),
     });
-    if let Some(via) = &message.author_via {
-        value["author"]["via"] = via.as_str().into();
-    }
     // Cut here, or where it was read.
     let is_longer = usize::try_from(message.body_bytes).is_ok_and(|bytes| bytes > message.body.len());
     if shown.len() < body.len() || is_longer {
@@ -215,6 +212,7 @@ fn cut_json(text: &str, bytes_max: usize) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use domain::{Actor, ActorKind, MessageId, TaskId, TaskStatus};
     use time::{Duration, OffsetDateTime};
     use uuid::Uuid;
 
@@ -222,10 +220,10 @@ mod tests {
 
     fn task(description: &str) -> TaskRow {
         TaskRow {
-            display_id: "PROJ-7".to_owned(),
+            id: TaskId::parse("PROJ-7").unwrap(),
             title: "Seven".to_owned(),
             description: description.to_owned(),
-            status: "in_progress".to_owned(),
+            status: TaskStatus::InProgress,
             created_at: OffsetDateTime::UNIX_EPOCH,
             updated_at: OffsetDateTime::UNIX_EPOCH,
         }
@@ -235,11 +233,13 @@ mod tests {
     fn messages(count: usize, body: &str) -> Vec<MessageRow> {
         (0..count)
             .map(|number| MessageRow {
-                id: Uuid::from_u128(number as u128),
-                author_kind: "user".to_owned(),
-                author_id: "u-1".to_owned(),
-                author_name: "A person".to_owned(),
-                author_via: None,
+                id: MessageId(Uuid::from_u128(number as u128)),
+                author: Actor {
+                    kind: ActorKind::User,
+                    id: "u-1".to_owned(),
+                    name: "A person".to_owned(),
+                    via: None,
+                },
                 body: body.to_owned(),
                 body_bytes: i32::try_from(body.len()).unwrap(),
                 created_at: OffsetDateTime::UNIX_EPOCH + Duration::seconds(1000 - number as i64),
@@ -311,9 +311,9 @@ mod tests {
             let mut told = task(hostile);
             hostile.clone_into(&mut told.title);
             let mut messages = messages(1, hostile);
-            hostile.clone_into(&mut messages[0].author_name);
-            hostile.clone_into(&mut messages[0].author_id);
-            messages[0].author_via = Some((*hostile).to_owned());
+            hostile.clone_into(&mut messages[0].author.name);
+            hostile.clone_into(&mut messages[0].author.id);
+            messages[0].author.via = Some((*hostile).to_owned());
             let mut activities = activities(1, hostile);
             hostile.clone_into(&mut activities[0].actor_name);
             activities[0].detail = json!({ hostile: [hostile] });

@@ -10,7 +10,7 @@ use crate::call::Effect;
 
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> Outcome {
     let body = body(&arguments, "body")?;
-    let task = task_existing(running, task_named(running)).await?.id()?;
+    let task = task_existing(running, task_named(running)).await?.id;
     let (id, messages) = post(running, &task, body).await?;
     Ok(Effect::new(json!({"task_id": task, "message_id": id}), messages))
 }

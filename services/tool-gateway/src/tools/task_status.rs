@@ -20,7 +20,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         _ => None,
     };
     let row = task_existing(running, task_named(running)).await?;
-    let (from, task) = (row.status()?, row.id()?);
+    let (from, task) = (row.status, row.id);
     if from == TaskStatus::AwaitingApproval {
         return Err(Refusal::AwaitsApproval { task }.told().into());
     }

@@ -424,12 +424,7 @@ async fn what_cannot_be_run_is_told_and_leaves_no_trace_but_its_record() {
     let answer = world.call(&coder.request(3, "task_message", &huge)).await;
     assert_eq!(answer.code(Failed), "arguments_too_large");
 
-    // Somebody holds the task's row, so that the message's foreign key has to wait.
-    let mut held = world.database.owner.begin().await.unwrap();
-    sqlx::query("select 1 from task where id = 'proj-7' for update")
-        .execute(&mut *held)
-        .await
-        .unwrap();
+    let held = world.hold_messages("acme").await;
     let post = coder.request(4, "task_message", &json!({"task_id": "PROJ-7", "body": "b"}));
     let answer = world.call(&post).await;
     assert_eq!(answer.code(Failed), "too_slow");

@@ -82,12 +82,7 @@ async fn a_call_whose_transaction_is_cut_off_is_run_again_and_counts_once() {
     let world = World::new().await;
     let gateway = world.gateway_with("postpone_delay_ms = 50").await;
     let coder = world.coder("acme").await;
-    // Holds the call between its checks and its effect: the message's foreign key waits for the task's row.
-    let mut held = world.database.owner.begin().await.unwrap();
-    sqlx::query("select 1 from task where id = 'proj-7' for update")
-        .execute(&mut *held)
-        .await
-        .unwrap();
+    let held = world.hold_messages("acme").await;
     let request = coder.request(1, "task_message", &json!({"task_id": "PROJ-7", "body": "once"}));
     world.ask(&request).await;
     let backend = eventually("the call waits", async || {
@@ -254,12 +249,7 @@ async fn a_slow_call_keeps_nobody_elses_result() {
     let request = |session: &crate::world::Session, (tool, ordinal, arguments): (&str, i32, serde_json::Value)| {
         session.request(ordinal, tool, &arguments)
     };
-    // The message's foreign key waits for the task's row.
-    let mut held = world.database.owner.begin().await.unwrap();
-    sqlx::query("select 1 from task where account_id = 'acme' for update")
-        .execute(&mut *held)
-        .await
-        .unwrap();
+    let held = world.hold_messages("acme").await;
     // Both in one batch of the only loop.
     let slow = request(&acme, post(1, "slow"));
     let quick = request(&globex, post(1, "quick"));

@@ -149,6 +149,26 @@ impl World {
         );
     }
 
+    /// Until the transaction ends, calls of the account that post a message wait between their checks and their effect.
+    pub(crate) async fn hold_messages(&self, account: &str) -> sqlx::Transaction<'static, sqlx::Postgres> {
+        let sql = format!(
+            "create function held() returns trigger language plpgsql set search_path = public, pg_temp as $$
+                 begin perform pg_advisory_xact_lock_shared(1); return new; end $$;
+             create trigger held before insert on message for each row when (new.account_id = '{account}')
+                 execute function held()"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+            .execute(&self.database.owner)
+            .await
+            .expect("the database is there");
+        let mut held = self.database.owner.begin().await.expect("the database is there");
+        sqlx::query("select pg_advisory_xact_lock(1)")
+            .execute(&mut *held)
+            .await
+            .expect("the database is there");
+        held
+    }
+
     pub(crate) fn fixture(&self) -> Fixture<'_> {
         Fixture(&self.database)
     }

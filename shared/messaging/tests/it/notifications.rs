@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use messaging::{PartitionReader, Place, ServerVersion, Stream, topology};
 
-use crate::support::{Broker, broker, message, publish, stream_info, until};
+use crate::support::{Broker, broker, message, next_batch, publish, stream_info, until};
 
 /// Everything in all partitions: subject and payload, in each partition's order.
 async fn stored(broker: &Broker) -> Vec<(String, String)> {
@@ -14,7 +14,7 @@ async fn stored(broker: &Broker) -> Vec<(String, String)> {
             .await
             .unwrap();
         loop {
-            let batch = reader.next_batch(1000, Duration::from_millis(200)).await.unwrap();
+            let batch = next_batch(&mut reader, 1000, Duration::from_millis(200)).await.unwrap();
             if batch.is_empty() {
                 break;
             }

@@ -8,7 +8,9 @@ use messaging::{
 };
 use time::OffsetDateTime;
 
-use crate::support::{Broker, broker, message, publish, publish_raw, raw, stream_info, until, updating, within};
+use crate::support::{
+    Broker, broker, message, next_batch, publish, publish_raw, raw, stream_info, until, updating, within,
+};
 
 const QUIET: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(20);
@@ -37,7 +39,7 @@ async fn open(broker: &Broker, partition: u16, after: Place) -> PartitionReader 
 async fn read_exactly(reader: &mut PartitionReader, count: usize) -> Vec<Incoming> {
     let mut all = Vec::new();
     while all.len() < count {
-        let batch = within("a batch", reader.next_batch(count - all.len(), LONG))
+        let batch = within("a batch", next_batch(reader, count - all.len(), LONG))
             .await
             .unwrap();
         assert!(!batch.is_empty());
@@ -64,7 +66,7 @@ fn place_of(incoming: &Incoming) -> Place {
 async fn read_error(reader: &mut PartitionReader) -> ReadError {
     within("an error", async {
         loop {
-            if let Err(error) = reader.next_batch(100, QUIET).await {
+            if let Err(error) = next_batch(reader, 100, QUIET).await {
                 return error;
             }
         }
@@ -97,11 +99,8 @@ async fn a_batch_is_what_is_there_up_to_the_limit() {
     let mut reader = open(&broker, partition, Place::default()).await;
     let mut read = 0;
     while read < 2000 {
-        let mut batch = reader.next_batch(10, LONG).await.unwrap();
+        let batch = next_batch(&mut reader, 10, LONG).await.unwrap();
         assert!((1..=10).contains(&batch.len()));
-        // And what has come since.
-        reader.fill_up(&mut batch, 100).await.unwrap();
-        assert!((1..=100).contains(&batch.len()));
         assert_eq!(numbers(&batch), (read..read + batch.len() as u64).collect::<Vec<_>>());
         read += batch.len() as u64;
     }
@@ -111,8 +110,8 @@ async fn a_batch_is_what_is_there_up_to_the_limit() {
 async fn silence_is_an_empty_batch() {
     let broker = broker().await;
     let mut reader = open(&broker, 0, Place::default()).await;
-    assert_eq!(reader.next_batch(10, QUIET).await.unwrap(), []);
-    assert_eq!(reader.next_batch(10, QUIET).await.unwrap(), []);
+    assert_eq!(next_batch(&mut reader, 10, QUIET).await.unwrap(), []);
+    assert_eq!(next_batch(&mut reader, 10, QUIET).await.unwrap(), []);
 }
 
 /// Whoever reads leaves nothing at the server, and need not be told that something came.
@@ -128,7 +127,7 @@ async fn what_nobody_rang_for_is_found_by_a_look() {
     publish_numbers(&broker, 1..3).await;
     let mut read = Vec::new();
     while read.len() < 2 {
-        read.extend(within("a look", reader.next_batch(10, QUIET)).await.unwrap());
+        read.extend(within("a look", next_batch(&mut reader, 10, QUIET)).await.unwrap());
     }
     assert_eq!(numbers(&read), [1, 2]);
     let info = stream_info(&broker.bus, Stream::Notification).await;
@@ -216,7 +215,7 @@ async fn headers_that_nobody_can_read_hold_nothing_up() {
             let mut reader = PartitionReader::open(&broker.bus, partition, after).await.ok()?;
             let mut read = Vec::new();
             while read.len() < count {
-                read.extend(reader.next_batch(count - read.len(), QUIET).await.ok()?);
+                read.extend(next_batch(&mut reader, count - read.len(), QUIET).await.ok()?);
             }
             Some((reader, read))
         })
@@ -230,7 +229,7 @@ async fn headers_that_nobody_can_read_hold_nothing_up() {
     // It is the last one, and whoever looks whether there is more leaves it alone.
     let connections = broker.bus.connections_made();
     for _ in 0..3 {
-        assert_eq!(reader.next_batch(10, QUIET).await.unwrap(), []);
+        assert_eq!(next_batch(&mut reader, 10, QUIET).await.unwrap(), []);
     }
     assert_eq!(broker.bus.connections_made(), connections);
     publish_numbers(&broker, 2..3).await;
@@ -295,7 +294,7 @@ async fn large_messages_come_a_few_at_a_time() {
     publish(&broker.bus, &messages).await;
     let partition = publish_numbers(&broker, 12..13).await;
     let mut reader = open(&broker, partition, Place::default()).await;
-    let first = reader.next_batch(100, LONG).await.unwrap();
+    let first = next_batch(&mut reader, 100, LONG).await.unwrap();
     assert!((1..=5).contains(&first.len()), "{}", first.len());
     assert_eq!(
         read_exactly(&mut reader, 13 - first.len()).await.len(),

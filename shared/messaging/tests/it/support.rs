@@ -5,7 +5,9 @@ use std::{future::Future, time::Duration};
 use async_nats::jetstream;
 use contracts::{Headers, Outgoing, Root, header};
 use devstack::NatsServer;
-use messaging::{Bus, BusOptions, Keyring, Provision, Stream, Topology, TopologyLimits, User};
+use messaging::{
+    Bus, BusOptions, Incoming, Keyring, PartitionReader, Provision, ReadError, Stream, Topology, TopologyLimits, User,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Far above what anything here takes; a test that reaches it has failed.
@@ -134,4 +136,14 @@ pub(crate) async fn within<T>(what: &str, waiting: impl Future<Output = T>) -> T
         Ok(value) => value,
         Err(_) => panic!("not within {LIMIT:?}: {what}"),
     }
+}
+
+/// What a reader has within a time; nothing when all is silent.
+pub(crate) async fn next_batch(
+    reader: &mut PartitionReader,
+    max: usize,
+    wait: Duration,
+) -> Result<Vec<Incoming>, ReadError> {
+    reader.ready(wait).await;
+    reader.next_batch(max).await
 }

@@ -8,7 +8,7 @@ use devstack::{NatsServer, NatsUsers};
 use futures::{StreamExt, TryStreamExt};
 use messaging::{Bus, BusOptions, Durable, Stream, User, users};
 
-use crate::support::{keyring, until, updating, verifying, within};
+use crate::support::{keyring, next_batch, until, updating, verifying, within};
 
 const LONG: std::time::Duration = std::time::Duration::from_secs(20);
 
@@ -582,7 +582,7 @@ async fn a_resolver_reads_with_its_own_rights_as_soon_as_something_comes() {
             .await
             .unwrap();
         sent.await.unwrap();
-        let read = readers.iter_mut().map(|reader| Box::pin(reader.next_batch(10, LONG)));
+        let read = readers.iter_mut().map(|reader| Box::pin(next_batch(reader, 10, LONG)));
         let (read, _, _) = within("a ring", futures::future::select_all(read)).await;
         let read = read.unwrap();
         assert_eq!((read.len(), &read[0].payload[..]), (1, n.to_string().as_bytes()));

@@ -1,12 +1,11 @@
 //! What happened to a task, written with what it tells of, in the same transaction.
 
 use domain::{AccountId, Actor, TaskId};
-use sea_orm::ConnectionTrait;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::fresh_id;
-use crate::{StorageError, Tx, error::Attempt, statement};
+use crate::{StorageError, Tx};
 
 const ACTIVITY_INSERT: &str = "
     insert into activity (account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at)
@@ -23,18 +22,16 @@ pub async fn activity_insert(
 ) -> Result<Uuid, StorageError> {
     let id = fresh_id();
     let values = [
-        account.as_str().into(),
+        account.into(),
         id.into(),
-        task.key().as_str().into(),
+        task.key().into(),
         kind.into(),
-        by.kind.as_str().into(),
+        by.kind.into(),
         by.id.as_str().into(),
         by.name.as_str().into(),
         detail.into(),
         now.into(),
     ];
-    tx.execute_raw(statement(ACTIVITY_INSERT, values))
-        .await
-        .attempt("write activity")?;
+    tx.execute("write activity", ACTIVITY_INSERT, values).await?;
     Ok(id)
 }

@@ -10,7 +10,7 @@ use super::{
     sessions_close::{Scope, close},
     verdict::Closing,
 };
-use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
+use crate::{StorageError, Tx, outbox::Owned};
 
 #[derive(Debug)]
 pub struct AgentRemoval {
@@ -35,12 +35,8 @@ pub async fn agent_remove(
     agent: AgentId,
     setting: &Setting<'_>,
 ) -> Result<Option<AgentRemoval>, StorageError> {
-    let values = [account.as_str().into(), agent.uuid().into(), setting.now.into()];
-    let Some(removed) = Removed::find_by_statement(statement(AGENT_REMOVE, values))
-        .one(&**tx)
-        .await
-        .attempt("remove agent")?
-    else {
+    let values = [account.into(), agent.into(), setting.now.into()];
+    let Some(Removed { slug }) = tx.one("remove agent", AGENT_REMOVE, values).await? else {
         return Ok(None);
     };
     let closed = close(
@@ -53,10 +49,7 @@ pub async fn agent_remove(
     )
     .await?;
     let mut messages = closed.messages;
-    let event = Event::AgentRemoved(AgentRemoved {
-        agent_id: agent,
-        slug: removed.slug,
-    });
+    let event = Event::AgentRemoved(AgentRemoved { agent_id: agent, slug });
     messages.push(setting.event(account, None, &agent.to_string(), event));
     Ok(Some(AgentRemoval {
         closed: closed.sessions,

@@ -2,10 +2,9 @@
 
 use contracts::event::{Event, MessagePosted};
 use domain::{AccountId, Actor, MessageId, TaskId, TurnId};
-use sea_orm::ConnectionTrait;
 
 use super::{Setting, activity::activity_insert};
-use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
+use crate::{StorageError, Tx, outbox::Owned};
 
 #[derive(Clone, Debug)]
 pub struct NewMessage<'a> {
@@ -29,22 +28,18 @@ pub async fn message_post(
     setting: &Setting<'_>,
 ) -> Result<Option<Vec<Owned>>, StorageError> {
     let values = [
-        new.account.as_str().into(),
-        new.id.uuid().into(),
-        new.task.key().as_str().into(),
-        new.author.kind.as_str().into(),
+        new.account.into(),
+        new.id.into(),
+        new.task.key().into(),
+        new.author.kind.into(),
         new.author.id.as_str().into(),
         new.author.name.as_str().into(),
         new.body.into(),
-        new.turn.map(TurnId::uuid).into(),
+        new.turn.into(),
         setting.now.into(),
         new.author.via.clone().into(),
     ];
-    let inserted = tx
-        .execute_raw(statement(MESSAGE_INSERT, values))
-        .await
-        .attempt("post message")?;
-    if inserted.rows_affected() == 0 {
+    if tx.execute("post message", MESSAGE_INSERT, values).await? == 0 {
         return Ok(None);
     }
     let mut detail = serde_json::json!({"message_id": new.id});

@@ -6,12 +6,10 @@ use domain::{
     AccountId, Actor, MessageId, TaskId, TurnId,
     planted::{Bug, is_planted},
 };
-use sea_orm::ConnectionTrait;
-use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{Setting, fresh_id};
-use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
+use crate::{StorageError, Tx, outbox::Owned, statement::column};
 
 #[derive(Clone, Debug)]
 pub struct Reply<'a> {
@@ -56,30 +54,24 @@ pub async fn replies_post(tx: &Tx, replies: &[Reply<'_>]) -> Result<Vec<Owned>, 
     if replies.is_empty() {
         return Ok(Vec::new());
     }
-    let texts = |column: fn(&Reply<'_>) -> String| replies.iter().map(column).collect::<Vec<_>>();
-    let ids = |column: fn(&Reply<'_>) -> Uuid| replies.iter().map(column).collect::<Vec<_>>();
-    let moments: Vec<OffsetDateTime> = replies.iter().map(|reply| reply.setting.now).collect();
     let values = [
-        texts(|reply| reply.account.to_string()).into(),
-        ids(|reply| {
+        column(replies, |reply| reply.account.clone()),
+        column(replies, |reply| {
             if is_planted(Bug::ReplyTwice) {
-                fresh_id()
+                MessageId(fresh_id())
             } else {
-                reply_message_id(reply.turn).uuid()
+                reply_message_id(reply.turn)
             }
-        })
-        .into(),
-        texts(|reply| reply.task.key().into()).into(),
-        texts(|reply| reply.author.id.clone()).into(),
-        texts(|reply| reply.author.name.clone()).into(),
-        texts(|reply| reply.body.to_owned()).into(),
-        ids(|reply| reply.turn.uuid()).into(),
-        moments.into(),
-        ids(|_| fresh_id()).into(),
+        }),
+        column(replies, |reply| reply.task.key()),
+        column(replies, |reply| reply.author.id.clone()),
+        column(replies, |reply| reply.author.name.clone()),
+        column(replies, |reply| reply.body.to_owned()),
+        column(replies, |reply| reply.turn),
+        column(replies, |reply| reply.setting.now),
+        column(replies, |_| fresh_id()),
     ];
-    tx.execute_raw(statement(REPLIES_INSERT, values))
-        .await
-        .attempt("post replies")?;
+    tx.execute("post replies", REPLIES_INSERT, values).await?;
     Ok(replies.iter().map(posted).collect())
 }
 

@@ -17,9 +17,8 @@ use domain::{
     AccountId, AgentId, CloseReason, Generation, NotificationId, SessionId, SessionKey, SessionKind, TaskId, TurnId,
     planted::{Bug, is_planted},
 };
-use sea_orm::{ConnectionTrait, FromQueryResult, Value};
+use sea_orm::{FromQueryResult, Value};
 use time::OffsetDateTime;
-use uuid::Uuid;
 
 use super::{
     Setting, fresh_id,
@@ -27,9 +26,8 @@ use super::{
 };
 use crate::{
     StorageError, Tx,
-    error::Attempt,
     outbox::{Owned, outbox_insert},
-    statement,
+    statement::column,
 };
 
 /// The reason on a notification that was cancelled because its task closed.
@@ -37,14 +35,16 @@ pub const TASK_CLOSED: &str = "task closed";
 /// The same for an agent that was removed.
 pub const AGENT_REMOVED: &str = "agent removed";
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromQueryResult)]
 pub struct ClosedSession {
+    #[sea_orm(from_alias = "id")]
     pub session_id: SessionId,
     pub key: String,
     pub generation: Generation,
     pub kind: SessionKind,
     pub agent_id: Option<AgentId>,
     /// A turn was in flight: it may run to its end, and changes nothing.
+    #[sea_orm(from_alias = "active_turn_id")]
     pub active_turn: Option<TurnId>,
 }
 
@@ -73,15 +73,11 @@ pub(super) struct Closed {
 
 #[derive(FromQueryResult)]
 struct SessionRow {
-    id: Uuid,
-    task_id: Option<String>,
+    #[sea_orm(nested)]
+    session: ClosedSession,
+    task_id: Option<TaskId>,
     /// As its client spelled it: subjects carry the task that way.
     display_id: Option<String>,
-    agent_id: Option<Uuid>,
-    kind: String,
-    key: String,
-    generation: i32,
-    active_turn_id: Option<Uuid>,
     interrupted: bool,
 }
 
@@ -115,7 +111,7 @@ pub const LOCK: &str = "
 
 #[derive(FromQueryResult)]
 struct Found {
-    id: Uuid,
+    id: SessionId,
 }
 
 /// Relies on the primary key.
@@ -132,11 +128,10 @@ pub async fn task_sessions_lock(
     task: &TaskId,
     own: SessionId,
 ) -> Result<(), StorageError> {
-    let mut ids = find(tx, account, OF_TASK, String::from(task.key()).into(), Vec::new()).await?;
-    ids.push(own.0);
-    tx.execute_raw(statement(LOCK_WITH_OWN, [account.as_str().into(), ids.into()]))
-        .await
-        .attempt("lock sessions of a task")?;
+    let mut ids = find(tx, account, OF_TASK, task.key().into(), Vec::new()).await?;
+    ids.push(own);
+    let values = [account.into(), ids.into()];
+    tx.execute("lock sessions of a task", LOCK_WITH_OWN, values).await?;
     Ok(())
 }
 
@@ -145,10 +140,10 @@ async fn find(
     account: &AccountId,
     sql: &'static str,
     of: Value,
-    known: Vec<Uuid>,
-) -> Result<Vec<Uuid>, StorageError> {
-    let found = Found::find_by_statement(statement(sql, [account.as_str().into(), of, known.into()])).all(&**tx);
-    let found = found.await.attempt("find sessions to close")?;
+    known: Vec<SessionId>,
+) -> Result<Vec<SessionId>, StorageError> {
+    let values = [account.into(), of, known.into()];
+    let found: Vec<Found> = tx.rows("find sessions to close", sql, values).await?;
     Ok(found.into_iter().map(|found| found.id).collect())
 }
 
@@ -161,22 +156,21 @@ async fn lock(
     scope: Scope<'_>,
 ) -> Result<(Vec<SessionRow>, Vec<SessionRow>), StorageError> {
     let (sql, of) = match scope {
-        Scope::Task(task) => (OF_TASK, Value::from(String::from(task.key()))),
-        Scope::Agent(agent) => (OF_AGENT, Value::from(agent.uuid())),
+        Scope::Task(task) => (OF_TASK, Value::from(task.key())),
+        Scope::Agent(agent) => (OF_AGENT, Value::from(agent)),
     };
-    let (mut known, mut locked): (Vec<Uuid>, Vec<SessionRow>) = Default::default();
+    let (mut known, mut locked): (Vec<SessionId>, Vec<SessionRow>) = Default::default();
     loop {
         let ids = find(tx, account, sql, of.clone(), known.clone()).await?;
         if ids.is_empty() {
             break;
         }
-        let values = [account.as_str().into(), ids.clone().into()];
-        let more = SessionRow::find_by_statement(statement(LOCK, values)).all(&**tx);
-        locked.extend(more.await.attempt("lock sessions to close")?);
+        let values = [account.into(), ids.clone().into()];
+        locked.extend(tx.rows("lock sessions to close", LOCK, values).await?);
         known.extend(ids);
     }
     let (closing, open) = locked.into_iter().partition(|row| match scope {
-        Scope::Task(task) => row.task_id.as_deref() == Some(task.key().as_str()),
+        Scope::Task(task) => row.task_id.as_ref() == Some(&task.key()),
         Scope::Agent(_) => true,
     });
     Ok((closing, open))
@@ -192,8 +186,8 @@ pub const CLOSE: &str = "
 #[derive(FromQueryResult)]
 struct ItemRow {
     id: String,
-    session_id: Uuid,
-    agent_id: Uuid,
+    session_id: SessionId,
+    agent_id: AgentId,
     sender_kind: String,
     reopens: bool,
     created_at: OffsetDateTime,
@@ -269,41 +263,20 @@ pub(super) async fn close(
     setting: &Setting<'_>,
 ) -> Result<Closed, StorageError> {
     let (sessions, open) = lock(tx, account, scope).await?;
-    let ids: Vec<Uuid> = sessions.iter().map(|session| session.id).collect();
-    let values = [
-        account.as_str().into(),
-        ids.clone().into(),
-        setting.now.into(),
-        reason.as_str().into(),
-    ];
-    tx.execute_raw(statement(CLOSE, values))
-        .await
-        .attempt("close sessions")?;
+    let ids = column(&sessions, |row| row.session.session_id);
+    let values = [account.into(), ids.clone(), setting.now.into(), reason.into()];
+    tx.execute("close sessions", CLOSE, values).await?;
 
-    let task: Option<String> = match scope {
-        Scope::Task(task) => Some(task.key().into()),
-        Scope::Agent(_) => None,
-    };
-    let mut items = ItemRow::find_by_statement(statement(LOCK_TRIED, [account.as_str().into(), ids.clone().into()]))
-        .all(&**tx)
-        .await
-        .attempt("lock items that were tried")?;
-    let queued = ItemRow::find_by_statement(statement(
-        LOCK_ITEMS,
-        [
-            account.as_str().into(),
-            ids.clone().into(),
-            task.into(),
-            open.iter().map(|session| session.id).collect::<Vec<Uuid>>().into(),
-        ],
-    ))
-    .all(&**tx)
-    .await
-    .attempt("lock waiting items")?;
+    let values = [account.into(), ids.clone()];
+    let mut items: Vec<ItemRow> = tx.rows("lock items that were tried", LOCK_TRIED, values).await?;
+    let task = scope.task().map(|task| task.key());
+    let open = column(&open, |row| row.session.session_id);
+    let values = [account.into(), ids, task.into(), open];
+    let queued: Vec<ItemRow> = tx.rows("lock waiting items", LOCK_ITEMS, values).await?;
     // Counted are those that are queued; a claim has taken the others off.
     let counted: HashSet<String> = queued.iter().map(|item| item.id.clone()).collect();
     items.extend(queued);
-    let by_id: HashMap<Uuid, &SessionRow> = sessions.iter().map(|session| (session.id, session)).collect();
+    let by_id: HashMap<SessionId, &SessionRow> = sessions.iter().map(|row| (row.session.session_id, row)).collect();
     let judged = judge(
         closing,
         items,
@@ -318,28 +291,19 @@ pub(super) async fn close(
         .map(|item| item.id.clone())
         .collect();
     for ids in cancelled_ids.chunks(ITEMS_MAX) {
-        let values = [
-            account.as_str().into(),
-            ids.to_vec().into(),
-            cancel_reason(scope).into(),
-        ];
-        tx.execute_raw(statement(CANCEL, values))
-            .await
-            .attempt("cancel waiting items")?;
+        let values = [account.into(), ids.to_vec().into(), cancel_reason(scope).into()];
+        tx.execute("cancel waiting items", CANCEL, values).await?;
     }
-    let mut left: BTreeMap<Uuid, i32> = BTreeMap::new();
+    let mut left: BTreeMap<SessionId, i32> = BTreeMap::new();
     for item in cancelled.iter().chain(moving).filter(|item| counted.contains(&item.id)) {
         *left.entry(item.session_id).or_default() += 1;
     }
-    let (left, items): (Vec<Uuid>, Vec<i32>) = left.into_iter().unzip();
-    tx.execute_raw(statement(UNCOUNT, [account.as_str().into(), left.into(), items.into()]))
-        .await
-        .attempt("count the queues")?;
+    let (left, items): (Vec<SessionId>, Vec<i32>) = left.into_iter().unzip();
+    let values = [account.into(), left.into(), items.into()];
+    tx.execute("count the queues", UNCOUNT, values).await?;
 
-    let mut messages = Vec::new();
-    for session in &sessions {
-        messages.extend(ended_messages(account, session, reason, setting)?);
-    }
+    let ended = |row| ended_messages(account, row, reason, setting);
+    let mut messages: Vec<Owned> = sessions.iter().flat_map(ended).collect();
     for (n, items) in cancelled.chunks(TOLD_MAX).enumerate() {
         let told = items.iter().map(|item| {
             let session = by_id.get(&item.session_id);
@@ -352,20 +316,20 @@ pub(super) async fn close(
             outbox_insert(tx, told.collect()).await?;
         }
     }
-    let mut moved: HashMap<Uuid, Vec<String>> = HashMap::new();
+    let mut moved: HashMap<SessionId, Vec<String>> = HashMap::new();
     for item in moving {
         moved.entry(item.session_id).or_default().push(item.id.clone());
     }
-    for session in &sessions {
-        if let Some(moved) = moved.remove(&session.id) {
-            messages.extend(open_next(tx, account, session, moved, setting).await?);
+    for row in &sessions {
+        if let Some(moved) = moved.remove(&row.session.session_id) {
+            messages.extend(open_next(tx, account, row, moved, setting).await?);
         }
     }
     let parse = |item: &ItemRow| NotificationId::parse(&item.id).ok();
     Ok(Closed {
         cancelled: cancelled.iter().filter_map(parse).collect(),
         carried: moving.iter().chain(&judged.staying).filter_map(parse).collect(),
-        sessions: sessions.iter().map(closed_session).collect::<Result<_, _>>()?,
+        sessions: sessions.into_iter().map(|row| row.session).collect(),
         messages,
     })
 }
@@ -393,17 +357,6 @@ impl SessionRow {
     }
 }
 
-fn closed_session(row: &SessionRow) -> Result<ClosedSession, StorageError> {
-    Ok(ClosedSession {
-        session_id: SessionId(row.id),
-        key: row.key.clone(),
-        generation: Generation(row.generation),
-        kind: SessionKind::parse(&row.kind).ok_or_else(|| StorageError::unreadable("close sessions", &row.kind))?,
-        agent_id: row.agent_id.map(AgentId),
-        active_turn: row.active_turn_id.map(TurnId),
-    })
-}
-
 fn cancelled_message(
     account: &AccountId,
     task: Option<&TaskId>,
@@ -421,14 +374,8 @@ fn cancelled_message(
     setting.event(account, task, &item.id, Event::NotificationCancelled(ended))
 }
 
-fn ended_messages(
-    account: &AccountId,
-    row: &SessionRow,
-    reason: CloseReason,
-    setting: &Setting<'_>,
-) -> Result<[Owned; 2], StorageError> {
-    let task = row.task();
-    let closed = closed_session(row)?;
+fn ended_messages(account: &AccountId, row: &SessionRow, reason: CloseReason, setting: &Setting<'_>) -> [Owned; 2] {
+    let (task, closed) = (row.task(), &row.session);
     let message = SessionClosed {
         account: account.clone(),
         task: task.clone(),
@@ -449,7 +396,7 @@ fn ended_messages(
     );
     let ended = SessionEnded {
         session_id: closed.session_id,
-        session_key: closed.key,
+        session_key: closed.key.clone(),
         generation: closed.generation,
         agent_id: closed.agent_id,
         reason,
@@ -460,7 +407,7 @@ fn ended_messages(
         &closed.session_id.to_string(),
         Event::SessionEnded(ended),
     );
-    Ok([(Some(account.clone()), outgoing), event])
+    [(Some(account.clone()), outgoing), event]
 }
 
 /// Opens the generation after `row` with what is carried into it. The closed row is locked by us and was the active
@@ -472,37 +419,29 @@ async fn open_next(
     items: Vec<String>,
     setting: &Setting<'_>,
 ) -> Result<[Owned; 2], StorageError> {
-    let generation = Generation(row.generation).next();
-    let key = SessionKey::parse(&row.key)
+    let session = &row.session;
+    let generation = session.generation.next();
+    let key = SessionKey::parse(&session.key)
         .map_err(|error| StorageError::unreadable("open the next generation", error))?
         .with_generation(generation);
     let id = SessionId(fresh_id());
     let count = i64::try_from(items.len()).expect("a queue is shorter than 2^63");
     let values: [Value; 10] = [
-        account.as_str().into(),
-        id.uuid().into(),
-        row.kind.as_str().into(),
+        account.into(),
+        id.into(),
+        session.kind.into(),
         row.task_id.clone().into(),
-        row.agent_id.into(),
-        generation.0.into(),
+        session.agent_id.into(),
+        generation.into(),
         key.to_string().into(),
         setting.now.into(),
         count.into(),
         row.interrupted.into(),
     ];
-    tx.execute_raw(statement(OPEN_NEXT, values))
-        .await
-        .attempt("open the next generation")?;
+    tx.execute("open the next generation", OPEN_NEXT, values).await?;
     for (first, items) in (0_i64..).step_by(ITEMS_MAX).zip(items.chunks(ITEMS_MAX)) {
-        let values = [
-            account.as_str().into(),
-            id.uuid().into(),
-            items.to_vec().into(),
-            first.into(),
-        ];
-        tx.execute_raw(statement(CARRY, values))
-            .await
-            .attempt("carry waiting items")?;
+        let values = [account.into(), id.into(), items.to_vec().into(), first.into()];
+        tx.execute("carry waiting items", CARRY, values).await?;
     }
 
     let task = row.task();
@@ -512,7 +451,7 @@ async fn open_next(
         session_id: id,
         session_key: key.to_string(),
         generation,
-        agent_id: row.agent_id.map(AgentId),
+        agent_id: session.agent_id,
         position: count,
     };
     let wake = Outgoing::new(
@@ -527,10 +466,9 @@ async fn open_next(
     let opened = SessionOpened {
         session_id: id,
         session_key: key.to_string(),
-        kind: SessionKind::parse(&row.kind)
-            .ok_or_else(|| StorageError::unreadable("open the next generation", &row.kind))?,
+        kind: session.kind,
         generation,
-        agent_id: row.agent_id.map(AgentId),
+        agent_id: session.agent_id,
     };
     let event = setting.event(account, task.as_ref(), &id.to_string(), Event::SessionOpened(opened));
     Ok([(Some(account.clone()), wake), event])

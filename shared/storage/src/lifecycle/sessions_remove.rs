@@ -3,10 +3,9 @@
 //! not come back.
 
 use domain::{AccountId, SessionId};
-use sea_orm::{ConnectionTrait, FromQueryResult};
-use uuid::Uuid;
+use sea_orm::FromQueryResult;
 
-use crate::{StorageError, Tx, error::Attempt, statement};
+use crate::{StorageError, Tx};
 
 /// Replicas that find the same sessions share them: each takes those that no other holds. Each is looked up by the primary key,
 /// also by a plan that was made while there were next to none: as in all statements here, `offset 0` or a limit keeps the planner
@@ -112,7 +111,7 @@ pub struct Removal {
 
 #[derive(FromQueryResult)]
 struct Locked {
-    id: Uuid,
+    id: SessionId,
 }
 
 /// Removes or empties those of these sessions of one account that nobody else is removing, or takes `rows_max` rows of each
@@ -123,8 +122,7 @@ pub async fn sessions_remove(
     sessions: &[SessionId],
     rows_max: i64,
 ) -> Result<Removal, StorageError> {
-    let asked: Vec<Uuid> = sessions.iter().map(|id| id.uuid()).collect();
-    let due = locked(tx, account, LOCK, &asked).await?;
+    let due = locked(tx, account, LOCK, sessions).await?;
     let mut removal = Removal::default();
     if due.is_empty() {
         return Ok(removal);
@@ -132,17 +130,15 @@ pub async fn sessions_remove(
     let mut all = locked(tx, account, BEFORE, &due).await?;
     all.extend(&due);
     for sql in EMPTY {
-        let values = [account.as_str().into(), all.clone().into(), rows_max.into()];
-        let emptied = tx.execute_raw(statement(sql, values)).await;
-        let rows = emptied.attempt("empty expired sessions")?.rows_affected();
+        let values = [account.into(), all.clone().into(), rows_max.into()];
+        let rows = tx.execute("empty expired sessions", sql, values).await?;
         removal.rows += rows;
         removal.more |= i64::try_from(rows).is_ok_and(|rows| rows >= rows_max);
     }
     if !removal.more {
         for (sql, ids) in [(EMPTIED, &due), (SUPERSEDED, &all)] {
-            let values = [account.as_str().into(), ids.clone().into()];
-            let removed = tx.execute_raw(statement(sql, values)).await;
-            removed.attempt("remove expired sessions")?;
+            let values = [account.into(), ids.clone().into()];
+            tx.execute("remove expired sessions", sql, values).await?;
         }
         removal.sessions = due.len() as u64;
     }
@@ -150,12 +146,13 @@ pub async fn sessions_remove(
 }
 
 /// Locks what a statement finds for these sessions.
-async fn locked(tx: &Tx, account: &AccountId, sql: &'static str, ids: &[Uuid]) -> Result<Vec<Uuid>, StorageError> {
-    let values = [account.as_str().into(), ids.to_vec().into()];
-    let locked = Locked::find_by_statement(statement(sql, values)).all(&**tx).await;
-    Ok(locked
-        .attempt("lock expired sessions")?
-        .into_iter()
-        .map(|row| row.id)
-        .collect())
+async fn locked(
+    tx: &Tx,
+    account: &AccountId,
+    sql: &'static str,
+    ids: &[SessionId],
+) -> Result<Vec<SessionId>, StorageError> {
+    let values = [account.into(), ids.to_vec().into()];
+    let locked: Vec<Locked> = tx.rows("lock expired sessions", sql, values).await?;
+    Ok(locked.into_iter().map(|row| row.id).collect())
 }

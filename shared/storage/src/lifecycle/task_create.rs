@@ -5,11 +5,10 @@ use std::collections::HashSet;
 
 use contracts::event::{Event, TaskCreated};
 use domain::{AccountId, Actor, TaskId, TaskStatus};
-use sea_orm::{ConnectionTrait, FromQueryResult};
-use uuid::Uuid;
+use sea_orm::FromQueryResult;
 
 use super::{Setting, fresh_id};
-use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
+use crate::{StorageError, Tx, outbox::Owned, statement::column};
 
 #[derive(Clone, Debug)]
 pub struct NewTask<'a> {
@@ -40,7 +39,7 @@ pub async fn tasks_create(tx: &Tx, news: &[(NewTask<'_>, Setting<'_>)]) -> Resul
     let inserted = insert(tx, &sorted).await?;
     let created: Vec<_> = sorted
         .into_iter()
-        .filter(|(new, _)| inserted.contains(&(new.account.to_string(), new.task.key().into())))
+        .filter(|(new, _)| inserted.contains(&(new.account.clone(), new.task.key())))
         .collect();
     if created.is_empty() {
         return Ok(Vec::new());
@@ -51,8 +50,8 @@ pub async fn tasks_create(tx: &Tx, news: &[(NewTask<'_>, Setting<'_>)]) -> Resul
 
 #[derive(FromQueryResult)]
 struct Inserted {
-    account_id: String,
-    id: String,
+    account_id: AccountId,
+    id: TaskId,
 }
 
 const TASK_INSERT: &str = "
@@ -63,21 +62,17 @@ const TASK_INSERT: &str = "
     on conflict do nothing
     returning account_id, id";
 
-async fn insert(tx: &Tx, news: &[&(NewTask<'_>, Setting<'_>)]) -> Result<HashSet<(String, String)>, StorageError> {
-    let texts = |column: fn(&NewTask<'_>) -> String| news.iter().map(|(new, _)| column(new)).collect::<Vec<_>>();
+async fn insert(tx: &Tx, news: &[&(NewTask<'_>, Setting<'_>)]) -> Result<HashSet<(AccountId, TaskId)>, StorageError> {
     let values = [
-        texts(|new| new.account.to_string()).into(),
-        texts(|new| new.task.key().into()).into(),
-        texts(|new| new.task.to_string()).into(),
-        texts(|new| new.title.to_owned()).into(),
-        texts(|new| new.description.to_owned()).into(),
-        texts(|new| new.status.to_string()).into(),
-        news.iter().map(|(_, setting)| setting.now).collect::<Vec<_>>().into(),
+        column(news, |(new, _)| new.account.clone()),
+        column(news, |(new, _)| new.task.key()),
+        column(news, |(new, _)| new.task.clone()),
+        column(news, |(new, _)| new.title.to_owned()),
+        column(news, |(new, _)| new.description.to_owned()),
+        column(news, |(new, _)| new.status),
+        column(news, |(_, setting)| setting.now),
     ];
-    let rows = Inserted::find_by_statement(statement(TASK_INSERT, values))
-        .all(&**tx)
-        .await
-        .attempt("create tasks")?;
+    let rows: Vec<Inserted> = tx.rows("create tasks", TASK_INSERT, values).await?;
     Ok(rows.into_iter().map(|row| (row.account_id, row.id)).collect())
 }
 
@@ -88,25 +83,20 @@ const ACTIVITY_INSERT: &str = "
          as r (account_id, id, task_id, actor_kind, actor_id, actor_name, detail, now)";
 
 async fn activities(tx: &Tx, created: &[&(NewTask<'_>, Setting<'_>)]) -> Result<(), StorageError> {
-    let texts = |column: fn(&NewTask<'_>) -> String| created.iter().map(|(new, _)| column(new)).collect::<Vec<_>>();
-    let ids: Vec<Uuid> = created.iter().map(|_| fresh_id()).collect();
     let values = [
-        texts(|new| new.account.to_string()).into(),
-        ids.into(),
-        texts(|new| new.task.key().into()).into(),
-        texts(|new| new.by.kind.to_string()).into(),
-        texts(|new| new.by.id.clone()).into(),
-        texts(|new| new.by.name.clone()).into(),
-        texts(|new| serde_json::json!({"title": new.title, "status": new.status}).to_string()).into(),
-        created
-            .iter()
-            .map(|(_, setting)| setting.now)
-            .collect::<Vec<_>>()
-            .into(),
+        column(created, |(new, _)| new.account.clone()),
+        column(created, |_| fresh_id()),
+        column(created, |(new, _)| new.task.key()),
+        column(created, |(new, _)| new.by.kind),
+        column(created, |(new, _)| new.by.id.clone()),
+        column(created, |(new, _)| new.by.name.clone()),
+        column(created, |(new, _)| {
+            serde_json::json!({"title": new.title, "status": new.status}).to_string()
+        }),
+        column(created, |(_, setting)| setting.now),
     ];
-    tx.execute_raw(statement(ACTIVITY_INSERT, values))
+    tx.execute("write activities", ACTIVITY_INSERT, values)
         .await
-        .attempt("write activities")
         .map(|_| ())
 }
 

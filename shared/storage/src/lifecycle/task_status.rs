@@ -6,7 +6,7 @@ use domain::{
     AccountId, Actor, CloseReason, NotificationId, TaskId, TaskStatus, TurnId,
     planted::{Bug, is_planted},
 };
-use sea_orm::{ConnectionTrait, FromQueryResult};
+use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
     sessions_close::{Scope, close},
     verdict::Closing,
 };
-use crate::{StorageError, Tx, error::Attempt, outbox::Owned, statement};
+use crate::{StorageError, Tx, outbox::Owned};
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -42,8 +42,8 @@ pub struct TaskMoved {
 
 #[derive(FromQueryResult)]
 struct TaskRow {
-    status: String,
-    display_id: String,
+    status: TaskStatus,
+    display_id: TaskId,
 }
 
 /// `for no key update`: the resolver's inserts, which refer to the task, need not wait for us.
@@ -63,13 +63,12 @@ pub async fn task_status_set(
     asked: &TaskMove<'_>,
     setting: &Setting<'_>,
 ) -> Result<Option<TaskMoved>, StorageError> {
-    let (account, key) = (asked.account.as_str(), asked.task.key());
-    let row = TaskRow::find_by_statement(statement(TASK_LOCK, [account.into(), key.as_str().into()]));
-    let Some(row) = row.one(&**tx).await.attempt("lock task")? else {
+    let (account, key) = (asked.account, asked.task.key());
+    let values = [account.into(), (&key).into()];
+    let Some(row) = tx.one::<TaskRow>("lock task", TASK_LOCK, values).await? else {
         return Ok(None);
     };
-    let from = TaskStatus::parse(&row.status).ok_or_else(|| StorageError::unreadable("lock task", &row.status))?;
-    let task = TaskId::parse(&row.display_id).map_err(|error| StorageError::unreadable("lock task", error))?;
+    let (from, task) = (row.status, row.display_id);
     let mut moved = TaskMoved {
         from,
         to: asked.to,
@@ -79,15 +78,8 @@ pub async fn task_status_set(
         messages: Vec::new(),
     };
     if from != asked.to {
-        let values = [
-            account.into(),
-            key.as_str().into(),
-            asked.to.as_str().into(),
-            setting.now.into(),
-        ];
-        tx.execute_raw(statement(TASK_SET, values))
-            .await
-            .attempt("set task status")?;
+        let values = [account.into(), key.into(), asked.to.into(), setting.now.into()];
+        tx.execute("set task status", TASK_SET, values).await?;
         let id = activity_insert(
             tx,
             (asked.account, &task),
@@ -146,13 +138,7 @@ pub fn close_reason(to: TaskStatus) -> Option<CloseReason> {
 /// The moment up to which the closing turn knew what was said: its start, or now when no turn closes.
 async fn closing_since(tx: &Tx, asked: &TaskMove<'_>, now: OffsetDateTime) -> Result<OffsetDateTime, StorageError> {
     let Some(turn) = asked.turn else { return Ok(now) };
-    let row = TurnRow::find_by_statement(statement(
-        TURN_START,
-        [asked.account.as_str().into(), turn.uuid().into()],
-    ));
-    Ok(row
-        .one(&**tx)
-        .await
-        .attempt("read closing turn")?
-        .map_or(now, |row| row.started_at))
+    let values = [asked.account.into(), turn.into()];
+    let row: Option<TurnRow> = tx.one("read closing turn", TURN_START, values).await?;
+    Ok(row.map_or(now, |row| row.started_at))
 }

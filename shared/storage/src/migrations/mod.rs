@@ -51,6 +51,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0019_letters_of_ones_own", include_str!("0019_letters_of_ones_own.sql")),
     ("0020_refused_apart", include_str!("0020_refused_apart.sql")),
     ("0021_calls_one_by_one", include_str!("0021_calls_one_by_one.sql")),
+    ("0022_hot_keys", include_str!("0022_hot_keys.sql")),
 ];
 
 #[async_trait]

@@ -7,11 +7,11 @@
 
 use contracts::{Headers, header};
 use domain::AccountId;
-use sea_orm::{ConnectionTrait, FromQueryResult};
+use sea_orm::FromQueryResult;
 use uuid::Uuid;
 
-use super::{Claimed, OUTBOX_DELETE, OutboxRow, columns};
-use crate::{Database, StorageError, Tx, accounts::OPERATOR, error::Attempt, statement};
+use super::{OUTBOX_DELETE, OutboxRow, columns};
+use crate::{Database, StorageError, Tx, accounts::OPERATOR};
 
 /// Names the row that waits for a message to be read.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -51,10 +51,8 @@ pub async fn outbox_receive(tx: &Tx, mut receipts: Vec<Receipt>) -> Result<(), S
     receipts.sort_unstable();
     receipts.dedup();
     let keys = receipts.into_iter().map(|receipt| (receipt.account, receipt.id));
-    tx.execute_raw(statement(OUTBOX_DELETE, columns(keys.collect())))
-        .await
-        .attempt("give receipts")
-        .map(|_| ())
+    let given = tx.execute("give receipts", OUTBOX_DELETE, columns(keys.collect()));
+    given.await.map(|_| ())
 }
 
 /// Where the broker has put a message.
@@ -73,7 +71,7 @@ pub(super) async fn outbox_stored(database: &Database, rows: Vec<StoredRow>, loo
     let [accounts, ids] = columns(rows.into_iter().map(|row| (row.account, row.id)).collect());
     let values = [accounts, ids, sequences.into(), look_ms.into()];
     database
-        .execute_alone("note that the broker has messages", statement(OUTBOX_STORED, values))
+        .execute_alone("note that the broker has messages", OUTBOX_STORED, values)
         .await
         .map(|_| ())
 }
@@ -125,7 +123,7 @@ pub enum Due {
 #[derive(FromQueryResult)]
 struct Looked {
     #[sea_orm(nested)]
-    claimed: Claimed,
+    row: OutboxRow,
     stored_sequence: i64,
     is_again: bool,
     is_over: bool,
@@ -133,7 +131,6 @@ struct Looked {
 
 /// Takes rows that are due to be looked at; they are due again after a while.
 pub async fn outbox_look(database: &Database, look: &Look) -> Result<Vec<UnreadRow>, StorageError> {
-    const ATTEMPT: &str = "look after unread messages";
     let values = [
         database.role().service().into(),
         look.every_ms.into(),
@@ -142,21 +139,19 @@ pub async fn outbox_look(database: &Database, look: &Look) -> Result<Vec<UnreadR
         look.rows_max.into(),
         look.bytes_max.into(),
     ];
-    let looked: Vec<Looked> = database.query_alone(ATTEMPT, statement(OUTBOX_LOOK, values)).await?;
-    looked
-        .into_iter()
-        .map(|looked| {
-            Ok(UnreadRow {
-                row: looked.claimed.row(ATTEMPT)?,
-                sequence: looked.stored_sequence.unsigned_abs(),
-                due: match (looked.is_over, looked.is_again) {
-                    (true, _) => Due::GiveUp,
-                    (false, true) => Due::Again,
-                    (false, false) => Due::Check,
-                },
-            })
-        })
-        .collect()
+    let looked: Vec<Looked> = database
+        .query_alone("look after unread messages", OUTBOX_LOOK, values)
+        .await?;
+    let unread = |looked: Looked| UnreadRow {
+        row: looked.row,
+        sequence: looked.stored_sequence.unsigned_abs(),
+        due: match (looked.is_over, looked.is_again) {
+            (true, _) => Due::GiveUp,
+            (false, true) => Due::Again,
+            (false, false) => Due::Check,
+        },
+    };
+    Ok(looked.into_iter().map(unread).collect())
 }
 
 /// Relies on index outbox_unread. A payload's length is known without reading it. What has waited for long is looked at less often: a reader that is far behind has enough

@@ -383,6 +383,7 @@ async fn a_row_cannot_be_written_into_or_point_into_another_account() {
     let fixture = Fixture(&test);
     let (ours, theirs) = (fixture.account("ours").await, fixture.account("theirs").await);
     fixture.task(&theirs, "T-1", &[]).await;
+    fixture.agent(&ours, "coder").await;
     let database = test.connect(Role::Orchestrator).await;
     let attempt = |sql: &'static str| {
         let database = database.clone();
@@ -394,8 +395,7 @@ async fn a_row_cannot_be_written_into_or_point_into_another_account() {
     };
     let into = "insert into task (account_id, id, display_id, title, status) values ('theirs', 'x', 'x', 'x', 'inbox')";
     assert!(attempt(into).await.is_err());
-    let pointing = "insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
-                    values ('ours', gen_random_uuid(), 't-1', 'user', 'u', 'u', 'b')";
+    let pointing = "insert into task_assignee (account_id, task_id, agent_id) select 'ours', 't-1', id from agent";
     assert!(attempt(pointing).await.is_err());
-    assert_eq!(test.count("select count(*) from message").await, 0);
+    assert_eq!(test.count("select count(*) from task_assignee").await, 0);
 }
