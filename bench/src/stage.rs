@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, bail};
 use contracts::Root;
 use devstack::{Durability, NatsOptions, NatsServer, NatsUsers, PostgresOptions, PostgresServer};
-use messaging::{User, users};
+use messaging::{Rights as _, User, users};
 use sqlx::{
     PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},

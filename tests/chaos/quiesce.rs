@@ -97,15 +97,15 @@ async fn waiting(campaign: &Campaign, jetstream: &jetstream::Context) -> anyhow:
             .with_context(|| (*what).to_owned())?;
         found.extend(rows.into_iter().map(|row| format!("{what}: {row}")));
     }
-    for durable in Durable::ALL {
+    for durable in Durable::all() {
         found.extend(consumer_waiting(jetstream, durable).await?);
     }
     found.extend(partitions_waiting(&campaign.system.observer, jetstream).await?);
     Ok(found)
 }
 
-async fn consumer_waiting(jetstream: &jetstream::Context, durable: Durable) -> anyhow::Result<Option<String>> {
-    let stream = durable.stream().name(&Root::default());
+async fn consumer_waiting(jetstream: &jetstream::Context, durable: &Durable) -> anyhow::Result<Option<String>> {
+    let stream = durable.stream.name(&Root::default());
     let consumer: Result<jetstream::consumer::PullConsumer, _> =
         jetstream.get_consumer_from_stream(durable.name(), &stream).await;
     let Ok(mut consumer) = consumer else {

@@ -3,7 +3,7 @@
 //! makes its service's policy on `outbox` again.
 
 use contracts::Root;
-use messaging::User;
+use messaging::{Rights as _, User};
 use sea_orm::ConnectionTrait;
 use storage::{Accounts, Role};
 use testkit::{Fixture, TestDatabase};

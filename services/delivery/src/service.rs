@@ -5,69 +5,41 @@
 //!                               ▲                    │                                              │
 //!                               └────── free ────────┴──────────────────── free ────────────────────┘
 //! ```
-//! The conductor keeps the line of woken sessions and never waits for I/O. Claimer and recorder each have one
-//! transaction under way; what comes meanwhile is their next batch, so batches are as large as the load makes them.
+//! Claimer and recorder each have one transaction in progress. Sessions that are woken and turns that end meanwhile are the next
+//! batch, so batches are as large as the load makes them.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    net::SocketAddr,
-    num::NonZeroUsize,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use axum::Router;
-use messaging::{BatchHandler, Consumer, ConsumerOptions, Durable};
-use runtime::{Context, EndsWith, Incarnation, Replica};
-use storage::{Parts, StorageError};
+use contracts::{
+    session::{SessionClosed, SessionResolved},
+    tool::ToolFinished,
+};
+use runtime::{Context, EndsWith};
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::{
     config::Config,
-    handlers::{SessionClosedHandler, SessionResolvedHandler, ToolFinishedHandler},
+    handlers,
     metrics::Metrics,
     prompt::{MARKS_LABEL, MarkSecret},
     providers::{Driver, ProviderSettings},
-    queue::dispatcher::Line,
-    store::SessionName,
+    queue::conductor::conduct,
     sweeps,
     turn::{
-        call::{self, Live, Report},
+        call,
         claim::Claimer,
+        claiming::{WorkerContext, claim},
         recorder::Recorder,
-        work::Work,
+        recording::record,
     },
 };
 
-/// Between tries of a transaction that failed for a reason that passes.
-const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// Before another try for sessions that somebody else has locked.
-const LOCKED_PAUSE: Duration = Duration::from_millis(100);
-/// How long wake-ups and outcomes may come together after several have come at once: a transaction costs as much as many
-/// of its sessions. Who comes alone waits for nothing.
-const GATHER: Duration = Duration::from_millis(3);
 /// Pieces of live text that wait for the broker; more are dropped.
 const LIVE_WAITING_MAX: usize = 4_096;
 const SIGNALS_WAITING_MAX: usize = 4_096;
-
-/// What the conductor is told.
-#[derive(Debug)]
-pub enum Signal {
-    /// These sessions may have something to do.
-    Wake(Vec<SessionName>),
-    /// These sessions were closed, and may have a turn to end.
-    Closed(Vec<SessionName>),
-    /// These sessions left our hands; `true`: there is more to do.
-    Free(Vec<(SessionName, bool)>),
-    /// These sessions were left as they are, since their providers have no slot free.
-    WithoutSlot(Vec<(SessionName, String)>),
-    /// Accounts' own limits, as just read.
-    Limits(Vec<(domain::AccountId, Option<i32>)>),
-    /// The claimer can take a batch.
-    Idle,
-}
 
 /// Starts the service's workers. Gives the address of its health pages.
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
@@ -105,7 +77,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         shutdown: context.shutdown.clone(),
     };
     let others = replica.others();
-    let hands = Hands {
+    let workers = WorkerContext {
         context: context.clone(),
         replica,
         drivers,
@@ -130,7 +102,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         "delivery conductor",
         conduct(
             Arc::clone(&config),
-            Arc::clone(&hands.drivers),
+            Arc::clone(&workers.drivers),
             signalled,
             batches,
             context.clone(),
@@ -139,34 +111,13 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     );
     context
         .shutdown
-        .spawn("delivery claimer", claim(claimer, batched, hands));
+        .spawn("delivery claimer", claim(claimer, batched, workers));
     context
         .shutdown
         .spawn("delivery recorder", record(recorder, reported, signals.clone()));
-    consume(
-        &context,
-        Durable::DeliverySessionResolved,
-        SessionResolvedHandler {
-            root: context.root().clone(),
-            signals: signals.clone(),
-        },
-    );
-    consume(
-        &context,
-        Durable::DeliverySessionClosed,
-        SessionClosedHandler {
-            root: context.root().clone(),
-            signals: signals.clone(),
-        },
-    );
-    consume(
-        &context,
-        Durable::DeliveryToolFinished,
-        ToolFinishedHandler {
-            root: context.root().clone(),
-            signals: signals.clone(),
-        },
-    );
+    handlers::consume::<SessionResolved>(&context, &signals);
+    handlers::consume::<SessionClosed>(&context, &signals);
+    handlers::consume::<ToolFinished>(&context, &signals);
     let sweep = sweeps::neglected(
         context.database.clone(),
         Duration::from_millis(config.sweep_interval_ms),
@@ -200,342 +151,4 @@ fn drivers(context: &Context) -> anyhow::Result<HashMap<String, Arc<Driver>>> {
             Ok((name, Arc::new(driver)))
         })
         .collect()
-}
-
-fn consume(context: &Context, durable: Durable, handler: impl BatchHandler) {
-    let consumer = Consumer {
-        bus: context.bus.clone(),
-        topology: context.topology.clone(),
-        durable,
-        options: ConsumerOptions {
-            loops: NonZeroUsize::MIN,
-            ..ConsumerOptions::default()
-        },
-        handler,
-        dead_letters: Box::new(context.dead_letters()),
-    };
-    context
-        .shutdown
-        .spawn("delivery consumer", consumer.run(context.shutdown.token()));
-}
-
-/// Keeps the line. Ends when the process stops: what waits is found by another replica.
-async fn conduct(
-    config: Arc<Config>,
-    drivers: Arc<HashMap<String, Arc<Driver>>>,
-    mut signals: mpsc::Receiver<Signal>,
-    batches: mpsc::Sender<Vec<SessionName>>,
-    context: Context,
-    metrics: Metrics,
-) {
-    let mut line = Line::new(config.line());
-    let mut claimer_idle = true;
-    let mut dropped = 0_u64;
-    loop {
-        tokio::select! {
-            // A signal that is not received stays in the channel.
-            signal = signals.recv() => match signal {
-                Some(Signal::Wake(names)) => dropped += names.into_iter().map(|name| u64::from(!line.wake(name))).sum::<u64>(),
-                Some(Signal::Closed(names)) => dropped += names.into_iter().map(|name| u64::from(!line.wake_closed(name))).sum::<u64>(),
-                Some(Signal::Free(names)) => names.into_iter().for_each(|(name, more)| line.free(name, more)),
-                Some(Signal::WithoutSlot(names)) => names.into_iter().for_each(|(name, provider)| line.set_aside(name, &provider)),
-                Some(Signal::Limits(limits)) => for (account, limit) in limits {
-                    line.limit(&account, limit.and_then(|limit| usize::try_from(limit).ok()));
-                },
-                Some(Signal::Idle) => claimer_idle = true,
-                None => return,
-            },
-            () = context.shutdown.cancelled() => return,
-        }
-        if dropped > 0 && line.waiting() < config.waiting_sessions_max {
-            info!(
-                dropped,
-                "the line of woken sessions was full; the sweep finds those that did not fit"
-            );
-            dropped = 0;
-        }
-        if claimer_idle {
-            // A slot is given back before its session is released, so that signal comes after it.
-            line.call_back(|provider| drivers.get(provider).map_or(usize::MAX, |driver| driver.slots_free()));
-            let batch = line.take(config.claim_batch_max);
-            if !batch.is_empty() {
-                claimer_idle = false;
-                if batches.send(batch).await.is_err() {
-                    return;
-                }
-            }
-        }
-        metrics.line(line.in_flight(), line.waiting() + line.waiting_aside());
-    }
-}
-
-/// What a claimed turn is given to.
-struct Hands {
-    context: Context,
-    replica: Replica,
-    drivers: Arc<HashMap<String, Arc<Driver>>>,
-    reports: mpsc::Sender<Report>,
-    live: mpsc::Sender<Live>,
-    signals: mpsc::Sender<Signal>,
-    config: Arc<Config>,
-    metrics: Metrics,
-}
-
-async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName>>, hands: Hands) {
-    let hurried = Claimer {
-        database: claimer.database.hurried(),
-        ..claimer.clone()
-    };
-    loop {
-        let batch = tokio::select! {
-            // A batch that is not received stays in the channel.
-            batch = batches.recv() => match batch {
-                Some(batch) => batch,
-                None => return,
-            },
-            () = hands.context.shutdown.cancelled() => return,
-        };
-        let incarnation = tokio::select! {
-            incarnation = hands.replica.alive() => incarnation,
-            () = hands.context.shutdown.cancelled() => return,
-        };
-        let Some(incarnation) = incarnation else { return };
-        let several = batch.len() > 1;
-        let mut parts = Parts::of(&batch);
-        while let Some(part) = parts.next() {
-            let claimer = if parts.hurries(part) { &hurried } else { &claimer };
-            let Err(error) = hands.claim(claimer, part, &incarnation).await else {
-                continue;
-            };
-            // One session that cannot be read, or too much at once, must not hold the others up: the same ones would come
-            // together again.
-            if is_of_the_batch(&error) && parts.halve(part) {
-                warn!(
-                    error = format!("{:#}", anyhow::Error::new(error)),
-                    sessions = part.len(),
-                    "could not claim sessions together; trying in halves"
-                );
-            } else {
-                if error.may_retry() {
-                    tokio::time::sleep(RETRY_PAUSE).await;
-                }
-                hands.not_claimed(part.to_vec(), error).await;
-            }
-        }
-        if several {
-            tokio::time::sleep(GATHER).await;
-        }
-        tell(&hands.signals, Signal::Idle).await;
-    }
-}
-
-/// Whether less at once may go through: anything that trying again does not mend, and what was too much.
-fn is_of_the_batch(error: &StorageError) -> bool {
-    !error.may_retry() || error.is_too_much()
-}
-
-impl Hands {
-    /// Claims a batch and sets a worker on each turn.
-    async fn claim(
-        &self,
-        claimer: &Claimer,
-        batch: &[SessionName],
-        incarnation: &Incarnation,
-    ) -> Result<(), StorageError> {
-        let claimed = claimer.claim(batch, incarnation.id).await?;
-        self.metrics.taken_over(claimed.taken_over);
-        self.context.outbox.publish_soon(claimed.outbox);
-        for work in claimed.work {
-            self.take(work, incarnation.clone());
-        }
-        tell(&self.signals, Signal::Limits(claimed.limits)).await;
-        let left = claimed.left.into_iter().map(|name| (name, false)).collect();
-        tell(&self.signals, Signal::Free(left)).await;
-        if !claimed.locked.is_empty() {
-            let (signals, stop) = (self.signals.clone(), self.context.shutdown.token());
-            self.context
-                .shutdown
-                .spawn_once("delivery locked sessions", async move {
-                    tokio::select! {
-                        () = tokio::time::sleep(LOCKED_PAUSE) => tell(&signals, Signal::Wake(claimed.locked)).await,
-                        // What waits is found by another replica.
-                        () = stop.cancelled() => {}
-                    }
-                });
-        }
-        if !claimed.without_slot.is_empty() {
-            tell(&self.signals, Signal::WithoutSlot(claimed.without_slot)).await;
-        }
-        Ok(())
-    }
-
-    /// Where trying again may help they are tried again: if only the answer to the commit was lost, their leases are
-    /// ours, and no sweep finds what a living replica holds. What can never be claimed must not spin: the sweep brings it
-    /// back, slowly.
-    async fn not_claimed(&self, batch: Vec<SessionName>, error: StorageError) {
-        let again = !is_of_the_batch(&error);
-        warn!(
-            error = format!("{:#}", anyhow::Error::new(error)),
-            sessions = batch.len(),
-            again,
-            "could not claim sessions"
-        );
-        let names = batch.into_iter().map(|name| (name, again)).collect();
-        tell(&self.signals, Signal::Free(names)).await;
-    }
-
-    /// One worker a turn, for the length of one provider call.
-    fn take(&self, work: Work, incarnation: Incarnation) {
-        let driver = self.drivers.get(&work.provider).cloned();
-        let (reports, live, signals) = (self.reports.clone(), self.live.clone(), self.signals.clone());
-        let (root, name, stop) = (self.context.root().clone(), work.name(), self.context.shutdown.token());
-        let drain = Duration::from_millis(self.config.drain_ms);
-        let shutdown = self.context.shutdown.clone();
-        self.context.shutdown.spawn_once("delivery turn", async move {
-            shutdown.crash_point("delivery.turn_taken").await;
-            let drained = async {
-                stop.cancelled().await;
-                tokio::time::sleep(drain).await;
-            };
-            let report = tokio::select! {
-                // Boxed: a call is large and there are many. Dropped only when the process stops; then the call counts
-                // as lost, and the next holder of the lease acts by the provider's rules.
-                report = Box::pin(call::run_guarded(work, driver, &root, &live, &incarnation)) => report,
-                () = drained => None,
-            };
-            match report {
-                Some(report) => {
-                    shutdown.crash_point("delivery.turn_answered").await;
-                    // Refused only when the recorder has ended with the process.
-                    let _ = reports.send(report).await;
-                }
-                None => tell(&signals, Signal::Free(vec![(name, false)])).await,
-            }
-        });
-    }
-}
-
-/// Records until every worker is gone, also after the stop: what was answered is written down.
-async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals: mpsc::Sender<Signal>) {
-    let hurried = Recorder {
-        database: recorder.database.hurried(),
-        ..recorder.clone()
-    };
-    let mut batch = Vec::new();
-    loop {
-        if reports.recv_many(&mut batch, recorder.config.settle_batch_max).await == 0 {
-            return;
-        }
-        let several = batch.len() > 1;
-        // One transaction holds one outcome a session; a session is in one pair of hands, so there are no two.
-        let mut alone = BTreeSet::new();
-        let mut parts = Parts::of(&batch);
-        while let Some(part) = parts.next() {
-            let recorder = if parts.hurries(part) { &hurried } else { &recorder };
-            let Err(error) = record_patiently(recorder, part, &signals, StorageError::waits_for_lock).await else {
-                continue;
-            };
-            // One bad report must not hold the others up, nor one whose session is locked.
-            if parts.halve(part) {
-                warn!(
-                    error = format!("{:#}", anyhow::Error::new(error)),
-                    reports = part.len(),
-                    "could not record outcomes together; trying in halves"
-                );
-            } else {
-                alone.insert(part[0].work.turn_id);
-            }
-        }
-        for report in batch.drain(..).filter(|report| alone.contains(&report.work.turn_id)) {
-            let recording = record_alone(recorder.clone(), report, signals.clone());
-            recorder.shutdown.spawn_once("delivery outcome", recording);
-        }
-        batch.clear();
-        if several {
-            tokio::time::sleep(GATHER).await;
-        }
-    }
-}
-
-/// So often an outcome that takes too long is tried alone before its attempt counts as failed, if others were recorded meanwhile.
-const ALONE_TRIES_MAX: u32 = 3;
-const ALONE_PAUSE_MAX: Duration = Duration::from_secs(10);
-
-/// Records one outcome that the database refused in its batch. Runs in a worker of its own, so that no batch waits for it.
-async fn record_alone(recorder: Recorder, report: Report, signals: mpsc::Sender<Signal>) {
-    let one = [report];
-    if let Err(error) = record_while_slow(&recorder, &one, &signals).await {
-        let [report] = one;
-        record_unrecordable(&recorder, report, &error, &signals).await;
-    }
-}
-
-/// Tries one outcome until it is recorded, or the database takes it in no form, or in no time though it took others: where it
-/// takes none, it is the database that is slow.
-async fn record_while_slow(
-    recorder: &Recorder,
-    one: &[Report; 1],
-    signals: &mpsc::Sender<Signal>,
-) -> Result<(), StorageError> {
-    let before = recorder.recorded.load(Ordering::Relaxed);
-    let (mut tries, mut pause) = (1, RETRY_PAUSE);
-    loop {
-        let others_are_recorded = || recorder.recorded.load(Ordering::Relaxed) > before;
-        match record_patiently(recorder, one, signals, |_| false).await {
-            Err(error) if error.is_too_much() && (tries < ALONE_TRIES_MAX || !others_are_recorded()) => tries += 1,
-            ended => return ended,
-        }
-        tokio::time::sleep(pause).await;
-        pause = ALONE_PAUSE_MAX.min(pause * 2);
-    }
-}
-
-/// What the database takes in no form, or in no time, must not leave its session in our hands for as long as we live: the attempt is
-/// recorded as failed, without any of the provider's words. Failing even that, the lease stays until this process ends
-/// or loses it, and its next holder finds the turn in flight and acts by the provider's rules.
-async fn record_unrecordable(
-    recorder: &Recorder,
-    report: Report,
-    error: &StorageError,
-    signals: &mpsc::Sender<Signal>,
-) {
-    let (turn_id, session_id) = (report.work.turn_id, report.work.session_id);
-    tracing::error!(%turn_id, %session_id, error = error as &dyn std::error::Error, "an outcome could not be recorded; its attempt counts as failed");
-    let name = report.work.name();
-    if let Err(error) = record_while_slow(recorder, &[report.unrecordable()], signals).await {
-        tracing::error!(%turn_id, %session_id, error = &error as &dyn std::error::Error, "not even the failure could be recorded");
-        tell(signals, Signal::Free(vec![(name, false)])).await;
-    }
-}
-
-/// Tries until it is recorded or cannot be. `ends`: what else is no reason to try again.
-async fn record_patiently(
-    recorder: &Recorder,
-    reports: &[Report],
-    signals: &mpsc::Sender<Signal>,
-    ends: fn(&StorageError) -> bool,
-) -> Result<(), StorageError> {
-    loop {
-        match recorder.record(reports).await {
-            Ok(recorded) => {
-                recorder.recorded.fetch_add(1, Ordering::Relaxed);
-                tell(signals, Signal::Free(recorded.free)).await;
-                return Ok(());
-            }
-            Err(error) if is_of_the_batch(&error) || ends(&error) => return Err(error),
-            Err(error) => {
-                warn!(
-                    error = format!("{:#}", anyhow::Error::new(error)),
-                    reports = reports.len(),
-                    "could not record outcomes yet"
-                );
-                tokio::time::sleep(RETRY_PAUSE).await;
-            }
-        }
-    }
-}
-
-/// Refused only when the conductor has ended with the process.
-async fn tell(signals: &mpsc::Sender<Signal>, signal: Signal) {
-    let _ = signals.send(signal).await;
 }

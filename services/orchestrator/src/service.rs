@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 
-use messaging::{Consumer, ConsumerOptions, Durable, watch_deletions};
+use messaging::{Consumer, ConsumerOptions, Durable, User, watch_deletions};
 use runtime::Context;
 
 use crate::{
@@ -49,7 +49,7 @@ fn consumer(context: &Context, app: &App) -> Consumer<TurnFinishedHandler> {
     Consumer {
         bus: context.bus.clone(),
         topology: context.topology.clone(),
-        durable: Durable::OrchestratorTurnFinished,
+        durable: Durable::of(User::Orchestrator, "turn.finished"),
         options: ConsumerOptions {
             batch_messages_max: batch.expect("a count is at least 1"),
             attempts_max: i64::from(app.settings.replies_attempts_max.get()),

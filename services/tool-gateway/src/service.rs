@@ -2,7 +2,8 @@
 
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 
-use messaging::{Consumer, ConsumerOptions, Durable};
+use contracts::{message::Message as _, tool::ToolRequested};
+use messaging::{Consumer, ConsumerOptions, Durable, User};
 use runtime::{Context, Shares, settings::Count};
 
 use crate::{
@@ -36,7 +37,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let consumer = Consumer {
         bus: context.bus.clone(),
         topology: context.topology.clone(),
-        durable: Durable::ToolGatewayToolRequested,
+        durable: Durable::of(User::ToolGateway, ToolRequested::KIND),
         options: ConsumerOptions {
             batch_messages_max: at_least_one(config.batch_messages_max),
             loops: at_least_one(config.loops),

@@ -2,19 +2,7 @@
 //! and in the payload, by which they are worked on. Whoever reads one holds the two against each other: who may publish
 //! for one account must not speak for another.
 
-use serde::de::DeserializeOwned;
-
-use crate::{
-    Root,
-    event::EventMessage,
-    session::{SessionClosed, SessionResolved},
-    tool::{ToolFinished, ToolRequested},
-};
-
-/// A payload that says on which subject it belongs.
-pub trait Addressed: DeserializeOwned {
-    fn subject(&self, root: &Root) -> String;
-}
+use crate::{Root, message::Addressed};
 
 /// Why a payload is not worked on. One word for programs, one sentence for people.
 #[derive(Debug, thiserror::Error)]
@@ -44,42 +32,13 @@ pub fn read<M: Addressed>(root: &Root, subject: &str, payload: &[u8]) -> Result<
     }
 }
 
-impl Addressed for SessionResolved {
-    fn subject(&self, root: &Root) -> String {
-        root.session_resolved(&self.account, self.task.as_ref())
-    }
-}
-
-impl Addressed for SessionClosed {
-    fn subject(&self, root: &Root) -> String {
-        root.session_closed(&self.account, self.task.as_ref())
-    }
-}
-
-impl Addressed for ToolRequested {
-    fn subject(&self, root: &Root) -> String {
-        root.tool_requested(&self.account, self.task.as_ref())
-    }
-}
-
-impl Addressed for ToolFinished {
-    fn subject(&self, root: &Root) -> String {
-        root.tool_finished(&self.account, self.task.as_ref())
-    }
-}
-
-impl Addressed for EventMessage {
-    fn subject(&self, root: &Root) -> String {
-        root.event(&self.account, self.task.as_ref(), self.event.kind())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use domain::{AccountId, CloseReason, Generation, SessionId, TaskId};
     use uuid::Uuid;
 
     use super::*;
+    use crate::session::SessionClosed;
 
     #[test]
     fn a_payload_counts_on_its_own_subject_only() {

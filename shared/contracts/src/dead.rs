@@ -5,7 +5,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{Timestamp, outgoing::Payload};
+use crate::{
+    Timestamp,
+    message::{Message, SERVICES, Stream, User},
+};
 
 /// A payload longer than this is kept cut, and cannot be redriven from the copy.
 pub const DEAD_PAYLOAD_BYTES_MAX: usize = 512 * 1024;
@@ -28,8 +31,12 @@ pub struct DeadLetter {
     pub created_at: Timestamp,
 }
 
-impl Payload for DeadLetter {
-    fn kind(&self) -> String {
-        "signalbox.dead".to_owned()
-    }
+impl Message for DeadLetter {
+    const KIND: &'static str = "dead";
+    const STREAM: Option<Stream> = Some(Stream::Dead);
+    const PUBLISHERS: &'static [User] = SERVICES;
+    const CONSUMERS: &'static [User] = &[User::Operator];
+    const AWAITED: bool = false;
+    const CARRIES: &'static str =
+        "A message that cannot be processed, with the reason. What belongs to no account has `-` for both tokens.";
 }

@@ -8,7 +8,10 @@ use domain::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Timestamp, outgoing::Payload};
+use crate::{
+    Root, Timestamp,
+    message::{Addressed, Hop, Message, SERVICES, Stream, User},
+};
 
 /// A reply longer than this is cut in the event; the whole text is in the turn.
 pub const EVENT_REPLY_BYTES_MAX: usize = 64 * 1024;
@@ -23,63 +26,80 @@ pub struct EventMessage {
     pub event: Event,
 }
 
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", content = "data")]
-pub enum Event {
-    #[serde(rename = "task.created")]
-    TaskCreated(TaskCreated),
-    #[serde(rename = "task.status_changed")]
-    TaskStatusChanged(TaskStatusChanged),
-    #[serde(rename = "message.posted")]
-    MessagePosted(MessagePosted),
-    #[serde(rename = "notification.refused")]
-    NotificationRefused(NotificationEnded),
-    #[serde(rename = "notification.cancelled")]
-    NotificationCancelled(NotificationEnded),
-    #[serde(rename = "notification.failed")]
-    NotificationFailed(NotificationEnded),
-    #[serde(rename = "session.opened")]
-    SessionOpened(SessionOpened),
-    #[serde(rename = "session.closed")]
-    SessionEnded(SessionEnded),
-    #[serde(rename = "turn.started")]
-    TurnStarted(TurnStarted),
-    #[serde(rename = "turn.finished")]
-    TurnFinished(TurnFinished),
-    #[serde(rename = "agent.removed")]
-    AgentRemoved(AgentRemoved),
-    /// A gateway ran another session than the key said.
-    #[serde(rename = "provider.session_mismatched")]
-    ProviderSessionMismatched(ProviderSessionMismatched),
-    /// A message could not be processed by a service.
-    #[serde(rename = "message.died")]
-    MessageDied(MessageDied),
+/// An event a line: its fact, its payload, the services that publish it, and the service that acts on it, if one does. What a
+/// service acts on is awaited.
+macro_rules! events {
+    ($($(#[$doc:meta])* $kind:literal $variant:ident($data:ident) from [$($publisher:ident),+] $(to $consumer:ident)?;)+) => {
+        #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+        #[serde(tag = "type", content = "data")]
+        pub enum Event {
+            $($(#[$doc])* #[serde(rename = $kind)] $variant($data),)+
+        }
+
+        impl Event {
+            /// `noun.fact`: the end of the subject.
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    $(Self::$variant(_) => $kind,)+
+                }
+            }
+        }
+
+        pub const EVENTS: &[Hop] = &[
+            $(event($kind, &[$(User::$publisher),+], &[$(User::$consumer)?]),)+
+        ];
+    };
 }
 
-impl Event {
-    /// `noun.fact`: the end of the subject.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::TaskCreated(_) => "task.created",
-            Self::TaskStatusChanged(_) => "task.status_changed",
-            Self::MessagePosted(_) => "message.posted",
-            Self::NotificationRefused(_) => "notification.refused",
-            Self::NotificationCancelled(_) => "notification.cancelled",
-            Self::NotificationFailed(_) => "notification.failed",
-            Self::SessionOpened(_) => "session.opened",
-            Self::SessionEnded(_) => "session.closed",
-            Self::TurnStarted(_) => "turn.started",
-            Self::TurnFinished(_) => "turn.finished",
-            Self::AgentRemoved(_) => "agent.removed",
-            Self::ProviderSessionMismatched(_) => "provider.session_mismatched",
-            Self::MessageDied(_) => "message.died",
-        }
+const fn event(kind: &'static str, publishers: &'static [User], consumers: &'static [User]) -> Hop {
+    Hop {
+        kind,
+        stream: Some(Stream::Event),
+        is_event: true,
+        publishers,
+        consumers,
+        is_awaited: !consumers.is_empty(),
     }
 }
 
-impl Payload for EventMessage {
-    fn kind(&self) -> String {
+events! {
+    "task.created" TaskCreated(TaskCreated) from [Resolver, Orchestrator];
+    "task.status_changed" TaskStatusChanged(TaskStatusChanged) from [ToolGateway, Orchestrator];
+    "message.posted" MessagePosted(MessagePosted) from [ToolGateway, Orchestrator];
+    "notification.refused" NotificationRefused(NotificationEnded) from [Resolver];
+    "notification.cancelled" NotificationCancelled(NotificationEnded) from [Delivery, ToolGateway, Orchestrator];
+    "notification.failed" NotificationFailed(NotificationEnded) from [Delivery];
+    "session.opened" SessionOpened(SessionOpened) from [Resolver, ToolGateway, Orchestrator];
+    "session.closed" SessionEnded(SessionEnded) from [ToolGateway, Orchestrator];
+    "turn.started" TurnStarted(TurnStarted) from [Delivery];
+    "turn.finished" TurnFinished(TurnFinished) from [Delivery] to Orchestrator;
+    "agent.removed" AgentRemoved(AgentRemoved) from [Orchestrator];
+    /// A gateway ran another session than the key said.
+    "provider.session_mismatched" ProviderSessionMismatched(ProviderSessionMismatched) from [Delivery];
+    /// A message could not be processed by a service.
+    "message.died" MessageDied(MessageDied) from [Resolver, Delivery, ToolGateway, Orchestrator];
+}
+
+impl Message for EventMessage {
+    const KIND: &'static str = "event";
+    const STREAM: Option<Stream> = Some(Stream::Event);
+    const PUBLISHERS: &'static [User] = SERVICES;
+    const CONSUMERS: &'static [User] = &[User::Publisher];
+    const AWAITED: bool = false;
+    const CARRIES: &'static str = "Something happened. The last two tokens are the event's `type`.";
+
+    fn cloud_event(&self) -> String {
         format!("signalbox.{}", self.event.kind())
+    }
+}
+
+impl Addressed for EventMessage {
+    fn about(&self) -> (&AccountId, Option<&TaskId>) {
+        (&self.account, self.task.as_ref())
+    }
+
+    fn subject(&self, root: &Root) -> String {
+        root.event(&self.account, self.task.as_ref(), self.event.kind())
     }
 }
 

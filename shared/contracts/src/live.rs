@@ -4,7 +4,7 @@ use domain::{Fence, Generation, SessionId, TurnId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::outgoing::Payload;
+use crate::message::{Message, Stream, User};
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LiveText {
@@ -26,8 +26,11 @@ impl LiveText {
     }
 }
 
-impl Payload for LiveText {
-    fn kind(&self) -> String {
-        "signalbox.live".to_owned()
-    }
+impl Message for LiveText {
+    const KIND: &'static str = "live";
+    const STREAM: Option<Stream> = None;
+    const PUBLISHERS: &'static [User] = &[User::Delivery];
+    const CONSUMERS: &'static [User] = &[User::Publisher];
+    const AWAITED: bool = false;
+    const CARRIES: &'static str = "Text as it is generated. Core NATS: not stored, may be lost.";
 }

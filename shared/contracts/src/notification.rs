@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::{
     Headers, header,
     json::{self, NotJson},
-    outgoing::Payload,
+    message::{Message, Stream, User},
     storable::holds_nul,
 };
 
@@ -55,10 +55,13 @@ pub struct NotificationMessage {
     pub metadata: Map<String, Value>,
 }
 
-impl Payload for NotificationMessage {
-    fn kind(&self) -> String {
-        "signalbox.notification".to_owned()
-    }
+impl Message for NotificationMessage {
+    const KIND: &'static str = "notification";
+    const STREAM: Option<Stream> = Some(Stream::Notification);
+    const PUBLISHERS: &'static [User] = &[User::Publisher, User::ToolGateway, User::Orchestrator];
+    const CONSUMERS: &'static [User] = &[User::Resolver];
+    const AWAITED: bool = true;
+    const CARRIES: &'static str = "A reason for an agent to act.";
 }
 
 /// Why a notification is not delivered. The word is for programs, [`Refusal::detail`] for people.

@@ -1,9 +1,11 @@
 //! A message on its way to the broker. Made by handlers and stored by the outbox, so it knows neither.
 
 use domain::{AccountId, TaskId};
-use serde::Serialize;
 
-use crate::{Headers, Timestamp, TraceContext, header};
+use crate::{
+    Headers, Root, Timestamp, TraceContext, header,
+    message::{Addressed, Message},
+};
 
 /// Subject, headers and payload. Its id (`Nats-Msg-Id`) is always set, and the same input gives the same id.
 #[derive(Clone, PartialEq, Debug)]
@@ -28,31 +30,25 @@ pub struct Origin {
     pub trace: TraceContext,
 }
 
-/// A payload with a name: the CloudEvents type.
-pub trait Payload: Serialize {
-    /// `signalbox.{what}`, without a version: fields are only ever added.
-    fn kind(&self) -> String;
-}
-
 impl Outgoing {
     /// Builds a message with every header of `crate::header`, CloudEvents binary mode included.
     ///
     /// `source` names the service (`/signalbox/delivery`); `id` must follow from the input alone, so that a crash
     /// between commit and publish leads to the same message again. `time` is when the fact happened.
-    pub fn new(
+    pub fn new<M: Message>(
         subject: String,
         id: &str,
         source: &str,
         about: (&AccountId, Option<&TaskId>),
         origin: &Origin,
         time: Timestamp,
-        payload: &impl Payload,
+        payload: &M,
     ) -> Outgoing {
         let mut headers = Headers::default();
         headers.set(header::MESSAGE_ID, id);
         headers.set(header::CE_SPECVERSION, "1.0");
         headers.set(header::CE_ID, id);
-        headers.set(header::CE_TYPE, payload.kind());
+        headers.set(header::CE_TYPE, payload.cloud_event());
         headers.set(header::CE_SOURCE, source);
         headers.set(
             header::CE_SUBJECT,
@@ -78,6 +74,26 @@ impl Outgoing {
             headers,
             payload,
         }
+    }
+
+    /// The same of a message that says what it is about.
+    pub fn of<M: Addressed>(
+        root: &Root,
+        id: &str,
+        source: &str,
+        origin: &Origin,
+        time: Timestamp,
+        message: &M,
+    ) -> Outgoing {
+        Outgoing::new(
+            message.subject(root),
+            id,
+            source,
+            message.about(),
+            origin,
+            time,
+            message,
+        )
     }
 
     pub fn id(&self) -> &str {

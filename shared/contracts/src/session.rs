@@ -5,7 +5,7 @@ use domain::{AccountId, AgentId, CloseReason, Generation, SessionId, TaskId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::outgoing::Payload;
+use crate::message::{Addressed, Message, Stream, User};
 
 /// A session has work waiting.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -27,9 +27,18 @@ impl SessionResolved {
     }
 }
 
-impl Payload for SessionResolved {
-    fn kind(&self) -> String {
-        "signalbox.session.resolved".to_owned()
+impl Message for SessionResolved {
+    const KIND: &'static str = "session.resolved";
+    const STREAM: Option<Stream> = Some(Stream::Session);
+    const PUBLISHERS: &'static [User] = &[User::Resolver, User::ToolGateway, User::Orchestrator];
+    const CONSUMERS: &'static [User] = &[User::Delivery];
+    const AWAITED: bool = false;
+    const CARRIES: &'static str = "A session has work waiting. A wake-up: the work itself is in Postgres.";
+}
+
+impl Addressed for SessionResolved {
+    fn about(&self) -> (&AccountId, Option<&TaskId>) {
+        (&self.account, self.task.as_ref())
     }
 }
 
@@ -51,8 +60,17 @@ impl SessionClosed {
     }
 }
 
-impl Payload for SessionClosed {
-    fn kind(&self) -> String {
-        "signalbox.session.closed".to_owned()
+impl Message for SessionClosed {
+    const KIND: &'static str = "session.closed";
+    const STREAM: Option<Stream> = Some(Stream::Session);
+    const PUBLISHERS: &'static [User] = &[User::ToolGateway, User::Orchestrator];
+    const CONSUMERS: &'static [User] = &[User::Delivery];
+    const AWAITED: bool = false;
+    const CARRIES: &'static str = "A generation of a session ended.";
+}
+
+impl Addressed for SessionClosed {
+    fn about(&self) -> (&AccountId, Option<&TaskId>) {
+        (&self.account, self.task.as_ref())
     }
 }

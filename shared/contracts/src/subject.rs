@@ -5,6 +5,8 @@ use std::fmt;
 
 use domain::{AccountId, TaskId};
 
+use crate::{dead::DeadLetter, message::Message};
+
 /// The first token of every subject; `signalbox` unless the operator says otherwise.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Root(String);
@@ -81,46 +83,26 @@ impl fmt::Display for TaskToken {
 pub const PARTITION_TOKEN: &str = "partition";
 
 impl Root {
-    /// `{root}.notification.{account}.{task}`: anyone → resolver.
-    pub fn notification(&self, account: &AccountId, task: Option<&TaskId>) -> String {
-        self.address("notification", account, task)
+    /// `{root}.{kind}.{account}.{task}`.
+    pub fn subject<M: Message>(&self, account: &AccountId, task: Option<&TaskId>) -> String {
+        self.address(M::KIND, account, task)
     }
-    /// `{root}.session.resolved.{account}.{task}`: resolver → delivery.
-    pub fn session_resolved(&self, account: &AccountId, task: Option<&TaskId>) -> String {
-        self.address("session.resolved", account, task)
-    }
-    /// `{root}.session.closed.{account}.{task}`: orchestrator, tool-gateway → delivery.
-    pub fn session_closed(&self, account: &AccountId, task: Option<&TaskId>) -> String {
-        self.address("session.closed", account, task)
-    }
-    /// `{root}.tool.requested.{account}.{task}`: delivery → tool-gateway.
-    pub fn tool_requested(&self, account: &AccountId, task: Option<&TaskId>) -> String {
-        self.address("tool.requested", account, task)
-    }
-    /// `{root}.tool.finished.{account}.{task}`: tool-gateway → delivery.
-    pub fn tool_finished(&self, account: &AccountId, task: Option<&TaskId>) -> String {
-        self.address("tool.finished", account, task)
-    }
-    /// `{root}.event.{account}.{task}.{noun}.{fact}`: all → anyone. `kind` is `noun.fact`.
+    /// `{root}.event.{account}.{task}.{noun}.{fact}`. `kind` is `noun.fact`.
     pub fn event(&self, account: &AccountId, task: Option<&TaskId>, kind: &str) -> String {
         format!("{}.{kind}", self.address("event", account, task))
     }
-    /// `{root}.dead.{account}.{task}`: all → operators. What belongs to no account goes to `{root}.dead.-.-`.
+    /// `{root}.dead.{account}.{task}`. What belongs to no account goes to `{root}.dead.-.-`.
     pub fn dead(&self, account: Option<&AccountId>, task: Option<&TaskId>) -> String {
         match account {
-            Some(account) => self.address("dead", account, task),
+            Some(account) => self.subject::<DeadLetter>(account, task),
             None => format!("{self}.dead.-.-"),
         }
     }
-    /// `{root}.live.{account}.{task}`: delivery → pages; core NATS, not stored.
-    pub fn live(&self, account: &AccountId, task: Option<&TaskId>) -> String {
-        self.address("live", account, task)
-    }
 
-    fn address(&self, branch: &str, account: &AccountId, task: Option<&TaskId>) -> String {
+    fn address(&self, kind: &str, account: &AccountId, task: Option<&TaskId>) -> String {
         match task {
-            Some(task) => format!("{self}.{branch}.{account}.{task}"),
-            None => format!("{self}.{branch}.{account}.-"),
+            Some(task) => format!("{self}.{kind}.{account}.{task}"),
+            None => format!("{self}.{kind}.{account}.-"),
         }
     }
 
@@ -168,31 +150,10 @@ impl Root {
     }
 }
 
-/// Messages without which nobody would know what was accepted or done: no other row tells their reader. Their outbox
-/// row is kept until they are read. Everything else is a wake-up, which a sweep replaces, or news.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Awaited {
-    /// By the resolver.
-    Notification,
-    /// By the orchestrator.
-    TurnFinished,
-}
-
-impl Awaited {
-    /// By the subject that a message is published on, whatever its root.
-    pub fn of(subject: &str) -> Option<Awaited> {
-        let mut tokens = subject.split('.').skip(1);
-        match (tokens.next(), tokens.count()) {
-            (Some("notification"), 2) => Some(Awaited::Notification),
-            (Some("event"), 4) if subject.ends_with(".turn.finished") => Some(Awaited::TurnFinished),
-            _ => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notification::NotificationMessage;
 
     #[test]
     fn a_stored_subject_says_where_it_was_published() {
@@ -208,29 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_else_tells_is_awaited() {
-        let (root, account) = (Root::parse("box").unwrap(), AccountId::parse("acme").unwrap());
-        let task = TaskId::parse("PROJ-7").unwrap();
-        for task in [Some(&task), None] {
-            let check = |subject: String, awaited| assert_eq!(Awaited::of(&subject), awaited, "{subject}");
-            check(root.notification(&account, task), Some(Awaited::Notification));
-            check(root.event(&account, task, "turn.finished"), Some(Awaited::TurnFinished));
-            check(root.event(&account, task, "turn.started"), None);
-            check(root.event(&account, task, "notification.refused"), None);
-            check(root.session_resolved(&account, task), None);
-            check(root.session_closed(&account, task), None);
-            check(root.tool_requested(&account, task), None);
-            check(root.tool_finished(&account, task), None);
-            check(root.dead(Some(&account), task), None);
-            check(root.live(&account, task), None);
-        }
-    }
-
-    #[test]
     fn a_notification_subject_reads_back_in_both_forms() {
         let (root, account) = (Root::default(), AccountId::parse("acme").unwrap());
         let task = TaskId::parse("PROJ-7").unwrap();
-        let published = root.notification(&account, Some(&task));
+        let published = root.subject::<NotificationMessage>(&account, Some(&task));
         assert_eq!(published, "signalbox.notification.acme.PROJ-7");
         for subject in [published.as_str(), "signalbox.partition.3.acme.PROJ-7"] {
             assert_eq!(

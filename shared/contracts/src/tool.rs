@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::outgoing::Payload;
+use crate::message::{Addressed, Message, Stream, User};
 
 /// Arguments longer than this are refused before they reach the broker.
 pub const ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
@@ -54,9 +54,18 @@ impl ToolRequested {
     }
 }
 
-impl Payload for ToolRequested {
-    fn kind(&self) -> String {
-        "signalbox.tool.requested".to_owned()
+impl Message for ToolRequested {
+    const KIND: &'static str = "tool.requested";
+    const STREAM: Option<Stream> = Some(Stream::Tool);
+    const PUBLISHERS: &'static [User] = &[User::Delivery];
+    const CONSUMERS: &'static [User] = &[User::ToolGateway];
+    const AWAITED: bool = false;
+    const CARRIES: &'static str = "An agent asks for a tool.";
+}
+
+impl Addressed for ToolRequested {
+    fn about(&self) -> (&AccountId, Option<&TaskId>) {
+        (&self.account, self.task.as_ref())
     }
 }
 
@@ -83,9 +92,18 @@ impl ToolFinished {
     }
 }
 
-impl Payload for ToolFinished {
-    fn kind(&self) -> String {
-        "signalbox.tool.finished".to_owned()
+impl Message for ToolFinished {
+    const KIND: &'static str = "tool.finished";
+    const STREAM: Option<Stream> = Some(Stream::Tool);
+    const PUBLISHERS: &'static [User] = &[User::ToolGateway];
+    const CONSUMERS: &'static [User] = &[User::Delivery];
+    const AWAITED: bool = false;
+    const CARRIES: &'static str = "The one result of a tool call.";
+}
+
+impl Addressed for ToolFinished {
+    fn about(&self) -> (&AccountId, Option<&TaskId>) {
+        (&self.account, self.task.as_ref())
     }
 }
 

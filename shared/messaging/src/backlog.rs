@@ -3,12 +3,12 @@
 
 use async_nats::jetstream;
 
-use crate::{Bus, Durable, ReadError, Stream, User};
+use crate::{Bus, Durable, ReadError, Rights as _, Stream, User};
 
 /// Before one durable consumer, over all replicas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConsumerBacklog {
-    pub durable: Durable,
+    pub durable: &'static Durable,
     /// Never delivered yet.
     pub pending: u64,
     /// Delivered, and not settled yet.
@@ -26,8 +26,8 @@ pub struct StreamFill {
 /// Of the consumers that a user reads with.
 pub async fn consumer_backlogs(bus: &Bus, user: User) -> Result<Vec<ConsumerBacklog>, ReadError> {
     let mut backlogs = Vec::with_capacity(user.durables().len());
-    for &durable in user.durables() {
-        let stream = open(bus, durable.stream()).await?;
+    for durable in user.durables() {
+        let stream = open(bus, durable.stream).await?;
         let info = stream.consumer_info(durable.name()).await;
         let info = info.map_err(|error| ReadError::Lookup(error.into()))?;
         backlogs.push(ConsumerBacklog {
@@ -42,7 +42,7 @@ pub async fn consumer_backlogs(bus: &Bus, user: User) -> Result<Vec<ConsumerBack
 /// Of the streams that a user sees to.
 pub async fn stream_fills(bus: &Bus, user: User) -> Result<Vec<StreamFill>, ReadError> {
     let mut fills = Vec::with_capacity(user.streams().len());
-    for &stream in user.streams() {
+    for stream in user.streams() {
         let info = open(bus, stream).await?.get_info().await;
         let info = info.map_err(|error| ReadError::Lookup(error.into()))?;
         fills.push(StreamFill {

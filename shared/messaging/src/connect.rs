@@ -147,7 +147,7 @@ impl Bus {
         if !info.jetstream {
             return Err(BusError::NoJetStream { servers });
         }
-        let api_prefix = User::api_prefix(user.as_deref().and_then(User::named));
+        let api_prefix = users::api_prefix(user.as_deref().and_then(User::named));
         let jetstream = ContextBuilder::new()
             .api_prefix(api_prefix)
             .timeout(Duration::from_millis(options.request_timeout_ms))

@@ -90,7 +90,7 @@ const ATTACH_DELAY_MAX: Duration = Duration::from_secs(5);
 pub struct Consumer<H> {
     pub bus: Bus,
     pub topology: Topology,
-    pub durable: Durable,
+    pub durable: &'static Durable,
     pub options: ConsumerOptions,
     pub handler: H,
     pub dead_letters: Box<dyn DeadLetterSink>,
@@ -127,7 +127,7 @@ impl<H: BatchHandler> Consumer<H> {
 }
 
 struct Worker<H> {
-    durable: Durable,
+    durable: &'static Durable,
     processor: Processor<H>,
 }
 
@@ -273,7 +273,7 @@ impl<H: BatchHandler> Worker<H> {
     /// that it comes over, and would come again for ever. Read one at a time, without their headers, they are settled like any
     /// other that nobody signed.
     async fn unreadable(&self, consumer: &PullConsumer) -> Result<Vec<Delivery>, Cause> {
-        let (bus, stream, name) = (&self.processor.bus, self.durable.stream(), self.durable.name());
+        let (bus, stream, name) = (&self.processor.bus, self.durable.stream, self.durable.name());
         let state = consumer.get_info().await?;
         let (mut next, last) = (state.ack_floor.stream_sequence + 1, state.delivered.stream_sequence);
         let (subjects, mut unreadable) = (self.durable.filter(bus.root()), Vec::new());

@@ -50,4 +50,4 @@ pub use partition::{
 };
 pub use publish::Stored;
 pub use topology::{Durable, Provision, Stream, Topology, TopologyLimits};
-pub use users::User;
+pub use users::{Rights, User};

@@ -23,7 +23,7 @@
 //! Partitions are read by sequence, without consumers ([`crate::PartitionReader`]). So that a reader need not ask when there
 //! is nothing, the stream publishes the headers of what it has stored on the [`doorbell`] of the partition.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{fmt::Write as _, sync::LazyLock, time::Duration};
 
 use async_nats::jetstream::{
     consumer::{self, AckPolicy, DeliverPolicy, PullConsumer},
@@ -31,12 +31,17 @@ use async_nats::jetstream::{
         Config as StreamConfig, DiscardPolicy, Republish, RetentionPolicy, Source, StorageType, SubjectTransform,
     },
 };
-use contracts::{Root, subject::PARTITION_TOKEN};
+pub use contracts::Stream;
+use contracts::{
+    Root,
+    message::{self, Hop},
+    subject::PARTITION_TOKEN,
+};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bus, ServerVersion, TopologyError, User, error::with_causes};
+use crate::{Bus, ServerVersion, TopologyError, User, error::with_causes, users::Rights as _};
 
 mod ensure;
 
@@ -114,96 +119,62 @@ pub struct Topology {
     pub scope: User,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Stream {
-    Notification,
-    Session,
-    Tool,
-    Event,
-    Dead,
+/// A durable consumer, with one filter: several filters cost the server twenty times the work. The tables of
+/// [`contracts::message`] say which there are: one for each stored message that a service consumes.
+#[derive(PartialEq, Eq, Hash, Debug)]
+pub struct Durable {
+    pub reader: User,
+    pub stream: Stream,
+    kind: &'static str,
+    /// Service, noun, fact.
+    name: String,
+    /// Below the root.
+    filter: String,
 }
 
-impl Stream {
-    /// In the order in which they are made: the notifications have the dead letters as their source.
-    pub const ALL: [Stream; 5] = [
-        Stream::Dead,
-        Stream::Notification,
-        Stream::Session,
-        Stream::Tool,
-        Stream::Event,
-    ];
-
-    fn branch(self) -> &'static str {
-        match self {
-            Stream::Notification => "notification",
-            Stream::Session => "session",
-            Stream::Tool => "tool",
-            Stream::Event => "event",
-            Stream::Dead => "dead",
-        }
-    }
-
-    /// What it stores.
-    pub(crate) fn subject(self, root: &Root) -> String {
-        let below = match self {
-            Stream::Notification | Stream::Dead => "*.*",
-            Stream::Session | Stream::Tool | Stream::Event => ">",
-        };
-        format!("{root}.{}.{below}", self.branch())
-    }
-
-    /// `SIGNALBOX_NOTIFICATION`. Two installations on one NATS account need roots that differ in more than case.
-    pub fn name(self, root: &Root) -> String {
-        format!("{root}_{}", self.branch()).to_uppercase()
-    }
-}
-
-/// The durable consumers, each with one filter: several filters cost the server twenty times the work.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Durable {
-    DeliverySessionResolved,
-    DeliverySessionClosed,
-    DeliveryToolFinished,
-    ToolGatewayToolRequested,
-    OrchestratorTurnFinished,
-}
+static DURABLES: LazyLock<Vec<Durable>> = LazyLock::new(|| {
+    let consumed = |reader: User| {
+        // The resolver reads notifications by sequence.
+        let of_consumer = move |hop: &&Hop| hop.is_consumed_by(reader) && hop.stream != Some(Stream::Notification);
+        message::hops().filter(of_consumer).filter_map(move |hop| {
+            Some(Durable {
+                reader,
+                stream: hop.stream?,
+                kind: hop.kind,
+                name: format!("{}_{}", reader.name(), hop.kind).replace(['-', '.'], "_"),
+                filter: if hop.is_event {
+                    hop.pattern()
+                } else {
+                    format!("{}.>", hop.kind)
+                },
+            })
+        })
+    };
+    message::SERVICES.iter().flat_map(|reader| consumed(*reader)).collect()
+});
 
 impl Durable {
-    pub const ALL: [Durable; 5] = [
-        Durable::DeliverySessionResolved,
-        Durable::DeliverySessionClosed,
-        Durable::DeliveryToolFinished,
-        Durable::ToolGatewayToolRequested,
-        Durable::OrchestratorTurnFinished,
-    ];
-
-    /// Service, noun, fact.
-    pub fn name(self) -> &'static str {
-        match self {
-            Durable::DeliverySessionResolved => "delivery_session_resolved",
-            Durable::DeliverySessionClosed => "delivery_session_closed",
-            Durable::DeliveryToolFinished => "delivery_tool_finished",
-            Durable::ToolGatewayToolRequested => "tool_gateway_tool_requested",
-            Durable::OrchestratorTurnFinished => "orchestrator_turn_finished",
-        }
+    pub fn all() -> &'static [Durable] {
+        &DURABLES
     }
 
-    pub fn stream(self) -> Stream {
-        match self {
-            Durable::DeliverySessionResolved | Durable::DeliverySessionClosed => Stream::Session,
-            Durable::DeliveryToolFinished | Durable::ToolGatewayToolRequested => Stream::Tool,
-            Durable::OrchestratorTurnFinished => Stream::Event,
-        }
+    /// The consumer of a message or an event, by its kind.
+    ///
+    /// # Panics
+    /// If the tables of messages name no such consumer.
+    pub fn of(reader: User, kind: &str) -> &'static Durable {
+        let declared = DURABLES
+            .iter()
+            .find(|durable| durable.reader == reader && durable.kind == kind);
+        declared.unwrap_or_else(|| panic!("{} consumes no {kind} (contracts::message)", reader.name()))
     }
 
-    pub fn filter(self, root: &Root) -> String {
-        match self {
-            Durable::DeliverySessionResolved => format!("{root}.session.resolved.>"),
-            Durable::DeliverySessionClosed => format!("{root}.session.closed.>"),
-            Durable::DeliveryToolFinished => format!("{root}.tool.finished.>"),
-            Durable::ToolGatewayToolRequested => format!("{root}.tool.requested.>"),
-            Durable::OrchestratorTurnFinished => format!("{root}.event.*.*.turn.finished"),
-        }
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn filter(&self, root: &Root) -> String {
+        format!("{root}.{}", self.filter)
     }
 }
 
@@ -310,7 +281,7 @@ pub fn stream_config(stream: Stream, root: &Root, limits: &TopologyLimits, serve
 }
 
 /// A durable consumer as it should be.
-pub fn consumer_config(durable: Durable, root: &Root, limits: &TopologyLimits) -> consumer::pull::Config {
+pub fn consumer_config(durable: &Durable, root: &Root, limits: &TopologyLimits) -> consumer::pull::Config {
     consumer::pull::Config {
         durable_name: Some(durable.name().to_owned()),
         name: Some(durable.name().to_owned()),
@@ -332,7 +303,7 @@ impl Topology {
             ensure::stream_found(bus, &stream.name(bus.root())).await?;
         }
         for durable in self.scope.durables() {
-            consumer_found(bus, *durable).await?;
+            consumer_found(bus, durable).await?;
         }
         Ok(())
     }
@@ -373,15 +344,15 @@ impl Topology {
                  is stored for one of them"
             );
         }
-        for &stream in self.scope.streams() {
+        for stream in self.scope.streams() {
             let wanted = stream_config(stream, bus.root(), &self.limits, bus.server_version());
             ensure::stream(bus, wanted, self.provision).await?;
         }
-        for &durable in self.scope.durables() {
+        for durable in self.scope.durables() {
             let wanted = consumer_config(durable, bus.root(), &self.limits);
             ensure::consumer(
                 bus,
-                &durable.stream().name(bus.root()),
+                &durable.stream.name(bus.root()),
                 durable.name(),
                 wanted,
                 self.provision,
@@ -393,8 +364,8 @@ impl Topology {
 }
 
 /// A durable consumer as it is at the server.
-pub(crate) async fn consumer_found(bus: &Bus, durable: Durable) -> Result<PullConsumer, TopologyError> {
-    ensure::consumer_found(bus, &durable.stream().name(bus.root()), durable.name()).await
+pub(crate) async fn consumer_found(bus: &Bus, durable: &Durable) -> Result<PullConsumer, TopologyError> {
+    ensure::consumer_found(bus, &durable.stream.name(bus.root()), durable.name()).await
 }
 
 /// `schemas/topology.md`: the table for people, with the default limits.
@@ -438,13 +409,13 @@ pub fn markdown(root: &Root) -> String {
     )
     .expect("a String takes all that is written to it");
     text.push_str("## Consumers\n\n| consumer | stream | filter | acknowledged within | unsettled at most |\n|---|---|---|---|---|\n");
-    for durable in Durable::ALL {
+    for durable in Durable::all() {
         let config = consumer_config(durable, root, &limits);
         writeln!(
             text,
             "| `{}` | `{}` | `{}` | {} s | {} |",
             durable.name(),
-            durable.stream().name(root),
+            durable.stream.name(root),
             config.filter_subject,
             config.ack_wait.as_secs(),
             config.max_ack_pending,

@@ -15,9 +15,14 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use contracts::Root;
+pub use contracts::User;
+use contracts::{
+    Root, Stream,
+    message::{self, Hop, Message as _, is_match},
+    notification::NotificationMessage,
+};
 
-use crate::{Durable, Stream, topology};
+use crate::{Durable, topology};
 
 /// Where the accounts of services have the JetStream API. Not at `$JS.API`: there each account, those without JetStream
 /// too, has the server's own import, and would be answered twice.
@@ -27,19 +32,6 @@ const API: &str = "$JS.API";
 /// The server forgets after this long where answers go that never came, or that come in any number. Longer than a pull
 /// waits, and short, since each costs it some hundred bytes.
 const ANSWERS_WITHIN: &str = "10s";
-
-/// A user of the NATS server.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum User {
-    Resolver,
-    Delivery,
-    ToolGateway,
-    Orchestrator,
-    /// Anyone who sends notifications and listens to what becomes of them. It may see everything and say nothing else.
-    Publisher,
-    /// `signalbox migrate`, `signalbox doctor` and the `nats` command.
-    Operator,
-}
 
 /// Subjects, with wildcards.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,262 +76,76 @@ impl Service {
     }
 }
 
-impl User {
-    pub const ALL: [User; 6] = [
-        User::Resolver,
-        User::Delivery,
-        User::ToolGateway,
-        User::Orchestrator,
-        User::Publisher,
-        User::Operator,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            User::Resolver => "resolver",
-            User::Delivery => "delivery",
-            User::ToolGateway => "tool-gateway",
-            User::Orchestrator => "orchestrator",
-            User::Publisher => "publisher",
-            User::Operator => "operator",
-        }
-    }
-
+/// What each user may do. Follows from the tables of [`contracts::message`].
+pub trait Rights: Sized {
     /// The variable that the server reads the user's password from. It wants values that do not look like numbers.
-    pub fn password_variable(self) -> String {
+    fn password_variable(self) -> String;
+    /// Streams that it looks for at its start, and cannot do without: those it reads from.
+    fn streams(self) -> Vec<Stream>;
+    fn durables(self) -> Vec<&'static Durable>;
+    /// Whether it publishes on this subject of ours.
+    fn publishes(self, root: &Root, subject: &str) -> bool;
+    /// Whether a dead letter of this service may be of a message that was published on this subject: the service reads it, or
+    /// publishes it.
+    fn buries(self, root: &Root, subject: &str) -> bool;
+    /// Where answers come in: nobody else may listen there.
+    fn inbox_prefix(self) -> String;
+    fn permissions(self, root: &Root) -> Permissions;
+    /// The NATS account that the user is in.
+    fn account(self, root: &Root) -> String;
+}
+
+impl Rights for User {
+    fn password_variable(self) -> String {
         format!("SIGNALBOX_NATS_{}", self.name().to_uppercase().replace('-', "_"))
     }
 
-    pub fn named(name: &str) -> Option<User> {
-        User::ALL.into_iter().find(|user| user.name() == name)
-    }
-
-    /// Streams that it looks for at its start, and cannot do without: those it reads from.
-    pub fn streams(self) -> &'static [Stream] {
+    fn streams(self) -> Vec<Stream> {
+        let reads =
+            |stream: &Stream| message::hops().any(|hop| hop.stream == Some(*stream) && hop.is_consumed_by(self));
         match self {
             // It says how full the dead letters are, which no service reads.
-            User::Resolver => &[Stream::Dead, Stream::Notification],
-            User::Delivery => &[Stream::Session, Stream::Tool],
-            User::ToolGateway => &[Stream::Tool],
-            User::Orchestrator => &[Stream::Event],
-            User::Publisher => &[],
-            User::Operator => &Stream::ALL,
+            User::Resolver => vec![Stream::Dead, Stream::Notification],
+            User::Delivery | User::ToolGateway | User::Orchestrator => Stream::ALL.into_iter().filter(reads).collect(),
+            User::Publisher => Vec::new(),
+            User::Operator => Stream::ALL.into(),
         }
     }
 
-    /// Its durable consumers.
-    pub fn durables(self) -> &'static [Durable] {
-        match self {
-            User::Delivery => &[
-                Durable::DeliverySessionResolved,
-                Durable::DeliverySessionClosed,
-                Durable::DeliveryToolFinished,
-            ],
-            User::ToolGateway => &[Durable::ToolGatewayToolRequested],
-            User::Orchestrator => &[Durable::OrchestratorTurnFinished],
-            User::Resolver | User::Publisher => &[],
-            User::Operator => &Durable::ALL,
-        }
+    fn durables(self) -> Vec<&'static Durable> {
+        let own = |durable: &&Durable| self == User::Operator || durable.reader == self;
+        Durable::all().iter().filter(own).collect()
     }
 
-    /// Messages that it publishes, below the root.
-    fn messages(self) -> &'static [&'static str] {
-        match self {
-            User::Resolver => &["session.resolved.*.*", "dead.*.*"],
-            User::Delivery => &["tool.requested.*.*", "dead.*.*"],
-            // It closes sessions with the tasks whose status agents change, and opens the next generation.
-            User::ToolGateway => &[
-                "tool.finished.*.*",
-                "session.resolved.*.*",
-                "session.closed.*.*",
-                "notification.*.*",
-                "dead.*.*",
-            ],
-            // It sends dead letters again, whichever service they were for.
-            User::Orchestrator => &[
-                "notification.*.*",
-                "session.resolved.*.*",
-                "session.closed.*.*",
-                "tool.requested.*.*",
-                "tool.finished.*.*",
-                "event.*.*.turn.finished",
-                "dead.*.*",
-            ],
-            User::Publisher => &["notification.*.*"],
-            User::Operator => &[],
-        }
+    fn publishes(self, root: &Root, subject: &str) -> bool {
+        published(self).any(|hop| is_match(&format!("{root}.{}", hop.pattern()), subject))
     }
 
-    /// Messages that no stream stores, below the root. They stay in the user's account; listeners import them from there.
-    fn unstored(self) -> &'static [&'static str] {
-        match self {
-            User::Delivery => &["live.*.*"],
-            User::Resolver | User::ToolGateway | User::Orchestrator | User::Publisher | User::Operator => &[],
-        }
-    }
-
-    /// Events that it publishes, by noun and fact. Only delivery says that a turn is finished: somebody acts on that.
-    fn events(self) -> &'static [&'static str] {
-        match self {
-            User::Resolver => &["task.created", "notification.refused", "session.opened", "message.died"],
-            User::Delivery => &[
-                "turn.started",
-                "turn.finished",
-                "notification.cancelled",
-                "notification.failed",
-                "provider.session_mismatched",
-                "message.died",
-            ],
-            User::ToolGateway => &[
-                "task.status_changed",
-                "message.posted",
-                "notification.cancelled",
-                "session.opened",
-                "session.closed",
-                "message.died",
-            ],
-            User::Orchestrator => &[
-                "task.created",
-                "task.status_changed",
-                "message.posted",
-                "notification.cancelled",
-                "session.opened",
-                "session.closed",
-                "agent.removed",
-                "message.died",
-            ],
-            User::Publisher | User::Operator => &[],
-        }
-    }
-
-    /// Streams that it asks whether they still have what it has published and nobody has read yet (ADR 23).
-    fn looked_after(self) -> &'static [Stream] {
-        match self {
-            User::Delivery => &[Stream::Event],
-            User::ToolGateway => &[Stream::Notification],
-            User::Orchestrator => &[Stream::Notification, Stream::Event],
-            User::Resolver | User::Publisher | User::Operator => &[],
-        }
-    }
-
-    /// Whether it publishes on this subject of ours.
-    pub fn publishes(self, root: &Root, subject: &str) -> bool {
-        let events = self.events().iter().map(|event| format!("event.*.*.{event}"));
-        let messages = self.messages().iter().chain(self.unstored());
-        messages
-            .map(|message| (*message).to_owned())
-            .chain(events)
-            .any(|pattern| is_match(&format!("{root}.{pattern}"), subject))
-    }
-
-    /// Whether a dead letter of this service may be of a message that was published on this subject: the service reads it, or
-    /// publishes it.
-    pub fn buries(self, root: &Root, subject: &str) -> bool {
-        let notifications = match self {
-            // Delivery: those of a turn that failed.
-            User::Resolver | User::Delivery => is_match(&format!("{root}.notification.*.*"), subject),
-            User::ToolGateway | User::Orchestrator => false,
-            User::Publisher | User::Operator => return false,
+    fn buries(self, root: &Root, subject: &str) -> bool {
+        let is_read = |hop: &Hop| {
+            // Delivery reads notifications from their rows: those of a turn that failed.
+            let is_of_a_turn = self == User::Delivery && hop.kind == NotificationMessage::KIND;
+            hop.is_consumed_by(self) || is_of_a_turn
         };
-        let reads = |durable: &Durable| is_match(&durable.filter(root), subject);
-        notifications || self.durables().iter().any(reads) || self.publishes(root, subject)
+        self.is_service()
+            && message::hops()
+                .filter(|hop| is_read(hop) || hop.is_published_by(self))
+                .any(|hop| is_match(&format!("{root}.{}", hop.pattern()), subject))
     }
 
-    /// Where answers come in: nobody else may listen there.
-    pub fn inbox_prefix(self) -> String {
+    fn inbox_prefix(self) -> String {
         inbox_prefix(self.name())
     }
 
-    /// What it may send: exactly what its account imports.
-    fn services(self, root: &Root) -> Vec<Service> {
-        let messages = self.messages().iter().map(|message| format!("{root}.{message}"));
-        let events = self.events().iter().map(|event| format!("{root}.event.*.*.{event}"));
-        let mut services: Vec<Service> = messages.chain(events).map(Service::message).collect();
-        for stream in self.streams() {
-            services.push(Service::api(&format!("STREAM.INFO.{}", stream.name(root))));
-        }
-        for durable in self.durables() {
-            let (stream, name) = (durable.stream().name(root), durable.name());
-            services.extend([
-                Service::api(&format!("CONSUMER.INFO.{stream}.{name}")),
-                Service::api_with_many_answers(&format!("CONSUMER.MSG.NEXT.{stream}.{name}")),
-                // Both forms of acknowledgement: servers may send either. Each with as many tokens as its form has: the longer form
-                // with any number of them matches the shorter form of another consumer, whose name then stands in its wildcards.
-                Service::message(format!("$JS.ACK.{stream}.{name}.*.*.*.*.*")),
-                Service::message(format!("$JS.ACK.*.*.{stream}.{name}.*.*.*.*.>")),
-            ]);
-        }
-        // What ended the connection is read again without its headers.
-        let read = self.durables().iter().map(|durable| durable.stream());
-        let asked: Vec<Stream> = self.looked_after().iter().copied().chain(read).collect();
-        for stream in Stream::ALL.into_iter().filter(|stream| asked.contains(stream)) {
-            services.push(Service::api(&format!("STREAM.MSG.GET.{}", stream.name(root))));
-        }
-        if self == User::Resolver {
-            // It reads partitions from a stored place, and removes what every partition has read. What is unread it asks the
-            // stream's leader: a replica may lag behind.
-            let stream = Stream::Notification.name(root);
-            services.push(Service::api(&format!("STREAM.MSG.GET.{stream}")));
-            services.push(Service::api_with_many_answers(&format!("DIRECT.GET.{stream}")));
-            services.push(Service::api(&format!("STREAM.PURGE.{stream}")));
-        }
-        services
-    }
-
-    /// What publishers may hear of it, below the root: every subject of the contract may be watched.
-    fn says(self) -> Vec<&'static str> {
-        let messages = self.messages().iter().filter(|message| !message.starts_with("event."));
-        let events = (!self.events().is_empty()).then_some("event.>");
-        match self {
-            // Publishers are the operator's, no tenant is one.
-            User::Operator => vec![
-                "notification.*.*",
-                "session.>",
-                "tool.>",
-                "event.>",
-                "dead.*.*",
-                "live.*.*",
-            ],
-            User::Publisher => Vec::new(),
-            _ => messages.chain(self.unstored()).copied().chain(events).collect(),
-        }
-    }
-
-    /// What it may listen to beside its answers, and in whose account that is said. A server passes on to listeners in other
-    /// accounts what is said in an account itself, and not what came into it from another: so publishers hear each service
-    /// directly.
-    fn hears(self, root: &Root) -> Vec<(User, String)> {
-        match self {
-            User::Resolver => vec![(User::Operator, topology::doorbell(root, "*"))],
-            User::Orchestrator => topology::DELETIONS
-                .map(|subject| (User::Operator, subject.to_owned()))
-                .into(),
-            User::Publisher => {
-                let of = |user: User| {
-                    user.says()
-                        .into_iter()
-                        .map(move |said| (user, format!("{root}.{said}")))
-                };
-                User::ALL.into_iter().flat_map(of).collect()
-            }
-            // All other messages arrive in the operator's account.
-            User::Operator => {
-                let of = |user: User| user.unstored().iter().map(move |said| (user, format!("{root}.{said}")));
-                User::ALL.into_iter().flat_map(of).collect()
-            }
-            User::Delivery | User::ToolGateway => Vec::new(),
-        }
-    }
-
-    pub fn permissions(self, root: &Root) -> Permissions {
+    fn permissions(self, root: &Root) -> Permissions {
         let everything = || vec![">".to_owned()];
         let (publish, mut subscribe) = match self {
             User::Operator => (everything(), everything()),
             _ => (
-                self.services(root)
+                services(self, root)
                     .into_iter()
                     .map(|service| service.imported_as)
-                    .chain(self.unstored().iter().map(|said| format!("{root}.{said}")))
+                    .chain(unstored(self).map(|said| format!("{root}.{said}")))
                     .collect(),
                 vec![format!("{}.>", self.inbox_prefix())],
             ),
@@ -351,13 +157,12 @@ impl User {
                 "_INBOX.>".to_owned(),
             ]);
         } else if self != User::Operator {
-            subscribe.extend(self.hears(root).into_iter().map(|(_, subject)| subject));
+            subscribe.extend(hears(self, root).into_iter().map(|(_, subject)| subject));
         }
         Permissions { publish, subscribe }
     }
 
-    /// The NATS account that the user is in.
-    pub fn account(self, root: &Root) -> String {
+    fn account(self, root: &Root) -> String {
         match self {
             User::Operator => jetstream_account(root),
             _ => format!(
@@ -367,27 +172,108 @@ impl User {
             ),
         }
     }
+}
 
-    /// Where this user finds the JetStream API. A user of no service is one of a server without accounts.
-    pub(crate) fn api_prefix(user: Option<User>) -> &'static str {
-        match user {
-            Some(User::Operator) | None => API,
-            Some(_) => API_IMPORTED,
+/// Where this user finds the JetStream API. A user of no service is one of a server without accounts.
+pub(crate) fn api_prefix(user: Option<User>) -> &'static str {
+    match user {
+        Some(User::Operator) | None => API,
+        Some(_) => API_IMPORTED,
+    }
+}
+
+/// What it publishes. The operator, who may publish anything, has no part in the traffic.
+fn published(user: User) -> impl Iterator<Item = &'static Hop> {
+    message::hops().filter(move |hop| hop.is_published_by(user))
+}
+
+/// Messages that no stream stores, below the root. They stay in the user's account; listeners import them from there.
+fn unstored(user: User) -> impl Iterator<Item = String> {
+    published(user).filter(|hop| hop.stream.is_none()).map(Hop::pattern)
+}
+
+/// What it may send: exactly what its account imports.
+fn services(user: User, root: &Root) -> Vec<Service> {
+    let stored = published(user).filter(|hop| hop.stream.is_some());
+    let mut services: Vec<Service> = stored
+        .map(|hop| Service::message(format!("{root}.{}", hop.pattern())))
+        .collect();
+    for stream in user.streams() {
+        services.push(Service::api(&format!("STREAM.INFO.{}", stream.name(root))));
+    }
+    for durable in user.durables() {
+        let (stream, name) = (durable.stream.name(root), durable.name());
+        services.extend([
+            Service::api(&format!("CONSUMER.INFO.{stream}.{name}")),
+            Service::api_with_many_answers(&format!("CONSUMER.MSG.NEXT.{stream}.{name}")),
+            // Both forms of acknowledgement: servers may send either. Each with as many tokens as its form has: the longer form
+            // with any number of them matches the shorter form of another consumer, whose name then stands in its wildcards.
+            Service::message(format!("$JS.ACK.{stream}.{name}.*.*.*.*.*")),
+            Service::message(format!("$JS.ACK.*.*.{stream}.{name}.*.*.*.*.>")),
+        ]);
+    }
+    // What ended the connection is read again without its headers; and a stream is asked whether it still has an awaited message
+    // that this user published and no service has read yet (ADR 23).
+    let is_asked = |stream: &Stream| {
+        let awaits = |hop: &Hop| hop.is_awaited && hop.is_published_by(user) && hop.stream == Some(*stream);
+        let reads = |durable: &&Durable| durable.stream == *stream;
+        user.is_service() && (user.durables().iter().any(reads) || message::hops().any(awaits))
+    };
+    for stream in Stream::ALL.into_iter().filter(is_asked) {
+        services.push(Service::api(&format!("STREAM.MSG.GET.{}", stream.name(root))));
+    }
+    if user == User::Resolver {
+        // It reads partitions from a stored place, and removes what every partition has read. What is unread it asks the
+        // stream's leader: a replica may lag behind.
+        let stream = Stream::Notification.name(root);
+        services.push(Service::api(&format!("STREAM.MSG.GET.{stream}")));
+        services.push(Service::api_with_many_answers(&format!("DIRECT.GET.{stream}")));
+        services.push(Service::api(&format!("STREAM.PURGE.{stream}")));
+    }
+    services
+}
+
+/// What publishers may hear of it: every subject of the contract may be watched.
+fn says(user: User, root: &Root) -> Vec<String> {
+    let below = |pattern: String| format!("{root}.{pattern}");
+    match user {
+        // Publishers are the operator's, no tenant is one.
+        User::Operator => {
+            let unstored = message::hops().filter(|hop| hop.stream.is_none());
+            let stored = Stream::ALL.map(|stream| stream.subject(root));
+            stored
+                .into_iter()
+                .chain(unstored.map(Hop::pattern).map(below))
+                .collect()
+        }
+        User::Publisher => Vec::new(),
+        _ => {
+            let messages = published(user).filter(|hop| !hop.is_event).map(Hop::pattern);
+            messages.chain(["event.>".to_owned()]).map(below).collect()
         }
     }
 }
 
-/// Whether a subject is one of a pattern's, as the server sees it.
-fn is_match(pattern: &str, subject: &str) -> bool {
-    let mut tokens = subject.split('.');
-    for wanted in pattern.split('.') {
-        match (wanted, tokens.next()) {
-            (">", Some(_)) => return true,
-            (_, Some(token)) if wanted == "*" || wanted == token => {}
-            (_, _) => return false,
+/// What it may listen to beside its answers, and in whose account that is said. A server passes on to listeners in other
+/// accounts what is said in an account itself, and not what came into it from another: so publishers hear each service
+/// directly.
+fn hears(user: User, root: &Root) -> Vec<(User, String)> {
+    match user {
+        User::Resolver => vec![(User::Operator, topology::doorbell(root, "*"))],
+        User::Orchestrator => topology::DELETIONS
+            .map(|subject| (User::Operator, subject.to_owned()))
+            .into(),
+        User::Publisher => {
+            let of = |user: User| says(user, root).into_iter().map(move |said| (user, said));
+            User::ALL.into_iter().flat_map(of).collect()
         }
+        // All other messages arrive in the operator's account.
+        User::Operator => {
+            let of = |user: User| unstored(user).map(move |said| (user, format!("{root}.{said}")));
+            User::ALL.into_iter().flat_map(of).collect()
+        }
+        User::Delivery | User::ToolGateway => Vec::new(),
     }
-    tokens.next().is_none()
 }
 
 /// The NATS account that holds JetStream, and with it all that is stored.
@@ -440,24 +326,24 @@ fn entry(root: &Root, user: User) -> String {
 
 /// What an account lets others send to it and hear of it, each with those that it is for.
 fn exports(root: &Root, owner: User) -> String {
-    let (mut services, mut streams) = (BTreeMap::new(), BTreeMap::new());
+    let (mut taken, mut streams) = (BTreeMap::new(), BTreeMap::new());
     for user in User::ALL {
         let account = format!("\"{}\"", user.account(root));
         // Nobody sends to any other.
         if owner == User::Operator && user != User::Operator {
-            for service in user.services(root) {
-                let exported = services.entry(service.subject);
+            for service in services(user, root) {
+                let exported = taken.entry(service.subject);
                 let (_, accounts) = exported.or_insert_with(|| (service.has_many_answers, Vec::new()));
                 accounts.push(account.clone());
             }
         }
-        for (_, subject) in user.hears(root).into_iter().filter(|(source, _)| *source == owner) {
+        for (_, subject) in hears(user, root).into_iter().filter(|(source, _)| *source == owner) {
             let accounts: &mut Vec<String> = streams.entry(subject).or_default();
             accounts.push(account.clone());
         }
     }
     let mut text = String::from("[\n");
-    for (subject, (has_many_answers, accounts)) in services {
+    for (subject, (has_many_answers, accounts)) in taken {
         let answers = if has_many_answers { "stream" } else { "singleton" };
         let accounts = accounts.join(", ");
         writeln!(
@@ -478,15 +364,15 @@ fn exports(root: &Root, owner: User) -> String {
 fn imports(root: &Root, user: User) -> String {
     let mut text = String::from("[\n");
     // The operator is where all of it is.
-    let services = if user == User::Operator {
+    let sent = if user == User::Operator {
         Vec::new()
     } else {
-        user.services(root)
+        services(user, root)
     };
     let from = jetstream_account(root);
     for Service {
         subject, imported_as, ..
-    } in services
+    } in sent
     {
         writeln!(
             text,
@@ -494,7 +380,7 @@ fn imports(root: &Root, user: User) -> String {
         )
         .expect(WRITES);
     }
-    for (source, subject) in user.hears(root) {
+    for (source, subject) in hears(user, root) {
         let from = source.account(root);
         writeln!(
             text,
@@ -544,13 +430,13 @@ mod tests {
                 "{stream:?}"
             );
         }
-        for durable in Durable::ALL {
+        for durable in Durable::all() {
             let readers: Vec<_> = services
                 .iter()
                 .filter(|user| user.durables().contains(&durable))
                 .collect();
             assert_eq!(readers.len(), 1, "{durable:?}");
-            assert!(readers[0].streams().contains(&durable.stream()), "{durable:?}");
+            assert!(readers[0].streams().contains(&durable.stream), "{durable:?}");
         }
     }
 
@@ -561,7 +447,7 @@ mod tests {
             let Permissions { publish, subscribe } = user.permissions(&root);
             // To the server, an empty list allows everything.
             assert!(!publish.is_empty() && !subscribe.is_empty(), "{user:?}");
-            for service in user.services(&root) {
+            for service in services(user, &root) {
                 let tokens: Vec<&str> = service.subject.split('.').collect();
                 // The resolver alone purges, and only what it has read.
                 let is_harmless = match tokens[..] {

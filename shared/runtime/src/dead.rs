@@ -185,15 +185,8 @@ fn died(service: &str, root: &Root, account: &AccountId, given: &Given<'_>, id: 
             detail: given.detail.to_owned(),
         }),
     };
-    let message = Outgoing::new(
-        root.event(account, given.task, event.event.kind()),
-        &format!("died:{id}"),
-        &format!("/signalbox/{service}"),
-        (account, given.task),
-        &given.origin,
-        event.at,
-        &event,
-    );
+    let (id, source) = (format!("died:{id}"), format!("/signalbox/{service}"));
+    let message = Outgoing::of(root, &id, &source, &given.origin, event.at, &event);
     (Some(account.clone()), message)
 }
 

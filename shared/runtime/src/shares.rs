@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use contracts::Awaited;
+use contracts::{Stream, message::awaited};
 use domain::AccountId;
 use storage::{
     Database, StorageError,
@@ -102,7 +102,7 @@ impl Shares {
         let mut asked: BTreeMap<&AccountId, Waits> = BTreeMap::new();
         for (account, outgoing) in messages {
             if let Some(account) = account
-                && Awaited::of(&outgoing.subject) == Some(Awaited::Notification)
+                && awaited(&outgoing.subject) == Some(Stream::Notification)
             {
                 let one = Waits {
                     bytes: i64::try_from(outgoing.payload.len()).unwrap_or(i64::MAX),

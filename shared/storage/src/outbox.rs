@@ -4,7 +4,7 @@
 //! left in between is claimed by age, never by place: ids do not commit in order. No transaction is open while a
 //! message is on its way: a claim is one short update, and a claim that is old counts as given up.
 //!
-//! A row whose message is awaited ([`Awaited`]) goes later: [`unread`] is about those.
+//! A row whose message is awaited ([`awaited`]) goes later: [`unread`] is about those.
 
 pub mod unread;
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use unread::{StoredRow, outbox_stored};
 
-use contracts::{Awaited, Outgoing, header};
+use contracts::{Outgoing, header, message::awaited};
 use domain::AccountId;
 use sea_orm::{DbErr, FromQueryResult, QueryResult, Value};
 use time::OffsetDateTime;
@@ -56,7 +56,7 @@ impl OutboxRow {
 
     /// Whether it stays until its message was read.
     pub fn is_awaited(&self) -> bool {
-        Awaited::of(&self.outgoing.subject).is_some()
+        awaited(&self.outgoing.subject).is_some()
     }
 }
 
@@ -80,7 +80,7 @@ pub fn outbox_rows(messages: Vec<Owned>) -> Vec<OutboxRow> {
         .into_iter()
         .map(|(account, mut outgoing)| {
             let id = Uuid::now_v7();
-            if Awaited::of(&outgoing.subject).is_some() {
+            if awaited(&outgoing.subject).is_some() {
                 outgoing.headers.set(header::RECEIPT, id.to_string());
             }
             OutboxRow {

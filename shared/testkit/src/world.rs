@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 
 use async_nats::jetstream;
 use bytes::Bytes;
-use contracts::{Headers, Outgoing, Root};
+use contracts::{Headers, Outgoing, Root, notification::NotificationMessage};
 use devstack::{NatsServer, NatsUsers};
 use domain::{AccountId, TaskId};
-use messaging::{Bus, BusOptions, Provision, Topology, User, users};
+use messaging::{Bus, BusOptions, Provision, Rights as _, Topology, User, users};
 use runtime::{Context, Settings, Shutdown, context};
 use storage::Role;
 use tokio::sync::OnceCell;
@@ -218,7 +218,7 @@ impl World {
 
     /// Publishes a notification as a stranger would, and waits until the stream has it.
     pub async fn publish(&self, account: &AccountId, task: Option<&TaskId>, payload: &serde_json::Value) {
-        let subject = Root::default().notification(account, task);
+        let subject = Root::default().subject::<NotificationMessage>(account, task);
         self.publish_raw(subject, payload.to_string().into()).await;
     }
 

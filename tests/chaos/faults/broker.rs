@@ -70,8 +70,9 @@ pub(super) async fn consumer_deleted(campaign: &Campaign, nth: usize) -> anyhow:
     let nats = campaign.system.nats.lock().await;
     let client = crate::clients::publisher(&campaign.system.nats_url).await?;
     let jetstream = jetstream::new(client);
-    let durable = messaging::topology::Durable::ALL[nth % messaging::topology::Durable::ALL.len()];
-    let stream = durable.stream().name(&contracts::Root::default());
+    let durables = messaging::Durable::all();
+    let durable = &durables[nth % durables.len()];
+    let stream = durable.stream.name(&contracts::Root::default());
     let deleted = jetstream.delete_consumer_from_stream(durable.name(), stream).await;
     drop(nats);
     Ok(deleted.is_ok().into())

@@ -331,7 +331,7 @@ pub(crate) fn notification(
     let mut headers = Headers::default();
     headers.set(header::HOPS, hops.to_string());
     Published {
-        subject: contracts::Root::default().notification(account, task),
+        subject: contracts::Root::default().subject::<NotificationMessage>(account, task),
         headers,
         payload: serde_json::to_vec(message).expect("wire types have string keys").into(),
     }

@@ -1,7 +1,10 @@
 //! Which sessions get a turn now. [`admit`] is the rule for one session, pure; [`dispatcher`] keeps what waits in this
-//! process, fair between accounts and within its limits. The queue itself is in Postgres.
+//! process, fair between accounts and within its limits; the [`conductor`] feeds it from [`signal`]s. The queue itself is in
+//! Postgres.
 
 mod admit;
+pub mod conductor;
 pub mod dispatcher;
+pub mod signal;
 
 pub use admit::{Admission, SessionFacts, TurnFacts, admit};

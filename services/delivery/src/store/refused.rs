@@ -73,7 +73,7 @@ fn message(row: Row, root: &Root, account: &AccountId) -> Refused {
     let payload = serde_json::to_vec(&message).expect("wire types have string keys and no failing serializer");
     Refused {
         id: row.id.into(),
-        subject: root.notification(account, row.task.as_ref()),
+        subject: root.subject::<NotificationMessage>(account, row.task.as_ref()),
         headers,
         payload,
     }

@@ -12,7 +12,7 @@ use tokio::{sync::mpsc, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use crate::{metrics::Metrics, service::Signal};
+use crate::{metrics::Metrics, queue::signal::Signal};
 
 /// Looks for sessions that something should happen to and nobody is seeing to: queued work without a lease, a retry
 /// that is due, tools awaited too long, a lease whose holder is gone. At intervals, and at once when a holder dies.

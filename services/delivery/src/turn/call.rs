@@ -247,7 +247,7 @@ fn mismatch(check: SessionCheck) -> Option<String> {
 /// Passes text on without ever waiting: pages may miss a piece, a turn must not wait for them.
 fn speaker<'a>(work: &'a Work, root: &Root, live: &'a mpsc::Sender<Live>) -> impl FnMut(&str) + Send + 'a {
     let about = (&work.account, work.task.as_ref());
-    let (subject, origin) = (root.live(about.0, about.1), work.origin());
+    let (subject, origin) = (root.subject::<LiveText>(about.0, about.1), work.origin());
     let mut sequence = 0;
     move |text: &str| {
         let piece = LiveText {

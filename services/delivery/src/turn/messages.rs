@@ -86,17 +86,9 @@ pub fn tool_requested(
         name: call.name.clone(),
         arguments: call.arguments.clone(),
     };
-    let subject = root.tool_requested(&session.account, task);
-    let outgoing = Outgoing::new(
-        subject,
-        &message.message_id(),
-        SOURCE,
-        (&session.account, task),
-        origin,
-        Timestamp::from(now),
-        &message,
-    );
-    (Some(session.account.clone()), outgoing)
+    let (id, at) = (message.message_id(), Timestamp::from(now));
+    let outgoing = Outgoing::of(root, &id, SOURCE, origin, at, &message);
+    (Some(message.account), outgoing)
 }
 
 /// What follows from an outcome that was written down. `ended` are the notifications that got theirs by it.

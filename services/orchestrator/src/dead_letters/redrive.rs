@@ -7,7 +7,7 @@
 
 use contracts::{Headers, Outgoing, Root, Timestamp, dead::DEAD_PAYLOAD_BYTES_MAX, header};
 use domain::{AccountId, Actor, NotificationId};
-use messaging::{UNAUTHENTICATED, User};
+use messaging::{Rights as _, UNAUTHENTICATED, User};
 use runtime::http::Problem;
 use storage::entity::dead_letter::Model;
 

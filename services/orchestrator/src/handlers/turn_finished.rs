@@ -20,7 +20,7 @@ use domain::{
     AccountId, Actor, ActorKind, TaskId, TurnId, TurnState,
     planted::{Bug, is_planted},
 };
-use messaging::{BatchHandler, Durable, Incoming, Verdict, trace};
+use messaging::{BatchHandler, Durable, Incoming, User, Verdict, trace};
 use storage::{
     Accounts, Database, Parts, StorageError,
     lifecycle::{Reply, Setting, replies_post},
@@ -130,7 +130,7 @@ fn span(incoming: &Incoming, (account, turn): &Place) -> Span {
         messaging.operation.name = "process",
         "messaging.operation.type" = "process",
         messaging.destination.name = "event.turn.finished",
-        messaging.consumer.group.name = Durable::OrchestratorTurnFinished.name(),
+        messaging.consumer.group.name = Durable::of(User::Orchestrator, "turn.finished").name(),
         messaging.message.id = incoming.id(),
         %account,
         turn_id = %turn,

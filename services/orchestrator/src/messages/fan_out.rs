@@ -57,7 +57,7 @@ fn notification(root: &Root, posted: &Posted<'_>, agent: &AgentName, origin: &Or
         ..origin.clone()
     };
     let outgoing = Outgoing::new(
-        root.notification(posted.account, Some(posted.task)),
+        root.subject::<NotificationMessage>(posted.account, Some(posted.task)),
         &id,
         SOURCE,
         (posted.account, Some(posted.task)),

@@ -98,7 +98,7 @@ impl Posted {
     /// For the outbox.
     pub fn outgoing(&self, root: &Root, account: &AccountId, origin: &Origin, at: Timestamp) -> Owned {
         let outgoing = Outgoing::new(
-            root.notification(account, self.task.as_ref()),
+            root.subject::<NotificationMessage>(account, self.task.as_ref()),
             &message_id(account, &self.id),
             SOURCE,
             (account, self.task.as_ref()),

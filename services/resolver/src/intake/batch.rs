@@ -237,15 +237,8 @@ impl Work<'_> {
             agent_id: Some(self.conversation.agent),
             position: self.position,
         };
-        Some(Outgoing::new(
-            root.session_resolved(account, self.task),
-            &message.message_id(),
-            SOURCE,
-            (account, self.task),
-            &self.newest.origin(),
-            Timestamp::from(now),
-            &message,
-        ))
+        let (id, at) = (message.message_id(), Timestamp::from(now));
+        Some(Outgoing::of(root, &id, SOURCE, &self.newest.origin(), at, &message))
     }
 
     pub fn finding(&self) -> Finding {

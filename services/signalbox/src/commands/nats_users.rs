@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use contracts::Root;
-use messaging::{User, users};
+use messaging::{Rights as _, User, users};
 use runtime::Settings;
 use serde_json::{Map, json};
 

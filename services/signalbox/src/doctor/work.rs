@@ -193,7 +193,7 @@ mod tests {
 
     fn before(pending: u64) -> Vec<ConsumerBacklog> {
         vec![ConsumerBacklog {
-            durable: Durable::DeliverySessionResolved,
+            durable: Durable::of(User::Delivery, "session.resolved"),
             pending,
             unsettled: 0,
         }]

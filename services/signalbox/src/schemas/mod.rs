@@ -54,8 +54,11 @@ pub(crate) fn run(args: &SchemasArgs, json: bool) -> anyhow::Result<ExitCode> {
 fn all() -> anyhow::Result<BTreeMap<String, String>> {
     let root = Root::default();
     let mut files = BTreeMap::new();
-    for (name, schema) in contracts::schema::messages() {
-        files.insert(format!("messages/{name}"), pretty(&schema));
+    for message in contracts::message::MESSAGES {
+        files.insert(
+            format!("messages/{}.json", message.hop.kind),
+            pretty(&(message.schema)()),
+        );
     }
     files.insert(
         "asyncapi.yaml".to_owned(),

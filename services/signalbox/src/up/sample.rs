@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, bail};
-use contracts::{Headers, Outgoing, Root, TaskToken};
+use contracts::{Headers, Outgoing, Root, TaskToken, notification::NotificationMessage};
 use domain::{AccountId, NotificationId};
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -68,7 +68,7 @@ impl Line {
     /// As any program would publish it: the subject and the body, no headers.
     pub(super) fn message(&self, root: &Root) -> Outgoing {
         Outgoing {
-            subject: root.notification(&self.account, self.task.0.as_ref()),
+            subject: root.subject::<NotificationMessage>(&self.account, self.task.0.as_ref()),
             headers: Headers::default(),
             payload: self.payload.clone(),
         }

@@ -6,7 +6,7 @@ use std::{path::Path, time::Duration};
 use anyhow::{Context, bail};
 use contracts::Root;
 use devstack::{DemoAgent, Devstack, DevstackOptions, Durability, NatsUsers};
-use messaging::{User, users};
+use messaging::{Rights as _, User, users};
 use runtime::{Settings, SettingsError};
 use tokio::time::sleep;
 

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use contracts::{
     Outgoing, Root, Timestamp, TraceContext, addressed,
+    message::Message as _,
     outgoing::Origin as Cause,
     tool::{RESULT_BYTES_MAX, ToolFinished, ToolRequested},
 };
 use domain::planted::{Bug, is_planted};
 use messaging::{
-    BatchHandler, Durable, Incoming, Verdict,
+    BatchHandler, Durable, Incoming, User, Verdict,
     trace::{context_of, current_or},
 };
 use runtime::Outbox;
@@ -94,7 +95,7 @@ impl ToolRequestedHandler {
             ("messaging.destination.name", "tool.requested"),
             (
                 "messaging.consumer.group.name",
-                Durable::ToolGatewayToolRequested.name(),
+                Durable::of(User::ToolGateway, ToolRequested::KIND).name(),
             ),
             ("gen_ai.operation.name", "execute_tool"),
             ("gen_ai.tool.name", tool),
@@ -214,15 +215,8 @@ fn finished(root: &Root, request: &ToolRequested, incoming: &Incoming, record: &
         hops: incoming.headers.hops(),
         trace: current_or(&incoming.headers.trace()),
     };
-    Outgoing::new(
-        root.tool_finished(&request.account, request.task.as_ref()),
-        &finished.message_id(),
-        SOURCE,
-        (&request.account, request.task.as_ref()),
-        &cause,
-        Timestamp::from(record.finished_at),
-        &finished,
-    )
+    let (id, at) = (finished.message_id(), Timestamp::from(record.finished_at));
+    Outgoing::of(root, &id, SOURCE, &cause, at, &finished)
 }
 
 /// How long a call that came before earlier ones of its turn is put back.

@@ -152,7 +152,7 @@ fn request(running: Running<'_>, task: Option<&TaskId>, agent: AgentId, body: &s
         ..setting.origin.clone()
     };
     let outgoing = Outgoing::new(
-        setting.root.notification(running.account, task),
+        setting.root.subject::<NotificationMessage>(running.account, task),
         id.as_str(),
         SOURCE,
         (running.account, task),

@@ -9,6 +9,7 @@ use std::{
 use async_nats::jetstream::consumer::PullConsumer;
 use contracts::{
     Headers, Outgoing, Root, header,
+    message::Addressed as _,
     tool::{ToolFinished, ToolRequested},
     tools::OfferContext,
 };
@@ -376,7 +377,7 @@ impl World {
         let mut headers = Headers::default();
         headers.set(header::MESSAGE_ID, id);
         self.publish(Outgoing {
-            subject: Root::default().tool_requested(&request.account, request.task.as_ref()),
+            subject: request.subject(&Root::default()),
             headers,
             payload: serde_json::to_vec(request).expect("texts and numbers"),
         })

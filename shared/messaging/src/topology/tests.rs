@@ -1,54 +1,53 @@
 //! Every subject of the contracts has its stream and its reader, and the table for people names them.
 
+use contracts::{
+    live::LiveText,
+    message::is_match,
+    notification::NotificationMessage,
+    session::{SessionClosed, SessionResolved},
+    tool::{ToolFinished, ToolRequested},
+};
 use domain::{AccountId, TaskId};
 
 use super::*;
 
 const NEWEST: ServerVersion = ServerVersion { major: 2, minor: 15 };
 
-/// NATS's rule: `*` is one token, a last `>` is one or more.
-fn matches(filter: &str, subject: &str) -> bool {
-    let (mut filter, mut subject) = (filter.split('.'), subject.split('.'));
-    loop {
-        match (filter.next(), subject.next()) {
-            (Some(">"), Some(_)) | (None, None) => return true,
-            (Some(token), Some(found)) if token == "*" || token == found => {}
-            _ => return false,
-        }
-    }
-}
-
-fn subjects(root: &Root) -> Vec<(String, Stream, Option<Durable>)> {
+fn subjects(root: &Root) -> Vec<(String, Stream, Option<&'static Durable>)> {
     let account = AccountId::parse("acme").unwrap();
     let task = TaskId::parse("PROJ-7").unwrap();
     let mut subjects = Vec::new();
     for task in [Some(&task), None] {
         subjects.extend([
-            (root.notification(&account, task), Stream::Notification, None),
             (
-                root.session_resolved(&account, task),
+                root.subject::<NotificationMessage>(&account, task),
+                Stream::Notification,
+                None,
+            ),
+            (
+                root.subject::<SessionResolved>(&account, task),
                 Stream::Session,
-                Some(Durable::DeliverySessionResolved),
+                Some(Durable::of(User::Delivery, "session.resolved")),
             ),
             (
-                root.session_closed(&account, task),
+                root.subject::<SessionClosed>(&account, task),
                 Stream::Session,
-                Some(Durable::DeliverySessionClosed),
+                Some(Durable::of(User::Delivery, "session.closed")),
             ),
             (
-                root.tool_requested(&account, task),
+                root.subject::<ToolRequested>(&account, task),
                 Stream::Tool,
-                Some(Durable::ToolGatewayToolRequested),
+                Some(Durable::of(User::ToolGateway, "tool.requested")),
             ),
             (
-                root.tool_finished(&account, task),
+                root.subject::<ToolFinished>(&account, task),
                 Stream::Tool,
-                Some(Durable::DeliveryToolFinished),
+                Some(Durable::of(User::Delivery, "tool.finished")),
             ),
             (
                 root.event(&account, task, "turn.finished"),
                 Stream::Event,
-                Some(Durable::OrchestratorTurnFinished),
+                Some(Durable::of(User::Orchestrator, "turn.finished")),
             ),
             (root.event(&account, task, "turn.started"), Stream::Event, None),
             (root.dead(Some(&account), task), Stream::Dead, None),
@@ -66,27 +65,27 @@ fn every_subject_of_the_contracts_has_one_stream_and_its_consumer() {
             .into_iter()
             .filter(|one| {
                 let config = stream_config(*one, &root, &TopologyLimits::default(), NEWEST);
-                config.subjects.iter().any(|filter| matches(filter, &subject))
+                config.subjects.iter().any(|filter| is_match(filter, &subject))
             })
             .collect();
         assert_eq!(taking, [stream], "{subject}");
-        let consuming: Vec<Durable> = Durable::ALL
-            .into_iter()
-            .filter(|one| matches(&one.filter(&root), &subject))
+        let consuming: Vec<&Durable> = Durable::all()
+            .iter()
+            .filter(|one| is_match(&one.filter(&root), &subject))
             .collect();
         assert_eq!(consuming, Vec::from_iter(durable), "{subject}");
-        assert!(durable.is_none_or(|durable| durable.stream() == stream), "{subject}");
+        assert!(durable.is_none_or(|durable| durable.stream == stream), "{subject}");
     }
 }
 
 #[test]
 fn live_text_is_stored_nowhere() {
     let root = Root::default();
-    let subject = root.live(&AccountId::parse("acme").unwrap(), None);
+    let subject = root.subject::<LiveText>(&AccountId::parse("acme").unwrap(), None);
     for stream in Stream::ALL {
         let config = stream_config(stream, &root, &TopologyLimits::default(), NEWEST);
         assert!(
-            !config.subjects.iter().any(|filter| matches(filter, &subject)),
+            !config.subjects.iter().any(|filter| is_match(filter, &subject)),
             "{stream:?}"
         );
     }
@@ -99,7 +98,7 @@ fn nothing_can_be_published_to_what_the_notifications_take_from_the_dead() {
     let notifications = stream_config(Stream::Notification, &root, &limits, NEWEST);
     let filter = notifications.sources.unwrap()[0].filter_subject.clone().unwrap();
     let dead = stream_config(Stream::Dead, &root, &limits, NEWEST);
-    assert!(!dead.subjects.iter().any(|subject| matches(subject, &filter)));
+    assert!(!dead.subjects.iter().any(|subject| is_match(subject, &filter)));
 }
 
 #[test]
@@ -121,7 +120,7 @@ fn the_table_for_people_names_everything() {
     for stream in Stream::ALL {
         assert!(table.contains(&format!("| `{}` |", stream.name(&root))), "{stream:?}");
     }
-    for durable in Durable::ALL {
+    for durable in Durable::all() {
         assert!(table.contains(&format!("| `{}` |", durable.name())), "{durable:?}");
     }
     assert!(table.contains("| `SIGNALBOX_NOTIFICATION` | `signalbox.notification.*.*` |"));

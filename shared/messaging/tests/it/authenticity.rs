@@ -7,7 +7,7 @@ use contracts::{Headers, Outgoing, header};
 use futures::{FutureExt, future::BoxFuture};
 use messaging::{
     BatchHandler, BuryError, Bus, BusOptions, Consumer, ConsumerOptions, DeadLetterSink, DeadMessage, Durable,
-    Incoming, Keyring, TopologyLimits, Verdict, envelope::Forgery,
+    Incoming, Keyring, TopologyLimits, User, Verdict, envelope::Forgery,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -57,7 +57,7 @@ fn consume(bus: &Bus) -> Seen {
     let consumer = Consumer {
         bus: bus.clone(),
         topology: updating(TopologyLimits::default()),
-        durable: Durable::ToolGatewayToolRequested,
+        durable: Durable::of(User::ToolGateway, "tool.requested"),
         options: ConsumerOptions::default(),
         handler: seen.clone(),
         dead_letters: Box::new(seen.clone()),
@@ -176,7 +176,7 @@ async fn keys_are_exchanged_while_work_goes_on() {
             let consumer = Consumer {
                 bus: reader,
                 topology: updating(TopologyLimits::default()),
-                durable: Durable::ToolGatewayToolRequested,
+                durable: Durable::of(User::ToolGateway, "tool.requested"),
                 options: ConsumerOptions::default(),
                 handler: seen.clone(),
                 dead_letters: Box::new(seen.clone()),

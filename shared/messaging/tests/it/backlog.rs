@@ -14,9 +14,9 @@ async fn says_what_waits_and_how_full_it_is() {
     publish(&broker.bus, &messages).await;
 
     let expected = [
-        (Durable::DeliverySessionResolved, 3, 0),
-        (Durable::DeliverySessionClosed, 0, 0),
-        (Durable::DeliveryToolFinished, 0, 0),
+        (Durable::of(User::Delivery, "session.resolved"), 3, 0),
+        (Durable::of(User::Delivery, "session.closed"), 0, 0),
+        (Durable::of(User::Delivery, "tool.finished"), 0, 0),
     ];
     // The server counts for a consumer a moment after it has stored.
     until("what was published waits", async || {

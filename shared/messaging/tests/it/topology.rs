@@ -24,8 +24,8 @@ async fn everything_is_made_once_and_then_left_alone() {
             "{stream:?}"
         );
     }
-    for durable in Durable::ALL {
-        let stream = durable.stream().name(broker.bus.root());
+    for durable in Durable::all() {
+        let stream = durable.stream.name(broker.bus.root());
         let consumer: PullConsumer = raw(&broker.bus)
             .get_consumer_from_stream(durable.name(), stream)
             .await

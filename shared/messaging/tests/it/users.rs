@@ -6,7 +6,7 @@ use async_nats::{Client, ConnectOptions, ServerAddr};
 use contracts::Root;
 use devstack::{NatsServer, NatsUsers};
 use futures::{StreamExt, TryStreamExt};
-use messaging::{Bus, BusOptions, Durable, Stream, User, users};
+use messaging::{Bus, BusOptions, Durable, Rights as _, Stream, User, users};
 
 use crate::support::{keyring, next_batch, until, updating, verifying, within};
 
@@ -152,14 +152,14 @@ fn sendable() -> BTreeSet<String> {
         subjects.extend(["LIST", "NAMES", "CREATE"].map(|verb| format!("$JS.API.CONSUMER.{verb}.{name}")));
         subjects.insert(format!("$JS.API.DIRECT.GET.{name}"));
         subjects.insert(format!("$JS.API.DIRECT.GET.{name}.{root}.partition.0.acme.t"));
-        let durables = Durable::ALL.iter().filter(|durable| durable.stream() == stream);
+        let durables = Durable::all().iter().filter(|durable| durable.stream == stream);
         for consumer in durables.map(|durable| durable.name()).chain(["someone"]) {
             let verbs = [
                 "INFO",
                 "DELETE",
                 "MSG.NEXT",
                 "CREATE",
-                "DURABLE.CREATE",
+                "durable().CREATE",
                 "PAUSE",
                 "RESET",
                 "UNPIN",
@@ -170,16 +170,16 @@ fn sendable() -> BTreeSet<String> {
             subjects.insert(format!("$JS.ACK._.hash.{name}.{consumer}.1.2.3.4.5.6"));
         }
     }
-    for durable in Durable::ALL {
-        let (stream, name) = (durable.stream().name(&root), durable.name());
+    for durable in Durable::all() {
+        let (stream, name) = (durable.stream.name(&root), durable.name());
         subjects.insert(format!(
             "$JS.API.CONSUMER.CREATE.{stream}.{name}.{}",
             durable.filter(&root)
         ));
         // The shorter form of one consumer, with the name of another where the longer form has its own: with `+NXT` as its
         // payload it would be a pull from the first.
-        for other in Durable::ALL {
-            let (other_stream, other) = (other.stream().name(&root), other.name());
+        for other in Durable::all() {
+            let (other_stream, other) = (other.stream.name(&root), other.name());
             subjects.insert(format!("$JS.ACK.{stream}.{name}.{other_stream}.{other}.1.2.3"));
         }
     }
@@ -289,7 +289,7 @@ async fn no_reply_subject_reaches_what_its_user_may_not_send() {
         // A server for each: a pull waits, and what it brings must not count as the next user's.
         let server = server().await;
         let operator = bus(&server, User::Operator).await;
-        for durable in Durable::ALL {
+        for durable in Durable::all() {
             let subject = durable
                 .filter(operator.root())
                 .replace('>', "acme.t")
@@ -610,7 +610,7 @@ async fn the_orchestrator_hears_of_deletions() {
     orchestrator.client.flush().await.unwrap();
     let operator = bus(&server, User::Operator).await;
     let jetstream = crate::support::raw(&operator);
-    let durable = Durable::ToolGatewayToolRequested;
+    let durable = Durable::of(User::ToolGateway, "tool.requested");
     jetstream
         .delete_consumer_from_stream(durable.name(), "SIGNALBOX_TOOL")
         .await

@@ -114,9 +114,6 @@ impl Relay {
 
 /// Where a message that is awaited lies.
 fn stream(row: &OutboxRow) -> Stream {
-    match contracts::Awaited::of(&row.outgoing.subject) {
-        Some(contracts::Awaited::Notification) => Stream::Notification,
-        // What is not awaited has no place among the unread; the broker will not know its receipt.
-        Some(contracts::Awaited::TurnFinished) | None => Stream::Event,
-    }
+    // A message that is not awaited has no place among the unread; the broker will not know its receipt.
+    contracts::message::awaited(&row.outgoing.subject).unwrap_or(Stream::Event)
 }

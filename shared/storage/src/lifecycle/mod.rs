@@ -32,6 +32,7 @@ pub use verdict::{Closing, Judged, Verdict, Waiting, judge, verdict};
 use contracts::{
     Outgoing, Root, Timestamp,
     event::{Event, EventMessage},
+    message::Addressed,
     outgoing::Origin,
 };
 use domain::{AccountId, TaskId};
@@ -61,16 +62,14 @@ impl Setting<'_> {
             at: Timestamp::from(self.now),
             event,
         };
-        let outgoing = Outgoing::new(
-            self.root.event(account, task, kind),
-            &format!("{kind}:{account}:{id}"),
-            self.source,
-            (account, task),
-            &self.origin,
-            Timestamp::from(self.now),
-            &message,
-        );
-        (Some(account.clone()), outgoing)
+        self.message(&format!("{kind}:{account}:{id}"), &message)
+    }
+
+    /// A message for the outbox. The same input gives the same id.
+    pub fn message<M: Addressed>(&self, id: &str, message: &M) -> Owned {
+        let at = Timestamp::from(self.now);
+        let outgoing = Outgoing::of(self.root, id, self.source, &self.origin, at, message);
+        (Some(message.about().0.clone()), outgoing)
     }
 }
 

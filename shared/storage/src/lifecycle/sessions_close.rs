@@ -9,7 +9,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use contracts::{
-    Outgoing, Timestamp,
     event::{Event, NotificationEnded, SessionEnded, SessionOpened},
     session::{SessionClosed, SessionResolved},
 };
@@ -385,15 +384,7 @@ fn ended_messages(account: &AccountId, row: &SessionRow, reason: CloseReason, se
         agent_id: closed.agent_id,
         reason,
     };
-    let outgoing = Outgoing::new(
-        setting.root.session_closed(account, task.as_ref()),
-        &message.message_id(),
-        setting.source,
-        (account, task.as_ref()),
-        &setting.origin,
-        Timestamp::from(setting.now),
-        &message,
-    );
+    let closing = setting.message(&message.message_id(), &message);
     let ended = SessionEnded {
         session_id: closed.session_id,
         session_key: closed.key.clone(),
@@ -407,7 +398,7 @@ fn ended_messages(account: &AccountId, row: &SessionRow, reason: CloseReason, se
         &closed.session_id.to_string(),
         Event::SessionEnded(ended),
     );
-    [(Some(account.clone()), outgoing), event]
+    [closing, event]
 }
 
 /// Opens the generation after `row` with what is carried into it. The closed row is locked by us and was the active
@@ -454,15 +445,7 @@ async fn open_next(
         agent_id: session.agent_id,
         position: count,
     };
-    let wake = Outgoing::new(
-        setting.root.session_resolved(account, task.as_ref()),
-        &resolved.message_id(),
-        setting.source,
-        (account, task.as_ref()),
-        &setting.origin,
-        Timestamp::from(setting.now),
-        &resolved,
-    );
+    let wake = setting.message(&resolved.message_id(), &resolved);
     let opened = SessionOpened {
         session_id: id,
         session_key: key.to_string(),
@@ -471,5 +454,5 @@ async fn open_next(
         agent_id: session.agent_id,
     };
     let event = setting.event(account, task.as_ref(), &id.to_string(), Event::SessionOpened(opened));
-    Ok([(Some(account.clone()), wake), event])
+    Ok([wake, event])
 }

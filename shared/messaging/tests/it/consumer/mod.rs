@@ -18,14 +18,16 @@ use contracts::Outgoing;
 use futures::{FutureExt, future::BoxFuture};
 use messaging::{
     BatchHandler, BuryError, Bus, Consumer, ConsumerOptions, DeadLetterSink, DeadMessage, Durable, Incoming, Topology,
-    TopologyLimits, Verdict,
+    TopologyLimits, User, Verdict,
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{Broker, message, publish, raw, until, updating, within};
 
-const DURABLE: Durable = Durable::DeliverySessionResolved;
+fn durable() -> &'static Durable {
+    Durable::of(User::Delivery, "session.resolved")
+}
 const SOON: Duration = Duration::from_millis(20);
 
 /// A handler made of a function per message; remembers what it was given.
@@ -142,7 +144,7 @@ fn start_with<H: BatchHandler>(
     let consumer = Consumer {
         bus: bus.clone(),
         topology,
-        durable: DURABLE,
+        durable: durable(),
         options,
         handler,
         dead_letters: Box::new(grave.clone()),
@@ -171,8 +173,10 @@ async fn publish_payloads(broker: &Broker, payloads: &[&str]) {
 }
 
 async fn consumer_info(broker: &Broker) -> Option<consumer::Info> {
-    let stream = DURABLE.stream().name(broker.bus.root());
-    let found: Result<PullConsumer, _> = raw(&broker.bus).get_consumer_from_stream(DURABLE.name(), stream).await;
+    let stream = durable().stream.name(broker.bus.root());
+    let found: Result<PullConsumer, _> = raw(&broker.bus)
+        .get_consumer_from_stream(durable().name(), stream)
+        .await;
     found.ok().map(|consumer| consumer.cached_info().clone())
 }
 

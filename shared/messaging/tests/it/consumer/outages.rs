@@ -6,7 +6,7 @@ use async_nats::jetstream::consumer::PullConsumer;
 use futures::StreamExt;
 use messaging::{BatchHandler, ConsumerOptions, Incoming, TopologyLimits, Verdict};
 
-use super::{DURABLE, Grave, Scripted, options, publish_payloads, start, start_with, until_seen, until_settled};
+use super::{Grave, Scripted, durable, options, publish_payloads, start, start_with, until_seen, until_settled};
 use crate::support::{broker, broker_with, raw, until, updating, verifying, within};
 
 #[tokio::test]
@@ -19,7 +19,7 @@ async fn a_message_taken_by_a_process_that_died_comes_again() {
     publish_payloads(&broker, &["a"]).await;
     // A process that took the message and never said anything more.
     let dying: PullConsumer = raw(&broker.bus)
-        .get_consumer_from_stream(DURABLE.name(), "SIGNALBOX_SESSION")
+        .get_consumer_from_stream(durable().name(), "SIGNALBOX_SESSION")
         .await
         .unwrap();
     let mut taken = dying
@@ -154,7 +154,7 @@ async fn a_deleted_consumer_is_waited_for() {
     until_seen(&handler, 1).await;
     until_settled(&broker).await;
     raw(&broker.bus)
-        .delete_consumer_from_stream(DURABLE.name(), "SIGNALBOX_SESSION")
+        .delete_consumer_from_stream(durable().name(), "SIGNALBOX_SESSION")
         .await
         .unwrap();
     publish_payloads(&broker, &["after"]).await;

@@ -8,8 +8,9 @@ use contracts::{
         SessionEnded, SessionOpened, TaskCreated, TaskStatusChanged, TurnFinished, TurnStarted,
     },
     live::LiveText,
+    message::{Addressed, Message},
     notification::NotificationMessage,
-    outgoing::{Origin, Payload},
+    outgoing::Origin,
     session::{SessionClosed, SessionResolved},
     tool::{ToolFinished, ToolRequested},
 };
@@ -67,24 +68,33 @@ fn actor(kind: ActorKind) -> Actor {
     }
 }
 
-fn sample(
+fn sample<M: Message>(
     name: String,
     subject: String,
     id: &str,
     task: Option<&TaskId>,
-    payload: &impl Payload,
+    payload: &M,
 ) -> (String, Outgoing) {
-    let origin = Origin {
+    let message = Outgoing::new(subject, id, SOURCE, (&account(), task), &origin(), at(), payload);
+    (name, message)
+}
+
+fn addressed<M: Addressed>(name: String, id: &str, message: &M) -> (String, Outgoing) {
+    let outgoing = Outgoing::of(&Root::default(), id, SOURCE, &origin(), at(), message);
+    (name, outgoing)
+}
+
+const SOURCE: &str = "/signalbox/recorded";
+
+fn origin() -> Origin {
+    Origin {
         cause: Some("ci-1".to_owned()),
         hops: 2,
         trace: TraceContext {
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
             tracestate: Some("vendor=1".to_owned()),
         },
-    };
-    let source = "/signalbox/recorded";
-    let message = Outgoing::new(subject, id, source, (&account(), task), &origin, at(), payload);
-    (name, message)
+    }
 }
 
 fn event(task: Option<TaskId>, detail: &str, event: Event) -> (String, Outgoing) {
@@ -94,10 +104,8 @@ fn event(task: Option<TaskId>, detail: &str, event: Event) -> (String, Outgoing)
         at: at(),
         event,
     };
-    let kind = message.event.kind();
-    let subject = Root::default().event(&message.account, message.task.as_ref(), kind);
-    let name = format!("event {kind} {detail}");
-    sample(name, subject, "event-1", message.task.as_ref(), &message)
+    let name = format!("event {} {detail}", message.event.kind());
+    addressed(name, "event-1", &message)
 }
 
 /// In a fixed order, each with a name of its own.
@@ -128,9 +136,7 @@ fn resolved(task: Option<TaskId>, detail: &str) -> (String, Outgoing) {
         generation: generation(),
         position: 41,
     };
-    let subject = Root::default().session_resolved(&message.account, message.task.as_ref());
-    let (name, id) = (format!("session.resolved {detail}"), message.message_id());
-    sample(name, subject, &id, message.task.as_ref(), &message)
+    addressed(format!("session.resolved {detail}"), &message.message_id(), &message)
 }
 
 fn closed(reason: CloseReason) -> (String, Outgoing) {
@@ -143,9 +149,7 @@ fn closed(reason: CloseReason) -> (String, Outgoing) {
         agent_id: Some(agent()),
         reason,
     };
-    let subject = Root::default().session_closed(&message.account, message.task.as_ref());
-    let (name, id) = (format!("session.closed {reason}"), message.message_id());
-    sample(name, subject, &id, message.task.as_ref(), &message)
+    addressed(format!("session.closed {reason}"), &message.message_id(), &message)
 }
 
 fn requested() -> (String, Outgoing) {
@@ -163,15 +167,7 @@ fn requested() -> (String, Outgoing) {
         name: "task_history".to_owned(),
         arguments: r#"{"limit":5}"#.to_owned(),
     };
-    let subject = Root::default().tool_requested(&message.account, message.task.as_ref());
-    let id = message.message_id();
-    sample(
-        "tool.requested".to_owned(),
-        subject,
-        &id,
-        message.task.as_ref(),
-        &message,
-    )
+    addressed("tool.requested".to_owned(), &message.message_id(), &message)
 }
 
 fn finished(state: ToolCallState) -> (String, Outgoing) {
@@ -189,9 +185,7 @@ fn finished(state: ToolCallState) -> (String, Outgoing) {
         // Too long for a message when it is absent.
         result: (state == ToolCallState::Finished).then(|| r#"{"messages":[]}"#.to_owned()),
     };
-    let subject = Root::default().tool_finished(&message.account, message.task.as_ref());
-    let (name, id) = (format!("tool.finished {state}"), message.message_id());
-    sample(name, subject, &id, message.task.as_ref(), &message)
+    addressed(format!("tool.finished {state}"), &message.message_id(), &message)
 }
 
 fn bare() -> NotificationMessage {
@@ -236,7 +230,7 @@ fn on_behalf() -> NotificationMessage {
 }
 
 fn notification(detail: &str, message: NotificationMessage) -> (String, Outgoing) {
-    let subject = Root::default().notification(&account(), Some(&task()));
+    let subject = Root::default().subject::<NotificationMessage>(&account(), Some(&task()));
     sample(
         format!("notification {detail}"),
         subject,
@@ -276,7 +270,7 @@ fn live() -> (String, Outgoing) {
         sequence: 0,
         text: "Hel".to_owned(),
     };
-    let subject = Root::default().live(&account(), Some(&task()));
+    let subject = Root::default().subject::<LiveText>(&account(), Some(&task()));
     sample("live".to_owned(), subject, &text.message_id(), Some(&task()), &text)
 }
 

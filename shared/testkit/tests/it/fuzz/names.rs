@@ -1,6 +1,6 @@
 //! Ids, keys, subjects, moments: what names something, wherever it stands.
 
-use contracts::{Awaited, Root, TaskToken, Timestamp};
+use contracts::{Root, Stream, TaskToken, Timestamp, message::awaited, notification::NotificationMessage};
 use domain::{AccountId, AgentRef, AgentSlug, ApiKey, KeyId, NotificationId, SessionKey, TaskId, UserId};
 
 use super::{UUID, fuzz, round_trip, text};
@@ -116,13 +116,13 @@ fn subject() {
         .run(|input| {
             let Some(subject) = text(input) else { return "refused" };
             let published = root.notification_published(subject);
-            let _ = Awaited::of(subject);
+            let _ = awaited(subject);
             let Ok((account, TaskToken(task))) = root.read_notification(subject) else {
                 return "refused";
             };
-            assert_eq!(root.notification(&account, task.as_ref()), published);
+            assert_eq!(root.subject::<NotificationMessage>(&account, task.as_ref()), published);
             assert_eq!(root.read_notification(&published), Ok((account, TaskToken(task))));
-            assert_eq!(Awaited::of(&published), Some(Awaited::Notification));
+            assert_eq!(awaited(&published), Some(Stream::Notification));
             "read"
         });
 }

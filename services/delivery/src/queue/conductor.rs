@@ -1,0 +1,60 @@
+//! The conductor keeps the queue of woken sessions and never waits for I/O.
+
+use std::{collections::HashMap, sync::Arc};
+
+use runtime::Context;
+use tokio::sync::mpsc;
+use tracing::info;
+
+use super::{dispatcher::Line, signal::Signal};
+use crate::{config::Config, metrics::Metrics, providers::Driver, store::SessionName};
+
+/// Ends when the process stops: another replica finds the sessions that wait.
+pub async fn conduct(
+    config: Arc<Config>,
+    drivers: Arc<HashMap<String, Arc<Driver>>>,
+    mut signals: mpsc::Receiver<Signal>,
+    batches: mpsc::Sender<Vec<SessionName>>,
+    context: Context,
+    metrics: Metrics,
+) {
+    let mut line = Line::new(config.line());
+    let mut claimer_idle = true;
+    let mut dropped = 0_u64;
+    loop {
+        tokio::select! {
+            // A signal that is not received stays in the channel.
+            signal = signals.recv() => match signal {
+                Some(Signal::Wake(names)) => dropped += names.into_iter().map(|name| u64::from(!line.wake(name))).sum::<u64>(),
+                Some(Signal::Closed(names)) => dropped += names.into_iter().map(|name| u64::from(!line.wake_closed(name))).sum::<u64>(),
+                Some(Signal::Free(names)) => names.into_iter().for_each(|(name, more)| line.free(name, more)),
+                Some(Signal::WithoutSlot(names)) => names.into_iter().for_each(|(name, provider)| line.set_aside(name, &provider)),
+                Some(Signal::Limits(limits)) => for (account, limit) in limits {
+                    line.limit(&account, limit.and_then(|limit| usize::try_from(limit).ok()));
+                },
+                Some(Signal::Idle) => claimer_idle = true,
+                None => return,
+            },
+            () = context.shutdown.cancelled() => return,
+        }
+        if dropped > 0 && line.waiting() < config.waiting_sessions_max {
+            info!(
+                dropped,
+                "the line of woken sessions was full; the sweep finds those that did not fit"
+            );
+            dropped = 0;
+        }
+        if claimer_idle {
+            // A slot is given back before its session is released, so that signal comes after it.
+            line.call_back(|provider| drivers.get(provider).map_or(usize::MAX, |driver| driver.slots_free()));
+            let batch = line.take(config.claim_batch_max);
+            if !batch.is_empty() {
+                claimer_idle = false;
+                if batches.send(batch).await.is_err() {
+                    return;
+                }
+            }
+        }
+        metrics.line(line.in_flight(), line.waiting() + line.waiting_aside());
+    }
+}

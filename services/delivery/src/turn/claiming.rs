@@ -1,0 +1,166 @@
+//! Claims batches of sessions and sets a worker on each turn. One batch at a time: sessions that are woken meanwhile are the next.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use runtime::{Context, Incarnation, Replica};
+use storage::{Parts, StorageError};
+use tokio::sync::mpsc;
+use tracing::warn;
+
+use super::{
+    GATHER, RETRY_PAUSE,
+    call::{self, Live, Report},
+    claim::Claimer,
+    is_of_the_batch,
+    work::Work,
+};
+use crate::{
+    config::Config,
+    metrics::Metrics,
+    providers::Driver,
+    queue::signal::{Signal, tell},
+    store::SessionName,
+};
+
+/// Before another try for sessions that somebody else has locked.
+const LOCKED_PAUSE: Duration = Duration::from_millis(100);
+/// What a claimed turn is given to.
+pub struct WorkerContext {
+    pub context: Context,
+    pub replica: Replica,
+    pub drivers: Arc<HashMap<String, Arc<Driver>>>,
+    pub reports: mpsc::Sender<Report>,
+    pub live: mpsc::Sender<Live>,
+    pub signals: mpsc::Sender<Signal>,
+    pub config: Arc<Config>,
+    pub metrics: Metrics,
+}
+
+pub async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName>>, workers: WorkerContext) {
+    let hurried = Claimer {
+        database: claimer.database.hurried(),
+        ..claimer.clone()
+    };
+    loop {
+        let batch = tokio::select! {
+            // A batch that is not received stays in the channel.
+            batch = batches.recv() => match batch {
+                Some(batch) => batch,
+                None => return,
+            },
+            () = workers.context.shutdown.cancelled() => return,
+        };
+        let incarnation = tokio::select! {
+            incarnation = workers.replica.alive() => incarnation,
+            () = workers.context.shutdown.cancelled() => return,
+        };
+        let Some(incarnation) = incarnation else { return };
+        let several = batch.len() > 1;
+        let mut parts = Parts::of(&batch);
+        while let Some(part) = parts.next() {
+            let claimer = if parts.hurries(part) { &hurried } else { &claimer };
+            let Err(error) = workers.claim(claimer, part, &incarnation).await else {
+                continue;
+            };
+            // One session that cannot be read, or too much at once, must not hold the others up: the same ones would come
+            // together again.
+            if is_of_the_batch(&error) && parts.halve(part) {
+                warn!(
+                    error = format!("{:#}", anyhow::Error::new(error)),
+                    sessions = part.len(),
+                    "could not claim sessions together; trying in halves"
+                );
+            } else {
+                if error.may_retry() {
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                }
+                workers.not_claimed(part.to_vec(), error).await;
+            }
+        }
+        if several {
+            tokio::time::sleep(GATHER).await;
+        }
+        tell(&workers.signals, Signal::Idle).await;
+    }
+}
+
+impl WorkerContext {
+    /// Claims a batch and sets a worker on each turn.
+    async fn claim(
+        &self,
+        claimer: &Claimer,
+        batch: &[SessionName],
+        incarnation: &Incarnation,
+    ) -> Result<(), StorageError> {
+        let claimed = claimer.claim(batch, incarnation.id).await?;
+        self.metrics.taken_over(claimed.taken_over);
+        self.context.outbox.publish_soon(claimed.outbox);
+        for work in claimed.work {
+            self.take(work, incarnation.clone());
+        }
+        tell(&self.signals, Signal::Limits(claimed.limits)).await;
+        let left = claimed.left.into_iter().map(|name| (name, false)).collect();
+        tell(&self.signals, Signal::Free(left)).await;
+        if !claimed.locked.is_empty() {
+            let (signals, stop) = (self.signals.clone(), self.context.shutdown.token());
+            self.context
+                .shutdown
+                .spawn_once("delivery locked sessions", async move {
+                    tokio::select! {
+                        () = tokio::time::sleep(LOCKED_PAUSE) => tell(&signals, Signal::Wake(claimed.locked)).await,
+                        // What waits is found by another replica.
+                        () = stop.cancelled() => {}
+                    }
+                });
+        }
+        if !claimed.without_slot.is_empty() {
+            tell(&self.signals, Signal::WithoutSlot(claimed.without_slot)).await;
+        }
+        Ok(())
+    }
+
+    /// Where trying again may help they are tried again: if only the answer to the commit was lost, their leases are
+    /// ours, and no sweep finds what a living replica holds. What can never be claimed must not spin: the sweep brings it
+    /// back, slowly.
+    async fn not_claimed(&self, batch: Vec<SessionName>, error: StorageError) {
+        let again = !is_of_the_batch(&error);
+        warn!(
+            error = format!("{:#}", anyhow::Error::new(error)),
+            sessions = batch.len(),
+            again,
+            "could not claim sessions"
+        );
+        let names = batch.into_iter().map(|name| (name, again)).collect();
+        tell(&self.signals, Signal::Free(names)).await;
+    }
+
+    /// One worker a turn, for the length of one provider call.
+    fn take(&self, work: Work, incarnation: Incarnation) {
+        let driver = self.drivers.get(&work.provider).cloned();
+        let (reports, live, signals) = (self.reports.clone(), self.live.clone(), self.signals.clone());
+        let (root, name, stop) = (self.context.root().clone(), work.name(), self.context.shutdown.token());
+        let drain = Duration::from_millis(self.config.drain_ms);
+        let shutdown = self.context.shutdown.clone();
+        self.context.shutdown.spawn_once("delivery turn", async move {
+            shutdown.crash_point("delivery.turn_taken").await;
+            let drained = async {
+                stop.cancelled().await;
+                tokio::time::sleep(drain).await;
+            };
+            let report = tokio::select! {
+                // Boxed: a call is large and there are many. Dropped only when the process stops; then the call counts
+                // as lost, and the next holder of the lease acts by the provider's rules.
+                report = Box::pin(call::run_guarded(work, driver, &root, &live, &incarnation)) => report,
+                () = drained => None,
+            };
+            match report {
+                Some(report) => {
+                    shutdown.crash_point("delivery.turn_answered").await;
+                    // Refused only when the recorder has ended with the process.
+                    let _ = reports.send(report).await;
+                }
+                None => tell(&signals, Signal::Free(vec![(name, false)])).await,
+            }
+        });
+    }
+}

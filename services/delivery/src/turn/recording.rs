@@ -1,0 +1,131 @@
+//! Records outcomes in batches. A batch that the database refuses is taken apart; an outcome that it never takes is recorded as a
+//! failed attempt.
+
+use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
+
+use storage::{Parts, StorageError};
+use tokio::sync::mpsc;
+use tracing::warn;
+
+use super::{GATHER, RETRY_PAUSE, call::Report, is_of_the_batch, recorder::Recorder};
+use crate::queue::signal::{Signal, tell};
+
+/// Records until every worker is gone, also after the stop: what was answered is written down.
+pub async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals: mpsc::Sender<Signal>) {
+    let hurried = Recorder {
+        database: recorder.database.hurried(),
+        ..recorder.clone()
+    };
+    let mut batch = Vec::new();
+    loop {
+        if reports.recv_many(&mut batch, recorder.config.settle_batch_max).await == 0 {
+            return;
+        }
+        let several = batch.len() > 1;
+        // One transaction holds one outcome a session; a session is in one pair of hands, so there are no two.
+        let mut alone = BTreeSet::new();
+        let mut parts = Parts::of(&batch);
+        while let Some(part) = parts.next() {
+            let recorder = if parts.hurries(part) { &hurried } else { &recorder };
+            let Err(error) = record_patiently(recorder, part, &signals, StorageError::waits_for_lock).await else {
+                continue;
+            };
+            // One bad report must not hold the others up, nor one whose session is locked.
+            if parts.halve(part) {
+                warn!(
+                    error = format!("{:#}", anyhow::Error::new(error)),
+                    reports = part.len(),
+                    "could not record outcomes together; trying in halves"
+                );
+            } else {
+                alone.insert(part[0].work.turn_id);
+            }
+        }
+        for report in batch.drain(..).filter(|report| alone.contains(&report.work.turn_id)) {
+            let recording = record_alone(recorder.clone(), report, signals.clone());
+            recorder.shutdown.spawn_once("delivery outcome", recording);
+        }
+        batch.clear();
+        if several {
+            tokio::time::sleep(GATHER).await;
+        }
+    }
+}
+
+/// So often an outcome that takes too long is tried alone before its attempt counts as failed, if others were recorded meanwhile.
+const ALONE_TRIES_MAX: u32 = 3;
+const ALONE_PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Records one outcome that the database refused in its batch. Runs in a worker of its own, so that no batch waits for it.
+async fn record_alone(recorder: Recorder, report: Report, signals: mpsc::Sender<Signal>) {
+    let one = [report];
+    if let Err(error) = record_while_slow(&recorder, &one, &signals).await {
+        let [report] = one;
+        record_unrecordable(&recorder, report, &error, &signals).await;
+    }
+}
+
+/// Tries one outcome until it is recorded, or the database takes it in no form, or in no time though it took others: where it
+/// takes none, it is the database that is slow.
+async fn record_while_slow(
+    recorder: &Recorder,
+    one: &[Report; 1],
+    signals: &mpsc::Sender<Signal>,
+) -> Result<(), StorageError> {
+    let before = recorder.recorded.load(Ordering::Relaxed);
+    let (mut tries, mut pause) = (1, RETRY_PAUSE);
+    loop {
+        let others_are_recorded = || recorder.recorded.load(Ordering::Relaxed) > before;
+        match record_patiently(recorder, one, signals, |_| false).await {
+            Err(error) if error.is_too_much() && (tries < ALONE_TRIES_MAX || !others_are_recorded()) => tries += 1,
+            ended => return ended,
+        }
+        tokio::time::sleep(pause).await;
+        pause = ALONE_PAUSE_MAX.min(pause * 2);
+    }
+}
+
+/// What the database takes in no form, or in no time, must not leave its session in our hands for as long as we live: the attempt is
+/// recorded as failed, without any of the provider's words. Failing even that, the lease stays until this process ends
+/// or loses it, and its next holder finds the turn in flight and acts by the provider's rules.
+async fn record_unrecordable(
+    recorder: &Recorder,
+    report: Report,
+    error: &StorageError,
+    signals: &mpsc::Sender<Signal>,
+) {
+    let (turn_id, session_id) = (report.work.turn_id, report.work.session_id);
+    tracing::error!(%turn_id, %session_id, error = error as &dyn std::error::Error, "an outcome could not be recorded; its attempt counts as failed");
+    let name = report.work.name();
+    if let Err(error) = record_while_slow(recorder, &[report.unrecordable()], signals).await {
+        tracing::error!(%turn_id, %session_id, error = &error as &dyn std::error::Error, "not even the failure could be recorded");
+        tell(signals, Signal::Free(vec![(name, false)])).await;
+    }
+}
+
+/// Tries until it is recorded or cannot be. `ends`: what else is no reason to try again.
+async fn record_patiently(
+    recorder: &Recorder,
+    reports: &[Report],
+    signals: &mpsc::Sender<Signal>,
+    ends: fn(&StorageError) -> bool,
+) -> Result<(), StorageError> {
+    loop {
+        match recorder.record(reports).await {
+            Ok(recorded) => {
+                recorder.recorded.fetch_add(1, Ordering::Relaxed);
+                tell(signals, Signal::Free(recorded.free)).await;
+                return Ok(());
+            }
+            Err(error) if is_of_the_batch(&error) || ends(&error) => return Err(error),
+            Err(error) => {
+                warn!(
+                    error = format!("{:#}", anyhow::Error::new(error)),
+                    reports = reports.len(),
+                    "could not record outcomes yet"
+                );
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Every message on the broker, declared once. A message implements [`Message`] beside its payload and has a line in
+//! [`MESSAGES`]; an event has a line in [`crate::event`]. Streams, consumers, rights on the broker, JSON Schemas, AsyncAPI
+//! and who may bury and redrive a message follow from these tables.
+
+use domain::{AccountId, TaskId};
+use schemars::{JsonSchema, generate::SchemaSettings};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::{
+    Root,
+    dead::DeadLetter,
+    event::{EVENTS, EventMessage},
+    live::LiveText,
+    notification::NotificationMessage,
+    session::{SessionClosed, SessionResolved},
+    tool::{ToolFinished, ToolRequested},
+};
+
+/// A user of the NATS server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum User {
+    Resolver,
+    Delivery,
+    ToolGateway,
+    Orchestrator,
+    /// Anyone who sends notifications and listens to what becomes of them. It may hear everything and send nothing else.
+    Publisher,
+    /// `signalbox migrate`, `signalbox doctor` and the `nats` command.
+    Operator,
+}
+
+impl User {
+    pub const ALL: [User; 6] = [
+        User::Resolver,
+        User::Delivery,
+        User::ToolGateway,
+        User::Orchestrator,
+        User::Publisher,
+        User::Operator,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            User::Resolver => "resolver",
+            User::Delivery => "delivery",
+            User::ToolGateway => "tool-gateway",
+            User::Orchestrator => "orchestrator",
+            User::Publisher => "publisher",
+            User::Operator => "operator",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<User> {
+        User::ALL.into_iter().find(|user| user.name() == name)
+    }
+
+    pub fn is_service(self) -> bool {
+        SERVICES.contains(&self)
+    }
+}
+
+pub const SERVICES: &[User] = &[User::Resolver, User::Delivery, User::ToolGateway, User::Orchestrator];
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Stream {
+    Notification,
+    Session,
+    Tool,
+    Event,
+    Dead,
+}
+
+impl Stream {
+    /// In the order in which they are made: the notifications have the dead letters as their source.
+    pub const ALL: [Stream; 5] = [
+        Stream::Dead,
+        Stream::Notification,
+        Stream::Session,
+        Stream::Tool,
+        Stream::Event,
+    ];
+
+    fn branch(self) -> &'static str {
+        match self {
+            Stream::Notification => "notification",
+            Stream::Session => "session",
+            Stream::Tool => "tool",
+            Stream::Event => "event",
+            Stream::Dead => "dead",
+        }
+    }
+
+    /// The subjects that it stores.
+    pub fn subject(self, root: &Root) -> String {
+        let below = match self {
+            Stream::Notification | Stream::Dead => "*.*",
+            Stream::Session | Stream::Tool | Stream::Event => ">",
+        };
+        format!("{root}.{}.{below}", self.branch())
+    }
+
+    /// `SIGNALBOX_NOTIFICATION`. Two installations on one NATS account need roots that differ in more than case.
+    pub fn name(self, root: &Root) -> String {
+        format!("{root}_{}", self.branch()).to_uppercase()
+    }
+}
+
+/// A payload with its place on the broker: the subject is `{root}.{KIND}.{account}.{task}`.
+pub trait Message: Serialize + JsonSchema {
+    /// Also the end of the CloudEvents type and the name of the JSON Schema.
+    const KIND: &'static str;
+    /// None: core NATS, not stored, may be lost.
+    const STREAM: Option<Stream>;
+    const PUBLISHERS: &'static [User];
+    const CONSUMERS: &'static [User];
+    /// No row but this message's own tells the consumer what was accepted or done, so its outbox row is kept until it is read.
+    /// Any other message is a wake-up, which a sweep replaces, or news.
+    const AWAITED: bool;
+    /// One sentence for AsyncAPI.
+    const CARRIES: &'static str;
+
+    /// CloudEvents type, without a version: fields are only ever added.
+    fn cloud_event(&self) -> String {
+        format!("signalbox.{}", Self::KIND)
+    }
+}
+
+/// A message whose payload names its account and task too. A subject routes and permits; the payload is worked on. A reader
+/// holds the two against each other ([`crate::addressed::read`]).
+pub trait Addressed: Message + DeserializeOwned {
+    fn about(&self) -> (&AccountId, Option<&TaskId>);
+
+    fn subject(&self, root: &Root) -> String {
+        let (account, task) = self.about();
+        root.subject::<Self>(account, task)
+    }
+}
+
+/// Who publishes and who consumes a message, or one fact of [`EVENTS`].
+#[derive(Clone, Copy, Debug)]
+pub struct Hop {
+    pub kind: &'static str,
+    pub stream: Option<Stream>,
+    pub is_event: bool,
+    pub publishers: &'static [User],
+    pub consumers: &'static [User],
+    pub is_awaited: bool,
+}
+
+/// A line of [`MESSAGES`].
+#[derive(Clone, Copy, Debug)]
+pub struct MessageType {
+    pub hop: Hop,
+    pub carries: &'static str,
+    /// JSON Schema of the payload.
+    pub schema: fn() -> Value,
+}
+
+/// Every message, in the order in which a notification causes them.
+pub const MESSAGES: &[MessageType] = &[
+    of::<NotificationMessage>(),
+    of::<SessionResolved>(),
+    of::<SessionClosed>(),
+    of::<ToolRequested>(),
+    of::<ToolFinished>(),
+    of::<EventMessage>(),
+    of::<DeadLetter>(),
+    of::<LiveText>(),
+];
+
+const fn of<M: Message>() -> MessageType {
+    MessageType {
+        hop: Hop {
+            kind: M::KIND,
+            stream: M::STREAM,
+            is_event: false,
+            publishers: M::PUBLISHERS,
+            consumers: M::CONSUMERS,
+            is_awaited: M::AWAITED,
+        },
+        carries: M::CARRIES,
+        schema: schema::<M>,
+    }
+}
+
+fn schema<T: JsonSchema>() -> Value {
+    SchemaSettings::draft2020_12()
+        .into_generator()
+        .into_root_schema_for::<T>()
+        .to_value()
+}
+
+/// Every message, with each event on its own.
+pub fn hops() -> impl Iterator<Item = &'static Hop> {
+    let messages = MESSAGES.iter().map(|message| &message.hop);
+    messages.filter(|hop| hop.kind != EventMessage::KIND).chain(EVENTS)
+}
+
+impl Hop {
+    /// Its subjects below the root, whichever account and task.
+    pub fn pattern(&self) -> String {
+        if self.is_event {
+            format!("event.*.*.{}", self.kind)
+        } else {
+            format!("{}.*.*", self.kind)
+        }
+    }
+
+    /// Whether this user may publish it. The orchestrator redrives dead letters, so it may publish what any service consumes.
+    pub fn is_published_by(&self, user: User) -> bool {
+        let is_redriven = user == User::Orchestrator && self.consumers.iter().any(|consumer| consumer.is_service());
+        self.publishers.contains(&user) || is_redriven
+    }
+
+    pub fn is_consumed_by(&self, user: User) -> bool {
+        self.consumers.contains(&user)
+    }
+}
+
+/// The stream of an awaited message, by the subject that it is published on, whatever its root.
+pub fn awaited(subject: &str) -> Option<Stream> {
+    let below = subject.split_once('.').map_or("", |(_root, below)| below);
+    hops()
+        .find(|hop| hop.is_awaited && is_match(&hop.pattern(), below))
+        .and_then(|hop| hop.stream)
+}
+
+/// Whether a subject is one of a pattern's, as the server sees it.
+pub fn is_match(pattern: &str, subject: &str) -> bool {
+    let mut tokens = subject.split('.');
+    for wanted in pattern.split('.') {
+        match (wanted, tokens.next()) {
+            (">", Some(_)) => return true,
+            (_, Some(token)) if wanted == "*" || wanted == token => {}
+            (_, _) => return false,
+        }
+    }
+    tokens.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_has_a_schema_that_compiles() {
+        for message in MESSAGES {
+            let kind = message.hop.kind;
+            jsonschema::validator_for(&(message.schema)()).unwrap_or_else(|error| panic!("{kind}: {error}"));
+        }
+    }
+
+    #[test]
+    fn a_subject_is_declared_once_and_begins_with_its_stream() {
+        let mut patterns: Vec<String> = hops().map(Hop::pattern).collect();
+        for message in MESSAGES {
+            let (branch, kind) = (message.hop.stream.map(Stream::branch), message.hop.kind);
+            assert!(
+                branch.is_none_or(|branch| kind.split('.').next() == Some(branch)),
+                "{kind}"
+            );
+        }
+        let declared = patterns.len();
+        patterns.sort_unstable();
+        patterns.dedup();
+        assert_eq!(patterns.len(), declared, "{patterns:?}");
+    }
+
+    #[test]
+    fn a_message_is_awaited_that_no_row_tells_of() {
+        let (root, account) = (Root::parse("box").unwrap(), AccountId::parse("acme").unwrap());
+        let task = TaskId::parse("PROJ-7").unwrap();
+        for task in [Some(&task), None] {
+            let check = |subject: String, stream| assert_eq!(awaited(&subject), stream, "{subject}");
+            check(
+                root.subject::<NotificationMessage>(&account, task),
+                Some(Stream::Notification),
+            );
+            check(root.event(&account, task, "turn.finished"), Some(Stream::Event));
+            check(root.event(&account, task, "turn.started"), None);
+            check(root.event(&account, task, "notification.refused"), None);
+            check(root.subject::<SessionResolved>(&account, task), None);
+            check(root.subject::<SessionClosed>(&account, task), None);
+            check(root.subject::<ToolRequested>(&account, task), None);
+            check(root.subject::<ToolFinished>(&account, task), None);
+            check(root.dead(Some(&account), task), None);
+            check(root.subject::<LiveText>(&account, task), None);
+        }
+        assert_eq!(awaited("notification.acme.T"), None);
+    }
+}
