@@ -137,6 +137,116 @@ fn names_say_what_is_inside() {
     }
 }
 
+/// Tables that only their home writes (ADR 50).
+const OF_THE_HOME: [&str; 3] = ["session", "notification", "turn"];
+const HOME: &str = "shared/storage/src/session/";
+/// The schema itself, another program's tables of the same names, the kit that fills tests' databases, and this file.
+const EXEMPT: &[&str] = &[
+    "shared/storage/src/migrations/",
+    "bench/src/floor/",
+    "shared/testkit/src/",
+];
+/// Where tests and the benchmark plant rows.
+const PLANTED: &[&str] = &[
+    "bench/src/stored.rs",
+    "services/delivery/tests/it/fairness.rs",
+    "services/delivery/tests/it/interrupted.rs",
+    "services/delivery/tests/it/plans.rs",
+    "services/delivery/tests/it/twins.rs",
+    "services/orchestrator/tests/it/dead_letters.rs",
+    "services/orchestrator/tests/it/notifications.rs",
+    "services/orchestrator/tests/it/pages.rs",
+    "services/orchestrator/tests/it/plans.rs",
+    "services/orchestrator/tests/it/seed.rs",
+    "services/orchestrator/tests/it/service.rs",
+    "services/orchestrator/tests/it/twins.rs",
+    "services/resolver/tests/it/ids.rs",
+    "services/resolver/tests/it/plans.rs",
+    "services/resolver/tests/it/races.rs",
+    "services/resolver/tests/it/sessions.rs",
+    "services/resolver/tests/it/sweeps.rs",
+    "services/resolver/tests/it/twins.rs",
+    "services/tool-gateway/tests/it/capability.rs",
+    "services/tool-gateway/tests/it/effects.rs",
+    "services/tool-gateway/tests/it/http.rs",
+    "services/tool-gateway/tests/it/late.rs",
+    "services/tool-gateway/tests/it/once.rs",
+    "services/tool-gateway/tests/it/world.rs",
+    "shared/storage/tests/it/attacker.rs",
+    "shared/storage/tests/it/lifecycle.rs",
+    "shared/storage/tests/it/neglected.rs",
+    "shared/storage/tests/it/waiting.rs",
+    "tests/chaos/age/plant.rs",
+    "tests/it/fair.rs",
+    "tests/it/walls/listed.rs",
+    "tests/it/walls/mod.rs",
+    "tests/it/walls/scratch.rs",
+];
+
+/// Each of the verbs with the table after it, wherever blanks, line ends and the seams of a `concat!` stand between.
+fn writes(text: &str) -> Vec<(&'static str, &'static str)> {
+    let text = text.to_ascii_lowercase();
+    let mut found = Vec::new();
+    for verb in ["insert into", "update", "delete from"] {
+        for (at, _) in text.match_indices(verb) {
+            let rest = text[at + verb.len()..].trim_start_matches([' ', '\n', '\t', '"', ',', '\\']);
+            let name = rest
+                .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                .next()
+                .unwrap_or_default();
+            let is_apart = rest.len() < text.len() - at - verb.len();
+            if let Some(table) = OF_THE_HOME.into_iter().find(|table| is_apart && *table == name) {
+                found.push((verb, table));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn only_their_home_writes_sessions_items_and_turns() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let (mut home, mut planted, mut elsewhere) = (0, BTreeSet::new(), Vec::new());
+    for folder in ["services", "shared", "tests", "bench"] {
+        visit(&root.join(folder), &mut |file| {
+            let name = file.strip_prefix(root).unwrap().to_str().unwrap();
+            let writes = writes(&std::fs::read_to_string(file).unwrap());
+            if name.starts_with(HOME) {
+                home += writes.len();
+            } else if !EXEMPT.iter().any(|exempt| name.starts_with(exempt)) {
+                for (verb, table) in writes {
+                    if PLANTED.contains(&name) {
+                        planted.insert(name.to_owned());
+                    } else {
+                        elsewhere.push(format!("{name}: {verb} {table}"));
+                    }
+                }
+            }
+        });
+    }
+    assert!(home > 15, "the home was read: {home}");
+    assert_eq!(
+        elsewhere, [""; 0],
+        "write through a verb of {HOME}, or plant rows with testkit"
+    );
+    let listed: BTreeSet<String> = PLANTED.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(planted, listed, "listed without need");
+}
+
+#[test]
+fn a_write_is_found_however_it_is_written() {
+    assert_eq!(writes("update session set"), [("update", "session")]);
+    assert_eq!(writes("Insert Into\n   turn (id)"), [("insert into", "turn")]);
+    assert_eq!(
+        writes("concat!(\"delete from \", \"notification where\")"),
+        [("delete from", "notification")]
+    );
+    assert_eq!(
+        writes("update session_neglected; for update of session; updated turn"),
+        []
+    );
+}
+
 fn visit(folder: &std::path::Path, see: &mut impl FnMut(&std::path::Path)) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

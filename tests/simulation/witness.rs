@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use domain::Conversation;
 use domain::{AccountId, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
-use resolver::intake::resolve::Conversation;
 use storage::lifecycle::reply_message_id;
 
 use super::{

@@ -7,18 +7,19 @@ use bytes::Bytes;
 use contracts::{Headers, Root};
 use delivery::{
     providers::{Effects, ProviderAnswer},
-    queue::{SessionFacts, admit},
+    queue::admit,
     turn::settle::{self, Limits, Outcome, settle},
 };
 use divan::{Bencher, black_box};
-use domain::{AccountId, AgentId, AgentRef, Generation, SessionPhase, SessionScope, TaskId};
+use domain::{AccountId, AgentId, AgentRef, Conversation, Generation, SessionPhase, SessionScope, TaskId};
 use messaging::Incoming;
 use resolver::intake::{
     decide::{Decision, decide},
     facts::{Fact, Facts},
     received::Received,
-    resolve::{Conversation, Found, resolve},
+    resolve::{Found, resolve},
 };
+use storage::session::sessions_lock::SessionFacts;
 use time::OffsetDateTime;
 use uuid::Uuid;
 

@@ -9,9 +9,10 @@ use opentelemetry::{
 use storage::directory::Waiting;
 use time::OffsetDateTime;
 
+use storage::session::turns_record::Changed;
+
 use crate::{
     providers::{Driver, FailureClass},
-    store::record::Changed,
     turn::{settle::Settled, work::Work},
 };
 

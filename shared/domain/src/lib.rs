@@ -10,6 +10,7 @@ pub mod account;
 pub mod actor;
 pub mod api_key;
 mod columns;
+pub mod conversation;
 pub mod fence;
 pub mod id;
 pub mod notification;
@@ -24,6 +25,7 @@ mod word;
 pub use account::{InstructionLayout, KeyRole, SessionScope};
 pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
 pub use api_key::{ApiKey, ApiKeyError, KeyId};
+pub use conversation::Conversation;
 pub use fence::{Fence, Generation};
 pub use id::{
     AccountId, AgentId, AgentRef, AgentSlug, IdError, MessageId, NotificationId, SessionId, TaskId, TurnId, UserId,

@@ -18,8 +18,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 pub use contracts::User;
 use contracts::{
     Root, Stream,
-    message::{self, Hop, Message as _, is_match},
-    notification::NotificationMessage,
+    message::{self, Hop, is_match},
 };
 
 use crate::{Durable, topology};
@@ -122,15 +121,14 @@ impl Rights for User {
     }
 
     fn buries(self, root: &Root, subject: &str) -> bool {
-        let is_read = |hop: &Hop| {
-            // Delivery reads notifications from their rows: those of a turn that failed.
-            let is_of_a_turn = self == User::Delivery && hop.kind == NotificationMessage::KIND;
-            hop.is_consumed_by(self) || is_of_a_turn
-        };
+        // Delivery reads those of a turn that failed from their rows.
+        let reads_notifications = matches!(self, User::Resolver | User::Delivery);
+        let is_notification = is_match(&Stream::Notification.subject(root), subject);
+        let is_read = |durable: &Durable| is_match(&durable.filter(root), subject);
         self.is_service()
-            && message::hops()
-                .filter(|hop| is_read(hop) || hop.is_published_by(self))
-                .any(|hop| is_match(&format!("{root}.{}", hop.pattern()), subject))
+            && (reads_notifications && is_notification
+                || self.durables().into_iter().any(is_read)
+                || self.publishes(root, subject))
     }
 
     fn inbox_prefix(self) -> String {

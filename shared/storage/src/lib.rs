@@ -18,6 +18,7 @@ pub mod migrations;
 pub mod outbox;
 pub mod parts;
 pub mod replica;
+pub mod session;
 pub mod statement;
 
 pub use accounts::Accounts;

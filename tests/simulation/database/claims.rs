@@ -12,11 +12,9 @@ use contracts::{
 use delivery::{
     prompt::{Manifest, Profile, TaskFacts},
     providers::ToolDefinition,
-    queue::SessionFacts,
     store::{
         SessionName,
-        begin::NewTurn,
-        claim::{Session, Turn},
+        claim::Turn,
         context::{Extract, Item},
     },
     turn::{
@@ -29,6 +27,10 @@ use delivery::{
 use domain::{
     Actor, ActorKind, AgentSlug, Generation, InstructionLayout, NotificationId, NotificationState, SessionPhase,
     TaskId, TaskStatus, TurnId, TurnState,
+};
+use storage::session::{
+    sessions_lock::{Session, SessionFacts},
+    turns_begin::NewTurn,
 };
 use uuid::Uuid;
 

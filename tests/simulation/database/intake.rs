@@ -5,24 +5,23 @@
 use std::collections::BTreeMap;
 
 use domain::{
-    AgentRef, AgentSlug, Fence, Generation, NotificationId, NotificationState, SessionId, SessionPhase, TaskId,
-    TaskStatus,
+    AgentRef, AgentSlug, Conversation, Fence, Generation, NotificationId, NotificationState, SessionId, SessionPhase,
+    TaskId, TaskStatus,
 };
 use resolver::{
     intake::{
         batch::{Queued, account_of, conversations, decide_all, queue, refuse_removed},
+        content::ContentHash,
         decide::{Accepted, AcceptedTask},
         facts::{Fact, Facts, Known, Questions},
         received::Received,
         refusals::refusal_rows,
-        resolve::{ActiveSession, Conversation, Found},
+        resolve::Found,
         sessions::assign,
     },
-    store::{
-        notifications::NotificationRow as NewRow,
-        partitions::{Lease, Place},
-    },
+    store::partitions::{Lease, Place},
 };
+use storage::session::{items_append::NewItem, sessions_lock::ActiveSession};
 
 use super::{
     Database, DeadLetter, NotificationRow, SessionRow, Task,
@@ -282,7 +281,7 @@ impl Database {
 
     /// Whether `NOTIFICATIONS_ENTER` or `NOTIFICATIONS_REQUEUE` would write fewer rows than asked.
     fn conflicts(&self, queued: &Queued<'_>) -> bool {
-        let row = |new: &NewRow<'_>| self.notifications.get(&(new.account.clone(), new.id.clone()));
+        let row = |new: &NewItem<'_>| self.notifications.get(&(new.account.clone(), new.id.clone()));
         queued.new.iter().any(|new| row(new).is_some())
             || queued.again.iter().any(|new| {
                 row(new).is_none_or(|row| !matches!(row.state, NotificationState::Refused | NotificationState::Failed))
@@ -328,14 +327,14 @@ impl Database {
     }
 
     /// One row of `NOTIFICATIONS_ENTER` or `NOTIFICATIONS_REQUEUE`, counted in its session.
-    fn notification_enter(&mut self, new: &NewRow<'_>, received: &Received, requeue: bool) {
+    fn notification_enter(&mut self, new: &NewItem<'_>, received: &Received, requeue: bool) {
         let row = NotificationRow {
             task: new.task.map(TaskId::key),
             agent: new.agent,
             place: new.queued,
             from_person: new.sender.is_some_and(domain::Actor::is_person),
             reopens: new.metadata.contains("\"reopen\":true"),
-            hash: new.hash,
+            hash: ContentHash::from_bytes(&new.hash).expect("32 bytes"),
             state: if new.queued.is_some() {
                 NotificationState::Queued
             } else {

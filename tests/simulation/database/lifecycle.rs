@@ -6,7 +6,10 @@ use domain::{
     AccountId, AgentId, CloseReason, Generation, NotificationId, NotificationState, SessionId, SessionPhase, TaskId,
     TaskStatus, TurnId,
 };
-use storage::lifecycle::{Closing, Waiting, close_reason, judge};
+use storage::{
+    lifecycle::close_reason,
+    session::{Closing, Waiting, judge},
+};
 
 use super::{Database, moment, outbox::Message};
 use crate::simulation::bugs::Bug;

@@ -14,11 +14,12 @@ pub(crate) mod outcomes;
 use std::collections::BTreeMap;
 
 use delivery::{store::SessionName, turn::journal::Journal};
+use domain::Conversation;
 use domain::{
     AccountId, AgentId, CloseReason, Fence, MessageId, NotificationId, NotificationState, SessionPhase, SessionScope,
     TaskId, TaskStatus, ToolCallState, TurnId, TurnState,
 };
-use resolver::intake::{content::ContentHash, resolve::Conversation};
+use resolver::intake::content::ContentHash;
 use time::OffsetDateTime;
 use uuid::Uuid;
 

@@ -1,15 +1,13 @@
 //! Delivery's records: a batch of outcomes, under their sessions' locks and fences. One step.
 
-use delivery::{
-    store::claim::Session,
-    turn::{
-        call::Report,
-        journal::Round,
-        recorder::{Change, decide},
-        settle::Settled,
-    },
+use delivery::turn::{
+    call::Report,
+    journal::Round,
+    recorder::{Change, decide},
+    settle::Settled,
 };
 use domain::{Fence, NotificationId, NotificationState, SessionId, TurnId, TurnState};
+use storage::session::sessions_lock::Session;
 use uuid::Uuid;
 
 use super::{

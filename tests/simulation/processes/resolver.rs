@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use contracts::Root;
+use domain::Conversation;
 use domain::SessionId;
 use resolver::{
-    intake::{facts::Facts, received::Received, resolve::Conversation},
+    intake::{facts::Facts, received::Received},
     partitions::reading::start,
     store::partitions::{Lease, Place},
 };

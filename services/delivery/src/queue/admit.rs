@@ -12,24 +12,9 @@
 //! | any | else | leave |
 
 use domain::{SessionPhase, TurnState};
-use sea_orm::FromQueryResult;
+use storage::session::sessions_lock::SessionFacts;
 
 use crate::turn::journal::NO_PLACE;
-
-/// What decides, of the session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromQueryResult)]
-pub struct SessionFacts {
-    pub phase: SessionPhase,
-    pub closed: bool,
-    pub queued: i32,
-    /// `wake_at` is set and has come.
-    pub due: bool,
-    /// The place of the call that was asked for last.
-    pub asked: i32,
-    /// There is a lease, and nobody works under it.
-    #[sea_orm(skip)]
-    pub lease_dead: bool,
-}
 
 /// What decides, of its turn in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,4 +7,4 @@ pub mod conductor;
 pub mod dispatcher;
 pub mod signal;
 
-pub use admit::{Admission, SessionFacts, TurnFacts, admit};
+pub use admit::{Admission, TurnFacts, admit};

@@ -1,101 +1,24 @@
-//! Reading sessions under lock, with their turns in progress, and taking the lease of those that are carried on.
+//! Reading turns in progress, whose sessions the caller has locked, and whether the holders of leases are alive.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use domain::{
-    AccountId, AgentId, Fence, Generation, SessionId, TaskId, TurnId, TurnState,
+    AccountId, AgentId, SessionId, TaskId, TurnId, TurnState,
     planted::{Bug, is_planted},
 };
 use sea_orm::FromQueryResult;
-use storage::{StorageError, Tx, statement::pairs};
+use storage::{StorageError, Tx, session::sessions_lock::Session, statement::pairs};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{SessionName, TurnName};
+use super::TurnName;
 use crate::{
-    queue::{SessionFacts, TurnFacts},
+    queue::TurnFacts,
     turn::{
         journal::{Journal, NO_PLACE},
         resume::ToolResult,
     },
 };
-
-/// A session, locked to the end of the transaction.
-#[derive(Clone, Debug, FromQueryResult)]
-pub struct Session {
-    #[sea_orm(from_alias = "account_id")]
-    pub account: AccountId,
-    pub id: SessionId,
-    pub key: String,
-    pub agent_id: Option<AgentId>,
-    pub generation: Generation,
-    pub fence: Fence,
-    #[sea_orm(from_alias = "active_turn_id")]
-    pub active_turn: Option<TurnId>,
-    pub turn_count: i64,
-    pub interrupted: bool,
-    /// A newer version may know more than [`domain::CloseReason`].
-    pub close_reason: Option<String>,
-    pub lease_owner: Option<Uuid>,
-    #[sea_orm(nested)]
-    pub facts: SessionFacts,
-    /// The account's own limit of turns at once.
-    pub turns_in_flight_max: Option<i32>,
-}
-
-impl Session {
-    pub fn name(&self) -> SessionName {
-        (self.account.clone(), self.id)
-    }
-}
-
-macro_rules! sessions_lock {
-    ($wait:literal) => {
-        concat!(
-            "
-    select s.account_id, s.id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
-           s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
-           s.asked, s.lease_owner,
-           (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max
-    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
-    join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
-    order by w.account_id, w.id for no key update of s",
-            $wait
-        )
-    };
-}
-
-/// Relies on the primary key. Enqueuing takes the same lock, so no wake-up falls between; the order keeps two who lock
-/// from waiting for each other.
-pub const SESSIONS_LOCK: &str = sessions_lock!("");
-/// Without those that somebody else has locked: all others would wait for them. The claimer retries locked sessions
-/// ([`sessions_there`]): the holder of a lock may publish nothing after its commit.
-pub const SESSIONS_LOCK_FREE: &str = sessions_lock!(" skip locked");
-
-/// By [`SESSIONS_LOCK`] or [`SESSIONS_LOCK_FREE`].
-pub async fn sessions_lock(tx: &Tx, sql: &'static str, names: &[SessionName]) -> Result<Vec<Session>, StorageError> {
-    let (accounts, ids) = pairs(names);
-    tx.rows("lock sessions", sql, [accounts.into(), ids.into()]).await
-}
-
-#[derive(FromQueryResult)]
-struct ThereRow {
-    account_id: AccountId,
-    id: SessionId,
-}
-
-/// Relies on the primary key.
-pub const SESSIONS_THERE: &str = "
-    select s.account_id, s.id from unnest($1::text[], $2::uuid[]) as w (account_id, id)
-    cross join lateral (select * from session s where s.account_id = w.account_id and s.id = w.id limit 1) s";
-
-/// Those of `names` that were not removed.
-pub async fn sessions_there(tx: &Tx, names: &[SessionName]) -> Result<Vec<SessionName>, StorageError> {
-    let (accounts, ids) = pairs(names);
-    let values = [accounts.into(), ids.into()];
-    let rows: Vec<ThereRow> = tx.rows("look for locked sessions", SESSIONS_THERE, values).await?;
-    Ok(rows.into_iter().map(|row| (row.account_id, row.id)).collect())
-}
 
 #[derive(FromQueryResult)]
 struct AliveRow {
@@ -272,46 +195,4 @@ pub async fn turns_load(tx: &Tx, turns: &[TurnName], tools_wait_ms_max: i64) -> 
             .collect();
     }
     Ok(turns)
-}
-
-/// Turns that are carried on: the lease, and the turn's fence, which is the lease's, so that whoever had it before can
-/// change nothing. The caller holds the sessions' locks and has admitted them. Relies on primary keys; no index says which
-/// turn is a session's active one.
-pub const TURNS_RESUME: &str = "
-    with leased as (
-        update session s set phase = 'running', lease_owner = $4, fence = s.fence + 1, wake_at = null
-        from unnest($1::text[], $2::uuid[], $3::uuid[]) as w (account_id, id, session_id)
-        where s.account_id = any (array[w.account_id]) and s.id = w.session_id
-        returning s.account_id, s.fence, case when s.active_turn_id = w.id then w.id end as turn_id
-    )
-    update turn t set fence = l.fence, state = 'calling', sent_at = now()
-    from leased l
-    where t.account_id = any (array[l.account_id]) and t.id = l.turn_id";
-
-pub async fn turns_resume(tx: &Tx, turns: &[(SessionName, TurnId)], replica: Uuid) -> Result<(), StorageError> {
-    if turns.is_empty() {
-        return Ok(());
-    }
-    let (names, ids): (Vec<SessionName>, Vec<TurnId>) = turns.iter().cloned().unzip();
-    let (accounts, sessions) = pairs(&names);
-    let values = [accounts.into(), ids.into(), sessions.into(), replica.into()];
-    tx.execute("resume turns", TURNS_RESUME, values).await.map(|_| ())
-}
-
-/// The next result is asked for, or the same one again: look after it later. Relies on the primary key. The caller holds the
-/// rows' locks and has seen that they wait; compared here, it would be an index of its own that finds all who do.
-pub const WAIT_LONGER: &str = "
-    update session s set asked = w.asked, wake_at = now() + $4 * interval '1 millisecond'
-    from unnest($1::text[], $2::uuid[], $3::integer[]) as w (account_id, id, asked)
-    where s.account_id = any (array[w.account_id]) and s.id = w.id";
-
-/// Each session with the place of the call that is asked for.
-pub async fn wait_longer(tx: &Tx, asked: &[(SessionName, i32)], ms: i64) -> Result<(), StorageError> {
-    if asked.is_empty() {
-        return Ok(());
-    }
-    let (names, asked): (Vec<SessionName>, Vec<i32>) = asked.iter().cloned().unzip();
-    let (accounts, ids) = pairs(&names);
-    let values = [accounts.into(), ids.into(), asked.into(), ms.into()];
-    tx.execute("wait longer", WAIT_LONGER, values).await.map(|_| ())
 }

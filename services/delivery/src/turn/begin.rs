@@ -25,12 +25,9 @@ use crate::{
         InputFacts, InstructionFacts, Interruption, Manifest, Marks, OverviewEntry, Profile, Profiles, ToolNames, input,
     },
     providers::{CallInput, Driver, Effects, Thread, ToolDefinition},
-    store::{
-        begin::NewTurn,
-        claim::{Session, Turn},
-        context::Item,
-    },
+    store::{claim::Turn, context::Item},
 };
+use storage::session::{sessions_lock::Session, turns_begin::NewTurn};
 
 /// What a new turn is given besides its session and its item.
 #[derive(Debug)]

@@ -4,19 +4,17 @@ use domain::{
     CloseReason, NotificationState, SessionPhase, TurnState,
     planted::{Bug, is_planted},
 };
-use storage::lifecycle::{AGENT_REMOVED, TASK_CLOSED};
+use storage::session::sessions_close::{AGENT_REMOVED, TASK_CLOSED};
 
 use super::{
     call::Report,
     journal::{Journal, Tokens},
     settle::Settled,
 };
-use crate::{
-    config::Config,
-    store::{
-        claim::Session,
-        record::{ItemChange, SessionChange, TurnChange, TurnRecord},
-    },
+use crate::config::Config;
+use storage::session::{
+    sessions_lock::Session,
+    turns_record::{ItemChange, SessionChange, TurnChange, TurnRecord},
 };
 
 /// Everything that one report leads to.

@@ -36,13 +36,14 @@ use crate::{
     queue::{Admission, admit},
     store::{
         SessionName, TurnName,
-        begin::{KeptTexts, NewTurn, turns_begin},
-        claim::{
-            SESSIONS_LOCK_FREE, Session, Turn, in_flight_lock, leases_check, sessions_lock, sessions_there, turns_load,
-            turns_resume, wait_longer,
-        },
+        claim::{Turn, in_flight_lock, leases_check, turns_load},
         context::{Item, overview_load, queue_next},
     },
+};
+use storage::session::{
+    sessions_lock::{SESSIONS_LOCK_FREE, Session, sessions_lock, sessions_there},
+    turns_begin::{KeptTexts, NewTurn, turns_begin},
+    turns_resume::{turns_resume, turns_wait},
 };
 
 /// What claiming needs and does not change.
@@ -187,7 +188,7 @@ impl Claimer {
                 now,
             ));
         }
-        wait_longer(&tx, &asked, self.config.tools_again_ms).await?;
+        turns_wait(&tx, &asked, self.config.tools_again_ms).await?;
         outbox.extend(outbox_insert(&tx, messages).await?);
         self.shutdown.crash_point("delivery.claim_written").await;
         tx.commit().await?;

@@ -15,10 +15,8 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{call::Report, change::ended_because, journal::Call, settle::Settled, work::Work};
-use crate::{
-    SOURCE,
-    store::{TurnName, claim::Session, record::Changed},
-};
+use crate::SOURCE;
+use storage::session::{TurnName, sessions_lock::Session, turns_record::Changed};
 
 /// What stands on every message that a turn causes.
 pub(super) fn origin(turn: TurnId, hops: i32, trace: TraceContext) -> Origin {

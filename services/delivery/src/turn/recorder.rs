@@ -29,10 +29,12 @@ use crate::{
     metrics::Metrics,
     store::{
         SessionName,
-        claim::{SESSIONS_LOCK, Session, sessions_lock},
-        record::{Changed, TurnRecord, Written, turns_record},
         refused::{Refused, notifications_load},
     },
+};
+use storage::session::{
+    sessions_lock::{SESSIONS_LOCK, Session, sessions_lock},
+    turns_record::{Changed, TurnRecord, Written, turns_record},
 };
 
 #[derive(Clone)]

@@ -1,18 +1,21 @@
 //! How the statements of a claim and of a record find their rows: by the index that each is said to rely on, whether the
 //! tables are empty, full but not yet counted, counted, or counted when they held little.
 
-use delivery::store::{begin, claim, context, record};
+use delivery::store::{claim, context};
 use sqlx::AssertSqlSafe;
-use storage::Role;
+use storage::{
+    Role,
+    session::{sessions_lock, turns_begin, turns_record, turns_resume},
+};
 use testkit::{
     Fixture, TestDatabase,
     plans::{Planned, check_plans},
 };
 
 const STATEMENTS: [Planned; 14] = [
-    (claim::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
-    (claim::SESSIONS_THERE, 2, &["session_pkey"]),
-    (claim::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
+    (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
+    (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
+    (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
     (claim::REPLICAS_ALIVE, 1, &["replica_pkey"]),
     (claim::IN_FLIGHT_COUNT, 1, &["turn_open of the account", "session_pkey"]),
     (
@@ -29,16 +32,16 @@ const STATEMENTS: [Planned; 14] = [
         ],
     ),
     (claim::RESULTS_LOAD, 2, &["tool_call_turn"]),
-    (claim::TURNS_RESUME, 4, &["turn_pkey", "session_pkey"]),
-    (claim::WAIT_LONGER, 4, &["session_pkey"]),
-    (begin::INSTRUCTIONS_KEEP, 4, &[]),
+    (turns_resume::TURNS_RESUME, 4, &["turn_pkey", "session_pkey"]),
+    (turns_resume::TURNS_WAIT, 4, &["session_pkey"]),
+    (turns_begin::INSTRUCTIONS_KEEP, 4, &[]),
     (
-        begin::TURNS_BEGIN,
+        turns_begin::TURNS_BEGIN,
         26,
         &["notification_pkey", "session_pkey", "instruction_text_pkey"],
     ),
     (
-        record::TURNS_RECORD,
+        turns_record::TURNS_RECORD,
         2,
         &["turn_pkey", "tool_call_turn", "session_pkey", "notification_pkey"],
     ),

@@ -10,7 +10,7 @@ use orchestrator::{
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::AssertSqlSafe;
-use storage::{Accounts, Database, Role, lifecycle::sessions_close, outbox::OUTBOX_SHARES};
+use storage::{Accounts, Database, Role, outbox::OUTBOX_SHARES, session::sessions_close};
 use testkit::{
     Fixture, TestDatabase,
     plans::{Planned, check_plans},

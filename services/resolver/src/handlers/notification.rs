@@ -23,6 +23,10 @@ use storage::{
         OutboxRow, Owned, outbox_insert,
         unread::{Receipt, outbox_receive},
     },
+    session::{
+        items_append::{items_append, items_requeue},
+        items_refuse::refused_replace,
+    },
 };
 use time::OffsetDateTime;
 
@@ -39,7 +43,6 @@ use crate::{
     },
     store::{
         facts::facts_find,
-        notifications::{notifications_enter, notifications_requeue, refused_replace},
         partitions::{Lease, Place, place_move},
     },
 };
@@ -342,10 +345,10 @@ async fn rows_write(tx: &Tx, decided: &Decided<'_>, queued: &Queued<'_>) -> Resu
     let mut new = queued.new.clone();
     let expected = new.len() as u64;
     new.extend(refusal_rows(&decided.refused));
-    if notifications_enter(tx, &new).await? != expected {
+    if items_append(tx, &new).await? != expected {
         return Ok(false);
     }
-    Ok(notifications_requeue(tx, &queued.again).await? == queued.again.len() as u64)
+    Ok(items_requeue(tx, &queued.again).await? == queued.again.len() as u64)
 }
 
 impl Resolution {

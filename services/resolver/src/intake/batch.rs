@@ -3,17 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::{Outgoing, Root, Timestamp, session::SessionResolved};
-use domain::{AccountId, NotificationState, QueueMode, SessionKey, TaskId};
+use domain::{AccountId, Conversation, NotificationState, QueueMode, SessionKey, TaskId};
 use time::OffsetDateTime;
 
 use super::{
     decide::{Accepted, AcceptedTask, Decision, Refused, decide},
     facts::{Fact, Facts, Known},
     received::Received,
-    resolve::{Conversation, Finding},
+    resolve::Finding,
     sessions::{Resolved, Session},
 };
-use crate::{SOURCE, store::notifications::NotificationRow};
+use storage::session::items_append::NewItem;
+
+use crate::SOURCE;
 
 /// What was decided about a batch, each in the order of the stream.
 #[derive(Debug, Default)]
@@ -128,8 +130,8 @@ pub fn refuse_removed(decided: &mut Decided<'_>, resolved: &Resolved, facts: &Fa
 /// The rows of what was accepted, and the sessions as they are afterwards.
 #[derive(Debug, Default)]
 pub struct Queued<'a> {
-    pub new: Vec<NotificationRow<'a>>,
-    pub again: Vec<NotificationRow<'a>>,
+    pub new: Vec<NewItem<'a>>,
+    pub again: Vec<NewItem<'a>>,
     pub work: Vec<Work<'a>>,
 }
 
@@ -168,7 +170,7 @@ pub fn queue<'a>(decided: &'a Decided<'a>, facts: &Facts, sessions: &'a BTreeMap
             got.items += 1;
             got.position += 1;
             (got.newest, got.task) = (received, task);
-            let row = NotificationRow {
+            let row = NewItem {
                 id: &entry.id,
                 task,
                 agent: Some(entry.agent),
@@ -187,10 +189,10 @@ pub fn queue<'a>(decided: &'a Decided<'a>, facts: &Facts, sessions: &'a BTreeMap
 }
 
 /// A row of what was sent, not queued anywhere.
-pub fn row<'a>(received: &'a Received, account: &'a AccountId) -> NotificationRow<'a> {
+pub fn row<'a>(received: &'a Received, account: &'a AccountId) -> NewItem<'a> {
     use contracts::notification::KIND_DEFAULT;
     let content = received.content.as_ref().ok();
-    NotificationRow {
+    NewItem {
         account,
         id: &received.id,
         task: None,
@@ -208,7 +210,7 @@ pub fn row<'a>(received: &'a Received, account: &'a AccountId) -> NotificationRo
             || "{}".to_owned(),
             |content| serde_json::to_string(&content.metadata).expect("what was read as JSON is written as JSON"),
         ),
-        hash: received.hash,
+        hash: received.hash.bytes(),
         reason: None,
         cause: received.cause.as_deref(),
         hops: received.hops,

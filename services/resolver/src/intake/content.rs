@@ -44,8 +44,8 @@ impl ContentHash {
         bytes.try_into().ok().map(ContentHash)
     }
 
-    pub fn to_vec(self) -> Vec<u8> {
-        self.0.to_vec()
+    pub fn bytes(self) -> [u8; 32] {
+        self.0
     }
 }
 

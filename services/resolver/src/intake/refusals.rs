@@ -15,7 +15,9 @@ use storage::{
 use time::OffsetDateTime;
 
 use super::{batch::row, decide::Refused, received::Received};
-use crate::{SOURCE, store::notifications::NotificationRow};
+use storage::session::items_append::NewItem;
+
+use crate::SOURCE;
 
 /// Writes the dead letters; gives what is to be published. One statement each: refusals are few, and each is long.
 pub async fn refusals_write(
@@ -69,12 +71,12 @@ pub async fn refusals_write(
 }
 
 /// The rows of those that somebody may ask for.
-pub fn refusal_rows<'a>(refused: &'a [(&'a Received, Refused)]) -> Vec<NotificationRow<'a>> {
+pub fn refusal_rows<'a>(refused: &'a [(&'a Received, Refused)]) -> Vec<NewItem<'a>> {
     refused
         .iter()
         .filter(|(_, refused)| refused.keep_row)
         .filter_map(|(received, refused)| Some((*received, refused, received.account.as_ref()?)))
-        .map(|(received, refused, account)| NotificationRow {
+        .map(|(received, refused, account)| NewItem {
             task: refused.task.as_ref(),
             agent: refused.agent,
             reason: Some(format!(

@@ -1,21 +1,24 @@
 //! Locks the sessions of a batch, and opens those that are missing.
 //!
 //! Locks go in one order: sessions by account and id, then agents without waiting, then what is inserted. Whoever closes sessions
-//! locks them in the same order (storage::lifecycle), so whichever comes second sees what the first one did: an item
+//! locks them in the same order (storage::session), so whichever comes second sees what the first one did: an item
 //! is in the queue when the closer judges it, or finds its session closed and opens the next generation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::notification::Refusal;
 use domain::{
-    Generation, SessionId,
+    Conversation, Generation, SessionId,
     planted::{Bug, is_planted},
 };
 use storage::{StorageError, Tx};
 use uuid::Uuid;
 
-use super::resolve::{Conversation, Finding, Found, Resolution, resolve};
-use crate::store::sessions::{NewSession, sessions_lock, sessions_newest, sessions_open, sessions_reopen};
+use super::resolve::{Finding, Found, Resolution, resolve};
+use storage::session::{
+    sessions_lock::conversations_lock,
+    sessions_open::{NewSession, sessions_newest, sessions_open, sessions_reopen},
+};
 
 /// An active session, ours until the transaction ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +48,7 @@ pub async fn sessions_resolve(
     if is_planted(Bug::GenerationReused) {
         sessions_reopen(tx, &all).await?;
     }
-    let active = sessions_lock(tx, &all).await?;
+    let active = conversations_lock(tx, &all).await?;
     let missing: Vec<usize> = (0..all.len()).filter(|n| !active.contains_key(n)).collect();
     let mut found: Vec<Found> = (0..all.len())
         .map(|n| {

@@ -5,6 +5,4 @@
 //! "none" and are turned into NULL by the statement. None of them is a value that the column can have.
 
 pub mod facts;
-pub mod notifications;
 pub mod partitions;
-pub mod sessions;

@@ -8,7 +8,7 @@ use runtime::sweep::{Parts, Pieces};
 use storage::{
     Accounts, Database, StorageError,
     directory::session_outlived,
-    lifecycle::{Removal, sessions_remove},
+    session::sessions_remove::{Removal, sessions_remove},
 };
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::store::notifications::refused_remove;
+use storage::session::items_refuse::refused_remove;
 
 /// Removes all that was refused longer ago than `kept`, the oldest first and a bounded number in a transaction; gives how many.
 pub async fn refused_notifications_remove(

@@ -1,14 +1,14 @@
 //! How the statements of a batch find their rows: by the index that each is said to rely on, whether the tables are
 //! empty, full but not yet counted, counted, or counted when they held little. A prepared plan outlives all of them. The relay's statements are here, too.
 
-use resolver::store::{facts, notifications, sessions};
+use resolver::store::facts;
 use sqlx::AssertSqlSafe;
 use storage::{
-    lifecycle::sessions_remove,
     outbox::{
         OUTBOX_CLAIM, OUTBOX_DELETE,
         unread::{OUTBOX_LOOK, OUTBOX_STORED},
     },
+    session::{items_append, items_refuse, sessions_lock, sessions_open, sessions_remove},
 };
 use testkit::plans::{Planned, check_plans};
 
@@ -29,28 +29,24 @@ const STATEMENTS: [Planned; 12] = [
         ],
     ),
     (
-        sessions::SESSIONS_LOCK,
+        sessions_lock::CONVERSATIONS_LOCK,
         7,
         &["session_active_task", "session_active_system", "session_pkey"],
     ),
     (
-        sessions::SESSIONS_NEWEST_OF_TASKS,
+        sessions_open::SESSIONS_NEWEST_OF_TASKS,
         4,
         &["session_generation", "agent_pkey"],
     ),
     (
-        sessions::SESSIONS_NEWEST_OF_AGENTS,
+        sessions_open::SESSIONS_NEWEST_OF_AGENTS,
         3,
         &["session_generation", "agent_pkey"],
     ),
-    (sessions::SESSIONS_OPEN, 7, &[]),
-    (notifications::NOTIFICATIONS_ENTER, 22, &["session_pkey"]),
-    (
-        notifications::NOTIFICATIONS_REQUEUE,
-        22,
-        &["notification_pkey", "session_pkey"],
-    ),
-    (notifications::REFUSED_REPLACE, 2, &["notification_pkey"]),
+    (sessions_open::SESSIONS_OPEN, 7, &[]),
+    (items_append::ITEMS_APPEND, 22, &["session_pkey"]),
+    (items_append::ITEMS_REQUEUE, 22, &["notification_pkey", "session_pkey"]),
+    (items_refuse::REFUSED_REPLACE, 2, &["notification_pkey"]),
     (OUTBOX_DELETE, 2, &["outbox_pkey"]),
     (OUTBOX_STORED, 4, &["outbox_pkey"]),
     (OUTBOX_CLAIM, 5, &["outbox_unsent", "outbox_pkey"]),
@@ -87,7 +83,7 @@ const REMOVALS: [Planned; 8] = [
     (sessions_remove::EMPTY[2], 3, &["notification_ended"]),
     (sessions_remove::EMPTIED, 2, &["session_pkey"]),
     (sessions_remove::SUPERSEDED, 2, &["session_pkey", "session_generation"]),
-    (notifications::REFUSED_REMOVE, 2, &["notification_pkey"]),
+    (items_refuse::REFUSED_REMOVE, 2, &["notification_pkey"]),
 ];
 
 #[tokio::test]

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use delivery::queue::{Admission, SessionFacts, TurnFacts, admit};
+use delivery::queue::{Admission, TurnFacts, admit};
 use domain::{SessionPhase, TurnState, TurnStep};
+use storage::session::sessions_lock::SessionFacts;
 
 const INFALLIBLE: &str = "a String takes all that is written to it";
 

@@ -3,7 +3,7 @@
 use domain::{AccountId, AgentId, CloseReason, Fence, Generation, SessionId, SessionKey, TaskId, TurnId, TurnState};
 use sea_orm::FromQueryResult;
 use serde_json::Value;
-use storage::{StorageError, Tx, lifecycle::task_sessions_lock};
+use storage::{StorageError, Tx, session::sessions_close::task_sessions_lock};
 use time::OffsetDateTime;
 
 use crate::call::{Asked, Closed, Facts, RecordedCall, Turn};

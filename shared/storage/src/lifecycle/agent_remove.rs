@@ -5,12 +5,15 @@ use contracts::event::{AgentRemoved, Event};
 use domain::{AccountId, AgentId, CloseReason, NotificationId};
 use sea_orm::FromQueryResult;
 
-use super::{
-    ClosedSession, Setting,
-    sessions_close::{Scope, close},
-    verdict::Closing,
+use super::Setting;
+use crate::{
+    StorageError, Tx,
+    outbox::Owned,
+    session::{
+        Closing,
+        sessions_close::{ClosedSession, Scope, close},
+    },
 };
-use crate::{StorageError, Tx, outbox::Owned};
 
 #[derive(Debug)]
 pub struct AgentRemoval {

@@ -7,27 +7,20 @@
 //! | [`task_create`], [`tasks_create`] | task, activity | the resolver creates unknown tasks, the API creates the rest |
 //! | [`message_post`], [`replies_post`] | thread, activity | people post by API, agents by tool, delivery's replies by event |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
-//! | [`sessions_remove`] | sessions, turns, calls, notifications | closed sessions are kept for a time (S12) |
 
 mod activity;
 mod agent_remove;
 mod message_post;
 mod replies_post;
-pub mod sessions_close;
-pub mod sessions_remove;
 mod task_create;
 mod task_status;
-mod verdict;
 
 pub use activity::activity_insert;
 pub use agent_remove::{AgentRemoval, agent_remove};
 pub use message_post::{NewMessage, message_post};
 pub use replies_post::{Reply, replies_post, reply_message_id};
-pub use sessions_close::{AGENT_REMOVED, ClosedSession, TASK_CLOSED, task_sessions_lock};
-pub use sessions_remove::{Removal, sessions_remove};
 pub use task_create::{NewTask, task_create, tasks_create};
 pub use task_status::{TaskMove, TaskMoved, close_reason, task_status_set};
-pub use verdict::{Closing, Judged, Verdict, Waiting, judge, verdict};
 
 use contracts::{
     Outgoing, Root, Timestamp,
@@ -74,7 +67,7 @@ impl Setting<'_> {
 }
 
 /// An id for a row that follows from an event of now.
-fn fresh_id() -> Uuid {
+pub(crate) fn fresh_id() -> Uuid {
     Uuid::now_v7()
 }
 

@@ -9,13 +9,15 @@ use domain::{
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 
-use super::{
-    ClosedSession, Setting,
-    activity::activity_insert,
-    sessions_close::{Scope, close},
-    verdict::Closing,
+use super::{Setting, activity::activity_insert};
+use crate::{
+    StorageError, Tx,
+    outbox::Owned,
+    session::{
+        Closing,
+        sessions_close::{ClosedSession, Scope, close},
+    },
 };
-use crate::{StorageError, Tx, outbox::Owned};
 
 /// What is asked for.
 #[derive(Clone, Debug)]

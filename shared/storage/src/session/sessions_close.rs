@@ -19,12 +19,10 @@ use domain::{
 use sea_orm::{FromQueryResult, Value};
 use time::OffsetDateTime;
 
-use super::{
-    Setting, fresh_id,
-    verdict::{Closing, Judged, Waiting, judge},
-};
+use super::verdict::{Closing, Judged, Waiting, judge};
 use crate::{
     StorageError, Tx,
+    lifecycle::{Setting, fresh_id},
     outbox::{Owned, outbox_insert},
     statement::column,
 };
@@ -49,7 +47,7 @@ pub struct ClosedSession {
 
 /// Which sessions and items.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Scope<'a> {
+pub(crate) enum Scope<'a> {
     Task(&'a TaskId),
     Agent(AgentId),
 }
@@ -63,7 +61,7 @@ impl Scope<'_> {
     }
 }
 
-pub(super) struct Closed {
+pub(crate) struct Closed {
     pub sessions: Vec<ClosedSession>,
     pub cancelled: Vec<NotificationId>,
     pub carried: Vec<NotificationId>,
@@ -253,7 +251,7 @@ const OPEN_NEXT: &str = "
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10)";
 
 /// Closes the active sessions in scope and judges what waits. The caller holds the row that makes it the only closer.
-pub(super) async fn close(
+pub(crate) async fn close(
     tx: &Tx,
     account: &AccountId,
     scope: Scope<'_>,

@@ -1,58 +1,12 @@
-//! Sessions: lock the active ones, open what is missing.
+//! Opens the next generation of conversations.
 
 use std::collections::HashMap;
 
-use domain::{AccountId, AgentId, Generation, SessionId, TaskId};
-use sea_orm::{FromQueryResult, Value};
-use storage::{StorageError, Tx, statement::column};
+use domain::{Conversation, Generation, SessionId, TaskId};
+use sea_orm::FromQueryResult;
 
-use crate::intake::resolve::{ActiveSession, Conversation};
-
-#[derive(FromQueryResult)]
-struct LockedRow {
-    n: i64,
-    #[sea_orm(nested)]
-    session: ActiveSession,
-}
-
-/// One statement for both kinds, and in the order of account and id: everybody who locks several sessions takes them that
-/// way (delivery's claims and records, the closers of sessions), so that two who meet wait and do not block each other. A
-/// session that closes while we wait for its lock is not returned: then there is none. Relies on session_active_task,
-/// session_active_system and the primary key; `offset 0`, and asking in a way that promises the planner nothing, keep it
-/// from walking through all active sessions.
-pub const SESSIONS_LOCK: &str = "
-    with found as materialized (
-        select w.n, t.account_id, t.id
-        from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as w (account_id, agent_id, n, task_id)
-        cross join lateral (
-            select t.account_id, t.id from session t
-            where t.account_id = w.account_id and t.task_id = w.task_id and t.agent_id = w.agent_id
-              and t.closed_at is null and t.kind = 'task'
-            offset 0) as t
-        union all
-        select w.n, t.account_id, t.id
-        from unnest($5::text[], $6::uuid[], $7::bigint[]) as w (account_id, agent_id, n)
-        cross join lateral (
-            select t.account_id, t.id from session t
-            where t.account_id = w.account_id and t.agent_id = w.agent_id
-              and t.closed_at is null and t.kind = 'system'
-            offset 0) as t
-    )
-    select f.n, s.id, s.generation, s.queue_tail, s.phase = 'idle' and s.queued = 0 as rests
-    from found f join session s on s.account_id = any (array[f.account_id]) and s.id = f.id
-    where coalesce(s.closed_at is null, false)
-    order by f.account_id, f.id for no key update of s";
-
-/// Locks the active sessions of these conversations; those that have none are not in the answer.
-pub async fn sessions_lock(
-    tx: &Tx,
-    conversations: &[&Conversation],
-) -> Result<HashMap<usize, ActiveSession>, StorageError> {
-    let (tasks, agents) = columns(conversations);
-    let values = tasks.values().into_iter().chain(agents.values());
-    let rows: Vec<LockedRow> = tx.rows("lock sessions", SESSIONS_LOCK, values).await?;
-    Ok(rows.into_iter().map(|row| (index(row.n), row.session)).collect())
-}
+use super::sessions_lock::{by_kind, columns, index};
+use crate::{StorageError, Tx, statement::column};
 
 const SESSIONS_REOPEN: &str = "
     update session s set closed_at = null, close_reason = null
@@ -112,61 +66,6 @@ pub async fn sessions_newest(
         found.extend(rows.into_iter().map(|row| (index(row.n), row.generation)));
     }
     Ok(found)
-}
-
-/// Conversations of one kind, as arrays, with their places among all.
-#[derive(Default)]
-struct ConversationColumns {
-    accounts: Vec<AccountId>,
-    agents: Vec<AgentId>,
-    places: Vec<i64>,
-    /// Only of the kind that has them.
-    tasks: Option<Vec<TaskId>>,
-}
-
-impl ConversationColumns {
-    fn values(self) -> Vec<Value> {
-        let mut values = vec![self.accounts.into(), self.agents.into(), self.places.into()];
-        values.extend(self.tasks.map(Value::from));
-        values
-    }
-}
-
-/// Those of tasks, and those of agents alone: partial indexes need the kind spelt out.
-fn columns(conversations: &[&Conversation]) -> (ConversationColumns, ConversationColumns) {
-    let (mut of_tasks, mut of_agents) = (ConversationColumns::default(), ConversationColumns::default());
-    let mut tasks = Vec::new();
-    for (n, conversation) in (0..).zip(conversations) {
-        let columns = match &conversation.task {
-            Some(task) => {
-                tasks.push(task.clone());
-                &mut of_tasks
-            }
-            None => &mut of_agents,
-        };
-        columns.accounts.push(conversation.account.clone());
-        columns.agents.push(conversation.agent);
-        columns.places.push(n);
-    }
-    of_tasks.tasks = Some(tasks);
-    (of_tasks, of_agents)
-}
-
-/// A statement for each kind that occurs.
-fn by_kind(
-    conversations: &[&Conversation],
-    of_tasks: &'static str,
-    of_agents: &'static str,
-) -> Vec<(ConversationColumns, &'static str)> {
-    let (tasks, agents) = columns(conversations);
-    [(tasks, of_tasks), (agents, of_agents)]
-        .into_iter()
-        .filter(|(columns, _)| !columns.places.is_empty())
-        .collect()
-}
-
-fn index(n: i64) -> usize {
-    usize::try_from(n).expect("a place that we sent")
 }
 
 #[derive(Clone, Debug)]

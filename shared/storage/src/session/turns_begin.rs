@@ -7,13 +7,14 @@ use std::{
 
 use domain::{AccountId, AgentId, Fence, Generation, SessionId, TaskId, TurnId};
 use sea_orm::{DbErr, Value};
-use storage::{
+use uuid::Uuid;
+
+use crate::{
     StorageError, Tx,
     error::Attempt,
     outbox::{OutboxRow, Owned, outbox_rows, outbox_values},
     statement::column,
 };
-use uuid::Uuid;
 
 /// A row of `turn`, as far as its beginning is concerned.
 #[derive(Clone, Debug)]
@@ -74,7 +75,7 @@ pub const TURNS_BEGIN: &str = concat!(
         where s.account_id = any (array[g.account_id]) and s.id = g.session_id
     ), told as (
         ",
-    storage::outbox_insert!("$21", "$22", "$23", "$24", "$25", "$26"),
+    crate::outbox_insert!("$21", "$22", "$23", "$24", "$25", "$26"),
     "
     )
     insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,

@@ -6,9 +6,9 @@ use std::collections::{HashMap, HashSet};
 use domain::{AccountId, Fence, SessionId, SessionPhase, TurnId, TurnState};
 use sea_orm::FromQueryResult;
 use serde::Serialize;
-use storage::{StorageError, Tx};
 
 use super::TurnName;
+use crate::{StorageError, Tx};
 
 /// Everything that one report leads to.
 #[derive(Clone, Copy, Debug)]

@@ -1,19 +1,16 @@
-//! Notifications: enter new rows, queue old ones again, and count both in their sessions.
+//! Writes items and counts them in their sessions, whose locks the caller holds. An item is a notification; a refused one has no
+//! session.
 
 use contracts::TraceContext;
 use domain::{AccountId, Actor, ActorKind, AgentId, MessageId, NotificationId, QueueMode, SessionId, TaskId};
 use sea_orm::{FromQueryResult, Value};
-use storage::{
-    StorageError, Tx,
-    statement::{column, pairs},
-};
 use uuid::Uuid;
 
-use crate::intake::content::ContentHash;
+use crate::{StorageError, Tx, statement::column};
 
 /// A row of table `notification`, accepted or refused. Borrows: bodies are large and copied once, into the statement.
 #[derive(Clone, Debug)]
-pub struct NotificationRow<'a> {
+pub struct NewItem<'a> {
     pub account: &'a AccountId,
     pub id: &'a NotificationId,
     /// Only if it exists.
@@ -30,7 +27,8 @@ pub struct NotificationRow<'a> {
     pub queue_mode: QueueMode,
     /// A JSON object.
     pub metadata: String,
-    pub hash: ContentHash,
+    /// SHA-256 of the content.
+    pub hash: [u8; 32],
     /// Why it was refused.
     pub reason: Option<String>,
     pub cause: Option<&'a str>,
@@ -66,7 +64,7 @@ macro_rules! counted {
 }
 
 /// Relies on the primary keys.
-pub const NOTIFICATIONS_ENTER: &str = concat!(
+pub const ITEMS_APPEND: &str = concat!(
     "with entered as (
         insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, title, body, message_id,
             sender_kind, sender_id, sender_name, queue_mode, metadata, content_hash, state, reason, cause, hops,
@@ -87,7 +85,7 @@ pub const NOTIFICATIONS_ENTER: &str = concat!(
 
 /// Refused and failed rows start over, with what was said now. Relies on the primary keys. The state is asked for in a
 /// way that promises nothing to the planner: it would expect so few of them that it looks at all first.
-pub const NOTIFICATIONS_REQUEUE: &str = concat!(
+pub const ITEMS_REQUEUE: &str = concat!(
     "with entered as (
         update notification n set task_id = nullif(r.task_id, ''), agent_id = nullif(r.agent_id, none.id),
             session_id = nullif(r.session_id, none.id), position = nullif(r.position, 0), kind = r.kind,
@@ -107,13 +105,13 @@ pub const NOTIFICATIONS_REQUEUE: &str = concat!(
 );
 
 /// Enters new rows; gives how many of them are now queued. Fewer than asked: somebody else used one of the ids.
-pub async fn notifications_enter(tx: &Tx, rows: &[NotificationRow<'_>]) -> Result<u64, StorageError> {
-    write(tx, NOTIFICATIONS_ENTER, "enter notifications", rows).await
+pub async fn items_append(tx: &Tx, rows: &[NewItem<'_>]) -> Result<u64, StorageError> {
+    write(tx, ITEMS_APPEND, "enter notifications", rows).await
 }
 
 /// Queues rows again that were refused or had failed; gives how many. Fewer than asked: one is neither any more.
-pub async fn notifications_requeue(tx: &Tx, rows: &[NotificationRow<'_>]) -> Result<u64, StorageError> {
-    write(tx, NOTIFICATIONS_REQUEUE, "queue notifications again", rows).await
+pub async fn items_requeue(tx: &Tx, rows: &[NewItem<'_>]) -> Result<u64, StorageError> {
+    write(tx, ITEMS_REQUEUE, "queue notifications again", rows).await
 }
 
 #[derive(FromQueryResult)]
@@ -121,23 +119,18 @@ struct Written {
     queued: i64,
 }
 
-async fn write(
-    tx: &Tx,
-    sql: &'static str,
-    attempt: &'static str,
-    rows: &[NotificationRow<'_>],
-) -> Result<u64, StorageError> {
+async fn write(tx: &Tx, sql: &'static str, attempt: &'static str, rows: &[NewItem<'_>]) -> Result<u64, StorageError> {
     if rows.is_empty() {
         return Ok(0);
     }
     // In one order, so that two writers of the same ids do not wait for each other.
-    let mut rows: Vec<&NotificationRow<'_>> = rows.iter().collect();
+    let mut rows: Vec<&NewItem<'_>> = rows.iter().collect();
     rows.sort_unstable_by(|a, b| (a.account, a.id).cmp(&(b.account, b.id)));
     let written: Option<Written> = tx.one(attempt, sql, columns(&rows)).await?;
     Ok(written.map_or(0, |written| written.queued.unsigned_abs()))
 }
 
-fn columns(rows: &[&NotificationRow<'_>]) -> [Value; 22] {
+fn columns(rows: &[&NewItem<'_>]) -> [Value; 22] {
     let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
     [
         column(rows, |row| row.account.clone()),
@@ -165,33 +158,4 @@ fn columns(rows: &[&NotificationRow<'_>]) -> [Value; 22] {
         column(rows, |row| text(row.trace.tracestate.as_deref())),
         column(rows, |row| text(row.sender.and_then(|sender| sender.via.as_deref()))),
     ]
-}
-
-/// The refused whole of a notification whose parts now take its place. Relies on the primary key; the state is asked for
-/// as above.
-pub const REFUSED_REPLACE: &str = "
-    delete from notification n using unnest($1::text[], $2::text[]) as r (account_id, id)
-    where n.account_id = any (array[r.account_id]) and n.id = r.id and coalesce(n.state = 'refused', false)";
-
-pub async fn refused_replace(tx: &Tx, wholes: &[(AccountId, NotificationId)]) -> Result<(), StorageError> {
-    if wholes.is_empty() {
-        return Ok(());
-    }
-    let (accounts, ids) = pairs(wholes);
-    let values = [accounts.into(), ids.into()];
-    let replaced = tx.execute("replace refused notifications", REFUSED_REPLACE, values);
-    replaced.await.map(|_| ())
-}
-
-/// Relies on the primary key. One that was redriven meanwhile is not refused any more.
-pub const REFUSED_REMOVE: &str = "
-    delete from notification where ctid = any (array(
-        select n.ctid from (select $1 as account_id, unnest($2::text[]) as id offset 0) w
-        join notification n on n.account_id = any (array[w.account_id]) and n.id = w.id
-        where coalesce(n.state = 'refused', false) for update of n skip locked))";
-
-/// Removes refused notifications of one account; gives how many. Twice is once.
-pub async fn refused_remove(tx: &Tx, account: &AccountId, ids: Vec<String>) -> Result<u64, StorageError> {
-    let values = [account.into(), ids.into()];
-    tx.execute("remove refused notifications", REFUSED_REMOVE, values).await
 }

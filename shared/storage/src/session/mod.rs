@@ -1,0 +1,38 @@
+//! The home of sessions, their queues and their turns. Every statement that writes `session`, `notification` (after its
+//! acceptance) or `turn` is here, a file a verb; `tests/it/architecture.rs` finds any elsewhere. The resolver alone decides to
+//! which session an item goes (ADR 50).
+//!
+//! | verb | does | called by |
+//! |---|---|---|
+//! | [`sessions_lock`] | locks sessions, by id or by conversation | every other verb's caller |
+//! | [`sessions_open`] | opens generations; the unique indexes let one of two win | resolver |
+//! | [`items_append`] | writes items, counts the queued ones, queues failed and refused ones again | resolver |
+//! | [`items_refuse`] | replaces and removes refused items | resolver |
+//! | [`turns_begin`] | takes items, writes their turns, takes the lease | delivery |
+//! | [`turns_resume`] | takes the lease of a turn that waits; prolongs the wait | delivery |
+//! | [`turns_record`] | outcome, items, lease | delivery |
+//! | [`sessions_close`] | closes sessions and gives each waiting item its verdict | `task_status_set`, `agent_remove` |
+//! | [`sessions_remove`] | retention (S12) | resolver |
+//!
+//! Lock order: tool call, then task or agent, then sessions by account and id, then items. A caller that holds one session and
+//! needs another begins again with both.
+
+pub mod items_append;
+pub mod items_refuse;
+pub mod sessions_close;
+pub mod sessions_lock;
+pub mod sessions_open;
+pub mod sessions_remove;
+pub mod turns_begin;
+pub mod turns_record;
+pub mod turns_resume;
+mod verdict;
+
+use domain::{AccountId, SessionId, TurnId};
+pub use verdict::{Closing, Judged, Verdict, Waiting, judge, verdict};
+
+/// A session, account first.
+pub type SessionName = (AccountId, SessionId);
+
+/// A turn, the same way. Ids are unique inside an account and nowhere else.
+pub type TurnName = (AccountId, TurnId);

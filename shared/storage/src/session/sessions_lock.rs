@@ -1,0 +1,218 @@
+//! Locks sessions to the end of the transaction, by id or by conversation, in the order of account and id, so that two
+//! transactions that lock several sessions never wait for each other.
+
+use std::collections::HashMap;
+
+use domain::{AccountId, AgentId, Conversation, Fence, Generation, SessionId, SessionPhase, TaskId, TurnId};
+use sea_orm::{FromQueryResult, Value};
+use uuid::Uuid;
+
+use super::SessionName;
+use crate::{StorageError, Tx, statement::pairs};
+
+/// What decides, of the session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromQueryResult)]
+pub struct SessionFacts {
+    pub phase: SessionPhase,
+    pub closed: bool,
+    pub queued: i32,
+    /// `wake_at` is set and has come.
+    pub due: bool,
+    /// The place of the call that was asked for last.
+    pub asked: i32,
+    /// There is a lease, and nobody works under it.
+    #[sea_orm(skip)]
+    pub lease_dead: bool,
+}
+
+/// A session, locked to the end of the transaction.
+#[derive(Clone, Debug, FromQueryResult)]
+pub struct Session {
+    #[sea_orm(from_alias = "account_id")]
+    pub account: AccountId,
+    pub id: SessionId,
+    pub key: String,
+    pub agent_id: Option<AgentId>,
+    pub generation: Generation,
+    pub fence: Fence,
+    #[sea_orm(from_alias = "active_turn_id")]
+    pub active_turn: Option<TurnId>,
+    pub turn_count: i64,
+    pub interrupted: bool,
+    /// A newer version may know more than [`domain::CloseReason`].
+    pub close_reason: Option<String>,
+    pub lease_owner: Option<Uuid>,
+    #[sea_orm(nested)]
+    pub facts: SessionFacts,
+    /// The account's own limit of turns at once.
+    pub turns_in_flight_max: Option<i32>,
+}
+
+impl Session {
+    pub fn name(&self) -> SessionName {
+        (self.account.clone(), self.id)
+    }
+}
+
+macro_rules! sessions_lock {
+    ($wait:literal) => {
+        concat!(
+            "
+    select s.account_id, s.id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
+           s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
+           s.asked, s.lease_owner,
+           (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max
+    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
+    order by w.account_id, w.id for no key update of s",
+            $wait
+        )
+    };
+}
+
+/// Relies on the primary key. Enqueuing takes the same lock, so no wake-up falls between; the order keeps two who lock
+/// from waiting for each other.
+pub const SESSIONS_LOCK: &str = sessions_lock!("");
+/// Without those that somebody else has locked: all others would wait for them. The claimer retries locked sessions
+/// ([`sessions_there`]): the holder of a lock may publish nothing after its commit.
+pub const SESSIONS_LOCK_FREE: &str = sessions_lock!(" skip locked");
+
+/// By [`SESSIONS_LOCK`] or [`SESSIONS_LOCK_FREE`].
+pub async fn sessions_lock(tx: &Tx, sql: &'static str, names: &[SessionName]) -> Result<Vec<Session>, StorageError> {
+    let (accounts, ids) = pairs(names);
+    tx.rows("lock sessions", sql, [accounts.into(), ids.into()]).await
+}
+
+#[derive(FromQueryResult)]
+struct ThereRow {
+    account_id: AccountId,
+    id: SessionId,
+}
+
+/// Relies on the primary key.
+pub const SESSIONS_THERE: &str = "
+    select s.account_id, s.id from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    cross join lateral (select * from session s where s.account_id = w.account_id and s.id = w.id limit 1) s";
+
+/// Those of `names` that were not removed.
+pub async fn sessions_there(tx: &Tx, names: &[SessionName]) -> Result<Vec<SessionName>, StorageError> {
+    let (accounts, ids) = pairs(names);
+    let values = [accounts.into(), ids.into()];
+    let rows: Vec<ThereRow> = tx.rows("look for locked sessions", SESSIONS_THERE, values).await?;
+    Ok(rows.into_iter().map(|row| (row.account_id, row.id)).collect())
+}
+
+/// An active session, locked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromQueryResult)]
+pub struct ActiveSession {
+    pub id: SessionId,
+    pub generation: Generation,
+    /// Place of the newest item that was ever queued.
+    pub queue_tail: i64,
+    /// Nothing waits in it and nothing is being done: nobody will look at it unless somebody says so. Of any other, whoever
+    /// sees to it finds under its lock what has come meanwhile.
+    pub rests: bool,
+}
+
+#[derive(FromQueryResult)]
+struct LockedRow {
+    n: i64,
+    #[sea_orm(nested)]
+    session: ActiveSession,
+}
+
+/// One statement for both kinds, and in the order of account and id: everybody who locks several sessions takes them that
+/// way (delivery's claims and records, the closers of sessions), so that two who meet wait and do not block each other. A
+/// session that closes while we wait for its lock is not returned: then there is none. Relies on session_active_task,
+/// session_active_system and the primary key; `offset 0`, and asking in a way that promises the planner nothing, keep it
+/// from walking through all active sessions.
+pub const CONVERSATIONS_LOCK: &str = "
+    with found as materialized (
+        select w.n, t.account_id, t.id
+        from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as w (account_id, agent_id, n, task_id)
+        cross join lateral (
+            select t.account_id, t.id from session t
+            where t.account_id = w.account_id and t.task_id = w.task_id and t.agent_id = w.agent_id
+              and t.closed_at is null and t.kind = 'task'
+            offset 0) as t
+        union all
+        select w.n, t.account_id, t.id
+        from unnest($5::text[], $6::uuid[], $7::bigint[]) as w (account_id, agent_id, n)
+        cross join lateral (
+            select t.account_id, t.id from session t
+            where t.account_id = w.account_id and t.agent_id = w.agent_id
+              and t.closed_at is null and t.kind = 'system'
+            offset 0) as t
+    )
+    select f.n, s.id, s.generation, s.queue_tail, s.phase = 'idle' and s.queued = 0 as rests
+    from found f join session s on s.account_id = any (array[f.account_id]) and s.id = f.id
+    where coalesce(s.closed_at is null, false)
+    order by f.account_id, f.id for no key update of s";
+
+/// Locks the active sessions of these conversations; those that have none are not in the answer.
+pub async fn conversations_lock(
+    tx: &Tx,
+    conversations: &[&Conversation],
+) -> Result<HashMap<usize, ActiveSession>, StorageError> {
+    let (tasks, agents) = columns(conversations);
+    let values = tasks.values().into_iter().chain(agents.values());
+    let rows: Vec<LockedRow> = tx
+        .rows("lock sessions of conversations", CONVERSATIONS_LOCK, values)
+        .await?;
+    Ok(rows.into_iter().map(|row| (index(row.n), row.session)).collect())
+}
+
+/// Conversations of one kind, as arrays, with their places among all.
+#[derive(Default)]
+pub(super) struct ConversationColumns {
+    accounts: Vec<AccountId>,
+    agents: Vec<AgentId>,
+    places: Vec<i64>,
+    /// Only of the kind that has them.
+    tasks: Option<Vec<TaskId>>,
+}
+
+impl ConversationColumns {
+    pub(super) fn values(self) -> Vec<Value> {
+        let mut values = vec![self.accounts.into(), self.agents.into(), self.places.into()];
+        values.extend(self.tasks.map(Value::from));
+        values
+    }
+}
+
+/// Those of tasks, and those of agents alone: partial indexes need the kind spelt out.
+pub(super) fn columns(conversations: &[&Conversation]) -> (ConversationColumns, ConversationColumns) {
+    let (mut of_tasks, mut of_agents) = (ConversationColumns::default(), ConversationColumns::default());
+    let mut tasks = Vec::new();
+    for (n, conversation) in (0..).zip(conversations) {
+        let columns = match &conversation.task {
+            Some(task) => {
+                tasks.push(task.clone());
+                &mut of_tasks
+            }
+            None => &mut of_agents,
+        };
+        columns.accounts.push(conversation.account.clone());
+        columns.agents.push(conversation.agent);
+        columns.places.push(n);
+    }
+    of_tasks.tasks = Some(tasks);
+    (of_tasks, of_agents)
+}
+
+/// A statement for each kind that occurs.
+pub(super) fn by_kind(
+    conversations: &[&Conversation],
+    of_tasks: &'static str,
+    of_agents: &'static str,
+) -> Vec<(ConversationColumns, &'static str)> {
+    let (tasks, agents) = columns(conversations);
+    [(tasks, of_tasks), (agents, of_agents)]
+        .into_iter()
+        .filter(|(columns, _)| !columns.places.is_empty())
+        .collect()
+}
+
+pub(super) fn index(n: i64) -> usize {
+    usize::try_from(n).expect("a place that we sent")
+}

@@ -1,0 +1,49 @@
+//! Claims turns that wait, and prolongs the wait.
+
+use domain::TurnId;
+use uuid::Uuid;
+
+use super::SessionName;
+use crate::{StorageError, Tx, statement::pairs};
+
+/// Turns that are carried on: the lease, and the turn's fence, which is the lease's, so that whoever had it before can
+/// change nothing. The caller holds the sessions' locks and has admitted them. Relies on primary keys; no index says which
+/// turn is a session's active one.
+pub const TURNS_RESUME: &str = "
+    with leased as (
+        update session s set phase = 'running', lease_owner = $4, fence = s.fence + 1, wake_at = null
+        from unnest($1::text[], $2::uuid[], $3::uuid[]) as w (account_id, id, session_id)
+        where s.account_id = any (array[w.account_id]) and s.id = w.session_id
+        returning s.account_id, s.fence, case when s.active_turn_id = w.id then w.id end as turn_id
+    )
+    update turn t set fence = l.fence, state = 'calling', sent_at = now()
+    from leased l
+    where t.account_id = any (array[l.account_id]) and t.id = l.turn_id";
+
+pub async fn turns_resume(tx: &Tx, turns: &[(SessionName, TurnId)], replica: Uuid) -> Result<(), StorageError> {
+    if turns.is_empty() {
+        return Ok(());
+    }
+    let (names, ids): (Vec<SessionName>, Vec<TurnId>) = turns.iter().cloned().unzip();
+    let (accounts, sessions) = pairs(&names);
+    let values = [accounts.into(), ids.into(), sessions.into(), replica.into()];
+    tx.execute("resume turns", TURNS_RESUME, values).await.map(|_| ())
+}
+
+/// The next result is asked for, or the same one again: look after it later. Relies on the primary key. The caller holds the
+/// rows' locks and has seen that they wait; compared here, it would be an index of its own that finds all who do.
+pub const TURNS_WAIT: &str = "
+    update session s set asked = w.asked, wake_at = now() + $4 * interval '1 millisecond'
+    from unnest($1::text[], $2::uuid[], $3::integer[]) as w (account_id, id, asked)
+    where s.account_id = any (array[w.account_id]) and s.id = w.id";
+
+/// Each session with the place of the call that is asked for.
+pub async fn turns_wait(tx: &Tx, asked: &[(SessionName, i32)], ms: i64) -> Result<(), StorageError> {
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let (names, asked): (Vec<SessionName>, Vec<i32>) = asked.iter().cloned().unzip();
+    let (accounts, ids) = pairs(&names);
+    let values = [accounts.into(), ids.into(), asked.into(), ms.into()];
+    tx.execute("wait longer", TURNS_WAIT, values).await.map(|_| ())
+}
