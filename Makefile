@@ -47,7 +47,7 @@ export PATH := $(TOOLS)/bin:$(PATH)
 NEXTEST_VERSION := 0.9.143
 DENY_VERSION := 0.20.2
 
-.PHONY: help run test ci chaos nightly fuzz bench bench-micro lint fmt schemas images env manifests digests containers provision build smoke rust nextest deny
+.PHONY: help run test ci chaos nightly age fuzz bench bench-micro lint fmt schemas images env manifests digests containers provision build smoke rust nextest deny
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,7 +58,7 @@ run: provision build ## Start Signalbox with its own NATS, Postgres and demo age
 test: provision rust nextest ## Run all tests
 	cargo nextest run --workspace $(TEST_FEATURES)
 
-ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, manifests, tests, schemas, the sample, a short campaign, containers
+ci: provision rust nextest ## What CI runs on a change: formatting, lints, dependencies, manifests, tests but campaigns, schemas, the sample
 	cargo fmt --all --check
 	cargo fmt --manifest-path tests/containers/Cargo.toml --check
 	$(MAKE) lint
@@ -70,14 +70,19 @@ ci: provision rust nextest ## What CI runs: formatting, lints, dependencies, man
 	@untracked=$$(git ls-files --others --exclude-standard -- schemas); \
 	[ -z "$$untracked" ] || { echo "ci: not committed: $$untracked" >&2; exit 1; }
 	$(MAKE) smoke PROFILE=dev
-	$(MAKE) chaos FAULTS=60 SEED=55 ARGS="--again 2"
-	$(MAKE) containers
 
 chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=, ARGS=, PLANTED=), or run SIM= seeds of the simulation
 	cargo build --workspace --bins $(TEST_FEATURES) $(if $(SIM),--release)
 	$(TARGET_DIR)/$(if $(SIM),release,debug)/chaos $(if $(SIM),simulate --seeds $(SIM) --from $(SEED),$(if $(PLANTED),planted $(PLANTED) --without --seed $(SEED),--faults $(FAULTS) --seed $(SEED)) $(ARGS))
 
-nightly: provision rust ## What takes too long for every change: an installation with millions of rows, in which a day goes by (ARGS=)
+nightly: provision rust nextest ## What takes too long for every change: all tests at full length, containers, a campaign, 20,000 seeds, age
+	SIGNALBOX_NIGHTLY=1 cargo nextest run --workspace $(TEST_FEATURES) --profile nightly
+	$(MAKE) containers
+	$(MAKE) chaos FAULTS=500 SEED=$(SEED) ARGS="--again 2"
+	$(MAKE) chaos SIM=20000
+	$(MAKE) age
+
+age: provision rust ## An installation with millions of rows, in which a day goes by (ARGS=)
 	cargo build --workspace --bins $(TEST_FEATURES) --release
 	$(TARGET_DIR)/release/chaos age $(ARGS)
 

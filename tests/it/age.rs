@@ -1,4 +1,4 @@
-//! An installation that has been at work for long, small enough for every run of the tests; `make nightly` runs the large one.
+//! An installation that has been at work for long, small enough for every run of the tests; `make age` runs the large one.
 //! What is judged here is that nothing stops and nothing is left: how fast a busy machine is says nothing.
 
 use std::process::Command;

@@ -150,6 +150,7 @@ const EXEMPT: &[&str] = &[
 const PLANTED: &[&str] = &[
     "bench/src/stored.rs",
     "services/delivery/tests/it/fairness.rs",
+    "services/delivery/tests/it/impossible.rs",
     "services/delivery/tests/it/interrupted.rs",
     "services/delivery/tests/it/plans.rs",
     "services/delivery/tests/it/twins.rs",

@@ -36,3 +36,8 @@ mod telemetry_files;
 mod tracing;
 mod up;
 mod walls;
+
+/// Whether tests try all that they can: `make nightly`. On every change they try a part.
+fn is_nightly() -> bool {
+    std::env::var_os("SIGNALBOX_NIGHTLY").is_some()
+}

@@ -2,6 +2,7 @@
 
 use std::{sync::LazyLock, time::Duration};
 
+use domain::ImpossibleStep;
 use opentelemetry::{
     KeyValue, global,
     metrics::{Counter, Gauge, Histogram},
@@ -27,6 +28,22 @@ static CALL: LazyLock<Histogram<f64>> = LazyLock::new(|| {
         ])
         .build()
 });
+
+static IMPOSSIBLE_STEPS: LazyLock<Counter<u64>> = LazyLock::new(|| {
+    global::meter("delivery")
+        .u64_counter("signalbox.impossible_steps")
+        .with_description("Steps of sessions and turns that were not written, since the stored state allows none such")
+        .build()
+});
+
+pub fn impossible_step(step: &ImpossibleStep) {
+    let labels = [
+        KeyValue::new("noun", step.noun),
+        KeyValue::new("state", step.state),
+        KeyValue::new("step", step.step),
+    ];
+    IMPOSSIBLE_STEPS.add(1, &labels);
+}
 
 /// How long a provider call took, under the operator's name for the provider.
 pub fn called(provider: &str, driver: &Driver, failed: Option<FailureClass>, took: Duration) {
@@ -130,41 +147,23 @@ impl Metrics {
     }
 
     pub fn settled(&self, work: &Work, settled: &Settled, changed: &Changed) {
-        let what = match settled {
-            Settled::Finished { usage, .. } => {
-                let called = changed.task_history_called;
-                self.history.add(
-                    1,
-                    &[
-                        KeyValue::new("task_history_called", called),
-                        KeyValue::new("profile_version", work.profile_version.clone()),
-                    ],
-                );
-                if let Some(usage) = usage {
-                    self.tokens
-                        .add(usage.input_tokens, &[KeyValue::new("direction", "input")]);
-                    self.tokens
-                        .add(usage.output_tokens, &[KeyValue::new("direction", "output")]);
-                }
-                "finished"
+        if let Settled::Finished { usage, .. } = settled {
+            let labels = [
+                KeyValue::new("task_history_called", changed.task_history_called),
+                KeyValue::new("profile_version", work.profile_version.clone()),
+            ];
+            self.history.add(1, &labels);
+            if let Some(usage) = usage {
+                self.tokens
+                    .add(usage.input_tokens, &[KeyValue::new("direction", "input")]);
+                self.tokens
+                    .add(usage.output_tokens, &[KeyValue::new("direction", "output")]);
             }
-            Settled::AwaitTools { .. } => "await_tools",
-            Settled::Again { class, .. } => {
-                self.failures.add(1, &[KeyValue::new("class", *class)]);
-                "again"
-            }
-            Settled::LookAgain { .. } => "look_again",
-            Settled::Interrupted { class, .. } => {
-                self.failures.add(1, &[KeyValue::new("class", *class)]);
-                "interrupted"
-            }
-            Settled::GaveUp { class, .. } => {
-                self.failures.add(1, &[KeyValue::new("class", *class)]);
-                "gave_up"
-            }
-            Settled::Aborted => "aborted",
-        };
-        self.settled.add(1, &[KeyValue::new("outcome", what)]);
+        }
+        if let Some((_, class)) = settled.error() {
+            self.failures.add(1, &[KeyValue::new("class", class)]);
+        }
+        self.settled.add(1, &[KeyValue::new("outcome", settled.as_str())]);
     }
 }
 

@@ -17,6 +17,7 @@ pub mod notification;
 pub mod planted;
 pub mod session;
 pub mod session_key;
+pub mod step;
 pub mod task;
 pub mod tool;
 pub mod turn;
@@ -31,8 +32,9 @@ pub use id::{
     AccountId, AgentId, AgentRef, AgentSlug, IdError, MessageId, NotificationId, SessionId, TaskId, TurnId, UserId,
 };
 pub use notification::{NotificationState, QueueMode};
-pub use session::{CloseReason, SessionKind, SessionPhase};
+pub use session::{CloseReason, SessionEvent, SessionKind, SessionPhase, SessionState};
 pub use session_key::SessionKey;
+pub use step::ImpossibleStep;
 pub use task::TaskStatus;
 pub use tool::{CallId, ToolCallState};
 pub use turn::{TurnState, TurnStep};

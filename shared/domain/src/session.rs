@@ -1,13 +1,7 @@
-//! A session's kinds, phases and endings.
-//!
-//! ```text
-//!            enqueue                claim                 calls made             results in
-//!  (new) ──────────► idle ────────────────────► running ───────────────► waiting ───────────► running
-//!                     ▲                          │  │                        (no lease held)
-//!                     └── turn ended ────────────┘  └── failed, try again ──► backoff ── due ─► running
-//! ```
+//! A session's kinds, phases and endings, and what may follow what: [`SessionState::on`]. Results that are in and a retry that is
+//! due change no phase; the claim does.
 
-use crate::word::words;
+use crate::{step::ImpossibleStep, word::words};
 
 words! {
     SessionKind { Task = "task", System = "system", Orchestrator = "orchestrator" }
@@ -31,5 +25,117 @@ words! {
     CloseReason {
         TaskDone = "task_done", TaskCancelled = "task_cancelled", TaskArchived = "task_archived",
         AgentRemoved = "agent_removed", Reset = "reset", Rotated = "rotated",
+    }
+}
+
+words! {
+    /// What happens to a session.
+    SessionEvent {
+        /// An item was appended to its queue.
+        Entered = "entered",
+        /// A replica takes the lease.
+        Claimed = "claimed",
+        /// A replica takes the lease over from a holder that is gone.
+        LeaseLost = "lease_lost",
+        /// The provider asked for tools.
+        ToolsAsked = "tools_asked",
+        /// A missing result is asked for.
+        AwaitedLonger = "awaited_longer",
+        /// The turn is to be carried on after a while.
+        RetryScheduled = "retry_scheduled",
+        TurnEnded = "turn_ended",
+        /// The turn ended and its items wait again, for a while.
+        TurnInterrupted = "turn_interrupted",
+        /// The generation ended.
+        Closed = "closed",
+        /// Items of the ended generation went on to the next one.
+        Succeeded = "succeeded",
+    }
+}
+
+/// What decides which event is possible.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessionState {
+    pub phase: SessionPhase,
+    pub closed: bool,
+}
+
+impl SessionState {
+    /// The transition table. A closed session takes no item and starts no turn, but its turn in progress goes on to its end.
+    pub fn on(self, event: SessionEvent) -> Result<SessionState, ImpossibleStep> {
+        use SessionEvent::{
+            AwaitedLonger, Claimed, Closed, Entered, LeaseLost, RetryScheduled, Succeeded, ToolsAsked, TurnEnded,
+            TurnInterrupted,
+        };
+        use SessionPhase::{Backoff, Idle, Running, Waiting};
+        let phase = |phase| Ok(SessionState { phase, ..self });
+        let impossible = || {
+            let state = if self.closed { "closed" } else { self.phase.as_str() };
+            Err(ImpossibleStep::new("session", state, event.as_str()))
+        };
+        match (event, self.phase, self.closed) {
+            (Entered, Idle | Running | Waiting | Backoff, false) => Ok(self),
+            (Entered, Idle | Running | Waiting | Backoff, true) => impossible(),
+            (Claimed, Idle, false) | (Claimed, Waiting | Backoff, false | true) => phase(Running),
+            (Claimed, Idle, true) | (Claimed, Running, false | true) => impossible(),
+            (LeaseLost, Running, false | true) => phase(Running),
+            (ToolsAsked, Running, false | true) => phase(Waiting),
+            (AwaitedLonger, Waiting, false | true) => phase(Waiting),
+            (RetryScheduled | TurnInterrupted, Running, false | true) => phase(Backoff),
+            (TurnEnded, Running, false | true) => phase(Idle),
+            (AwaitedLonger, Idle | Running | Backoff, false | true) => impossible(),
+            (
+                LeaseLost | ToolsAsked | RetryScheduled | TurnInterrupted | TurnEnded,
+                Idle | Waiting | Backoff,
+                false | true,
+            ) => impossible(),
+            (Closed, Idle | Running | Waiting | Backoff, false) => Ok(SessionState { closed: true, ..self }),
+            (Closed, Idle | Running | Waiting | Backoff, true) => impossible(),
+            (Succeeded, Idle | Running | Waiting | Backoff, true) => Ok(self),
+            (Succeeded, Idle | Running | Waiting | Backoff, false) => impossible(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_given_back_by_every_outcome() {
+        let running = SessionState {
+            phase: SessionPhase::Running,
+            closed: false,
+        };
+        for event in [
+            SessionEvent::ToolsAsked,
+            SessionEvent::RetryScheduled,
+            SessionEvent::TurnEnded,
+            SessionEvent::TurnInterrupted,
+        ] {
+            let after = running.on(event).unwrap();
+            assert_ne!(after.phase, SessionPhase::Running, "{event}");
+            assert_eq!(after.on(SessionEvent::Claimed), Ok(running), "{event}");
+        }
+        assert!(running.on(SessionEvent::Claimed).is_err(), "somebody works on it");
+    }
+
+    #[test]
+    fn a_closed_session_ends_its_turn_and_takes_nothing_new() {
+        let closed = SessionState {
+            phase: SessionPhase::Idle,
+            closed: true,
+        };
+        for event in [SessionEvent::Entered, SessionEvent::Claimed, SessionEvent::Closed] {
+            let error = closed.on(event).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("impossible step: a session in state closed, step {event}")
+            );
+        }
+        for phase in [SessionPhase::Waiting, SessionPhase::Backoff] {
+            let state = SessionState { phase, ..closed }.on(SessionEvent::Claimed).unwrap();
+            assert_eq!(state.on(SessionEvent::TurnEnded), Ok(closed));
+        }
     }
 }

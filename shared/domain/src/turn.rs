@@ -1,6 +1,7 @@
-//! A turn's states and what may follow what. Delivery acts on the table; the closing of a task reads it.
+//! A turn's states and what may follow what: [`TurnState::after`]. Delivery writes the states that the table gives; the simulation
+//! and `schemas/machines/turn.md` ask the same table.
 
-use crate::word::words;
+use crate::{step::ImpossibleStep, word::words};
 
 words! {
     TurnState {
@@ -18,35 +19,26 @@ words! {
     }
 }
 
-/// What happens to a turn.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TurnStep {
-    /// A call is about to be sent: written before the first byte leaves.
-    Send,
-    /// The provider asked for tools.
-    AskTools,
-    /// The provider answered without asking for anything.
-    Reply,
-    /// The call failed and another attempt is due.
-    Retry,
-    /// The call failed for good.
-    GiveUp,
-    /// Somebody stopped it.
-    Abort,
-    /// Sent, and nobody can say whether it ran.
-    Lose,
-}
-
-impl TurnStep {
-    pub const ALL: [TurnStep; 7] = [
-        TurnStep::Send,
-        TurnStep::AskTools,
-        TurnStep::Reply,
-        TurnStep::Retry,
-        TurnStep::GiveUp,
-        TurnStep::Abort,
-        TurnStep::Lose,
-    ];
+words! {
+    /// What happens to a turn.
+    TurnStep {
+        /// A call is about to be sent: written before the first byte leaves.
+        Send = "send",
+        /// Whether the call ran is looked up again after a while.
+        LookAgain = "look_again",
+        /// The provider asked for tools.
+        AskTools = "ask_tools",
+        /// The provider answered without asking for anything.
+        Reply = "reply",
+        /// The call failed and another attempt is due.
+        Retry = "retry",
+        /// The call failed for good.
+        GiveUp = "give_up",
+        /// Somebody stopped it.
+        Abort = "abort",
+        /// Sent, and nobody can say whether it ran.
+        Lose = "lose",
+    }
 }
 
 impl TurnState {
@@ -57,22 +49,34 @@ impl TurnState {
         }
     }
 
-    /// The transition table. `None` is a step that a stale worker tries, and is refused by the guarded write.
-    pub fn after(self, step: TurnStep) -> Option<TurnState> {
-        use TurnState::*;
+    /// The transition table.
+    pub fn after(self, step: TurnStep) -> Result<TurnState, ImpossibleStep> {
+        use TurnState::{Aborted, AwaitingTools, Calling, Failed, Finished, Started, Unknown};
+        use TurnStep::{Abort, AskTools, GiveUp, LookAgain, Lose, Reply, Retry, Send};
         match (self, step) {
-            (Started | AwaitingTools, TurnStep::Send) => Some(Calling),
-            (Calling, TurnStep::Send) => Some(Calling), // a new attempt after a lost one
-            (Calling, TurnStep::AskTools) => Some(AwaitingTools),
-            (Calling, TurnStep::Reply) => Some(Finished),
-            (Calling, TurnStep::Retry) => Some(Started),
-            (Started | Calling | AwaitingTools, TurnStep::GiveUp) => Some(Failed),
-            (Started | Calling | AwaitingTools, TurnStep::Abort) => Some(Aborted),
-            (Calling, TurnStep::Lose) => Some(Unknown),
-            (Started, TurnStep::AskTools | TurnStep::Reply | TurnStep::Retry | TurnStep::Lose)
-            | (AwaitingTools, TurnStep::AskTools | TurnStep::Reply | TurnStep::Retry | TurnStep::Lose)
-            | (Finished | Failed | Aborted | Unknown, _) => None,
+            // From calling: a new attempt after a lost one.
+            (Started | AwaitingTools | Calling, Send) => Ok(Calling),
+            (Calling, LookAgain) => Ok(Calling),
+            (Calling, AskTools) => Ok(AwaitingTools),
+            (Calling, Reply) => Ok(Finished),
+            (Calling, Retry) => Ok(Started),
+            (Calling, Lose) => Ok(Unknown),
+            (Started | Calling | AwaitingTools, GiveUp) => Ok(Failed),
+            (Started | Calling | AwaitingTools, Abort) => Ok(Aborted),
+            (Started | AwaitingTools, LookAgain | AskTools | Reply | Retry | Lose)
+            | (
+                Finished | Failed | Aborted | Unknown,
+                Send | LookAgain | AskTools | Reply | Retry | GiveUp | Abort | Lose,
+            ) => Err(ImpossibleStep::new("turn", self.as_str(), step.as_str())),
         }
+    }
+}
+
+impl TurnStep {
+    /// The states in which this step is possible.
+    pub fn sources(self) -> Vec<TurnState> {
+        let states = TurnState::ALL.iter().copied();
+        states.filter(|state| state.after(self).is_ok()).collect()
     }
 }
 
@@ -83,8 +87,8 @@ mod tests {
     #[test]
     fn nothing_follows_an_end() {
         for state in TurnState::ALL.iter().filter(|state| state.is_over()) {
-            for step in TurnStep::ALL {
-                assert_eq!(state.after(step), None, "{state} {step:?}");
+            for &step in TurnStep::ALL {
+                assert!(state.after(step).is_err(), "{state} {step}");
             }
         }
     }
@@ -96,5 +100,14 @@ mod tests {
             state = state.after(step).unwrap();
         }
         assert_eq!(state, TurnState::Finished);
+    }
+
+    #[test]
+    fn a_step_names_the_states_in_which_it_is_possible() {
+        assert_eq!(TurnStep::Reply.sources(), [TurnState::Calling]);
+        assert_eq!(
+            TurnStep::Abort.sources(),
+            [TurnState::Started, TurnState::Calling, TurnState::AwaitingTools]
+        );
     }
 }

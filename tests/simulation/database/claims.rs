@@ -25,8 +25,8 @@ use delivery::{
     },
 };
 use domain::{
-    Actor, ActorKind, AgentSlug, Generation, InstructionLayout, NotificationId, NotificationState, SessionPhase,
-    TaskId, TaskStatus, TurnId, TurnState,
+    Actor, ActorKind, AgentSlug, Generation, ImpossibleStep, InstructionLayout, NotificationId, NotificationState,
+    SessionEvent, SessionPhase, TaskId, TaskStatus, TurnId, TurnState,
 };
 use storage::session::{
     sessions_lock::{Session, SessionFacts},
@@ -159,7 +159,6 @@ impl Database {
             };
             let name = session.name();
             taken.insert(name.clone(), ());
-            self.lease_take(&name, replica);
             let turn_id = TurnId(self.fresh_id());
             let notification = item.notification.clone();
             let item_has_task = item.task.is_some();
@@ -171,7 +170,10 @@ impl Database {
                 tools_wait_ms: settings.delivery.tools_wait_ms_max,
                 trace: TraceContext::default(),
             };
-            let (new, work) = begin(&session, item, beginning);
+            let Some((new, work)) = possible(begin(&session, item, beginning), bug) else {
+                continue;
+            };
+            self.lease_take(&name, replica, new.phase);
             self.turn_begin(&name, &work, &new);
             claimed.started.push((name, turn_id, notification));
             claimed.work.push(work);
@@ -179,11 +181,14 @@ impl Database {
         for (session, turn) in resume {
             let name = session.name();
             taken.insert(name.clone(), ());
-            self.lease_take(&name, replica);
-            self.turn_resume(&name, turn.id);
             let effects = settings.effects(&turn.provider);
-            claimed.resumed.push((name, turn.id));
-            let mut work = carry_on(&session, turn, effects, settings.thread, Arc::default());
+            let resumed = carry_on(&session, turn, effects, settings.thread, Arc::default());
+            let Some(mut work) = possible(resumed, bug) else {
+                continue;
+            };
+            self.lease_take(&name, replica, work.phase);
+            self.turn_resume(&name, work.turn_id, work.state);
+            claimed.resumed.push((name, work.turn_id));
             if bug == Some(Bug::LostSentBlindly) && work.due == Due::LookUp {
                 work.due = Due::Send;
             }
@@ -192,7 +197,11 @@ impl Database {
         let mut messages = Vec::new();
         for (session, turn) in ask {
             let Some(call) = turn.next() else { continue };
-            self.wait_longer(&session.name(), call.ordinal, settings.delivery.tools_again_ms);
+            let awaited = session.facts.state().on(SessionEvent::AwaitedLonger);
+            if possible(awaited, bug).is_none() {
+                continue;
+            }
+            self.turns_wait(&session.name(), call.ordinal, settings.delivery.tools_again_ms);
             messages.push(self.request(&session, turn.id, turn.task.as_ref(), turn.agent_id, call));
         }
         claimed.outbox = self.outbox_insert(super::outbox::Service::Delivery, messages);
@@ -278,9 +287,9 @@ impl Database {
     }
 
     /// The lease, in `TURNS_BEGIN` and `TURNS_RESUME`.
-    fn lease_take(&mut self, name: &SessionName, replica: Uuid) {
+    fn lease_take(&mut self, name: &SessionName, replica: Uuid, phase: SessionPhase) {
         let row = self.sessions.get_mut(name).expect("locked");
-        row.phase = SessionPhase::Running;
+        row.phase = phase;
         row.lease_owner = Some(replica);
         row.fence.0 += 1;
         row.wake_at = None;
@@ -294,7 +303,7 @@ impl Database {
             agent: work.agent_id,
             number: new.number,
             fence: new.fence,
-            state: TurnState::Calling,
+            state: new.state,
             notification: work.notification_ids[0].clone(),
             provider: work.provider.clone(),
             journal: Journal::default(),
@@ -327,22 +336,20 @@ impl Database {
     }
 
     /// `TURNS_RESUME`.
-    fn turn_resume(&mut self, name: &SessionName, turn: TurnId) {
+    fn turn_resume(&mut self, name: &SessionName, turn: TurnId, state: TurnState) {
         let fence = self.sessions[name].fence;
         let row = self.turns.get_mut(&(name.0.clone(), turn)).expect("loaded");
         row.fence = fence;
-        row.state = TurnState::Calling;
+        row.state = state;
         row.sent_at = self.now;
     }
 
-    /// `WAIT_LONGER`.
-    fn wait_longer(&mut self, name: &SessionName, asked: i32, ms: Millis) {
+    /// `TURNS_WAIT`.
+    fn turns_wait(&mut self, name: &SessionName, asked: i32, ms: Millis) {
         let now = self.now;
         let row = self.sessions.get_mut(name).expect("locked");
-        if row.phase == SessionPhase::Waiting {
-            row.asked = asked;
-            row.wake_at = Some(now + ms);
-        }
+        row.asked = asked;
+        row.wake_at = Some(now + ms);
     }
 
     /// `session_neglected`.
@@ -363,6 +370,15 @@ impl Database {
             }
             SessionPhase::Running => row.lease_owner.is_none_or(|owner| !self.is_alive(owner)),
         }
+    }
+}
+
+/// No step is impossible, unless a bug is planted: then the service leaves the session as it is.
+pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, bug: Option<Bug>) -> Option<T> {
+    match step {
+        Ok(value) => Some(value),
+        Err(_) if bug.is_some() => None,
+        Err(error) => panic!("{error}"),
     }
 }
 

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use domain::{
-    AgentRef, AgentSlug, Conversation, Fence, Generation, NotificationId, NotificationState, SessionId, SessionPhase,
-    TaskId, TaskStatus,
+    AgentRef, AgentSlug, Conversation, Fence, Generation, NotificationId, NotificationState, SessionEvent, SessionId,
+    SessionPhase, TaskId, TaskStatus,
 };
 use resolver::{
     intake::{
@@ -125,7 +125,7 @@ impl Database {
     }
 
     /// Everything from the locks to the commit: `PLACE_MOVE`, tasks, `SESSIONS_LOCK`, `SESSIONS_NEWEST_*`,
-    /// `SESSIONS_OPEN`, `REFUSED_REPLACE`, `NOTIFICATIONS_ENTER`, `NOTIFICATIONS_REQUEUE`, `UNCOUNT`'s opposite.
+    /// `SESSIONS_OPEN`, `REFUSED_REPLACE`, `ITEMS_APPEND`, `ITEMS_REQUEUE`, `UNCOUNT`'s opposite.
     pub(crate) fn batch_write(
         &mut self,
         lease: &Lease,
@@ -207,7 +207,7 @@ impl Database {
             }) else {
                 continue;
             };
-            self.notification_enter(row, received, requeue);
+            self.notification_enter(row, received, requeue, bug);
             let (session, position) = row.queued.expect("what was accepted is queued");
             let sequence = sequences
                 .get(&(row.account, received.id.as_str()))
@@ -219,7 +219,7 @@ impl Database {
             if !self.notifications.contains_key(&(row.account.clone(), row.id.clone()))
                 && let Some(received) = batch.iter().find(|received| received.id == *row.id)
             {
-                self.notification_enter(&row, received, false);
+                self.notification_enter(&row, received, false, bug);
             }
         }
         for (received, refused) in &decided.refused {
@@ -279,7 +279,7 @@ impl Database {
         }
     }
 
-    /// Whether `NOTIFICATIONS_ENTER` or `NOTIFICATIONS_REQUEUE` would write fewer rows than asked.
+    /// Whether `ITEMS_APPEND` or `ITEMS_REQUEUE` would write fewer rows than asked.
     fn conflicts(&self, queued: &Queued<'_>) -> bool {
         let row = |new: &NewItem<'_>| self.notifications.get(&(new.account.clone(), new.id.clone()));
         queued.new.iter().any(|new| row(new).is_some())
@@ -326,8 +326,8 @@ impl Database {
         self.sessions.insert((row.conversation.account.clone(), id), row);
     }
 
-    /// One row of `NOTIFICATIONS_ENTER` or `NOTIFICATIONS_REQUEUE`, counted in its session.
-    fn notification_enter(&mut self, new: &NewItem<'_>, received: &Received, requeue: bool) {
+    /// One row of `ITEMS_APPEND` or `ITEMS_REQUEUE`, counted in its session.
+    fn notification_enter(&mut self, new: &NewItem<'_>, received: &Received, requeue: bool, bug: Option<Bug>) {
         let row = NotificationRow {
             task: new.task.map(TaskId::key),
             agent: new.agent,
@@ -352,6 +352,7 @@ impl Database {
         if let Some((session, position)) = new.queued
             && let Some(session) = self.sessions.get_mut(&(new.account.clone(), session))
         {
+            session.on(SessionEvent::Entered, bug);
             session.queued += 1;
             session.queue_tail = session.queue_tail.max(position);
         }

@@ -3,8 +3,8 @@
 
 use contracts::session::{SessionClosed, SessionResolved};
 use domain::{
-    AccountId, AgentId, CloseReason, Generation, NotificationId, NotificationState, SessionId, SessionPhase, TaskId,
-    TaskStatus, TurnId,
+    AccountId, AgentId, CloseReason, Generation, NotificationId, NotificationState, SessionEvent, SessionId,
+    SessionPhase, TaskId, TaskStatus, TurnId,
 };
 use storage::{
     lifecycle::close_reason,
@@ -97,6 +97,7 @@ impl Database {
             .collect();
         for id in &ids {
             let row = self.sessions.get_mut(&(account.clone(), *id)).expect("locked");
+            row.on(SessionEvent::Closed, bug);
             row.closed = Some((now, reason));
             if row.phase == SessionPhase::Backoff {
                 row.wake_at = Some(now);
@@ -186,7 +187,8 @@ impl Database {
 
     /// `OPEN_NEXT` and `CARRY`.
     fn open_next(&mut self, account: &AccountId, closed: SessionId, items: &[NotificationId]) -> Message {
-        let row = &self.sessions[&(account.clone(), closed)];
+        let row = self.sessions.get_mut(&(account.clone(), closed)).expect("locked");
+        row.on(SessionEvent::Succeeded, None);
         let (conversation, generation) = (row.conversation.clone(), Generation(row.generation).next());
         let id = SessionId(self.fresh_id());
         let count = i32::try_from(items.len()).expect("a queue of the simulation is short");

@@ -14,16 +14,16 @@ pub(crate) mod outcomes;
 use std::collections::BTreeMap;
 
 use delivery::{store::SessionName, turn::journal::Journal};
-use domain::Conversation;
 use domain::{
-    AccountId, AgentId, CloseReason, Fence, MessageId, NotificationId, NotificationState, SessionPhase, SessionScope,
-    TaskId, TaskStatus, ToolCallState, TurnId, TurnState,
+    AccountId, AgentId, CloseReason, Conversation, Fence, MessageId, NotificationId, NotificationState, SessionEvent,
+    SessionPhase, SessionScope, SessionState, TaskId, TaskStatus, ToolCallState, TurnId, TurnState,
 };
 use resolver::intake::content::ContentHash;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use self::outbox::OutboxRow;
+use super::bugs::Bug;
 
 pub(crate) type Millis = i64;
 
@@ -72,6 +72,19 @@ pub(crate) struct SessionRow {
     pub(crate) queue_tail: i64,
     pub(crate) turn_count: i64,
     pub(crate) interrupted: bool,
+}
+
+impl SessionRow {
+    /// What the table of states makes of it. Its other columns are the caller's.
+    pub(crate) fn on(&mut self, event: SessionEvent, bug: Option<Bug>) {
+        let state = SessionState {
+            phase: self.phase,
+            closed: self.closed.is_some(),
+        };
+        if let Some(after) = claims::possible(state.on(event), bug) {
+            self.phase = after.phase;
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

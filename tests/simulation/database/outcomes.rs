@@ -11,7 +11,9 @@ use storage::session::sessions_lock::Session;
 use uuid::Uuid;
 
 use super::{
-    Database, DeadLetter, moment,
+    Database, DeadLetter,
+    claims::possible,
+    moment,
     outbox::{Message, Service},
 };
 use crate::simulation::{bugs::Bug, settings::Settings};
@@ -52,7 +54,11 @@ impl Database {
                 recorded.free.push((name, true));
                 continue;
             };
-            let decided = decide(report, &session, moment(self.now), &settings.delivery);
+            let decision = decide(report, &session, moment(self.now), &settings.delivery);
+            let Some(decided) = possible(decision, bug) else {
+                recorded.free.push((name, false));
+                continue;
+            };
             if !self.turn_change(&decided.change, bug) {
                 recorded.free.push((name, true));
                 continue;
@@ -92,7 +98,7 @@ impl Database {
             return false;
         };
         let ours = row.fence == turn.fence || bug == Some(Bug::FenceUnchecked);
-        if !ours || row.state != TurnState::Calling {
+        if !ours || !turn.sources.contains(&row.state) {
             return false;
         }
         row.state = turn.state;

@@ -10,7 +10,7 @@ use contracts::{
     TraceContext,
     tools::{self, OfferContext},
 };
-use domain::{AccountId, Fence, InstructionLayout, TaskId, TurnId};
+use domain::{AccountId, Fence, ImpossibleStep, InstructionLayout, TaskId, TurnId, TurnState, TurnStep};
 use messaging::trace;
 use serde_json::value::to_raw_value;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
@@ -42,7 +42,9 @@ pub struct Beginning {
 }
 
 /// The row and the work of a new turn. Pure.
-pub fn begin(session: &Session, item: Item, beginning: Beginning) -> (NewTurn, Work) {
+pub fn begin(session: &Session, item: Item, beginning: Beginning) -> Result<(NewTurn, Work), ImpossibleStep> {
+    let phase = session.facts.claimed()?.phase;
+    let state = TurnState::Started.after(TurnStep::Send)?;
     let Beginning {
         turn_id,
         prompt,
@@ -74,6 +76,8 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> (NewTurn, W
         hops,
         traceparent: trace.traceparent.clone(),
         tracestate: trace.tracestate.clone(),
+        phase,
+        state,
     };
     let work = Work {
         account: session.account.clone(),
@@ -81,6 +85,8 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> (NewTurn, W
         session_key: session.key.clone(),
         generation: session.generation,
         fence: Fence(session.fence.0 + 1),
+        phase,
+        state,
         first: session.turn_count == 0,
         turn_id,
         number: session.turn_count + 1,
@@ -103,19 +109,29 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> (NewTurn, W
         trace,
         lost_at: None,
     };
-    (new_turn, work)
+    Ok((new_turn, work))
 }
 
 /// A turn in progress, as any replica finds it. Pure.
-pub fn carry_on(session: &Session, turn: Turn, effects: Effects, thread: Thread, tools: Arc<[ToolDefinition]>) -> Work {
+pub fn carry_on(
+    session: &Session,
+    turn: Turn,
+    effects: Effects,
+    thread: Thread,
+    tools: Arc<[ToolDefinition]>,
+) -> Result<Work, ImpossibleStep> {
+    let phase = session.facts.claimed()?.phase;
+    let state = turn.state.after(TurnStep::Send)?;
     let trace = turn.trace();
     let due = due(turn.state, session.facts.closed, effects);
-    Work {
+    Ok(Work {
         account: session.account.clone(),
         session_id: session.id,
         session_key: session.key.clone(),
         generation: session.generation,
         fence: Fence(session.fence.0 + 1),
+        phase,
+        state,
         first: turn.number == 1,
         turn_id: turn.id,
         number: turn.number,
@@ -137,7 +153,7 @@ pub fn carry_on(session: &Session, turn: Turn, effects: Effects, thread: Thread,
         hops: turn.hops,
         trace,
         lost_at: lost_since(due, turn.lost_at, turn.sent_at),
-    }
+    })
 }
 
 /// What the prompts of a batch have around their items.

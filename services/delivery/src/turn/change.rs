@@ -1,15 +1,18 @@
 //! What a settled outcome makes of the three rows: the turn's, its session's and its notifications'. Pure.
 
+use std::time::Duration;
+
 use domain::{
-    CloseReason, NotificationState, SessionPhase, TurnState,
+    CloseReason, ImpossibleStep, NotificationState,
     planted::{Bug, is_planted},
 };
 use storage::session::sessions_close::{AGENT_REMOVED, TASK_CLOSED};
 
 use super::{
     call::Report,
-    journal::{Journal, Tokens},
+    journal::{Journal, Round, Tokens},
     settle::Settled,
+    work::Work,
 };
 use crate::config::Config;
 use storage::session::{
@@ -27,6 +30,91 @@ pub struct Change {
     pub more: bool,
 }
 
+/// What the settled outcome makes of the three rows.
+pub(super) fn change(
+    report: &Report,
+    session: &Session,
+    settled: &Settled,
+    config: &Config,
+) -> Result<Change, ImpossibleStep> {
+    let work = &report.work;
+    let step = settled.step();
+    let state = work.state.after(step)?;
+    let phase = session.facts.state().on(settled.event())?.phase;
+    let (error, class) = settled.error().unzip();
+    let turn = TurnChange {
+        account_id: work.account.clone(),
+        id: work.turn_id,
+        fence: if is_planted(Bug::FenceDropped) {
+            session.fence
+        } else {
+            work.fence
+        },
+        state,
+        sources: step.sources(),
+        over: state.is_over(),
+        round: None,
+        attempt: work.attempt,
+        failures: if error.is_some() { work.failures + 1 } else { 0 },
+        calls_requested: work.journal.requested(),
+        waits: false,
+        lost: false,
+        response_id: None,
+        reply: None,
+        usage: None,
+        error: error.map(str::to_owned),
+        error_class: class.map(str::to_owned),
+        late: session.facts.closed,
+    };
+    let rest = SessionChange {
+        account_id: work.account.clone(),
+        id: work.session_id,
+        phase,
+        keeps_turn: !state.is_over(),
+        wake_ms: None,
+        asked: None,
+        queued: 0,
+        interrupted: false,
+        mismatch: report.mismatch.clone(),
+    };
+    let mut change = Change {
+        turn,
+        session: rest,
+        items: None,
+        more: session.facts.queued > 0 && !session.facts.closed,
+    };
+    match settled {
+        Settled::Finished {
+            reply,
+            response_id,
+            usage,
+            note,
+            late,
+        } => {
+            change.turn.reply = Some(reply.clone());
+            change.turn.response_id.clone_from(response_id);
+            change.turn.usage = total(&work.journal, *usage);
+            change.turn.error.clone_from(note);
+            change.turn.late = *late;
+            change.items = items(work, NotificationState::Delivered, None);
+        }
+        Settled::AwaitTools { round } => change.await_tools(work, round, config),
+        Settled::Again { after, repeats, .. } => change.again(work, *after, *repeats),
+        Settled::LookAgain { after } => change.look_again(work, *after),
+        Settled::Interrupted { after, .. } => change.interrupted(work, *after),
+        Settled::GaveUp {
+            error,
+            class,
+            interrupted,
+        } => {
+            change.session.interrupted = *interrupted;
+            change.items = items(work, NotificationState::Failed, Some(format!("{class}: {error}")));
+        }
+        Settled::Aborted => change.aborted(work, ended_because(session)),
+    }
+    Ok(change)
+}
+
 impl Change {
     pub(super) fn record(&self) -> TurnRecord<'_> {
         TurnRecord {
@@ -35,158 +123,63 @@ impl Change {
             items: self.items.as_ref(),
         }
     }
+
+    fn await_tools(&mut self, work: &Work, round: &Round, config: &Config) {
+        let mut journal = work.journal.clone();
+        journal.rounds.push(round.clone());
+        // Calls that we answered ourselves need no waking.
+        self.more = journal.requested() == work.journal.requested();
+        self.turn.attempt = work.attempt + 1;
+        self.turn.calls_requested = journal.requested();
+        self.turn.waits = true;
+        self.turn.usage = total(&journal, None);
+        self.turn.round = Some(serde_json::to_value(round).expect("a round is texts and numbers"));
+        self.session.wake_ms = Some(config.tools_again_ms);
+        self.session.asked = round.first().map(|call| call.ordinal);
+    }
+
+    fn again(&mut self, work: &Work, after: Duration, repeats: bool) {
+        self.turn.attempt = if repeats { work.attempt } else { work.attempt + 1 };
+        self.session.wake_ms = Some(millis(after));
+        self.more = after.is_zero();
+        self.items = items(work, NotificationState::Running, None);
+    }
+
+    fn look_again(&mut self, work: &Work, after: Duration) {
+        self.turn.failures = work.failures;
+        self.turn.lost = true;
+        self.session.wake_ms = Some(millis(after));
+        self.more = false;
+    }
+
+    fn interrupted(&mut self, work: &Work, after: Duration) {
+        self.session.wake_ms = Some(millis(after));
+        self.session.queued = i32::try_from(work.notification_ids.len()).expect("notifications of a turn are few");
+        self.session.interrupted = true;
+        self.more = false;
+        self.items = items(work, NotificationState::Queued, None);
+    }
+
+    fn aborted(&mut self, work: &Work, because: &str) {
+        self.turn.error = Some(because.to_owned());
+        self.turn.error_class = Some("session_closed".to_owned());
+        self.items = items(work, NotificationState::Cancelled, Some(because.to_owned()));
+    }
 }
 
-/// What the settled outcome makes of the three rows.
-pub(super) fn change(report: &Report, session: &Session, settled: &Settled, config: &Config) -> Change {
-    let work = &report.work;
-    let calls = work.journal.requested();
-    let mut turn = TurnChange {
+fn items(work: &Work, state: NotificationState, reason: Option<String>) -> Option<ItemChange> {
+    Some(ItemChange {
         account_id: work.account.clone(),
-        id: work.turn_id,
-        fence: if is_planted(Bug::FenceDropped) {
-            session.fence
-        } else {
-            work.fence
-        },
-        state: TurnState::Finished,
-        round: None,
-        attempt: work.attempt,
-        failures: 0,
-        calls_requested: calls,
-        waits: false,
-        lost: false,
-        response_id: None,
-        reply: None,
-        usage: None,
-        error: None,
-        error_class: None,
-        late: session.facts.closed,
-    };
-    let mut rest = SessionChange {
-        account_id: work.account.clone(),
-        id: work.session_id,
-        phase: SessionPhase::Idle,
-        keeps_turn: false,
-        wake_ms: None,
-        asked: None,
-        queued: 0,
-        interrupted: false,
-        mismatch: report.mismatch.clone(),
-    };
-    let item = |state, reason: Option<String>| {
-        Some(ItemChange {
-            account_id: work.account.clone(),
-            turn_id: work.turn_id,
-            notification_ids: work.notification_ids.clone(),
-            state,
-            reason,
-            attempts_more: 1,
-        })
-    };
-    let millis = |duration: &std::time::Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
-    let mut more = session.facts.queued > 0 && !session.facts.closed;
-    let items = match settled {
-        Settled::Finished {
-            reply,
-            response_id,
-            usage,
-            note,
-            late,
-        } => {
-            turn.reply = Some(reply.clone());
-            turn.response_id.clone_from(response_id);
-            turn.usage = total(&work.journal, *usage);
-            turn.error.clone_from(note);
-            turn.late = *late;
-            item(NotificationState::Delivered, None)
-        }
-        Settled::AwaitTools { round } => {
-            let mut journal = work.journal.clone();
-            journal.rounds.push(round.clone());
-            turn.state = TurnState::AwaitingTools;
-            turn.attempt = work.attempt + 1;
-            turn.calls_requested = journal.requested();
-            turn.waits = true;
-            turn.usage = total(&journal, None);
-            turn.round = Some(serde_json::to_value(round).expect("a round is texts and numbers"));
-            rest.phase = SessionPhase::Waiting;
-            rest.keeps_turn = true;
-            rest.wake_ms = Some(config.tools_again_ms);
-            rest.asked = round.first().map(|call| call.ordinal);
-            // Calls that we answered ourselves need no waking.
-            more = turn.calls_requested == calls;
-            None
-        }
-        Settled::Again {
-            after,
-            repeats,
-            error,
-            class,
-        } => {
-            turn.state = TurnState::Started;
-            turn.attempt = if *repeats { work.attempt } else { work.attempt + 1 };
-            turn.failures = work.failures + 1;
-            turn.error = Some(error.clone());
-            turn.error_class = Some((*class).to_owned());
-            rest.phase = SessionPhase::Backoff;
-            rest.keeps_turn = true;
-            rest.wake_ms = Some(millis(after));
-            more = after.is_zero();
-            item(NotificationState::Running, None)
-        }
-        Settled::LookAgain { after } => {
-            turn.state = TurnState::Calling;
-            turn.failures = work.failures;
-            turn.lost = true;
-            rest.phase = SessionPhase::Backoff;
-            rest.keeps_turn = true;
-            rest.wake_ms = Some(millis(after));
-            more = false;
-            None
-        }
-        Settled::Interrupted {
-            state,
-            after,
-            error,
-            class,
-        } => {
-            turn.state = *state;
-            turn.failures = work.failures + 1;
-            turn.error = Some(error.clone());
-            turn.error_class = Some((*class).to_owned());
-            rest.phase = SessionPhase::Backoff;
-            rest.wake_ms = Some(millis(after));
-            rest.queued = i32::try_from(work.notification_ids.len()).expect("notifications of a turn are few");
-            rest.interrupted = true;
-            more = false;
-            item(NotificationState::Queued, None)
-        }
-        Settled::GaveUp {
-            error,
-            class,
-            interrupted,
-        } => {
-            rest.interrupted = *interrupted;
-            turn.state = TurnState::Failed;
-            turn.failures = work.failures + 1;
-            turn.error = Some(error.clone());
-            turn.error_class = Some((*class).to_owned());
-            item(NotificationState::Failed, Some(format!("{class}: {error}")))
-        }
-        Settled::Aborted => {
-            turn.state = TurnState::Aborted;
-            turn.error = Some(ended_because(session).to_owned());
-            turn.error_class = Some("session_closed".to_owned());
-            item(NotificationState::Cancelled, Some(ended_because(session).to_owned()))
-        }
-    };
-    Change {
-        turn,
-        session: rest,
-        items,
-        more,
-    }
+        turn_id: work.turn_id,
+        notification_ids: work.notification_ids.clone(),
+        state,
+        reason,
+        attempts_more: 1,
+    })
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Why a turn ended with its session, in the words that its waiting items got.

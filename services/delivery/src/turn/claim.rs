@@ -10,7 +10,7 @@ use std::{
 };
 
 use contracts::{Root, tools::OfferContext};
-use domain::{AccountId, SessionPhase, TurnId};
+use domain::{AccountId, ImpossibleStep, SessionEvent, SessionPhase, TurnId};
 use runtime::Shutdown;
 use storage::{
     Accounts, Database, StorageError,
@@ -31,6 +31,7 @@ use super::{
 };
 use crate::{
     config::Config,
+    metrics,
     prompt::{MarkSecret, Profiles},
     providers::{Driver, Effects, Slot, Thread},
     queue::{Admission, admit},
@@ -43,7 +44,7 @@ use crate::{
 use storage::session::{
     sessions_lock::{SESSIONS_LOCK_FREE, Session, sessions_lock, sessions_there},
     turns_begin::{KeptTexts, NewTurn, turns_begin},
-    turns_resume::{turns_resume, turns_wait},
+    turns_resume::{Resumed, turns_resume, turns_wait},
 };
 
 /// What claiming needs and does not change.
@@ -143,7 +144,10 @@ impl Claimer {
         let mut taken_over = 0;
         let mut resumed = Vec::with_capacity(resume.len());
         for (session, turn) in resume {
-            let mut work = self.resumed(&session, turn);
+            let turn_id = turn.id;
+            let Some(mut work) = possible(self.resumed(&session, turn), &session, Some(turn_id)) else {
+                continue;
+            };
             if work.due != Due::Abort {
                 let Ok(slot) = self.slot(&work.provider) else {
                     without_slot.push((work.name(), work.provider));
@@ -160,22 +164,28 @@ impl Claimer {
         let mut work = Vec::with_capacity(start.len() + resumed.len());
         let mut told: Vec<Owned> = Vec::with_capacity(start.len());
         for ((session, item), slot) in start.into_iter().zip(slots) {
-            let (new_turn, mut begun) = self.begin(&session, item, &surroundings);
+            let begun = self.begin(&session, item, &surroundings);
+            let Some((new_turn, mut begun)) = possible(begun, &session, None) else {
+                continue;
+            };
             begun.slot = slot.map(Arc::new);
             told.push(turn_started(&self.root, &begun, now));
             new_turns.push(new_turn);
             work.push(begun);
         }
         let mut outbox = turns_begin(&tx, &new_turns, replica, told, &self.kept).await?;
-        let names_of_resumed: Vec<(SessionName, TurnId)> =
-            resumed.iter().map(|work| (work.name(), work.turn_id)).collect();
-        turns_resume(&tx, &names_of_resumed, replica).await?;
+        let carried_on: Vec<Resumed> = resumed.iter().map(Work::resumed).collect();
+        turns_resume(&tx, &carried_on, replica).await?;
         work.extend(resumed);
 
         let mut asked: Vec<(SessionName, i32)> = Vec::with_capacity(ask.len());
         let mut messages: Vec<Owned> = Vec::with_capacity(ask.len());
         for (session, turn) in &ask {
             let Some(call) = turn.next() else { continue };
+            let awaited = session.facts.state().on(SessionEvent::AwaitedLonger);
+            if possible(awaited, session, Some(turn.id)).is_none() {
+                continue;
+            }
             asked.push((session.name(), call.ordinal));
             messages.push(tool_requested(
                 &self.root,
@@ -237,7 +247,12 @@ impl Claimer {
     }
 
     /// A new turn: its prompt, its row, its work.
-    fn begin(&self, session: &Session, item: Item, surroundings: &Surroundings) -> (NewTurn, Work) {
+    fn begin(
+        &self,
+        session: &Session,
+        item: Item,
+        surroundings: &Surroundings,
+    ) -> Result<(NewTurn, Work), ImpossibleStep> {
         let driver = self.drivers.get(&item.provider);
         let turn_id = TurnId(Uuid::now_v7());
         let marks = self.marks.marks(&session.account, turn_id);
@@ -262,13 +277,23 @@ impl Claimer {
         begin(session, item, beginning)
     }
 
-    fn resumed(&self, session: &Session, turn: Turn) -> Work {
+    fn resumed(&self, session: &Session, turn: Turn) -> Result<Work, ImpossibleStep> {
         let driver = self.drivers.get(&turn.provider);
         let tools = offered_still(&turn);
         let effects = driver.map_or(Effects::GatewayOnly, |driver| driver.effects());
         let thread = driver.map_or(Thread::Durable, |driver| driver.thread());
         carry_on(session, turn, effects, thread, tools)
     }
+}
+
+/// What is possible is done; of a session whose rows say what cannot be, nothing is written, and the others of its batch go on.
+pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, session: &Session, turn: Option<TurnId>) -> Option<T> {
+    step.inspect_err(|error| {
+        metrics::impossible_step(error);
+        let (session_id, turn_id) = (session.id, turn.map(TurnId::uuid).map(tracing::field::display));
+        tracing::error!(%session_id, account = %session.account, turn_id, %error, "left a session as it is: its rows allow no such step");
+    })
+    .ok()
 }
 
 /// All slots of a provider are taken.

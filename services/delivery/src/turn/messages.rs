@@ -14,7 +14,13 @@ use storage::{lifecycle::Setting, outbox::Owned};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{call::Report, change::ended_because, journal::Call, settle::Settled, work::Work};
+use super::{
+    call::Report,
+    change::ended_because,
+    journal::Call,
+    settle::{Ended, Settled},
+    work::Work,
+};
 use crate::SOURCE;
 use storage::session::{TurnName, sessions_lock::Session, turns_record::Changed};
 
@@ -94,7 +100,7 @@ pub(super) fn outcome_messages(
     root: &Root,
     report: &Report,
     session: &Session,
-    settled: &Settled,
+    (settled, state): (&Settled, TurnState),
     changed: &Changed,
     ended: &HashSet<(TurnName, String)>,
     now: OffsetDateTime,
@@ -118,26 +124,25 @@ pub(super) fn outcome_messages(
         });
         messages.push(setting.event(&work.account, work.task.as_ref(), &work.turn_id.to_string(), event));
     }
-    match settled {
-        Settled::AwaitTools { round } => {
-            messages.extend(round.first().map(|call| {
-                tool_requested(
-                    root,
-                    session,
-                    work.turn_id,
-                    work.task.as_ref(),
-                    work.agent_id,
-                    call,
-                    &setting.origin,
-                    now,
-                )
-            }));
-        }
-        Settled::Again { .. } | Settled::LookAgain { .. } => {}
-        Settled::Finished { .. } | Settled::Interrupted { .. } | Settled::GaveUp { .. } | Settled::Aborted => {
-            let event = Event::TurnFinished(turn_finished(work, session, settled, changed));
-            messages.push(setting.event(&work.account, work.task.as_ref(), &work.turn_id.to_string(), event));
-        }
+    if let Settled::AwaitTools { round } = settled
+        && let Some(call) = round.first()
+    {
+        let origin = &setting.origin;
+        let (task, agent) = (work.task.as_ref(), work.agent_id);
+        messages.push(tool_requested(
+            root,
+            session,
+            work.turn_id,
+            task,
+            agent,
+            call,
+            origin,
+            now,
+        ));
+    }
+    if let Some(end) = settled.ended(ended_because(session)) {
+        let event = Event::TurnFinished(turn_finished(work, state, end, changed));
+        messages.push(setting.event(&work.account, work.task.as_ref(), &work.turn_id.to_string(), event));
     }
     if let Settled::Aborted = settled {
         let ours = |id: &&String| ended.contains(&(work.turn_name(), (*id).clone()));
@@ -160,16 +165,7 @@ pub(super) fn outcome_messages(
     messages
 }
 
-fn turn_finished(work: &Work, session: &Session, settled: &Settled, changed: &Changed) -> TurnFinished {
-    let (state, reply, late, error) = match settled {
-        Settled::Finished { reply, late, note, .. } => (TurnState::Finished, Some(reply.clone()), *late, note.clone()),
-        Settled::Interrupted { state, error, .. } => (*state, None, false, Some(error.clone())),
-        Settled::GaveUp { error, .. } => (TurnState::Failed, None, false, Some(error.clone())),
-        Settled::Aborted | Settled::AwaitTools { .. } | Settled::Again { .. } | Settled::LookAgain { .. } => {
-            (TurnState::Aborted, None, true, Some(ended_because(session).to_owned()))
-        }
-    };
-    let reply_cut = reply.as_ref().is_some_and(|reply| reply.len() > EVENT_REPLY_BYTES_MAX);
+fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Changed) -> TurnFinished {
     TurnFinished {
         turn_id: work.turn_id,
         session_id: work.session_id,
@@ -180,12 +176,12 @@ fn turn_finished(work: &Work, session: &Session, settled: &Settled, changed: &Ch
         agent_id: work.agent_id,
         notifications: work.notifications(),
         state,
-        reply: reply.map(|reply| cut(reply, EVENT_REPLY_BYTES_MAX)),
-        reply_cut,
+        reply: ended.reply.map(|reply| cut(reply.to_owned(), EVENT_REPLY_BYTES_MAX)),
+        reply_cut: ended.reply.is_some_and(|reply| reply.len() > EVENT_REPLY_BYTES_MAX),
         no_reply: changed.no_reply,
-        late,
+        late: ended.late,
         attempts: work.attempts + 1,
-        error,
+        error: ended.error.map(str::to_owned),
     }
 }
 

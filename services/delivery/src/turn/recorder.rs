@@ -7,7 +7,10 @@ use std::{
 };
 
 use contracts::Root;
-use domain::planted::{Bug, is_planted};
+use domain::{
+    ImpossibleStep,
+    planted::{Bug, is_planted},
+};
 use runtime::{Outbox, Shutdown};
 use storage::{
     Accounts, Database, StorageError, Tx,
@@ -20,6 +23,7 @@ pub use super::change::Change;
 use super::{
     call::Report,
     change::change,
+    claim::possible,
     messages::{notification_failed, outcome_messages},
     settle::{Facts, Settled, settle},
     work::Work,
@@ -89,7 +93,13 @@ impl Recorder {
                 .get(&report.work.name())
                 .filter(|session| session.fence == report.work.fence || is_planted(Bug::FenceDropped))
             {
-                Some(session) => decided.push(decide(report, session, now, &self.config)),
+                Some(session) => {
+                    let decision = decide(report, session, now, &self.config);
+                    match possible(decision, session, Some(report.work.turn_id)) {
+                        Some(decision) => decided.push(decision),
+                        None => recorded.free.push((report.work.name(), false)),
+                    }
+                }
                 None => {
                     self.metrics.stale();
                     let (turn_id, fence) = (report.work.turn_id, report.work.fence);
@@ -121,13 +131,14 @@ impl Recorder {
                 report,
                 session,
                 settled,
-                ..
+                change,
             },
             changed,
         ) in &decided
         {
+            let outcome = (settled, change.turn.state);
             messages.extend(outcome_messages(
-                &self.root, report, session, settled, changed, &ended, now,
+                &self.root, report, session, outcome, changed, &ended, now,
             ));
             if let Settled::GaveUp { error, class, .. } = settled {
                 messages.extend(self.bury(&tx, &report.work, error, class, now).await?);
@@ -192,7 +203,12 @@ impl Recorder {
 }
 
 /// What a report means for its session, which is locked and whose fence is the report's own. Pure.
-pub fn decide<'a>(report: &'a Report, session: &'a Session, now: OffsetDateTime, config: &Config) -> Decided<'a> {
+pub fn decide<'a>(
+    report: &'a Report,
+    session: &'a Session,
+    now: OffsetDateTime,
+    config: &Config,
+) -> Result<Decided<'a>, ImpossibleStep> {
     let work = &report.work;
     let facts = Facts {
         effects: work.effects,
@@ -205,27 +221,28 @@ pub fn decide<'a>(report: &'a Report, session: &'a Session, now: OffsetDateTime,
         lost_for: work.lost_for(now),
     };
     let settled = settle(&report.outcome, &facts, &config.settle());
-    let change = change(report, session, &settled, config);
-    Decided {
+    let change = change(report, session, &settled, config)?;
+    Ok(Decided {
         report,
         session,
         settled,
         change,
-    }
+    })
 }
 
 /// Logs one line a turn (S13): sizes and ids, never texts of the conversation. A turn that succeeds is logged at debug, since
 /// events and metrics report it; every other outcome at info.
 fn log(work: &Work, settled: &Settled, changed: &Changed) {
-    let (what, class) = match settled {
-        Settled::Finished { late: true, .. } => ("finished late", ""),
-        Settled::Finished { .. } => ("finished", ""),
-        Settled::AwaitTools { .. } => ("waits for tools", ""),
-        Settled::Again { class, .. } => ("will be tried again", *class),
-        Settled::LookAgain { .. } => ("is being looked up", ""),
-        Settled::Interrupted { class, .. } => ("was interrupted", *class),
-        Settled::GaveUp { class, .. } => ("failed", *class),
-        Settled::Aborted => ("was aborted", ""),
+    let class = settled.error().map_or("", |(_, class)| class);
+    let what = match settled {
+        Settled::Finished { late: true, .. } => "finished late",
+        Settled::Finished { .. } => "finished",
+        Settled::AwaitTools { .. } => "waits for tools",
+        Settled::Again { .. } => "will be tried again",
+        Settled::LookAgain { .. } => "is being looked up",
+        Settled::Interrupted { .. } => "was interrupted",
+        Settled::GaveUp { .. } => "failed",
+        Settled::Aborted => "was aborted",
     };
     macro_rules! line {
         ($level:ident) => {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use domain::TurnState;
+use domain::{SessionEvent, TurnStep};
 
 use super::journal::{Call, NO_PLACE, Round, Tokens};
 use crate::providers::{Advice, Effects, NextStep, ProviderAnswer, ProviderError, Sent};
@@ -83,9 +83,9 @@ pub enum Settled {
     },
     /// Whether it ran is to be found out after a while: the call counts as in flight.
     LookAgain { after: Duration },
-    /// The turn ended and its notifications wait again, first in the queue; the next turn is told.
+    /// The turn ended and its notifications wait again, first in the queue; the next turn is told. `step`: lost or given up.
     Interrupted {
-        state: TurnState,
+        step: TurnStep,
         after: Duration,
         error: String,
         class: &'static str,
@@ -100,20 +100,89 @@ pub enum Settled {
     Aborted,
 }
 
+/// How a turn ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended<'a> {
+    pub reply: Option<&'a str>,
+    pub late: bool,
+    pub error: Option<&'a str>,
+}
+
+impl Settled {
+    /// What happens to the turn.
+    pub fn step(&self) -> TurnStep {
+        match self {
+            Settled::Finished { .. } => TurnStep::Reply,
+            Settled::AwaitTools { .. } => TurnStep::AskTools,
+            Settled::Again { .. } => TurnStep::Retry,
+            Settled::LookAgain { .. } => TurnStep::LookAgain,
+            Settled::Interrupted { step, .. } => *step,
+            Settled::GaveUp { .. } => TurnStep::GiveUp,
+            Settled::Aborted => TurnStep::Abort,
+        }
+    }
+
+    /// What happens to its session.
+    pub fn event(&self) -> SessionEvent {
+        match self {
+            Settled::AwaitTools { .. } => SessionEvent::ToolsAsked,
+            Settled::Again { .. } | Settled::LookAgain { .. } => SessionEvent::RetryScheduled,
+            Settled::Interrupted { .. } => SessionEvent::TurnInterrupted,
+            Settled::Finished { .. } | Settled::GaveUp { .. } | Settled::Aborted => SessionEvent::TurnEnded,
+        }
+    }
+
+    /// The text and the class of a failure.
+    pub fn error(&self) -> Option<(&str, &'static str)> {
+        match self {
+            Settled::Again { error, class, .. }
+            | Settled::Interrupted { error, class, .. }
+            | Settled::GaveUp { error, class, .. } => Some((error, class)),
+            Settled::Finished { .. } | Settled::AwaitTools { .. } | Settled::LookAgain { .. } | Settled::Aborted => {
+                None
+            }
+        }
+    }
+
+    /// None: the turn goes on. `because`: why its session ended, if it did.
+    pub fn ended<'a>(&'a self, because: &'a str) -> Option<Ended<'a>> {
+        let (reply, late, error) = match self {
+            Settled::AwaitTools { .. } | Settled::Again { .. } | Settled::LookAgain { .. } => return None,
+            Settled::Finished { reply, late, note, .. } => (Some(reply.as_str()), *late, note.as_deref()),
+            Settled::Interrupted { error, .. } | Settled::GaveUp { error, .. } => (None, false, Some(error.as_str())),
+            Settled::Aborted => (None, true, Some(because)),
+        };
+        Some(Ended { reply, late, error })
+    }
+
+    /// For logs and counters.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Settled::Finished { .. } => "finished",
+            Settled::AwaitTools { .. } => "await_tools",
+            Settled::Again { .. } => "again",
+            Settled::LookAgain { .. } => "look_again",
+            Settled::Interrupted { .. } => "interrupted",
+            Settled::GaveUp { .. } => "gave_up",
+            Settled::Aborted => "aborted",
+        }
+    }
+}
+
 pub fn settle(outcome: &Outcome, facts: &Facts, limits: &Limits) -> Settled {
     match outcome {
         Outcome::Answered(answer) => answered(answer, facts, limits),
         Outcome::Failed(error) => failed(error, facts, limits),
         Outcome::NotKnownYet if facts.lost_for > limits.look_up_max => {
             let why = "the call was sent, no answer came, and the provider's record could not be read".to_owned();
-            interrupted(TurnState::Unknown, why, "outcome_unknown", facts, limits)
+            interrupted(TurnStep::Lose, why, "outcome_unknown", facts, limits)
         }
         Outcome::NotKnownYet => Settled::LookAgain {
             after: limits.look_up_delay,
         },
         Outcome::DidNotRun if facts.closed => Settled::Aborted,
         Outcome::DidNotRun => not_run(facts, limits),
-        Outcome::Lost { why } => interrupted(TurnState::Unknown, why.clone(), "outcome_unknown", facts, limits),
+        Outcome::Lost { why } => interrupted(TurnStep::Lose, why.clone(), "outcome_unknown", facts, limits),
         Outcome::Aborted => Settled::Aborted,
     }
 }
@@ -191,7 +260,7 @@ fn failed(error: &ProviderError, facts: &Facts, limits: &Limits) -> Settled {
             class,
             interrupted: false,
         },
-        NextStep::TellTheAgent => interrupted(TurnState::Failed, text, class, facts, limits),
+        NextStep::TellTheAgent => interrupted(TurnStep::GiveUp, text, class, facts, limits),
         NextStep::SendAgain | NextStep::Pause if facts.closed => Settled::Aborted,
         NextStep::SendAgain | NextStep::Pause if facts.failures + 1 >= limits.attempts_max => Settled::GaveUp {
             error: format!("{text} (attempt {} of {})", facts.failures + 1, limits.attempts_max),
@@ -239,7 +308,7 @@ fn not_run(facts: &Facts, limits: &Limits) -> Settled {
 }
 
 /// The turn is over and did not answer; what it was for is not lost.
-fn interrupted(state: TurnState, error: String, class: &'static str, facts: &Facts, limits: &Limits) -> Settled {
+fn interrupted(step: TurnStep, error: String, class: &'static str, facts: &Facts, limits: &Limits) -> Settled {
     if facts.closed {
         return Settled::Aborted;
     }
@@ -251,7 +320,7 @@ fn interrupted(state: TurnState, error: String, class: &'static str, facts: &Fac
         };
     }
     Settled::Interrupted {
-        state,
+        step,
         after: delay(facts.attempts, None, limits),
         error,
         class,

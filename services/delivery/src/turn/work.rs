@@ -4,7 +4,10 @@
 use std::{sync::Arc, time::Duration};
 
 use contracts::{TraceContext, outgoing::Origin};
-use domain::{AccountId, AgentId, Fence, Generation, NotificationId, SessionId, TaskId, TurnId};
+use domain::{
+    AccountId, AgentId, Fence, Generation, NotificationId, SessionId, SessionPhase, TaskId, TurnId, TurnState,
+};
+use storage::session::turns_resume::Resumed;
 use time::OffsetDateTime;
 
 use super::{journal::Journal, resume::Due};
@@ -20,6 +23,9 @@ pub struct Work {
     pub session_key: String,
     pub generation: Generation,
     pub fence: Fence,
+    /// Of the session and of the turn, as the claim left them.
+    pub phase: SessionPhase,
+    pub state: TurnState,
     /// The first turn of its generation: where it ran is checked, if the provider can say.
     pub first: bool,
     pub turn_id: TurnId,
@@ -56,6 +62,16 @@ impl Work {
 
     pub fn turn_name(&self) -> TurnName {
         (self.account.clone(), self.turn_id)
+    }
+
+    /// As the claim of a turn in progress is written.
+    pub(super) fn resumed(&self) -> Resumed {
+        Resumed {
+            session: self.name(),
+            turn: self.turn_id,
+            phase: self.phase,
+            state: self.state,
+        }
     }
 
     /// Their ids, as events carry them.

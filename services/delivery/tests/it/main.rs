@@ -5,6 +5,7 @@ mod claims;
 mod failures;
 mod fairness;
 mod gateway;
+mod impossible;
 mod interrupted;
 mod plans;
 mod prompt;

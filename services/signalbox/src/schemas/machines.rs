@@ -3,14 +3,14 @@
 use std::fmt::Write;
 
 use delivery::queue::{Admission, TurnFacts, admit};
-use domain::{SessionPhase, TurnState, TurnStep};
+use domain::{SessionEvent, SessionPhase, SessionState, TurnState, TurnStep};
 use storage::session::sessions_lock::SessionFacts;
 
 const INFALLIBLE: &str = "a String takes all that is written to it";
 
 /// Name and text of each.
 pub(super) fn all() -> Vec<(&'static str, String)> {
-    vec![("session", session()), ("turn", turn())]
+    vec![("session", session() + &events()), ("turn", turn())]
 }
 
 /// What may be found when a session is woken, and what follows from it.
@@ -120,41 +120,64 @@ fn session() -> String {
     text
 }
 
-fn turn() -> String {
+/// What each event makes of a session, open and closed.
+fn events() -> String {
     let mut text = String::from(
-        "# A turn\n\nGenerated from `domain::TurnState::after`. A row is the state, a column what happens to the turn, the cell \
-         the next state.\n`—`: not possible; a stale worker's write is refused. States in bold are over.\n\n| state |",
+        "\n## Events\n\nGenerated from `domain::SessionState::on`. A row is the phase, a column what happens to the session, the cell the \
+         next phase.\n`—`: not possible; nothing is written, and `signalbox_impossible_steps_total` counts it.\n\n| phase |",
     );
-    for step in TurnStep::ALL {
-        write!(text, " {} |", step_words(step)).expect(INFALLIBLE);
-    }
-    text.push_str("\n|---|");
-    text.push_str(&"---|".repeat(TurnStep::ALL.len()));
-    for &state in TurnState::ALL {
-        let name = if state.is_over() {
-            format!("**{state}**")
-        } else {
-            state.to_string()
-        };
-        write!(text, "\n| {name} |").expect(INFALLIBLE);
-        for step in TurnStep::ALL {
-            let next = state.after(step).map_or("—", TurnState::as_str);
-            write!(text, " {next} |").expect(INFALLIBLE);
+    columns(&mut text, SessionEvent::ALL.iter().map(|event| event.as_str()));
+    for closed in [false, true] {
+        for &phase in SessionPhase::ALL {
+            let name = if closed {
+                format!("{phase}, closed")
+            } else {
+                phase.to_string()
+            };
+            let cell = |event: &SessionEvent| match (SessionState { phase, closed }).on(*event) {
+                Ok(after) if after.closed == closed => after.phase.to_string(),
+                Ok(after) => format!("{}, closed", after.phase),
+                Err(_) => "—".to_owned(),
+            };
+            row(&mut text, &name, SessionEvent::ALL.iter().map(cell));
         }
     }
     text.push('\n');
     text
 }
 
-fn step_words(step: TurnStep) -> &'static str {
-    match step {
-        TurnStep::Send => "a call is about to be sent",
-        TurnStep::AskTools => "the provider asks for tools",
-        TurnStep::Reply => "the provider replies",
-        TurnStep::Retry => "the call failed, another attempt is due",
-        TurnStep::GiveUp => "the call failed for good",
-        TurnStep::Abort => "somebody stopped it",
-        TurnStep::Lose => "sent, and nobody can say whether it ran",
+fn turn() -> String {
+    let mut text = String::from(
+        "# A turn\n\nGenerated from `domain::TurnState::after`. A row is the state, a column what happens to the turn, the cell \
+         the next state.\n`—`: not possible; a stale worker's write is refused. States in bold are over.\n\n| state |",
+    );
+    columns(&mut text, TurnStep::ALL.iter().map(|step| step.as_str()));
+    for &state in TurnState::ALL {
+        let name = if state.is_over() {
+            format!("**{state}**")
+        } else {
+            state.to_string()
+        };
+        let cell = |step: &TurnStep| state.after(*step).map_or("—".to_owned(), |next| next.to_string());
+        row(&mut text, &name, TurnStep::ALL.iter().map(cell));
+    }
+    text.push('\n');
+    text
+}
+
+fn columns<'a>(text: &mut String, names: impl ExactSizeIterator<Item = &'a str>) {
+    let count = names.len();
+    for name in names {
+        write!(text, " {name} |").expect(INFALLIBLE);
+    }
+    text.push_str("\n|---|");
+    text.push_str(&"---|".repeat(count));
+}
+
+fn row(text: &mut String, name: &str, cells: impl Iterator<Item = String>) {
+    write!(text, "\n| {name} |").expect(INFALLIBLE);
+    for cell in cells {
+        write!(text, " {cell} |").expect(INFALLIBLE);
     }
 }
 
@@ -170,11 +193,9 @@ mod tests {
     #[test]
     fn a_turn_s_table_has_a_row_a_state() {
         let text = super::turn();
-        assert!(
-            text.contains(
-                "\n| calling | calling | awaiting_tools | finished | started | failed | aborted | unknown |\n"
-            )
-        );
-        assert!(text.contains("\n| **finished** | — | — | — | — | — | — | — |\n"));
+        assert!(text.contains(
+            "\n| calling | calling | calling | awaiting_tools | finished | started | failed | aborted | unknown |\n"
+        ));
+        assert!(text.contains("\n| **finished** | — | — | — | — | — | — | — | — |\n"));
     }
 }

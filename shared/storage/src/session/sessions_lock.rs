@@ -3,7 +3,10 @@
 
 use std::collections::HashMap;
 
-use domain::{AccountId, AgentId, Conversation, Fence, Generation, SessionId, SessionPhase, TaskId, TurnId};
+use domain::{
+    AccountId, AgentId, Conversation, Fence, Generation, ImpossibleStep, SessionEvent, SessionId, SessionPhase,
+    SessionState, TaskId, TurnId,
+};
 use sea_orm::{FromQueryResult, Value};
 use uuid::Uuid;
 
@@ -23,6 +26,23 @@ pub struct SessionFacts {
     /// There is a lease, and nobody works under it.
     #[sea_orm(skip)]
     pub lease_dead: bool,
+}
+
+impl SessionFacts {
+    pub fn state(self) -> SessionState {
+        SessionState {
+            phase: self.phase,
+            closed: self.closed,
+        }
+    }
+
+    /// As a replica that takes the lease leaves it.
+    pub fn claimed(self) -> Result<SessionState, ImpossibleStep> {
+        self.state().on(match self.phase {
+            SessionPhase::Running => SessionEvent::LeaseLost,
+            SessionPhase::Idle | SessionPhase::Waiting | SessionPhase::Backoff => SessionEvent::Claimed,
+        })
+    }
 }
 
 /// A session, locked to the end of the transaction.

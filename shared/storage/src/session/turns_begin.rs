@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use domain::{AccountId, AgentId, Fence, Generation, SessionId, TaskId, TurnId};
+use domain::{AccountId, AgentId, Fence, Generation, SessionId, SessionPhase, TaskId, TurnId, TurnState};
 use sea_orm::{DbErr, Value};
 use uuid::Uuid;
 
@@ -43,6 +43,9 @@ pub struct NewTurn {
     pub hops: i32,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
+    /// Of the session, once it is claimed.
+    pub phase: SessionPhase,
+    pub state: TurnState,
 }
 
 pub const INSTRUCTIONS_KEEP: &str = "
@@ -52,8 +55,8 @@ pub const INSTRUCTIONS_KEEP: &str = "
     on conflict do nothing";
 
 /// All that begins a turn, in one statement: the lease with its fence and the session's counters, the item, the messages
-/// that tell of it, and the turn itself. Written as `calling` before the first byte leaves: whoever finds it after a crash knows that it may have been
-/// sent. The caller holds the sessions' locks and has admitted them. A turn whose instructions are not stored is not written:
+/// that tell of it, and the turn itself. Its state is written before the first byte leaves: whoever finds the turn after a crash knows
+/// that it may have been sent. The caller holds the sessions' locks and has admitted them. A turn whose instructions are not stored is not written:
 /// it could never be loaded. Relies on the primary keys. The state is asked for in a way that promises nothing to the
 /// planner: by the index of what is queued, all of that would be read.
 pub const TURNS_BEGIN: &str = concat!(
@@ -61,27 +64,27 @@ pub const TURNS_BEGIN: &str = concat!(
     with given as materialized (
         select * from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::integer[], $7::bigint[], $8::bigint[],
                              $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
-                             $16::bigint[], $17::integer[], $18::text[], $19::text[])
+                             $16::bigint[], $17::integer[], $18::text[], $19::text[], $20::text[], $21::text[])
             as r (account_id, id, session_id, task_id, agent_id, generation, number, fence, notification_id, provider,
-                  profile_version, profile_hash, input, manifest, tools, tools_wait_ms, hops, traceparent, tracestate)
+                  profile_version, profile_hash, input, manifest, tools, tools_wait_ms, hops, traceparent, tracestate, phase, state)
     ), taken as (
         update notification n set state = 'running', turn_id = g.id, reason = null
         from given g
         where n.account_id = any (array[g.account_id]) and n.id = g.notification_id and coalesce(n.state = 'queued', false)
     ), occupied as (
-        update session s set phase = 'running', lease_owner = $20, fence = g.fence, wake_at = null, active_turn_id = g.id,
+        update session s set phase = g.phase, lease_owner = $22, fence = g.fence, wake_at = null, active_turn_id = g.id,
             queued = s.queued - 1, turn_count = g.number, interrupted = false
         from given g
         where s.account_id = any (array[g.account_id]) and s.id = g.session_id
     ), told as (
         ",
-    crate::outbox_insert!("$21", "$22", "$23", "$24", "$25", "$26"),
+    crate::outbox_insert!("$23", "$24", "$25", "$26", "$27", "$28"),
     "
     )
     insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
                       profile_version, profile_hash, input, manifest, tools, tools_wait_ms, cause, hops, traceparent, tracestate,
                       sent_at)
-    select g.account_id, g.id, g.session_id, nullif(g.task_id, ''), g.agent_id, g.generation, g.number, g.fence, 'calling',
+    select g.account_id, g.id, g.session_id, nullif(g.task_id, ''), g.agent_id, g.generation, g.number, g.fence, g.state,
            array[g.notification_id], g.provider, g.profile_version, g.profile_hash, g.input, g.manifest::jsonb,
            string_to_array(g.tools, ','), g.tools_wait_ms, g.notification_id, g.hops, nullif(g.traceparent, ''),
            nullif(g.tracestate, ''), now()
@@ -107,7 +110,7 @@ pub async fn turns_begin(
         text.as_ref().map(ToString::to_string).unwrap_or_default()
     }
     let rows = outbox_rows(told);
-    let values: [Value; 20] = [
+    let values: [Value; 22] = [
         column(turns, |turn| turn.account_id.clone()),
         column(turns, |turn| turn.id),
         column(turns, |turn| turn.session_id),
@@ -127,6 +130,8 @@ pub async fn turns_begin(
         column(turns, |turn| turn.hops),
         column(turns, |turn| text(&turn.traceparent)),
         column(turns, |turn| text(&turn.tracestate)),
+        column(turns, |turn| turn.phase),
+        column(turns, |turn| turn.state),
         replica.into(),
     ];
     let values = values.into_iter().chain(outbox_values(tx, &rows));

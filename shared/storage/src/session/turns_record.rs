@@ -58,6 +58,9 @@ pub struct TurnChange {
     pub id: TurnId,
     pub fence: Fence,
     pub state: TurnState,
+    /// Of which states it may come.
+    pub sources: Vec<TurnState>,
+    pub over: bool,
     /// One entry to append.
     pub round: Option<serde_json::Value>,
     pub attempt: i32,
@@ -91,22 +94,22 @@ pub const TURNS_RECORD: &str = "
             lost_at = case when r.lost then coalesce(t.lost_at, now()) end,
             response_id = coalesce(r.response_id, t.response_id), reply = coalesce(r.reply, t.reply), usage = coalesce(r.usage, t.usage),
             error = r.error, error_class = r.error_class,
-            task_history_called = r.state in ('finished', 'failed', 'aborted', 'unknown') and coalesce((
+            task_history_called = r.over and coalesce((
                 select bool_or(c.name in ('task_history', 'task_load')) from (
                     select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
                 where c.state = 'finished'), false),
-            no_reply = r.state = 'finished' and coalesce((
+            no_reply = r.reply is not null and coalesce((
                 select bool_or(c.name = 'no_reply') from (
                     select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
                 where c.state = 'finished'), false),
             late = r.late,
-            finished_at = case when r.state in ('finished', 'failed', 'aborted', 'unknown') then now() end
+            finished_at = case when r.over then now() end
         from json_to_recordset($1::text::json) as r (
-            account_id text, id uuid, fence bigint, state text, round jsonb, attempt integer, failures integer,
+            account_id text, id uuid, fence bigint, state text, sources text[], over boolean, round jsonb, attempt integer, failures integer,
             calls_requested integer, waits boolean, lost boolean, response_id text, reply text, usage jsonb, error text,
             error_class text, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, asked integer, queued integer,
             interrupted boolean, mismatch text)
-        where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = 'calling', false)
+        where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = any (r.sources), false)
         returning t.account_id, t.id, t.task_history_called, t.no_reply, r.session_id, r.phase, r.keeps_turn, r.wake_ms,
                   r.asked, r.queued, r.interrupted, r.mismatch
     ), freed as (

@@ -1,37 +1,55 @@
 //! Claims turns that wait, and prolongs the wait.
 
-use domain::TurnId;
+use domain::{SessionPhase, TurnId, TurnState};
 use uuid::Uuid;
 
 use super::SessionName;
-use crate::{StorageError, Tx, statement::pairs};
+use crate::{
+    StorageError, Tx,
+    statement::{column, pairs},
+};
 
 /// Turns that are carried on: the lease, and the turn's fence, which is the lease's, so that whoever had it before can
 /// change nothing. The caller holds the sessions' locks and has admitted them. Relies on primary keys; no index says which
 /// turn is a session's active one.
 pub const TURNS_RESUME: &str = "
     with leased as (
-        update session s set phase = 'running', lease_owner = $4, fence = s.fence + 1, wake_at = null
-        from unnest($1::text[], $2::uuid[], $3::uuid[]) as w (account_id, id, session_id)
+        update session s set phase = w.phase, lease_owner = $6, fence = s.fence + 1, wake_at = null
+        from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::text[]) as w (account_id, id, session_id, phase, state)
         where s.account_id = any (array[w.account_id]) and s.id = w.session_id
-        returning s.account_id, s.fence, case when s.active_turn_id = w.id then w.id end as turn_id
+        returning s.account_id, s.fence, case when s.active_turn_id = w.id then w.id end as turn_id, w.state
     )
-    update turn t set fence = l.fence, state = 'calling', sent_at = now()
+    update turn t set fence = l.fence, state = l.state, sent_at = now()
     from leased l
     where t.account_id = any (array[l.account_id]) and t.id = l.turn_id";
 
-pub async fn turns_resume(tx: &Tx, turns: &[(SessionName, TurnId)], replica: Uuid) -> Result<(), StorageError> {
+/// A turn that is carried on.
+#[derive(Clone, Debug)]
+pub struct Resumed {
+    pub session: SessionName,
+    pub turn: TurnId,
+    /// Of the session, once it is claimed.
+    pub phase: SessionPhase,
+    pub state: TurnState,
+}
+
+pub async fn turns_resume(tx: &Tx, turns: &[Resumed], replica: Uuid) -> Result<(), StorageError> {
     if turns.is_empty() {
         return Ok(());
     }
-    let (names, ids): (Vec<SessionName>, Vec<TurnId>) = turns.iter().cloned().unzip();
-    let (accounts, sessions) = pairs(&names);
-    let values = [accounts.into(), ids.into(), sessions.into(), replica.into()];
+    let values = [
+        column(turns, |resumed| resumed.session.0.clone()),
+        column(turns, |resumed| resumed.turn),
+        column(turns, |resumed| resumed.session.1),
+        column(turns, |resumed| resumed.phase),
+        column(turns, |resumed| resumed.state),
+        replica.into(),
+    ];
     tx.execute("resume turns", TURNS_RESUME, values).await.map(|_| ())
 }
 
-/// The next result is asked for, or the same one again: look after it later. Relies on the primary key. The caller holds the
-/// rows' locks and has seen that they wait; compared here, it would be an index of its own that finds all who do.
+/// The next result is asked for, or the same one again. Relies on the primary key. The caller holds the rows' locks and has seen that
+/// the sessions wait. The statement does not ask for the phase: the planner would take index session_due and read all that wait.
 pub const TURNS_WAIT: &str = "
     update session s set asked = w.asked, wake_at = now() + $4 * interval '1 millisecond'
     from unnest($1::text[], $2::uuid[], $3::integer[]) as w (account_id, id, asked)

@@ -96,7 +96,7 @@ fn failures_are_tried_again_by_class_and_given_up_in_the_end() {
             matches!(
                 settled,
                 Settled::Interrupted {
-                    state: TurnState::Failed,
+                    step: TurnStep::GiveUp,
                     ..
                 }
             )
@@ -117,7 +117,7 @@ fn failures_are_tried_again_by_class_and_given_up_in_the_end() {
         matches!(
             settled,
             Settled::Interrupted {
-                state: TurnState::Unknown,
+                step: TurnStep::Lose,
                 ..
             }
         )
