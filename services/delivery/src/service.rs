@@ -25,12 +25,12 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::{
-    config::Config,
     handlers::{SessionClosedHandler, SessionResolvedHandler, ToolFinishedHandler},
     metrics::Metrics,
     prompt::{MARKS_LABEL, MarkSecret},
     providers::{Driver, ProviderSettings},
     queue::dispatcher::Line,
+    settings::DeliverySettings,
     store::SessionName,
     sweeps,
     turn::{
@@ -71,7 +71,7 @@ pub enum Signal {
 
 /// Starts the service's workers. Gives the address of its health pages.
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
-    let config: Arc<Config> = Arc::new(context.settings.section("delivery")?);
+    let config: Arc<DeliverySettings> = Arc::new(context.settings.section("delivery")?);
     let drivers = Arc::new(drivers(&context)?);
     let replica = context.start_replica(EndsWith::Lease).await?;
     let metrics = Metrics::new();
@@ -82,7 +82,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
 
     let (signals, signalled) = mpsc::channel(SIGNALS_WAITING_MAX);
     let (batches, batched) = mpsc::channel(1);
-    let (reports, reported) = mpsc::channel(config.turns_in_flight_max);
+    let (reports, reported) = mpsc::channel(config.turns_in_flight_max.usize());
     let (live, pieces) = mpsc::channel(LIVE_WAITING_MAX);
 
     let claimer = Claimer {
@@ -169,8 +169,8 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     );
     let sweep = sweeps::neglected(
         context.database.clone(),
-        Duration::from_millis(config.sweep_interval_ms),
-        config.sweep_sessions_max,
+        config.sweep_interval_ms.duration(),
+        config.sweep_sessions_max.i32(),
         others,
         signals,
         context.shutdown.token(),
@@ -221,7 +221,7 @@ fn consume(context: &Context, durable: Durable, handler: impl BatchHandler) {
 
 /// Keeps the line. Ends when the process stops: what waits is found by another replica.
 async fn conduct(
-    config: Arc<Config>,
+    config: Arc<DeliverySettings>,
     drivers: Arc<HashMap<String, Arc<Driver>>>,
     mut signals: mpsc::Receiver<Signal>,
     batches: mpsc::Sender<Vec<SessionName>>,
@@ -247,7 +247,7 @@ async fn conduct(
             },
             () = context.shutdown.cancelled() => return,
         }
-        if dropped > 0 && line.waiting() < config.waiting_sessions_max {
+        if dropped > 0 && line.waiting() < config.waiting_sessions_max.usize() {
             info!(
                 dropped,
                 "the line of woken sessions was full; the sweep finds those that did not fit"
@@ -257,7 +257,7 @@ async fn conduct(
         if claimer_idle {
             // A slot is given back before its session is released, so that signal comes after it.
             line.call_back(|provider| drivers.get(provider).map_or(usize::MAX, |driver| driver.slots_free()));
-            let batch = line.take(config.claim_batch_max);
+            let batch = line.take(config.claim_batch_max.usize());
             if !batch.is_empty() {
                 claimer_idle = false;
                 if batches.send(batch).await.is_err() {
@@ -277,7 +277,7 @@ struct Hands {
     reports: mpsc::Sender<Report>,
     live: mpsc::Sender<Live>,
     signals: mpsc::Sender<Signal>,
-    config: Arc<Config>,
+    config: Arc<DeliverySettings>,
     metrics: Metrics,
 }
 
@@ -389,7 +389,7 @@ impl Hands {
         let driver = self.drivers.get(&work.provider).cloned();
         let (reports, live, signals) = (self.reports.clone(), self.live.clone(), self.signals.clone());
         let (root, name, stop) = (self.context.root().clone(), work.name(), self.context.shutdown.token());
-        let drain = Duration::from_millis(self.config.drain_ms);
+        let drain = self.config.drain_ms.duration();
         let shutdown = self.context.shutdown.clone();
         self.context.shutdown.spawn_once("delivery turn", async move {
             shutdown.crash_point("delivery.turn_taken").await;
@@ -423,7 +423,11 @@ async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals
     };
     let mut batch = Vec::new();
     loop {
-        if reports.recv_many(&mut batch, recorder.config.settle_batch_max).await == 0 {
+        if reports
+            .recv_many(&mut batch, recorder.config.settle_batch_max.usize())
+            .await
+            == 0
+        {
             return;
         }
         let several = batch.len() > 1;

@@ -166,7 +166,7 @@ impl Database {
                 prompt: prompt(),
                 effects: settings.effects(&item.provider),
                 tools: offered(item_has_task),
-                tools_wait_ms: settings.delivery.tools_wait_ms_max,
+                tools_wait_ms: settings.delivery.tools_wait_ms_max.i64(),
                 trace: TraceContext::default(),
             };
             let (new, work) = begin(&session, item, beginning);
@@ -190,7 +190,7 @@ impl Database {
         let mut messages = Vec::new();
         for (session, turn) in ask {
             let Some(call) = turn.next() else { continue };
-            self.wait_longer(&session.name(), call.ordinal, settings.delivery.tools_again_ms);
+            self.wait_longer(&session.name(), call.ordinal, settings.delivery.tools_again_ms.i64());
             messages.push(self.request(&session, turn.id, turn.task.as_ref(), turn.agent_id, call));
         }
         claimed.outbox = self.outbox_insert(super::outbox::Service::Delivery, messages);

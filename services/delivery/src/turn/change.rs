@@ -12,7 +12,7 @@ use super::{
     settle::Settled,
 };
 use crate::{
-    config::Config,
+    settings::DeliverySettings,
     store::{
         claim::Session,
         record::{ItemChange, SessionChange, TurnChange, TurnRecord},
@@ -40,7 +40,7 @@ impl Change {
 }
 
 /// What the settled outcome makes of the three rows.
-pub(super) fn change(report: &Report, session: &Session, settled: &Settled, config: &Config) -> Change {
+pub(super) fn change(report: &Report, session: &Session, settled: &Settled, config: &DeliverySettings) -> Change {
     let work = &report.work;
     let calls = work.journal.requested();
     let mut turn = TurnChange {
@@ -114,7 +114,7 @@ pub(super) fn change(report: &Report, session: &Session, settled: &Settled, conf
             turn.round = Some(serde_json::to_value(round).expect("a round is texts and numbers"));
             rest.phase = SessionPhase::Waiting;
             rest.keeps_turn = true;
-            rest.wake_ms = Some(config.tools_again_ms);
+            rest.wake_ms = Some(config.tools_again_ms.i64());
             rest.asked = round.first().map(|call| call.ordinal);
             // Calls that we answered ourselves need no waking.
             more = turn.calls_requested == calls;

@@ -30,10 +30,10 @@ use super::{
     work::Work,
 };
 use crate::{
-    config::Config,
     prompt::{MarkSecret, Profiles},
     providers::{Driver, Effects, Slot, Thread},
     queue::{Admission, admit},
+    settings::DeliverySettings,
     store::{
         SessionName, TurnName,
         begin::{KeptTexts, NewTurn, turns_begin},
@@ -50,7 +50,7 @@ use crate::{
 pub struct Claimer {
     pub database: Database,
     pub root: Root,
-    pub config: Arc<Config>,
+    pub config: Arc<DeliverySettings>,
     pub drivers: Arc<HashMap<String, Arc<Driver>>>,
     pub profiles: Arc<Profiles>,
     pub kept: Arc<KeptTexts>,
@@ -107,7 +107,7 @@ impl Claimer {
             .iter()
             .filter_map(|session| Some((session.account.clone(), session.active_turn?)))
             .collect();
-        let turns = turns_load(&tx, &in_progress, self.config.tools_wait_ms_max).await?;
+        let turns = turns_load(&tx, &in_progress, self.config.tools_wait_ms_max.i64()).await?;
         let Admitted { start, resume, ask } = admitted(sessions, turns);
         let limits = start
             .iter()
@@ -116,7 +116,7 @@ impl Claimer {
 
         // Only sessions with an item in their queue are taken: a counter that is off must not hold a lease for nothing.
         let names_of_start: Vec<SessionName> = start.iter().map(Session::name).collect();
-        let items = queue_next(&tx, &names_of_start, self.config.thread_messages_max).await?;
+        let items = queue_next(&tx, &names_of_start, self.config.thread_messages_max.get().into()).await?;
         let mut items: HashMap<SessionName, Item> = items
             .into_iter()
             .map(|item| ((item.account.clone(), item.session_id), item))
@@ -187,7 +187,7 @@ impl Claimer {
                 now,
             ));
         }
-        wait_longer(&tx, &asked, self.config.tools_again_ms).await?;
+        wait_longer(&tx, &asked, self.config.tools_again_ms.i64()).await?;
         outbox.extend(outbox_insert(&tx, messages).await?);
         self.shutdown.crash_point("delivery.claim_written").await;
         tx.commit().await?;
@@ -229,7 +229,7 @@ impl Claimer {
         for account in coordinators {
             overviews.insert(
                 account.clone(),
-                overview_load(tx, account, self.config.overview_tasks_max).await?,
+                overview_load(tx, account, self.config.overview_tasks_max.get().into()).await?,
             );
         }
         Ok(Surroundings { overviews })
@@ -255,7 +255,7 @@ impl Claimer {
                 has_task: item.task.is_some(),
                 is_coordinator: item.is_coordinator,
             }),
-            tools_wait_ms: self.config.tools_wait_ms_max,
+            tools_wait_ms: self.config.tools_wait_ms_max.i64(),
             trace: turn_span(turn_id, session, &item),
         };
         begin(session, item, beginning)

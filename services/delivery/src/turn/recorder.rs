@@ -25,8 +25,8 @@ use super::{
     work::Work,
 };
 use crate::{
-    config::Config,
     metrics::Metrics,
+    settings::DeliverySettings,
     store::{
         SessionName,
         claim::{SESSIONS_LOCK, Session, sessions_lock},
@@ -39,7 +39,7 @@ use crate::{
 pub struct Recorder {
     pub database: Database,
     pub root: Root,
-    pub config: Arc<Config>,
+    pub config: Arc<DeliverySettings>,
     pub metrics: Metrics,
     pub outbox: Outbox,
     /// How many batches went through, of all who record here.
@@ -190,7 +190,12 @@ impl Recorder {
 }
 
 /// What a report means for its session, which is locked and whose fence is the report's own. Pure.
-pub fn decide<'a>(report: &'a Report, session: &'a Session, now: OffsetDateTime, config: &Config) -> Decided<'a> {
+pub fn decide<'a>(
+    report: &'a Report,
+    session: &'a Session,
+    now: OffsetDateTime,
+    config: &DeliverySettings,
+) -> Decided<'a> {
     let work = &report.work;
     let facts = Facts {
         effects: work.effects,
