@@ -3,9 +3,10 @@
 //! hidden where everything goes wrong at once.
 
 use delivery::{
-    config::Config,
     providers::{Effects, Thread},
+    settings::DeliverySettings,
 };
+use runtime::settings::{Count, Millis as Ms};
 
 use super::{database::Millis, random::Random};
 
@@ -49,7 +50,7 @@ pub(crate) struct Rates {
 
 #[derive(Debug)]
 pub(crate) struct Settings {
-    pub(crate) delivery: Config,
+    pub(crate) delivery: DeliverySettings,
     pub(crate) thread: Thread,
     /// Whether the record of an agent with effects of its own can be asked.
     pub(crate) has_record: bool,
@@ -66,22 +67,22 @@ pub(crate) const OWN: &str = "own";
 
 impl Settings {
     pub(crate) fn new(random: &mut Random) -> Settings {
-        let delivery = Config {
-            attempts_max: 3,
-            rounds_max: 4,
-            calls_max: 6,
-            retry_delay_ms: 100,
-            retry_delay_ms_max: 1_000,
-            pause_delay_ms: 2_000,
-            look_up_delay_ms: 300,
-            look_up_ms_max: 6_000,
-            tools_again_ms: 3_000,
-            tools_wait_ms_max: 20_000,
-            turns_in_flight_max: 8,
-            turns_in_flight_account_max: 4,
-            claim_batch_max: 3,
-            settle_batch_max: 3,
-            ..Config::default()
+        let delivery = DeliverySettings {
+            attempts_max: Count::new(3),
+            rounds_max: Count::new(4),
+            calls_max: Count::new(6),
+            retry_delay_ms: Ms::new(100),
+            retry_delay_ms_max: Ms::new(1_000),
+            pause_delay_ms: Ms::new(2_000),
+            look_up_delay_ms: Ms::new(300),
+            look_up_ms_max: Ms::new(6_000),
+            tools_again_ms: Ms::new(3_000),
+            tools_wait_ms_max: Ms::new(20_000),
+            turns_in_flight_max: Count::new(8),
+            turns_in_flight_account_max: Count::new(4),
+            claim_batch_max: Count::new(3),
+            settle_batch_max: Count::new(3),
+            ..DeliverySettings::default()
         };
         Settings {
             delivery,

@@ -8,13 +8,13 @@
 //!
 //! [`service`] wires it; every query is in [`store`].
 
-pub mod config;
 pub mod handlers;
 pub mod metrics;
 pub mod prompt;
 pub mod providers;
 pub mod queue;
 pub mod service;
+pub mod settings;
 pub mod store;
 pub mod sweeps;
 pub mod turn;

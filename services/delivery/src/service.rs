@@ -21,12 +21,12 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::{
-    config::Config,
     handlers,
     metrics::Metrics,
     prompt::{MARKS_LABEL, MarkSecret},
     providers::{Driver, ProviderSettings},
     queue::conductor::conduct,
+    settings::DeliverySettings,
     sweeps,
     turn::{
         call,
@@ -43,7 +43,7 @@ const SIGNALS_WAITING_MAX: usize = 4_096;
 
 /// Starts the service's workers. Gives the address of its health pages.
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
-    let config: Arc<Config> = Arc::new(context.settings.section("delivery")?);
+    let config: Arc<DeliverySettings> = Arc::new(context.settings.section("delivery")?);
     let drivers = Arc::new(drivers(&context)?);
     let replica = context.start_replica(EndsWith::Lease).await?;
     let metrics = Metrics::new();
@@ -54,7 +54,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
 
     let (signals, signalled) = mpsc::channel(SIGNALS_WAITING_MAX);
     let (batches, batched) = mpsc::channel(1);
-    let (reports, reported) = mpsc::channel(config.turns_in_flight_max);
+    let (reports, reported) = mpsc::channel(config.turns_in_flight_max.usize());
     let (live, pieces) = mpsc::channel(LIVE_WAITING_MAX);
 
     let claimer = Claimer {
@@ -120,8 +120,8 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     handlers::consume::<ToolFinished>(&context, &signals);
     let sweep = sweeps::neglected(
         context.database.clone(),
-        Duration::from_millis(config.sweep_interval_ms),
-        config.sweep_sessions_max,
+        config.sweep_interval_ms.duration(),
+        config.sweep_sessions_max.i32(),
         others,
         signals,
         context.shutdown.token(),

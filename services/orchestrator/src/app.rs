@@ -14,7 +14,7 @@ use storage::{
 };
 use time::OffsetDateTime;
 
-use crate::{config::OrchestratorSettings, error::ApiError, metrics::Meters};
+use crate::{error::ApiError, metrics::Meters, settings::OrchestratorSettings};
 
 /// `ce-source` of what this service publishes.
 pub const SOURCE: &str = "/signalbox/orchestrator";

@@ -78,12 +78,11 @@ async fn forget_of(
     owner: &str,
     stop: &CancellationToken,
 ) {
-    const HOUR: Duration = Duration::from_secs(3600);
     let settings = &app.settings;
     for (sql, kept, part) in [
-        (ANSWERS, HOUR * settings.answers_kept_hours.get(), 1),
-        (ACCEPTED, HOUR * settings.accepted_kept_hours.get(), 1),
-        (LETTERS, HOUR * 24 * settings.dead_letters_kept_days.get(), LETTERS_PART),
+        (ANSWERS, settings.answers_kept_hours.duration(), 1),
+        (ACCEPTED, settings.accepted_kept_hours.duration(), 1),
+        (LETTERS, settings.dead_letters_kept_days.duration(), LETTERS_PART),
     ] {
         let mut pieces = Pieces::of(&[()]);
         while let Some(piece) = pieces.next().filter(|_| !stop.is_cancelled()) {

@@ -16,13 +16,13 @@ use crate::{
     agents::{AgentChange, NewAgent},
     auth::Caller,
     body::{self, Query},
-    config::OrchestratorSettings,
     dead_letters::redrive::redrive,
     idempotency,
     keys::NewKey,
     messages::NewMessage,
     notifications::incoming,
     paging::{List, Moment, Page, Position},
+    settings::OrchestratorSettings,
     tasks::{NewTask, TaskChange},
 };
 

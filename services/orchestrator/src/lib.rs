@@ -1,6 +1,6 @@
 //! The HTTP API: accounts, agents, tasks, threads, and what happened.
 //!
-//! In reading order: [`config`] (limits), [`app`] (what a route stands on), [`auth`] (who may come in), [`body`],
+//! In reading order: [`settings`] (limits), [`app`] (what a route stands on), [`auth`] (who may come in), [`body`],
 //! [`idempotency`] and [`paging`] (what requests have in common), [`again`] (what the database rolled back), then a
 //! folder for each noun, with its rule in `mod.rs`, its queries in `store.rs` and its routes in `http.rs`:
 //! [`accounts`], [`keys`], [`agents`], [`tasks`], [`messages`], [`activities`], [`notifications`], [`sessions`],
@@ -14,7 +14,6 @@ pub mod agents;
 pub mod app;
 pub mod auth;
 pub mod body;
-pub mod config;
 pub mod dead_letters;
 pub mod error;
 pub mod forget;
@@ -31,11 +30,12 @@ pub mod paging;
 pub mod routes;
 pub mod service;
 pub mod sessions;
+pub mod settings;
 pub mod tasks;
 pub mod turns;
 pub mod wire;
 
 pub use app::App;
-pub use config::OrchestratorSettings;
 pub use routes::{openapi, router};
 pub use service::start;
+pub use settings::OrchestratorSettings;

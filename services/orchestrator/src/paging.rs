@@ -29,7 +29,7 @@ use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use crate::{app::App, config::OrchestratorSettings, error::invalid_field};
+use crate::{app::App, error::invalid_field, settings::OrchestratorSettings};
 
 const TAG_BYTES: usize = 8;
 const CURSOR_BYTES_MAX: usize = 1024;
@@ -548,7 +548,7 @@ mod tests {
     #[test]
     fn a_page_ends_where_its_bytes_do_and_has_one_item_at_least() {
         let settings = OrchestratorSettings {
-            list_bytes_max: runtime::settings::Count::new(100),
+            list_bytes_max: runtime::settings::Bytes::new(100),
             ..OrchestratorSettings::default()
         };
         let page: Page<'_, i64> = Page::new(list("acme", ""), &settings, None, None).unwrap();

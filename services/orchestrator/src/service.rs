@@ -1,14 +1,14 @@
 //! Wiring: the API as a server, the consumer of ended turns, the sweep that forgets, and an ear for what is deleted from the
 //! broker.
 
-use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use messaging::{Consumer, ConsumerOptions, Durable, User, watch_deletions};
 use runtime::Context;
 
 use crate::{
-    app::App, config::OrchestratorSettings, forget::forget, handlers::turn_finished::TurnFinishedHandler,
-    routes::router,
+    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, routes::router,
+    settings::OrchestratorSettings,
 };
 
 /// Spawns the workers and gives the address that the API is served at: port 0 in the settings picks a free one. The
@@ -44,14 +44,13 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
 const GATHER: Duration = Duration::from_millis(15);
 
 fn consumer(context: &Context, app: &App) -> Consumer<TurnFinishedHandler> {
-    let batch = NonZeroUsize::new(app.settings.replies_batch_max.usize());
     let retry_delay: Duration = app.settings.replies_retry_ms.duration();
     Consumer {
         bus: context.bus.clone(),
         topology: context.topology.clone(),
         durable: Durable::of(User::Orchestrator, "turn.finished"),
         options: ConsumerOptions {
-            batch_messages_max: batch.expect("a count is at least 1"),
+            batch_messages_max: app.settings.replies_batch_max.non_zero(),
             attempts_max: i64::from(app.settings.replies_attempts_max.get()),
             retry_delay,
             gather: GATHER,

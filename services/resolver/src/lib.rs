@@ -8,12 +8,12 @@
 //!
 //! [`sweeps`] remove what is over. Every query is in [`store`]; [`service`] wires it all.
 
-pub mod config;
 pub mod handlers;
 pub mod intake;
 pub mod metrics;
 pub mod partitions;
 pub mod service;
+pub mod settings;
 pub mod spans;
 pub mod store;
 pub mod sweeps;

@@ -8,20 +8,20 @@ use runtime::{Context, EndsWith};
 use tokio::sync::Semaphore;
 
 use crate::{
-    config::Config,
     handlers::notification::NotificationHandler,
     metrics::Metrics,
     partitions::{
         keeper::Keeper,
         reading::{Desk, WRITING_MAX},
     },
+    settings::ResolverSettings,
     store::partitions::partitions_ensure,
     sweeps,
 };
 
 /// Starts the service's workers. Gives the address of its health pages.
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
-    let config: Config = context.settings.section("resolver")?;
+    let config: ResolverSettings = context.settings.section("resolver")?;
     context
         .at_start(|| partitions_ensure(&context.database, PARTITIONS))
         .await?;
@@ -31,7 +31,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         handler: NotificationHandler {
             database: context.database.clone(),
             root: context.root().clone(),
-            hops_max: config.hops_max,
+            hops_max: u16::try_from(config.hops_max.get()).unwrap_or(u16::MAX),
             shutdown: context.shutdown.clone(),
         },
         committed: Arc::default(),

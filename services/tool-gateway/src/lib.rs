@@ -17,12 +17,12 @@ mod execute;
 mod refusal;
 mod tools;
 
-mod config;
 mod error;
 #[cfg(test)]
 mod fuzz;
 mod metrics;
 mod service;
+mod settings;
 mod store;
 
 /// What this service decides, without its database: for the simulation, which runs the same decisions against a model.
@@ -35,6 +35,6 @@ pub mod decisions {
     };
 }
 
-pub use config::ToolGatewayConfig;
 pub use http::openapi;
 pub use service::start;
+pub use settings::ToolGatewaySettings;

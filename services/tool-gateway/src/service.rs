@@ -1,23 +1,23 @@
 //! Wiring: one consumer of calls, one HTTP server for agents, both over the same executor.
 
-use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 use contracts::{message::Message as _, tool::ToolRequested};
 use messaging::{Consumer, ConsumerOptions, Durable, User};
 use runtime::{Context, Shares, settings::Count};
 
 use crate::{
-    config::{SECTION, ToolGatewayConfig},
     execute::{Executor, Limits},
     handlers::ToolRequestedHandler,
     http,
     metrics::Metrics,
+    settings::ToolGatewaySettings,
     tools::Toolbox,
 };
 
 /// Starts the service's workers and returns the address that `/agent/*` is served at (a port 0 picks a free one).
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
-    let config: ToolGatewayConfig = context.settings.section(SECTION)?;
+    let config: ToolGatewaySettings = context.settings.section("tool_gateway")?;
     let shares = Shares::default();
     shares.limit(context.topology.limits.notification_bytes_max);
     let watch = shares.clone().watch(context.database.clone(), context.shutdown.token());
@@ -39,9 +39,9 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         topology: context.topology.clone(),
         durable: Durable::of(User::ToolGateway, ToolRequested::KIND),
         options: ConsumerOptions {
-            batch_messages_max: at_least_one(config.batch_messages_max),
-            loops: at_least_one(config.loops),
-            groups_in_flight_max: at_least_one(config.sessions_in_flight_max),
+            batch_messages_max: config.batch_messages_max.non_zero(),
+            loops: config.loops.non_zero(),
+            groups_in_flight_max: config.sessions_in_flight_max.non_zero(),
             attempts_max: i64::from(config.attempts_max.get()),
             retry_delay: config.retry_delay_ms.duration(),
             ..ConsumerOptions::default()
@@ -58,8 +58,4 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
 
     let routes = http::routes(executor, context.connect_callers().await?, context.outbox.clone());
     Ok(context.serve(config.listen, routes, context.health()).await?)
-}
-
-fn at_least_one(count: Count) -> NonZeroUsize {
-    NonZeroUsize::new(count.usize()).expect("a count is at least 1")
 }

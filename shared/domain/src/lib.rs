@@ -4,7 +4,7 @@
 //!
 //! Reading order: [`id`] (who and what), [`session_key`] (the name of a conversation), [`task`], [`session`],
 //! [`notification`], [`turn`], [`tool`], [`actor`] (who did it), [`fence`] (who may do it now),
-//! [`api_key`] (who may come in).
+//! [`api_key`] (who may come in), [`limit`] (how much an operator allows).
 
 pub mod account;
 pub mod actor;
@@ -13,6 +13,7 @@ mod columns;
 pub mod conversation;
 pub mod fence;
 pub mod id;
+pub mod limit;
 pub mod notification;
 pub mod planted;
 pub mod session;
@@ -31,6 +32,7 @@ pub use fence::{Fence, Generation};
 pub use id::{
     AccountId, AgentId, AgentRef, AgentSlug, IdError, MessageId, NotificationId, SessionId, TaskId, TurnId, UserId,
 };
+pub use limit::{Bytes, Count, CountOrNone, Days, Hours, Millis};
 pub use notification::{NotificationState, QueueMode};
 pub use session::{CloseReason, SessionEvent, SessionKind, SessionPhase, SessionState};
 pub use session_key::SessionKey;

@@ -110,7 +110,7 @@ impl<H: BatchHandler> Consumer<H> {
                 consumer: self.durable.name(),
                 handling: Semaphore::new(loops * self.options.groups_in_flight_max.get()),
                 options: self.options,
-                ack_wait: Duration::from_millis(self.topology.limits.ack_wait_ms),
+                ack_wait: self.topology.limits.ack_wait_ms.duration(),
                 handler: self.handler,
                 dead_letters: self.dead_letters,
                 postponed: Postponed::default(),

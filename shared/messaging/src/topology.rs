@@ -37,6 +37,7 @@ use contracts::{
     message::{self, Hop},
     subject::PARTITION_TOKEN,
 };
+use domain::{Bytes, Count, Hours, Millis};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -58,45 +59,45 @@ const KEEP_AGAIN: Duration = Duration::from_millis(250);
 #[serde(default, deny_unknown_fields)]
 pub struct TopologyLimits {
     /// 1 on a single server; 3 for a cluster. 2 is no safer than 1.
-    pub replicas: usize,
+    pub replicas: Count,
     /// Full means refused: a notification is never dropped for a newer one.
-    pub notification_bytes_max: i64,
-    pub notification_age_max_hours: u64,
-    pub session_bytes_max: i64,
-    pub session_age_max_hours: u64,
-    pub tool_bytes_max: i64,
-    pub tool_age_max_hours: u64,
-    pub event_bytes_max: i64,
-    pub event_age_max_hours: u64,
-    pub dead_bytes_max: i64,
-    pub dead_age_max_hours: u64,
+    pub notification_bytes_max: Bytes,
+    pub notification_age_max_hours: Hours,
+    pub session_bytes_max: Bytes,
+    pub session_age_max_hours: Hours,
+    pub tool_bytes_max: Bytes,
+    pub tool_age_max_hours: Hours,
+    pub event_bytes_max: Bytes,
+    pub event_age_max_hours: Hours,
+    pub dead_bytes_max: Bytes,
+    pub dead_age_max_hours: Hours,
     /// One message with its headers, on any stream. The server's `max_payload` is the other limit.
-    pub message_bytes_max: i32,
+    pub message_bytes_max: Bytes,
     /// A delivery that is not settled by then is delivered again. The consumer loop asks for more time while it works,
     /// so this is how long what a dead process had in hand waits for another.
-    pub ack_wait_ms: u64,
+    pub ack_wait_ms: Millis,
     /// Delivered and not yet settled, per consumer, over all replicas.
-    pub ack_pending_max: i64,
+    pub ack_pending_max: Count,
 }
 
 impl Default for TopologyLimits {
     fn default() -> Self {
-        const MIB: i64 = 1024 * 1024;
+        const MIB: u64 = 1024 * 1024;
         TopologyLimits {
-            replicas: 1,
-            notification_bytes_max: 1024 * MIB,
-            notification_age_max_hours: 7 * 24,
-            session_bytes_max: 128 * MIB,
-            session_age_max_hours: 24,
-            tool_bytes_max: 512 * MIB,
-            tool_age_max_hours: 24,
-            event_bytes_max: 512 * MIB,
-            event_age_max_hours: 7 * 24,
-            dead_bytes_max: 256 * MIB,
-            dead_age_max_hours: 30 * 24,
-            message_bytes_max: 1024 * 1024,
-            ack_wait_ms: 3_000,
-            ack_pending_max: 4096,
+            replicas: Count::new(1),
+            notification_bytes_max: Bytes::new(1024 * MIB),
+            notification_age_max_hours: Hours::new(7 * 24),
+            session_bytes_max: Bytes::new(128 * MIB),
+            session_age_max_hours: Hours::new(24),
+            tool_bytes_max: Bytes::new(512 * MIB),
+            tool_age_max_hours: Hours::new(24),
+            event_bytes_max: Bytes::new(512 * MIB),
+            event_age_max_hours: Hours::new(7 * 24),
+            dead_bytes_max: Bytes::new(256 * MIB),
+            dead_age_max_hours: Hours::new(30 * 24),
+            message_bytes_max: Bytes::new(MIB),
+            ack_wait_ms: Millis::new(3_000),
+            ack_pending_max: Count::new(4096),
         }
     }
 }
@@ -201,17 +202,17 @@ fn can_switch_off_deduplication(server: ServerVersion) -> bool {
 
 /// A stream as it should be. What is not set here (placement, compression) is the operator's and left alone.
 pub fn stream_config(stream: Stream, root: &Root, limits: &TopologyLimits, server: ServerVersion) -> StreamConfig {
-    let hours = |hours: u64| Duration::from_secs(hours * 3600);
     let common = StreamConfig {
         name: stream.name(root),
         subjects: vec![stream.subject(root)],
         retention: RetentionPolicy::Limits,
         storage: StorageType::File,
-        num_replicas: limits.replicas,
+        num_replicas: limits.replicas.usize(),
         max_consumers: -1,
         max_messages: -1,
         max_messages_per_subject: -1,
-        max_message_size: limits.message_bytes_max,
+        // More than any server takes.
+        max_message_size: i32::try_from(limits.message_bytes_max.get()).unwrap_or(i32::MAX),
         discard: DiscardPolicy::Old,
         duplicate_window: Duration::from_secs(120),
         ..StreamConfig::default()
@@ -235,8 +236,8 @@ pub fn stream_config(stream: Stream, root: &Root, limits: &TopologyLimits, serve
                 }),
                 // Deleted when the resolver's places are past them; nothing not yet read is dropped for something new.
                 discard: DiscardPolicy::New,
-                max_bytes: limits.notification_bytes_max,
-                max_age: hours(limits.notification_age_max_hours),
+                max_bytes: limits.notification_bytes_max.i64(),
+                max_age: limits.notification_age_max_hours.duration(),
                 duplicate_window: if no_deduplication {
                     Duration::ZERO
                 } else {
@@ -255,26 +256,26 @@ pub fn stream_config(stream: Stream, root: &Root, limits: &TopologyLimits, serve
         }
         Stream::Session => StreamConfig {
             description: Some("sessions with work, sessions that ended: wake-ups, the truth is in Postgres".to_owned()),
-            max_bytes: limits.session_bytes_max,
-            max_age: hours(limits.session_age_max_hours),
+            max_bytes: limits.session_bytes_max.i64(),
+            max_age: limits.session_age_max_hours.duration(),
             ..common
         },
         Stream::Tool => StreamConfig {
             description: Some("tool calls and their results: wake-ups, the truth is in Postgres".to_owned()),
-            max_bytes: limits.tool_bytes_max,
-            max_age: hours(limits.tool_age_max_hours),
+            max_bytes: limits.tool_bytes_max.i64(),
+            max_age: limits.tool_age_max_hours.duration(),
             ..common
         },
         Stream::Event => StreamConfig {
             description: Some("what happened, for anyone".to_owned()),
-            max_bytes: limits.event_bytes_max,
-            max_age: hours(limits.event_age_max_hours),
+            max_bytes: limits.event_bytes_max.i64(),
+            max_age: limits.event_age_max_hours.duration(),
             ..common
         },
         Stream::Dead => StreamConfig {
             description: Some("messages that cannot be processed, for operators".to_owned()),
-            max_bytes: limits.dead_bytes_max,
-            max_age: hours(limits.dead_age_max_hours),
+            max_bytes: limits.dead_bytes_max.i64(),
+            max_age: limits.dead_age_max_hours.duration(),
             ..common
         },
     }
@@ -288,10 +289,10 @@ pub fn consumer_config(durable: &Durable, root: &Root, limits: &TopologyLimits) 
         filter_subject: durable.filter(root),
         deliver_policy: DeliverPolicy::All,
         ack_policy: AckPolicy::Explicit,
-        ack_wait: Duration::from_millis(limits.ack_wait_ms),
+        ack_wait: limits.ack_wait_ms.duration(),
         // The server forgets a message silently when it gives up; the consumer loop counts and buries instead.
         max_deliver: -1,
-        max_ack_pending: limits.ack_pending_max,
+        max_ack_pending: limits.ack_pending_max.get().into(),
         ..consumer::pull::Config::default()
     }
 }
@@ -401,11 +402,11 @@ pub fn markdown(root: &Root) -> String {
         )
         .expect("a String takes all that is written to it");
     }
-    let message_bytes_max = limits.message_bytes_max / 1024;
+    let message_bytes_max = limits.message_bytes_max.get() / 1024;
     writeln!(
         text,
         "\nFile storage, limits retention, {} replica; a message has at most {message_bytes_max} KiB, headers included.\n",
-        limits.replicas
+        limits.replicas.get()
     )
     .expect("a String takes all that is written to it");
     text.push_str("## Consumers\n\n| consumer | stream | filter | acknowledged within | unsettled at most |\n|---|---|---|---|---|\n");

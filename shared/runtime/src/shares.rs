@@ -16,7 +16,7 @@ use std::{
 };
 
 use contracts::{Stream, message::awaited};
-use domain::AccountId;
+use domain::{AccountId, Bytes};
 use storage::{
     Database, StorageError,
     outbox::{Owned, SHARE_ROWS_MAX, outbox_shares},
@@ -78,14 +78,9 @@ impl Waits {
 }
 
 impl Shares {
-    /// `stream_bytes_max`: what the stream may hold. A limit that is not positive is none.
-    pub fn limit(&self, stream_bytes_max: i64) {
-        let bytes = if stream_bytes_max > 0 {
-            stream_bytes_max / SHARE
-        } else {
-            i64::MAX
-        };
-        self.bytes_max.store(bytes, Ordering::Relaxed);
+    /// What the stream may hold.
+    pub fn limit(&self, stream: Bytes) {
+        self.bytes_max.store(stream.i64() / SHARE, Ordering::Relaxed);
     }
 
     /// Whether anything more could be charged: asked before any work is done.
@@ -226,7 +221,7 @@ mod tests {
     #[test]
     fn each_recipient_is_charged_and_all_of_a_request_or_none() {
         let shares = Shares::default();
-        shares.limit(4 * 1_000);
+        shares.limit(Bytes::new(4 * 1_000));
         let send = |account, count| shares.charge(&vec![message(account, "notification", 100); count]);
         assert_eq!(send("acme", 8), Ok(()));
         assert_eq!(send("acme", 3), Err(NoRoom), "1,100 are more than its share");
@@ -247,7 +242,6 @@ mod tests {
     #[test]
     fn without_a_limit_only_the_number_counts() {
         let shares = Shares::default();
-        shares.limit(-1);
         let most = usize::try_from(SHARE_ROWS_MAX).unwrap();
         assert_eq!(
             shares.charge(&vec![message("acme", "notification", 1_000); most]),

@@ -10,10 +10,10 @@ use std::{
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use orchestrator::{app::App, config::OrchestratorSettings, forget::forget_once};
+use orchestrator::{app::App, forget::forget_once, settings::OrchestratorSettings};
 use reqwest::Method;
 use resolver::sweeps::{closed_sessions_remove, refused_notifications_remove};
-use runtime::{Shutdown, settings::Count};
+use runtime::{Shutdown, settings::Hours};
 use serde_json::{Value, json};
 use storage::{
     Database, DatabaseOptions, Role,
@@ -143,8 +143,8 @@ async fn hours(bench: &Bench, hours: u64, steps: &mut Vec<(String, i64)>) -> any
         refused_notifications_remove(&resolver, kept, 5_000, &stop).await?;
         note(steps, "sweep: refused notifications", begun);
         let settings = OrchestratorSettings {
-            answers_kept_hours: Count::new(24 + early),
-            accepted_kept_hours: Count::new(7 * 24 + early),
+            answers_kept_hours: Hours::new(24 + u64::from(early)),
+            accepted_kept_hours: Hours::new(7 * 24 + u64::from(early)),
             ..OrchestratorSettings::default()
         };
         let app = App::new(

@@ -167,7 +167,7 @@ impl Database {
                 prompt: prompt(),
                 effects: settings.effects(&item.provider),
                 tools: offered(item_has_task),
-                tools_wait_ms: settings.delivery.tools_wait_ms_max,
+                tools_wait_ms: settings.delivery.tools_wait_ms_max.i64(),
                 trace: TraceContext::default(),
             };
             let Some((new, work)) = possible(begin(&session, item, beginning), bug) else {
@@ -201,7 +201,7 @@ impl Database {
             if possible(awaited, bug).is_none() {
                 continue;
             }
-            self.turns_wait(&session.name(), call.ordinal, settings.delivery.tools_again_ms);
+            self.turns_wait(&session.name(), call.ordinal, settings.delivery.tools_again_ms.i64());
             messages.push(self.request(&session, turn.id, turn.task.as_ref(), turn.agent_id, call));
         }
         claimed.outbox = self.outbox_insert(super::outbox::Service::Delivery, messages);

@@ -126,7 +126,10 @@ impl World {
     pub(super) fn take_batch(&mut self, p: usize) {
         let process = &mut self.processes[p];
         let Some(incarnation) = process.incarnation else { return };
-        let names = process.conductor.line.take(self.settings.delivery.claim_batch_max);
+        let names = process
+            .conductor
+            .line
+            .take(self.settings.delivery.claim_batch_max.usize());
         if !names.is_empty() {
             process.conductor.hand = Some((names, incarnation.id));
         }
@@ -293,7 +296,7 @@ impl World {
 
     pub(super) fn record(&mut self, p: usize) {
         let reports = &mut self.processes[p].conductor.reports;
-        let count = reports.len().min(self.settings.delivery.settle_batch_max);
+        let count = reports.len().min(self.settings.delivery.settle_batch_max.usize());
         let batch: Vec<Report> = reports.drain(..count).collect();
         let fate = self.fate(p);
         if fate == Fate::Failed {

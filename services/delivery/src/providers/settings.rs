@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use domain::{Bytes, Count, CountOrNone, Millis};
 use reqwest::Url;
 use secrecy::SecretString;
 use serde::Deserialize;
@@ -142,30 +143,30 @@ struct Fields {
     effects: Option<Effects>,
     stream: Option<bool>,
     gateway_agent: Option<String>,
-    connect_timeout_ms: Option<u64>,
-    first_byte_timeout_ms: Option<u64>,
-    idle_timeout_ms: Option<u64>,
-    call_timeout_ms_max: Option<u64>,
-    request_bytes_max: Option<usize>,
-    answer_bytes_max: Option<usize>,
-    arguments_bytes_max: Option<usize>,
-    tool_calls_max: Option<usize>,
-    in_flight_max: Option<usize>,
-    pool_idle_timeout_ms: Option<u64>,
-    pool_idle_connections_max: Option<usize>,
+    connect_timeout_ms: Option<Millis>,
+    first_byte_timeout_ms: Option<Millis>,
+    idle_timeout_ms: Option<Millis>,
+    call_timeout_ms_max: Option<Millis>,
+    request_bytes_max: Option<Bytes>,
+    answer_bytes_max: Option<Bytes>,
+    arguments_bytes_max: Option<Bytes>,
+    tool_calls_max: Option<Count>,
+    in_flight_max: Option<Count>,
+    pool_idle_timeout_ms: Option<Millis>,
+    pool_idle_connections_max: Option<CountOrNone>,
     history: Option<bool>,
-    history_settle_ms: Option<u64>,
-    history_unanswered_ms_max: Option<u64>,
+    history_settle_ms: Option<Millis>,
+    history_unanswered_ms_max: Option<Millis>,
 }
 
 /// What differs by kind when the operator is silent.
 struct Defaults {
     effects: Effects,
-    first_byte_timeout_ms: u64,
-    idle_timeout_ms: u64,
-    call_timeout_ms_max: u64,
-    in_flight_max: usize,
-    pool_idle_timeout_ms: u64,
+    first_byte_timeout_ms: Millis,
+    idle_timeout_ms: Millis,
+    call_timeout_ms_max: Millis,
+    in_flight_max: Count,
+    pool_idle_timeout_ms: Millis,
     history: bool,
 }
 
@@ -174,22 +175,22 @@ impl Defaults {
         match kind {
             ProviderKind::OpenResponses => Self {
                 effects: Effects::GatewayOnly,
-                first_byte_timeout_ms: 120_000,
-                idle_timeout_ms: 120_000,
-                call_timeout_ms_max: 600_000,
-                in_flight_max: 256,
-                pool_idle_timeout_ms: 30_000,
+                first_byte_timeout_ms: Millis::new(120_000),
+                idle_timeout_ms: Millis::new(120_000),
+                call_timeout_ms_max: Millis::new(600_000),
+                in_flight_max: Count::new(256),
+                pool_idle_timeout_ms: Millis::new(30_000),
                 history: false,
             },
             // The gateway is silent while it retries its own provider (170 s seen) and while a call waits for one of
             // its run slots; it closes idle connections after 5 s; eight turns at once on two cores.
             ProviderKind::OpenClaw => Self {
                 effects: Effects::Own,
-                first_byte_timeout_ms: 60_000,
-                idle_timeout_ms: 300_000,
-                call_timeout_ms_max: 1_800_000,
-                in_flight_max: 8,
-                pool_idle_timeout_ms: 4_000,
+                first_byte_timeout_ms: Millis::new(60_000),
+                idle_timeout_ms: Millis::new(300_000),
+                call_timeout_ms_max: Millis::new(1_800_000),
+                in_flight_max: Count::new(8),
+                pool_idle_timeout_ms: Millis::new(4_000),
                 history: true,
             },
         }
@@ -219,8 +220,6 @@ pub enum SettingsError {
     GatewayAgentsDiffer,
     #[error("an openclaw gateway keeps the conversation whether asked or not: thread cannot be none")]
     GatewayThread,
-    #[error("{0} must be greater than zero")]
-    Zero(&'static str),
     #[error("pool_idle_timeout_ms must be below 5000 for an openclaw provider, which closes idle connections then")]
     PoolIdle,
 }
@@ -260,39 +259,37 @@ impl TryFrom<Fields> for ProviderSettings {
             defaults.call_timeout_ms_max
         };
         let limits = Limits {
-            connect_timeout: millis("connect_timeout_ms", fields.connect_timeout_ms, 5_000)?,
-            first_byte_timeout: millis(
-                "first_byte_timeout_ms",
-                fields.first_byte_timeout_ms,
-                first_byte_default,
-            )?,
-            idle_timeout: millis("idle_timeout_ms", fields.idle_timeout_ms, defaults.idle_timeout_ms)?,
-            call_timeout_max: millis(
-                "call_timeout_ms_max",
-                fields.call_timeout_ms_max,
-                defaults.call_timeout_ms_max,
-            )?,
-            request_bytes_max: count("request_bytes_max", fields.request_bytes_max, 8 * 1024 * 1024)?,
-            answer_bytes_max: count("answer_bytes_max", fields.answer_bytes_max, 1024 * 1024)?,
-            arguments_bytes_max: count("arguments_bytes_max", fields.arguments_bytes_max, 256 * 1024)?,
-            tool_calls_max: count("tool_calls_max", fields.tool_calls_max, 64)?,
+            connect_timeout: fields.connect_timeout_ms.unwrap_or(Millis::new(5_000)).duration(),
+            first_byte_timeout: fields.first_byte_timeout_ms.unwrap_or(first_byte_default).duration(),
+            idle_timeout: fields.idle_timeout_ms.unwrap_or(defaults.idle_timeout_ms).duration(),
+            call_timeout_max: fields
+                .call_timeout_ms_max
+                .unwrap_or(defaults.call_timeout_ms_max)
+                .duration(),
+            request_bytes_max: fields.request_bytes_max.unwrap_or(Bytes::new(8 * 1024 * 1024)).usize(),
+            answer_bytes_max: fields.answer_bytes_max.unwrap_or(Bytes::new(1024 * 1024)).usize(),
+            arguments_bytes_max: fields.arguments_bytes_max.unwrap_or(Bytes::new(256 * 1024)).usize(),
+            tool_calls_max: fields.tool_calls_max.unwrap_or(Count::new(64)).usize(),
         };
+        let idle_connections_max = fields.pool_idle_connections_max.unwrap_or(CountOrNone::new(64));
         let pool = Pool {
-            in_flight_max: count("in_flight_max", fields.in_flight_max, defaults.in_flight_max)?,
-            idle_timeout: millis(
-                "pool_idle_timeout_ms",
-                fields.pool_idle_timeout_ms,
-                defaults.pool_idle_timeout_ms,
-            )?,
-            idle_connections_max: fields.pool_idle_connections_max.unwrap_or(64),
+            in_flight_max: fields.in_flight_max.unwrap_or(defaults.in_flight_max).usize(),
+            idle_timeout: fields
+                .pool_idle_timeout_ms
+                .unwrap_or(defaults.pool_idle_timeout_ms)
+                .duration(),
+            idle_connections_max: idle_connections_max.get() as usize,
         };
         if fields.kind == ProviderKind::OpenClaw && pool.idle_timeout >= Duration::from_secs(5) {
             return Err(SettingsError::PoolIdle);
         }
         let history = HistoryLookup {
             enabled: fields.history.unwrap_or(defaults.history),
-            settle: millis("history_settle_ms", fields.history_settle_ms, 10_000)?,
-            unanswered_max: millis("history_unanswered_ms_max", fields.history_unanswered_ms_max, 120_000)?,
+            settle: fields.history_settle_ms.unwrap_or(Millis::new(10_000)).duration(),
+            unanswered_max: fields
+                .history_unanswered_ms_max
+                .unwrap_or(Millis::new(120_000))
+                .duration(),
         };
         Ok(Self {
             kind: fields.kind,
@@ -324,20 +321,6 @@ fn checked_url(text: &str, kind: ProviderKind) -> Result<Url, SettingsError> {
         return Err(SettingsError::GatewayPath);
     }
     Ok(url)
-}
-
-fn millis(name: &'static str, value: Option<u64>, default: u64) -> Result<Duration, SettingsError> {
-    match value.unwrap_or(default) {
-        0 => Err(SettingsError::Zero(name)),
-        ms => Ok(Duration::from_millis(ms)),
-    }
-}
-
-fn count(name: &'static str, value: Option<usize>, default: usize) -> Result<usize, SettingsError> {
-    match value.unwrap_or(default) {
-        0 => Err(SettingsError::Zero(name)),
-        n => Ok(n),
-    }
 }
 
 #[cfg(test)]
@@ -412,7 +395,7 @@ mod tests {
         check(openclaw(json!({"pool_idle_timeout_ms": 5000})), "below 5000");
         check(
             openclaw(json!({"idle_timeout_ms": 0})),
-            "idle_timeout_ms must be greater than zero",
+            "expected a whole number of milliseconds from 1",
         );
     }
 

@@ -7,11 +7,11 @@ use tokio::sync::mpsc;
 use tracing::info;
 
 use super::{dispatcher::Line, signal::Signal};
-use crate::{config::Config, metrics::Metrics, providers::Driver, store::SessionName};
+use crate::{metrics::Metrics, providers::Driver, settings::DeliverySettings, store::SessionName};
 
 /// Ends when the process stops: another replica finds the sessions that wait.
 pub async fn conduct(
-    config: Arc<Config>,
+    config: Arc<DeliverySettings>,
     drivers: Arc<HashMap<String, Arc<Driver>>>,
     mut signals: mpsc::Receiver<Signal>,
     batches: mpsc::Sender<Vec<SessionName>>,
@@ -37,7 +37,7 @@ pub async fn conduct(
             },
             () = context.shutdown.cancelled() => return,
         }
-        if dropped > 0 && line.waiting() < config.waiting_sessions_max {
+        if dropped > 0 && line.waiting() < config.waiting_sessions_max.usize() {
             info!(
                 dropped,
                 "the line of woken sessions was full; the sweep finds those that did not fit"
@@ -47,7 +47,7 @@ pub async fn conduct(
         if claimer_idle {
             // A slot is given back before its session is released, so that signal comes after it.
             line.call_back(|provider| drivers.get(provider).map_or(usize::MAX, |driver| driver.slots_free()));
-            let batch = line.take(config.claim_batch_max);
+            let batch = line.take(config.claim_batch_max.usize());
             if !batch.is_empty() {
                 claimer_idle = false;
                 if batches.send(batch).await.is_err() {

@@ -14,7 +14,7 @@ use super::{
     settle::Settled,
     work::Work,
 };
-use crate::config::Config;
+use crate::settings::DeliverySettings;
 use storage::session::{
     sessions_lock::Session,
     turns_record::{ItemChange, SessionChange, TurnChange, TurnRecord},
@@ -35,7 +35,7 @@ pub(super) fn change(
     report: &Report,
     session: &Session,
     settled: &Settled,
-    config: &Config,
+    config: &DeliverySettings,
 ) -> Result<Change, ImpossibleStep> {
     let work = &report.work;
     let step = settled.step();
@@ -124,7 +124,7 @@ impl Change {
         }
     }
 
-    fn await_tools(&mut self, work: &Work, round: &Round, config: &Config) {
+    fn await_tools(&mut self, work: &Work, round: &Round, config: &DeliverySettings) {
         let mut journal = work.journal.clone();
         journal.rounds.push(round.clone());
         // Calls that we answered ourselves need no waking.
@@ -134,7 +134,7 @@ impl Change {
         self.turn.waits = true;
         self.turn.usage = total(&journal, None);
         self.turn.round = Some(serde_json::to_value(round).expect("a round is texts and numbers"));
-        self.session.wake_ms = Some(config.tools_again_ms);
+        self.session.wake_ms = Some(config.tools_again_ms.i64());
         self.session.asked = round.first().map(|call| call.ordinal);
     }
 

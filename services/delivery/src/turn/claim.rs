@@ -30,11 +30,11 @@ use super::{
     work::Work,
 };
 use crate::{
-    config::Config,
     metrics,
     prompt::{MarkSecret, Profiles},
     providers::{Driver, Effects, Slot, Thread},
     queue::{Admission, admit},
+    settings::DeliverySettings,
     store::{
         SessionName, TurnName,
         claim::{Turn, in_flight_lock, leases_check, turns_load},
@@ -52,7 +52,7 @@ use storage::session::{
 pub struct Claimer {
     pub database: Database,
     pub root: Root,
-    pub config: Arc<Config>,
+    pub config: Arc<DeliverySettings>,
     pub drivers: Arc<HashMap<String, Arc<Driver>>>,
     pub profiles: Arc<Profiles>,
     pub kept: Arc<KeptTexts>,
@@ -109,7 +109,7 @@ impl Claimer {
             .iter()
             .filter_map(|session| Some((session.account.clone(), session.active_turn?)))
             .collect();
-        let turns = turns_load(&tx, &in_progress, self.config.tools_wait_ms_max).await?;
+        let turns = turns_load(&tx, &in_progress, self.config.tools_wait_ms_max.i64()).await?;
         let Admitted { start, resume, ask } = admitted(sessions, turns);
         let limits = start
             .iter()
@@ -118,7 +118,7 @@ impl Claimer {
 
         // Only sessions with an item in their queue are taken: a counter that is off must not hold a lease for nothing.
         let names_of_start: Vec<SessionName> = start.iter().map(Session::name).collect();
-        let items = queue_next(&tx, &names_of_start, self.config.thread_messages_max).await?;
+        let items = queue_next(&tx, &names_of_start, self.config.thread_messages_max.get().into()).await?;
         let mut items: HashMap<SessionName, Item> = items
             .into_iter()
             .map(|item| ((item.account.clone(), item.session_id), item))
@@ -198,7 +198,7 @@ impl Claimer {
                 now,
             ));
         }
-        turns_wait(&tx, &asked, self.config.tools_again_ms).await?;
+        turns_wait(&tx, &asked, self.config.tools_again_ms.i64()).await?;
         outbox.extend(outbox_insert(&tx, messages).await?);
         self.shutdown.crash_point("delivery.claim_written").await;
         tx.commit().await?;
@@ -240,7 +240,7 @@ impl Claimer {
         for account in coordinators {
             overviews.insert(
                 account.clone(),
-                overview_load(tx, account, self.config.overview_tasks_max).await?,
+                overview_load(tx, account, self.config.overview_tasks_max.get().into()).await?,
             );
         }
         Ok(Surroundings { overviews })
@@ -271,7 +271,7 @@ impl Claimer {
                 has_task: item.task.is_some(),
                 is_coordinator: item.is_coordinator,
             }),
-            tools_wait_ms: self.config.tools_wait_ms_max,
+            tools_wait_ms: self.config.tools_wait_ms_max.i64(),
             trace: turn_span(turn_id, session, &item),
         };
         begin(session, item, beginning)

@@ -15,10 +15,10 @@ use super::{
     work::Work,
 };
 use crate::{
-    config::Config,
     metrics::Metrics,
     providers::Driver,
     queue::signal::{Signal, tell},
+    settings::DeliverySettings,
     store::SessionName,
 };
 
@@ -32,7 +32,7 @@ pub struct WorkerContext {
     pub reports: mpsc::Sender<Report>,
     pub live: mpsc::Sender<Live>,
     pub signals: mpsc::Sender<Signal>,
-    pub config: Arc<Config>,
+    pub config: Arc<DeliverySettings>,
     pub metrics: Metrics,
 }
 
@@ -139,7 +139,7 @@ impl WorkerContext {
         let driver = self.drivers.get(&work.provider).cloned();
         let (reports, live, signals) = (self.reports.clone(), self.live.clone(), self.signals.clone());
         let (root, name, stop) = (self.context.root().clone(), work.name(), self.context.shutdown.token());
-        let drain = Duration::from_millis(self.config.drain_ms);
+        let drain = self.config.drain_ms.duration();
         let shutdown = self.context.shutdown.clone();
         self.context.shutdown.spawn_once("delivery turn", async move {
             shutdown.crash_point("delivery.turn_taken").await;

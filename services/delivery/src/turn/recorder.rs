@@ -29,8 +29,8 @@ use super::{
     work::Work,
 };
 use crate::{
-    config::Config,
     metrics::Metrics,
+    settings::DeliverySettings,
     store::{
         SessionName,
         refused::{Refused, notifications_load},
@@ -45,7 +45,7 @@ use storage::session::{
 pub struct Recorder {
     pub database: Database,
     pub root: Root,
-    pub config: Arc<Config>,
+    pub config: Arc<DeliverySettings>,
     pub metrics: Metrics,
     pub outbox: Outbox,
     /// How many batches went through, of all who record here.
@@ -207,7 +207,7 @@ pub fn decide<'a>(
     report: &'a Report,
     session: &'a Session,
     now: OffsetDateTime,
-    config: &Config,
+    config: &DeliverySettings,
 ) -> Result<Decided<'a>, ImpossibleStep> {
     let work = &report.work;
     let facts = Facts {

@@ -4,8 +4,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use contracts::Root;
 use delivery::{
-    config::Config,
     prompt::MarkSecret,
+    settings::DeliverySettings,
     turn::claim::{Claimed, Claimer},
 };
 use domain::{Fence, TurnState};
@@ -23,7 +23,7 @@ pub(crate) async fn claimer(scene: &Scene) -> (Claimer, Database) {
     let claimer = Claimer {
         database: database.clone(),
         root: Root::parse("signalbox").unwrap(),
-        config: Arc::new(Config::default()),
+        config: Arc::new(DeliverySettings::default()),
         drivers: Arc::new(HashMap::new()),
         profiles: Arc::default(),
         kept: Arc::default(),

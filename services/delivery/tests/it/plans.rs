@@ -32,12 +32,12 @@ const STATEMENTS: [Planned; 14] = [
         ],
     ),
     (claim::RESULTS_LOAD, 2, &["tool_call_turn"]),
-    (turns_resume::TURNS_RESUME, 4, &["turn_pkey", "session_pkey"]),
+    (turns_resume::TURNS_RESUME, 6, &["turn_pkey", "session_pkey"]),
     (turns_resume::TURNS_WAIT, 4, &["session_pkey"]),
     (turns_begin::INSTRUCTIONS_KEEP, 4, &[]),
     (
         turns_begin::TURNS_BEGIN,
-        26,
+        28,
         &["notification_pkey", "session_pkey", "instruction_text_pkey"],
     ),
     (

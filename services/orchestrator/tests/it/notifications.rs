@@ -201,7 +201,7 @@ async fn one_for_several_agents_is_told_by_its_parts() {
 #[tokio::test]
 async fn an_account_with_more_waiting_than_its_share_is_refused_and_nobody_else() {
     let world = World::new().await;
-    world.app.shares.limit(4 * 5_000);
+    world.app.shares.limit(runtime::settings::Bytes::new(4 * 5_000));
     let (acme, globex) = (world.tenant("acme").await, world.tenant("globex").await);
     world.task(&acme, "PROJ-7", &[]).await;
     let post = async |tenant: &crate::world::Tenant| {
@@ -245,7 +245,7 @@ async fn an_account_with_more_waiting_than_its_share_is_refused_and_nobody_else(
 #[tokio::test]
 async fn each_who_is_woken_counts_as_one_that_waits() {
     let world = World::new().await;
-    world.app.shares.limit(4 * 20_000);
+    world.app.shares.limit(runtime::settings::Bytes::new(4 * 20_000));
     let tenant = world.tenant("acme").await;
     let mut agents = Vec::new();
     for n in 0..4 {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use orchestrator::paging::{List, Page};
-use runtime::settings::Count;
+use runtime::settings::{Bytes, Count};
 use sqlx::AssertSqlSafe;
 
 use crate::{
@@ -17,7 +17,7 @@ const LOOKED_AT_MAX: usize = 100;
 
 async fn world() -> (World, Tenant) {
     let world = World::with(|settings| {
-        settings.list_bytes_max = Count::new(BYTES_MAX as u32);
+        settings.list_bytes_max = Bytes::new(BYTES_MAX as u64);
         settings.scan_rows_max = Count::new(LOOKED_AT_MAX as u32);
     })
     .await;

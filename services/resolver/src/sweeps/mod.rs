@@ -14,10 +14,10 @@ pub use consumed_notifications::{consumed_notifications_purge, keep_room};
 pub use refused_notifications::refused_notifications_remove;
 pub use unread_notifications::{unread_since, watch_unread};
 
-use crate::config::Config;
+use crate::settings::ResolverSettings;
 
 /// Runs all, now and then.
-pub async fn run(context: Context, config: Config) {
+pub async fn run(context: Context, config: ResolverSettings) {
     let mut ticks = tokio::time::interval(config.sweep_interval_ms.duration());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let [closed, refused, consumed] = ["closed_sessions", "refused_notifications", "consumed_notifications"]
@@ -33,7 +33,7 @@ pub async fn run(context: Context, config: Config) {
         closed
             .once(closed_sessions_remove(
                 database,
-                config.closed_sessions_kept(),
+                config.closed_sessions_days.duration(),
                 sessions_max,
                 &stop,
             ))
@@ -42,7 +42,7 @@ pub async fn run(context: Context, config: Config) {
         refused
             .once(refused_notifications_remove(
                 database,
-                config.refused_kept(),
+                config.refused_days.duration(),
                 refused_max,
                 &stop,
             ))
@@ -51,7 +51,7 @@ pub async fn run(context: Context, config: Config) {
             .once(consumed_notifications_purge(
                 database,
                 &context.bus,
-                config.consumed_messages_kept,
+                config.consumed_messages_kept.get(),
             ))
             .await;
     }

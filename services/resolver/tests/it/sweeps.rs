@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_nats::jetstream;
+use domain::Bytes;
 use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User};
 use resolver::sweeps::{closed_sessions_remove, consumed_notifications_purge, refused_notifications_remove};
 use sqlx::AssertSqlSafe;
@@ -384,16 +385,17 @@ async fn the_stream_is_purged_up_to_what_was_read() {
 async fn a_stream_that_fills_keeps_nothing_that_was_read() {
     let mut stage = stage().await;
     let limits = TopologyLimits {
-        notification_bytes_max: 64 * 1024,
-        message_bytes_max: 4 * 1024,
+        notification_bytes_max: Bytes::new(64 * 1024),
+        message_bytes_max: Bytes::new(4 * 1024),
         ..TopologyLimits::default()
     };
+    stage.world.set(
+        "nats.limits.notification_bytes_max",
+        limits.notification_bytes_max.get(),
+    );
     stage
         .world
-        .set("nats.limits.notification_bytes_max", limits.notification_bytes_max);
-    stage
-        .world
-        .set("nats.limits.message_bytes_max", limits.message_bytes_max);
+        .set("nats.limits.message_bytes_max", limits.message_bytes_max.get());
     let options = BusOptions::new(stage.world.nats.url(), contracts::Root::default(), "test");
     let narrow = Topology {
         limits,

@@ -7,11 +7,11 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use delivery::config::Config as DeliverySettings;
+use delivery::settings::DeliverySettings;
 use orchestrator::OrchestratorSettings;
-use resolver::config::Config as ResolverSettings;
+use resolver::settings::ResolverSettings;
 use runtime::{Settings, SettingsError};
-use tool_gateway::ToolGatewayConfig;
+use tool_gateway::ToolGatewaySettings;
 
 const ANY_FREE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const BY: &str = "signalbox up";
@@ -25,7 +25,7 @@ pub(crate) fn listen_settings(settings: &Settings) -> Result<Vec<(&'static str, 
         ),
         (
             "tool-gateway",
-            settings.section::<ToolGatewayConfig>("tool_gateway")?.listen,
+            settings.section::<ToolGatewaySettings>("tool_gateway")?.listen,
         ),
         ("resolver", settings.section::<ResolverSettings>("resolver")?.listen),
         ("delivery", settings.section::<DeliverySettings>("delivery")?.listen),

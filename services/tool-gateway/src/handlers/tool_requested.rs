@@ -23,9 +23,9 @@ use uuid::Uuid;
 
 use crate::{
     call::{Asked, Claims, Origin, Record},
-    config::ToolGatewayConfig,
     error::Error,
     execute::{Executed, Executor, SOURCE},
+    settings::ToolGatewaySettings,
 };
 
 const ORDER_DELAY: Duration = Duration::from_millis(20);
@@ -34,7 +34,7 @@ const ORDER_DELAY_MAX: Duration = Duration::from_millis(500);
 pub(crate) struct ToolRequestedHandler {
     pub executor: Executor,
     pub outbox: Outbox,
-    pub config: ToolGatewayConfig,
+    pub config: ToolGatewaySettings,
 }
 
 impl BatchHandler for ToolRequestedHandler {

@@ -29,6 +29,6 @@ async fn says_what_waits_and_how_full_it_is() {
     assert_eq!(fills[0].stream, Stream::Session);
     assert!(fills[0].bytes > before[0].bytes, "{fills:?}");
     let max = TopologyLimits::default().session_bytes_max;
-    assert_eq!(fills[0].bytes_max, Some(u64::try_from(max).unwrap()));
+    assert_eq!(fills[0].bytes_max, Some(max.get()));
     assert!(consumer_backlogs(&broker.bus, User::Resolver).await.unwrap().is_empty());
 }

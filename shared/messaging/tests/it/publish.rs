@@ -64,7 +64,7 @@ async fn a_message_over_the_servers_limit_is_hopeless_and_does_not_hinder_the_ot
 #[tokio::test]
 async fn a_message_over_the_streams_limit_is_hopeless() {
     let limits = TopologyLimits {
-        message_bytes_max: 1000,
+        message_bytes_max: domain::Bytes::new(1000),
         ..TopologyLimits::default()
     };
     let broker = broker_with(limits).await;
@@ -102,7 +102,7 @@ async fn without_a_stream_the_answer_says_so() {
 #[tokio::test]
 async fn a_full_stream_of_notifications_refuses_instead_of_dropping_old_ones() {
     let limits = TopologyLimits {
-        notification_bytes_max: 64 * 1024,
+        notification_bytes_max: domain::Bytes::new(64 * 1024),
         ..TopologyLimits::default()
     };
     let broker = broker_with(limits).await;

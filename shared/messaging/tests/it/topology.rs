@@ -1,6 +1,7 @@
 //! Streams and consumers on a real server: made, kept, changed, refused.
 
 use async_nats::jetstream::{consumer::PullConsumer, stream};
+use domain::{Bytes, Count, Hours, Millis};
 use messaging::{Durable, Stream, Topology, TopologyError, TopologyLimits, User, topology};
 use tokio_util::sync::CancellationToken;
 
@@ -103,9 +104,9 @@ async fn without_the_right_to_create_a_missing_consumer_stops_the_start() {
 async fn limits_follow_the_settings() {
     let broker = broker().await;
     let limits = TopologyLimits {
-        event_bytes_max: 64 * 1024 * 1024,
-        event_age_max_hours: 1,
-        ack_wait_ms: 1_000,
+        event_bytes_max: Bytes::new(64 * 1024 * 1024),
+        event_age_max_hours: Hours::new(1),
+        ack_wait_ms: Millis::new(1_000),
         ..TopologyLimits::default()
     };
     // More than the settings want is the operator's affair: a process that changes nothing works with it.
@@ -139,20 +140,33 @@ async fn less_than_the_settings_want_stops_the_start() {
         let error = verifying(limits).ensure(&broker.bus).await.unwrap_err().to_string();
         assert!(error.contains(says) && error.contains("signalbox migrate"), "{error}");
     };
+    let usual = TopologyLimits::default();
     check(
-        &|limits| limits.dead_bytes_max *= 2,
+        &|limits| limits.dead_bytes_max = Bytes::new(2 * usual.dead_bytes_max.get()),
         "stream SIGNALBOX_DEAD on the NATS server",
     )
     .await;
-    check(&|limits| limits.notification_bytes_max *= 2, "in max_bytes (too small)").await;
-    check(&|limits| limits.session_age_max_hours *= 2, "in max_age (too small)").await;
     check(
-        &|limits| limits.message_bytes_max *= 2,
+        &|limits| limits.notification_bytes_max = Bytes::new(2 * usual.notification_bytes_max.get()),
+        "in max_bytes (too small)",
+    )
+    .await;
+    check(
+        &|limits| limits.session_age_max_hours = Hours::new(2 * usual.session_age_max_hours.get()),
+        "in max_age (too small)",
+    )
+    .await;
+    check(
+        &|limits| limits.message_bytes_max = Bytes::new(2 * usual.message_bytes_max.get()),
         "in max_message_size (too small)",
     )
     .await;
-    check(&|limits| limits.replicas = 3, "in num_replicas (too small)").await;
-    check(&|limits| limits.ack_wait_ms *= 2, "in ack_wait (too small)").await;
+    check(&|limits| limits.replicas = Count::new(3), "in num_replicas (too small)").await;
+    check(
+        &|limits| limits.ack_wait_ms = Millis::new(2 * usual.ack_wait_ms.get()),
+        "in ack_wait (too small)",
+    )
+    .await;
 }
 
 #[tokio::test]

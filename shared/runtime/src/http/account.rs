@@ -355,7 +355,7 @@ mod tests {
     use axum::body::{Body, to_bytes};
 
     use super::*;
-    use crate::settings::{Count, Millis};
+    use crate::settings::{Bytes, Count, Millis};
 
     fn limits(burst: u32, at_one_time: u32) -> AccountLimits {
         AccountLimits::new(&HttpSettings {
@@ -443,8 +443,8 @@ mod tests {
     #[tokio::test]
     async fn an_accounts_answers_count_until_they_are_gone() {
         let limits = AccountLimits::new(&HttpSettings {
-            answer_bytes_max: Count::new(4_000),
-            account_answer_bytes_max: Count::new(1_000),
+            answer_bytes_max: Bytes::new(4_000),
+            account_answer_bytes_max: Bytes::new(1_000),
             ..HttpSettings::default()
         });
         let enter = |name: &str| limits.enter(&account(name), Instant::now());
@@ -469,8 +469,8 @@ mod tests {
     #[test]
     fn bodies_have_room_within_a_share_and_others_have_theirs() {
         let limits = AccountLimits::new(&HttpSettings {
-            answer_bytes_max: Count::new(4_000),
-            account_answer_bytes_max: Count::new(1_000),
+            answer_bytes_max: Bytes::new(4_000),
+            account_answer_bytes_max: Bytes::new(1_000),
             ..HttpSettings::default()
         });
         let enter = |name: &str| limits.enter(&account(name), Instant::now()).unwrap();

@@ -28,7 +28,7 @@ use crate::settings::HttpSettings;
 /// How fast an answer is to be taken and a body to be sent, and how far a client may fall behind that.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    bytes_per_second: u32,
+    bytes_per_second: u64,
     debt_max: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Pace {
     /// What is owed after waiting for so long until so many bytes were taken; `None`: too much.
     fn owed(self, debt: Duration, waited: Duration, bytes: usize) -> Option<Duration> {
         let debt = debt.saturating_add(waited);
-        let paid = Duration::from_secs_f64(bytes as f64 / f64::from(self.bytes_per_second));
+        let paid = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
         (debt <= self.debt_max).then(|| debt.saturating_sub(paid))
     }
 }

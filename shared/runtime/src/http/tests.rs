@@ -87,7 +87,7 @@ async fn every_error_is_a_problem() {
             get(|| async { Problem::conflict("id_reused", "another body").with("id", "ci-1") }),
         );
     let settings = HttpSettings {
-        body_bytes_max: Count::new(64),
+        body_bytes_max: domain::Bytes::new(64),
         ..HttpSettings::default()
     };
     let app = App::new(routes, &settings);

@@ -45,7 +45,7 @@ impl Relay {
         let look = Look {
             every_ms: millis(self.settings.unread_look_ms.duration()),
             again_ms: millis(self.settings.unread_again_ms.duration()),
-            kept_ms: i64::from(self.settings.unread_kept_hours.get()) * 60 * 60 * 1000,
+            kept_ms: self.settings.unread_kept_hours.get() as i64 * 60 * 60 * 1000,
             rows_max: i64::from(rows_max.get()),
             bytes_max: SWEEP_BYTES_MAX as i64,
         };

@@ -10,7 +10,7 @@ use messaging::{
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
-use super::SettingsError;
+use super::{SettingsError, safety::Unsafe};
 
 /// Enough for a rotation; a longer list is one that nobody clears.
 const KEYS_MAX: usize = 4;
@@ -28,55 +28,53 @@ pub struct EnvelopeSettings {
 impl EnvelopeSettings {
     /// For a process that signs and reads. One that does neither needs no key.
     pub fn keyring(&self) -> Result<Keyring, SettingsError> {
-        let keys = self.keys.iter();
-        let keys = keys.map(|(id, key)| Ok((id.as_str(), bytes(id, key)?)));
-        let keys = keys.collect::<Result<Vec<_>, SettingsError>>()?;
-        let signs = match (&self.sign_with, &keys[..]) {
-            (_, []) => return Err(missing()),
+        let signs = match (&self.sign_with, self.keys.first_key_value()) {
+            (_, None) => return Err(missing()),
             (Some(id), _) => id,
-            (None, [(id, _)]) => *id,
+            (None, Some((id, _))) if self.keys.len() == 1 => id,
             (None, _) => return Err(SettingsError::missing("envelope.sign_with")),
         };
-        Keyring::new(keys, signs).map_err(|error| SettingsError::invalid("envelope.sign_with", error.to_string()))
+        let bytes = |key| bytes(key).expect("the keys are checked when they are read");
+        let keys = self.keys.iter().map(|(id, key)| (id.as_str(), bytes(key)));
+        Ok(Keyring::new(keys, signs).expect("ids and the key that signs are checked when they are read"))
     }
 
     /// What can be said of keys before they are needed.
-    pub(super) fn check(&self) -> Result<(), SettingsError> {
+    pub(super) fn check(&self) -> Result<(), Unsafe> {
         if self.keys.len() > KEYS_MAX {
             let problem = format!("at most {KEYS_MAX} keys: take out those that nothing is signed with any more");
-            return Err(SettingsError::invalid("envelope.keys", problem));
+            return Err(Unsafe::new("envelope.keys", problem));
         }
         for (id, key) in &self.keys {
             if !is_key_id(id) {
                 let problem = format!("the id of a key is 1-{KEY_ID_CHARS_MAX} characters of a-z, 0-9, - and _");
-                return Err(SettingsError::invalid("envelope.keys", problem));
+                return Err(Unsafe::new("envelope.keys", problem));
             }
-            let key = bytes(id, key)?;
-            if key.iter().all(|byte| *byte == key[0]) {
-                let problem = "this is no random key; `openssl rand -hex 32` makes one".to_owned();
-                return Err(SettingsError::invalid(&format!("envelope.keys.{id}"), problem));
-            }
+            let problem = match bytes(key) {
+                Some(key) if key.iter().any(|byte| *byte != key[0]) => continue,
+                Some(_) => "this is no random key; `openssl rand -hex 32` makes one".to_owned(),
+                // What it is instead could be most of a key.
+                None => format!(
+                    "a key is {} hexadecimal characters; `openssl rand -hex 32` makes one",
+                    2 * KEY_BYTES
+                ),
+            };
+            return Err(Unsafe::new(format!("envelope.keys.{id}"), problem));
         }
         match &self.sign_with {
-            Some(_) if !self.keys.is_empty() => self.keyring().map(drop),
+            Some(id) if !self.keys.is_empty() && !self.keys.contains_key(id) => {
+                let problem = "the key that signs is not among the keys".to_owned();
+                Err(Unsafe::new("envelope.sign_with", problem))
+            }
             Some(_) | None => Ok(()),
         }
     }
 }
 
-fn bytes(id: &str, key: &SecretString) -> Result<[u8; KEY_BYTES], SettingsError> {
+fn bytes(key: &SecretString) -> Option<[u8; KEY_BYTES]> {
     let mut bytes = [0; KEY_BYTES];
-    match hex::decode_to_slice(key.expose_secret(), &mut bytes) {
-        Ok(()) => Ok(bytes),
-        // What it is instead could be most of a key.
-        Err(_) => Err(SettingsError::invalid(
-            &format!("envelope.keys.{id}"),
-            format!(
-                "a key is {} hexadecimal characters; `openssl rand -hex 32` makes one",
-                2 * KEY_BYTES
-            ),
-        )),
-    }
+    hex::decode_to_slice(key.expose_secret(), &mut bytes).ok()?;
+    Some(bytes)
 }
 
 fn missing() -> SettingsError {

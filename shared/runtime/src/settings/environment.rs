@@ -1,12 +1,14 @@
-//! The environment into the tree: `SIGNALBOX__SECTION__KEY`, and the names that other programs use too. Any of them may
+//! The environment as a source: `SIGNALBOX__SECTION__KEY`, and the names that other programs use too. Any of them may
 //! name a file instead, which is how container engines hand secrets over: `SIGNALBOX__SECTION__KEY__FILE`,
-//! `DATABASE_URL_FILE`.
+//! `DATABASE_URL_FILE`. `config`'s own reader of the environment knows no names of variables afterwards.
 
-use std::{ffi::OsString, fs};
+use std::{collections::BTreeMap, ffi::OsString, fs};
+
+use config::{Map, Value, ValueKind};
 
 use super::{
     SECTIONS, SettingsError,
-    tree::{Node, Origin, Tree},
+    source::{find, in_variable, place},
 };
 
 const PREFIX: &str = "SIGNALBOX__";
@@ -74,60 +76,74 @@ pub(super) fn variables(
             None => ours.push((name, value)),
         }
     }
-    match twice(&ours) {
-        Some(name) => Err(SettingsError::Invalid {
-            setting: name.to_owned(),
-            origin: "environment".to_owned(),
-            problem: "is set as a value and as a file".to_owned(),
-        }),
+    // As with every variable, an empty one counts as not set: compose files pass `${NAME:-}` on.
+    ours.retain(|(_, value)| !value.is_empty());
+    // The same environment always gives the same settings and the same first error.
+    ours.sort();
+    match ours.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        Some(twice) => Err(invalid(&twice[0].0, "is set as a value and as a file")),
         None => Ok(ours),
     }
 }
 
-fn twice(variables: &[(String, String)]) -> Option<&str> {
-    let set = || {
-        variables
-            .iter()
-            .filter(|(_, value)| !value.is_empty())
-            .map(|(name, _)| name.as_str())
-    };
-    set().find(|name| set().filter(|other| other == name).count() > 1)
+fn invalid(variable: &str, problem: &str) -> SettingsError {
+    SettingsError::Invalid {
+        setting: variable.escape_debug().to_string(),
+        origin: "environment".to_owned(),
+        problem: problem.to_owned(),
+    }
 }
 
-/// Puts the variables over what the file has set. An empty one counts as not set: compose files pass `${NAME:-}` on.
-pub(super) fn merge(tree: &mut Tree, mut variables: Vec<(String, String)>) -> Result<(), SettingsError> {
-    variables.retain(|(_, value)| !value.is_empty());
-    // Sorted, so that the same environment always gives the same settings and the same first error.
-    variables.sort();
-    for (usual, setting) in USUAL {
-        if let Some((name, value)) = variables.iter().find(|(name, _)| name == usual) {
-            tree.insert(setting.split('.'), Node::text(Origin::Variable(name.clone()), value))?;
+/// The settings of these variables, by their dotted names, which `config` takes apart. `file`: what they are stronger than.
+pub(super) fn read(variables: &[(String, String)], file: &Value) -> Result<Value, SettingsError> {
+    let unknown = |setting: String, origin: &str| SettingsError::Unknown {
+        setting,
+        origin: origin.to_owned(),
+        known: format!("SIGNALBOX__SECTION__KEY with section {}", SECTIONS.join(", ")),
+    };
+    let (mut all, mut own) = (BTreeMap::new(), BTreeMap::new());
+    for (name, value) in variables {
+        let value = in_variable(name, value);
+        if let Some((_, setting)) = USUAL.iter().find(|(usual, _)| usual == name) {
+            all.insert((*setting).to_owned(), value);
+        } else if let Some(setting) = name.strip_prefix(PREFIX) {
+            // `config` would read `a.b` and `a[0]` as paths, and what is no path as one name.
+            if !setting
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+            {
+                let problem =
+                    "a variable's name has letters, digits, _ and - only; signalbox.toml takes any key in quotes";
+                return Err(invalid(name, problem));
+            }
+            let keys = setting.to_ascii_lowercase();
+            let keys: Vec<&str> = keys.split("__").collect();
+            if keys.len() < 2 || keys.contains(&"") || !SECTIONS.contains(&keys[0]) {
+                return Err(unknown(keys.join("."), &place(Some(&value))));
+            }
+            if own.insert(keys.join("."), value).is_some() {
+                return Err(invalid(name, "is set twice, in capitals and in small letters"));
+            }
+        } else if is_misspelt(name) {
+            return Err(unknown(name.escape_debug().to_string(), "environment"));
         }
     }
-    let known = || format!("SIGNALBOX__SECTION__KEY with section {}", SECTIONS.join(", "));
-    for (name, value) in &variables {
-        let Some(setting) = name.strip_prefix(PREFIX) else {
-            if is_misspelt(name) {
-                return Err(SettingsError::Unknown {
-                    setting: name.clone(),
-                    origin: "environment".to_owned(),
-                    known: known(),
+    all.extend(own);
+    // `config` would let the section replace the value, or the other way round, and say nothing.
+    for (setting, value) in &all {
+        for (end, _) in setting.match_indices('.') {
+            let above = &setting[..end];
+            let in_file = find(file, above).filter(|value| !matches!(value.kind, ValueKind::Table(_)));
+            if let Some(other) = all.get(above).or(in_file) {
+                return Err(SettingsError::Invalid {
+                    setting: above.to_owned(),
+                    origin: place(Some(other)),
+                    problem: format!("is a value, but {} needs a section of that name", place(Some(value))),
                 });
             }
-            continue;
-        };
-        let setting = setting.to_ascii_lowercase();
-        let keys: Vec<&str> = setting.split("__").collect();
-        if keys.len() < 2 || keys.contains(&"") || !SECTIONS.contains(&keys[0]) {
-            return Err(SettingsError::Unknown {
-                setting: keys.join("."),
-                origin: format!("environment {name}"),
-                known: known(),
-            });
         }
-        tree.insert(keys, Node::text(Origin::Variable(name.clone()), value))?;
     }
-    Ok(())
+    Ok(Value::from(Map::from_iter(all)))
 }
 
 /// How a setting is called in the environment, shortest usual name first.

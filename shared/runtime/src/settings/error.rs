@@ -21,8 +21,12 @@ pub enum SettingsError {
         origin: String,
         problem: String,
     },
-    #[error("setting {setting} is unsafe: {problem}")]
-    Unsafe { setting: &'static str, problem: String },
+    #[error("setting {setting} ({origin}) is unsafe: {problem}")]
+    Unsafe {
+        setting: String,
+        origin: String,
+        problem: String,
+    },
 }
 
 impl SettingsError {
@@ -31,15 +35,6 @@ impl SettingsError {
         SettingsError::Missing {
             setting: setting.to_owned(),
             variable: super::environment::variable_of(setting),
-        }
-    }
-
-    /// For rules that a service checks itself after reading its section.
-    pub fn invalid(setting: &str, problem: impl Into<String>) -> SettingsError {
-        SettingsError::Invalid {
-            setting: setting.to_owned(),
-            origin: "as set".to_owned(),
-            problem: problem.into(),
         }
     }
 }

@@ -1,28 +1,34 @@
-//! `signalbox.toml` into the tree, each value with its line.
+//! `signalbox.toml` as a source, each value with its line: `config`'s own reader of files knows none.
 
-use std::{collections::BTreeMap, path::Path};
+use std::path::Path;
 
+use config::{Map, Value, ValueKind};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
 
-use super::{
-    SettingsError,
-    tree::{Node, Origin, Tree, Value},
-};
+use super::{SECTIONS, SettingsError, source};
 
-pub(super) fn read(path: &Path, text: &str) -> Result<Tree, SettingsError> {
+pub(super) fn read(path: &Path, text: &str) -> Result<Value, SettingsError> {
     let file = File {
         path: path.display().to_string(),
         text,
     };
-    let root = DeTable::parse(text).map_err(|error| SettingsError::Syntax {
-        line: file.line(error.span().map_or(0, |span| span.start)),
-        path: file.path.clone(),
-        problem: error.message().replace('\n', " "),
+    let root = DeTable::parse(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        file.refused(offset, error.message().replace('\n', " "))
     })?;
-    Ok(Tree(file.table(root.get_ref())?))
+    let sections = Value::from(file.table(root.get_ref())?);
+    let mut names = source::sorted(&sections).into_iter();
+    match names.find(|(name, _)| !SECTIONS.contains(name)) {
+        Some((name, value)) => Err(SettingsError::Unknown {
+            setting: name.to_owned(),
+            origin: source::place(Some(value)),
+            known: SECTIONS.join(", "),
+        }),
+        None => Ok(sections),
+    }
 }
 
 struct File<'a> {
@@ -36,53 +42,46 @@ impl File<'_> {
         1 + read.iter().filter(|&&byte| byte == b'\n').count()
     }
 
-    fn table(&self, table: &DeTable<'_>) -> Result<BTreeMap<String, Node>, SettingsError> {
-        let entry = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| -> Result<(String, Node), SettingsError> {
-            let line = self.line(key.span().start);
-            let key: &std::borrow::Cow<'_, str> = key.get_ref();
+    fn refused(&self, offset: usize, problem: impl Into<String>) -> SettingsError {
+        SettingsError::Syntax {
+            path: self.path.clone(),
+            line: self.line(offset),
+            problem: problem.into(),
+        }
+    }
+
+    fn table(&self, table: &DeTable<'_>) -> Result<Map<String, Value>, SettingsError> {
+        let entry = |(key, value): (&Spanned<std::borrow::Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
             // Names stand in error lines, which are one line each.
-            if key.contains(char::is_control) {
-                return Err(SettingsError::Syntax {
-                    path: self.path.clone(),
-                    line,
-                    problem: "a name holds a control character".to_owned(),
-                });
+            if key.get_ref().contains(char::is_control) {
+                return Err(self.refused(key.span().start, "a name holds a control character"));
             }
-            Ok((key.to_string(), self.node(value)?))
+            Ok((key.get_ref().to_string(), self.value(value)?))
         };
         table.iter().map(entry).collect()
     }
 
-    fn node(&self, value: &Spanned<DeValue<'_>>) -> Result<Node, SettingsError> {
-        let line = self.line(value.span().start);
-        let refused = |problem: &str| SettingsError::Syntax {
-            path: self.path.clone(),
-            line,
-            problem: problem.to_owned(),
-        };
-        let value = match value.get_ref() {
-            DeValue::String(text) => Value::String(text.to_string()),
-            DeValue::Integer(integer) => Value::Integer(
-                i64::from_str_radix(integer.as_str(), integer.radix())
-                    .map_err(|_| refused("the number is too large"))?,
+    fn value(&self, value: &Spanned<DeValue<'_>>) -> Result<Value, SettingsError> {
+        let at = value.span().start;
+        let kind = match value.get_ref() {
+            DeValue::String(text) => ValueKind::String(text.to_string()),
+            DeValue::Integer(integer) => ValueKind::I128(
+                i128::from_str_radix(integer.as_str(), integer.radix())
+                    .map_err(|_| self.refused(at, "the number is too large"))?,
             ),
-            DeValue::Float(float) => Value::Float(
+            DeValue::Float(float) => ValueKind::Float(
                 float
                     .as_str()
                     .parse()
-                    .map_err(|_| refused("the number cannot be read"))?,
+                    .map_err(|_| self.refused(at, "the number cannot be read"))?,
             ),
-            DeValue::Boolean(boolean) => Value::Boolean(*boolean),
-            DeValue::Datetime(_) => return Err(refused("no setting is a date: put it in quotes")),
-            DeValue::Array(items) => Value::List(items.iter().map(|item| self.node(item)).collect::<Result<_, _>>()?),
-            DeValue::Table(table) => Value::Table(self.table(table)?),
+            DeValue::Boolean(boolean) => ValueKind::Boolean(*boolean),
+            DeValue::Datetime(_) => return Err(self.refused(at, "no setting is a date: put it in quotes")),
+            DeValue::Array(items) => {
+                ValueKind::Array(items.iter().map(|item| self.value(item)).collect::<Result<_, _>>()?)
+            }
+            DeValue::Table(table) => ValueKind::Table(self.table(table)?),
         };
-        Ok(Node {
-            origin: Origin::File {
-                path: self.path.clone(),
-                line,
-            },
-            value,
-        })
+        Ok(source::in_file(&self.path, self.line(at), kind))
     }
 }

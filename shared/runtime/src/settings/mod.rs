@@ -3,7 +3,9 @@
 //!
 //! From weakest to strongest: the default in the code, the file, the usual names (`DATABASE_URL` …), the environment
 //! `SIGNALBOX__SECTION__KEY`, and what the command sets itself ([`Settings::set`]). An empty variable counts as not
-//! set. The sections that every process needs are fields here; a service reads its own with [`Settings::section`].
+//! set. The crate `config` lays them over each other; its conversions are not used, since they are silent (3.7 is 4,
+//! `yes` is true): `read.rs` fills the types. The sections that every process needs are fields here; a service reads
+//! its own with [`Settings::section`].
 //!
 //! Sections of services are only checked by the process that runs them; their names are checked everywhere.
 
@@ -11,25 +13,26 @@ mod envelope;
 mod environment;
 mod error;
 mod file;
-mod limit;
 mod read;
 mod safety;
 mod sections;
-mod tree;
+mod source;
 
 use std::{ffi::OsString, fmt, path::Path};
 
+use config::{Config, ConfigBuilder, builder::DefaultState};
 use serde::de::DeserializeOwned;
 
+pub use domain::{Bytes, Count, CountOrNone, Days, Hours, Millis};
 pub use envelope::EnvelopeSettings;
 pub use error::SettingsError;
-pub use limit::{Count, Millis};
+pub use read::address;
 pub use sections::{
     DatabaseSettings, HttpSettings, LogFormat, NatsSettings, OutboxSettings, ProcessSettings, Provision,
     ReplicaSettings, Signal, SignalExporter, TelemetrySettings,
 };
 
-use tree::{Node, Origin, Tree};
+use source::Layer;
 
 /// Every section there is. One that is not listed here is refused wherever it comes from.
 const SECTIONS: [&str; 13] = [
@@ -51,7 +54,7 @@ const SECTIONS: [&str; 13] = [
 const FILE_DEFAULT: &str = "signalbox.toml";
 const FILE_VARIABLE: &str = "SIGNALBOX_CONFIG";
 
-/// The sections of every process, and the tree from which a service takes its own.
+/// The sections of every process, and all that is set, from which a service takes its own.
 #[derive(Clone)]
 pub struct Settings {
     pub database: DatabaseSettings,
@@ -62,7 +65,7 @@ pub struct Settings {
     pub process: ProcessSettings,
     pub outbox: OutboxSettings,
     pub replica: ReplicaSettings,
-    tree: Tree,
+    config: Config,
 }
 
 impl Settings {
@@ -98,31 +101,30 @@ impl Settings {
     }
 
     fn from_sources(path: &Path, toml: &str, variables: Vec<(String, String)>) -> Result<Settings, SettingsError> {
-        let mut tree = file::read(path, toml)?;
-        environment::merge(&mut tree, variables)?;
-        Settings::from_tree(tree)
+        let file = file::read(path, toml)?;
+        let environment = environment::read(&variables, &file)?;
+        let layers = Config::builder().add_source(Layer(file));
+        Settings::build(layers.add_source(Layer(environment)))
     }
 
-    fn from_tree(tree: Tree) -> Result<Settings, SettingsError> {
-        if let Some((name, node)) = tree.sections().find(|(name, _)| !SECTIONS.contains(name)) {
-            return Err(SettingsError::Unknown {
-                setting: name.to_owned(),
-                origin: node.origin.to_string(),
-                known: SECTIONS.join(", "),
-            });
-        }
+    fn build(layers: ConfigBuilder<DefaultState>) -> Result<Settings, SettingsError> {
+        let config = layers.build().expect("layers are read before");
         let settings = Settings {
-            database: tree.read("database")?,
-            nats: tree.read("nats")?,
-            envelope: tree.read("envelope")?,
-            telemetry: tree.read("telemetry")?,
-            http: tree.read("http")?,
-            process: tree.read("process")?,
-            outbox: tree.read("outbox")?,
-            replica: tree.read("replica")?,
-            tree,
+            database: read::section(&config, "database")?,
+            nats: read::section(&config, "nats")?,
+            envelope: read::section(&config, "envelope")?,
+            telemetry: read::section(&config, "telemetry")?,
+            http: read::section(&config, "http")?,
+            process: read::section(&config, "process")?,
+            outbox: read::section(&config, "outbox")?,
+            replica: read::section(&config, "replica")?,
+            config,
         };
-        safety::check(&settings)?;
+        safety::check(&settings).map_err(|found| SettingsError::Unsafe {
+            origin: source::place(source::find(&settings.config.cache, &found.setting)),
+            setting: found.setting,
+            problem: found.problem,
+        })?;
         Ok(settings)
     }
 
@@ -132,24 +134,24 @@ impl Settings {
     /// it hides which fields there are, and texts of the environment could not become numbers.
     pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T, SettingsError> {
         debug_assert!(SECTIONS.contains(&name), "section {name} must be listed in SECTIONS");
-        self.tree.read(name)
+        read::section(&self.config, name)
     }
 
     /// Whether `section.key` was set by the file, the environment or [`Settings::set`].
     pub fn is_set(&self, setting: &str) -> bool {
-        self.tree.get(setting).is_some()
+        source::find(&self.config.cache, setting).is_some()
     }
 
     /// Sets `section.key` above every other source, written as in the environment. `by` is named in errors.
     pub fn set(&mut self, setting: &str, value: &str, by: &'static str) -> Result<(), SettingsError> {
-        let mut tree = self.tree.clone();
-        tree.insert(setting.split('.'), Node::text(Origin::Program(by), value))?;
-        *self = Settings::from_tree(tree)?;
+        let layers = Config::builder().add_source(self.config.clone());
+        let layers = layers.set_override(setting, source::set_by(by, value));
+        *self = Settings::build(layers.expect("a program names a section and its keys"))?;
         Ok(())
     }
 }
 
-/// Secrets are in the tree, so it is left out.
+/// Secrets are in what is set, so it is left out.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")

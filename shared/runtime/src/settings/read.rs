@@ -1,33 +1,66 @@
-//! A node of the tree into a type, through serde, strictly: no number is rounded, no text becomes a boolean unless it
-//! came from the environment, and fields that the type does not have are refused.
+//! A section into a type, through serde, strictly: no number is rounded, no text becomes a number or a boolean unless its
+//! source has nothing but texts, and fields that the type does not have are refused.
 
-use std::fmt;
+use std::{fmt, net::SocketAddr};
 
+use config::{Config, Map, Value, ValueKind};
 use serde::{
-    Deserializer,
+    Deserialize, Deserializer,
     de::{
-        self, DeserializeOwned, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+        self, DeserializeOwned, DeserializeSeed, Error as _, Expected, IntoDeserializer, MapAccess, SeqAccess,
+        Unexpected, Visitor,
         value::{StrDeserializer, StringDeserializer},
     },
 };
 
-use super::tree::{Node, Origin, Value};
+use super::{
+    SettingsError, environment,
+    source::{find, is_untyped, place, sorted},
+};
 
-pub(super) fn read<T: DeserializeOwned>(node: &Node) -> Result<T, Fault> {
-    T::deserialize(Reader(node)).map_err(|fault| fault.at(node))
+/// Reads one section as a type. An absent one is empty.
+pub(super) fn section<T: DeserializeOwned>(config: &Config, section: &str) -> Result<T, SettingsError> {
+    let absent = Value::new(None, Map::<String, Value>::new());
+    let value = find(&config.cache, section).unwrap_or(&absent);
+    T::deserialize(Reader(value)).map_err(|fault| {
+        let Fault { kind, keys, at } = fault.at(value);
+        let keys = keys.iter().rev().map(String::as_str);
+        let setting = std::iter::once(section).chain(keys).collect::<Vec<_>>().join(".");
+        let origin = at.unwrap_or_default();
+        match kind {
+            FaultKind::Unknown { known } => SettingsError::Unknown { setting, origin, known },
+            FaultKind::Missing => SettingsError::Missing {
+                variable: environment::variable_of(&setting),
+                setting,
+            },
+            FaultKind::Invalid { problem } => SettingsError::Invalid {
+                setting,
+                origin,
+                problem,
+            },
+        }
+    })
+}
+
+/// Where a server listens, for serde's `deserialize_with`: its own error does not say what is allowed.
+pub fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let refused = |_| de::Error::custom("expected an IP address with a port, such as 127.0.0.1:8080");
+    text.parse().map_err(refused)
 }
 
 /// What is wrong, with the path to it collected on the way out.
 #[derive(Debug)]
-pub(super) struct Fault {
-    pub(super) kind: FaultKind,
+struct Fault {
+    kind: FaultKind,
     /// Innermost key first.
     keys: Vec<String>,
-    pub(super) origin: Origin,
+    /// Where the value came from, once it is known.
+    at: Option<String>,
 }
 
 #[derive(Debug)]
-pub(super) enum FaultKind {
+enum FaultKind {
     Unknown { known: String },
     Missing,
     Invalid { problem: String },
@@ -38,49 +71,48 @@ impl Fault {
         Fault {
             kind,
             keys: Vec::new(),
-            origin: Origin::Absent,
+            at: None,
         }
     }
 
-    fn expected(what: &str, found: &Node) -> Fault {
-        Fault::new(FaultKind::Invalid {
-            problem: format!("expected {what}, found {}", Found(&found.value)),
-        })
-        .at(found)
+    fn expected(what: &dyn Expected, found: &Value) -> Fault {
+        let shown = match &found.kind {
+            ValueKind::I128(number) => number.to_string(),
+            ValueKind::Float(number) => number.to_string(),
+            ValueKind::Boolean(boolean) => boolean.to_string(),
+            // A long text or a URL may hold a secret.
+            ValueKind::String(text) if text.len() <= 24 && !text.contains("://") => format!("{text:?}"),
+            ValueKind::String(text) => format!("a text of {} bytes", text.len()),
+            _ => return Fault::expected_other(what, found),
+        };
+        Fault::custom(format!("expected {what}, found {shown}")).at(found)
     }
 
     /// Where a text or a section belongs a secret may belong, and what stands there instead may be one without its
     /// quotes, or in the wrong line: it is not shown.
-    fn expected_other(what: &str, found: &Node) -> Fault {
-        let kind = match &found.value {
-            Value::Text(_) | Value::String(_) => "a text",
-            Value::Integer(_) | Value::Float(_) => "a number",
-            Value::Boolean(_) => "true or false",
-            Value::List(_) => "a list",
-            Value::Table(_) => "a section",
+    fn expected_other(what: &dyn Expected, found: &Value) -> Fault {
+        let kind = match &found.kind {
+            ValueKind::String(_) => "a text",
+            ValueKind::Boolean(_) => "true or false",
+            ValueKind::Array(_) => "a list",
+            ValueKind::Table(_) => "a section",
+            ValueKind::Nil => "nothing",
+            ValueKind::I64(_) | ValueKind::I128(_) | ValueKind::U64(_) | ValueKind::U128(_) | ValueKind::Float(_) => {
+                "a number"
+            }
         };
-        Fault::new(FaultKind::Invalid {
-            problem: format!("expected {what}, found {kind}"),
-        })
-        .at(found)
+        Fault::custom(format!("expected {what}, found {kind}")).at(found)
     }
 
     /// Sets the place, unless a place further in is known already.
-    fn at(mut self, node: &Node) -> Fault {
-        if matches!(self.origin, Origin::Absent) {
-            self.origin = node.origin.clone();
-        }
+    fn at(mut self, value: &Value) -> Fault {
+        self.at.get_or_insert_with(|| place(Some(value)));
         self
     }
 
     fn below(mut self, key: &str) -> Fault {
         self.keys.push(key.to_owned());
         self
-    }
-
-    pub(super) fn setting(&self, section: &str) -> String {
-        let keys = self.keys.iter().rev().map(String::as_str);
-        std::iter::once(section).chain(keys).collect::<Vec<_>>().join(".")
     }
 }
 
@@ -101,64 +133,49 @@ impl de::Error for Fault {
     fn missing_field(field: &'static str) -> Fault {
         Fault::new(FaultKind::Missing).below(field)
     }
-}
-
-/// A found value for an error line. A long text or a URL may hold a secret and is only described.
-struct Found<'a>(&'a Value);
-
-impl fmt::Display for Found<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Value::Text(text) | Value::String(text) if text.len() <= 24 && !text.contains("://") => {
-                write!(f, "{text:?}")
-            }
-            Value::Text(text) | Value::String(text) => write!(f, "a text of {} bytes", text.len()),
-            Value::Integer(integer) => write!(f, "{integer}"),
-            Value::Float(float) => write!(f, "{float}"),
-            Value::Boolean(boolean) => write!(f, "{boolean}"),
-            Value::List(_) => f.write_str("a list"),
-            Value::Table(_) => f.write_str("a section"),
+    /// serde would show a text, which may be a secret.
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Fault {
+        match found {
+            Unexpected::Signed(number) => Fault::custom(format!("expected {expected}, found {number}")),
+            Unexpected::Unsigned(number) => Fault::custom(format!("expected {expected}, found {number}")),
+            _ => Fault::custom(format!("expected {expected}")),
         }
     }
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Fault {
+        Fault::invalid_type(found, expected)
+    }
 }
 
-struct Reader<'a>(&'a Node);
+struct Reader<'a>(&'a Value);
 
-impl Reader<'_> {
-    fn whole_number(&self, min: i128, max: i128) -> Result<i64, Fault> {
-        let integer = match &self.0.value {
-            Value::Integer(integer) => Some(*integer),
-            Value::Text(text) => text.trim().parse().ok(),
-            Value::String(_) | Value::Float(_) | Value::Boolean(_) | Value::List(_) | Value::Table(_) => None,
-        };
-        integer
-            .filter(|integer| (min..=max).contains(&i128::from(*integer)))
-            .ok_or_else(|| {
-                let bound = if max == i128::from(i64::MAX) {
-                    format!("at least {min}")
-                } else {
-                    format!("from {min} to {max}")
-                };
-                Fault::expected(&format!("a whole number, {bound}"), self.0)
-            })
+impl<'a> Reader<'a> {
+    /// A text whose source has nothing else.
+    fn untyped(&self) -> Option<&'a str> {
+        match &self.0.kind {
+            ValueKind::String(text) if is_untyped(self.0) => Some(text),
+            _ => None,
+        }
     }
 
-    fn text(&self) -> Result<&str, Fault> {
-        match &self.0.value {
-            Value::Text(text) | Value::String(text) => Ok(text),
-            Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::List(_) | Value::Table(_) => {
-                Err(Fault::expected_other("a text in quotes", self.0))
-            }
+    fn text(&self) -> Result<&'a str, Fault> {
+        match &self.0.kind {
+            ValueKind::String(text) => Ok(text),
+            _ => Err(Fault::expected_other(&"a text in quotes", self.0)),
         }
     }
 }
 
 macro_rules! whole_numbers {
-    ($($method:ident $type:ident)*) => {
+    ($($method:ident)*) => {
         $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-            // What Postgres and TOML hold ends at i64.
-            let max = i128::from($type::MAX).min(i128::from(i64::MAX));
-            visitor.visit_i64(self.whole_number(i128::from($type::MIN), max)?)
+            let number = match &self.0.kind {
+                ValueKind::I128(number) => i64::try_from(*number).ok(),
+                _ => self.untyped().and_then(|text| text.trim().parse().ok()),
+            };
+            match number {
+                Some(number) => visitor.visit_i64(number),
+                None => Err(Fault::expected(&visitor, self.0)),
+            }
         })*
     };
 }
@@ -167,48 +184,38 @@ impl<'de> Deserializer<'de> for Reader<'_> {
     type Error = Fault;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        match &self.0.value {
-            Value::Text(text) | Value::String(text) => visitor.visit_str(text),
-            Value::Integer(integer) => visitor.visit_i64(*integer),
-            Value::Float(float) => visitor.visit_f64(*float),
-            Value::Boolean(boolean) => visitor.visit_bool(*boolean),
-            Value::List(_) => self.deserialize_seq(visitor),
-            Value::Table(_) => self.deserialize_map(visitor),
+        match &self.0.kind {
+            ValueKind::I128(_) => self.deserialize_i64(visitor),
+            ValueKind::Float(_) => self.deserialize_f64(visitor),
+            ValueKind::Boolean(_) => self.deserialize_bool(visitor),
+            ValueKind::Array(_) => self.deserialize_seq(visitor),
+            ValueKind::Table(_) => self.deserialize_map(visitor),
+            _ => self.deserialize_str(visitor),
         }
     }
 
     whole_numbers! {
-        deserialize_i8 i8 deserialize_i16 i16 deserialize_i32 i32 deserialize_i64 i64
-        deserialize_u8 u8 deserialize_u16 u16 deserialize_u32 u32 deserialize_u64 u64
+        deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
+        deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        match &self.0.value {
-            Value::Boolean(boolean) => visitor.visit_bool(*boolean),
-            Value::Text(text) if text == "true" => visitor.visit_bool(true),
-            Value::Text(text) if text == "false" => visitor.visit_bool(false),
-            Value::Text(_)
-            | Value::String(_)
-            | Value::Integer(_)
-            | Value::Float(_)
-            | Value::List(_)
-            | Value::Table(_) => Err(Fault::expected("true or false", self.0)),
+        match (&self.0.kind, self.untyped()) {
+            (ValueKind::Boolean(boolean), _) => visitor.visit_bool(*boolean),
+            (_, Some("true")) => visitor.visit_bool(true),
+            (_, Some("false")) => visitor.visit_bool(false),
+            _ => Err(Fault::expected(&"true or false", self.0)),
         }
     }
 
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        let float = match &self.0.value {
-            Value::Float(float) => Some(*float),
+        let number = match &self.0.kind {
+            ValueKind::Float(number) => Some(*number),
             #[expect(clippy::cast_precision_loss, reason = "a ratio or a factor, written without a point")]
-            Value::Integer(integer) => Some(*integer as f64),
-            Value::Text(text) => text.trim().parse().ok(),
-            Value::String(_) | Value::Boolean(_) | Value::List(_) | Value::Table(_) => None,
+            ValueKind::I128(number) => Some(*number as f64),
+            _ => self.untyped().and_then(|text| text.trim().parse().ok()),
         };
-        visitor.visit_f64(float.ok_or_else(|| Fault::expected("a number", self.0))?)
-    }
-
-    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        self.deserialize_f64(visitor)
+        visitor.visit_f64(number.ok_or_else(|| Fault::expected(&"a number", self.0))?)
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
@@ -235,30 +242,32 @@ impl<'de> Deserializer<'de> for Reader<'_> {
     ) -> Result<V::Value, Fault> {
         match self.text().ok().filter(|text| variants.contains(text)) {
             Some(text) => visitor.visit_enum(StrDeserializer::<Fault>::new(text)),
-            None => Err(Fault::expected(&format!("one of {}", variants.join(", ")), self.0)),
+            None => {
+                let one = format!("one of {}", variants.join(", "));
+                Err(Fault::expected(&one.as_str(), self.0))
+            }
         }
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        match &self.0.value {
-            Value::List(items) => visitor.visit_seq(Items(items.iter())),
-            Value::Text(text) => {
+        match (&self.0.kind, self.untyped()) {
+            (ValueKind::Array(items), _) => visitor.visit_seq(Items(items.iter())),
+            (_, Some(text)) => {
                 let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-                let items: Vec<Node> = parts.map(|part| Node::text(self.0.origin.clone(), part)).collect();
+                let origin = place(Some(self.0));
+                let items: Vec<Value> = parts.map(|part| Value::new(Some(&origin), part)).collect();
                 visitor.visit_seq(Items(items.iter()))
             }
-            Value::String(_) | Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Table(_) => {
-                Err(Fault::expected_other("a list", self.0))
-            }
+            _ => Err(Fault::expected_other(&"a list", self.0)),
         }
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        let Value::Table(table) = &self.0.value else {
-            return Err(Fault::expected_other("a section", self.0));
-        };
+        if !matches!(self.0.kind, ValueKind::Table(_)) {
+            return Err(Fault::expected_other(&"a section", self.0));
+        }
         visitor.visit_map(Entries {
-            entries: table.iter(),
+            entries: sorted(self.0).into_iter(),
             value: None,
         })
     }
@@ -269,51 +278,50 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        if let Value::Table(table) = &self.0.value
-            && let Some((key, node)) = table.iter().find(|(key, _)| !fields.contains(&key.as_str()))
-        {
+        let mut keys = sorted(self.0).into_iter();
+        if let Some((key, value)) = keys.find(|(key, _)| !fields.contains(key)) {
             let known = fields.join(", ");
-            return Err(Fault::new(FaultKind::Unknown { known }).below(key).at(node));
+            return Err(Fault::new(FaultKind::Unknown { known }).below(key).at(value));
         }
         self.deserialize_map(visitor)
     }
 
     serde::forward_to_deserialize_any! {
-        i128 u128 char bytes byte_buf unit unit_struct tuple tuple_struct identifier ignored_any
+        f32 i128 u128 char bytes byte_buf unit unit_struct tuple tuple_struct identifier ignored_any
     }
 }
 
-struct Items<'a>(std::slice::Iter<'a, Node>);
+struct Items<'a>(std::slice::Iter<'a, Value>);
 
 impl<'de> SeqAccess<'de> for Items<'_> {
     type Error = Fault;
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
         let item = self.0.next();
-        item.map(|node| seed.deserialize(Reader(node)).map_err(|fault| fault.at(node)))
+        item.map(|value| seed.deserialize(Reader(value)).map_err(|fault| fault.at(value)))
             .transpose()
     }
 }
 
 struct Entries<'a> {
-    entries: std::collections::btree_map::Iter<'a, String, Node>,
-    value: Option<(&'a str, &'a Node)>,
+    entries: std::vec::IntoIter<(&'a str, &'a Value)>,
+    value: Option<(&'a str, &'a Value)>,
 }
 
 impl<'de> MapAccess<'de> for Entries<'_> {
     type Error = Fault;
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
-        let Some((key, node)) = self.entries.next() else {
+        let Some((key, value)) = self.entries.next() else {
             return Ok(None);
         };
-        self.value = Some((key, node));
-        let key_reader: StringDeserializer<Fault> = key.clone().into_deserializer();
+        self.value = Some((key, value));
+        let key_reader: StringDeserializer<Fault> = key.to_owned().into_deserializer();
         seed.deserialize(key_reader)
             .map(Some)
-            .map_err(|fault| fault.below(key).at(node))
+            .map_err(|fault| fault.below(key).at(value))
     }
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Fault> {
-        let (key, node) = self.value.take().expect("serde asks for a value after its key");
-        seed.deserialize(Reader(node))
-            .map_err(|fault| fault.below(key).at(node))
+        let (key, value) = self.value.take().expect("serde asks for a value after its key");
+        seed.deserialize(Reader(value))
+            .map_err(|fault| fault.below(key).at(value))
     }
 }

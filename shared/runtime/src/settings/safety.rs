@@ -3,64 +3,67 @@
 use std::net::SocketAddr;
 
 use axum::http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+use config::ValueKind;
+use domain::{Bytes, Millis};
 
-use super::{Settings, SettingsError, tree::Value};
+use super::{Settings, source::find};
 use crate::http::bearer;
 
 /// An operator token can make accounts, so it must not be guessable from outside of this machine.
 const OPERATOR_TOKEN_CHARS_MIN: usize = 16;
 /// A lease must outlive two renewals that fail, or one slow answer of the database stops all work.
 const RENEWALS_PER_LEASE_MIN: u64 = 3;
-const MESSAGES_PER_STREAM_MIN: i64 = 16;
+const MESSAGES_PER_STREAM_MIN: u64 = 16;
 
-pub(super) fn check(settings: &Settings) -> Result<(), SettingsError> {
+/// A setting that must not be run with, and what it must be.
+#[derive(Debug)]
+pub(super) struct Unsafe {
+    pub(super) setting: String,
+    pub(super) problem: String,
+}
+
+impl Unsafe {
+    pub(super) fn new(setting: impl Into<String>, problem: String) -> Unsafe {
+        Unsafe {
+            setting: setting.into(),
+            problem,
+        }
+    }
+}
+
+pub(super) fn check(settings: &Settings) -> Result<(), Unsafe> {
     operator_token(
         settings.text("orchestrator.listen"),
         settings.text("orchestrator.operator_token"),
     )?;
-    replica_lease(settings.replica.lease_ms.get(), settings.replica.renew_ms.get())?;
-    let publish_ms = settings.nats.publish_timeout_ms.get();
-    outlives_publish("outbox.sweep_age_ms", settings.outbox.sweep_age_ms.get(), publish_ms)?;
-    outlives_publish(
-        "outbox.claim_timeout_ms",
-        settings.outbox.claim_timeout_ms.get(),
-        publish_ms,
-    )?;
+    replica_lease(settings.replica.lease_ms, settings.replica.renew_ms)?;
+    let publish = settings.nats.publish_timeout_ms;
+    outlives_publish("outbox.sweep_age_ms", settings.outbox.sweep_age_ms, publish)?;
+    outlives_publish("outbox.claim_timeout_ms", settings.outbox.claim_timeout_ms, publish)?;
     // Looked after earlier, a message may be on its way right now.
-    outlives_publish(
-        "outbox.unread_look_ms",
-        settings.outbox.unread_look_ms.get(),
-        publish_ms,
-    )?;
+    outlives_publish("outbox.unread_look_ms", settings.outbox.unread_look_ms, publish)?;
     let limits = &settings.nats.limits;
     stream_bytes(limits.notification_bytes_max, limits.message_bytes_max)?;
-    body_has_room(
-        settings.http.body_bytes_max.get(),
-        settings.http.account_answer_bytes_max.get(),
-    )?;
+    body_has_room(settings.http.body_bytes_max, settings.http.account_answer_bytes_max)?;
     trace_ratio(settings.telemetry.trace_ratio)?;
     root(&settings.nats.root)?;
     settings.envelope.check()
 }
 
 /// Else the largest bodies would be refused for ever, as if they were too many at one time.
-fn body_has_room(body: u32, account: u32) -> Result<(), SettingsError> {
+fn body_has_room(body: Bytes, account: Bytes) -> Result<(), Unsafe> {
     if body <= account {
         return Ok(());
     }
-    Err(SettingsError::Unsafe {
-        setting: "http.account_answer_bytes_max",
-        problem: format!("{account} is less than one body may have (http.body_bytes_max, {body})"),
-    })
+    let (body, account) = (body.get(), account.get());
+    let problem = format!("{account} is less than one body may have (http.body_bytes_max, {body})");
+    Err(Unsafe::new("http.account_answer_bytes_max", problem))
 }
 
 /// Without an address the orchestrator listens on loopback; one that cannot be read counts as open to all.
-fn operator_token(listen: Option<&str>, token: Option<&str>) -> Result<(), SettingsError> {
+fn operator_token(listen: Option<&str>, token: Option<&str>) -> Result<(), Unsafe> {
     let Some(token) = token else { return Ok(()) };
-    let unsafe_for = |problem: String| SettingsError::Unsafe {
-        setting: "orchestrator.operator_token",
-        problem,
-    };
+    let unsafe_for = |problem| Unsafe::new("orchestrator.operator_token", problem);
     let sent =
         HeaderValue::from_str(&format!("Bearer {token}")).map(|value| HeaderMap::from_iter([(AUTHORIZATION, value)]));
     let is_read = sent.is_ok_and(|headers| matches!(bearer(&headers), Ok(Some(read)) if read == token));
@@ -78,68 +81,56 @@ fn operator_token(listen: Option<&str>, token: Option<&str>) -> Result<(), Setti
     )))
 }
 
-fn replica_lease(lease_ms: u64, renew_ms: u64) -> Result<(), SettingsError> {
-    if lease_ms >= renew_ms * RENEWALS_PER_LEASE_MIN {
+fn replica_lease(lease: Millis, renew: Millis) -> Result<(), Unsafe> {
+    if lease.get() >= renew.get() * RENEWALS_PER_LEASE_MIN {
         return Ok(());
     }
-    Err(SettingsError::Unsafe {
-        setting: "replica.lease_ms",
-        problem: format!("it must be at least {RENEWALS_PER_LEASE_MIN} times replica.renew_ms ({renew_ms})"),
-    })
+    let renew = renew.get();
+    let problem = format!("it must be at least {RENEWALS_PER_LEASE_MIN} times replica.renew_ms ({renew})");
+    Err(Unsafe::new("replica.lease_ms", problem))
 }
 
 /// Taken earlier, a message may be on its way right now: publishing it twice is harmless, but costs and reorders.
-fn outlives_publish(setting: &'static str, value_ms: u64, publish_ms: u64) -> Result<(), SettingsError> {
-    if value_ms >= publish_ms {
+fn outlives_publish(setting: &str, value: Millis, publish: Millis) -> Result<(), Unsafe> {
+    if value >= publish {
         return Ok(());
     }
-    Err(SettingsError::Unsafe {
-        setting,
-        problem: format!("it must be at least nats.publish_timeout_ms ({publish_ms})"),
-    })
+    let problem = format!("it must be at least nats.publish_timeout_ms ({})", publish.get());
+    Err(Unsafe::new(setting, problem))
 }
 
 /// Half full, the stream of notifications keeps nothing that was read, and an account's share of it is a quarter: both have to
-/// hold several of the largest messages. A limit that is not positive is none.
-fn stream_bytes(stream: i64, message: i32) -> Result<(), SettingsError> {
-    let needed = i64::from(message) * MESSAGES_PER_STREAM_MIN;
-    if stream <= 0 || stream >= needed {
+/// hold several of the largest messages.
+fn stream_bytes(stream: Bytes, message: Bytes) -> Result<(), Unsafe> {
+    let needed = message.get() * MESSAGES_PER_STREAM_MIN;
+    if stream.get() >= needed {
         return Ok(());
     }
-    Err(SettingsError::Unsafe {
-        setting: "nats.limits.notification_bytes_max",
-        problem: format!(
-            "it must be at least {MESSAGES_PER_STREAM_MIN} times nats.limits.message_bytes_max ({needed} in all)"
-        ),
-    })
+    let problem =
+        format!("it must be at least {MESSAGES_PER_STREAM_MIN} times nats.limits.message_bytes_max ({needed} in all)");
+    Err(Unsafe::new("nats.limits.notification_bytes_max", problem))
 }
 
-fn trace_ratio(ratio: f64) -> Result<(), SettingsError> {
+fn trace_ratio(ratio: f64) -> Result<(), Unsafe> {
     if (0.0..=1.0).contains(&ratio) {
         return Ok(());
     }
-    Err(SettingsError::Unsafe {
-        setting: "telemetry.trace_ratio",
-        problem: "it must be from 0 to 1".to_owned(),
-    })
+    Err(Unsafe::new(
+        "telemetry.trace_ratio",
+        "it must be from 0 to 1".to_owned(),
+    ))
 }
 
-fn root(root: &str) -> Result<(), SettingsError> {
-    match contracts::Root::parse(root) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(SettingsError::Unsafe {
-            setting: "nats.root",
-            problem: error.to_string(),
-        }),
-    }
+fn root(root: &str) -> Result<(), Unsafe> {
+    contracts::Root::parse(root).map_or_else(|error| Err(Unsafe::new("nats.root", error.to_string())), |_| Ok(()))
 }
 
 impl Settings {
+    /// Of another type, the section's owner refuses it.
     fn text(&self, setting: &str) -> Option<&str> {
-        match &self.tree.get(setting)?.value {
-            Value::Text(text) | Value::String(text) => Some(text),
-            // Of another type, the section's owner refuses it.
-            Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::List(_) | Value::Table(_) => None,
+        match &find(&self.config.cache, setting)?.kind {
+            ValueKind::String(text) => Some(text),
+            _ => None,
         }
     }
 }
@@ -183,21 +174,23 @@ mod tests {
 
     #[test]
     fn the_largest_body_has_room() {
-        assert!(body_has_room(1_000, 1_000).is_ok());
-        assert!(body_has_room(1_001, 1_000).is_err());
+        let check = |body, safe| assert_eq!(body_has_room(Bytes::new(body), Bytes::new(1_000)).is_ok(), safe);
+        check(1_000, true);
+        check(1_001, false);
     }
 
     #[test]
     fn the_stream_holds_several_of_the_largest_messages() {
-        assert!(stream_bytes(16 * 1024, 1024).is_ok());
-        assert!(stream_bytes(16 * 1024 - 1, 1024).is_err());
-        assert!(stream_bytes(-1, 1024).is_ok());
+        let check = |stream, safe| assert_eq!(stream_bytes(Bytes::new(stream), Bytes::new(1024)).is_ok(), safe);
+        check(16 * 1024, true);
+        check(16 * 1024 - 1, false);
     }
 
     #[test]
     fn a_lease_outlives_two_failed_renewals() {
-        assert!(replica_lease(4_000, 1_000).is_ok());
-        assert!(replica_lease(3_000, 1_000).is_ok());
-        assert!(replica_lease(2_999, 1_000).is_err());
+        let check = |lease, safe| assert_eq!(replica_lease(Millis::new(lease), Millis::new(1_000)).is_ok(), safe);
+        check(4_000, true);
+        check(3_000, true);
+        check(2_999, false);
     }
 }

@@ -6,7 +6,7 @@ use messaging::TopologyLimits;
 use secrecy::SecretString;
 use serde::Deserialize;
 
-use super::{Count, Millis, SettingsError};
+use super::{Bytes, Count, Hours, Millis, SettingsError};
 
 /// `[database]`
 #[derive(Clone, Debug, Deserialize)]
@@ -205,9 +205,9 @@ impl fmt::Debug for TelemetrySettings {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct HttpSettings {
-    pub body_bytes_max: Count,
+    pub body_bytes_max: Bytes,
     /// All headers of a request together; more is answered with 431.
-    pub header_bytes_max: Count,
+    pub header_bytes_max: Bytes,
     /// From the end of a request, or the beginning of the connection, to the end of the next request's headers: a
     /// connection may stay idle for as long.
     pub header_timeout_ms: Millis,
@@ -240,11 +240,11 @@ pub struct HttpSettings {
     pub account_wait_ms: Millis,
     /// Of answers that the clients of one account have not taken yet, and of bodies that they send; more requests are answered
     /// with 429. A body counts as long as it says that it is, from before it is read until it is answered.
-    pub account_answer_bytes_max: Count,
+    pub account_answer_bytes_max: Bytes,
     /// The same of all accounts together. One may have a quarter of what the others leave of it.
-    pub answer_bytes_max: Count,
+    pub answer_bytes_max: Bytes,
     /// A client that takes its answer, or sends its body, more slowly is given up once it is `body_timeout_ms` behind.
-    pub answer_bytes_per_second_min: Count,
+    pub answer_bytes_per_second_min: Bytes,
 }
 
 impl HttpSettings {
@@ -259,8 +259,8 @@ impl HttpSettings {
 impl Default for HttpSettings {
     fn default() -> Self {
         Self {
-            body_bytes_max: Count::new(1024 * 1024),
-            header_bytes_max: Count::new(16 * 1024),
+            body_bytes_max: Bytes::new(1024 * 1024),
+            header_bytes_max: Bytes::new(16 * 1024),
             header_timeout_ms: Millis::new(30_000),
             body_timeout_ms: Millis::new(10_000),
             request_timeout_ms: Millis::new(30_000),
@@ -275,9 +275,9 @@ impl Default for HttpSettings {
             account_requests_max: Count::new(128),
             account_connections_max: Count::new(4),
             account_wait_ms: Millis::new(2_000),
-            account_answer_bytes_max: Count::new(32 * 1024 * 1024),
-            answer_bytes_max: Count::new(128 * 1024 * 1024),
-            answer_bytes_per_second_min: Count::new(16 * 1024),
+            account_answer_bytes_max: Bytes::new(32 * 1024 * 1024),
+            answer_bytes_max: Bytes::new(128 * 1024 * 1024),
+            answer_bytes_per_second_min: Bytes::new(16 * 1024),
         }
     }
 }
@@ -321,7 +321,7 @@ pub struct OutboxSettings {
     pub unread_again_ms: Millis,
     /// A message that was not read is given up when it is this old, and becomes a dead letter. Longer than the streams
     /// keep it.
-    pub unread_kept_hours: Count,
+    pub unread_kept_hours: Hours,
 }
 
 impl Default for OutboxSettings {
@@ -334,7 +334,7 @@ impl Default for OutboxSettings {
             claim_timeout_ms: Millis::new(15_000),
             unread_look_ms: Millis::new(10_000),
             unread_again_ms: Millis::new(60 * 60 * 1000),
-            unread_kept_hours: Count::new(14 * 24),
+            unread_kept_hours: Hours::new(14 * 24),
         }
     }
 }

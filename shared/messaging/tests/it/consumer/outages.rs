@@ -3,6 +3,7 @@
 use std::{collections::HashMap, num::NonZeroUsize, time::Duration};
 
 use async_nats::jetstream::consumer::PullConsumer;
+use domain::Millis;
 use futures::StreamExt;
 use messaging::{BatchHandler, ConsumerOptions, Incoming, TopologyLimits, Verdict};
 
@@ -12,7 +13,7 @@ use crate::support::{broker, broker_with, raw, until, updating, verifying, withi
 #[tokio::test]
 async fn a_message_taken_by_a_process_that_died_comes_again() {
     let limits = TopologyLimits {
-        ack_wait_ms: 300,
+        ack_wait_ms: Millis::new(300),
         ..TopologyLimits::default()
     };
     let broker = broker_with(limits.clone()).await;
@@ -56,7 +57,7 @@ async fn a_batch_that_takes_long_is_not_delivered_twice() {
         }
     }
     let limits = TopologyLimits {
-        ack_wait_ms: 600,
+        ack_wait_ms: Millis::new(600),
         ..TopologyLimits::default()
     };
     let broker = broker_with(limits.clone()).await;
@@ -99,7 +100,7 @@ async fn several_loops_share_the_work() {
 async fn a_killed_server_interrupts_but_loses_nothing() {
     // Short, since an acknowledgement that died with the server is made good by a redelivery.
     let limits = TopologyLimits {
-        ack_wait_ms: 1_000,
+        ack_wait_ms: Millis::new(1_000),
         ..TopologyLimits::default()
     };
     let mut broker = broker_with(limits.clone()).await;

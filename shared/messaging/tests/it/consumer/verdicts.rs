@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, sync::atomic::Ordering};
 
+use domain::Count;
 use messaging::{BatchHandler, ConsumerOptions, Incoming, Stream, TopologyLimits, Verdict};
 
 use super::{
@@ -62,7 +63,7 @@ async fn a_status_above_a_message_ends_no_batch() {
 #[tokio::test]
 async fn headers_that_nobody_can_read_are_buried_and_what_follows_is_handled() {
     let broker = broker_with(TopologyLimits {
-        ack_pending_max: 4,
+        ack_pending_max: Count::new(4),
         ..TopologyLimits::default()
     })
     .await;

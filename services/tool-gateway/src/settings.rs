@@ -6,13 +6,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use runtime::settings::{Count, Millis};
 use serde::Deserialize;
 
-/// Where the section stands in `signalbox.toml`.
-pub(crate) const SECTION: &str = "tool_gateway";
-
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
-pub struct ToolGatewayConfig {
+pub struct ToolGatewaySettings {
     /// `/agent/*`, `/healthz`, `/readyz`, `/metrics`.
+    #[serde(deserialize_with = "runtime::settings::address")]
     pub listen: SocketAddr,
     /// Loops that take calls from the bus.
     pub loops: Count,
@@ -29,7 +27,7 @@ pub struct ToolGatewayConfig {
     pub statement_timeout_ms: Millis,
 }
 
-impl Default for ToolGatewayConfig {
+impl Default for ToolGatewaySettings {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8081)),

@@ -3,13 +3,14 @@
 
 use std::net::SocketAddr;
 
-use runtime::settings::{Count, Millis};
+use runtime::settings::{Bytes, Count, Days, Hours, Millis};
 use secrecy::SecretString;
 use serde::Deserialize;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct OrchestratorSettings {
+    #[serde(deserialize_with = "runtime::settings::address")]
     pub listen: SocketAddr,
     /// Makes accounts and may do everything in all of them (`SIGNALBOX_OPERATOR_TOKEN`). Without it nobody can.
     pub operator_token: Option<SecretString>,
@@ -18,7 +19,7 @@ pub struct OrchestratorSettings {
     /// A request that asks for more gets this many and a cursor.
     pub list_items_max: Count,
     /// Of a page; the item that would make it longer begins the next one. A page has one item at least.
-    pub list_bytes_max: Count,
+    pub list_bytes_max: Bytes,
     /// Rows that a filter looks at for one page. Where it leaves most of them out, a page has few items, or none, and a
     /// cursor.
     pub scan_rows_max: Count,
@@ -27,12 +28,12 @@ pub struct OrchestratorSettings {
     /// Turns hold whole prompts, so fewer of them make an answer.
     pub list_turns_max: Count,
     /// How long the answer to a POST with an `Idempotency-Key` is given again.
-    pub answers_kept_hours: Count,
+    pub answers_kept_hours: Hours,
     /// How long an accepted notification is known by its id before the resolver has written it down. As long as the
     /// stream keeps it, and not as long as what came of it is kept, or it would be told as queued once that is gone.
-    pub accepted_kept_hours: Count,
+    pub accepted_kept_hours: Hours,
     /// How long a dead letter is kept, redriven or not.
-    pub dead_letters_kept_days: Count,
+    pub dead_letters_kept_days: Days,
     pub forget_interval_ms: Millis,
     /// Replies posted in one transaction.
     pub replies_batch_max: Count,
@@ -49,13 +50,13 @@ impl Default for OrchestratorSettings {
             operator_token: None,
             list_items_default: Count::new(50),
             list_items_max: Count::new(200),
-            list_bytes_max: Count::new(2 * 1024 * 1024),
+            list_bytes_max: Bytes::new(2 * 1024 * 1024),
             scan_rows_max: Count::new(20_000),
             list_timeout_ms: Millis::new(1_000),
             list_turns_max: Count::new(50),
-            answers_kept_hours: Count::new(24),
-            accepted_kept_hours: Count::new(7 * 24),
-            dead_letters_kept_days: Count::new(90),
+            answers_kept_hours: Hours::new(24),
+            accepted_kept_hours: Hours::new(7 * 24),
+            dead_letters_kept_days: Days::new(90),
             forget_interval_ms: Millis::new(10 * 60 * 1000),
             replies_batch_max: Count::new(256),
             replies_attempts_max: Count::new(10),

@@ -1,0 +1,101 @@
+//! Section `[delivery]` of the settings: every limit, units in the names.
+
+use std::net::SocketAddr;
+
+use runtime::settings::{Count, Millis};
+use serde::Deserialize;
+
+use crate::{queue::dispatcher::LineLimits, turn::settle};
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeliverySettings {
+    /// `/healthz`, `/readyz`, `/metrics`.
+    #[serde(deserialize_with = "runtime::settings::address")]
+    pub listen: SocketAddr,
+    /// Turns at once in this process. Each is one call to a provider; a turn that waits for tools counts for nothing.
+    pub turns_in_flight_max: Count,
+    /// Of one account in this process.
+    pub turns_in_flight_account_max: Count,
+    /// Sessions that wait in this process; more are found by the sweep.
+    pub waiting_sessions_max: Count,
+    /// Sessions claimed, and outcomes written, in one transaction.
+    pub claim_batch_max: Count,
+    pub settle_batch_max: Count,
+    /// Failed attempts at a notification, the last one included, before it is given up.
+    pub attempts_max: Count,
+    /// Provider calls answered with tool calls, and tool calls, in one turn.
+    pub rounds_max: Count,
+    pub calls_max: Count,
+    /// Doubled with every failure.
+    pub retry_delay_ms: Millis,
+    pub retry_delay_ms_max: Millis,
+    /// After a failure that only the operator can mend (a refused credential, an empty quota).
+    pub pause_delay_ms: Millis,
+    /// Between two looks into a provider's own record of a lost call.
+    pub look_up_delay_ms: Millis,
+    /// How long to look before the outcome counts as unknown.
+    pub look_up_ms_max: Millis,
+    /// When to ask for a missing tool result again, and when to go on without it.
+    pub tools_again_ms: Millis,
+    pub tools_wait_ms_max: Millis,
+    /// How often to look for sessions that nobody is seeing to.
+    pub sweep_interval_ms: Millis,
+    pub sweep_sessions_max: Count,
+    /// Messages of the thread in a prompt, and tasks in the coordinator's overview.
+    pub thread_messages_max: Count,
+    pub overview_tasks_max: Count,
+    /// How long an orderly stop waits for calls in flight.
+    pub drain_ms: Millis,
+}
+
+impl Default for DeliverySettings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8083)),
+            turns_in_flight_max: Count::new(256),
+            turns_in_flight_account_max: Count::new(128),
+            waiting_sessions_max: Count::new(100_000),
+            claim_batch_max: Count::new(200),
+            settle_batch_max: Count::new(500),
+            attempts_max: Count::new(5),
+            rounds_max: Count::new(24),
+            calls_max: Count::new(64),
+            retry_delay_ms: Millis::new(1_000),
+            retry_delay_ms_max: Millis::new(300_000),
+            pause_delay_ms: Millis::new(60_000),
+            look_up_delay_ms: Millis::new(2_000),
+            look_up_ms_max: Millis::new(900_000),
+            tools_again_ms: Millis::new(30_000),
+            tools_wait_ms_max: Millis::new(600_000),
+            sweep_interval_ms: Millis::new(1_000),
+            sweep_sessions_max: Count::new(1_000),
+            thread_messages_max: Count::new(6),
+            overview_tasks_max: Count::new(50),
+            drain_ms: Millis::new(10_000),
+        }
+    }
+}
+
+impl DeliverySettings {
+    pub fn line(&self) -> LineLimits {
+        LineLimits {
+            in_flight_max: self.turns_in_flight_max.usize(),
+            in_flight_account_max: self.turns_in_flight_account_max.usize(),
+            waiting_max: self.waiting_sessions_max.usize(),
+        }
+    }
+
+    pub fn settle(&self) -> settle::Limits {
+        settle::Limits {
+            attempts_max: self.attempts_max.i32(),
+            rounds_max: self.rounds_max.i32(),
+            calls_max: self.calls_max.i32(),
+            retry_delay: self.retry_delay_ms.duration(),
+            retry_delay_max: self.retry_delay_ms_max.duration(),
+            pause_delay: self.pause_delay_ms.duration(),
+            look_up_delay: self.look_up_delay_ms.duration(),
+            look_up_max: self.look_up_ms_max.duration(),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! One source of settings as `config` takes it, and where each of its values came from. `config` keeps an origin as a
+//! text, so what such a text says is written and read here only.
+
+use std::fmt;
+
+use config::{ConfigError, Map, Source, Value, ValueKind};
+
+/// Names with their values, of which a stronger source replaces those of a weaker one.
+#[derive(Clone)]
+pub(super) struct Layer(pub(super) Value);
+
+/// Secrets are in it.
+impl fmt::Debug for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layer").finish_non_exhaustive()
+    }
+}
+
+impl Source for Layer {
+    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
+        Box::new(self.clone())
+    }
+    fn collect(&self) -> Result<Map<String, Value>, ConfigError> {
+        self.0.clone().into_table()
+    }
+}
+
+const LINE: &str = ", line ";
+
+pub(super) fn in_file(path: &str, line: usize, kind: ValueKind) -> Value {
+    Value::new(Some(&format!("{path}{LINE}{line}")), kind)
+}
+
+pub(super) fn in_variable(name: &str, text: &str) -> Value {
+    Value::new(Some(&format!("environment {name}")), text)
+}
+
+pub(super) fn set_by(program: &str, text: &str) -> Value {
+    Value::new(Some(&format!("set by {program}")), text)
+}
+
+/// Whether a text may stand for a number, `true` or a list: variables and programs have nothing but texts. No variable's
+/// name that becomes a setting holds [`LINE`] (`environment.rs`).
+pub(super) fn is_untyped(value: &Value) -> bool {
+    !value.origin().unwrap_or_default().contains(LINE)
+}
+
+/// Where a value came from, for error lines. A section that `config` made for a dotted name came from where its first key did.
+pub(super) fn place(value: Option<&Value>) -> String {
+    let Some(value) = value else {
+        return "not set".to_owned();
+    };
+    match value.origin() {
+        Some(origin) => origin.to_owned(),
+        None => place(sorted(value).first().map(|(_, first)| *first)),
+    }
+}
+
+/// The keys of a section in an order that is the same every time. None where there is no section.
+pub(super) fn sorted(value: &Value) -> Vec<(&str, &Value)> {
+    let ValueKind::Table(table) = &value.kind else {
+        return Vec::new();
+    };
+    let mut keys: Vec<_> = table.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    keys.sort_unstable_by_key(|(key, _)| *key);
+    keys
+}
+
+/// The value of `section.key.key`.
+pub(super) fn find<'a>(sections: &'a Value, setting: &str) -> Option<&'a Value> {
+    setting.split('.').try_fold(sections, |value, key| match &value.kind {
+        ValueKind::Table(keys) => keys.get(key),
+        _ => None,
+    })
+}

@@ -1,0 +1,251 @@
+//! Every key of every section, found from the types that read them: no number, no text and no zero is taken where it has
+//! no meaning, and the example names them all with their defaults.
+
+use std::collections::BTreeMap;
+
+use delivery::{providers::ProviderSettings, settings::DeliverySettings};
+use orchestrator::OrchestratorSettings;
+use resolver::settings::ResolverSettings;
+use runtime::{Settings, SettingsError};
+use tool_gateway::ToolGatewaySettings;
+
+const EXAMPLE: &str = include_str!("../../examples/signalbox.toml");
+/// What a provider cannot do without.
+const PROVIDER: &str = "kind = \"openresponses\"\nurl = \"http://h/v1/responses\"\nmodel = \"m\"\n";
+
+type Providers = BTreeMap<String, ProviderSettings>;
+
+/// As all services read them.
+fn read(toml: &str, variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+    let settings = Settings::load_from(toml, variables.iter().copied())?;
+    settings.section::<ResolverSettings>("resolver")?;
+    settings.section::<DeliverySettings>("delivery")?;
+    settings.section::<ToolGatewaySettings>("tool_gateway")?;
+    settings.section::<OrchestratorSettings>("orchestrator")?;
+    settings.section::<Providers>("providers")?;
+    Ok(settings)
+}
+
+/// The keys below a section, none where it is no section: a key that there is not is refused with those that there are.
+fn keys(section: &str) -> Vec<String> {
+    match read(&format!("[{section}]\nno_key = 1\n"), &[]) {
+        Err(SettingsError::Unknown { setting, known, .. }) if setting == format!("{section}.no_key") => {
+            known.split(", ").map(str::to_owned).collect()
+        }
+        Ok(_) | Err(_) => Vec::new(),
+    }
+}
+
+/// Every key there is, as `section.key`.
+fn settings() -> Vec<String> {
+    let Err(SettingsError::Unknown { known, .. }) = read("[no_section]\n", &[]) else {
+        panic!("any section is taken");
+    };
+    let mut found = Vec::new();
+    let mut sections: Vec<String> = known.split(", ").map(str::to_owned).collect();
+    // Its keys are names, which operators choose.
+    *sections.iter_mut().find(|name| *name == "providers").unwrap() = "providers.main".to_owned();
+    while let Some(section) = sections.pop() {
+        for key in keys(&section) {
+            let setting = format!("{section}.{key}");
+            if keys(&setting).is_empty() {
+                found.push(setting);
+            } else {
+                sections.push(setting);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// What is tried for every key, as it stands in a file and in a variable.
+const TRIED: [(&str, Option<&str>); 6] = [
+    ("0", Some("0")),
+    ("-1", Some("-1")),
+    ("3.7", Some("3.7")),
+    ("\"yes\"", Some("yes")),
+    ("9000000000000000000", Some("9000000000000000000")),
+    ("[\"yes\"]", None),
+];
+
+/// Keys that take some of it.
+struct Taken {
+    keys: &'static [&'static str],
+    in_file: &'static [&'static str],
+    in_variable: &'static [&'static str],
+    why: &'static str,
+}
+
+const TAKEN: [Taken; 5] = [
+    Taken {
+        keys: &[
+            "database.url",
+            "envelope.sign_with",
+            "nats.inbox_prefix",
+            "nats.url",
+            "orchestrator.operator_token",
+            "providers.main.api_key",
+            "providers.main.model",
+            "telemetry.log",
+            "telemetry.log_file",
+            "telemetry.otlp_endpoint",
+            "telemetry.otlp_logs_endpoint",
+            "telemetry.otlp_metrics_endpoint",
+            "telemetry.otlp_traces_endpoint",
+            "telemetry.service_namespace",
+        ],
+        in_file: &["\"yes\""],
+        in_variable: &["0", "-1", "3.7", "yes", "9000000000000000000"],
+        why: "a text, and a variable is always one",
+    },
+    Taken {
+        keys: &["nats.root"],
+        in_file: &["\"yes\""],
+        in_variable: &["0", "-1", "yes", "9000000000000000000"],
+        why: "a text without a full stop",
+    },
+    Taken {
+        keys: &["telemetry.trace_ratio"],
+        in_file: &["0"],
+        in_variable: &["0"],
+        why: "no trace is sent",
+    },
+    Taken {
+        keys: &["resolver.hops_max"],
+        in_file: &["0"],
+        in_variable: &["0"],
+        why: "no agent wakes another",
+    },
+    Taken {
+        keys: &[
+            "resolver.consumed_messages_kept",
+            "providers.main.pool_idle_connections_max",
+        ],
+        in_file: &["0"],
+        in_variable: &["0"],
+        why: "none is kept",
+    },
+];
+
+#[test]
+fn no_key_takes_what_it_has_no_meaning_for() {
+    let settings = settings();
+    assert!(settings.len() > 120, "only {} keys were found", settings.len());
+    for listed in &TAKEN {
+        for key in listed.keys {
+            assert!(
+                settings.iter().any(|setting| setting == key),
+                "{key} is listed, and is no setting"
+            );
+        }
+    }
+    for setting in &settings {
+        let (section, key) = setting.rsplit_once('.').unwrap();
+        let needed = PROVIDER
+            .split_inclusive('\n')
+            .filter(|line| !line.starts_with(&format!("{key} ")));
+        let needed: String = needed.filter(|_| section.starts_with("providers.")).collect();
+        let variable = format!("SIGNALBOX__{}", setting.replace('.', "__").to_ascii_uppercase());
+        let listed = TAKEN.iter().find(|listed| listed.keys.contains(&setting.as_str()));
+        let (in_file, in_variable, why) = listed.map_or((&[][..], &[][..], "not listed"), |listed| {
+            (listed.in_file, listed.in_variable, listed.why)
+        });
+        for (toml, text) in TRIED {
+            let file = format!("[{section}]\n{needed}{key} = {toml}\n");
+            check(setting, &file, &[], toml, in_file.contains(&toml), why);
+            let Some(text) = text else { continue };
+            let file = format!("[{section}]\n{needed}");
+            check(
+                setting,
+                &file,
+                &[(&variable, text)],
+                text,
+                in_variable.contains(&text),
+                why,
+            );
+        }
+    }
+}
+
+fn check(setting: &str, toml: &str, variables: &[(&str, &str)], value: &str, expected: bool, why: &str) {
+    let (section, key) = setting.rsplit_once('.').unwrap();
+    match read(toml, variables) {
+        Ok(_) => assert!(expected, "{setting} takes {value} ({variables:?}; {why})"),
+        Err(error) => {
+            assert!(!expected, "{setting} refuses {value}, which is listed ({why}): {error}");
+            let line = error.to_string();
+            assert!(
+                line.starts_with(&format!("setting {section}")) && line.contains(key),
+                "{line}"
+            );
+            assert!(
+                line.contains("signalbox.toml, line ") || line.contains("environment SIGNALBOX__"),
+                "{line}"
+            );
+        }
+    }
+}
+
+/// The example as its reader uses it: with the keys that are commented out.
+fn spelt_out() -> String {
+    let lines = EXAMPLE.lines().map(|line| line.strip_prefix("# ").unwrap_or(line));
+    let is_toml =
+        |line: &&str| line.starts_with('[') || line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '));
+    lines.filter(is_toml).collect::<Vec<_>>().join("\n")
+}
+
+/// It says every common setting and every one of a provider with its default, so that it can be trusted as their list.
+#[test]
+fn the_example_is_the_defaults() {
+    let defaults = format!("{:?}", read("", &[]).unwrap());
+    assert_eq!(format!("{:?}", read(EXAMPLE, &[]).unwrap()), defaults);
+
+    let (mut section, mut named) = ("", Vec::new());
+    let spelt_out = spelt_out();
+    for line in spelt_out.lines() {
+        match line.split_once(" = ") {
+            Some((key, _)) => named.push(format!("{section}.{key}")),
+            None => section = line.trim_matches(['[', ']']),
+        }
+    }
+    let services = ["resolver.", "delivery.", "tool_gateway.", "orchestrator."];
+    for setting in settings() {
+        if services.iter().any(|service| setting.starts_with(service)) {
+            continue;
+        }
+        let entries = ["main", "default", "openclaw"]
+            .map(|entry| setting.replace("providers.main", &format!("providers.{entry}")));
+        assert!(
+            named.iter().any(|name| entries.contains(name)),
+            "examples/signalbox.toml lacks {setting}"
+        );
+    }
+}
+
+#[test]
+fn every_provider_of_the_example_works() {
+    let spelt_out = spelt_out();
+    let toml = &spelt_out[spelt_out.find("[providers.").unwrap()..];
+    let providers: Providers = read(toml, &[]).unwrap().section("providers").unwrap();
+    assert_eq!(
+        Vec::from_iter(providers.keys()),
+        ["default", "forgetful", "openai", "openclaw"]
+    );
+
+    // What is left out has the value that the example says.
+    let needed = |line: &&str| {
+        ["[", "kind ", "url ", "model ", "api_key "]
+            .iter()
+            .any(|start| line.starts_with(start))
+    };
+    let short = toml.lines().filter(needed).collect::<Vec<_>>().join("\n");
+    let short: Providers = read(&short, &[]).unwrap().section("providers").unwrap();
+    for entry in ["default", "openclaw"] {
+        assert_eq!(
+            format!("{:?}", providers[entry]),
+            format!("{:?}", short[entry]),
+            "{entry}"
+        );
+    }
+}
