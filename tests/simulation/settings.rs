@@ -4,7 +4,7 @@
 
 use delivery::{
     config::Config,
-    providers::{Effects, Thread},
+    providers::{Continuation, Effects},
 };
 
 use super::{database::Millis, random::Random};
@@ -50,7 +50,7 @@ pub(crate) struct Rates {
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) delivery: Config,
-    pub(crate) thread: Thread,
+    pub(crate) continuation: Continuation,
     /// Whether the record of an agent with effects of its own can be asked.
     pub(crate) has_record: bool,
     pub(crate) rates: Rates,
@@ -85,10 +85,10 @@ impl Settings {
         };
         Settings {
             delivery,
-            thread: if random.chance(500) {
-                Thread::Durable
+            continuation: if random.chance(500) {
+                Continuation::Key
             } else {
-                Thread::None
+                Continuation::Whole
             },
             has_record: random.chance(700),
             rates: Rates::new(random),

@@ -12,6 +12,7 @@ pub mod config;
 pub mod handlers;
 pub mod metrics;
 pub mod prompt;
+pub mod provider_check;
 pub mod providers;
 pub mod queue;
 pub mod service;

@@ -181,7 +181,7 @@ impl Database {
             self.turn_resume(&name, turn.id);
             let effects = settings.effects(&turn.provider);
             claimed.resumed.push((name, turn.id));
-            let mut work = carry_on(&session, turn, effects, settings.thread, Arc::default());
+            let mut work = carry_on(&session, turn, effects, settings.continuation, Arc::default());
             if bug == Some(Bug::LostSentBlindly) && work.due == Due::LookUp {
                 work.due = Due::Send;
             }

@@ -24,7 +24,7 @@ use crate::{
     prompt::{
         InputFacts, InstructionFacts, Interruption, Manifest, Marks, OverviewEntry, Profile, Profiles, ToolNames, input,
     },
-    providers::{CallInput, Driver, Effects, Thread, ToolDefinition},
+    providers::{CallInput, Continuation, Driver, Effects, ToolDefinition},
     store::{
         begin::NewTurn,
         claim::{Session, Turn},
@@ -110,7 +110,13 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> (NewTurn, W
 }
 
 /// A turn in progress, as any replica finds it. Pure.
-pub fn carry_on(session: &Session, turn: Turn, effects: Effects, thread: Thread, tools: Arc<[ToolDefinition]>) -> Work {
+pub fn carry_on(
+    session: &Session,
+    turn: Turn,
+    effects: Effects,
+    continuation: Continuation,
+    tools: Arc<[ToolDefinition]>,
+) -> Work {
     let trace = turn.trace();
     let due = due(turn.state, session.facts.closed, effects);
     Work {
@@ -127,7 +133,7 @@ pub fn carry_on(session: &Session, turn: Turn, effects: Effects, thread: Thread,
         effects,
         due,
         instructions: (!turn.inline).then(|| turn.instructions.into()),
-        input: call_input(&turn.input, &turn.journal, &turn.results, thread),
+        input: call_input(&turn.input, &turn.journal, &turn.results, continuation),
         tools,
         task: turn.task,
         provider: turn.provider,

@@ -68,6 +68,7 @@ fn tool_results(results: &[(&str, &str, &str, &str)], note: Option<&str>) -> Pro
     };
     let input = CallInput::ToolResults {
         results: results.iter().map(result).collect(),
+        response_id: None,
         note: note.map(str::to_owned),
     };
     ProviderCall {
