@@ -8,6 +8,7 @@ mod gateway;
 mod interrupted;
 mod plans;
 mod prompt;
+mod provider_check;
 mod providers;
 mod scene;
 mod slots;

@@ -10,6 +10,7 @@ mod history;
 mod recording;
 mod replay;
 mod requests;
+mod servers;
 mod stub;
 mod vetted;
 use std::time::Duration;
