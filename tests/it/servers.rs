@@ -47,10 +47,10 @@ fn asked(context: &[Value]) -> Option<&str> {
         .iter()
         .filter(|item| item["role"] == "user")
         .filter_map(|item| item["content"].as_str());
-    let lines = texts
+    let mut lines = texts
         .flat_map(str::lines)
         .filter_map(|line| line.strip_prefix("Notification: "));
-    lines.last().map(|id| id.trim_matches('"'))
+    lines.next_back().map(|id| id.trim_matches('"'))
 }
 
 /// Its own calls that the model still sees.

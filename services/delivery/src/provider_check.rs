@@ -4,10 +4,13 @@
 //! Nothing is written, and nothing of Signalbox's data is sent. Three random codes show what the model was told: only who
 //! still knows the first round can repeat the one that stood there.
 
+mod way;
+
 use serde::Serialize;
 use serde_json::{json, value::to_raw_value};
 use uuid::Uuid;
 
+use self::way::Way;
 use crate::{
     providers::{
         CallInput, Continuation, Driver, DriverError, FailureClass, LostCall, ProviderAnswer, ProviderCall,
@@ -73,77 +76,6 @@ pub async fn check(settings: &ProviderSettings) -> Result<Report, DriverError> {
     Ok(check.report(look_up))
 }
 
-/// A way to continue a turn, as settings say it.
-#[derive(Debug, Clone, Copy)]
-struct Way {
-    server: Server,
-    thread: Thread,
-    continuation: Continuation,
-}
-
-impl Way {
-    fn of(settings: &ProviderSettings) -> Way {
-        Way {
-            server: settings.server,
-            thread: settings.thread,
-            continuation: settings.continuation,
-        }
-    }
-
-    /// All that differ, the first choice first.
-    fn all(kind: ProviderKind) -> Vec<Way> {
-        let way = |server, thread, continuation| Way {
-            server,
-            thread,
-            continuation,
-        };
-        match kind {
-            ProviderKind::OpenClaw => vec![way(Server::OpenClaw, Thread::Durable, Continuation::Key)],
-            ProviderKind::OpenResponses => vec![
-                way(Server::Generic, Thread::Durable, Continuation::Key),
-                way(Server::OpenAi, Thread::None, Continuation::Whole),
-                way(Server::Generic, Thread::Durable, Continuation::Response),
-                way(Server::Generic, Thread::None, Continuation::Whole),
-            ],
-        }
-    }
-
-    /// Calls of both are the same.
-    fn is_like(self, other: Way) -> bool {
-        self.continuation == other.continuation && self.has_words_of(other)
-    }
-
-    fn has_words_of(self, other: Way) -> bool {
-        self.server.has_openai_fields() == other.server.has_openai_fields()
-    }
-
-    fn settings(self, settings: &ProviderSettings) -> ProviderSettings {
-        ProviderSettings {
-            server: self.server,
-            thread: self.thread,
-            continuation: self.continuation,
-            ..settings.clone()
-        }
-    }
-
-    fn lines(self, kind: ProviderKind) -> Vec<String> {
-        let thread = match (self.server, self.thread) {
-            (Server::OpenAi, Thread::Durable) => Some("durable"),
-            (Server::Generic, Thread::None) => Some("none"),
-            (_, Thread::Process) => Some("process"),
-            (_, Thread::Durable | Thread::None) => None, // the default
-        };
-        let thread_by = self.server == Server::Generic && self.continuation == Continuation::Response;
-        let lines = [
-            Some(format!("kind = \"{}\"", kind.as_str())),
-            Some(format!("server = \"{}\"", self.server.as_str())),
-            thread.map(|thread| format!("thread = \"{thread}\"")),
-            thread_by.then(|| "thread_by = \"response\"".to_owned()),
-        ];
-        lines.into_iter().flatten().collect()
-    }
-}
-
 struct Tried {
     way: Way,
     /// Why a turn did not go well in this way.
@@ -178,7 +110,6 @@ struct Check<'a> {
     unopened: Vec<(Way, Seen, String)>,
     /// No other way would go better.
     is_hopeless: bool,
-    has_answered: bool,
     has_obeyed: bool,
     /// Pieces of text in the answer that had most of them.
     pieces: usize,
@@ -203,7 +134,6 @@ impl Check<'_> {
             calls: 0,
             unopened: Vec::new(),
             is_hopeless: false,
-            has_answered: false,
             has_obeyed: false,
             pieces: 0,
         }
@@ -260,7 +190,6 @@ impl Check<'_> {
                 return Err(why);
             }
         };
-        self.has_answered = true;
         if answer.calls.is_empty() {
             self.is_hopeless = true;
             let hint = match self.settings.kind {
@@ -377,12 +306,13 @@ impl Check<'_> {
             Some((_, seen, why)) if self.openings.is_empty() => (*seen, why.clone()),
             _ => (Seen::Yes, String::new()),
         };
-        let mut findings = match self.has_answered {
-            true => vec![
+        // An error is no answer; an answer without a call is one.
+        let mut findings = match seen {
+            Seen::No => vec![finding("answers", seen, &why)],
+            Seen::Yes | Seen::NotSeen => vec![
                 finding("answers", Seen::Yes, ""),
                 finding("calls functions", seen, &why),
             ],
-            false => vec![finding("answers", seen, &why)],
         };
         let rounds = [
             ("continues by session key", Continuation::Key),
@@ -398,9 +328,9 @@ impl Check<'_> {
             };
             findings.push(finding("streams", seen(self.pieces > 1), &pieces));
             for (what, continuation) in rounds {
-                let tried = self.tried.iter().filter(|tried| tried.way.continuation == continuation);
+                let mut tried = self.tried.iter().filter(|tried| tried.way.continuation == continuation);
                 // The last one: a way is tried after another like it only when that did not go well.
-                findings.extend(tried.last().map(|tried| Finding::of(what, tried.went.clone())));
+                findings.extend(tried.next_back().map(|tried| Finding::of(what, tried.went.clone())));
             }
         }
         findings.extend(look_up);
