@@ -28,6 +28,7 @@ mod restarts;
 mod same_end;
 mod secrets;
 mod senders;
+mod servers;
 mod settings;
 mod simulated;
 #[path = "../simulation/mod.rs"]

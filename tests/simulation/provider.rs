@@ -127,12 +127,10 @@ impl Provider {
             Vec::new()
         };
         let answer = ProviderAnswer {
-            response_id: None,
             // Says which turn it answers, so that a reply that goes astray shows.
             text: format!("{turn}"),
             calls,
-            usage: None,
-            incomplete_reason: None,
+            ..ProviderAnswer::default()
         };
         self.record.insert(key, Run::Answered(answer.clone()));
         if random.chance(rates.broken) {

@@ -3,7 +3,7 @@
 //! hidden where everything goes wrong at once.
 
 use delivery::{
-    providers::{Effects, Thread},
+    providers::{Continuation, Effects},
     settings::DeliverySettings,
 };
 use runtime::settings::{Count, Millis as Ms};
@@ -51,7 +51,7 @@ pub(crate) struct Rates {
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) delivery: DeliverySettings,
-    pub(crate) thread: Thread,
+    pub(crate) continuation: Continuation,
     /// Whether the record of an agent with effects of its own can be asked.
     pub(crate) has_record: bool,
     pub(crate) rates: Rates,
@@ -86,10 +86,10 @@ impl Settings {
         };
         Settings {
             delivery,
-            thread: if random.chance(500) {
-                Thread::Durable
+            continuation: if random.chance(500) {
+                Continuation::Key
             } else {
-                Thread::None
+                Continuation::Whole
             },
             has_record: random.chance(700),
             rates: Rates::new(random),

@@ -11,6 +11,7 @@
 pub mod handlers;
 pub mod metrics;
 pub mod prompt;
+pub mod provider_check;
 pub mod providers;
 pub mod queue;
 pub mod service;

@@ -59,6 +59,8 @@ pub(crate) enum Command {
     Notifications(NotificationsArgs),
     /// Show and send again what could not be processed
     Dead(DeadArgs),
+    /// Ask a provider's server what it can do
+    Provider(ProviderArgs),
     /// Print the users of the NATS server and what each may do, for its configuration
     NatsUsers,
     /// Write what others build against (JSON Schemas, AsyncAPI, OpenAPI, SQL), or check that it is current
@@ -263,6 +265,27 @@ pub(crate) struct DeadOneArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct ProviderArgs {
+    #[command(subcommand)]
+    pub(crate) command: ProviderCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum ProviderCommand {
+    /// Make a turn with a tool call, say what the server can do, and print the settings that fit it
+    Check(ProviderCheckArgs),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Calls the model a few times, over the URL and with the key of the settings. Code 0 when the settings fit, 1 when they do not or
+the server does not answer, 2 when a setting was refused or there is no such provider.")]
+pub(crate) struct ProviderCheckArgs {
+    /// The name of its entry: `default` of [providers.default]
+    pub(crate) name: String,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct SchemasArgs {
     #[arg(long, value_name = "DIR", default_value = "schemas")]
     pub(crate) dir: PathBuf,
@@ -317,6 +340,8 @@ mod tests {
             "signalbox serve",
             "signalbox serve postgres",
             "signalbox health delivery",
+            "signalbox provider",
+            "signalbox provider check",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }

@@ -13,13 +13,15 @@ use std::{
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::State,
+    extract::{Path, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::Response,
-    routing::post,
+    routing::{get, post},
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle};
+
+use crate::server::{Memory, Server, items};
 
 /// One request, as the provider saw it.
 #[derive(Clone, Debug)]
@@ -28,10 +30,16 @@ pub struct Seen {
     pub order: usize,
     /// Place among the requests of this session key, from 0.
     pub nth_of_key: usize,
+    /// The session key, or `prompt_cache_key` where there is none.
     pub key: String,
+    pub headers: HeaderMap,
     pub idempotency_key: String,
     pub traceparent: String,
     pub body: Value,
+    /// What the model is shown: the items of `input`, after those that the server remembers.
+    pub context: Vec<Value>,
+    /// Why the server refused it. No script sees such a request.
+    pub refused: Option<String>,
 }
 
 impl Seen {
@@ -68,17 +76,18 @@ impl Seen {
     /// Outputs of function calls that came back, by call id.
     pub fn tool_outputs(&self) -> Vec<(String, String)> {
         let items = self.body["input"].as_array().cloned().unwrap_or_default();
-        items
-            .iter()
-            .filter(|item| item["type"] == "function_call_output")
-            .map(|item| {
-                (
-                    item["call_id"].as_str().unwrap_or_default().to_owned(),
-                    item["output"].as_str().unwrap_or_default().to_owned(),
-                )
-            })
-            .collect()
+        outputs(&items)
     }
+}
+
+/// Outputs of function calls among these items, by call id.
+pub fn outputs(items: &[Value]) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    items
+        .iter()
+        .filter(|item| item["type"] == "function_call_output")
+        .map(|item| (text(&item["call_id"]), text(&item["output"])))
+        .collect()
 }
 
 /// What the provider does with a request.
@@ -118,11 +127,14 @@ type Script = dyn Fn(&Seen) -> Reply + Send + Sync;
 #[derive(Default)]
 struct Log {
     seen: Vec<Seen>,
+    memory: Memory,
     in_flight: HashMap<String, usize>,
     overlaps: Vec<String>,
 }
 
 struct Shared {
+    /// None: it takes everything, remembers nothing, and streams as `Server::Generic` does.
+    server: Option<Server>,
     script: Box<Script>,
     log: Mutex<Log>,
 }
@@ -136,14 +148,26 @@ pub struct StubProvider {
 impl StubProvider {
     /// Starts on a free loopback port.
     pub async fn start(script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> StubProvider {
+        StubProvider::begin(None, script).await
+    }
+
+    /// The same, with the manners of a server: what it remembers, how it refuses, how it streams.
+    pub async fn like(server: Server, script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> StubProvider {
+        StubProvider::begin(Some(server), script).await
+    }
+
+    async fn begin(server: Option<Server>, script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> StubProvider {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free loopback port");
         let address = listener.local_addr().expect("a bound listener has an address");
         let shared = Arc::new(Shared {
+            server,
             script: Box::new(script),
             log: Mutex::default(),
         });
         let router = Router::new()
             .route("/v1/responses", post(respond))
+            .route("/v1/responses/{id}", get(recorded))
+            .route("/sessions/{key}/history", get(history))
             .with_state(Arc::clone(&shared));
         let server = tokio::spawn(async move {
             axum::serve(listener, router)
@@ -216,19 +240,36 @@ async fn respond(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: By
             .to_owned()
     };
     let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    let key = text("x-openclaw-session-key");
+    let key = match text("x-openclaw-session-key") {
+        key if key.is_empty() => body["prompt_cache_key"].as_str().unwrap_or_default().to_owned(),
+        key => key,
+    };
     let (seen, flight) = {
         let mut log = shared.log.lock().expect("no holder panics");
         let nth_of_key = log.seen.iter().filter(|seen| seen.key == key).count();
+        let heard = match shared.server {
+            Some(server) => server.hear(&log.memory, &key, &body),
+            None => Ok(items(&body["input"])),
+        };
         let seen = Seen {
             order: log.seen.len(),
             nth_of_key,
             key: key.clone(),
             idempotency_key: text("idempotency-key"),
             traceparent: text("traceparent"),
+            context: heard.as_ref().map_or_else(|_| items(&body["input"]), Clone::clone),
+            refused: heard.as_ref().err().map(|refusal| refusal.body.clone()),
+            headers,
             body,
         };
         log.seen.push(seen.clone());
+        if let Err(refusal) = heard {
+            return Response::builder()
+                .status(refusal.status)
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(Body::from(refusal.body))
+                .expect("a valid response");
+        }
         let count = log.in_flight.entry(key.clone()).or_default();
         *count += 1;
         if *count > 1 {
@@ -253,17 +294,16 @@ async fn respond(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: By
                 tokio::time::sleep(pause).await;
                 *then
             }
-            other => return send(&seen, other, flight),
+            other => return send(&seen, other, flight, &shared),
         };
     }
 }
 
-fn send(seen: &Seen, reply: Reply, flight: InFlight) -> Response {
-    let streamed = seen.body["stream"] == true;
+fn send(seen: &Seen, reply: Reply, flight: InFlight, shared: &Shared) -> Response {
     match reply {
-        Reply::Text(text) => answer(seen, &text, &[], streamed, flight),
-        Reply::Huge(bytes) => answer(seen, &"x".repeat(bytes), &[], streamed, flight),
-        Reply::Calls(calls) => answer(seen, "", &calls, streamed, flight),
+        Reply::Text(text) => answer(seen, &text, &[], flight, shared),
+        Reply::Huge(bytes) => answer(seen, &"x".repeat(bytes), &[], flight, shared),
+        Reply::Calls(calls) => answer(seen, "", &calls, flight, shared),
         Reply::Status(status, body, headers) => {
             let mut response = whole(
                 StatusCode::from_u16(status).expect("a status"),
@@ -289,45 +329,70 @@ fn send(seen: &Seen, reply: Reply, flight: InFlight) -> Response {
     }
 }
 
-fn answer(seen: &Seen, text: &str, calls: &[(String, String, Value)], streamed: bool, flight: InFlight) -> Response {
-    let id = format!("resp_{}", seen.order);
-    let mut output = Vec::new();
-    if !text.is_empty() {
-        output.push(
-            json!({"type": "message", "id": format!("msg_{}", seen.order), "role": "assistant", "status": "completed",
-            "content": [{"type": "output_text", "text": text, "annotations": []}]}),
-        );
-    }
-    for (call_id, name, arguments) in calls {
-        output.push(
-            json!({"type": "function_call", "id": format!("fc_{call_id}"), "call_id": call_id, "name": name,
-            "arguments": arguments.to_string(), "status": "completed"}),
-        );
-    }
-    let response = json!({"id": id, "object": "response", "created_at": 1, "status": "completed", "model": "stub", "output": output,
-        "usage": {"input_tokens": 42, "output_tokens": 11, "total_tokens": 53}});
-    if !streamed {
+fn answer(seen: &Seen, text: &str, calls: &[(String, String, Value)], flight: InFlight, shared: &Shared) -> Response {
+    let server = shared.server.unwrap_or(Server::Generic);
+    let response = {
+        let mut log = shared.log.lock().expect("no holder panics");
+        let output = server.output(&mut log.memory, seen.order, &seen.body, text, calls);
+        let response = json!({"id": format!("resp_{}", seen.order), "object": "response", "created_at": 1, "status": "completed",
+            "model": "stub", "output": output, "usage": {"input_tokens": 42, "output_tokens": 11, "total_tokens": 53}});
+        if shared.server.is_some() {
+            server.keep(&mut log.memory, &seen.key, &seen.body, &seen.context, &response);
+        }
+        response
+    };
+    if seen.body["stream"] != true {
         return whole(StatusCode::OK, "application/json", response.to_string(), flight);
     }
-    let mut events = vec![event(
-        "response.created",
-        &json!({"response": {"id": id, "status": "in_progress", "output": []}}),
-    )];
-    for piece in text.split_inclusive(' ') {
-        events.push(event(
-            "response.output_text.delta",
-            &json!({"output_index": 0, "content_index": 0, "delta": piece}),
-        ));
+    let mut events: Vec<String> = server
+        .events(&response)
+        .iter()
+        .map(|(kind, fields)| event(kind, fields))
+        .collect();
+    if matches!(server, Server::OpenClaw | Server::Generic) {
+        events.push("data: [DONE]\n\n".to_owned());
     }
-    for (index, item) in output.iter().enumerate() {
-        events.push(event(
-            "response.output_item.done",
-            &json!({"output_index": index, "item": item}),
-        ));
-    }
-    events.push(event("response.completed", &json!({"response": response})));
-    events.push("data: [DONE]\n\n".to_owned());
     stream(events, flight, false)
+}
+
+/// A response that the server has kept.
+async fn recorded(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+    let log = shared.log.lock().expect("no holder panics");
+    match log.memory.responses.get(&id) {
+        Some(response) => json_of(StatusCode::OK, response),
+        None => json_of(
+            StatusCode::NOT_FOUND,
+            &json!({"error": {"message": "not found", "type": "invalid_request_error"}}),
+        ),
+    }
+}
+
+/// A session's texts, as OpenClaw's gateway shows them.
+async fn history(State(shared): State<Arc<Shared>>, Path(key): Path<String>) -> Response {
+    let log = shared.log.lock().expect("no holder panics");
+    let seen = log
+        .seen
+        .iter()
+        .filter(|seen| shared.server == Some(Server::OpenClaw) && seen.key == key);
+    let rows: Vec<Value> = seen
+        .map(|seen| json!({"role": "user", "content": seen.input(), "__openclaw": {"id": format!("u{}", seen.order)}}))
+        .collect();
+    if rows.is_empty() {
+        let error = json!({"type": "not_found", "message": format!("Session not found: {key}")});
+        return json_of(StatusCode::NOT_FOUND, &json!({"ok": false, "error": error}));
+    }
+    json_of(
+        StatusCode::OK,
+        &json!({"sessionKey": key, "items": rows, "messages": rows, "hasMore": false}),
+    )
+}
+
+fn json_of(status: StatusCode, body: &Value) -> Response {
+    Response::builder()
+        .status(status)
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Body::from(body.to_string()))
+        .expect("a valid response")
 }
 
 fn event(kind: &str, fields: &Value) -> String {
@@ -360,4 +425,21 @@ fn stream(events: Vec<String>, flight: InFlight, open: bool) -> Response {
         .header(header::CONTENT_TYPE, "text/event-stream")
         .body(body)
         .expect("a valid response")
+}
+
+/// A model that knows what it was shown and nothing else: it calls the first function that it is offered, once, and then
+/// repeats every code (eight hexadecimal digits) that stands anywhere in its instructions or its context.
+pub fn repeating_codes(seen: &Seen) -> Reply {
+    let offered = seen.body["tools"][0]["name"].as_str();
+    match offered {
+        Some(name) if outputs(&seen.context).is_empty() => Reply::call("call_0", name, json!({"colour": "blue"})),
+        Some(_) | None => {
+            let shown = format!("{} {}", seen.body["instructions"], Value::from(seen.context.clone()));
+            let codes: Vec<&str> = shown
+                .split(|c: char| !c.is_ascii_alphanumeric())
+                .filter(|word| word.len() == 8 && word.bytes().all(|byte| byte.is_ascii_hexdigit()))
+                .collect();
+            Reply::Text(format!("The codes are {}", codes.join(" and ")))
+        }
+    }
 }

@@ -182,7 +182,7 @@ impl Database {
             let name = session.name();
             taken.insert(name.clone(), ());
             let effects = settings.effects(&turn.provider);
-            let resumed = carry_on(&session, turn, effects, settings.thread, Arc::default());
+            let resumed = carry_on(&session, turn, effects, settings.continuation, Arc::default());
             let Some(mut work) = possible(resumed, bug) else {
                 continue;
             };

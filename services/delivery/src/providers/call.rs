@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -43,10 +44,12 @@ pub enum CallInput {
     /// All results of the calls in the previous answer, in its order.
     ToolResults {
         results: Vec<ToolOutput>,
+        /// The answer that asked for the calls, where the provider continues a conversation by it.
+        response_id: Option<String>,
         /// Something the agent is to read together with the results: an injected message, an interruption.
         note: Option<String>,
     },
-    /// The whole conversation, for a provider that keeps no thread (`thread = "none"`).
+    /// All of the turn so far, for a provider that is not continued ([`super::Continuation::Whole`]).
     Conversation(Vec<InputItem>),
 }
 
@@ -55,6 +58,8 @@ pub enum CallInput {
 pub enum InputItem {
     User(String),
     Assistant(String),
+    /// [`Reasoning::item`].
+    Reasoning(String),
     Call(FunctionCall),
     Result(ToolOutput),
 }
@@ -88,10 +93,22 @@ pub struct ProviderAnswer {
     pub text: String,
     /// Calls the agent wants made, in its order. Untrusted: names, ids and arguments are as the provider sent them.
     pub calls: Vec<FunctionCall>,
+    /// What the model thought, sealed by the provider. Empty unless the provider is to have it back.
+    pub reasoning: Vec<Reasoning>,
     /// `None` when the provider did not count, which is not the same as zero.
     pub usage: Option<Usage>,
     /// Why the answer stops short (`max_output_tokens`, …); `None` when it is whole.
     pub incomplete_reason: Option<String>,
+}
+
+/// A piece of a model's reasoning that only its provider can read. Without it the model loses its thread between the
+/// rounds of a turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reasoning {
+    /// How many calls of the same answer stand before it.
+    pub calls_before: usize,
+    /// The item, as JSON text, unchanged.
+    pub item: String,
 }
 
 /// A function call of the model. `call_id` is unique within one answer, not within a turn.

@@ -57,6 +57,8 @@ const WORDS: &[&str] = &[
     "incomplete_details",
     "reason",
     "function_call",
+    "reasoning",
+    "encrypted_content",
     "message",
     "completed",
     "incomplete",
@@ -130,6 +132,8 @@ fn judged(ending: &Ending) -> &'static str {
                 "{}",
                 answer.text.len()
             );
+            let reasoning: usize = answer.reasoning.iter().map(|reasoning| reasoning.item.len()).sum();
+            assert!(reasoning <= LIMITS.answer_bytes_max, "{reasoning}");
             if answer.incomplete_reason.is_some() {
                 "cut short"
             } else if answer.calls.is_empty() {
@@ -202,6 +206,8 @@ fn whole_answer() {
                "output": [{"type": "message", "content": "cut"}]}),
         json!({"object": "response", "status": "failed", "error": {"code": "server_error", "message": "m"}, "output": []}),
         json!({"status": "completed", "output": [{"type": "message", "content": "plain"}]}),
+        json!({"status": "completed", "output": [{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
+                                                 {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]}),
     ];
     fuzz("whole_answer")
         .seeds(seeds.map(|seed| seed.to_string()))
@@ -277,7 +283,7 @@ fn provider_settings() {
         json!({"kind": "openclaw", "url": "http://127.0.0.1:18789/v1/responses", "model": "openclaw/alpha",
                "api_key": "hunter2", "history": true, "pool_idle_timeout_ms": 4000}),
         json!({"kind": "openresponses", "url": "https://h.example/v1/responses", "model": "m", "thread": "none",
-               "effects": "own", "stream": false, "in_flight_max": 4}),
+               "server": "generic", "effects": "own", "stream": false, "in_flight_max": 4}),
     ];
     fuzz("provider_settings")
         .seeds(seeds.map(|seed| seed.to_string()))
@@ -288,6 +294,11 @@ fn provider_settings() {
             "[::1]",
             "gateway_agent",
             "openclaw/default",
+            "server",
+            "vllm",
+            "openai",
+            "thread_by",
+            "response",
             "process",
             "durable",
         ])
@@ -323,7 +334,7 @@ fn provider_key() {
             };
             assert!(key.as_str().ends_with(std::str::from_utf8(input).unwrap()));
             assert!(!key.in_path().contains(['/', '?', '#', ':']));
-            call_headers(key.as_str(), "id", Some("00-\u{1}")).expect("a key stands in a header");
+            call_headers(Some(key.as_str()), "id", Some("00-\u{1}")).expect("a key stands in a header");
             "read"
         });
 }

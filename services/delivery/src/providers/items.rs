@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::call::FunctionCall;
+use super::call::{FunctionCall, Reasoning};
 use super::response::{SHORT_CHARS_MAX, Unreadable, short};
 use super::settings::Limits;
 
@@ -36,6 +36,8 @@ pub(super) struct Item {
     phase: Option<String>,
     call_id: Option<String>,
     name: Option<String>,
+    /// The whole item as JSON, if it is reasoning that the provider has sealed.
+    reasoning: Option<String>,
     pub(super) arguments: String,
     pub(super) parts: BTreeMap<u64, String>,
 }
@@ -62,6 +64,12 @@ impl Items {
         item.id = item.id.take().or_else(|| which.id.map(short));
         change(item);
         self.held_bytes = self.held_bytes + item.bytes() - before;
+        if self.held_bytes > self.limits.answer_bytes_max {
+            // An answer is worth more than the way to it.
+            for item in &mut self.list {
+                self.held_bytes -= item.reasoning.take().map_or(0, |reasoning| reasoning.len());
+            }
+        }
         if self.held_bytes > self.limits.answer_bytes_max {
             return Err(Unreadable::TooLarge("answer_bytes_max"));
         }
@@ -112,6 +120,17 @@ impl Items {
         texts.join("\n\n")
     }
 
+    /// What the provider may want back, by its place among the calls.
+    pub(super) fn reasoning(&self) -> Vec<Reasoning> {
+        let mut calls_before = 0;
+        let mut found = Vec::new();
+        for item in self.in_order() {
+            calls_before += usize::from(item.is_call());
+            found.extend(item.reasoning.clone().map(|item| Reasoning { calls_before, item }));
+        }
+        found
+    }
+
     /// The function calls. Of an answer that was cut short, only those that are whole.
     pub(super) fn calls(&self, cut_short: bool) -> Result<Vec<FunctionCall>, Unreadable> {
         let mut calls: Vec<FunctionCall> = Vec::new();
@@ -145,6 +164,11 @@ impl Item {
         self.phase = said("phase").or(self.phase.take());
         self.call_id = wire["call_id"].as_str().map(str::to_owned).or(self.call_id.take());
         self.name = wire["name"].as_str().map(str::to_owned).or(self.name.take());
+        let is_sealed = wire["type"] == "reasoning"
+            && wire["encrypted_content"]
+                .as_str()
+                .is_some_and(|sealed| !sealed.is_empty());
+        self.reasoning = is_sealed.then(|| wire.to_string()).or(self.reasoning.take());
         match &wire["arguments"] {
             Value::String(text) if text.is_empty() => {}
             Value::String(text) => self.arguments.clone_from(text),
@@ -197,7 +221,7 @@ impl Item {
     }
 
     fn bytes(&self) -> usize {
-        let names = [&self.call_id, &self.name]
+        let names = [&self.call_id, &self.name, &self.reasoning]
             .into_iter()
             .flatten()
             .map(String::len)

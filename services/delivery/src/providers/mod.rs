@@ -1,11 +1,12 @@
-//! Calling an agent: one interface, two dialects.
+//! Calling an agent: one interface, two dialects, and the servers that speak them.
 //!
 //! A turn makes one or more provider calls. Each is a [`ProviderCall`]; it ends in a [`ProviderAnswer`] or a
 //! [`ProviderError`], never in half an answer. When the connection is lost after sending, what became of the call is
 //! unknown: [`ProviderError::next_step`] says what follows, and [`Driver::reconcile`] asks the provider's own record
 //! where there is one.
 //!
-//! Reading order: [`call`] and [`failure`] are the interface, [`settings`] is what an operator writes. A call is put
+//! Reading order: [`call`] and [`failure`] are the interface, [`settings`] is what an operator writes, and [`server`] what
+//! follows from the kind of server that is named there. A call is put
 //! into words by its driver ([`openresponses`], [`openclaw`]), made into a body by [`request`], posted by [`transport`]
 //! to an address that it may have ([`vetted`]); what comes back is read ([`body`]), cut into events ([`sse`]), parsed
 //! ([`contracts::json`]), collected ([`items`]) and understood ([`response`]), or else classified ([`refusal`],
@@ -26,6 +27,7 @@ mod refusal;
 mod request;
 mod response;
 mod retry_after;
+mod server;
 mod settings;
 mod sse;
 mod transport;
@@ -37,13 +39,14 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use call::{
-    CallInput, FunctionCall, InputItem, LostCall, ProviderAnswer, ProviderCall, Reconciled, SessionCheck,
+    CallInput, FunctionCall, InputItem, LostCall, ProviderAnswer, ProviderCall, Reasoning, Reconciled, SessionCheck,
     ToolDefinition, ToolOutput, Usage,
 };
 pub use failure::{Advice, FailureClass, NextStep, ProviderError, Sent};
 pub use openclaw::OpenClaw;
 pub use openclaw::key::GatewayAgent;
 pub use openresponses::OpenResponses;
+pub use server::{Continuation, Server, ThreadBy};
 pub use settings::{Effects, HistoryLookup, Limits, Pool, ProviderKind, ProviderSettings, SettingsError, Thread};
 pub use transport::DriverError;
 
@@ -56,7 +59,7 @@ pub struct Driver {
     dialect: Dialect,
     kind: ProviderKind,
     model: String,
-    thread: Thread,
+    continuation: Continuation,
     effects: Effects,
     slots: Arc<Semaphore>,
 }
@@ -79,7 +82,7 @@ impl Driver {
             dialect,
             kind: settings.kind,
             model: settings.model.clone(),
-            thread: settings.thread,
+            continuation: settings.continuation,
             effects: settings.effects,
             slots,
         })
@@ -94,9 +97,9 @@ impl Driver {
         &self.model
     }
 
-    /// How long the provider remembers.
-    pub fn thread(&self) -> Thread {
-        self.thread
+    /// How the rounds of a turn are continued.
+    pub fn continuation(&self) -> Continuation {
+        self.continuation
     }
 
     /// Who causes a turn's side effects; what [`ProviderError::next_step`] asks for.
@@ -126,13 +129,19 @@ impl Driver {
         }
     }
 
+    /// What a person should read in the turn whose call failed so.
+    pub fn advised(&self, error: ProviderError, call: &ProviderCall) -> ProviderError {
+        match &self.dialect {
+            Dialect::OpenResponses(driver) => driver.advised(error, call),
+            Dialect::OpenClaw(_) => error,
+        }
+    }
+
     /// Asks the provider's own record what became of a call of which no answer was received. To be asked before
     /// anything else is sent on that key: the next turn takes a cancelled one's text out of the record.
     pub async fn reconcile(&self, lost: &LostCall) -> Reconciled {
         match &self.dialect {
-            Dialect::OpenResponses(_) => Reconciled::Unknown {
-                reason: "the provider keeps no record to ask",
-            },
+            Dialect::OpenResponses(driver) => driver.reconcile(lost).await,
             Dialect::OpenClaw(driver) => driver.reconcile(lost).await,
         }
     }

@@ -1,17 +1,36 @@
-//! The driver for providers that follow the OpenResponses specification.
-//! Such a provider keeps no record that could be asked for, so a lost call stays unknown.
+//! The driver for servers that follow the OpenResponses specification. What differs between them is [`Server`].
+//!
+//! Most keep no record that could be asked for, so a lost call stays unknown. OpenAI's API does, for responses that it was
+//! told to keep.
 
-use super::call::{ProviderAnswer, ProviderCall};
-use super::failure::ProviderError;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use reqwest::{StatusCode, Url};
+use sha2::{Digest, Sha256};
+
+use super::call::{CallInput, LostCall, ProviderAnswer, ProviderCall, Reconciled};
+use super::failure::{FailureClass, ProviderError, Sent};
+use super::refusal;
+use super::request::{self, Words};
+use super::response::Reader;
+use super::server::{Continuation, Server};
 use super::settings::ProviderSettings;
 use super::transport::{DriverError, Transport, call_headers};
-use super::{refusal, request};
+
+/// Asks for reasoning that only the server can read, so that the next round can bring it back.
+const SEALED_REASONING: &[&str] = &["reasoning.encrypted_content"];
+/// A prompt cache key is this much of a hash.
+const CACHE_KEY_CHARS: usize = 32;
 
 #[derive(Debug)]
 pub struct OpenResponses {
     transport: Transport,
     model: String,
     stream: bool,
+    server: Server,
+    continuation: Continuation,
+    /// The model was seen to have no reasoning to seal. A fact about the model: nothing of a conversation is kept here.
+    is_plain_model: AtomicBool,
 }
 
 impl OpenResponses {
@@ -20,16 +39,169 @@ impl OpenResponses {
             transport: Transport::new(settings, refusal::classify)?,
             model: settings.model.clone(),
             stream: settings.stream,
+            server: settings.server,
+            continuation: settings.continuation,
+            is_plain_model: AtomicBool::new(false),
         })
     }
 
     pub(super) async fn call(
         &self,
         call: &ProviderCall,
+        mut on_text: impl FnMut(&str) + Send,
+    ) -> Result<ProviderAnswer, ProviderError> {
+        let words = self.words(&call.session_key);
+        let asks_for_reasoning = !words.include.is_empty();
+        let mut called = self.send(call, &words, &mut on_text).await;
+        if asks_for_reasoning && called.as_ref().is_err_and(refuses_reasoning) {
+            self.is_plain_model.store(true, Ordering::Relaxed);
+            // Refused before it ran, so this is no repetition.
+            called = self.send(call, &self.words(&call.session_key), &mut on_text).await;
+        }
+        let mut answer = called?;
+        if !asks_for_reasoning {
+            answer.reasoning.clear();
+        }
+        Ok(answer)
+    }
+
+    async fn send(
+        &self,
+        call: &ProviderCall,
+        words: &Words,
         on_text: impl FnMut(&str) + Send,
     ) -> Result<ProviderAnswer, ProviderError> {
-        let headers = call_headers(&call.session_key, &call.delivery_id(), call.traceparent.as_deref())?;
-        let body = request::body(call, &self.model, self.stream, &call.session_key);
+        let key = words.user.as_deref();
+        let headers = call_headers(key, &call.delivery_id(), call.traceparent.as_deref())?;
+        let body = request::body(call, &self.model, self.stream, words);
         self.transport.call(body, headers, on_text).await
+    }
+
+    /// What this server is told besides what every server is told.
+    fn words(&self, session_key: &str) -> Words {
+        if !self.server.has_openai_fields() {
+            return Words {
+                user: Some(session_key.to_owned()),
+                ..Words::default()
+            };
+        }
+        let is_kept = self.continuation == Continuation::Response;
+        let is_plain = is_kept || self.is_plain_model.load(Ordering::Relaxed);
+        Words {
+            user: None,
+            store: Some(is_kept),
+            include: if is_plain { &[] } else { SEALED_REASONING },
+            prompt_cache_key: Some(hex::encode(Sha256::digest(session_key))[..CACHE_KEY_CHARS].to_owned()),
+            // The default there is true, and our schemas have optional fields.
+            strict_tools: Some(false),
+        }
+    }
+
+    /// The commonest mistake in an entry shows only when results are handed back.
+    pub(super) fn advised(&self, mut error: ProviderError, call: &ProviderCall) -> ProviderError {
+        let is_refused = error.class == FailureClass::BadRequest && error.sent == Sent::No;
+        let hands_results = matches!(call.input, CallInput::ToolResults { .. });
+        if self.server == Server::Generic && is_refused && hands_results {
+            error.detail.push_str(
+                "; if the server keeps no conversation under a session key, set `server` of this provider: `signalbox \
+                 provider check` says to what",
+            );
+        }
+        error
+    }
+
+    /// What became of a lost call, from the server's record of its response.
+    pub(super) async fn reconcile(&self, lost: &LostCall) -> Reconciled {
+        if self.server != Server::OpenAi || self.continuation != Continuation::Response {
+            return Reconciled::Unknown {
+                reason: "the provider keeps no record to ask",
+            };
+        }
+        let Some(id) = &lost.response_id else {
+            return Reconciled::Unknown {
+                reason: "the call was lost before the server named its response",
+            };
+        };
+        let record = self.transport.get(
+            beside(self.transport.url(), id),
+            self.transport.limits().event_bytes_max(),
+        );
+        match record.await {
+            Ok(record) if record.status.is_success() => self.recorded(&record.body),
+            Ok(record) if record.status == StatusCode::NOT_FOUND => Reconciled::Unknown {
+                reason: "the server has no record of the response",
+            },
+            Ok(record) => Reconciled::Unreachable(self.transport.refusal(record.status, &record.body)),
+            Err(error) => Reconciled::Unreachable(error),
+        }
+    }
+
+    fn recorded(&self, body: &[u8]) -> Reconciled {
+        const UNREADABLE: Reconciled = Reconciled::Unknown {
+            reason: "the server's record of the response cannot be read",
+        };
+        let Ok(record) = contracts::json::read(body) else {
+            return UNREADABLE;
+        };
+        match record["status"].as_str() {
+            Some("queued" | "in_progress") => Reconciled::StillRunning,
+            // It noticed that the connection broke.
+            Some("cancelled") => Reconciled::Failed(ProviderError::new(
+                FailureClass::Truncated,
+                Sent::Yes,
+                "the server cancelled the response",
+            )),
+            _ => match Reader::new(self.transport.limits()).whole(body) {
+                Ok(ending) => match self.transport.answered(ending) {
+                    Ok(answer) => Reconciled::Ran(answer),
+                    Err(error) => Reconciled::Failed(error),
+                },
+                Err(_) => UNREADABLE,
+            },
+        }
+    }
+}
+
+/// A model without reasoning, of a server that has others: "Encrypted content is not supported with this model."
+fn refuses_reasoning(error: &ProviderError) -> bool {
+    error.class == FailureClass::BadRequest
+        && error.sent == Sent::No
+        && error
+            .detail
+            .to_ascii_lowercase()
+            .contains("encrypted content is not supported")
+}
+
+/// The address of a response.
+fn beside(url: &Url, id: &str) -> Url {
+    let mut url = url.clone();
+    url.path_segments_mut()
+        .expect("invariant: http and https URLs have paths")
+        .pop_if_empty()
+        .push(id);
+    url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_has_an_address_below_its_server() {
+        let check = |url: &str, id: &str, expected: &str| {
+            assert_eq!(beside(&Url::parse(url).unwrap(), id).as_str(), expected);
+        };
+        check("https://h/v1/responses", "resp_1", "https://h/v1/responses/resp_1");
+        check(
+            "https://h/v1/responses?api-version=1",
+            "resp_1",
+            "https://h/v1/responses/resp_1?api-version=1",
+        );
+        check(
+            "https://h/v1/responses/",
+            "../../keys",
+            "https://h/v1/responses/..%2F..%2Fkeys",
+        );
+        check("https://h", "..", "https://h/");
     }
 }

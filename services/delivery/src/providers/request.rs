@@ -1,5 +1,5 @@
-//! The body of a call, in the shape both kinds of provider accept. Nothing is ever `null` and nothing is extra: a
-//! gateway with a strict schema refuses either.
+//! The body of a call. Nothing is ever `null`, and nothing is there that its server does not know ([`Words`]): one with a
+//! strict schema refuses either.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -15,14 +15,44 @@ struct Body<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<Tool<'a>>,
     stream: bool,
-    user: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous_response_id: Option<&'a str>,
+    #[serde(flatten)]
+    words: &'a Words,
+}
+
+/// The fields that not every server knows. Absent ones are not sent.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Words {
+    /// The provider's session key, for servers that do not look at the header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) user: Option<String>,
+    /// Whether the server is to keep the response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) store: Option<bool>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub(super) include: &'static [&'static str],
+    /// Leads calls of one session to one cache. Says nothing of the session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prompt_cache_key: Option<String>,
+    /// `strict` of every tool: whether the server holds the model to the schema, which it must then rewrite.
+    #[serde(skip)]
+    pub(super) strict_tools: Option<bool>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Input<'a> {
     Text(&'a str),
-    Items(Vec<Item<'a>>),
+    Items(Vec<Entry<'a>>),
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Entry<'a> {
+    Ours(Item<'a>),
+    /// Of the provider, unchanged.
+    Theirs(&'a RawValue),
 }
 
 #[derive(Serialize)]
@@ -49,17 +79,22 @@ struct Tool<'a> {
     name: &'a str,
     description: &'a str,
     parameters: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strict: Option<bool>,
 }
 
-/// `user` is the provider's session key, for servers that do not look at the header.
-pub(super) fn body(call: &ProviderCall, model: &str, stream: bool, user: &str) -> Vec<u8> {
+pub(super) fn body(call: &ProviderCall, model: &str, stream: bool, words: &Words) -> Vec<u8> {
     let body = Body {
         model,
         instructions: call.instructions.as_deref(),
         input: input(&call.input),
-        tools: call.tools.iter().map(tool).collect(),
+        tools: call.tools.iter().map(|tool| offer(tool, words.strict_tools)).collect(),
         stream,
-        user,
+        previous_response_id: match &call.input {
+            CallInput::ToolResults { response_id, .. } => response_id.as_deref(),
+            CallInput::Message(_) | CallInput::Conversation(_) => None,
+        },
+        words,
     };
     let mut bytes = Vec::with_capacity(size_hint(call));
     serde_json::to_writer(&mut bytes, &body).expect("invariant: strings and JSON values always serialise");
@@ -85,27 +120,38 @@ fn size_hint(call: &ProviderCall) -> usize {
 fn input(input: &CallInput) -> Input<'_> {
     match input {
         CallInput::Message(text) => Input::Text(text),
-        CallInput::ToolResults { results, note } => {
+        CallInput::ToolResults { results, note, .. } => {
             let note = note.as_deref().map(|content| Item::Message { role: "user", content });
-            Input::Items(results.iter().map(output).chain(note).collect())
+            Input::Items(results.iter().map(output).chain(note).map(Entry::Ours).collect())
         }
-        CallInput::Conversation(items) => Input::Items(items.iter().map(item).collect()),
+        CallInput::Conversation(items) => Input::Items(items.iter().filter_map(entry).collect()),
     }
 }
 
-fn item(item: &InputItem) -> Item<'_> {
-    match item {
+fn entry(item: &InputItem) -> Option<Entry<'_>> {
+    Some(Entry::Ours(match item {
         InputItem::User(content) => Item::Message { role: "user", content },
         InputItem::Assistant(content) => Item::Message {
             role: "assistant",
             content,
         },
+        // It was JSON when it came.
+        InputItem::Reasoning(item) => return serde_json::from_str(item).ok().map(Entry::Theirs),
         InputItem::Call(call) => Item::FunctionCall {
             call_id: &call.call_id,
             name: &call.name,
-            arguments: &call.arguments,
+            arguments: object_or_none(&call.arguments),
         },
         InputItem::Result(result) => output(result),
+    }))
+}
+
+/// Servers parse the arguments of earlier calls, and refuse a whole request for those that a model got wrong. What was
+/// wrong with them stands in the call's result.
+fn object_or_none(arguments: &str) -> &str {
+    match serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(arguments) {
+        Ok(_) => arguments,
+        Err(_) => "{}",
     }
 }
 
@@ -116,11 +162,12 @@ fn output(result: &ToolOutput) -> Item<'_> {
     }
 }
 
-fn tool(tool: &ToolDefinition) -> Tool<'_> {
+fn offer(tool: &ToolDefinition, strict: Option<bool>) -> Tool<'_> {
     Tool {
         r#type: "function",
         name: &tool.name,
         description: &tool.description,
         parameters: &tool.parameters,
+        strict,
     }
 }

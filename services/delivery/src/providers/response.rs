@@ -186,6 +186,10 @@ impl Reader {
         if calls.is_empty() {
             calls = self.items.calls(incomplete)?;
         }
+        let mut reasoning = last.reasoning();
+        if reasoning.is_empty() {
+            reasoning = self.items.reasoning();
+        }
         let text = Some(last.text())
             .filter(|text| !text.is_empty())
             .unwrap_or_else(|| self.items.text());
@@ -194,6 +198,7 @@ impl Reader {
             response_id: self.response_id.clone(),
             text,
             calls,
+            reasoning,
             usage: usage(&response["usage"]),
             incomplete_reason: incomplete.then(|| short(reason)),
         }))

@@ -9,6 +9,7 @@ use secrecy::SecretString;
 use serde::Deserialize;
 
 use super::openclaw::key::GatewayAgent;
+use super::server::{self, Continuation, Server, ThreadBy};
 use super::vetted;
 
 /// Which dialect is spoken.
@@ -65,7 +66,9 @@ pub struct ProviderSettings {
     pub private_addresses: bool,
     pub model: String,
     pub api_key: Option<SecretString>,
+    pub server: Server,
     pub thread: Thread,
+    pub continuation: Continuation,
     pub effects: Effects,
     /// Ask for a stream. Only for providers that cannot.
     pub stream: bool,
@@ -139,7 +142,9 @@ struct Fields {
     private_addresses: Option<bool>,
     model: String,
     api_key: Option<SecretString>,
+    server: Option<Server>,
     thread: Option<Thread>,
+    thread_by: Option<ThreadBy>,
     effects: Option<Effects>,
     stream: Option<bool>,
     gateway_agent: Option<String>,
@@ -220,6 +225,22 @@ pub enum SettingsError {
     GatewayAgentsDiffer,
     #[error("an openclaw gateway keeps the conversation whether asked or not: thread cannot be none")]
     GatewayThread,
+    #[error("an openclaw gateway finds the conversation by its session key: leave out thread_by")]
+    GatewayThreadBy,
+    #[error("server = \"openclaw\" and kind = \"openclaw\" go together: write both, or neither")]
+    ServerOfKind,
+    #[error("server = \"{0}\" is sent the whole turn with every call: leave out thread and thread_by")]
+    ServerForgets(&'static str),
+    #[error(
+        "server = \"openai\" knows no session key: write thread = \"none\", or thread = \"durable\" to continue by \
+         response id"
+    )]
+    OpenAiThread,
+    #[error(
+        "thread_by is for a server that keeps the conversation, and thread is none: write thread = \"durable\", or \
+         leave out thread_by"
+    )]
+    ThreadByWithoutThread,
     #[error("pool_idle_timeout_ms must be below 5000 for an openclaw provider, which closes idle connections then")]
     PoolIdle,
 }
@@ -247,10 +268,8 @@ impl TryFrom<Fields> for ProviderSettings {
             }
             ProviderKind::OpenResponses => None,
         };
-        let thread = fields.thread.unwrap_or(Thread::Durable);
-        if fields.kind == ProviderKind::OpenClaw && thread == Thread::None {
-            return Err(SettingsError::GatewayThread);
-        }
+        let (server, thread, continuation) =
+            server::continued(fields.kind, fields.server, fields.thread, fields.thread_by)?;
         let stream = fields.stream.unwrap_or(true);
         // Without a stream the first byte comes with the last.
         let first_byte_default = if stream {
@@ -297,7 +316,9 @@ impl TryFrom<Fields> for ProviderSettings {
             private_addresses,
             model: fields.model,
             api_key: fields.api_key,
+            server,
             thread,
+            continuation,
             effects: fields.effects.unwrap_or(defaults.effects),
             stream,
             gateway_agent,

@@ -129,6 +129,11 @@ impl Transport {
             MediaType::Json => body.whole(on_text).await?,
             MediaType::Other(name) => return Err(body::malformed(&format!("the answer is {name}"))),
         };
+        self.answered(ending)
+    }
+
+    /// What a response came to, in a call's answer or in the provider's record.
+    pub(super) fn answered(&self, ending: Ending) -> Result<ProviderAnswer, ProviderError> {
         match ending {
             Ending::Answer(answer) => Ok(answer),
             Ending::Failed {
@@ -139,6 +144,14 @@ impl Transport {
                 .failed(None, code.as_deref(), message.as_deref(), true)
                 .with_response_id(response_id)),
         }
+    }
+
+    pub(super) fn url(&self) -> &Url {
+        &self.url
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// Reads something small and whole, with the same credential.
@@ -210,7 +223,15 @@ impl Transport {
             ": ",
             message.unwrap_or("-"),
         ];
-        ProviderError::new(class, sent, detail.concat())
+        ProviderError::new(class, sent, self.without_key(detail.concat()))
+    }
+
+    /// Some servers repeat the credential that they refuse.
+    fn without_key(&self, text: String) -> String {
+        match self.api_key.as_ref().map(ExposeSecret::expose_secret) {
+            Some(key) if !key.is_empty() => text.replace(key, "(api_key)"),
+            Some(_) | None => text,
+        }
     }
 
     fn authorization(&self) -> HeaderMap {
@@ -225,21 +246,21 @@ impl Transport {
     }
 }
 
-/// The headers that name a call.
+/// The headers that name a call. `session_key`: of a server that knows one.
 pub(super) fn call_headers(
-    session_key: &str,
+    session_key: Option<&str>,
     delivery_id: &str,
     traceparent: Option<&str>,
 ) -> Result<HeaderMap, ProviderError> {
-    let key = HeaderValue::from_str(session_key).map_err(|_| {
-        ProviderError::new(
-            FailureClass::BadRequest,
-            Sent::No,
-            "the session key cannot stand in a header",
-        )
-    })?;
     let id = HeaderValue::from_str(delivery_id).expect("invariant: a delivery id is a UUID and a number");
-    let mut headers = HeaderMap::from_iter([(SESSION_KEY, key), (IDEMPOTENCY_KEY, id)]);
+    let mut headers = HeaderMap::from_iter([(IDEMPOTENCY_KEY, id)]);
+    if let Some(key) = session_key {
+        let key = HeaderValue::from_str(key).map_err(|_| {
+            let detail = "the session key cannot stand in a header";
+            ProviderError::new(FailureClass::BadRequest, Sent::No, detail)
+        })?;
+        headers.insert(SESSION_KEY, key);
+    }
     // A trace is worth nothing compared to the call: one that cannot be sent is left out.
     if let Some(trace) = traceparent.and_then(|value| HeaderValue::from_str(value).ok()) {
         headers.insert(TRACEPARENT, trace);

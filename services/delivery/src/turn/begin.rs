@@ -24,7 +24,7 @@ use crate::{
     prompt::{
         InputFacts, InstructionFacts, Interruption, Manifest, Marks, OverviewEntry, Profile, Profiles, ToolNames, input,
     },
-    providers::{CallInput, Driver, Effects, Thread, ToolDefinition},
+    providers::{CallInput, Continuation, Driver, Effects, ToolDefinition},
     store::{claim::Turn, context::Item},
 };
 use storage::session::{sessions_lock::Session, turns_begin::NewTurn};
@@ -117,7 +117,7 @@ pub fn carry_on(
     session: &Session,
     turn: Turn,
     effects: Effects,
-    thread: Thread,
+    continuation: Continuation,
     tools: Arc<[ToolDefinition]>,
 ) -> Result<Work, ImpossibleStep> {
     let phase = session.facts.claimed()?.phase;
@@ -140,7 +140,7 @@ pub fn carry_on(
         effects,
         due,
         instructions: (!turn.inline).then(|| turn.instructions.into()),
-        input: call_input(&turn.input, &turn.journal, &turn.results, thread),
+        input: call_input(&turn.input, &turn.journal, &turn.results, continuation),
         tools,
         task: turn.task,
         provider: turn.provider,

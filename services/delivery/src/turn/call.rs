@@ -190,11 +190,14 @@ async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender
             let called = driver.call(&call, speaker(work, root, live)).await;
             note(work, driver, &called, sent.elapsed());
             match called {
-                Ok(answer) => Outcome::Answered(answer),
+                Ok(mut answer) => {
+                    answer.reasoning = work.journal.room_for(answer.reasoning);
+                    Outcome::Answered(answer)
+                }
                 Err(error) if error.next_step(work.effects) == crate::providers::NextStep::Reconcile => {
                     looked_up(driver.reconcile(&lost_call(work, error.response_id.clone())).await)
                 }
-                Err(error) => Outcome::Failed(error),
+                Err(error) => Outcome::Failed(driver.advised(error, &call)),
             }
         }
         Due::Abort => Outcome::Aborted,

@@ -32,7 +32,7 @@ use super::{
 use crate::{
     metrics,
     prompt::{MarkSecret, Profiles},
-    providers::{Driver, Effects, Slot, Thread},
+    providers::{Continuation, Driver, Effects, Slot},
     queue::{Admission, admit},
     settings::DeliverySettings,
     store::{
@@ -281,8 +281,8 @@ impl Claimer {
         let driver = self.drivers.get(&turn.provider);
         let tools = offered_still(&turn);
         let effects = driver.map_or(Effects::GatewayOnly, |driver| driver.effects());
-        let thread = driver.map_or(Thread::Durable, |driver| driver.thread());
-        carry_on(session, turn, effects, thread, tools)
+        let continuation = driver.map_or(Continuation::Key, |driver| driver.continuation());
+        carry_on(session, turn, effects, continuation, tools)
     }
 }
 

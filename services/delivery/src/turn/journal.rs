@@ -4,10 +4,13 @@
 use sea_orm::TryGetableFromJson;
 use serde::{Deserialize, Serialize};
 
-use crate::providers::Usage;
+use crate::providers::{Reasoning, Usage};
 
 /// What an agent may be told of a call whose result did not come.
 pub const RESULT_MISSING: &str = r#"{"error":{"code":"outcome_unknown","message":"The tool did not answer in time. It may or may not have run.","hint":"Look at what has been done, for example with task_history, before you try again."}}"#;
+
+/// Of a model's reasoning, as JSON text, in the journal of one turn.
+const REASONING_BYTES_MAX: usize = 256 * 1024;
 
 /// Of a call that we answer ourselves. The tool-gateway waits for every place before a call's own, so that a place which
 /// it never hears of would hold up the calls behind it.
@@ -26,6 +29,9 @@ pub struct Round {
     pub response_id: Option<String>,
     /// What the agent said on the way.
     pub text: String,
+    /// What the provider is to have back with the results. Absent in rounds of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reasoning: Vec<Reasoning>,
     pub calls: Vec<Call>,
     pub usage: Option<Tokens>,
 }
@@ -70,6 +76,17 @@ impl Journal {
         self.calls().map(|call| call.ordinal).max().unwrap_or(NO_PLACE)
     }
 
+    /// The reasoning of the next answer, or none of it where there is no room: a turn goes on without, only worse.
+    pub fn room_for(&self, reasoning: Vec<Reasoning>) -> Vec<Reasoning> {
+        let held = self.rounds.iter().flat_map(|round| &round.reasoning).chain(&reasoning);
+        let bytes: usize = held.map(|reasoning| reasoning.item.len()).sum();
+        if bytes > REASONING_BYTES_MAX {
+            Vec::new()
+        } else {
+            reasoning
+        }
+    }
+
     /// All that the provider counted in this turn so far.
     pub fn usage(&self) -> Option<Tokens> {
         self.rounds.iter().filter_map(|round| round.usage).reduce(Tokens::plus)
@@ -107,5 +124,38 @@ impl From<Usage> for Tokens {
             reasoning_tokens: usage.reasoning_tokens,
             total_tokens: usage.total_tokens,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_keeps_reasoning_up_to_its_limit() {
+        let reasoning = |bytes: usize| {
+            let item = "x".repeat(bytes);
+            vec![Reasoning { calls_before: 0, item }]
+        };
+        let round = Round {
+            response_id: None,
+            text: String::new(),
+            reasoning: reasoning(REASONING_BYTES_MAX - 10),
+            calls: Vec::new(),
+            usage: None,
+        };
+        let journal = Journal { rounds: vec![round] };
+        assert_eq!(journal.room_for(reasoning(10)).len(), 1);
+        assert_eq!(journal.room_for(reasoning(11)), []);
+        assert_eq!(Journal::default().room_for(reasoning(REASONING_BYTES_MAX + 1)), []);
+    }
+
+    #[test]
+    fn a_round_of_an_older_version_is_read() {
+        let round = r#"{"response_id": null, "text": "", "calls": [], "usage": null}"#;
+        let round: Round = serde_json::from_str(round).unwrap();
+        assert_eq!(round.reasoning, []);
+        let written = serde_json::to_value(&round).unwrap();
+        assert!(written.get("reasoning").is_none(), "{written}");
     }
 }

@@ -18,7 +18,11 @@ pub async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, sig
     };
     let mut batch = Vec::new();
     loop {
-        if reports.recv_many(&mut batch, recorder.config.settle_batch_max.usize()).await == 0 {
+        if reports
+            .recv_many(&mut batch, recorder.config.settle_batch_max.usize())
+            .await
+            == 0
+        {
             return;
         }
         let several = batch.len() > 1;

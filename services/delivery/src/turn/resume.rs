@@ -3,8 +3,8 @@
 use domain::TurnState;
 use time::OffsetDateTime;
 
-use super::journal::{Journal, RESULT_MISSING};
-use crate::providers::{CallInput, Effects, FunctionCall, InputItem, Thread, ToolOutput};
+use super::journal::{Call, Journal, RESULT_MISSING, Round};
+use crate::providers::{CallInput, Continuation, Effects, FunctionCall, InputItem, ToolOutput};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Due {
@@ -51,10 +51,10 @@ pub struct ToolResult {
     pub result: String,
 }
 
-/// The input of the call that is due: the turn's own, or the results of the calls in the last answer. A provider that
-/// keeps no thread is sent the whole turn.
-pub fn call_input(input: &str, journal: &Journal, results: &[ToolResult], thread: Thread) -> CallInput {
-    let output_of = |call: &super::journal::Call| ToolOutput {
+/// The input of the call that is due: the turn's own, or the results of the calls in the last answer. A provider that is
+/// not continued is sent the whole turn; so is one that is continued by an answer's id, after an answer without one.
+pub fn call_input(input: &str, journal: &Journal, results: &[ToolResult], continuation: Continuation) -> CallInput {
+    let output_of = |call: &Call| ToolOutput {
         call_id: call.call_id.clone(),
         name: call.name.clone(),
         arguments: call.arguments.clone(),
@@ -68,24 +68,18 @@ pub fn call_input(input: &str, journal: &Journal, results: &[ToolResult], thread
     let Some(last) = journal.last() else {
         return CallInput::Message(input.to_owned());
     };
-    match thread {
-        Thread::Durable | Thread::Process => CallInput::ToolResults {
-            results: last.calls.iter().map(output_of).collect(),
-            note: None,
-        },
-        Thread::None => {
+    let results_of_last = |response_id| CallInput::ToolResults {
+        results: last.calls.iter().map(output_of).collect(),
+        response_id,
+        note: None,
+    };
+    match (continuation, &last.response_id) {
+        (Continuation::Key, _) => results_of_last(None),
+        (Continuation::Response, Some(id)) => results_of_last(Some(id.clone())),
+        (Continuation::Response, None) | (Continuation::Whole, _) => {
             let mut items = vec![InputItem::User(input.to_owned())];
             for round in &journal.rounds {
-                if !round.text.is_empty() {
-                    items.push(InputItem::Assistant(round.text.clone()));
-                }
-                items.extend(round.calls.iter().map(|call| {
-                    InputItem::Call(FunctionCall {
-                        call_id: call.call_id.clone(),
-                        name: call.name.clone(),
-                        arguments: call.arguments.clone(),
-                    })
-                }));
+                items.extend(answer(round));
                 items.extend(round.calls.iter().map(|call| InputItem::Result(output_of(call))));
             }
             CallInput::Conversation(items)
@@ -93,10 +87,36 @@ pub fn call_input(input: &str, journal: &Journal, results: &[ToolResult], thread
     }
 }
 
+/// What the model said in one round, in its order: its text stands before its calls.
+fn answer(round: &Round) -> Vec<InputItem> {
+    let thought_before = |calls: usize| {
+        let reasoning = round
+            .reasoning
+            .iter()
+            .filter(move |reasoning| reasoning.calls_before == calls);
+        reasoning.map(|reasoning| InputItem::Reasoning(reasoning.item.clone()))
+    };
+    let mut items: Vec<InputItem> = thought_before(0).collect();
+    if !round.text.is_empty() {
+        items.push(InputItem::Assistant(round.text.clone()));
+    }
+    for (place, call) in round.calls.iter().enumerate() {
+        if place > 0 {
+            items.extend(thought_before(place));
+        }
+        items.push(InputItem::Call(FunctionCall {
+            call_id: call.call_id.clone(),
+            name: call.name.clone(),
+            arguments: call.arguments.clone(),
+        }));
+    }
+    items
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::turn::journal::{Call, Round};
+    use crate::providers::Reasoning;
 
     #[test]
     fn says_what_is_due() {
@@ -126,34 +146,109 @@ mod tests {
         assert_eq!(lost_since(Due::Send, Some(lost), Some(sent)), None);
     }
 
-    #[test]
-    fn results_go_back_in_the_order_of_the_calls() {
-        let call = |id: &str, ordinal, answered: Option<&str>| Call {
+    fn call(id: &str, ordinal: i32, answered: Option<&str>) -> Call {
+        Call {
             call_id: id.to_owned(),
             ordinal,
             name: "task_history".to_owned(),
             arguments: "{}".to_owned(),
             answered: answered.map(str::to_owned),
-        };
+        }
+    }
+
+    fn round(response_id: Option<&str>, text: &str, reasoning: &[(usize, &str)], calls: Vec<Call>) -> Round {
+        let reasoning = reasoning.iter().map(|&(calls_before, item)| Reasoning {
+            calls_before,
+            item: item.to_owned(),
+        });
+        Round {
+            response_id: response_id.map(str::to_owned),
+            text: text.to_owned(),
+            reasoning: reasoning.collect(),
+            calls,
+            usage: None,
+        }
+    }
+
+    fn result(ordinal: i32, result: &str) -> ToolResult {
+        ToolResult {
+            ordinal,
+            result: result.to_owned(),
+        }
+    }
+
+    /// A line for each item, as the model is to read them.
+    fn lines(input: &CallInput) -> Vec<String> {
+        let output = |output: &ToolOutput| format!("{} = {}", output.call_id, output.output);
+        match input {
+            CallInput::Message(text) => vec![format!("message {text}")],
+            CallInput::ToolResults {
+                results, response_id, ..
+            } => {
+                let after = format!("after {}", response_id.as_deref().unwrap_or("-"));
+                [after].into_iter().chain(results.iter().map(output)).collect()
+            }
+            CallInput::Conversation(items) => {
+                let line = |item: &InputItem| match item {
+                    InputItem::User(text) => format!("user {text}"),
+                    InputItem::Assistant(text) => format!("agent {text}"),
+                    InputItem::Reasoning(item) => format!("thought {item}"),
+                    InputItem::Call(call) => format!("call {}", call.call_id),
+                    InputItem::Result(result) => output(result),
+                };
+                items.iter().map(line).collect()
+            }
+        }
+    }
+
+    #[test]
+    fn results_go_back_in_the_order_of_the_calls() {
+        let calls = vec![call("b", 1, None), call("a", 2, Some("too large")), call("c", 3, None)];
         let journal = Journal {
-            rounds: vec![Round {
-                response_id: None,
-                text: String::new(),
-                calls: vec![call("b", 1, None), call("a", 2, Some("too large")), call("c", 3, None)],
-                usage: None,
-            }],
+            rounds: vec![round(None, "", &[], calls)],
         };
-        let results = [ToolResult {
-            ordinal: 1,
-            result: "one".to_owned(),
-        }];
-        let CallInput::ToolResults { results, .. } = call_input("hello", &journal, &results, Thread::Durable) else {
-            panic!("results are due");
+        let input = call_input("hello", &journal, &[result(1, "one")], Continuation::Key);
+        let missing = format!("c = {RESULT_MISSING}");
+        assert_eq!(lines(&input), ["after -", "b = one", "a = too large", &missing]);
+    }
+
+    #[test]
+    fn every_further_call_says_what_came_before_it_as_its_provider_needs_it() {
+        let check = |rounds: Vec<Round>, continuation, expected: &[&str]| {
+            let results = [result(1, "one"), result(2, "two"), result(3, "three")];
+            let input = call_input("hello", &Journal { rounds }, &results, continuation);
+            assert_eq!(lines(&input), expected, "{continuation:?}");
         };
-        let outputs: Vec<(&str, &str)> = results
-            .iter()
-            .map(|result| (result.call_id.as_str(), result.output.as_str()))
-            .collect();
-        assert_eq!(outputs, [("b", "one"), ("a", "too large"), ("c", RESULT_MISSING)]);
+        use Continuation::{Key, Response, Whole};
+        let first = || {
+            let reasoning = [(0, "r1"), (1, "r2")];
+            round(
+                Some("resp_1"),
+                "I look.",
+                &reasoning,
+                vec![call("a", 1, None), call("b", 2, None)],
+            )
+        };
+        let second = |id| round(id, "", &[], vec![call("c", 3, None)]);
+        for continuation in [Key, Response, Whole] {
+            check(vec![], continuation, &["message hello"]);
+        }
+        let both = || vec![first(), second(Some("resp_2"))];
+        check(both(), Key, &["after -", "c = three"]);
+        check(both(), Response, &["after resp_2", "c = three"]);
+        let whole = [
+            "user hello",
+            "thought r1",
+            "agent I look.",
+            "call a",
+            "thought r2",
+            "call b",
+            "a = one",
+            "b = two",
+            "call c",
+            "c = three",
+        ];
+        check(both(), Whole, &whole);
+        check(vec![first(), second(None)], Response, &whole);
     }
 }

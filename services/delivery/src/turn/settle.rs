@@ -242,6 +242,7 @@ fn answered(answer: &ProviderAnswer, facts: &Facts, limits: &Limits) -> Settled 
         round: Round {
             response_id: answer.response_id.clone(),
             text: clean(&answer.text),
+            reasoning: answer.reasoning.clone(),
             calls,
             usage,
         },

@@ -60,7 +60,11 @@ async fn an_outcome_of_a_session_that_nobody_works_on_is_not_recorded_and_holds_
         (scene.provider.seen().len() == 2).then_some(())
     })
     .await;
-    plant(&scene, "update session set phase = 'idle', lease_owner = null where id = $1").await;
+    plant(
+        &scene,
+        "update session set phase = 'idle', lease_owner = null where id = $1",
+    )
+    .await;
     gate.add_permits(2);
     scene.until("n-2", "delivered").await;
     assert_eq!(scene.state("n-1").await.0, "running");

@@ -9,6 +9,7 @@ mod impossible;
 mod interrupted;
 mod plans;
 mod prompt;
+mod provider_check;
 mod providers;
 mod scene;
 mod slots;

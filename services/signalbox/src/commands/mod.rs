@@ -7,6 +7,7 @@ pub(crate) mod migrate;
 mod nats_users;
 mod notifications;
 mod notify;
+mod provider;
 pub(crate) mod serve;
 mod sessions;
 mod turns;
@@ -14,7 +15,7 @@ mod turns;
 use std::process::ExitCode;
 
 use crate::{
-    cli::{Cli, Command, DeadCommand},
+    cli::{Cli, Command, DeadCommand, ProviderCommand},
     doctor, schemas, up,
 };
 
@@ -37,6 +38,9 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             DeadCommand::List(args) => dead::list(&args, json).await,
             DeadCommand::Show(args) => dead::show(&args, json).await,
             DeadCommand::Redrive(args) => dead::redrive(&args, json).await,
+        },
+        Command::Provider(args) => match args.command {
+            ProviderCommand::Check(args) => Box::pin(provider::check(&args, json)).await,
         },
         Command::NatsUsers => nats_users::run(json),
         Command::Schemas(args) => schemas::run(&args, json),

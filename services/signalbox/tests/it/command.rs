@@ -30,6 +30,7 @@ fn help_names_every_command() {
         "turns",
         "notifications",
         "dead",
+        "provider",
         "nats-users",
         "schemas",
     ] {

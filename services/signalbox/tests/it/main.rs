@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod command;
+mod provider;
 mod schemas;
 
 use std::process::{Command, Output};

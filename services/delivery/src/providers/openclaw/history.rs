@@ -274,9 +274,9 @@ fn answer(row: &Row, incomplete: Option<&str>) -> ProviderAnswer {
     tidied(ProviderAnswer {
         response_id: row.run_id.clone(),
         text: text.to_owned(),
-        calls: Vec::new(),
         usage: row.usage,
         incomplete_reason: incomplete.or(cut).map(str::to_owned),
+        ..ProviderAnswer::default()
     })
 }
 

@@ -14,7 +14,7 @@ use self::key::{GatewayAgent, GatewayKey};
 use super::call::{LostCall, ProviderAnswer, ProviderCall, Reconciled, SessionCheck};
 use super::failure::{FailureClass, ProviderError, Sent};
 use super::refusal::{self, Refusal};
-use super::request;
+use super::request::{self, Words};
 use super::settings::{HistoryLookup, ProviderSettings};
 use super::transport::{DriverError, Transport, call_headers};
 
@@ -55,8 +55,12 @@ impl OpenClaw {
         on_text: impl FnMut(&str) + Send,
     ) -> Result<ProviderAnswer, ProviderError> {
         let key = self.key(&call.session_key)?;
-        let headers = call_headers(key.as_str(), &call.delivery_id(), call.traceparent.as_deref())?;
-        let body = request::body(&wording::reworded(call)?, &self.model, self.stream, key.as_str());
+        let headers = call_headers(Some(key.as_str()), &call.delivery_id(), call.traceparent.as_deref())?;
+        let words = Words {
+            user: Some(key.to_string()),
+            ..Words::default()
+        };
+        let body = request::body(&wording::reworded(call)?, &self.model, self.stream, &words);
         self.transport.call(body, headers, on_text).await.map(tidied)
     }
 
@@ -119,6 +123,7 @@ impl OpenClaw {
 
 /// The agent's words and our names, without what the gateway put in their place.
 fn tidied(mut answer: ProviderAnswer) -> ProviderAnswer {
+    answer.reasoning.clear(); // the gateway keeps it
     for call in &mut answer.calls {
         call.name = wording::tool_name_off_wire(&call.name).to_owned();
     }

@@ -39,8 +39,9 @@ pub(super) fn reworded(call: &ProviderCall) -> Result<ProviderCall, ProviderErro
     let marker = marker(&call.delivery_id());
     let input = match &call.input {
         CallInput::Message(text) => CallInput::Message(format!("{marker}\n{text}")),
-        CallInput::ToolResults { results, note } => CallInput::ToolResults {
+        CallInput::ToolResults { results, note, .. } => CallInput::ToolResults {
             results: results.iter().map(|result| standalone(result, &marker)).collect(),
+            response_id: None,
             note: note.clone(),
         },
         CallInput::Conversation(_) => {

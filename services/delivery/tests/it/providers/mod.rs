@@ -10,6 +10,7 @@ mod history;
 mod recording;
 mod replay;
 mod requests;
+mod servers;
 mod stub;
 mod vetted;
 use std::time::Duration;
@@ -68,6 +69,7 @@ fn tool_results(results: &[(&str, &str, &str, &str)], note: Option<&str>) -> Pro
     };
     let input = CallInput::ToolResults {
         results: results.iter().map(result).collect(),
+        response_id: None,
         note: note.map(str::to_owned),
     };
     ProviderCall {
