@@ -147,7 +147,7 @@ fn provider_complete(settings: &mut Settings) -> Result<(), SettingsError> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use delivery::providers::{ProviderKind, ProviderSettings};
+    use delivery::providers::{Continuation, ProviderKind, ProviderSettings};
 
     use super::*;
 
@@ -170,6 +170,8 @@ mod tests {
         let named = completed(&[url, ("SIGNALBOX__PROVIDERS__DEFAULT__MODEL", "gpt-5")]).unwrap();
         assert_eq!(named.model, "gpt-5");
         assert_eq!(completed(&[url, kind, agent]).unwrap().kind, ProviderKind::OpenClaw);
+        let server = completed(&[url, ("SIGNALBOX__PROVIDERS__DEFAULT__SERVER", "ollama")]).unwrap();
+        assert_eq!(server.continuation, Continuation::Whole);
         let refused = completed(&[url, kind]).unwrap_err().to_string();
         assert!(refused.contains("name the gateway's agent"), "{refused}");
     }
