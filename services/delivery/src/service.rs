@@ -8,7 +8,7 @@
 //! Claimer and recorder each have one transaction in progress. Sessions that are woken and turns that end meanwhile are the next
 //! batch, so batches are as large as the load makes them.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use anyhow::Context as _;
 use axum::Router;

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use contracts::{message::Message as _, tool::ToolRequested};
 use messaging::{Consumer, ConsumerOptions, Durable, User};
-use runtime::{Context, Shares, settings::Count};
+use runtime::{Context, Shares};
 
 use crate::{
     execute::{Executor, Limits},

@@ -25,7 +25,7 @@ pub(crate) async fn check(args: &ProviderCheckArgs, json: bool) -> anyhow::Resul
     }
     let report = provider_check::check(&provider)
         .await
-        .map_err(|error| SettingsError::invalid(&format!("providers.{}", args.name), error.to_string()))?;
+        .map_err(|error| invalid(&args.name, error.to_string()))?;
     if json {
         let Report {
             fits,
@@ -48,11 +48,16 @@ fn entry(settings: &Settings, name: &str) -> Result<ProviderSettings, SettingsEr
     let names = providers.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
     providers.remove(name).ok_or_else(|| {
         let known = if names.is_empty() { "none is set" } else { &names };
-        SettingsError::invalid(
-            &format!("providers.{name}"),
-            format!("there is no such provider; known are: {known}"),
-        )
+        invalid(name, format!("there is no such provider; known are: {known}"))
     })
+}
+
+fn invalid(name: &str, problem: String) -> SettingsError {
+    SettingsError::Invalid {
+        setting: format!("providers.{name}"),
+        origin: "signalbox provider check".to_owned(),
+        problem,
+    }
 }
 
 /// Before anything is sent: calls cost money. The query of a URL may hold a credential.
