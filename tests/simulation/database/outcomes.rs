@@ -6,7 +6,7 @@ use delivery::turn::{
     recorder::{Change, decide},
     settle::Settled,
 };
-use domain::{Fence, NotificationId, NotificationState, SessionId, TurnId, TurnState};
+use domain::{Fence, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
 use storage::session::sessions_lock::Session;
 use uuid::Uuid;
 
@@ -54,6 +54,10 @@ impl Database {
                 recorded.free.push((name, true));
                 continue;
             };
+            if session.facts.phase != SessionPhase::Running && bug != Some(Bug::FenceUnchecked) {
+                recorded.free.push((name, true));
+                continue;
+            }
             let decision = decide(report, &session, moment(self.now), &settings.delivery);
             let Some(decided) = possible(decision, bug) else {
                 recorded.free.push((name, false));

@@ -8,7 +8,7 @@ use std::{
 
 use contracts::Root;
 use domain::{
-    ImpossibleStep,
+    ImpossibleStep, SessionPhase,
     planted::{Bug, is_planted},
 };
 use runtime::{Outbox, Shutdown};
@@ -93,6 +93,10 @@ impl Recorder {
                 .get(&report.work.name())
                 .filter(|session| session.fence == report.work.fence || is_planted(Bug::FenceDropped))
             {
+                // Ours by its fence, and given back: an earlier try recorded the outcome, and its commit was not answered.
+                Some(session) if session.facts.phase != SessionPhase::Running => {
+                    recorded.free.push((report.work.name(), true));
+                }
                 Some(session) => {
                     let decision = decide(report, session, now, &self.config);
                     match possible(decision, session, Some(report.work.turn_id)) {

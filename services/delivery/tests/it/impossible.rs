@@ -1,9 +1,6 @@
 //! Rows that allow no such step: the session is left as it is, and what came together with it goes on.
 
-use std::sync::Arc;
-
-use testkit::{Reply, eventually};
-use tokio::sync::Semaphore;
+use testkit::Reply;
 
 use crate::scene::Scene;
 
@@ -44,32 +41,5 @@ async fn a_turn_that_is_over_is_not_sent_again_and_holds_up_no_other_session() {
     assert_eq!(scene.state("n-2").await.0, "queued");
     assert_eq!(scene.provider.seen().len(), 2);
     assert_eq!(scene.turns("fence").await, ["1", "1"], "nothing was written of it");
-    running.stop().await;
-}
-
-#[tokio::test]
-async fn an_outcome_of_a_session_that_nobody_works_on_is_not_recorded_and_holds_up_no_other() {
-    let gate = Arc::new(Semaphore::new(0));
-    let script = Arc::clone(&gate);
-    let scene = Scene::with(move |_| Reply::Gated(Arc::clone(&script), Box::new(Reply::text("ok")))).await;
-    let other = another(&scene).await;
-    scene.enqueue("n-1", "x").await;
-    scene.world.fixture().enqueue(&scene.account, other, "n-2", "y").await;
-    let running = scene.run().await;
-    eventually("both calls are in flight", || async {
-        (scene.provider.seen().len() == 2).then_some(())
-    })
-    .await;
-    plant(
-        &scene,
-        "update session set phase = 'idle', lease_owner = null where id = $1",
-    )
-    .await;
-    gate.add_permits(2);
-    scene.until("n-2", "delivered").await;
-    assert_eq!(scene.state("n-1").await.0, "running");
-    let mut states = scene.turns("state").await;
-    states.sort();
-    assert_eq!(states, ["calling", "finished"]);
     running.stop().await;
 }
