@@ -47,7 +47,7 @@ export PATH := $(TOOLS)/bin:$(PATH)
 NEXTEST_VERSION := 0.9.143
 DENY_VERSION := 0.20.2
 
-.PHONY: help run test ci chaos nightly fuzz bench bench-micro lint fmt schemas images env manifests digests containers provision build smoke rust nextest deny
+.PHONY: help run test ci chaos nightly contract fuzz bench bench-micro lint fmt schemas images env manifests digests containers provision build smoke rust nextest deny
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,11 @@ chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=
 nightly: provision rust ## What takes too long for every change: an installation with millions of rows, in which a day goes by (ARGS=)
 	cargo build --workspace --bins $(TEST_FEATURES) --release
 	$(TARGET_DIR)/release/chaos age $(ARGS)
+	$(MAKE) contract ARGS=
+
+contract: provision rust ## Hold the HTTP API to its OpenAPI document, by made-up requests to a running `signalbox up` (ARGS=)
+	cargo build --workspace --all-targets $(TEST_FEATURES)
+	tests/contract/run $(TARGET_DIR)/debug/signalbox $(ARGS)
 
 fuzz: provision rust nextest ## Try made-up inputs on every parser (TARGET=, RUNS= for each, SEED=)
 	SIGNALBOX_FUZZ_RUNS=$(RUNS) SIGNALBOX_FUZZ_SEED=$(SEED) cargo nextest run --workspace $(TEST_FEATURES) --profile fuzz \
