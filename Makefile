@@ -47,7 +47,7 @@ export PATH := $(TOOLS)/bin:$(PATH)
 NEXTEST_VERSION := 0.9.143
 DENY_VERSION := 0.20.2
 
-.PHONY: help run test ci chaos nightly age fuzz bench bench-micro lint fmt schemas images env manifests digests containers provision build smoke rust nextest deny
+.PHONY: help run test ci chaos nightly age contract fuzz bench bench-micro lint fmt schemas images env manifests digests containers provision build smoke rust nextest deny
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,12 +79,17 @@ nightly: provision rust nextest ## What takes too long for every change: all tes
 	SIGNALBOX_NIGHTLY=1 cargo nextest run --workspace $(TEST_FEATURES) --profile nightly
 	$(MAKE) containers
 	$(MAKE) chaos FAULTS=500 SEED=$(SEED) ARGS="--again 2"
+	$(MAKE) contract
 	$(MAKE) chaos SIM=20000
 	$(MAKE) age
 
 age: provision rust ## An installation with millions of rows, in which a day goes by (ARGS=)
 	cargo build --workspace --bins $(TEST_FEATURES) --release
 	$(TARGET_DIR)/release/chaos age $(ARGS)
+
+contract: provision rust ## Hold the HTTP API to its OpenAPI document, by made-up requests to a running `signalbox up` (ARGS=)
+	cargo build --workspace --all-targets $(TEST_FEATURES)
+	tests/contract/run $(TARGET_DIR)/debug/signalbox $(ARGS)
 
 fuzz: provision rust nextest ## Try made-up inputs on every parser (TARGET=, RUNS= for each, SEED=)
 	SIGNALBOX_FUZZ_RUNS=$(RUNS) SIGNALBOX_FUZZ_SEED=$(SEED) cargo nextest run --workspace $(TEST_FEATURES) --profile fuzz \

@@ -9,9 +9,10 @@ use serde_json::Value;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("contracts", &["domain"]),
+    ("api", &["contracts", "domain"]),
     ("storage", &["contracts", "domain"]),
     ("messaging", &["contracts", "domain"]),
-    ("runtime", &["contracts", "domain", "messaging", "storage"]),
+    ("runtime", &["api", "contracts", "domain", "messaging", "storage"]),
     ("devstack", &[]),
     (
         "testkit",
@@ -25,11 +26,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "orchestrator",
-        &["contracts", "domain", "messaging", "runtime", "storage"],
+        &["api", "contracts", "domain", "messaging", "runtime", "storage"],
     ),
     (
         "signalbox",
         &[
+            "api",
             "contracts",
             "delivery",
             "devstack",

@@ -1,27 +1,35 @@
 //! What comes with a request, read strictly: unknown fields are refused, the field that is wrong is named, and a text
 //! that Postgres could not keep is refused here, where its sender can be told.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, str::FromStr};
 
 use axum::{
-    extract::{FromRequest, FromRequestParts, Request},
+    extract::{FromRequest, FromRequestParts, RawPathParams, Request},
     http::{HeaderMap, StatusCode, Uri, header, request::Parts},
 };
 use contracts::{
     json::{self, NotJson},
     storable::holds_nul,
 };
-use runtime::http::{self, Problem};
-use serde::{
-    Deserialize, Deserializer,
-    de::{DeserializeOwned, value::MapDeserializer},
-};
+use runtime::http::{self, Problem, openapi::Operation};
+use schemars::JsonSchema;
+use serde::de::{DeserializeOwned, value::MapDeserializer};
 use serde_json::{Map, Value};
 
-use crate::error::invalid_field;
+use crate::{error::invalid_field, route::Described};
 
 /// A body of a PATCH. POST takes [`crate::idempotency::Post`].
 pub struct JsonBody<T>(pub T);
+
+/// What reading a body may be refused with.
+pub const BODY_REFUSALS: &[u16] = &[400, 408, 413, 415];
+
+impl<T: JsonSchema> Described for JsonBody<T> {
+    fn describe(operation: &mut Operation<'_>) {
+        operation.body::<T>(false);
+        operation.refuses(BODY_REFUSALS);
+    }
+}
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = Problem;
@@ -36,6 +44,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
 
 /// The query of a URL. A parameter without a value is as good as absent.
 pub struct Query<T>(pub T);
+
+impl<T: JsonSchema> Described for Query<T> {
+    fn describe(operation: &mut Operation<'_>) {
+        operation.query::<T>();
+    }
+}
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     type Rejection = Problem;
@@ -59,17 +73,24 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// What a path names. A name that cannot be one is the name of nothing.
-pub struct Path<T>(pub T);
+/// What a path's last parameter names. A name that cannot be one is the name of nothing.
+pub struct Named<T>(pub T);
 
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+impl<T: JsonSchema> Described for Named<T> {
+    fn describe(operation: &mut Operation<'_>) {
+        operation.names::<T>();
+        operation.refuses(&[404]);
+    }
+}
+
+impl<T: FromStr, S: Send + Sync> FromRequestParts<S> for Named<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        axum::extract::Path::from_request_parts(parts, state)
-            .await
-            .map(|axum::extract::Path(path)| Path(path))
-            .map_err(|_| Problem::not_found())
+        let parameters = RawPathParams::from_request_parts(parts, state).await;
+        let parameters = parameters.map_err(|_| Problem::not_found())?;
+        let name = parameters.iter().last().and_then(|(_, name)| name.parse().ok());
+        name.map(Named).ok_or_else(Problem::not_found)
     }
 }
 
@@ -136,44 +157,18 @@ fn read<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Problem> {
     })
 }
 
-/// A text that must be there and has an end.
-pub fn text_check(field: &str, text: &str, bytes_max: usize) -> Result<(), Problem> {
-    if text.trim().is_empty() {
-        return Err(invalid_field(field, "empty"));
-    }
-    length_check(field, text, bytes_max)
-}
-
-/// A text that may be empty and has an end.
-pub fn length_check(field: &str, text: &str, bytes_max: usize) -> Result<(), Problem> {
-    if text.len() > bytes_max {
-        let what = format!("{} bytes; at most {bytes_max} are taken", text.len());
-        return Err(invalid_field(field, what));
-    }
-    Ok(())
-}
-
-/// For a field where null says something else than its absence.
-pub fn nullable<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    Option::<T>::deserialize(deserializer).map(Some)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use axum::{http::HeaderValue, response::IntoResponse};
+    use serde::Deserialize;
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     #[expect(dead_code, reason = "read for its errors")]
     struct Body {
         title: String,
-        #[serde(default, deserialize_with = "nullable")]
-        limit: Option<Option<u32>>,
+        limit: Option<u32>,
     }
 
     async fn detail(json: &str) -> (String, String) {
@@ -224,14 +219,6 @@ mod tests {
             &["more than 100000 values"],
         )
         .await;
-    }
-
-    #[test]
-    fn null_and_absent_differ_where_it_matters() {
-        let read = |json: &str| parse::<Body>(json.as_bytes()).unwrap().limit;
-        assert_eq!(read(r#"{"title": "a"}"#), None);
-        assert_eq!(read(r#"{"title": "a", "limit": null}"#), Some(None));
-        assert_eq!(read(r#"{"title": "a", "limit": 3}"#), Some(Some(3)));
     }
 
     #[tokio::test]

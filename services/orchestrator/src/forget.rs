@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use api::accounts::AccountEntry;
 use domain::AccountId;
 use runtime::sweep::{Parts, Pieces, Sweep};
 use storage::{Accounts, Role, StorageError, directory::account_directory};
@@ -35,7 +36,7 @@ pub async fn forget_once(app: &App, stop: &CancellationToken) -> Result<u64, Sto
     forget_of(app, &mut parts, &Accounts::operator(), operator, stop).await;
     let mut after: Option<String> = None;
     loop {
-        let entries = account_directory(&app.database, after.as_deref(), ACCOUNTS_MAX).await?;
+        let entries: Vec<AccountEntry> = account_directory(&app.database, after.as_deref(), ACCOUNTS_MAX).await?;
         for entry in &entries {
             if stop.is_cancelled() {
                 return parts.end();

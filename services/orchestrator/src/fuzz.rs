@@ -1,5 +1,14 @@
 //! What anyone may send over HTTP, against everything that reads it: bodies, queries, cursors, keys, dead letters.
 
+use std::num::NonZeroU32;
+
+use api::{
+    accounts::{AccountChange, NewAccount},
+    agents::{AgentChange, NewAgent},
+    keys::NewKey,
+    messages::NewMessage,
+    tasks::{NewTask, TaskChange},
+};
 use axum::{extract::FromRequestParts, http::HeaderMap};
 use contracts::{Headers, Root, notification};
 use domain::{AccountId, KeyId, KeyRole};
@@ -12,18 +21,13 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{
-    accounts::{AccountChange, NewAccount},
-    agents::{AgentChange, NewAgent},
     auth::Caller,
     body::{self, Query},
     dead_letters::redrive::redrive,
     idempotency,
-    keys::NewKey,
-    messages::NewMessage,
     notifications::incoming,
-    paging::{List, Moment, Page, Position},
+    paging::{Cursor, Limit, List, Moment, Page, Position},
     settings::OrchestratorSettings,
-    tasks::{NewTask, TaskChange},
 };
 
 const WORDS: &[&str] = &[
@@ -189,7 +193,9 @@ fn cursor() {
             account: "acme",
             filters: String::new(),
         };
-        Page::new(list, &OrchestratorSettings::default(), Some(1), cursor).ok()
+        let cursor = cursor.map(|cursor| Cursor(cursor.to_owned()));
+        let limit = Some(Limit(NonZeroU32::MIN));
+        Page::new(list, &OrchestratorSettings::default(), limit, cursor.as_ref()).ok()
     }
     fn made<P: Position + Clone>(last: &P) -> String {
         let first = page::<P>(None).expect("a first page needs no cursor");

@@ -6,29 +6,30 @@
 //! say "done" are stored: a refused request had no effect, and may be mended and sent again under the same key. What is
 //! stored never holds a secret: the answer that made an API key is kept without the key.
 
+use std::marker::PhantomData;
+
 use axum::{
     Json,
     extract::{FromRequest, Request},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
-use domain::{
-    AccountId,
-    planted::{Bug, is_planted},
-};
-use runtime::http::{self, Problem, only};
+use domain::planted::{Bug, is_planted};
+use runtime::http::{self, Problem, only, openapi::Operation};
+use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use storage::{Accounts, StorageError, Tx, accounts::OPERATOR, entity, outbox::Owned};
+use storage::{StorageError, Tx, entity, outbox::Owned};
 use time::OffsetDateTime;
 
 use crate::{
     app::{App, database_now},
-    auth::{Access, caller::OPERATOR_PRINCIPAL},
-    body,
+    auth::Party,
+    body::{self, BODY_REFUSALS},
     error::{ApiError, invalid_field},
+    route::Described,
 };
 
 pub const HEADER: HeaderName = HeaderName::from_static("idempotency-key");
@@ -36,28 +37,32 @@ pub const HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 const KEY_BYTES_MAX: usize = 255;
+const HEADER_PATTERN: &str = "^[ -~]{1,255}$";
+const HEADER_ABOUT: &str = "1-255 printable characters. The same key and request give the stored answer again, with \
+                            `Idempotency-Replayed: true`; the key with another request is a 422, one in flight a 409.";
 
 /// A body of a POST, with what makes its request recognisable.
 pub struct Post<T> {
     pub body: T,
-    pub request: Posted,
+    pub once: Once,
 }
 
-/// The bytes of a POST's body, for a route that reads them itself.
-pub struct PostBytes {
+/// The bytes of a POST's body, for a route that reads them itself; `T` is what they are documented as.
+pub struct PostBytes<T> {
     pub body: axum::body::Bytes,
-    pub request: Posted,
+    pub once: Once,
+    read_as: PhantomData<T>,
 }
 
-/// Which request it is.
+/// Which request it is, whose effect is made once.
 #[derive(Clone, Debug)]
-pub struct Posted {
+pub struct Once {
     key: Option<String>,
     /// SHA-256 over path and body.
     hash: [u8; 32],
 }
 
-impl<S: Send + Sync> FromRequest<S> for PostBytes {
+impl<T, S: Send + Sync> FromRequest<S> for PostBytes<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
@@ -71,11 +76,12 @@ impl<S: Send + Sync> FromRequest<S> for PostBytes {
         hash.update(parts.uri.path());
         hash.update([0]);
         hash.update(&bytes);
-        let request = Posted {
-            key,
-            hash: hash.finalize().into(),
-        };
-        Ok(PostBytes { body: bytes, request })
+        let hash = hash.finalize().into();
+        Ok(PostBytes {
+            body: bytes,
+            once: Once { key, hash },
+            read_as: PhantomData,
+        })
     }
 }
 
@@ -83,11 +89,28 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Post<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let PostBytes { body, request } = PostBytes::from_request(request, state).await?;
-        Ok(Post {
-            body: body::parse(&body)?,
-            request,
-        })
+        let PostBytes { body, once, .. } = PostBytes::<T>::from_request(request, state).await?;
+        let body = body::parse(&body)?;
+        Ok(Post { body, once })
+    }
+}
+
+impl<T: JsonSchema> Described for Post<T> {
+    fn describe(operation: &mut Operation<'_>) {
+        PostBytes::<T>::describe(operation);
+    }
+}
+
+impl<T: JsonSchema> Described for PostBytes<T> {
+    fn describe(operation: &mut Operation<'_>) {
+        operation.header(
+            "Idempotency-Key",
+            HEADER_ABOUT,
+            &json!({"type": "string", "pattern": HEADER_PATTERN}),
+        );
+        operation.body::<T>(true);
+        operation.refuses(BODY_REFUSALS);
+        operation.refuses(&[409, 422]);
     }
 }
 
@@ -106,81 +129,88 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     Ok(Some(text.to_owned()).filter(|_| !is_planted(Bug::KeyIgnored)))
 }
 
-/// What a POST says when it did what it was asked for.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
-    status: StatusCode,
-    body: Value,
+/// What a POST did: what it says of it, and the messages that follow.
+#[derive(Debug)]
+pub struct Done<T> {
+    body: T,
     /// What is stored in place of the body, where that holds a secret.
-    kept: Option<Value>,
+    kept: Option<T>,
+    messages: Vec<Owned>,
 }
 
-impl Answer {
-    pub fn new(status: StatusCode, body: &impl Serialize) -> Answer {
-        Answer {
-            status,
-            body: to_value(body),
+impl<T> Done<T> {
+    pub fn new(body: T) -> Done<T> {
+        Done {
+            body,
             kept: None,
+            messages: Vec::new(),
         }
     }
 
-    pub fn kept_as(mut self, body: &impl Serialize) -> Answer {
-        self.kept = Some(to_value(body));
-        self
+    pub fn kept_as(self, kept: T) -> Done<T> {
+        let kept = Some(kept);
+        Done { kept, ..self }
+    }
+
+    pub fn with(self, messages: Vec<Owned>) -> Done<T> {
+        Done { messages, ..self }
     }
 }
 
-fn to_value(body: &impl Serialize) -> Value {
-    serde_json::to_value(body).expect("answers have string keys and no failing serializer")
+/// The answer of a POST that did what it was asked for, now or before.
+#[derive(Debug)]
+pub struct Answer<const STATUS: u16, T> {
+    response: Response,
+    body: PhantomData<T>,
 }
 
-impl IntoResponse for Answer {
+impl<const STATUS: u16, T> From<Response> for Answer<STATUS, T> {
+    fn from(response: Response) -> Self {
+        let body = PhantomData;
+        Answer { response, body }
+    }
+}
+
+impl<const STATUS: u16, T> IntoResponse for Answer<STATUS, T> {
     fn into_response(self) -> Response {
-        (self.status, Json(self.body)).into_response()
+        self.response
     }
 }
 
-/// A POST whose effect is not yet made: its transaction, and where the answer goes.
+impl<const STATUS: u16, T: JsonSchema> Described for Answer<STATUS, T> {
+    fn describe(operation: &mut Operation<'_>) {
+        let status = status::<STATUS>();
+        let about = match status {
+            StatusCode::ACCEPTED => "Accepted: it will be done",
+            _ => "Made",
+        };
+        operation.answers::<T>(status, about);
+    }
+}
+
+fn status<const STATUS: u16>() -> StatusCode {
+    StatusCode::from_u16(STATUS).expect("a status of HTTP")
+}
+
+/// A POST whose effect is being made.
 pub struct Work {
-    app: App,
     pub tx: Tx,
-    /// The account, or the operator's place.
-    owner: String,
-    principal: String,
-    request: Posted,
     /// The transaction's moment, by the database's clock.
     pub now: OffsetDateTime,
 }
 
-/// What becomes of a POST.
-pub enum Begun {
-    Fresh(Work),
-    /// It was done before; this is what was said then.
-    Replay(Response),
-}
-
-impl Work {
-    /// Begins the transaction of a POST in an account.
-    pub async fn begin(app: &App, access: &Access, request: Posted) -> Result<Begun, ApiError> {
-        let (account, principal) = (&access.account, access.caller.principal());
-        Work::begin_as(app, (account.as_str(), principal), &Accounts::one(account), request).await
-    }
-
-    /// The same for the operator's own routes; `account` is the one that they touch.
-    pub async fn begin_as_operator(app: &App, account: Option<&AccountId>, request: Posted) -> Result<Begun, ApiError> {
-        let accounts = Accounts::many(account).with_operator();
-        Work::begin_as(app, (OPERATOR, OPERATOR_PRINCIPAL), &accounts, request).await
-    }
-
-    async fn begin_as(
+impl Once {
+    /// Makes the effect of a POST and stores its answer, in one transaction, and hands what follows to the relay. Where the
+    /// request was answered before, nothing is made and that answer is given again.
+    pub async fn run<const STATUS: u16, T: Serialize>(
+        self,
         app: &App,
-        (owner, principal): (&str, &str),
-        accounts: &Accounts,
-        request: Posted,
-    ) -> Result<Begun, ApiError> {
-        let tx = app.database.begin(accounts).await?;
-        if let Some(key) = &request.key {
-            if !lock(&tx, owner, key).await? {
+        party: Party<'_>,
+        act: impl AsyncFnOnce(&Work) -> Result<Done<T>, ApiError>,
+    ) -> Result<Answer<STATUS, T>, ApiError> {
+        let tx = app.database.begin(&party.accounts).await?;
+        if let Some(key) = &self.key {
+            if !lock(&tx, party.owner, key).await? {
                 return Err(Problem::conflict(
                     "request_in_flight",
                     "a request with this Idempotency-Key is being worked on; ask again in a moment",
@@ -188,37 +218,23 @@ impl Work {
                 .retry_after_s(1)
                 .into());
             }
-            if let Some(stored) = find(&tx, (owner, principal), key).await? {
+            if let Some(stored) = find(&tx, &party, key).await? {
                 tx.commit().await?;
                 app.meters.replayed();
-                return replay(stored, &request.hash).map(Begun::Replay);
+                return replay(stored, &self.hash).map(Answer::from);
             }
         }
         let now = database_now(&tx).await?;
-        Ok(Begun::Fresh(Work {
-            app: app.clone(),
-            tx,
-            owner: owner.to_owned(),
-            principal: principal.to_owned(),
-            request,
-            now,
-        }))
-    }
-
-    /// Stores the answer, commits, hands what follows to the relay, and answers.
-    pub async fn finish(self, answer: Answer, messages: Vec<Owned>) -> Result<Response, ApiError> {
-        if let Some(key) = &self.request.key {
-            keep(
-                &self.tx,
-                (&self.owner, &self.principal),
-                key,
-                &self.request.hash,
-                &answer,
-            )
-            .await?;
+        let work = Work { tx, now };
+        let Done { body, kept, messages } = act(&work).await?;
+        let status = status::<STATUS>();
+        if let Some(key) = &self.key {
+            let kept = serde_json::to_value(kept.as_ref().unwrap_or(&body));
+            let kept = kept.expect("answers have string keys and no failing serializer");
+            keep(&work.tx, &party, (key, &self.hash), (status, kept)).await?;
         }
-        self.app.commit(self.tx, messages).await?;
-        Ok(answer.into_response())
+        app.commit(work.tx, messages).await?;
+        Ok((status, Json(body)).into_response().into())
     }
 }
 
@@ -264,12 +280,8 @@ const FIND: &str = "
     select account_id, key, principal, request_hash, status, body, created_at from idempotency
     where account_id = $1 and key = $2 and principal in ($3, '') order by principal desc limit 1";
 
-async fn find(
-    tx: &Tx,
-    (owner, principal): (&str, &str),
-    key: &str,
-) -> Result<Option<entity::idempotency::Model>, StorageError> {
-    let values = [owner.into(), key.into(), principal.into()];
+async fn find(tx: &Tx, party: &Party<'_>, key: &str) -> Result<Option<entity::idempotency::Model>, StorageError> {
+    let values = [party.owner.into(), key.into(), party.principal.into()];
     tx.one("look for a stored answer", FIND, values).await
 }
 
@@ -278,19 +290,17 @@ const KEEP: &str = "
 
 async fn keep(
     tx: &Tx,
-    (owner, principal): (&str, &str),
-    key: &str,
-    hash: &[u8; 32],
-    answer: &Answer,
+    party: &Party<'_>,
+    (key, hash): (&str, &[u8; 32]),
+    (status, body): (StatusCode, Value),
 ) -> Result<(), StorageError> {
-    let body = answer.kept.as_ref().unwrap_or(&answer.body);
     let values = [
-        owner.into(),
+        party.owner.into(),
         key.into(),
-        principal.into(),
+        party.principal.into(),
         hash.to_vec().into(),
-        i32::from(answer.status.as_u16()).into(),
-        body.clone().into(),
+        i32::from(status.as_u16()).into(),
+        body.into(),
     ];
     tx.execute("store an answer", KEEP, values).await.map(|_| ())
 }

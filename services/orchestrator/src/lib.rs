@@ -1,8 +1,9 @@
 //! The HTTP API: accounts, agents, tasks, threads, and what happened.
 //!
-//! In reading order: [`settings`] (limits), [`app`] (what a route stands on), [`auth`] (who may come in), [`body`],
-//! [`idempotency`] and [`paging`] (what requests have in common), [`again`] (what the database rolled back), then a
-//! folder for each noun, with its rule in `mod.rs`, its queries in `store.rs` and its routes in `http.rs`:
+//! In reading order: [`settings`] (limits), [`app`] (what a route stands on), [`route`] (how one is declared), [`auth`] (who
+//! may come in), [`body`], [`idempotency`] and [`paging`] (what requests have in common), [`again`] (what the database
+//! rolled back), then each noun, whose bodies are in the crate `api`: a file, or a folder with its rule in `mod.rs`, its
+//! queries in `store.rs` and its routes in `http.rs`:
 //! [`accounts`], [`keys`], [`agents`], [`tasks`], [`messages`], [`activities`], [`notifications`], [`sessions`],
 //! [`turns`], [`dead_letters`]. [`handlers`] is what comes from the bus, [`openapi`] the document, [`service`] the
 //! wiring.
@@ -27,15 +28,32 @@ pub mod metrics;
 pub mod notifications;
 pub mod openapi;
 pub mod paging;
+pub mod route;
 pub mod routes;
 pub mod service;
 pub mod sessions;
 pub mod settings;
 pub mod tasks;
 pub mod turns;
-pub mod wire;
 
 pub use app::App;
-pub use routes::{openapi, router};
+pub use openapi::openapi;
+pub use routes::{router, routes};
 pub use service::start;
 pub use settings::OrchestratorSettings;
+
+/// Every noun of the API, in the order of its document.
+pub fn nouns() -> Vec<route::Noun> {
+    vec![
+        accounts::http::noun(),
+        keys::http::noun(),
+        agents::http::noun(),
+        tasks::http::noun(),
+        messages::http::noun(),
+        activities::noun(),
+        notifications::http::noun(),
+        sessions::http::noun(),
+        turns::http::noun(),
+        dead_letters::http::noun(),
+    ]
+}

@@ -13,45 +13,45 @@
 //! A route makes its [`Page`] of what was asked for, the store reads it by its [`Listing`], and what comes out is
 //! [`Rows`], written as [`Shown`].
 
-use std::io::Write;
+use std::{io::Write, marker::PhantomData, num::NonZeroU32};
 
+use api::Items;
 use axum::{
-    http::{HeaderValue, header},
+    http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use domain::AccountId;
-use runtime::http::Problem;
+use runtime::http::{Problem, openapi::Operation};
+use schemars::JsonSchema;
 use sea_orm::{ConnectionTrait, DbBackend, FromQueryResult, QueryResult, Statement, Value};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use storage::{StorageError, Tx, error::Attempt};
 use time::OffsetDateTime;
-use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use crate::{app::App, error::invalid_field, settings::OrchestratorSettings};
+use crate::{app::App, error::invalid_field, route::Described, settings::OrchestratorSettings};
 
 const TAG_BYTES: usize = 8;
 const CURSOR_BYTES_MAX: usize = 1024;
 
-/// A page of a list, for the OpenAPI document: it is written item by item, as [`Shown`].
-#[derive(Debug, ToSchema)]
-pub struct Items<T> {
-    /// Fewer than were asked for when they are long, or when a filter leaves most of them out; none is possible, too.
-    pub items: Vec<T>,
-    /// Ask again with `cursor` set to this; null when there is no more.
-    #[schema(required)]
-    pub next_cursor: Option<String>,
+/// A page, as it is sent: written item by item, read as [`Items`].
+#[derive(Debug)]
+pub struct Shown<T> {
+    json: Vec<u8>,
+    items: PhantomData<T>,
 }
 
-/// A page, as it is sent.
-#[derive(Debug)]
-pub struct Shown(Vec<u8>);
-
-impl IntoResponse for Shown {
+impl<T> IntoResponse for Shown<T> {
     fn into_response(self) -> Response {
         let json = HeaderValue::from_static("application/json");
-        ([(header::CONTENT_TYPE, json)], self.0).into_response()
+        ([(header::CONTENT_TYPE, json)], self.json).into_response()
+    }
+}
+
+impl<T: JsonSchema> Described for Shown<T> {
+    fn describe(operation: &mut Operation<'_>) {
+        operation.answers::<Items<T>>(StatusCode::OK, "Here it is");
     }
 }
 
@@ -78,8 +78,16 @@ impl<R> Rows<R> {
         (self.rows, self.places)
     }
 
-    pub fn show<T: Serialize>(self, show: impl FnMut(R) -> T) -> Shown {
-        self.places.show(self.rows, show)
+    /// Rows that are shown as they are.
+    pub fn show(self) -> Shown<R>
+    where
+        R: Serialize,
+    {
+        self.show_as(|row| row)
+    }
+
+    pub fn show_as<T: Serialize>(self, show: impl FnMut(R) -> T) -> Shown<T> {
+        self.places.show(self.rows.into_iter().map(show))
     }
 }
 
@@ -89,17 +97,17 @@ impl Places {
         self.next_cursor.as_deref()
     }
 
-    /// Writes the page: as many of the rows as fit, from the first on. One at a time is an item.
-    pub fn show<R, T: Serialize>(self, rows: Vec<R>, mut show: impl FnMut(R) -> T) -> Shown {
+    /// Writes the page: as many of the items as fit, from the first on. There is one at a time.
+    pub fn show<T: Serialize>(self, items: impl IntoIterator<Item = T>) -> Shown<T> {
         const WRITTEN: &str = "items have string keys, and memory takes what is written";
         let mut body = b"{\"items\":[".to_vec();
         let mut shown = 0;
-        for row in rows {
+        for item in items {
             let end = body.len();
             if shown > 0 {
                 body.push(b',');
             }
-            serde_json::to_writer(&mut body, &show(row)).expect(WRITTEN);
+            serde_json::to_writer(&mut body, &item).expect(WRITTEN);
             if shown > 0 && body.len() > self.bytes_max {
                 body.truncate(end);
                 break;
@@ -113,7 +121,10 @@ impl Places {
         };
         let next_cursor = serde_json::to_string(&next_cursor).expect(WRITTEN);
         write!(body, "],\"next_cursor\":{next_cursor}}}").expect(WRITTEN);
-        Shown(body)
+        Shown {
+            json: body,
+            items: PhantomData,
+        }
     }
 }
 
@@ -180,19 +191,28 @@ impl Listing {
 }
 
 /// What a list without filters may be asked for.
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
 pub struct ListQuery {
-    limit: Option<u32>,
-    cursor: Option<String>,
+    limit: Option<Limit>,
+    cursor: Option<Cursor>,
 }
 
 impl ListQuery {
     pub fn page<'a, P: Position>(&self, app: &App, list: List<'a>) -> Result<Page<'a, P>, Problem> {
-        Page::new(list, &app.settings, self.limit, self.cursor.as_deref())
+        Page::new(list, &app.settings, self.limit, self.cursor.as_ref())
     }
 }
+
+/// How many items are wanted. Who asks for more than the list gives at one time gets that many and a cursor.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Limit(#[schemars(range(min = 1, max = 4_294_967_295_u32))] pub NonZeroU32);
+
+/// Where the list goes on: `next_cursor` of its page before.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Cursor(#[schemars(length(max = 1024), regex(pattern = "^[0-9A-Fa-f]*$"))] pub String);
 
 /// Which list a cursor belongs to. `filters` are all that the request asked for beside limit and cursor.
 #[derive(Debug)]
@@ -236,18 +256,17 @@ impl<'a, P: Position> Page<'a, P> {
     pub fn new(
         list: List<'a>,
         settings: &OrchestratorSettings,
-        limit: Option<u32>,
-        cursor: Option<&str>,
+        limit: Option<Limit>,
+        cursor: Option<&Cursor>,
     ) -> Result<Page<'a, P>, Problem> {
         let limit_max = settings.list_items_max.usize();
         let limit = match limit {
             None => settings.list_items_default.usize().min(limit_max),
-            Some(0) => return Err(invalid_field("limit", format_args!("from 1 to {limit_max}"))),
-            Some(limit) => limit_max.min(usize::try_from(limit).unwrap_or(limit_max)),
+            Some(Limit(limit)) => limit_max.min(usize::try_from(limit.get()).unwrap_or(limit_max)),
         };
         let after = match cursor {
             None => None,
-            Some(cursor) => Some(list.read(cursor).ok_or_else(|| {
+            Some(Cursor(cursor)) => Some(list.read(cursor).ok_or_else(|| {
                 invalid_field(
                     "cursor",
                     "not one that this list gave out; begin again without a cursor",
@@ -498,7 +517,14 @@ mod tests {
     }
 
     fn page(limit: Option<u32>, cursor: Option<&str>) -> Result<Page<'static, i64>, Problem> {
-        Page::new(list("acme", ""), &OrchestratorSettings::default(), limit, cursor)
+        let limit = limit.map(|limit| Limit(NonZeroU32::new(limit).unwrap()));
+        let cursor = cursor.map(|cursor| Cursor(cursor.to_owned()));
+        Page::new(
+            list("acme", ""),
+            &OrchestratorSettings::default(),
+            limit,
+            cursor.as_ref(),
+        )
     }
 
     #[test]
@@ -506,13 +532,12 @@ mod tests {
         assert_eq!(page(None, None).unwrap().limit, 50);
         assert_eq!(page(Some(7), None).unwrap().limit, 7);
         assert_eq!(page(Some(u32::MAX), None).unwrap().limit, 200);
-        assert!(page(Some(0), None).is_err());
         assert_eq!(page(Some(90), None).unwrap().at_most(50).limit, 50);
     }
 
     /// Its items, and the place where its cursor goes on.
-    fn shown(page: &Page<'static, i64>, shown: &Shown) -> (Vec<String>, Option<i64>) {
-        let body: serde_json::Value = serde_json::from_slice(&shown.0).unwrap();
+    fn shown<T>(page: &Page<'static, i64>, shown: &Shown<T>) -> (Vec<String>, Option<i64>) {
+        let body: serde_json::Value = serde_json::from_slice(&shown.json).unwrap();
         let items = body["items"].as_array().unwrap().iter().map(ToString::to_string);
         let cursor = body["next_cursor"]
             .as_str()
@@ -524,7 +549,7 @@ mod tests {
     fn the_cursor_goes_on_after_the_last_item() {
         let page = page(Some(2), None).unwrap();
         let check = |rows: Vec<i64>, items: &[&str], cursor: Option<i64>| {
-            let found = shown(&page, &page.cut(rows, |row| *row).show(|row| row));
+            let found = shown(&page, &page.cut(rows, |row| *row).show());
             assert_eq!(found, (items.iter().map(|item| (*item).to_owned()).collect(), cursor));
         };
         check(vec![10, 20, 30], &["10", "20"], Some(20));
@@ -536,7 +561,7 @@ mod tests {
     fn a_page_without_what_is_wanted_goes_on_behind_what_was_looked_at() {
         let page = page(Some(2), None).unwrap();
         let check = |rows: Vec<(bool, i64)>, is_more, items: &[&str], cursor: Option<i64>| {
-            let found = shown(&page, &page.cut_to(rows, is_more, |row| *row).show(|row| row));
+            let found = shown(&page, &page.cut_to(rows, is_more, |row| *row).show());
             assert_eq!(found, (items.iter().map(|item| (*item).to_owned()).collect(), cursor));
         };
         check(vec![(false, 30)], true, &[], Some(30));
@@ -555,7 +580,7 @@ mod tests {
         let check = |lengths: &[usize], items: usize, cursor: Option<i64>| {
             let rows = (0..lengths.len()).map(|n| i64::try_from(n).unwrap()).collect();
             let text = |n: i64| "x".repeat(lengths[usize::try_from(n).unwrap()]);
-            let (found, place) = shown(&page, &page.cut(rows, |row| *row).show(text));
+            let (found, place) = shown(&page, &page.cut(rows, |row| *row).show_as(text));
             assert_eq!((found.len(), place), (items, cursor), "{lengths:?}");
         };
         check(&[10, 10, 10], 3, None);

@@ -1,4 +1,4 @@
-//! The router: every noun's routes behind the guard, and the document and its page beside them, for anyone.
+//! All routes: every noun's behind the guard; the document of them, and its page, beside them for anyone.
 
 use axum::{
     Router,
@@ -7,19 +7,15 @@ use axum::{
 };
 use tower::ServiceBuilder;
 use tower_http::set_header::SetResponseHeaderLayer;
-use utoipa::OpenApi;
-use utoipa_axum::router::OpenApiRouter;
 use utoipa_swagger_ui::SwaggerUi;
 
 use crate::{
-    accounts, activities,
     again::again,
-    agents,
     app::App,
     auth::guard::guard,
-    dead_letters, keys, messages, notifications,
-    openapi::{Document, complete},
-    sessions, tasks, turns,
+    nouns,
+    openapi::openapi,
+    route::{Permissions, Route},
 };
 
 pub const DOCUMENT_PATH: &str = "/api/openapi.json";
@@ -31,41 +27,32 @@ const DATA_POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
 const PAGE_POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                            base-uri 'none'; object-src 'none'; frame-ancestors 'none'";
 
-fn nouns() -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(Document::openapi())
-        .merge(accounts::http::routes())
-        .merge(keys::http::routes())
-        .merge(agents::http::routes())
-        .merge(tasks::http::routes())
-        .merge(messages::http::routes())
-        .merge(activities::http::routes())
-        .merge(notifications::http::routes())
-        .merge(sessions::http::routes())
-        .merge(turns::http::routes())
-        .merge(dead_letters::http::routes())
+/// All of them, one after the other.
+pub fn routes() -> Vec<Route> {
+    nouns().into_iter().flat_map(|noun| noun.routes).collect()
 }
 
-/// All routes. The runtime puts limits and problems around them.
+/// Serves all of them. The runtime puts limits and problems around them.
 pub fn router(app: App) -> Router {
-    let (routes, document) = nouns().split_for_parts();
     let set = |name: HeaderName, value: &'static str| {
         SetResponseHeaderLayer::if_not_present(name, HeaderValue::from_static(value))
     };
-    let routes = routes
-        .route_layer(from_fn_with_state(app.clone(), again))
-        .route_layer(from_fn_with_state(app.clone(), guard))
-        .layer(
-            ServiceBuilder::new()
-                .layer(set(header::CONTENT_SECURITY_POLICY, DATA_POLICY))
-                .layer(set(header::CACHE_CONTROL, "no-store")),
-        )
-        .with_state(app);
-    let page = Router::from(SwaggerUi::new(PAGE_PATH).url(DOCUMENT_PATH, complete(document)))
-        .layer(set(header::CONTENT_SECURITY_POLICY, PAGE_POLICY));
+    let page =
+        SwaggerUi::new(PAGE_PATH).external_url_unchecked(DOCUMENT_PATH, openapi(app.settings.public_url.as_ref()));
+    let page = Router::from(page).layer(set(header::CONTENT_SECURITY_POLICY, PAGE_POLICY));
+    let routes = guarded(app, routes()).layer(
+        ServiceBuilder::new()
+            .layer(set(header::CONTENT_SECURITY_POLICY, DATA_POLICY))
+            .layer(set(header::CACHE_CONTROL, "no-store")),
+    );
     routes.merge(page)
 }
 
-/// The document behind [`DOCUMENT_PATH`].
-pub fn openapi() -> utoipa::openapi::OpenApi {
-    complete(nouns().into_openapi())
+/// Routes behind the guard.
+pub fn guarded(app: App, routes: Vec<Route>) -> Router {
+    let permissions = Permissions::of(&routes);
+    runtime::http::Route::router(routes.into_iter().map(|route| route.http))
+        .route_layer(from_fn_with_state(app.clone(), again))
+        .route_layer(from_fn_with_state((app.clone(), permissions), guard))
+        .with_state(app)
 }

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use axum::http::Uri;
 use runtime::settings::{Bytes, Count, Days, Hours, Millis};
 use secrecy::SecretString;
 use serde::Deserialize;
@@ -12,6 +13,9 @@ use serde::Deserialize;
 pub struct OrchestratorSettings {
     #[serde(deserialize_with = "runtime::settings::address")]
     pub listen: SocketAddr,
+    /// The one address under which others reach this API, as in `https://signalbox.example.com`: what is shown to people and the
+    /// OpenAPI document begin with it. Without it, where it listens.
+    pub public_url: Option<PublicUrl>,
     /// Makes accounts and may do everything in all of them (`SIGNALBOX_OPERATOR_TOKEN`). Without it nobody can.
     pub operator_token: Option<SecretString>,
     /// Items of a list whose request names no limit.
@@ -47,6 +51,7 @@ impl Default for OrchestratorSettings {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            public_url: None,
             operator_token: None,
             list_items_default: Count::new(50),
             list_items_max: Count::new(200),
@@ -61,6 +66,63 @@ impl Default for OrchestratorSettings {
             replies_batch_max: Count::new(256),
             replies_attempts_max: Count::new(10),
             replies_retry_ms: Millis::new(1_000),
+        }
+    }
+}
+
+/// Scheme, host and port, and nothing else; no slash at its end.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct PublicUrl(String);
+
+impl PublicUrl {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for PublicUrl {
+    type Error = &'static str;
+    fn try_from(url: String) -> Result<Self, Self::Error> {
+        let url = url.strip_suffix('/').unwrap_or(&url);
+        let origin = Uri::try_from(url).ok().and_then(|uri| {
+            let (scheme, authority) = (uri.scheme_str()?, uri.authority()?);
+            let is_web = scheme == "http" || scheme == "https";
+            (is_web && !authority.as_str().contains('@')).then(|| format!("{scheme}://{authority}"))
+        });
+        // What is left of a URL with a path, a query or more is another one.
+        match origin {
+            Some(origin) if origin == url => Ok(PublicUrl(origin)),
+            Some(_) | None => Err("expected http:// or https:// with a host, such as https://signalbox.example.com"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_public_address_is_an_origin() {
+        let check = |url: &str, expected: Option<&str>| {
+            let read = PublicUrl::try_from(url.to_owned()).ok();
+            assert_eq!(read.as_ref().map(|PublicUrl(url)| url.as_str()), expected, "{url}");
+        };
+        check("https://signalbox.example.com", Some("https://signalbox.example.com"));
+        check("http://127.0.0.1:8080/", Some("http://127.0.0.1:8080"));
+        check("http://[::1]:8080", Some("http://[::1]:8080"));
+        for bad in [
+            "",
+            "signalbox.example.com",
+            "ftp://signalbox.example.com",
+            "https://",
+            "https://a/b",
+            "https://a?b",
+            "https://a#b",
+            "https://user:secret@a",
+            "https://a//",
+        ] {
+            check(bad, None);
         }
     }
 }

@@ -2,8 +2,9 @@
 //! be sure without asking us; the account stands in it so that a key is looked up inside its own account, behind
 //! row-level security. Only the digest is kept: the secret has 256 random bits, so no slow hash is needed.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
+use schemars::JsonSchema;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -20,8 +21,8 @@ pub const API_KEY_BYTES_MAX: usize = 4 + 63 + 1 + 2 * ID_BYTES + 1 + 2 * SECRET_
 pub struct ApiKeyError;
 
 /// The public part of a key: names it in lists, in logs and as the author of what it did.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct KeyId(String);
+#[derive(Clone, PartialEq, Eq, Hash, Debug, JsonSchema)]
+pub struct KeyId(#[schemars(regex(pattern = r"^[0-9a-f]{16}$"))] String);
 
 impl KeyId {
     pub fn parse(text: &str) -> Result<KeyId, ApiKeyError> {
@@ -34,6 +35,13 @@ impl KeyId {
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl FromStr for KeyId {
+    type Err = ApiKeyError;
+    fn from_str(text: &str) -> Result<KeyId, ApiKeyError> {
+        KeyId::parse(text)
     }
 }
 

@@ -170,7 +170,8 @@ text_id! {
 }
 text_id! {
     /// The publisher's idempotency key, unique in its account.
-    NotificationId, Notification, r"^[^\x00-\x1f\x7f-\x9f]{1,128}$",
+    NotificationId, Notification,
+    r"^[^\x00-\x1f\x7f-\xa0\xad\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff\ufff9-\ufffb]{1,128}$",
     |t| (1..=128).contains(&t.chars().count()) && t.chars().all(is_printable)
 }
 text_id! {
@@ -202,7 +203,8 @@ impl TaskId {
 }
 
 /// How input names an agent: by id or by slug.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
 pub enum AgentRef {
     Id(AgentId),
     Slug(AgentSlug),
@@ -216,6 +218,20 @@ impl AgentRef {
             Ok(uuid) => Ok(Self::Id(AgentId(uuid))),
             Err(_) => AgentSlug::parse(text).map(Self::Slug),
         }
+    }
+}
+
+impl FromStr for AgentRef {
+    type Err = IdError;
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        Self::parse(text)
+    }
+}
+
+impl<'de> Deserialize<'de> for AgentRef {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).map_err(serde::de::Error::custom)
     }
 }
 

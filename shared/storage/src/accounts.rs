@@ -52,5 +52,5 @@ pub const OPERATOR: &str = "-";
 /// word until this was asked.
 pub async fn account_exists(tx: &Tx, account: &AccountId) -> Result<bool, StorageError> {
     const SQL: &str = "select 1 from account where id = $1";
-    Ok(tx.execute("look up account", SQL, [account.into()]).await? > 0)
+    tx.exists("look up account", SQL, [account.into()]).await
 }

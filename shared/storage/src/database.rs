@@ -403,6 +403,17 @@ impl Tx {
         row.attempt(attempt)
     }
 
+    /// Whether a statement gives a row.
+    pub async fn exists(
+        &self,
+        attempt: &'static str,
+        sql: &'static str,
+        values: impl IntoIterator<Item = Value>,
+    ) -> Result<bool, StorageError> {
+        let row = self.connection.query_one_raw(statement(sql, values)).await;
+        row.attempt(attempt).map(|row| row.is_some())
+    }
+
     /// Runs a statement; gives how many rows it touched.
     pub async fn execute(
         &self,

@@ -10,19 +10,12 @@ use uuid::Uuid;
 
 use crate::{Database, StorageError};
 
-#[derive(Clone, Debug, FromQueryResult)]
-pub struct AccountEntry {
-    pub id: String,
-    pub name: String,
-    pub created_at: OffsetDateTime,
-}
-
-/// Accounts in the order of their ids, after `after`.
-pub async fn account_directory(
+/// Accounts in the order of their ids, after `after`: `id`, `name`, `created_at`.
+pub async fn account_directory<T: FromQueryResult + Send + Sync>(
     database: &Database,
     after: Option<&str>,
     limit: i32,
-) -> Result<Vec<AccountEntry>, StorageError> {
+) -> Result<Vec<T>, StorageError> {
     let values = [after.map(str::to_owned).into(), limit.into()];
     let sql = "select * from account_directory($1, $2)";
     database.query_alone("list accounts", sql, values).await

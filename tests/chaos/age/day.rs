@@ -165,7 +165,7 @@ async fn hours(bench: &Bench, hours: u64, steps: &mut Vec<(String, i64)>) -> any
         WaitingRound::default().look(&delivery, 1_000).await?;
         note(steps, "look: what waits", begun);
         let begun = Instant::now();
-        account_directory(&orchestrator, None, 500).await?;
+        account_directory::<serde_json::Value>(&orchestrator, None, 500).await?;
         note(steps, "look: accounts", begun);
 
         for list in LISTS {

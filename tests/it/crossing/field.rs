@@ -6,13 +6,12 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::OPERATOR_TOKEN;
+use testkit::Tenant;
 
 use super::{
     attempt::{Attempt, Door, Request},
     client::Client,
     judge::{Answer, Marks, fault},
-    tenant::Tenant,
 };
 use crate::house::House;
 
@@ -114,14 +113,6 @@ impl Field {
             }
         }
         text
-    }
-
-    /// As the operator, who may do everything.
-    pub(crate) async fn documents(&self) -> (Value, Value) {
-        (
-            self.get(Door::Api, "/api/openapi.json", OPERATOR_TOKEN).await,
-            self.get(Door::Agent, "/agent/openapi.json", OPERATOR_TOKEN).await,
-        )
     }
 
     /// Makes all attempts, each beside its twin, and says which are not as they should be.

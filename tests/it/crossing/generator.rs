@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use testkit::{Tenant, tenant::ROLES};
+
 use super::{
     attempt::{Attempt, Door, Draft, Expected},
     names::{escaped, missing, spelled},
-    routes::{AGENT_ROUTES, ROUTES, Route, kind_in, kind_of, replace_parameter},
-    tenant::{ROLES, Tenant},
+    routes::{AGENT_ROUTES, ROUTES, Route, kind_of, replace_parameter},
 };
 use crate::simulation::random::Random;
 
@@ -87,7 +88,6 @@ impl<'a> Generator<'a> {
         let mut draft = Draft::new(route, place, Door::Api);
         draft.token = self.token();
         let abroad = self.random.below(2) == 0;
-        let has_name = route.path.matches('{').count() > usize::from(route.path.contains("{account}"));
         let mut path = route.path.to_owned();
         // With somebody else's account nothing is to be had; in one's own, something foreign has to be named.
         let names_account = path.contains("{account}");
@@ -100,9 +100,8 @@ impl<'a> Generator<'a> {
             };
             path = path.replace("{account}", &account);
         }
-        if has_name {
+        if let Some(kind) = kind_of(route.path) {
             let foreign = abroad || route.queries.is_empty() || self.random.below(3) > 0;
-            let kind = kind_of(&path);
             path = if foreign {
                 let id = self.any(kind);
                 let id = self.name(&mut draft, &id, true);
@@ -163,14 +162,12 @@ impl<'a> Generator<'a> {
     /// Query, body and headers.
     fn more(&mut self, draft: &mut Draft, route: &Route) {
         if !route.bodies.is_empty() {
-            let body = *self.random.pick(route.bodies);
-            let kind = kind_in(body);
-            draft.body = Some(self.filled(draft, body, kind, false));
+            let body = self.random.pick(&route.bodies);
+            draft.body = Some(self.filled(draft, &body.template, body.kind, false));
         }
         if !route.queries.is_empty() && (draft.named.is_empty() || self.random.below(3) == 0) {
-            let query = *self.random.pick(route.queries);
-            let kind = kind_in(query);
-            let query = self.filled(draft, query, kind, true);
+            let query = self.random.pick(&route.queries);
+            let query = self.filled(draft, &query.template, query.kind, true);
             draft.path = format!("{}?{query}", draft.path);
         }
         if draft.named.is_empty() || self.random.below(4) == 0 {
@@ -222,10 +219,8 @@ impl<'a> Generator<'a> {
     }
 
     fn own_name(&mut self, kind: &str) -> String {
-        match self.own.get(kind) {
-            Some(ids) => self.random.pick(ids).clone(),
-            None => "LIVE-1".to_owned(),
-        }
+        let ids = self.own.get(kind).unwrap_or_else(|| panic!("tenant.sql has no {kind}"));
+        self.random.pick(ids).clone()
     }
 
     fn token(&mut self) -> String {

@@ -7,9 +7,9 @@ use std::{
 };
 
 use futures::StreamExt;
-use testkit::{Reply, Seen};
+use testkit::{Reply, Seen, Tenant};
 
-use super::{ATTACKER, CALM, VICTIM, field::Field, generator::Ids, ids, judge::Marks, marks, tenant::Tenant};
+use super::{ATTACKER, CALM, VICTIM, field::Field, generator::Ids, ids, judge::Marks, marks};
 use crate::house::House;
 
 /// Subject, and headers with payload.

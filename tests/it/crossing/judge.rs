@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+use testkit::tenant::secret;
 
 use super::{
     attempt::{Attempt, Expected},
     generator::Ids,
     names::replaced,
-    tenant::secret,
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -13,23 +13,21 @@ mod judge;
 mod models;
 mod names;
 mod notifications;
-mod routes;
-pub(crate) mod tenant;
+pub(crate) mod routes;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
 };
 
-use testkit::Reply;
+use testkit::{Reply, Tenant};
 
 use self::{
-    attempt::Attempt,
+    attempt::{Attempt, Door},
     field::Field,
     generator::{Generator, Ids},
     judge::Marks,
-    routes::{AGENT_ROUTES, ROUTES, unlisted},
-    tenant::Tenant,
+    routes::{AGENT_ROUTES, ROUTES},
 };
 use crate::house::House;
 
@@ -95,19 +93,21 @@ fn attempts(seed: u64, wanted: usize, generator: &mut Generator<'_>) -> Vec<Atte
 /// comes to an end.
 const PARTS: usize = 4;
 
+/// What somebody says to a tool stands in their own turns afterwards, foreign names included: the tools' routes are a part of
+/// their own, so that nobody reads it there.
+fn part_of(attempt: &Attempt) -> usize {
+    match attempt.request.door {
+        Door::Agent => PARTS - 1,
+        Door::Api => attempt.place % (PARTS - 1),
+    }
+}
+
 async fn attempt_part(part: usize) {
     let house = House::open_with(|_| Reply::text("ok"), CALM).await;
     let owner = house.world.database.owner.clone();
     let victim = Tenant::furnish(&owner, VICTIM).await;
     let attacker = Tenant::furnish(&owner, ATTACKER).await;
     let field = Field::of(&house);
-    let (api, agent) = field.documents().await;
-    let unlisted = [unlisted(&api, ROUTES), unlisted(&agent, AGENT_ROUTES)].concat();
-    assert_eq!(
-        unlisted, [""; 0],
-        "routes without a row in crossing/routes.rs, or the reverse"
-    );
-
     let (own, theirs) = (ids(&house, &field, &attacker).await, ids(&house, &field, &victim).await);
     let marks = Arc::new(marks(&theirs, &own));
     let seed = number("CROSSING_SEED", SEED);
@@ -120,7 +120,7 @@ async fn attempt_part(part: usize) {
     let mut rows: BTreeMap<String, usize> = BTreeMap::new();
     let attempts: Vec<Attempt> = attempts(seed, wanted, &mut generator)
         .into_iter()
-        .filter(|attempt| attempt.place % PARTS == part)
+        .filter(|attempt| part_of(attempt) == part)
         .collect();
     for attempt in &attempts {
         *rows.entry(attempt.row.clone()).or_default() += 1;

@@ -1,217 +1,262 @@
-//! Every route that is served, and what can be said to it. A route without a row here fails the test: whoever adds one
-//! says what of it could name something foreign.
+//! Every route that is served, and what can be said to it, from the services' OpenAPI documents: each parameter of a query and
+//! each field of a body that names something names something foreign.
 
-use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
-/// What a request to a route may hold. `{any}` in a query or a body stands for any foreign name.
+/// What a request to a route may hold.
 pub(crate) struct Route {
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
-    pub(crate) queries: &'static [&'static str],
-    pub(crate) bodies: &'static [&'static str],
+    pub(crate) queries: Vec<Said>,
+    pub(crate) bodies: Vec<Said>,
+    /// A body that is good in one's own account.
+    pub(crate) good: Option<Value>,
 }
 
-const fn route(
-    method: &'static str,
-    path: &'static str,
-    queries: &'static [&'static str],
-    bodies: &'static [&'static str],
-) -> Route {
-    Route {
-        method,
-        path,
-        queries,
-        bodies,
+impl Route {
+    /// Whether a path is one of the route's.
+    pub(crate) fn is_at(&self, path: &str) -> bool {
+        let (steps, pattern) = (path.split('/'), self.path.split('/'));
+        steps.clone().count() == pattern.clone().count()
+            && steps
+                .zip(pattern)
+                .all(|(step, expected)| expected.starts_with('{') || step == expected)
     }
 }
 
-const PAGE: &[&str] = &["cursor={any}", "limit=1&cursor={any}", "account={any}"];
-const FILTERS: &[&str] = &[
-    "task={any}",
-    "agent={any}",
-    "cursor={any}",
-    "task=LIVE-1&agent={any}",
-    "account_id={any}",
-];
-
-/// Bodies are such that nothing comes of them in one's own account either: each names something that has to be there.
-pub(crate) const ROUTES: &[Route] = &[
-    route("POST", "/api/accounts", &[], &[r#"{"id": "{any}", "name": "n"}"#]),
-    route("GET", "/api/accounts", PAGE, &[]),
-    route("GET", "/api/dead-letters", PAGE, &[]),
-    route("GET", "/api/dead-letters/{letter}", &[], &[]),
-    route("POST", "/api/dead-letters/{letter}/redrive", &[], &["{}"]),
-    route("GET", "/api/orgs/{account}", &["account={any}"], &[]),
-    route(
-        "PATCH",
-        "/api/orgs/{account}",
-        &[],
-        &[r#"{"coordinator_task": "{any}"}"#],
-    ),
-    route(
-        "POST",
-        "/api/orgs/{account}/keys",
-        &[],
-        &[
-            r#"{"name": "n", "role": "{any}"}"#,
-            r#"{"name": "n", "role": "admin", "account": "{any}"}"#,
-        ],
-    ),
-    route("GET", "/api/orgs/{account}/keys", PAGE, &[]),
-    route("DELETE", "/api/orgs/{account}/keys/{key}", &[], &[]),
-    route(
-        "POST",
-        "/api/orgs/{account}/agents",
-        &[],
-        &[
-            r#"{"slug": "coder", "name": "{any}"}"#,
-            r#"{"slug": "s", "name": "n", "account_id": "{any}"}"#,
-        ],
-    ),
-    route("GET", "/api/orgs/{account}/agents", PAGE, &[]),
-    route("GET", "/api/orgs/{account}/agents/{agent}", &["account={any}"], &[]),
-    route(
-        "PATCH",
-        "/api/orgs/{account}/agents/{agent}",
-        &[],
-        &[r#"{"id": "{any}"}"#, r#"{"name": "taken over"}"#],
-    ),
-    route("DELETE", "/api/orgs/{account}/agents/{agent}", &[], &[]),
-    route(
-        "POST",
-        "/api/orgs/{account}/tasks",
-        &[],
-        &[
-            r#"{"title": "t", "assignees": ["{any}"]}"#,
-            r#"{"title": "t", "id": "x", "assignees": ["coder", "{any}"]}"#,
-        ],
-    ),
-    route("GET", "/api/orgs/{account}/tasks", PAGE, &[]),
-    route("GET", "/api/orgs/{account}/tasks/{task}", &["account={any}"], &[]),
-    route(
-        "PATCH",
-        "/api/orgs/{account}/tasks/{task}",
-        &[],
-        &[
-            r#"{"assignees": ["{any}"]}"#,
-            r#"{"status": "done", "assignees": ["{any}"]}"#,
-        ],
-    ),
-    route("GET", "/api/orgs/{account}/tasks/{task}/messages", PAGE, &[]),
-    route(
-        "POST",
-        "/api/orgs/{account}/tasks/{task}/messages",
-        &[],
-        &[r#"{"body": "b", "task": "{any}"}"#],
-    ),
-    route("GET", "/api/orgs/{account}/tasks/{task}/activities", PAGE, &[]),
-    route(
-        "POST",
-        "/api/orgs/{account}/notifications",
-        &[],
-        &[r#"{"agent": "coder", "task": "{any}"}"#],
-    ),
-    route("GET", "/api/orgs/{account}/notifications", FILTERS, &[]),
-    route("GET", "/api/orgs/{account}/notifications/{notification}", &[], &[]),
-    route("GET", "/api/orgs/{account}/sessions", FILTERS, &[]),
-    route("GET", "/api/orgs/{account}/sessions/{session}", &[], &[]),
-    route("GET", "/api/orgs/{account}/sessions/{session}/turns", PAGE, &[]),
-    route("GET", "/api/orgs/{account}/turns/{turn}", &[], &[]),
-    route("GET", "/api/orgs/{account}/turns/{turn}/tool-calls", PAGE, &[]),
-    route("GET", "/api/orgs/{account}/dead-letters", PAGE, &[]),
-    route("GET", "/api/orgs/{account}/dead-letters/{letter}", &[], &[]),
-    route(
-        "POST",
-        "/api/orgs/{account}/dead-letters/{letter}/redrive",
-        &[],
-        &["{}"],
-    ),
-];
-
-/// The tools' routes, each with arguments that name one thing. The session key is in a header.
-pub(crate) const AGENT_ROUTES: &[Route] = &[
-    route("GET", "/agent/tools", &["session={any}"], &[]),
-    route("POST", "/agent/tools/{name}", &[], &[r#"{"task_id": "{any}"}"#, "{}"]),
-    route(
-        "POST",
-        "/agent/task-history",
-        &[],
-        &[
-            r#"{"task_id": "{any}"}"#,
-            r#"{"task_id": "{any}", "message_limit": 200}"#,
-        ],
-    ),
-    route(
-        "POST",
-        "/agent/task-status",
-        &[],
-        &[r#"{"task_id": "{any}", "status": "done"}"#],
-    ),
-    route(
-        "POST",
-        "/agent/task-message",
-        &[],
-        &[r#"{"task_id": "{any}", "body": "taken over"}"#],
-    ),
-    route(
-        "POST",
-        "/agent/response-request",
-        &[],
-        &[
-            r#"{"agents": ["{any}"], "body": "b"}"#,
-            r#"{"agents": ["coder"], "task_id": "{any}", "body": "b"}"#,
-        ],
-    ),
-];
-
-/// What the path's last parameter names.
-pub(super) fn kind_of(path: &str) -> &'static str {
-    ["letter", "key", "agent", "task", "notification", "session", "turn"]
-        .into_iter()
-        .find(|kind| path.contains(&format!("{{{kind}}}")))
-        .expect("a parameter of a known kind")
+/// A query or a body. `{any}` in it stands for a foreign name, mostly of this kind.
+#[derive(Clone)]
+pub(crate) struct Said {
+    pub(crate) template: String,
+    pub(crate) kind: &'static str,
 }
 
-/// What a query or a body names.
-pub(super) fn kind_in(template: &str) -> &'static str {
-    for (word, kind) in [
-        ("cursor=", "cursor"),
-        ("account", "account"),
-        ("agent={", "agent"),
-        ("task={", "task"),
-        ("\"agents\": [\"{", "agent"),
-        ("assignees", "agent"),
-        ("task", "task"),
-        ("session=", "session_key"),
-    ] {
-        if template.contains(word) {
-            return kind;
+fn said(template: impl ToString, kind: &'static str) -> Said {
+    let template = template.to_string();
+    Said { template, kind }
+}
+
+pub(crate) static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| routes_of(&orchestrator::openapi(None)));
+
+/// The tools' routes. The session key is in a header.
+pub(crate) static AGENT_ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| routes_of(&tool_gateway::openapi()));
+
+const ANY: &str = "{any}";
+/// No route has it.
+const UNKNOWN: &str = "account_id";
+
+fn routes_of(document: &Value) -> Vec<Route> {
+    let schemas = &document["components"]["schemas"];
+    let mut routes = Vec::new();
+    for (path, item) in document["paths"].as_object().expect("a document has paths") {
+        for (method, operation) in item.as_object().expect("a path has operations") {
+            let path = path.clone().leak();
+            let (bodies, good) = bodies_of(path, operation, schemas);
+            routes.push(Route {
+                method: method.to_uppercase().leak(),
+                path,
+                queries: queries_of(method, operation),
+                bodies,
+                good,
+            });
         }
     }
-    "account"
+    routes
 }
 
-pub(super) fn replace_parameter(path: &str, value: &str) -> String {
+/// What a parameter or a field names, by its name; `None`: nothing.
+fn kind_of_field(name: &str) -> Option<&'static str> {
+    match name {
+        "cursor" => Some("cursor"),
+        "message_id" => Some("message"),
+        _ if name.contains("agent") || name == "assignees" => Some("agent"),
+        _ if name.contains("task") => Some("task"),
+        _ => None,
+    }
+}
+
+/// What the path's last parameter names; `None`: an account, a tool, or nothing.
+pub(crate) fn kind_of(path: &'static str) -> Option<&'static str> {
+    let last = path.rsplit_once('{')?.1.split_once('}')?.0;
+    Some(last).filter(|name| *name != "account" && *name != "name")
+}
+
+fn queries_of(method: &str, operation: &Value) -> Vec<Said> {
+    if method != "get" {
+        return Vec::new();
+    }
+    let mut queries = vec![said(format!("{UNKNOWN}={ANY}"), "account")];
+    for parameter in operation["parameters"].as_array().into_iter().flatten() {
+        let name = parameter["name"].as_str().expect("a parameter has a name");
+        if let Some(kind) = kind_of_field(name).filter(|_| parameter["in"] == "query") {
+            queries.push(said(format!("{name}={ANY}"), kind));
+            queries.push(said(format!("limit=1&{name}={ANY}"), kind));
+        }
+    }
+    queries
+}
+
+/// Bodies are such that nothing comes of them in one's own account either: each names something that has to be there, or has a
+/// field that no route knows. Beside them one that is good, which is said where the path names something foreign.
+fn bodies_of(path: &'static str, operation: &Value, schemas: &Value) -> (Vec<Said>, Option<Value>) {
+    let body = &operation["requestBody"]["content"]["application/json"]["schema"];
+    if body.is_null() {
+        return (Vec::new(), None);
+    }
+    let body = resolved(body, schemas);
+    let none = Map::new();
+    let fields = body["properties"].as_object().unwrap_or(&none);
+    let required: Vec<&str> = body["required"]
+        .as_array()
+        .map_or_else(Vec::new, |names| names.iter().filter_map(Value::as_str).collect());
+    let with = |wanted: &dyn Fn(&str) -> bool| -> Map<String, Value> {
+        let wanted = fields.iter().filter(|(name, _)| wanted(name));
+        wanted
+            .map(|(name, schema)| (name.clone(), sample(name, schema, schemas)))
+            .collect()
+    };
+    // What is accepted for later would be, whatever it names: it lacks what it must have.
+    let is_for_later = operation["responses"].get("202").is_some();
+    let least = with(&|name| required.contains(&name) && !is_for_later);
+    let whole = with(&|name| !is_for_later || !required.contains(&name));
+    let mut bodies = Vec::new();
+    for (name, schema) in fields {
+        let (Some(kind), Some(is_list)) = (kind_of_field(name), names_by(schema, schemas)) else {
+            continue;
+        };
+        let foreign = if is_list { json!([ANY]) } else { json!(ANY) };
+        for body in [&least, &whole] {
+            let mut body = body.clone();
+            body.insert(name.clone(), foreign.clone());
+            bodies.push(said(Value::Object(body), kind));
+        }
+    }
+    if body["additionalProperties"] == false {
+        let mut body = least.clone();
+        body.insert(UNKNOWN.to_owned(), ANY.into());
+        bodies.push(said(Value::Object(body), "account"));
+    }
+    let good = Value::Object(if least.is_empty() { whole } else { least });
+    if kind_of(path).is_some() {
+        bodies.push(said(&good, "account"));
+    }
+    if fields.is_empty() && bodies.is_empty() {
+        // Of any tool.
+        bodies.extend([said(json!({"task_id": ANY}), "task"), said("{}", "task")]);
+    }
+    (bodies, Some(good))
+}
+
+fn resolved<'a>(schema: &'a Value, schemas: &'a Value) -> &'a Value {
+    let first = |choices: &'a Value| choices.as_array()?.iter().find(|choice| choice["type"] != "null");
+    if let Some(name) = schema["$ref"].as_str().and_then(|name| name.rsplit('/').next()) {
+        return resolved(&schemas[name], schemas);
+    }
+    match first(&schema["anyOf"]).or_else(|| first(&schema["allOf"])) {
+        Some(choice) => resolved(choice, schemas),
+        None => schema,
+    }
+}
+
+fn type_of(schema: &Value) -> &str {
+    let kinds = schema["type"]
+        .as_array()
+        .map(|kinds| kinds.iter().find(|kind| **kind != "null"));
+    kinds.flatten().unwrap_or(&schema["type"]).as_str().unwrap_or_default()
+}
+
+/// Whether a field takes a name (`false`), or a list of names (`true`).
+fn names_by(schema: &Value, schemas: &Value) -> Option<bool> {
+    match type_of(resolved(schema, schemas)) {
+        "string" => Some(false),
+        "array" => Some(true),
+        _ => None,
+    }
+}
+
+/// A value that is good, and names what both accounts have.
+fn sample(name: &str, schema: &Value, schemas: &Value) -> Value {
+    let schema = resolved(schema, schemas);
+    if let Some(word) = schema["enum"].as_array().and_then(|words| words.last()) {
+        return word.clone();
+    }
+    match (type_of(schema), kind_of_field(name)) {
+        ("array", _) => json!([sample(name, &schema["items"], schemas)]),
+        ("boolean", _) => json!(true),
+        ("integer", _) => json!(1),
+        ("object", _) => json!({}),
+        (_, Some("agent")) => json!("coder"),
+        (_, Some("task")) => json!("LIVE-1"),
+        _ if schema["format"] == "date-time" => json!("2999-01-01T00:00:00Z"),
+        _ if schema["format"] == "uuid" => json!(uuid::Uuid::nil()),
+        _ => json!("taken-over"),
+    }
+}
+
+pub(crate) fn replace_parameter(path: &str, value: &str) -> String {
     let (start, end) = (path.find('{').expect("a parameter"), path.find('}').expect("its end"));
     format!("{}{value}{}", &path[..start], &path[end + 1..])
 }
 
-/// What is in the served document and not here, or here and not there.
-pub(crate) fn unlisted(document: &Value, rows: &[Route]) -> Vec<String> {
-    let served: BTreeSet<String> = document["paths"]
-        .as_object()
-        .expect("a document has paths")
-        .iter()
-        .flat_map(|(path, item)| {
-            let verbs = ["get", "post", "put", "patch", "delete", "head", "options", "trace"];
-            let given: Vec<&str> = verbs.into_iter().filter(|verb| item.get(verb).is_some()).collect();
-            given
-                .into_iter()
-                .map(move |verb| format!("{} {path}", verb.to_uppercase()))
-        })
-        .collect();
-    let listed: BTreeSet<String> = rows.iter().map(|row| format!("{} {}", row.method, row.path)).collect();
-    served.symmetric_difference(&listed).cloned().collect()
+#[test]
+fn what_can_be_said_to_a_route_names_what_is_foreign() {
+    let check = |method: &str, path: &str, queries: &[&str], bodies: &[&str]| {
+        let all = ROUTES.iter().chain(AGENT_ROUTES.iter());
+        let route = all
+            .into_iter()
+            .find(|route| route.method == method && route.path == path)
+            .unwrap();
+        let templates = |said: &[Said]| said.iter().map(|said| said.template.clone()).collect::<Vec<_>>();
+        assert_eq!(templates(&route.queries), queries, "{method} {path}");
+        assert_eq!(templates(&route.bodies), bodies, "{method} {path}");
+    };
+    check(
+        "GET",
+        "/api/orgs/{account}/sessions",
+        &[
+            "account_id={any}",
+            "agent={any}",
+            "limit=1&agent={any}",
+            "cursor={any}",
+            "limit=1&cursor={any}",
+            "task={any}",
+            "limit=1&task={any}",
+        ],
+        &[],
+    );
+    check("DELETE", "/api/orgs/{account}/keys/{key}", &[], &[]);
+    check(
+        "PATCH",
+        "/api/orgs/{account}/tasks/{task}",
+        &[],
+        &[
+            r#"{"assignees":["{any}"]}"#,
+            r#"{"assignees":["{any}"],"description":"taken-over","status":"archived","title":"taken-over"}"#,
+            r#"{"account_id":"{any}"}"#,
+            r#"{"assignees":["coder"],"description":"taken-over","status":"archived","title":"taken-over"}"#,
+        ],
+    );
+    check(
+        "POST",
+        "/api/orgs/{account}/keys",
+        &[],
+        &[
+            r#"{"agent":"{any}","name":"taken-over","role":"gateway"}"#,
+            r#"{"agent":"{any}","expires_at":"2999-01-01T00:00:00Z","name":"taken-over","role":"gateway"}"#,
+            r#"{"account_id":"{any}","name":"taken-over","role":"gateway"}"#,
+        ],
+    );
+    check(
+        "POST",
+        "/agent/task-message",
+        &[],
+        &[
+            r#"{"body":"taken-over","task_id":"{any}"}"#,
+            r#"{"body":"taken-over","task_id":"{any}"}"#,
+            r#"{"account_id":"{any}","body":"taken-over","task_id":"LIVE-1"}"#,
+        ],
+    );
+    check("POST", "/agent/tools/{name}", &[], &[r#"{"task_id":"{any}"}"#, "{}"]);
 }

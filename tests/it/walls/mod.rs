@@ -18,7 +18,7 @@ mod walk;
 use std::{collections::BTreeSet, sync::Arc};
 
 use domain::AccountId;
-use testkit::{Fixture, StubProvider, World};
+use testkit::{Fixture, StubProvider, Tenant, World};
 
 use self::{
     interposed::interpose,
@@ -29,7 +29,7 @@ use self::{
     walk::{Walk, script},
 };
 use crate::{
-    crossing::{ATTACKER, VICTIM, field::Field, ids, tenant::Tenant},
+    crossing::{ATTACKER, VICTIM, field::Field, ids},
     house::House,
 };
 

@@ -1,11 +1,12 @@
 //! What an account does with its own things over HTTP: every route, and tools by their own routes.
 
 use serde_json::{Value, json};
+use testkit::Tenant;
 
 use crate::crossing::{
     attempt::{Door, Request},
     generator::Ids,
-    tenant::Tenant,
+    routes::{ROUTES, Route, kind_of, replace_parameter},
 };
 
 fn request(method: &'static str, path: String, token: &str, body: Option<&Value>) -> Request {
@@ -19,56 +20,51 @@ fn request(method: &'static str, path: String, token: &str, body: Option<&Value>
     }
 }
 
+/// A path with each of what the account has of its last parameter.
+fn paths_of(route: &'static Route, tenant: &Tenant, ids: &Ids) -> Vec<String> {
+    let path = route.path.replace("{account}", &tenant.account);
+    match kind_of(route.path) {
+        Some(kind) => {
+            let ids = ids.get(kind).unwrap_or_else(|| panic!("tenant.sql has no {kind}"));
+            ids.iter().map(|id| replace_parameter(&path, id)).collect()
+        }
+        None => vec![path],
+    }
+}
+
+fn routes_of(method: &str) -> impl Iterator<Item = &'static Route> {
+    let routes = ROUTES.iter().filter(|route| route.path.contains("{account}"));
+    routes.filter(move |route| route.method == method)
+}
+
 /// Reads everything there is to read.
 pub(crate) fn reading(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     let base = format!("/api/orgs/{}", tenant.account);
-    let mut paths: Vec<String> = [
-        "",
-        "/agents",
+    let mut paths = Vec::new();
+    for route in routes_of("GET") {
+        let is_list = route.queries.iter().any(|query| query.kind == "cursor");
+        for path in paths_of(route, tenant, ids) {
+            if is_list {
+                // Second pages: whose cursor it is, is found out.
+                paths.push(format!("{path}?limit=1"));
+                paths.extend(ids["cursor"].iter().map(|cursor| format!("{path}?cursor={cursor}")));
+            }
+            paths.push(path);
+        }
+    }
+    let more = [
         "/agents/coder",
-        "/tasks",
         "/tasks?status=in_progress",
-        "/tasks/LIVE-1",
-        "/tasks/LIVE-1/messages",
-        "/tasks/LIVE-1/activities",
-        "/keys",
-        "/notifications",
         "/notifications?task=LIVE-1&agent=coder&state=delivered",
-        "/notifications/n-1",
         "/notifications/accepted",
         "/notifications/both",
         "/notifications/nobodys",
-        "/sessions",
-        "/sessions?task=LIVE-1&agent=coder&state=active",
-        "/dead-letters",
-    ]
-    .map(str::to_owned)
-    .into();
-    for (list, kind) in [
-        ("sessions", "session"),
-        ("turns", "turn"),
-        ("dead-letters", "letter"),
-        ("agents", "agent"),
-    ] {
-        paths.extend(ids[kind].iter().map(|id| format!("/{list}/{id}")));
-    }
-    paths.extend(
-        ids["session"]
-            .iter()
-            .map(|session| format!("/sessions/{session}/turns")),
-    );
-    paths.extend(ids["turn"].iter().map(|turn| format!("/turns/{turn}/tool-calls")));
-    // Second pages.
-    for list in ["agents", "tasks", "keys", "notifications", "sessions", "dead-letters"] {
-        paths.push(format!("/{list}?limit=1"));
-    }
-    paths.extend(ids["cursor"].iter().flat_map(|cursor| {
-        ["agents", "tasks", "keys", "tasks/LIVE-1/messages", "dead-letters"]
-            .map(|list| format!("/{list}?cursor={cursor}"))
-    }));
+        "/sessions?task=LIVE-1&agent=coder&active=true",
+    ];
+    paths.extend(more.map(|path| format!("{base}{path}")));
     let mut requests: Vec<Request> = paths
         .into_iter()
-        .map(|path| request("GET", format!("{base}{path}"), &tenant.keys["admin"], None))
+        .map(|path| request("GET", path, &tenant.keys["admin"], None))
         .collect();
     // Its own, and another's.
     for id in ["published", "posted"] {
@@ -76,6 +72,29 @@ pub(crate) fn reading(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
         requests.push(request("GET", path, &tenant.keys["publisher"], None));
     }
     requests
+}
+
+/// One request for each thing that the route may be about, with a body that is good by its document.
+fn requests_of<'a>(route: &'static Route, tenant: &'a Tenant, ids: &Ids) -> impl Iterator<Item = Request> + use<'a> {
+    let paths = paths_of(route, tenant, ids).into_iter();
+    paths.map(|path| request(route.method, path, &tenant.keys["admin"], route.good.as_ref()))
+}
+
+/// What the routes write that none of these requests asks for.
+fn unwritten(tenant: &Tenant, ids: &Ids, written: &[Request]) -> Vec<Request> {
+    let is_written = |route: &Route| {
+        let mut written = written.iter();
+        written.any(|request| request.method == route.method && route.is_at(&request.path))
+    };
+    let routes = ["POST", "PUT", "PATCH"].into_iter().flat_map(routes_of);
+    let routes = routes.filter(|route| !is_written(route));
+    routes.flat_map(|route| requests_of(route, tenant, ids)).collect()
+}
+
+/// Removes all that can be removed.
+pub(crate) fn removing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
+    let routes = routes_of("DELETE");
+    routes.flat_map(|route| requests_of(route, tenant, ids)).collect()
 }
 
 /// Changes what has the same name in every account.
@@ -119,6 +138,7 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
         request
     })
     .collect();
+    requests.extend(unwritten(tenant, ids, &requests));
     let published = json!({"id": "published", "task": "LIVE-1", "agent": "coder", "body": "b"});
     let path = format!("{base}/notifications");
     requests.push(request("POST", path, &tenant.keys["publisher"], Some(&published)));

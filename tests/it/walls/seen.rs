@@ -1,13 +1,13 @@
 //! The trials are tried: each table's wall is taken down, and a statement that reads it is seen to cross.
 
 use sqlx::Row;
-use testkit::{Fixture, TestDatabase};
+use testkit::{Fixture, Tenant, TestDatabase};
 
 use super::{
     scratch::Scratch,
     trials::{Executed, Trials, Tried},
 };
-use crate::crossing::{ATTACKER, VICTIM, tenant::Tenant};
+use crate::crossing::{ATTACKER, VICTIM};
 
 /// By a role that may see all of an account's. What services share is divided between them besides: of the outbox each sees its
 /// own, whosever account it is.

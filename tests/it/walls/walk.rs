@@ -6,11 +6,11 @@ use std::time::Duration;
 use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use storage::Role;
-use testkit::{Reply, Seen, eventually};
+use testkit::{Reply, Seen, Tenant, eventually};
 use tokio::time::timeout;
 
 use super::{
-    own::{reading, writing},
+    own::{reading, removing, writing},
     trials::Trials,
 };
 use crate::{
@@ -18,7 +18,6 @@ use crate::{
         attempt::{Door, Request},
         field::Field,
         generator::Ids,
-        tenant::Tenant,
     },
     house::House,
 };
@@ -72,6 +71,7 @@ impl Walk<'_> {
         self.closing().await;
         self.requests(reading(self.tenant, self.ids)).await;
         self.agent_goes().await;
+        self.requests(removing(self.tenant, self.ids)).await;
         // What only a clock brings.
         self.house.up().await;
     }

@@ -1,15 +1,10 @@
-//! Every query on accounts.
+//! Every query on accounts. A transaction has declared its account, and requests are let in for accounts that exist.
 
+use api::accounts::{Account, AccountChange};
 use domain::{AccountId, TaskId};
-use sea_orm::{ActiveModelTrait, ActiveValue::Set, EntityTrait};
-use storage::{
-    StorageError, Tx,
-    entity::account::{ActiveModel, Entity, Model},
-    error::Attempt,
-};
+use sea_orm::Value;
+use storage::{StorageError, Tx};
 use time::OffsetDateTime;
-
-use super::AccountChange;
 
 const ACCOUNT_INSERT: &str = "
     insert into account (id, name, created_at) values ($1, $2, $3) on conflict do nothing";
@@ -25,44 +20,48 @@ pub async fn account_insert(
     Ok(tx.execute("make account", ACCOUNT_INSERT, values).await? == 1)
 }
 
-/// The transaction has declared it, and requests are let in for accounts that exist.
-pub async fn account_find(tx: &Tx, account: &AccountId) -> Result<Model, StorageError> {
-    Entity::find_by_id(account.as_str())
-        .one(&**tx)
-        .await
-        .attempt("read account")?
-        .ok_or_else(|| StorageError::unreadable("read account", "it is gone"))
+macro_rules! columns {
+    ($before:literal, $after:literal) => {
+        concat!(
+            $before,
+            " id, name, session_scope, instruction_layout, auto_create_tasks, coordinator_task, briefing,
+                turns_in_flight_max, created_at ",
+            $after
+        )
+    };
 }
 
+const FIND: &str = columns!("select", "from account where id = $1");
+
+pub async fn account_find(tx: &Tx, account: &AccountId) -> Result<Account, StorageError> {
+    let found = tx.one("read account", FIND, [account.into()]).await?;
+    found.ok_or_else(|| StorageError::unreadable("read account", "it is gone"))
+}
+
+const CHANGE: &str = columns!(
+    "update account set name = coalesce($2, name), session_scope = coalesce($3, session_scope),
+         instruction_layout = coalesce($4, instruction_layout), auto_create_tasks = coalesce($5, auto_create_tasks),
+         coordinator_task = case when $6 then $7 else coordinator_task end, briefing = coalesce($8, briefing),
+         turns_in_flight_max = case when $9 then $10 else turns_in_flight_max end
+     where id = $1 returning",
+    ""
+);
+
 /// The task is stored as it is compared.
-pub async fn account_change(tx: &Tx, account: &AccountId, change: AccountChange) -> Result<(), StorageError> {
-    let mut row = ActiveModel {
-        id: Set(account.to_string()),
-        ..Default::default()
-    };
-    if let Some(name) = change.name {
-        row.name = Set(name);
-    }
-    if let Some(scope) = change.session_scope {
-        row.session_scope = Set(scope.to_string());
-    }
-    if let Some(layout) = change.instruction_layout {
-        row.instruction_layout = Set(layout.to_string());
-    }
-    if let Some(auto_create) = change.auto_create_tasks {
-        row.auto_create_tasks = Set(auto_create);
-    }
-    if let Some(task) = change.coordinator_task {
-        row.coordinator_task = Set(task.as_ref().map(TaskId::key).map(String::from));
-    }
-    if let Some(briefing) = change.briefing {
-        row.briefing = Set(briefing);
-    }
-    if let Some(turns) = change.turns_in_flight_max {
-        row.turns_in_flight_max = Set(turns);
-    }
-    if row.is_changed() {
-        row.update(&**tx).await.attempt("change account")?;
-    }
-    Ok(())
+pub async fn account_change(tx: &Tx, account: &AccountId, change: AccountChange) -> Result<Account, StorageError> {
+    let (task, turns) = (change.coordinator_task, change.turns_in_flight_max);
+    let values: [Value; 10] = [
+        account.into(),
+        change.name.map(String::from).into(),
+        change.session_scope.into(),
+        change.instruction_layout.into(),
+        change.auto_create_tasks.into(),
+        task.is_some().into(),
+        task.flatten().as_ref().map(TaskId::key).into(),
+        change.briefing.map(String::from).into(),
+        turns.is_some().into(),
+        turns.flatten().map(i32::from).into(),
+    ];
+    let changed = tx.one("change account", CHANGE, values).await?;
+    changed.ok_or_else(|| StorageError::unreadable("change account", "it is gone"))
 }

@@ -1,71 +1,46 @@
 //! `/api/orgs/{account}/agents`.
 
-use axum::{
-    Json,
-    extract::State,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-};
+use api::agents::{Agent, AgentChange, NewAgent};
+use axum::{Json, extract::State, response::NoContent};
 use domain::{AgentId, AgentRef};
 use runtime::http::Problem;
-use serde::Deserialize;
-use storage::{Accounts, StorageError, entity, lifecycle::agent_remove};
-use utoipa_axum::{router::OpenApiRouter, routes};
-use uuid::Uuid;
+use storage::{Accounts, StorageError, lifecycle::agent_remove};
 
-use super::{Agent, AgentChange, NewAgent, PROVIDER_DEFAULT, store};
+use super::store;
 use crate::{
     app::{App, database_now},
     auth::Access,
-    body::{JsonBody, Path, Query},
+    body::{JsonBody, Named, Query},
     error::ApiError,
-    idempotency::{Answer, Begun, Post, Work},
-    paging::{Items, List, ListQuery, Shown},
+    idempotency::{Answer, Done, Post},
+    paging::{List, ListQuery, Shown},
+    route::routes,
 };
 
-pub fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(create, list))
-        .routes(routes!(read, change, remove))
+routes! {
+    "agents": "Named workers of an account";
+    /// Make an agent.
+    POST "/api/orgs/{account}/agents" Administer => create;
+    /// The account's agents, oldest first.
+    GET "/api/orgs/{account}/agents" Read => list;
+    /// An agent, by id or slug.
+    GET "/api/orgs/{account}/agents/{agent}" Read => read;
+    /// Change an agent. Another slug breaks no session: keys hold the id.
+    PATCH "/api/orgs/{account}/agents/{agent}" Administer => change or 409;
+    /// Remove an agent: its sessions close and what waits for it is cancelled, in the same transaction. Its slug is free.
+    DELETE "/api/orgs/{account}/agents/{agent}" Administer => remove;
 }
 
-#[derive(Deserialize)]
-struct AgentPath {
-    agent: String,
-}
-
-impl AgentPath {
-    fn agent(&self) -> Result<AgentRef, Problem> {
-        AgentRef::parse(&self.agent).map_err(|_| Problem::not_found())
-    }
-}
-
-/// Make an agent.
-#[utoipa::path(post, path = "/api/orgs/{account}/agents", tag = "agents", request_body = NewAgent,
-    responses((status = 201, body = Agent)))]
 async fn create(
     State(app): State<App>,
     access: Access,
-    Post { body, request }: Post<NewAgent>,
-) -> Result<Response, ApiError> {
-    let slug = body.check()?;
-    let work = match Work::begin(&app, &access, request).await? {
-        Begun::Fresh(work) => work,
-        Begun::Replay(answer) => return Ok(answer),
-    };
-    let row = entity::agent::Model {
-        account_id: access.account.to_string(),
-        id: Uuid::now_v7(),
-        slug: slug.into(),
-        name: body.name,
-        role: body.role.unwrap_or_default(),
-        provider: body.provider.unwrap_or_else(|| PROVIDER_DEFAULT.to_owned()),
-        created_at: work.now,
-        removed_at: None,
-    };
-    let row = store::agent_insert(&work.tx, row).await.map_err(slug_taken)?;
-    work.finish(Answer::new(StatusCode::CREATED, &Agent::from(row)), Vec::new())
-        .await
+    Post { body, once }: Post<NewAgent>,
+) -> Result<Answer<201, Agent>, ApiError> {
+    once.run(&app, access.party(), async |work| {
+        let agent = store::agent_insert(&work.tx, &access.account, body, work.now).await;
+        agent.map(Done::new).map_err(slug_taken)
+    })
+    .await
 }
 
 /// Ids are fresh, so the slug is the only key that another can have.
@@ -77,68 +52,57 @@ fn slug_taken(error: StorageError) -> ApiError {
     }
 }
 
-/// The account's agents, oldest first.
-#[utoipa::path(get, path = "/api/orgs/{account}/agents", tag = "agents", params(ListQuery),
-    responses((status = 200, body = Items<Agent>)))]
-async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown, ApiError> {
+async fn list(
+    State(app): State<App>,
+    access: Access,
+    Query(query): Query<ListQuery>,
+) -> Result<Shown<Agent>, ApiError> {
     let page = query.page(&app, List::of("agents", &access.account, ""))?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     let rows = store::agent_list(&tx, &access.account, &page).await?;
     tx.commit().await?;
-    Ok(rows.show(Agent::from))
+    Ok(rows.show())
 }
 
-/// An agent, by id or slug.
-#[utoipa::path(get, path = "/api/orgs/{account}/agents/{agent}", tag = "agents",
-    responses((status = 200, body = Agent)))]
-async fn read(State(app): State<App>, access: Access, Path(path): Path<AgentPath>) -> Result<Json<Agent>, ApiError> {
-    let agent = path.agent()?;
+async fn read(State(app): State<App>, access: Access, Named(agent): Named<AgentRef>) -> Result<Json<Agent>, ApiError> {
     let tx = app.begin(&access.account).await?;
-    let row = store::agent_find(&tx, &access.account, &agent).await?;
+    let agent = store::agent_find(&tx, &access.account, &agent).await?;
     tx.commit().await?;
-    let row = row.ok_or_else(Problem::not_found)?;
-    Ok(Json(row.into()))
+    Ok(Json(agent.ok_or_else(Problem::not_found)?))
 }
 
-/// Change an agent. Another slug breaks no session: keys hold the id.
-#[utoipa::path(patch, path = "/api/orgs/{account}/agents/{agent}", tag = "agents", request_body = AgentChange,
-    responses((status = 200, body = Agent)))]
 async fn change(
     State(app): State<App>,
     access: Access,
-    Path(path): Path<AgentPath>,
+    Named(agent): Named<AgentRef>,
     JsonBody(change): JsonBody<AgentChange>,
 ) -> Result<Json<Agent>, ApiError> {
-    let agent = path.agent()?;
-    let slug = change.check()?;
     let tx = app.begin(&access.account).await?;
-    let row = store::agent_find(&tx, &access.account, &agent)
+    let agent = store::agent_find(&tx, &access.account, &agent)
         .await?
         .ok_or_else(Problem::not_found)?;
-    let row = store::agent_change(&tx, row, slug, change).await.map_err(slug_taken)?;
+    let changed = store::agent_change(&tx, &access.account, AgentId(agent.id), change).await;
+    let changed = changed.map_err(slug_taken)?.ok_or_else(Problem::not_found)?;
     tx.commit().await?;
-    Ok(Json(row.into()))
+    Ok(Json(changed))
 }
 
-/// Remove an agent: its sessions close and what waits for it is cancelled, in the same transaction. Its slug is free.
-#[utoipa::path(delete, path = "/api/orgs/{account}/agents/{agent}", tag = "agents", responses((status = 204)))]
-async fn remove(State(app): State<App>, access: Access, Path(path): Path<AgentPath>) -> Result<Response, ApiError> {
-    let agent = path.agent()?;
+async fn remove(State(app): State<App>, access: Access, Named(agent): Named<AgentRef>) -> Result<NoContent, ApiError> {
     let tx = app.begin(&access.account).await?;
-    let row = store::agent_find(&tx, &access.account, &agent)
+    let agent = store::agent_find(&tx, &access.account, &agent)
         .await?
         .ok_or_else(Problem::not_found)?;
     let setting = app.setting(None, database_now(&tx).await?);
-    let removal = agent_remove(&tx, &access.account, AgentId(row.id), &setting)
+    let removal = agent_remove(&tx, &access.account, AgentId(agent.id), &setting)
         .await?
         .ok_or_else(Problem::not_found)?;
     app.commit(tx, removal.messages).await?;
     tracing::info!(
         account = %access.account,
-        agent = %row.id,
+        agent = %agent.id,
         closed = removal.closed.len(),
         cancelled = removal.cancelled.len(),
         "removed an agent"
     );
-    Ok(StatusCode::NO_CONTENT.into_response())
+    Ok(NoContent)
 }

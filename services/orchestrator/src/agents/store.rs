@@ -2,37 +2,71 @@
 
 use std::collections::HashMap;
 
+use api::agents::{Agent, AgentChange, AgentName, NewAgent};
 use domain::{AccountId, AgentId, AgentRef, AgentSlug};
-use sea_orm::{ActiveModelTrait, ActiveValue::Set, ColumnTrait, EntityTrait, ExprTrait, QueryFilter};
-use storage::{
-    StorageError, Tx,
-    entity::agent::{ActiveModel, Column, Entity, Model},
-    error::Attempt,
-};
+use storage::{StorageError, Tx};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::AgentChange;
+use super::PROVIDER_DEFAULT;
 use crate::paging::{Listing, Order, Page, Rows};
 
-/// Fails with a unique violation when a live agent has the slug.
-pub async fn agent_insert(tx: &Tx, row: Model) -> Result<Model, StorageError> {
-    ActiveModel::from(row)
-        .reset_all()
-        .insert(&**tx)
-        .await
-        .attempt("make agent")
+/// A named agent as a statement takes one: by slug, or by id.
+pub fn agent_columns(agent: Option<&AgentRef>) -> (Option<AgentSlug>, Option<AgentId>) {
+    match agent {
+        None => (None, None),
+        Some(AgentRef::Slug(slug)) => (Some(slug.clone()), None),
+        Some(AgentRef::Id(id)) => (None, Some(*id)),
+    }
 }
 
-pub async fn agent_find(tx: &Tx, account: &AccountId, agent: &AgentRef) -> Result<Option<Model>, StorageError> {
-    let query = Entity::find()
-        .filter(Column::AccountId.eq(account.as_str()))
-        .filter(Column::RemovedAt.is_null());
-    let query = match agent {
-        AgentRef::Id(id) => query.filter(Column::Id.eq(id.uuid())),
-        AgentRef::Slug(slug) => query.filter(Column::Slug.eq(slug.as_str())),
-    };
-    query.one(&**tx).await.attempt("find agent")
+const INSERT: &str = "
+    insert into agent (account_id, id, slug, name, role, provider, created_at) values ($1, $2, $3, $4, $5, $6, $7)
+    returning id, slug, name, role, provider, created_at";
+
+/// Fails with a unique violation when a live agent has the slug.
+pub async fn agent_insert(
+    tx: &Tx,
+    account: &AccountId,
+    new: NewAgent,
+    now: OffsetDateTime,
+) -> Result<Agent, StorageError> {
+    let values = [
+        account.into(),
+        Uuid::now_v7().into(),
+        String::from(new.slug).into(),
+        String::from(new.name).into(),
+        new.role.map(String::from).unwrap_or_default().into(),
+        new.provider
+            .map_or_else(|| PROVIDER_DEFAULT.to_owned(), String::from)
+            .into(),
+        now.into(),
+    ];
+    let made = tx.one("make agent", INSERT, values).await?;
+    made.ok_or_else(|| StorageError::unreadable("make agent", "no answer"))
 }
+
+macro_rules! select {
+    ($where:literal) => {
+        concat!(
+            "select id, slug, name, role, provider, created_at from agent
+             where account_id = $1 and removed_at is null and ",
+            $where
+        )
+    };
+}
+
+pub async fn agent_find(tx: &Tx, account: &AccountId, agent: &AgentRef) -> Result<Option<Agent>, StorageError> {
+    let (sql, named) = match agent {
+        AgentRef::Id(id) => (select!("id = $2"), id.into()),
+        AgentRef::Slug(slug) => (select!("slug = $2"), slug.into()),
+    };
+    tx.one("find agent", sql, [account.into(), named]).await
+}
+
+const RESOLVE: &str = "
+    select id, slug from agent
+    where account_id = $1 and removed_at is null and (id = any($2::uuid[]) or slug = any($3::text[]))";
 
 /// The ids of those that there are, by how they were named.
 pub async fn agents_resolve(
@@ -40,25 +74,17 @@ pub async fn agents_resolve(
     account: &AccountId,
     agents: &[AgentRef],
 ) -> Result<HashMap<AgentRef, AgentId>, StorageError> {
-    let (mut ids, mut slugs) = (Vec::new(), Vec::new());
-    for agent in agents {
-        match agent {
-            AgentRef::Id(id) => ids.push(id.uuid()),
-            AgentRef::Slug(slug) => slugs.push(slug.to_string()),
-        }
-    }
-    let found = Entity::find()
-        .filter(Column::AccountId.eq(account.as_str()))
-        .filter(Column::RemovedAt.is_null())
-        .filter(Column::Id.is_in(ids).or(Column::Slug.is_in(slugs)))
-        .all(&**tx)
-        .await
-        .attempt("find agents")?;
+    let (slugs, ids): (Vec<_>, Vec<_>) = agents.iter().map(|agent| agent_columns(Some(agent))).unzip();
+    let slugs: Vec<AgentSlug> = slugs.into_iter().flatten().collect();
+    let ids: Vec<AgentId> = ids.into_iter().flatten().collect();
+    let found: Vec<AgentName> = tx
+        .rows("find agents", RESOLVE, [account.into(), ids.into(), slugs.into()])
+        .await?;
     let mut resolved = HashMap::new();
-    for row in found {
-        let id = AgentId(row.id);
+    for AgentName { id, slug } in found {
+        let id = AgentId(id);
         resolved.insert(AgentRef::Id(id), id);
-        if let Ok(slug) = AgentSlug::parse(&row.slug) {
+        if let Ok(slug) = AgentSlug::parse(&slug) {
             resolved.insert(AgentRef::Slug(slug), id);
         }
     }
@@ -76,34 +102,31 @@ pub const LIST: Listing = Listing {
 };
 
 /// Oldest first.
-pub async fn agent_list(tx: &Tx, account: &AccountId, page: &Page<'_, Uuid>) -> Result<Rows<Model>, StorageError> {
-    page.read(tx, &LIST, [account.into()], |row: &Model| row.id, "list agents")
+pub async fn agent_list(tx: &Tx, account: &AccountId, page: &Page<'_, Uuid>) -> Result<Rows<Agent>, StorageError> {
+    page.read(tx, &LIST, [account.into()], |row: &Agent| row.id, "list agents")
         .await
 }
 
-/// Fails with a unique violation when another live agent has the slug.
+const CHANGE: &str = "
+    update agent set slug = coalesce($3, slug), name = coalesce($4, name), role = coalesce($5, role),
+        provider = coalesce($6, provider)
+    where account_id = $1 and id = $2 and removed_at is null
+    returning id, slug, name, role, provider, created_at";
+
+/// Fails with a unique violation when another live agent has the slug. `None`: it was removed.
 pub async fn agent_change(
     tx: &Tx,
-    row: Model,
-    slug: Option<AgentSlug>,
+    account: &AccountId,
+    agent: AgentId,
     change: AgentChange,
-) -> Result<Model, StorageError> {
-    let mut changed = ActiveModel::from(row.clone());
-    if let Some(slug) = slug {
-        changed.slug = Set(slug.into());
-    }
-    if let Some(name) = change.name {
-        changed.name = Set(name);
-    }
-    if let Some(role) = change.role {
-        changed.role = Set(role);
-    }
-    if let Some(provider) = change.provider {
-        changed.provider = Set(provider);
-    }
-    if changed.is_changed() {
-        changed.update(&**tx).await.attempt("change agent")
-    } else {
-        Ok(row)
-    }
+) -> Result<Option<Agent>, StorageError> {
+    let values = [
+        account.into(),
+        agent.into(),
+        change.slug.map(String::from).into(),
+        change.name.map(String::from).into(),
+        change.role.map(String::from).into(),
+        change.provider.map(String::from).into(),
+    ];
+    tx.one("change agent", CHANGE, values).await
 }

@@ -2,13 +2,13 @@
 
 use axum::{extract::FromRequestParts, http::request::Parts};
 use domain::{AccountId, Actor, ActorKind, KeyRole, NotTheirs};
-use runtime::http::Problem;
-use storage::api_key::KeyHolder;
+use runtime::http::{Problem, openapi::Operation};
+use storage::{Accounts, accounts::OPERATOR, api_key::KeyHolder};
 
-use crate::error::invalid_field;
+use crate::{error::invalid_field, route::Described};
 
 /// Ids of keys are hexadecimal.
-pub const OPERATOR_PRINCIPAL: &str = "operator";
+const OPERATOR_PRINCIPAL: &str = "operator";
 
 /// Who sent the request.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,11 +79,41 @@ pub struct Access {
 #[derive(Clone, Copy, Debug)]
 pub struct OperatorAccess;
 
+impl Access {
+    /// As whom a POST is made.
+    pub fn party(&self) -> Party<'_> {
+        Party {
+            owner: self.account.as_str(),
+            principal: self.caller.principal(),
+            accounts: Accounts::one(&self.account),
+        }
+    }
+}
+
+/// Whose the effect and the stored answer of a POST are: the account's, or the operator's.
+#[derive(Debug)]
+pub struct Party<'a> {
+    pub owner: &'a str,
+    pub principal: &'a str,
+    pub accounts: Accounts,
+}
+
+impl Party<'_> {
+    /// On a route across accounts; `account` is the one that it touches.
+    pub fn operator(account: Option<&AccountId>) -> Party<'static> {
+        Party {
+            owner: OPERATOR,
+            principal: OPERATOR_PRINCIPAL,
+            accounts: Accounts::many(account).with_operator(),
+        }
+    }
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for Access {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
-        parts.extensions.get::<Access>().cloned().ok_or_else(not_in_the_table)
+        parts.extensions.get::<Access>().cloned().ok_or_else(not_declared)
     }
 }
 
@@ -95,12 +125,23 @@ impl<S: Send + Sync> FromRequestParts<S> for OperatorAccess {
             .extensions
             .get::<OperatorAccess>()
             .copied()
-            .ok_or_else(not_in_the_table)
+            .ok_or_else(not_declared)
     }
 }
 
-/// A route that the table does not have is closed.
-fn not_in_the_table() -> Problem {
+impl Described for Access {
+    fn describe(operation: &mut Operation<'_>) {
+        operation.path_parameter::<AccountId>("account");
+        operation.refuses(&[404]);
+    }
+}
+
+impl Described for OperatorAccess {
+    fn describe(_: &mut Operation<'_>) {}
+}
+
+/// A route that the guard does not know is closed.
+fn not_declared() -> Problem {
     Problem::forbidden("nobody may do this")
 }
 

@@ -14,14 +14,15 @@ use sha2::{Digest, Sha256};
 use storage::{Accounts, accounts::account_exists, api_key::api_key_holder};
 use subtle::ConstantTimeEq;
 
-use super::{
-    Access, Caller, OperatorAccess,
-    permission::{need_of, permits},
+use super::{Access, Caller, OperatorAccess, permission::permits};
+use crate::{
+    app::App,
+    error::ApiError,
+    route::{Permission, Permissions, Scope},
 };
-use crate::{app::App, error::ApiError};
 
-pub async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
-    match admit(&app, request).await {
+pub async fn guard(State((app, permissions)): State<(App, Permissions)>, request: Request, next: Next) -> Response {
+    match admit(&app, &permissions, request).await {
         Ok((request, None)) => next.run(request).await,
         // Its account's place is given back once the answer has been taken.
         Ok((request, Some(under_way))) => under_way.hold(next.run(request).await),
@@ -30,7 +31,11 @@ pub async fn guard(State(app): State<App>, request: Request, next: Next) -> Resp
 }
 
 /// Lets the request through with who sent it, or refuses it. Of what an account may use, its own keys' requests take.
-async fn admit(app: &App, request: Request) -> Result<(Request, Option<UnderWay>), ApiError> {
+async fn admit(
+    app: &App,
+    permissions: &Permissions,
+    request: Request,
+) -> Result<(Request, Option<UnderWay>), ApiError> {
     let (mut parts, body) = request.into_parts();
     let (caller, under_way) = caller(app, &parts).await?;
     if let Some(under_way) = &under_way {
@@ -54,23 +59,30 @@ async fn admit(app: &App, request: Request) -> Result<(Request, Option<UnderWay>
         Some(name) => Some(account_of(app, &caller, &name).await?),
         None => None,
     };
-    // A method that the route does not have is not in the table either; the router says so. A route that is missing
-    // from it by mistake gets no access to hand to its handler.
-    if let Some(need) = need_of(parts.method.as_str(), &pattern) {
-        match (&caller, account) {
-            (Caller::Operator, Some(account)) => {
-                parts.extensions.insert(Access { account, caller });
-            }
-            (Caller::Operator, None) => {
+    // Of a method that the path does not have, the router says so.
+    if let Some(Permission { need, scope, .. }) = permissions.find(&parts.method, &pattern) {
+        match (&caller, scope, account) {
+            (Caller::Operator, Scope::Operator, _) => {
                 parts.extensions.insert(OperatorAccess);
             }
-            (Caller::Key(holder), Some(account)) if permits(holder.role, need) => {
+            (Caller::Operator, Scope::Account, Some(account)) => {
                 parts.extensions.insert(Access { account, caller });
             }
-            (Caller::Key(holder), _) => {
+            (Caller::Key(holder), Scope::Account, Some(account)) if permits(holder.role, *need) => {
+                parts.extensions.insert(Access { account, caller });
+            }
+            (Caller::Key(holder), Scope::Current, _) if permits(holder.role, *need) => {
+                let account = holder.account.clone();
+                parts.extensions.insert(Access { account, caller });
+            }
+            (Caller::Key(holder), _, _) => {
                 app.meters.refused("forbidden");
                 tracing::warn!(key = %holder.id, role = %holder.role, route = pattern, "a key's role does not permit this");
                 return Err(Problem::forbidden(format!("a key of role {} may not do this", holder.role)).into());
+            }
+            (Caller::Operator, Scope::Account | Scope::Current, _) => {
+                app.meters.refused("forbidden");
+                return Err(Problem::forbidden("the operator has no account: use a key of one").into());
             }
         }
     }

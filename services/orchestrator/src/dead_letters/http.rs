@@ -1,139 +1,109 @@
 //! `/api/orgs/{account}/dead-letters`, and the operator's own at `/api/dead-letters`.
 
-use axum::{Json, extract::State, http::StatusCode, response::Response};
+use api::dead_letters::{DeadLetter, Redrive};
+use axum::{Json, extract::State};
 use contracts::{Outgoing, header::VOUCHED};
 use domain::AccountId;
 use runtime::http::Problem;
-use serde::Deserialize;
-use storage::{Accounts, StorageError, accounts::OPERATOR};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use storage::StorageError;
 use uuid::Uuid;
 
-use super::{DeadLetter, redrive, store};
+use super::{redrive, store};
 use crate::{
     app::App,
-    auth::{Access, OperatorAccess},
-    body::{Path, Query},
+    auth::{Access, OperatorAccess, Party},
+    body::{Named, Query},
     error::ApiError,
-    idempotency::{Answer, Begun, Post, Work},
+    idempotency::{Answer, Done, Once, Post, Work},
     notifications::store::notification_find,
-    paging::{Items, List, ListQuery, Shown},
-    wire::Author,
+    paging::{List, ListQuery, Shown},
+    route::routes,
 };
 
-pub fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(read))
-        .routes(routes!(send_again))
-        .routes(routes!(operator_list))
-        .routes(routes!(operator_read))
-        .routes(routes!(operator_send_again))
+routes! {
+    "dead letters": "What could not be processed, and sending it again";
+    /// Dead letters, newest first.
+    GET "/api/orgs/{account}/dead-letters" Read => list;
+    /// A dead letter.
+    GET "/api/orgs/{account}/dead-letters/{letter}" Read => read;
+    /// Publish a dead letter's message again, where it was published. 409 when it was too long to be kept whole.
+    POST "/api/orgs/{account}/dead-letters/{letter}/redrive" Administer => send_again;
+    /// Dead letters that belong to no account, newest first.
+    GET "/api/dead-letters" Operate => operator_list;
+    /// A dead letter that belongs to no account.
+    GET "/api/dead-letters/{letter}" Operate => operator_read;
+    /// Publish the message of a dead letter that belongs to no account again, once what it lacked is there.
+    POST "/api/dead-letters/{letter}/redrive" Operate => operator_send_again;
 }
 
-#[derive(Deserialize)]
-struct LetterPath {
-    letter: Uuid,
+async fn list(
+    State(app): State<App>,
+    access: Access,
+    Query(query): Query<ListQuery>,
+) -> Result<Shown<DeadLetter>, ApiError> {
+    page_of(&app, &access.party(), &query).await
 }
 
-/// A redrive takes no fields.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NoFields {}
-
-/// Dead letters, newest first.
-#[utoipa::path(get, path = "/api/orgs/{account}/dead-letters", tag = "dead letters", params(ListQuery),
-    responses((status = 200, body = Items<DeadLetter>)))]
-async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown, ApiError> {
-    page_of(&app, Some(&access.account), &query).await
-}
-
-/// A dead letter.
-#[utoipa::path(get, path = "/api/orgs/{account}/dead-letters/{letter}", tag = "dead letters",
-    responses((status = 200, body = DeadLetter)))]
 async fn read(
     State(app): State<App>,
     access: Access,
-    Path(path): Path<LetterPath>,
+    Named(letter): Named<Uuid>,
 ) -> Result<Json<DeadLetter>, ApiError> {
-    letter_of(&app, Some(&access.account), path.letter).await
+    letter_of(&app, &access.party(), letter).await
 }
 
-/// Publish a dead letter's message again, where it was published. 409 when it was too long to be kept whole.
-#[utoipa::path(post, path = "/api/orgs/{account}/dead-letters/{letter}/redrive", tag = "dead letters",
-    responses((status = 202, body = DeadLetter)))]
 async fn send_again(
     State(app): State<App>,
     access: Access,
-    Path(path): Path<LetterPath>,
-    Post { request, .. }: Post<NoFields>,
-) -> Result<Response, ApiError> {
-    let begun = Work::begin(&app, &access, request).await?;
-    redrive_of(&app, Some(&access.account), path.letter, begun).await
+    Named(letter): Named<Uuid>,
+    Post { once, .. }: Post<Redrive>,
+) -> Result<Answer<202, DeadLetter>, ApiError> {
+    redrive_of(&app, (access.party(), Some(&access.account)), letter, once).await
 }
 
-/// Dead letters that belong to no account, newest first.
-#[utoipa::path(get, path = "/api/dead-letters", tag = "dead letters", params(ListQuery),
-    responses((status = 200, body = Items<DeadLetter>)))]
 async fn operator_list(
     State(app): State<App>,
     _operator: OperatorAccess,
     Query(query): Query<ListQuery>,
-) -> Result<Shown, ApiError> {
-    page_of(&app, None, &query).await
+) -> Result<Shown<DeadLetter>, ApiError> {
+    page_of(&app, &Party::operator(None), &query).await
 }
 
-/// A dead letter that belongs to no account.
-#[utoipa::path(get, path = "/api/dead-letters/{letter}", tag = "dead letters",
-    responses((status = 200, body = DeadLetter)))]
 async fn operator_read(
     State(app): State<App>,
     _operator: OperatorAccess,
-    Path(path): Path<LetterPath>,
+    Named(letter): Named<Uuid>,
 ) -> Result<Json<DeadLetter>, ApiError> {
-    letter_of(&app, None, path.letter).await
+    letter_of(&app, &Party::operator(None), letter).await
 }
 
-/// Publish the message of a dead letter that belongs to no account again, once what it lacked is there.
-#[utoipa::path(post, path = "/api/dead-letters/{letter}/redrive", tag = "dead letters",
-    responses((status = 202, body = DeadLetter)))]
 async fn operator_send_again(
     State(app): State<App>,
     _operator: OperatorAccess,
-    Path(path): Path<LetterPath>,
-    Post { request, .. }: Post<NoFields>,
-) -> Result<Response, ApiError> {
-    let begun = Work::begin_as_operator(&app, None, request).await?;
-    redrive_of(&app, None, path.letter, begun).await
+    Named(letter): Named<Uuid>,
+    Post { once, .. }: Post<Redrive>,
+) -> Result<Answer<202, DeadLetter>, ApiError> {
+    redrive_of(&app, (Party::operator(None), None), letter, once).await
 }
 
-fn owner(account: Option<&AccountId>) -> (&str, Accounts) {
-    match account {
-        Some(account) => (account.as_str(), Accounts::one(account)),
-        None => (OPERATOR, Accounts::operator()),
-    }
-}
-
-async fn page_of(app: &App, account: Option<&AccountId>, query: &ListQuery) -> Result<Shown, ApiError> {
-    let (owner, accounts) = owner(account);
+async fn page_of(app: &App, party: &Party<'_>, query: &ListQuery) -> Result<Shown<DeadLetter>, ApiError> {
     let list = List {
         name: "dead letters",
-        account: owner,
+        account: party.owner,
         filters: String::new(),
     };
     let page = query.page(app, list)?;
-    let tx = app.begin_list(&accounts).await?;
-    let rows = store::letter_list(&tx, owner, &page).await?;
+    let tx = app.begin_list(&party.accounts).await?;
+    let rows = store::letter_list(&tx, party.owner, &page).await?;
     tx.commit().await?;
-    Ok(rows.show(DeadLetter::from))
+    Ok(rows.show())
 }
 
-async fn letter_of(app: &App, account: Option<&AccountId>, letter: Uuid) -> Result<Json<DeadLetter>, ApiError> {
-    let (owner, accounts) = owner(account);
-    let tx = app.database.begin(&accounts).await?;
-    let row = store::letter_find(&tx, owner, letter).await?;
+async fn letter_of(app: &App, party: &Party<'_>, letter: Uuid) -> Result<Json<DeadLetter>, ApiError> {
+    let tx = app.database.begin(&party.accounts).await?;
+    let letter = store::letter_find(&tx, party.owner, letter).await?;
     tx.commit().await?;
-    Ok(Json(row.ok_or_else(Problem::not_found)?.into()))
+    Ok(Json(letter.ok_or_else(Problem::not_found)?))
 }
 
 /// Whether there is a row of the notification that names the same sender.
@@ -146,25 +116,29 @@ async fn is_as_the_row_says(
         return Ok(false);
     };
     let known = notification_find(&work.tx, account, &id).await?;
-    Ok(known.and_then(|known| known.sender) == Some(Author::from(sender)))
+    Ok(known.and_then(|known| known.sender) == Some(sender))
 }
 
-async fn redrive_of(app: &App, account: Option<&AccountId>, letter: Uuid, begun: Begun) -> Result<Response, ApiError> {
-    let work = match begun {
-        Begun::Fresh(work) => work,
-        Begun::Replay(answer) => return Ok(answer),
-    };
-    let (owner, _) = owner(account);
-    let row = store::letter_lock(&work.tx, owner, letter)
-        .await?
-        .ok_or_else(Problem::not_found)?;
-    let mut outgoing = redrive::redrive(&app.root, account, &row)?;
-    if redrive::is_of_a_row(&row) && !is_as_the_row_says(&work, account, &outgoing).await? {
-        outgoing.headers.0.remove(VOUCHED);
-    }
-    let row = store::letter_redriven(&work.tx, row, work.now).await?;
-    app.meters.redriven();
-    tracing::info!(owner, %letter, redrives = row.redrives, "sent a dead letter again");
-    let answer = Answer::new(StatusCode::ACCEPTED, &DeadLetter::from(row));
-    work.finish(answer, vec![(account.cloned(), outgoing)]).await
+async fn redrive_of(
+    app: &App,
+    (party, account): (Party<'_>, Option<&AccountId>),
+    letter: Uuid,
+    once: Once,
+) -> Result<Answer<202, DeadLetter>, ApiError> {
+    let owner = party.owner;
+    once.run(app, party, async |work| {
+        let row = store::letter_lock(&work.tx, owner, letter)
+            .await?
+            .ok_or_else(Problem::not_found)?;
+        let mut outgoing = redrive::redrive(&app.root, account, &row)?;
+        if redrive::is_of_a_row(&row) && !is_as_the_row_says(work, account, &outgoing).await? {
+            outgoing.headers.0.remove(VOUCHED);
+        }
+        let sent = store::letter_redriven(&work.tx, owner, letter, work.now).await?;
+        let sent = sent.ok_or_else(Problem::not_found)?;
+        app.meters.redriven();
+        tracing::info!(owner, %letter, redrives = sent.redrives, "sent a dead letter again");
+        Ok(Done::new(sent).with(vec![(account.cloned(), outgoing)]))
+    })
+    .await
 }

@@ -1,9 +1,10 @@
 //! Every query on dead letters. `owner` is an account, or the operator's place.
 
-use sea_orm::{ActiveModelTrait, ActiveValue::Set, EntityTrait, QuerySelect};
+use api::dead_letters::DeadLetter;
+use sea_orm::{EntityTrait, QuerySelect};
 use storage::{
     StorageError, Tx,
-    entity::dead_letter::{ActiveModel, Entity, Model},
+    entity::dead_letter::{Entity, Model},
     error::Attempt,
 };
 use time::OffsetDateTime;
@@ -11,11 +12,20 @@ use uuid::Uuid;
 
 use crate::paging::{Listing, Moment, Order, Page, Rows};
 
-/// Relies on dead_letter_newest. Headers are for sending it again, and are not shown.
+/// What is shown. Headers are for sending it again.
+macro_rules! columns {
+    ($before:literal, $after:literal) => {
+        concat!(
+            $before,
+            " id, service, subject, reason, detail, payload, attempts, created_at, redriven_at, redrives ",
+            $after
+        )
+    };
+}
+
+/// Relies on dead_letter_newest.
 pub const LIST: Listing = Listing {
-    rows: "select account_id, id, service, subject, reason, detail, payload, '{}'::jsonb as headers, attempts,
-            created_at, redriven_at, redrives
-        from dead_letter where account_id = $1",
+    rows: columns!("select account_id,", "from dead_letter where account_id = $1"),
     order: &["created_at", "id"],
     begins: Order::NewestFirst,
     wanted: None,
@@ -24,8 +34,12 @@ pub const LIST: Listing = Listing {
 };
 
 /// Newest first.
-pub async fn letter_list(tx: &Tx, owner: &str, page: &Page<'_, Moment<Uuid>>) -> Result<Rows<Model>, StorageError> {
-    let position = |row: &Model| Moment {
+pub async fn letter_list(
+    tx: &Tx,
+    owner: &str,
+    page: &Page<'_, Moment<Uuid>>,
+) -> Result<Rows<DeadLetter>, StorageError> {
+    let position = |row: &DeadLetter| Moment {
         at: row.created_at,
         id: row.id,
     };
@@ -33,14 +47,14 @@ pub async fn letter_list(tx: &Tx, owner: &str, page: &Page<'_, Moment<Uuid>>) ->
         .await
 }
 
-pub async fn letter_find(tx: &Tx, owner: &str, letter: Uuid) -> Result<Option<Model>, StorageError> {
-    Entity::find_by_id((owner.to_owned(), letter))
-        .one(&**tx)
-        .await
-        .attempt("find dead letter")
+/// Relies on the primary key.
+const FIND: &str = columns!("select", "from dead_letter where account_id = $1 and id = $2");
+
+pub async fn letter_find(tx: &Tx, owner: &str, letter: Uuid) -> Result<Option<DeadLetter>, StorageError> {
+    tx.one("find dead letter", FIND, [owner.into(), letter.into()]).await
 }
 
-/// The same, held until the transaction ends: two redrives at once would send one message id twice.
+/// The whole row, held until the transaction ends: two redrives at once would send one message id twice.
 pub async fn letter_lock(tx: &Tx, owner: &str, letter: Uuid) -> Result<Option<Model>, StorageError> {
     Entity::find_by_id((owner.to_owned(), letter))
         .lock_exclusive()
@@ -49,11 +63,18 @@ pub async fn letter_lock(tx: &Tx, owner: &str, letter: Uuid) -> Result<Option<Mo
         .attempt("lock dead letter")
 }
 
+const REDRIVEN: &str = columns!(
+    "update dead_letter set redrives = redrives + 1, redriven_at = $3 where account_id = $1 and id = $2 returning",
+    ""
+);
+
 /// Counts a redrive of a letter that is locked.
-pub async fn letter_redriven(tx: &Tx, letter: Model, now: OffsetDateTime) -> Result<Model, StorageError> {
-    let redrives = letter.redrives + 1;
-    let mut changed = ActiveModel::from(letter);
-    changed.redrives = Set(redrives);
-    changed.redriven_at = Set(Some(now));
-    changed.update(&**tx).await.attempt("note a redrive")
+pub async fn letter_redriven(
+    tx: &Tx,
+    owner: &str,
+    letter: Uuid,
+    now: OffsetDateTime,
+) -> Result<Option<DeadLetter>, StorageError> {
+    tx.one("note a redrive", REDRIVEN, [owner.into(), letter.into(), now.into()])
+        .await
 }

@@ -1,10 +1,10 @@
 //! Every query on keys, but for the one that lets callers in (`storage::api_key`).
 
+use api::keys::{Key, NewKey};
 use domain::{AccountId, AgentId, ApiKey, KeyId};
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
 
-use super::{Key, NewKey};
 use crate::paging::{Listing, Moment, Order, Page, Rows};
 
 const KEY_INSERT: &str = "
@@ -21,7 +21,7 @@ pub async fn key_insert(
     let values = [
         key.account().into(),
         key.id().as_str().into(),
-        new.name.as_str().into(),
+        new.name.to_string().into(),
         new.role.into(),
         key.digest().to_vec().into(),
         now.into(),

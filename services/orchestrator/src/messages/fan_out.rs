@@ -1,11 +1,12 @@
 //! Whom a posted message wakes, and with what. Pure.
 
+use api::agents::AgentName;
 use contracts::{Outgoing, Root, Timestamp, notification::NotificationMessage, outgoing::Origin};
 use domain::{AccountId, Actor, MessageId, NotificationId, TaskId};
 use serde_json::Map;
 use storage::outbox::Owned;
 
-use crate::{app::SOURCE, wire::AgentName};
+use crate::app::SOURCE;
 
 /// `type` of a notification that a message brings.
 const KIND: &str = "message";

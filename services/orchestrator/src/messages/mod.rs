@@ -5,88 +5,30 @@ pub mod fan_out;
 pub mod http;
 pub mod store;
 
-use contracts::notification::BODY_BYTES_MAX;
-use domain::{Actor, ActorKind};
+use api::messages::NewMessage;
+use domain::Actor;
 use runtime::http::Problem;
-use sea_orm::FromQueryResult;
-use serde::{Deserialize, Serialize};
-use time::{OffsetDateTime, serde::rfc3339};
-use utoipa::ToSchema;
-use uuid::Uuid;
 
-use crate::{
-    auth::Caller,
-    body::{length_check, text_check},
-    wire::{AgentName, Author, actor_kind, moment},
-};
+use crate::auth::Caller;
 
-const NAME_BYTES_MAX: usize = 128;
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewMessage {
-    /// At most 256 KiB.
-    pub body: String,
-    /// For whom a key for services speaks, which is said; else the key speaks for itself, as a person's always does.
-    pub author: Option<NewAuthor>,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewAuthor {
-    /// `user` or `service`: agents post by tool.
-    #[schema(schema_with = actor_kind)]
-    pub kind: ActorKind,
-    pub id: String,
-    pub name: Option<String>,
-}
-
-impl NewMessage {
-    /// Who is the author of this.
-    pub fn check(&self, caller: &Caller) -> Result<Actor, Problem> {
-        text_check("body", &self.body, BODY_BYTES_MAX)?;
-        let Some(author) = &self.author else {
-            return Ok(caller.actor());
-        };
-        text_check("author.id", &author.id, NAME_BYTES_MAX)?;
-        let name = author.name.as_deref().unwrap_or(&author.id);
-        length_check("author.name", name, NAME_BYTES_MAX)?;
-        let named = Actor {
-            kind: author.kind,
-            id: author.id.clone(),
-            name: name.to_owned(),
-            via: None,
-        };
-        caller.speaks_as("author", &named)
-    }
-}
-
-#[derive(Debug, Serialize, ToSchema, FromQueryResult)]
-pub struct Message {
-    pub id: Uuid,
-    #[sea_orm(nested(prefix = "author_"))]
-    pub author: Author,
-    pub body: String,
-    /// The turn whose reply it is, or whose tool call posted it.
-    #[schema(required)]
-    pub turn_id: Option<Uuid>,
-    #[serde(with = "rfc3339")]
-    #[schema(schema_with = moment)]
-    pub created_at: OffsetDateTime,
-}
-
-/// A message that was just posted.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct PostedMessage {
-    #[serde(flatten)]
-    pub message: Message,
-    /// The agents that it wakes.
-    pub notified: Vec<AgentName>,
+/// Who is the author of this.
+pub fn author_of(new: &NewMessage, caller: &Caller) -> Result<Actor, Problem> {
+    let Some(author) = &new.author else {
+        return Ok(caller.actor());
+    };
+    let named = Actor {
+        kind: author.kind,
+        id: author.id.to_string(),
+        name: author.name.as_deref().unwrap_or(&author.id).to_owned(),
+        via: None,
+    };
+    caller.speaks_as("author", &named)
 }
 
 #[cfg(test)]
 mod tests {
-    use domain::{AccountId, KeyId, KeyRole};
+    use contracts::notification::BODY_BYTES_MAX;
+    use domain::{AccountId, ActorKind, KeyId, KeyRole};
     use storage::api_key::KeyHolder;
 
     use super::*;
@@ -100,7 +42,7 @@ mod tests {
             agent: None,
         });
         let new: NewMessage = crate::body::parse(json.as_bytes()).map_err(|problem| problem.status().as_u16())?;
-        new.check(&caller).map_err(|problem| problem.status().as_u16())
+        author_of(&new, &caller).map_err(|problem| problem.status().as_u16())
     }
 
     #[test]

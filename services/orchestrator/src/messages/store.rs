@@ -1,5 +1,6 @@
 //! Every query on messages. Posting is `storage::lifecycle`'s, since agents post too.
 
+use api::messages::Message;
 use domain::{
     AccountId, TaskId,
     planted::{Bug, is_planted},
@@ -7,7 +8,6 @@ use domain::{
 use storage::{StorageError, Tx};
 use uuid::Uuid;
 
-use super::Message;
 use crate::paging::{Listing, Moment, Order, Page, Rows};
 
 /// Relies on message_thread.

@@ -1,17 +1,19 @@
 //! Every query on notifications, and on those that were accepted here. The resolver writes the former.
 
+use api::notifications::Notification;
 use domain::{AccountId, AgentRef, NotificationId, NotificationState, TaskId};
-use sea_orm::{ConnectionTrait, EntityTrait, Value};
-use storage::{StorageError, Tx, entity::accepted_notification, error::Attempt, outbox::outbox_waits_for, statement};
+use sea_orm::{EntityTrait, Value};
+use storage::{StorageError, Tx, entity::accepted_notification, error::Attempt, outbox::outbox_waits_for};
 use time::OffsetDateTime;
 
 use super::{
-    Notification,
+    accepted,
     incoming::{Posted, message_id},
+    of_parts,
 };
 use crate::{
+    agents::store::agent_columns,
     paging::{Listing, Moment, Order, Page, Rows},
-    wire::agent_columns,
 };
 
 /// A notification with the names of what it belongs to.
@@ -83,14 +85,14 @@ pub async fn notification_find(
         return Ok(found);
     }
     let parts = tx.rows("find a notification's parts", FIND_PARTS, values()).await?;
-    if let Some(whole) = Notification::of_parts(id.as_str(), parts) {
+    if let Some(whole) = of_parts(id.as_str(), parts) {
         return Ok(Some(whole));
     }
-    let Some(accepted) = accepted_find(tx, account, id).await? else {
+    let Some(row) = accepted_find(tx, account, id).await? else {
         return Ok(None);
     };
-    let waits_for = outbox_waits_for(tx, account, &message_id(account, id), accepted.created_at).await?;
-    Ok(Some(Notification::accepted(accepted, waits_for)))
+    let waits_for = outbox_waits_for(tx, account, &message_id(account, id), row.created_at).await?;
+    Ok(Some(accepted(row, waits_for)))
 }
 
 /// What a list may be narrowed to.
@@ -135,8 +137,7 @@ pub async fn notification_is_of(
     principal: &str,
 ) -> Result<bool, StorageError> {
     let values = [account.into(), id.into(), principal.into()];
-    let found = tx.query_one_raw(statement(IS_OF, values)).await;
-    Ok(found.attempt("look for an accepted notification")?.is_some())
+    tx.exists("look for an accepted notification", IS_OF, values).await
 }
 
 async fn accepted_find(

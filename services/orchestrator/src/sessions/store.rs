@@ -1,14 +1,14 @@
 //! Every query on sessions.
 
+use api::sessions::Session;
 use domain::{AccountId, AgentRef, SessionId, TaskId};
 use sea_orm::Value;
 use storage::{StorageError, Tx};
 use uuid::Uuid;
 
-use super::Session;
 use crate::{
+    agents::store::agent_columns,
     paging::{Listing, Moment, Order, Page, Rows},
-    wire::agent_columns,
 };
 
 /// A session with the names of what it belongs to. Relies on the primary key.

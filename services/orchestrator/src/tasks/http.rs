@@ -1,8 +1,10 @@
 //! `/api/orgs/{account}/tasks`.
 
-use axum::{Json, extract::State, http::StatusCode, response::Response};
+use api::tasks::{NewTask, Task, TaskChange};
+use axum::{Json, extract::State};
 use domain::{AccountId, AgentId, AgentRef, TaskId, TaskStatus};
 use runtime::http::Problem;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use storage::{
@@ -10,119 +12,108 @@ use storage::{
     entity::task::Model,
     lifecycle::{self, TaskMove, activity_insert, task_create, task_status_set},
 };
-use utoipa::IntoParams;
-use utoipa_axum::{router::OpenApiRouter, routes};
 use uuid::Uuid;
 
-use super::{NewTask, Task, TaskChange, store};
+use super::store;
 use crate::{
     agents,
     app::{App, database_now},
     auth::Access,
-    body::{JsonBody, Path, Query},
+    body::{JsonBody, Named, Query},
     error::{ApiError, unknown_agent},
-    idempotency::{Answer, Begun, Post, Work},
-    paging::{Items, List, Page, Shown},
-    wire::task_status,
+    idempotency::{Answer, Done, Post},
+    paging::{Cursor, Limit, List, Page, Shown},
+    route::routes,
 };
 
-pub fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(create, list))
-        .routes(routes!(read, change))
+routes! {
+    "tasks": "Units of work that people and agents share";
+    /// Make a task.
+    POST "/api/orgs/{account}/tasks" ChangeTasks => create;
+    /// Tasks, newest first.
+    GET "/api/orgs/{account}/tasks" Read => list;
+    /// A task, in any spelling of its id.
+    GET "/api/orgs/{account}/tasks/{task}" Read => read;
+    /// Change a task. A terminal status closes its sessions and decides what becomes of all that waits, in the same
+    /// transaction; reopening changes nothing until the next notification.
+    PATCH "/api/orgs/{account}/tasks/{task}" ChangeTasks => change;
 }
 
-#[derive(Deserialize)]
-pub struct TaskPath {
-    pub task: TaskId,
-}
-
-/// Make a task.
-#[utoipa::path(post, path = "/api/orgs/{account}/tasks", tag = "tasks", request_body = NewTask,
-    responses((status = 201, body = Task)))]
 async fn create(
     State(app): State<App>,
     access: Access,
-    Post { body, request }: Post<NewTask>,
-) -> Result<Response, ApiError> {
-    let checked = body.check(Uuid::now_v7())?;
-    let work = match Work::begin(&app, &access, request).await? {
-        Begun::Fresh(work) => work,
-        Begun::Replay(answer) => return Ok(answer),
+    Post { body, once }: Post<NewTask>,
+) -> Result<Answer<201, Task>, ApiError> {
+    let NewTask {
+        id,
+        title,
+        description,
+        assignees,
+    } = body;
+    let task = id.unwrap_or_else(|| TaskId::parse(&Uuid::now_v7().to_string()).expect("a UUID is a task id"));
+    let (assignees, account) = (assignees.unwrap_or_default().0, &access.account);
+    let status = if assignees.is_empty() {
+        TaskStatus::Inbox
+    } else {
+        TaskStatus::Assigned
     };
-    let assignees = resolve(&work.tx, &access.account, &checked.assignees).await?;
-    let new = lifecycle::NewTask {
-        account: &access.account,
-        task: &checked.task,
-        title: &body.title,
-        description: body.description.as_deref().unwrap_or_default(),
-        status: checked.status,
-        by: &access.caller.actor(),
-    };
-    let setting = app.setting(None, work.now);
-    let Some(messages) = task_create(&work.tx, &new, &setting).await? else {
-        return Err(Problem::conflict(
-            "task_exists",
-            format!("there is a task {} already, in this or another spelling", checked.task),
-        )
-        .into());
-    };
-    store::assignees_replace(&work.tx, &access.account, &checked.task, &assignees).await?;
-    let task = read_task(&work.tx, &access.account, &checked.task).await?;
-    work.finish(Answer::new(StatusCode::CREATED, &task), messages).await
+    once.run(&app, access.party(), async |work| {
+        let assignees = resolve(&work.tx, account, &assignees).await?;
+        let new = lifecycle::NewTask {
+            account,
+            task: &task,
+            title: &title,
+            description: description.as_deref().unwrap_or_default(),
+            status,
+            by: &access.caller.actor(),
+        };
+        let Some(messages) = task_create(&work.tx, &new, &app.setting(None, work.now)).await? else {
+            let what = format!("there is a task {task} already, in this or another spelling");
+            return Err(Problem::conflict("task_exists", what).into());
+        };
+        store::assignees_replace(&work.tx, account, &task, &assignees).await?;
+        let task = task_find(&work.tx, account, &task).await?;
+        Ok(Done::new(task).with(messages))
+    })
+    .await
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
 struct ListQuery {
-    #[param(schema_with = task_status)]
     status: Option<TaskStatus>,
-    limit: Option<u32>,
-    cursor: Option<String>,
+    limit: Option<Limit>,
+    cursor: Option<Cursor>,
 }
 
-/// Tasks, newest first.
-#[utoipa::path(get, path = "/api/orgs/{account}/tasks", tag = "tasks", params(ListQuery),
-    responses((status = 200, body = Items<Task>)))]
-async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown, ApiError> {
+async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown<Task>, ApiError> {
     let list = List::of("tasks", &access.account, format_args!("{:?}", query.status));
-    let page = Page::new(list, &app.settings, query.limit, query.cursor.as_deref())?;
+    let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     let rows = store::task_list(&tx, &access.account, query.status, &page).await?;
     let (rows, places) = rows.apart();
     let items = with_assignees(&tx, &access.account, rows).await?;
     tx.commit().await?;
-    Ok(places.show(items, |task| task))
+    Ok(places.show(items))
 }
 
-/// A task, in any spelling of its id.
-#[utoipa::path(get, path = "/api/orgs/{account}/tasks/{task}", tag = "tasks", responses((status = 200, body = Task)))]
-async fn read(State(app): State<App>, access: Access, Path(path): Path<TaskPath>) -> Result<Json<Task>, ApiError> {
+async fn read(State(app): State<App>, access: Access, Named(task): Named<TaskId>) -> Result<Json<Task>, ApiError> {
     let tx = app.begin(&access.account).await?;
-    let row = store::task_find(&tx, &access.account, &path.task)
-        .await?
-        .ok_or_else(Problem::not_found)?;
-    let task = with_assignees(&tx, &access.account, vec![row]).await?.pop();
+    let task = task_find(&tx, &access.account, &task).await?;
     tx.commit().await?;
-    Ok(Json(task.ok_or_else(Problem::not_found)?))
+    Ok(Json(task))
 }
 
-/// Change a task. A terminal status closes its sessions and decides what becomes of all that waits, in the same
-/// transaction; reopening changes nothing until the next notification.
-#[utoipa::path(patch, path = "/api/orgs/{account}/tasks/{task}", tag = "tasks", request_body = TaskChange,
-    responses((status = 200, body = Task)))]
 async fn change(
     State(app): State<App>,
     access: Access,
-    Path(path): Path<TaskPath>,
+    Named(task): Named<TaskId>,
     JsonBody(change): JsonBody<TaskChange>,
 ) -> Result<Json<Task>, ApiError> {
-    let assignees = change.check()?;
     let (account, by) = (&access.account, access.caller.actor());
     let tx = app.begin(account).await?;
     // First of all, whatever is changed: then sessions, then the rest. Of two changes at once, one waits here.
-    let row = store::task_lock(&tx, account, &path.task)
+    let row = store::task_lock(&tx, account, &task)
         .await?
         .ok_or_else(Problem::not_found)?;
     // As it is shown: subjects carry the task that way.
@@ -142,8 +133,8 @@ async fn change(
             .ok_or_else(Problem::not_found)?;
         messages = moved.messages;
     }
-    if let Some(assignees) = assignees {
-        let agents = resolve(&tx, account, &assignees).await?;
+    if let Some(assignees) = change.assignees {
+        let agents = resolve(&tx, account, &assignees.0).await?;
         store::task_change(&tx, account, &task, (None, None), now).await?;
         store::assignees_replace(&tx, account, &task, &agents).await?;
         activity_insert(
@@ -173,9 +164,10 @@ async fn change(
             now,
         )
         .await?;
-        store::task_change(&tx, account, &task, (change.title, change.description), now).await?;
+        let fields = (change.title.map(String::from), change.description.map(String::from));
+        store::task_change(&tx, account, &task, fields, now).await?;
     }
-    let task = read_task(&tx, account, &task).await?;
+    let task = task_find(&tx, account, &task).await?;
     app.commit(tx, messages).await?;
     Ok(Json(task))
 }
@@ -195,7 +187,7 @@ async fn resolve(tx: &Tx, account: &AccountId, named: &[AgentRef]) -> Result<Vec
     Ok(agents)
 }
 
-async fn read_task(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Task, ApiError> {
+async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Task, ApiError> {
     let row = store::task_find(tx, account, task)
         .await?
         .ok_or_else(Problem::not_found)?;
@@ -207,8 +199,16 @@ async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Resul
     let keys = rows.iter().map(|row| row.id.clone()).collect();
     let mut assignees = store::assignees_of(tx, account, keys).await?;
     let task = |row: Model| {
-        let agents = assignees.remove(&row.id).unwrap_or_default();
-        Task::new(row, agents)
+        let assignees = assignees.remove(&row.id).unwrap_or_default();
+        Task {
+            id: row.display_id,
+            title: row.title,
+            description: row.description,
+            status: row.status,
+            assignees,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
     };
     Ok(rows.into_iter().map(task).collect())
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use api::agents::AgentName;
 use domain::{AccountId, AgentId, TaskId, TaskStatus};
 use sea_orm::{EntityTrait, FromQueryResult, QuerySelect, sea_query::LockType};
 use storage::{
@@ -11,10 +12,7 @@ use storage::{
 };
 use time::OffsetDateTime;
 
-use crate::{
-    paging::{Listing, Moment, Order, Page, Rows},
-    wire::AgentName,
-};
+use crate::paging::{Listing, Moment, Order, Page, Rows};
 
 pub async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Option<Model>, StorageError> {
     Entity::find_by_id((account.to_string(), String::from(task.key())))

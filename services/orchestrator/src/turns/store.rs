@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
+use api::turns::{ToolCall, Turn};
 use domain::{AccountId, SessionId, TurnId};
 use sea_orm::{ColumnTrait, EntityTrait, FromQueryResult, QueryFilter};
+use serde_json::Value;
 use storage::{StorageError, Tx, entity::instruction_text, error::Attempt};
 use uuid::Uuid;
 
-use super::{ToolCall, Turn};
 use crate::paging::{Listing, Order, Page, Rows};
 
 /// A turn as it is shown, but for what stands in other tables. Its journal is delivery's.
@@ -111,6 +112,23 @@ pub struct CallRow {
     pub result: Option<String>,
 }
 
+impl From<CallRow> for ToolCall {
+    fn from(row: CallRow) -> Self {
+        ToolCall {
+            call_id: row.call_id,
+            name: row.name,
+            arguments: as_json(row.arguments.unwrap_or_default()),
+            state: row.state,
+            result: row.result.map(as_json),
+        }
+    }
+}
+
+/// A provider that keeps its word sends JSON, and our tools do; what another sends is shown as it came.
+fn as_json(text: String) -> Value {
+    serde_json::from_str(&text).unwrap_or(Value::String(text))
+}
+
 /// In the order of the turns, and of each in that in which the provider asked for them. What does not fit comes without its
 /// texts, to be counted. Relies on tool_call_turn.
 const CALLS: &str = "
@@ -174,13 +192,20 @@ pub async fn call_list(
 /// Relies on the primary key.
 const EXISTS: &str = "select id from turn where account_id = $1 and id = $2";
 
-#[derive(FromQueryResult)]
-struct Id {
-    #[expect(dead_code, reason = "read to see that it is there")]
-    id: Uuid,
+pub async fn turn_exists(tx: &Tx, account: &AccountId, turn: TurnId) -> Result<bool, StorageError> {
+    tx.exists("find turn", EXISTS, [account.into(), turn.into()]).await
 }
 
-pub async fn turn_exists(tx: &Tx, account: &AccountId, turn: TurnId) -> Result<bool, StorageError> {
-    let found: Option<Id> = tx.one("find turn", EXISTS, [account.into(), turn.into()]).await?;
-    Ok(found.is_some())
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_json_when_they_can_be() {
+        assert_eq!(as_json(r#"{"a": 1}"#.to_owned()), json!({"a": 1}));
+        assert_eq!(as_json("{broken".to_owned()), json!("{broken"));
+        assert_eq!(as_json(String::new()), json!(""));
+    }
 }

@@ -1,9 +1,9 @@
 //! Pages have bounds, whatever a tenant has stored: of bytes, and of the rows that a filter looks at. Nothing is lost at
 //! them, and nothing comes twice.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, num::NonZeroU32};
 
-use orchestrator::paging::{List, Page};
+use orchestrator::paging::{Limit, List, Page};
 use runtime::settings::{Bytes, Count};
 use sqlx::AssertSqlSafe;
 
@@ -124,7 +124,13 @@ async fn no_more_is_read_than_a_page_may_have() {
     let account = domain::AccountId::parse(&tenant.id).unwrap();
     let task = domain::TaskId::parse("T").unwrap();
     let list = List::of("messages", &account, &task);
-    let page = Page::new(list, &world.app.settings, Some(200), None).unwrap();
+    let page = Page::new(
+        list,
+        &world.app.settings,
+        Some(Limit(NonZeroU32::new(200).unwrap())),
+        None,
+    )
+    .unwrap();
     let tx = world.app.begin(&account).await.unwrap();
     let read = orchestrator::messages::store::message_list(&tx, &account, &task, &page).await;
     assert_eq!(read.unwrap().rows.len(), 4);

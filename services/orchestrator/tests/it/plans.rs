@@ -110,7 +110,7 @@ const FULL: &str = "
 /// Lists, how many parameters each has, and the index of its order.
 const LISTS: [(Listing, usize, &str); 9] = [
     (messages::store::LIST, 2, "message_thread"),
-    (activities::store::LIST, 2, "activity_newest"),
+    (activities::LIST, 2, "activity_newest"),
     (keys::store::LIST, 1, "api_key_oldest"),
     (agents::store::LIST, 1, "agent_pkey"),
     (tasks::store::LIST, 2, "task_newest"),

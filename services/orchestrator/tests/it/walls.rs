@@ -1,14 +1,32 @@
 //! Who may come in: every route, every role, and two accounts that must not see each other.
 
-use axum::http::Method;
+use std::collections::BTreeSet;
+
+use axum::{
+    Json,
+    body::{Body, to_bytes},
+    extract::State,
+    http::{Method, Request},
+};
 use domain::KeyRole;
-use orchestrator::auth::permission::{Need, ROUTES, permits};
+use orchestrator::{
+    App,
+    auth::{
+        Access,
+        permission::{Need, permits},
+    },
+    error::ApiError,
+    route::Route,
+    routes,
+    routes::guarded,
+};
+use runtime::{Shutdown, http::Health, settings::HttpSettings};
 use serde_json::{Value, json};
 
-use crate::{
-    seed::{self, Ended},
-    world::{Answer, OPERATOR, Tenant, World},
-};
+use testkit::Tenant;
+use tower::ServiceExt;
+
+use crate::world::{Answer, OPERATOR, World};
 
 /// A route's path with real names of the tenant's, so that only the walls stand in the way.
 struct Names {
@@ -27,44 +45,31 @@ impl Names {
     }
 }
 
-/// One of everything.
-async fn furnish(world: &World, tenant: &Tenant) -> Names {
-    let agent = world.agent(tenant, "coder").await;
-    world.task(tenant, "T", &["coder"]).await;
-    let session = seed::session(world, tenant, "T", &agent, 1, true).await;
-    let turn = seed::turn(world, tenant, session, 1, Ended::default()).await;
-    seed::queued(world, tenant, session, "n-1").await;
-    let letter = seed::letter(
-        world,
-        &tenant.id,
-        &format!("signalbox.notification.{}.T", tenant.id),
-        "{}",
-        json!({}),
-    )
-    .await;
-    let key = world.get(&tenant.admin, &tenant.path("/keys")).await.body["items"][1]["id"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    Names {
-        account: tenant.id.clone(),
-        values: vec![
-            ("agent", agent),
-            ("task", "T".to_owned()),
-            ("session", session.to_string()),
-            ("turn", turn.to_string()),
-            ("notification", "n-1".to_owned()),
-            ("letter", letter.to_string()),
-            ("key", key),
-        ],
-    }
+/// An account with one of everything.
+async fn furnish(world: &World, account: &str) -> (Tenant, Names) {
+    let tenant = Tenant::furnish(&world.test.owner, account).await;
+    let ids = tenant.ids(&world.test.owner).await;
+    let first = |(kind, ids): (&'static str, BTreeSet<String>)| (kind, ids.into_iter().next().unwrap());
+    let names = Names {
+        account: account.to_owned(),
+        values: ids
+            .into_iter()
+            .filter(|(kind, _)| *kind != "account")
+            .map(first)
+            .collect(),
+    };
+    (tenant, names)
+}
+
+/// Every route: method, pattern, need.
+fn listed() -> Vec<(Method, &'static str, Need)> {
+    let parts = |route: Route| (route.http.method, route.http.path, route.need);
+    routes().into_iter().map(parts).collect()
 }
 
 /// The same request id, so that answers can be compared whole.
-async fn send(world: &World, method: &str, path: &str, token: Option<&str>, body: Option<&Value>) -> Answer {
-    let mut call = world
-        .call(method.parse().unwrap(), path)
-        .header("x-request-id", "the-same");
+async fn send(world: &World, method: &Method, path: &str, token: Option<&str>, body: Option<&Value>) -> Answer {
+    let mut call = world.call(method.clone(), path).header("x-request-id", "the-same");
     if let Some(token) = token {
         call = call.token(token);
     }
@@ -77,8 +82,8 @@ async fn send(world: &World, method: &str, path: &str, token: Option<&str>, body
 #[tokio::test]
 async fn another_account_and_no_account_are_the_same_on_every_route() {
     let world = World::new().await;
-    let (ours, theirs) = (world.tenant("ours").await, world.tenant("theirs").await);
-    let names = furnish(&world, &theirs).await;
+    let ours = world.tenant("ours").await;
+    let (_, names) = furnish(&world, "theirs").await;
     let missing = Names {
         account: "missing".to_owned(),
         values: names.values.clone(),
@@ -88,20 +93,30 @@ async fn another_account_and_no_account_are_the_same_on_every_route() {
         values: names.values.clone(),
     };
     let before = world.sent().await.len();
-    for (method, pattern, _) in ROUTES.iter().filter(|(_, pattern, _)| pattern.contains("{account}")) {
+    for (method, pattern, _) in listed()
+        .into_iter()
+        .filter(|(_, pattern, _)| pattern.contains("{account}"))
+    {
         // a good body and a bad one: neither may be looked at
         for body in [None, Some(json!({"nonsense": true}))] {
             for token in [&ours.admin, &ours.member, &ours.service, &ours.publisher, &ours.gateway] {
-                let crossing = send(&world, method, &names.path(pattern), Some(token), body.as_ref()).await;
-                let nowhere = send(&world, method, &missing.path(pattern), Some(token), body.as_ref()).await;
-                let never = send(&world, method, &impossible.path(pattern), Some(token), body.as_ref()).await;
+                let crossing = send(&world, &method, &names.path(pattern), Some(token), body.as_ref()).await;
+                let nowhere = send(&world, &method, &missing.path(pattern), Some(token), body.as_ref()).await;
+                let never = send(&world, &method, &impossible.path(pattern), Some(token), body.as_ref()).await;
                 crossing.is_problem(404, "not_found", "");
                 assert_eq!(crossing.body, nowhere.body, "{method} {pattern}");
                 assert_eq!(crossing.body, never.body, "{method} {pattern}");
                 assert_eq!(crossing.headers, nowhere.headers, "{method} {pattern}");
             }
         }
-        let operator = send(&world, method, &missing.path(pattern), Some(OPERATOR), Some(&json!({}))).await;
+        let operator = send(
+            &world,
+            &method,
+            &missing.path(pattern),
+            Some(OPERATOR),
+            Some(&json!({})),
+        )
+        .await;
         operator.is_problem(404, "not_found", "");
     }
     assert_eq!(world.sent().await.len(), before, "nothing was done");
@@ -111,23 +126,23 @@ async fn another_account_and_no_account_are_the_same_on_every_route() {
 #[tokio::test]
 async fn what_is_theirs_is_not_found_in_ours() {
     let world = World::new().await;
-    let (ours, theirs) = (world.tenant("ours").await, world.tenant("theirs").await);
-    let names = furnish(&world, &theirs).await;
+    let ours = world.tenant("ours").await;
+    let (_, names) = furnish(&world, "theirs").await;
     let mixed = Names {
         account: "ours".to_owned(),
         values: names.values.clone(),
     };
     let before = world.sent().await.len();
-    for (method, pattern, _) in ROUTES {
+    for (method, pattern, _) in listed() {
         if pattern.matches('{').count() < 2 {
             continue;
         }
-        let body = match (*method, *pattern) {
+        let body = match (method.as_str(), pattern) {
             ("POST", "/api/orgs/{account}/tasks/{task}/messages") => Some(json!({"body": "b"})),
             ("PATCH", _) => Some(json!({})),
             _ => None,
         };
-        let asked = send(&world, method, &mixed.path(pattern), Some(&ours.admin), body.as_ref()).await;
+        let asked = send(&world, &method, &mixed.path(pattern), Some(&ours.admin), body.as_ref()).await;
         asked.is_problem(404, "not_found", "");
     }
     assert_eq!(world.sent().await.len(), before, "nothing was done");
@@ -164,26 +179,25 @@ async fn what_is_theirs_is_not_found_in_ours() {
 #[tokio::test]
 async fn each_role_may_do_on_every_route_what_the_table_says() {
     let world = World::new().await;
-    let tenant = world.tenant("acme").await;
-    let names = furnish(&world, &tenant).await;
-    for (method, pattern, need) in ROUTES {
+    let (tenant, names) = furnish(&world, "acme").await;
+    for (method, pattern, need) in listed() {
         let path = names.path(pattern);
         for (role, token) in [
-            (KeyRole::Gateway, &tenant.gateway),
-            (KeyRole::Publisher, &tenant.publisher),
-            (KeyRole::Service, &tenant.service),
-            (KeyRole::Member, &tenant.member),
+            (KeyRole::Gateway, &tenant.keys["gateway"]),
+            (KeyRole::Publisher, &tenant.keys["publisher"]),
+            (KeyRole::Service, &tenant.keys["service"]),
+            (KeyRole::Member, &tenant.keys["member"]),
         ] {
             // A body that is refused by whoever reads it: 400 says that the guard let the request in.
-            let answer = send(&world, method, &path, Some(token), Some(&json!({"nonsense": true}))).await;
+            let answer = send(&world, &method, &path, Some(token), Some(&json!({"nonsense": true}))).await;
             let let_in = answer.status != 403 && answer.status != 401;
-            assert_eq!(let_in, permits(role, *need), "{role} {method} {pattern}: {answer:?}");
+            assert_eq!(let_in, permits(role, need), "{role} {method} {pattern}: {answer:?}");
             if !let_in {
                 answer.is_problem(403, "forbidden", role.as_str());
             }
         }
-        if *need == Need::Operate {
-            send(&world, method, &path, Some(&tenant.admin), None)
+        if need == Need::Operate {
+            send(&world, &method, &path, Some(&tenant.keys["admin"]), None)
                 .await
                 .is_problem(403, "forbidden", "admin");
         }
@@ -193,24 +207,23 @@ async fn each_role_may_do_on_every_route_what_the_table_says() {
 #[tokio::test]
 async fn nobody_comes_in_without_a_good_key() {
     let world = World::new().await;
-    let tenant = world.tenant("acme").await;
-    let names = furnish(&world, &tenant).await;
-    let mut wrong_secret = tenant.admin.clone();
+    let (tenant, names) = furnish(&world, "acme").await;
+    let mut wrong_secret = tenant.keys["admin"].clone();
     // a key of the right form whose secret is another's
     let other = world.tenant("other").await;
-    let parts: Vec<&str> = tenant.admin.split('_').collect();
+    let parts: Vec<&str> = tenant.keys["admin"].split('_').collect();
     let others: Vec<&str> = other.admin.split('_').collect();
     let body = format!("{}_{}_{}_{}", parts[0], parts[1], parts[2], others[3]);
     wrong_secret.clear();
     wrong_secret.push_str(&format!("{body}_{:08x}", crc32fast::hash(body.as_bytes())));
     let unknown = domain::ApiKey::from_random(&domain::AccountId::parse("nowhere").unwrap(), [1; 40]);
-    for (method, pattern, _) in ROUTES {
+    for (method, pattern, _) in listed() {
         let path = names.path(pattern);
-        let first = send(&world, method, &path, None, None).await;
+        let first = send(&world, &method, &path, None, None).await;
         first.is_problem(401, "unauthorized", "");
         assert_eq!(first.headers["www-authenticate"], "Bearer");
         for token in ["", "nonsense", &OPERATOR[1..], &wrong_secret, unknown.expose()] {
-            let answer = send(&world, method, &path, Some(token), None).await;
+            let answer = send(&world, &method, &path, Some(token), None).await;
             assert_eq!(
                 (answer.status.as_u16(), &answer.body),
                 (401, &first.body),
@@ -219,7 +232,7 @@ async fn nobody_comes_in_without_a_good_key() {
         }
     }
     let basic = world
-        .call(Method::GET, &tenant.path("/tasks"))
+        .call(Method::GET, &names.path("/api/orgs/{account}/tasks"))
         .header("authorization", "Basic YTpi")
         .send()
         .await;
@@ -230,24 +243,23 @@ async fn nobody_comes_in_without_a_good_key() {
 #[tokio::test]
 async fn two_credentials_are_none() {
     let world = World::new().await;
-    let tenant = world.tenant("acme").await;
-    let names = furnish(&world, &tenant).await;
-    for (method, pattern, _) in ROUTES {
+    let (tenant, names) = furnish(&world, "acme").await;
+    for (method, pattern, _) in listed() {
         let path = names.path(pattern);
         let bearer = |token: &str| format!("Bearer {token}");
-        for second in [&tenant.admin, &tenant.member, "nonsense", ""] {
-            let call = world.call(method.parse().unwrap(), &path).token(&tenant.admin);
+        for second in [&tenant.keys["admin"], &tenant.keys["member"], "nonsense", ""] {
+            let call = world.call(method.clone(), &path).token(&tenant.keys["admin"]);
             let twice = call.header("authorization", &bearer(second)).send().await;
             twice.is_problem(400, "invalid", "authorization once");
         }
-        let joined = format!("{}, {}", bearer(&tenant.admin), bearer(&tenant.member));
-        let joined = world
-            .call(method.parse().unwrap(), &path)
-            .header("authorization", &joined);
+        let joined = format!("{}, {}", bearer(&tenant.keys["admin"]), bearer(&tenant.keys["member"]));
+        let joined = world.call(method.clone(), &path).header("authorization", &joined);
         joined.send().await.is_problem(400, "invalid", "one credential");
     }
     let body = json!({"title": "t"});
-    let twice = world.call(Method::POST, &tenant.path("/tasks")).token(&tenant.member);
+    let twice = world
+        .call(Method::POST, &names.path("/api/orgs/{account}/tasks"))
+        .token(&tenant.keys["member"]);
     let twice = twice
         .header("idempotency-key", "a")
         .header("idempotency-key", "b")
@@ -259,8 +271,39 @@ async fn two_credentials_are_none() {
 async fn without_an_operator_token_nobody_is_the_operator() {
     let world = World::with(|settings| settings.operator_token = None).await;
     for token in ["", OPERATOR] {
-        send(&world, "GET", "/api/accounts", Some(token), None)
+        send(&world, &Method::GET, "/api/accounts", Some(token), None)
             .await
             .is_problem(401, "unauthorized", "");
     }
+}
+
+/// A route without an account in its path is about the account of the key that asks.
+#[tokio::test]
+async fn a_route_of_the_current_account_is_about_that_of_the_key() {
+    async fn mine(_app: State<App>, access: Access) -> Result<Json<String>, ApiError> {
+        Ok(Json(access.account.to_string()))
+    }
+    let world = World::new().await;
+    let (ours, theirs) = (world.tenant("ours").await, world.tenant("theirs").await);
+    let about = (("accounts", "mine"), "Whose key it is.");
+    let route = Route::new((Method::GET, "/api/mine"), Need::Read, mine, about, &[]);
+    let (limits, stop) = (HttpSettings::default(), Shutdown::new());
+    let router = guarded(world.app.clone(), vec![route]);
+    let router = runtime::http::router(router, Health::new(&limits, &stop), &limits);
+    let ask = async |token: &str| {
+        let request = Request::get("/api/mine").header("authorization", format!("Bearer {token}"));
+        let answer = router
+            .clone()
+            .oneshot(request.body(Body::empty()).unwrap())
+            .await
+            .unwrap();
+        let status = answer.status().as_u16();
+        let body = to_bytes(answer.into_body(), 1 << 16).await.unwrap();
+        (status, serde_json::from_slice::<Value>(&body).unwrap())
+    };
+    assert_eq!(ask(&ours.member).await, (200, json!("ours")));
+    assert_eq!(ask(&theirs.admin).await, (200, json!("theirs")));
+    assert_eq!(ask(&ours.gateway).await.0, 403);
+    assert_eq!(ask(OPERATOR).await.0, 403, "it has no account");
+    assert_eq!(ask("nonsense").await.0, 401);
 }

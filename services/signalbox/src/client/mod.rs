@@ -1,21 +1,25 @@
 //! A client of the public HTTP API: what any other program could do, this command does in the same way. Answers are
-//! kept as they came, for `--json`; [`shapes`] reads from them what a table shows.
-
-pub(crate) mod shapes;
+//! kept as they came, for `--json`; [`read_as`] reads from them what a table shows.
 
 mod access;
 mod error;
 
 use std::time::Duration;
 
+use anyhow::Context;
+use api::{
+    Items, Problem,
+    accounts::NewAccount,
+    agents::{Agent, NewAgent},
+    notifications::{Accepted, Notification},
+};
 use reqwest::{Method, Response, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 pub(crate) use access::AccessArgs;
 pub(crate) use error::ApiError;
-use shapes::{List, Notification, Problem};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -53,8 +57,9 @@ impl Client {
         self.send(Method::GET, path, query, None).await
     }
 
-    pub(crate) async fn post<T: DeserializeOwned>(&self, path: &[&str], body: &Value) -> Result<T, ApiError> {
-        self.send(Method::POST, path, &[], Some(body)).await
+    pub(crate) async fn post<T: DeserializeOwned>(&self, path: &[&str], body: &impl Serialize) -> Result<T, ApiError> {
+        let body = serde_json::to_value(body).expect("bodies have string keys");
+        self.send(Method::POST, path, &[], Some(&body)).await
     }
 
     /// Items of a list, page after page, up to `limit`.
@@ -73,7 +78,7 @@ impl Client {
             if let Some(cursor) = &cursor {
                 asked.push(("cursor", cursor));
             }
-            let List {
+            let Items {
                 items: more,
                 next_cursor,
             } = self.get(path, &asked).await?;
@@ -95,17 +100,14 @@ impl Client {
 
     /// Publishes a notification; gives its id.
     pub(crate) async fn notify(&self, account: &str, notification: &Value) -> Result<String, ApiError> {
-        let accepted: shapes::Accepted = self
-            .post(&["api", "orgs", account, "notifications"], notification)
-            .await?;
-        Ok(accepted.id)
+        let path = ["api", "orgs", account, "notifications"];
+        let Accepted { id } = self.post(&path, notification).await?;
+        Ok(id)
     }
 
     /// Makes an account; one that is there already is left as it is.
-    pub(crate) async fn account_ensure(&self, id: &str, name: &str) -> Result<(), ApiError> {
-        let account = json!({"id": id, "name": name});
-        let made = self.post::<Value>(&["api", "accounts"], &account);
-        match made.await {
+    pub(crate) async fn account_ensure(&self, account: &NewAccount) -> Result<(), ApiError> {
+        match self.post::<Value>(&["api", "accounts"], account).await {
             Ok(_) => Ok(()),
             Err(ApiError::Refused { status, .. }) if status == StatusCode::CONFLICT => Ok(()),
             Err(error) => Err(error),
@@ -113,13 +115,13 @@ impl Client {
     }
 
     /// Makes an agent; one of that slug which is there already is left as it is.
-    pub(crate) async fn agent_ensure(&self, account: &str, agent: &Value) -> Result<(), ApiError> {
-        let slug = agent["slug"].as_str().unwrap_or_default();
-        let found = self.get::<Value>(&["api", "orgs", account, "agents", slug], &[]).await;
+    pub(crate) async fn agent_ensure(&self, account: &str, agent: &NewAgent) -> Result<(), ApiError> {
+        let slug = String::from(agent.slug.clone());
+        let found = self.get::<Agent>(&["api", "orgs", account, "agents", &slug], &[]).await;
         if ApiError::not_found_as_none(found)?.is_some() {
             return Ok(());
         }
-        self.post::<Value>(&["api", "orgs", account, "agents"], agent)
+        self.post::<Agent>(&["api", "orgs", account, "agents"], agent)
             .await
             .map(drop)
     }
@@ -174,8 +176,13 @@ async fn read<T: DeserializeOwned>(what: String, response: Response) -> Result<T
         what,
         status,
         code: problem.code,
-        detail: problem.detail,
+        detail: problem.detail.unwrap_or_default(),
     })
+}
+
+/// A value of the API as what a table shows.
+pub(crate) fn read_as<T: DeserializeOwned>(value: &Value) -> anyhow::Result<T> {
+    T::deserialize(value).context("the answer is not what the API promises")
 }
 
 fn is_loopback(url: &Url) -> bool {

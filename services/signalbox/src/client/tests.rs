@@ -6,7 +6,7 @@ use axum::{
     http::HeaderMap,
     routing::get,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::HashMap;
 
 use super::*;

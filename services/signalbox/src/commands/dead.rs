@@ -2,12 +2,13 @@
 
 use std::{fmt::Write, process::ExitCode};
 
-use serde_json::{Value, json};
+use api::dead_letters::{DeadLetter, Redrive};
+use serde_json::Value;
 
 use super::moment;
 use crate::{
     cli::{DeadOneArgs, ListArgs},
-    client::shapes::{DeadLetter, shape},
+    client::read_as,
     print::{print, print_json},
     table::Table,
     text::{lines, one_line},
@@ -34,7 +35,7 @@ pub(crate) async fn show(args: &DeadOneArgs, json: bool) -> anyhow::Result<ExitC
     if json {
         print_json(&letter)?;
     } else {
-        print(&full(&shape(&letter)?))?;
+        print(&full(&read_as(&letter)?))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -42,7 +43,7 @@ pub(crate) async fn show(args: &DeadOneArgs, json: bool) -> anyhow::Result<ExitC
 pub(crate) async fn redrive(args: &DeadOneArgs, json: bool) -> anyhow::Result<ExitCode> {
     let client = args.access.client()?;
     let answer: Value = client
-        .post(&path(&args.account, &[&args.id, "redrive"]), &json!({}))
+        .post(&path(&args.account, &[&args.id, "redrive"]), &Redrive {})
         .await?;
     if json {
         print_json(&answer)?;
@@ -64,14 +65,14 @@ fn path<'a>(account: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
 fn table(letters: &[Value]) -> anyhow::Result<String> {
     let mut table = Table::new(&["DEAD LETTER", "CREATED", "REASON", "DETAIL", "SUBJECT", "REDRIVEN"]);
     for letter in letters {
-        let letter: DeadLetter = shape(letter)?;
+        let letter: DeadLetter = read_as(letter)?;
         table.row([
-            &letter.id,
-            &moment(letter.created_at.as_deref()),
+            &letter.id.to_string(),
+            &moment(Some(letter.created_at)),
             &letter.reason,
             &letter.detail,
             &letter.subject,
-            &moment(letter.redriven_at.as_deref()),
+            &moment(letter.redriven_at),
         ]);
     }
     Ok(table.render("no dead letters"))
@@ -84,23 +85,21 @@ fn full(letter: &DeadLetter) -> String {
             writeln!(text, "{name:<13}{}", one_line(value, VALUE_CHARS_MAX)).expect("a String takes all");
         }
     };
-    field("dead letter", &letter.id);
+    field("dead letter", &letter.id.to_string());
     field("subject", &letter.subject);
     field("reason", &letter.reason);
     field("detail", &letter.detail);
     field("attempts", &letter.attempts.to_string());
-    field("created", &moment(letter.created_at.as_deref()));
-    field("redriven", &moment(letter.redriven_at.as_deref()));
-    let payload = match &letter.payload {
-        Value::String(payload) => payload.clone(),
-        other => other.to_string(),
-    };
-    writeln!(text, "\n── payload\n{}", lines(&payload).trim_end()).expect("a String takes all");
+    field("created", &moment(Some(letter.created_at)));
+    field("redriven", &moment(letter.redriven_at));
+    writeln!(text, "\n── payload\n{}", lines(&letter.payload).trim_end()).expect("a String takes all");
     text
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -111,12 +110,12 @@ mod tests {
 
     #[test]
     fn shows_what_was_wrong_and_what_came() {
-        let letter = json!({"id": "d-1", "subject": "signalbox.notification.demo.T", "reason": "malformed",
+        let letter = json!({"id": "0190b5a8-0000-7000-8000-000000000001", "service": "resolver", "redrives": 0, "subject": "signalbox.notification.demo.T", "reason": "malformed",
             "detail": "the payload is not JSON", "payload": "{\u{1b}[31m", "attempts": 1,
             "created_at": "2026-01-02T03:04:05Z", "redriven_at": null});
         assert_eq!(
-            full(&shape(&letter).unwrap()),
-            "dead letter  d-1\nsubject      signalbox.notification.demo.T\nreason       malformed\n\
+            full(&read_as(&letter).unwrap()),
+            "dead letter  0190b5a8-0000-7000-8000-000000000001\nsubject      signalbox.notification.demo.T\nreason       malformed\n\
              detail       the payload is not JSON\nattempts     1\ncreated      2026-01-02 03:04:05\n\n── payload\n{[31m\n"
         );
         let listed = table(&[letter]).unwrap();
@@ -125,7 +124,7 @@ mod tests {
                 .lines()
                 .last()
                 .unwrap()
-                .starts_with("d-1          2026-01-02 03:04:05  malformed  the payload")
+                .starts_with("0190b5a8-0000-7000-8000-000000000001  2026-01-02 03:04:05  malformed  the payload")
         );
     }
 }

@@ -8,13 +8,13 @@ use std::{net::SocketAddr, process::ExitCode, time::Duration};
 use anyhow::{Context, bail};
 use futures::future::join_all;
 use reqwest::{Client, StatusCode, Url};
-use runtime::Settings;
+use runtime::{Settings, http::local_url};
 use serde_json::Value;
 
 use crate::{
     cli::HealthArgs,
     print::{print, print_json},
-    up::{ports::listen_settings, services},
+    up::ports::listen_settings,
 };
 
 /// Longer than `/readyz` gives its own checks by default, shorter than a container engine's patience.
@@ -57,7 +57,7 @@ async fn listening(
     services: Vec<(&'static str, SocketAddr)>,
 ) -> anyhow::Result<Vec<(String, Answer)>> {
     let answers = services.into_iter().map(|(service, address)| async move {
-        let url = format!("{}/readyz", services::url(address));
+        let url = format!("{}/readyz", local_url(address));
         let url = Url::parse(&url).context("an address makes a URL")?;
         match ask(client, url).await {
             Ok(answer) => Ok(Some((service.to_owned(), answer))),

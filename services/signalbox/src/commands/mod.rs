@@ -10,9 +10,11 @@ mod notify;
 mod provider;
 pub(crate) mod serve;
 mod sessions;
-mod turns;
+pub(crate) mod turns;
 
 use std::process::ExitCode;
+
+use time::{OffsetDateTime, UtcOffset, format_description::BorrowedFormatItem, macros::format_description};
 
 use crate::{
     cli::{Cli, Command, DeadCommand, ProviderCommand},
@@ -48,7 +50,8 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 }
 
 /// A moment of the API as a table shows it: to the second, without its zone, which is always UTC.
-fn moment(at: Option<&str>) -> String {
-    let at = at.unwrap_or_default();
-    at.chars().take(19).collect::<String>().replace('T', " ")
+fn moment(at: Option<OffsetDateTime>) -> String {
+    const FORM: &[BorrowedFormatItem<'_>] = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]");
+    at.and_then(|at| at.to_offset(UtcOffset::UTC).format(FORM).ok())
+        .unwrap_or_default()
 }

@@ -2,12 +2,13 @@
 
 use std::process::ExitCode;
 
+use api::notifications::Notification;
 use serde_json::Value;
 
 use super::moment;
 use crate::{
     cli::NotificationsArgs,
-    client::shapes::{Notification, shape},
+    client::read_as,
     print::{print, print_json},
     table::Table,
 };
@@ -51,15 +52,15 @@ pub(super) fn table(notifications: &[Value]) -> anyhow::Result<String> {
         "REASON",
     ]);
     for notification in notifications {
-        let notification: Notification = shape(notification)?;
+        let notification: Notification = read_as(notification)?;
         table.row([
             &notification.id,
             notification.task.as_deref().unwrap_or_default(),
             notification.agent.as_deref().unwrap_or_default(),
-            notification.kind.as_deref().unwrap_or_default(),
+            &notification.r#type,
             &notification.state,
-            &moment(notification.created_at.as_deref()),
-            notification.turn_id.as_deref().unwrap_or_default(),
+            &moment(Some(notification.created_at)),
+            &notification.turn_id.map(|id| id.to_string()).unwrap_or_default(),
             notification.reason.as_deref().unwrap_or_default(),
         ]);
     }
@@ -75,7 +76,7 @@ mod tests {
     #[test]
     fn shows_an_outcome_with_its_reason() {
         let refused = json!({"id": "n-1", "task": "DEMO-1", "agent": "coder", "type": "message", "state": "refused",
-            "session_id": null, "session_key": null, "turn_id": null, "attempts": 0, "reason": "unknown_agent",
+            "session_id": null, "session_key": null, "turn_id": null, "attempts": 0, "reason": "unknown_agent", "hops": 0,
             "created_at": "2026-01-02T03:04:05Z"});
         assert_eq!(
             table(&[refused]).unwrap().lines().last().unwrap(),

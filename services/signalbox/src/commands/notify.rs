@@ -3,17 +3,15 @@
 use std::{io::Read, process::ExitCode, time::Duration};
 
 use anyhow::{Context, bail};
+use api::{notifications::Notification, turns::Turn};
 use domain::NotificationState;
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::notifications::table;
+use super::{notifications::table, turns::said};
 use crate::{
     cli::NotifyArgs,
-    client::{
-        ApiError, Client,
-        shapes::{Notification, Turn, shape},
-    },
+    client::{ApiError, Client, read_as},
     print::{print, print_json},
     text::lines,
 };
@@ -35,11 +33,11 @@ pub(crate) async fn run(args: &NotifyArgs, json: bool) -> anyhow::Result<ExitCod
     }
     let limit = Duration::from_secs(args.timeout);
     let outcome = outcome(&client, &args.account, &id, limit).await?;
-    let notification: Notification = shape(&outcome)?;
+    let notification: Notification = read_as(&outcome)?;
     let turn = match &notification.turn_id {
         Some(turn) => Some(
             client
-                .get::<Value>(&["api", "orgs", &args.account, "turns", turn], &[])
+                .get::<Value>(&["api", "orgs", &args.account, "turns", &turn.to_string()], &[])
                 .await?,
         ),
         None => None,
@@ -49,7 +47,7 @@ pub(crate) async fn run(args: &NotifyArgs, json: bool) -> anyhow::Result<ExitCod
     } else {
         print(&table(&[outcome])?)?;
         if let Some(turn) = turn {
-            print(&format!("\n{}", lines(&shape::<Turn>(&turn)?.said()).trim_end()))?;
+            print(&format!("\n{}", lines(said(&read_as::<Turn>(&turn)?)).trim_end()))?;
         }
     }
     let delivered = NotificationState::parse(&notification.state) == Some(NotificationState::Delivered);
@@ -101,7 +99,7 @@ async fn outcome(client: &Client, account: &str, id: &str, limit: Duration) -> a
             .await;
         match ApiError::not_found_as_none(found) {
             Ok(Some(found)) => {
-                state = shape::<Notification>(&found)?.state;
+                state = read_as::<Notification>(&found)?.state;
                 if NotificationState::parse(&state).is_some_and(NotificationState::is_outcome) {
                     return Ok(found);
                 }

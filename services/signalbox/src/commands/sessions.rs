@@ -2,12 +2,13 @@
 
 use std::process::ExitCode;
 
+use api::sessions::Session;
 use serde_json::Value;
 
 use super::moment;
 use crate::{
     cli::SessionsArgs,
-    client::shapes::{Session, shape},
+    client::read_as,
     print::{print, print_json},
     table::Table,
     text::one_line,
@@ -57,20 +58,21 @@ fn table(sessions: &[Value]) -> anyhow::Result<String> {
         "OPENED",
     ]);
     for session in sessions {
-        let session: Session = shape(session)?;
+        let session: Session = read_as(session)?;
+        let state = session.state.as_str();
         let state = match session.close_reason.as_deref() {
-            Some(reason) => format!("{} ({})", session.state, one_line(reason, 30)),
-            None => session.state,
+            Some(reason) => format!("{state} ({})", one_line(reason, 30)),
+            None => state.to_owned(),
         };
         table.row([
-            &session.id,
+            &session.id.to_string(),
             &session.kind,
             session.task.as_deref().unwrap_or_default(),
-            session.agent.as_ref().map(|agent| agent.name()).unwrap_or_default(),
+            session.agent.as_ref().map_or("", |agent| &agent.slug),
             &format!("v{}", session.generation),
             &state,
             &session.queued.to_string(),
-            &moment(session.opened_at.as_deref()),
+            &moment(Some(session.opened_at)),
         ]);
     }
     Ok(table.render("no sessions"))
@@ -84,16 +86,19 @@ mod tests {
 
     #[test]
     fn shows_what_a_session_is_and_why_it_ended() {
-        let open = json!({"id": "s-1", "kind": "task", "task": "DEMO-1", "agent": {"id": "a-1", "slug": "coder"},
-            "generation": 2, "key": "k", "state": "active", "opened_at": "2026-01-02T03:04:05.678Z", "closed_at": null,
-            "close_reason": null, "queued": 3});
-        let closed = json!({"id": "s-2", "kind": "system", "task": null, "agent": {"id": "a-1"}, "generation": 1,
-            "state": "closed", "close_reason": "agent_removed", "queued": 0});
+        let id = |n: u8| format!("0190b5a8-0000-7000-8000-{n:012}");
+        let open = json!({"id": id(1), "kind": "task", "task": "DEMO-1", "agent": {"id": id(3), "slug": "coder"},
+            "generation": 2, "key": "k", "state": "active", "phase": "idle", "opened_at": "2026-01-02T03:04:05.678Z",
+            "closed_at": null, "close_reason": null, "queued": 3, "turns": 1, "active_turn_id": null, "mismatch": null});
+        let closed = json!({"id": id(2), "kind": "system", "task": null, "agent": {"id": id(3), "slug": "coder"},
+            "generation": 1, "key": "k", "state": "closed", "phase": "idle", "opened_at": "2026-01-02T03:04:05Z",
+            "closed_at": "2026-01-02T03:04:06Z", "close_reason": "agent_removed", "queued": 0, "turns": 1,
+            "active_turn_id": null, "mismatch": null, "a_field": "of a newer server"});
         assert_eq!(
             table(&[open, closed]).unwrap(),
-            "SESSION  KIND    TASK    AGENT  GENERATION  STATE                   QUEUED  OPENED\n\
-             s-1      task    DEMO-1  coder  v2          active                  3       2026-01-02 03:04:05\n\
-             s-2      system  -       a-1    v1          closed (agent_removed)  0       -\n"
+            "SESSION                               KIND    TASK    AGENT  GENERATION  STATE                   QUEUED  OPENED\n\
+             0190b5a8-0000-7000-8000-000000000001  task    DEMO-1  coder  v2          active                  3       2026-01-02 03:04:05\n\
+             0190b5a8-0000-7000-8000-000000000002  system  -       coder  v1          closed (agent_removed)  0       2026-01-02 03:04:05\n"
         );
     }
 

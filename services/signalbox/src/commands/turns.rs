@@ -2,15 +2,13 @@
 
 use std::{fmt::Write, process::ExitCode};
 
+use api::{sessions::Session, turns::Turn};
 use serde_json::Value;
 
 use super::{moment, sessions::query};
 use crate::{
     cli::TurnsArgs,
-    client::{
-        Client,
-        shapes::{Session, Turn, shape},
-    },
+    client::{Client, read_as},
     print::{print, print_json},
     table::Table,
     text::{lines, one_line},
@@ -27,7 +25,7 @@ pub(crate) async fn run(args: &TurnsArgs, json: bool) -> anyhow::Result<ExitCode
         if json {
             print_json(&turn)?;
         } else {
-            print(&full(&shape(&turn)?))?;
+            print(&full(&read_as(&turn)?))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -50,7 +48,9 @@ async fn turns(client: &Client, args: &TurnsArgs) -> anyhow::Result<Vec<Value>> 
             let found = client
                 .list(&["api", "orgs", account, "sessions"], &query, limit)
                 .await?;
-            let ids = found.iter().map(|session| Ok(shape::<Session>(session)?.id));
+            let ids = found
+                .iter()
+                .map(|session| Ok(read_as::<Session>(session)?.id.to_string()));
             ids.collect::<anyhow::Result<_>>()?
         }
     };
@@ -76,18 +76,24 @@ fn table(turns: &[Value]) -> anyhow::Result<String> {
         "REPLY",
     ]);
     for turn in turns {
-        let turn: Turn = shape(turn)?;
+        let turn: Turn = read_as(turn)?;
         table.row([
-            &turn.id,
+            &turn.id.to_string(),
             &format!("v{}", turn.generation),
             &turn.number.to_string(),
             &turn.state,
             &turn.notifications.join(" "),
-            &moment(turn.started_at.as_deref()),
-            &one_line(&turn.said(), 60),
+            &moment(Some(turn.started_at)),
+            &one_line(said(&turn), 60),
         ]);
     }
     Ok(table.render("no turns"))
+}
+
+/// What became of it, in words.
+pub(crate) fn said(turn: &Turn) -> &str {
+    let reply = turn.reply.as_deref().filter(|reply| !reply.is_empty());
+    reply.or(turn.error.as_deref()).unwrap_or_default()
 }
 
 fn full(turn: &Turn) -> String {
@@ -97,16 +103,14 @@ fn full(turn: &Turn) -> String {
             writeln!(text, "{name:<14}{}", one_line(value, VALUE_CHARS_MAX)).expect("a String takes all");
         }
     };
-    field("turn", &turn.id);
-    field("session", &turn.session_id);
+    field("turn", &turn.id.to_string());
+    field("session", &turn.session_id.to_string());
     field("generation", &format!("v{}, turn {}", turn.generation, turn.number));
     field("state", &turn.state);
     field("notifications", &turn.notifications.join(" "));
-    field("started", &moment(turn.started_at.as_deref()));
-    field("finished", &moment(turn.finished_at.as_deref()));
-    if let Some(profile) = &turn.profile {
-        field("profile", &format!("{} {}", profile.version, profile.hash));
-    }
+    field("started", &moment(Some(turn.started_at)));
+    field("finished", &moment(turn.finished_at));
+    field("profile", &format!("{} {}", turn.profile.version, turn.profile.hash));
     for call in &turn.tool_calls {
         let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let called = format!(
@@ -114,7 +118,7 @@ fn full(turn: &Turn) -> String {
             call.name,
             plain(&call.arguments),
             call.state,
-            plain(&call.result)
+            call.result.as_ref().map(plain).unwrap_or_default()
         );
         field("tool", &called);
     }
@@ -124,8 +128,8 @@ fn full(turn: &Turn) -> String {
         }
     };
     part("instructions", turn.instructions.as_deref());
-    part("input", turn.input.as_deref());
-    part("reply", Some(&turn.said()));
+    part("input", Some(&turn.input));
+    part("reply", Some(said(turn)));
     text
 }
 
@@ -135,12 +139,15 @@ mod tests {
 
     use super::*;
 
+    const ID: &str = "0190b5a8-0000-7000-8000-000000000001";
+
     fn turn() -> Value {
-        json!({"id": "t-1", "session_id": "s-1", "generation": 2, "number": 3, "state": "finished",
+        json!({"id": ID, "session_id": ID, "generation": 2, "number": 3, "state": "finished",
             "notifications": ["n-1", "n-2"], "profile": {"version": "1", "hash": "ab"}, "instructions": "Be kind.",
             "input": "Notification: n-1\nBody", "reply": "Done.\nReally.", "tool_calls": [{"call_id": "c", "name":
             "task_status", "arguments": {"status": "done"}, "state": "finished", "result": "{}"}], "usage": null,
-            "error": null, "started_at": "2026-01-02T03:04:05Z", "finished_at": null, "manifest": {}})
+            "error": null, "provider": "default", "provider_calls": 1, "task_history_called": false, "no_reply": false,
+            "late": false, "started_at": "2026-01-02T03:04:05Z", "finished_at": null, "manifest": {}})
     }
 
     #[test]
@@ -148,27 +155,29 @@ mod tests {
         let listed = table(&[turn()]).unwrap();
         assert_eq!(
             listed.lines().last().unwrap(),
-            "t-1   v2          3       finished  n-1 n-2        2026-01-02 03:04:05  Done. Really."
+            format!("{ID}  v2          3       finished  n-1 n-2        2026-01-02 03:04:05  Done. Really.")
         );
     }
 
     #[test]
     fn shows_a_turn_as_the_model_saw_it() {
-        let shown = full(&shape(&turn()).unwrap());
+        let shown = full(&read_as(&turn()).unwrap());
         assert_eq!(
             shown,
-            "turn          t-1\nsession       s-1\ngeneration    v2, turn 3\nstate         finished\n\
-             notifications n-1 n-2\nstarted       2026-01-02 03:04:05\nprofile       1 ab\n\
-             tool          task_status {\"status\":\"done\"} → finished {}\n\n── instructions\nBe kind.\n\n── input\n\
-             Notification: n-1\nBody\n\n── reply\nDone.\nReally.\n"
+            format!(
+                "turn          {ID}\nsession       {ID}\ngeneration    v2, turn 3\nstate         finished\n\
+                 notifications n-1 n-2\nstarted       2026-01-02 03:04:05\nprofile       1 ab\n\
+                 tool          task_status {{\"status\":\"done\"}} → finished {{}}\n\n── instructions\nBe kind.\n\n── input\n\
+                 Notification: n-1\nBody\n\n── reply\nDone.\nReally.\n"
+            )
         );
     }
 
     #[test]
     fn says_the_error_where_there_is_no_reply() {
-        let failed: Turn = shape(&json!({"id": "t", "reply": null, "error": "provider away"})).unwrap();
-        assert_eq!(failed.said(), "provider away");
-        let classed: Turn = shape(&json!({"id": "t", "error": {"class": "auth"}})).unwrap();
-        assert_eq!(classed.said(), r#"{"class":"auth"}"#);
+        let mut failed = turn();
+        failed["reply"] = Value::Null;
+        failed["error"] = "provider away".into();
+        assert_eq!(said(&read_as(&failed).unwrap()), "provider away");
     }
 }

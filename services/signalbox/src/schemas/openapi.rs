@@ -1,12 +1,16 @@
 //! `schemas/openapi.json`: the orchestrator's API and the tool-gateway's, in one document.
 
 use anyhow::bail;
+use orchestrator::OrchestratorSettings;
+use runtime::http::local_url;
 use serde_json::{Map, Value, json};
+use tool_gateway::ToolGatewaySettings;
 
 pub(super) fn document() -> anyhow::Result<Value> {
+    let (api, agent) = (OrchestratorSettings::default(), ToolGatewaySettings::default());
     let parts = [
-        ("orchestrator", 8080, serde_json::to_value(orchestrator::openapi())?),
-        ("tool-gateway", 8081, serde_json::to_value(tool_gateway::openapi())?),
+        ("orchestrator", local_url(api.listen), orchestrator::openapi(None)),
+        ("tool-gateway", local_url(agent.listen), tool_gateway::openapi()),
     ];
     let mut merged = json!({
         "openapi": "3.1.0",
@@ -19,8 +23,8 @@ pub(super) fn document() -> anyhow::Result<Value> {
         "paths": {},
         "components": {},
     });
-    for (service, port, mut part) in parts {
-        stand_alone(&mut part, port);
+    for (service, url, mut part) in parts {
+        stand_alone(&mut part, &url);
         merge(&mut merged, service, &part)?;
     }
     Ok(merged)
@@ -52,17 +56,14 @@ fn merge(into: &mut Value, service: &str, part: &Value) -> anyhow::Result<()> {
 
 /// Has each path say itself where it is served, by default, and how to come in: the services differ in both, so the whole
 /// document cannot say it.
-fn stand_alone(part: &mut Value, port: u16) {
+fn stand_alone(part: &mut Value, url: &str) {
     let security = part["security"].clone();
     for path in object(&mut part["paths"]).values_mut().filter_map(Value::as_object_mut) {
         let operations = path.values_mut().filter_map(Value::as_object_mut);
         for operation in operations.filter(|fields| fields.contains_key("responses") && !security.is_null()) {
             operation.entry("security").or_insert_with(|| security.clone());
         }
-        path.insert(
-            "servers".to_owned(),
-            json!([{"url": format!("http://127.0.0.1:{port}")}]),
-        );
+        path.insert("servers".to_owned(), json!([{"url": url}]));
     }
 }
 
@@ -114,7 +115,7 @@ mod tests {
     fn a_path_says_where_it_is_served_and_how_to_come_in() {
         let mut part = json!({"paths": {"/a": {"get": {"responses": {}}, "put": {"responses": {}, "security": []}}},
             "security": [{"key": []}]});
-        stand_alone(&mut part, 8080);
+        stand_alone(&mut part, "http://127.0.0.1:8080");
         let expected = json!({"get": {"responses": {}, "security": [{"key": []}]}, "put": {"responses": {}, "security": []},
             "servers": [{"url": "http://127.0.0.1:8080"}]});
         assert_eq!(part["paths"]["/a"], expected);

@@ -1,14 +1,12 @@
 //! Asks the API what became of a notification, and makes a row of the answer.
 
+use api::{notifications::Notification, turns::Turn};
 use contracts::dead::DeadLetter;
 use domain::{AccountId, NotificationState};
 use serde_json::Value;
 
 use super::{row::Row, sample::Line};
-use crate::client::{
-    ApiError, Client,
-    shapes::{Notification, Turn},
-};
+use crate::client::{ApiError, Client};
 
 pub(super) struct Look<'a> {
     client: &'a Client,
@@ -45,7 +43,7 @@ impl<'a> Look<'a> {
     async fn row(&self, account: &AccountId, notification: &Notification) -> Result<Row, ApiError> {
         let turn: Option<Turn> = match &notification.turn_id {
             Some(turn) => {
-                let path = ["api", "orgs", account.as_str(), "turns", turn];
+                let path = ["api", "orgs", account.as_str(), "turns", &turn.to_string()];
                 ApiError::not_found_as_none(self.client.get(&path, &[]).await)?
             }
             None => None,

@@ -15,7 +15,7 @@ mod row;
 mod sample;
 pub(crate) mod sample_run;
 mod secrets;
-pub(crate) mod services;
+mod services;
 mod show;
 mod stack;
 
@@ -31,14 +31,16 @@ use std::{
 
 use anyhow::{Context, anyhow, bail};
 use messaging::{Bus, User};
-use orchestrator::OrchestratorSettings;
-use runtime::{Settings, SettingsError, Shutdown, StartError, context, shutdown::wait_for_signal, telemetry};
+use orchestrator::{OrchestratorSettings, settings::PublicUrl};
+use runtime::{
+    Settings, SettingsError, Shutdown, StartError, context, http::local_url, shutdown::wait_for_signal, telemetry,
+};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 
 use self::{
     follow::{Ended, Wanted, follow},
-    services::{Services, url},
+    services::Services,
     show::Show,
     stack::Stack,
 };
@@ -190,22 +192,22 @@ impl Up<'_> {
         let settings_of = |role| Arc::clone(self.parties.of(context::user(role)));
         let services = Services::start(settings_of, &self.shutdown).await?;
         let token = self.operator_token()?;
-        let client = Client::new(&url(services.orchestrator), token.clone())?;
+        let client = Client::new(&local_url(services.orchestrator), token.clone())?;
         demo::ensure(&client).await?;
         let nats_url =
             |user| -> anyhow::Result<String> { Ok(self.parties.of(user).nats.url()?.expose_secret().to_owned()) };
         let endpoints = Endpoints {
-            http_url: url(services.orchestrator),
-            tool_gateway_url: url(services.tool_gateway),
+            http_url: local_url(services.orchestrator),
+            tool_gateway_url: local_url(services.tool_gateway),
             nats_url: nats_url(User::Publisher)?,
             nats_operator_url: Some(nats_url(User::Operator)?),
             database_url: settings.database.url()?.expose_secret().to_owned(),
             operator_token: Some(token.expose_secret().to_owned()),
-            resolver_url: Some(url(services.resolver)),
-            delivery_url: Some(url(services.delivery)),
+            resolver_url: Some(local_url(services.resolver)),
+            delivery_url: Some(local_url(services.delivery)),
         };
         endpoints.write(&self.data_dir)?;
-        self.greet(&endpoints, show);
+        self.greet(&endpoints, show)?;
         // As any program beside it.
         let bus = Bus::connect(context::bus_options("up", &self.parties.of(User::Publisher).nats)?).await?;
         let wanted = Wanted {
@@ -217,10 +219,13 @@ impl Up<'_> {
     }
 
     fn operator_token(&self) -> anyhow::Result<SecretString> {
-        let orchestrator: OrchestratorSettings = self.settings.section("orchestrator")?;
-        orchestrator
+        self.orchestrator()?
             .operator_token
             .ok_or_else(|| anyhow!("orchestrator.operator_token is empty"))
+    }
+
+    fn orchestrator(&self) -> Result<OrchestratorSettings, SettingsError> {
+        self.settings.section("orchestrator")
     }
 
     fn stuck_after(&self) -> Duration {
@@ -231,16 +236,19 @@ impl Up<'_> {
         }
     }
 
-    fn greet(&self, endpoints: &Endpoints, show: &Show) {
+    fn greet(&self, endpoints: &Endpoints, show: &Show) -> anyhow::Result<()> {
         let data_dir = self.args.data_dir.display();
+        let public_url = self.orchestrator()?.public_url;
+        let api = public_url
+            .as_ref()
+            .map_or(endpoints.http_url.as_str(), PublicUrl::as_str);
         let whose = |is_own: bool| if is_own { "its own" } else { "of the settings" };
         show.tell(&json!({"ready": {
             "http_url": endpoints.http_url, "tool_gateway_url": endpoints.tool_gateway_url, "data_dir": data_dir.to_string(),
         }}));
         show.say("Signalbox is up; Ctrl-C ends it.");
         show.say(&format!(
-            "  HTTP API      {}  (operator's token: {data_dir}/endpoints.json)",
-            endpoints.http_url
+            "  HTTP API      {api}  (operator's token: {data_dir}/endpoints.json)"
         ));
         show.say(&format!("  tool-gateway  {}", endpoints.tool_gateway_url));
         show.say(&format!(
@@ -268,6 +276,7 @@ impl Up<'_> {
             demo::ACCOUNT
         ));
         show.say("");
+        Ok(())
     }
 }
 

@@ -1,13 +1,10 @@
 //! A row of the table that `up` shows: one notification and what became of it.
 
+use api::{notifications::Notification, turns::Turn};
 use domain::{NotificationState, SessionKey};
 use serde::Serialize;
 
-use crate::{
-    client::shapes::{Notification, Turn},
-    table::Columns,
-    text::one_line,
-};
+use crate::{commands::turns::said, table::Columns, text::one_line};
 
 const COLUMNS: Columns = Columns::new(&[
     ("NOTIFICATION", ID_CHARS_MAX),
@@ -48,13 +45,13 @@ impl Row {
             task: notification.task.clone(),
             agent: notification.agent.clone(),
             state: notification.state.clone(),
-            session_id: notification.session_id.clone(),
+            session_id: notification.session_id.map(|id| id.to_string()),
             session_key: notification.session_key.clone(),
             turn: turn.map(|turn| turn.number),
             tools: turn.map_or_else(Vec::new, |turn| {
                 turn.tool_calls.iter().map(|call| call.name.clone()).collect()
             }),
-            reply: turn.map(Turn::said).filter(|said| !said.is_empty()),
+            reply: turn.map(said).filter(|said| !said.is_empty()).map(str::to_owned),
             reason: notification.reason.clone().filter(|reason| !reason.is_empty()),
             is_again: false,
         }
@@ -130,21 +127,31 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::client::shapes::shape;
+    use crate::client::read_as;
 
     fn notification(state: &str) -> Notification {
-        shape(&json!({"id": "demo-01", "task": "DEMO-1", "agent": "coder", "type": "message",
+        read_as(
+            &json!({"id": "demo-01", "task": "DEMO-1", "agent": "coder", "agent_id": null, "type": "message",
             "state": state, "session_id": "0190b5a8-1111-7000-8000-0000008c2f1a",
-            "session_key": "task:demo-1:agent:0190b5a8-0000-7000-8000-000000000001:demo:v2", "turn_id": "t",
-            "attempts": 1, "reason": (state != "delivered").then_some("provider away"), "created_at": "2026-01-02T03:04:05Z"}))
+            "session_key": "task:demo-1:agent:0190b5a8-0000-7000-8000-000000000001:demo:v2",
+            "turn_id": "0190b5a8-2222-7000-8000-000000000001", "attempts": 1, "hops": 0,
+            "reason": (state != "delivered").then_some("provider away"), "created_at": "2026-01-02T03:04:05Z"}),
+        )
         .unwrap()
     }
 
     fn turn() -> Turn {
         let tool =
             json!({"call_id": "c", "name": "task_history", "arguments": {}, "state": "finished", "result": "{}"});
-        shape(&json!({"id": "t", "number": 3, "generation": 2, "reply": "On DEMO-1:\n\u{1b}[31mdone.", "tool_calls": [tool]}))
-            .unwrap()
+        let id = "0190b5a8-2222-7000-8000-000000000001";
+        read_as(
+            &json!({"id": id, "session_id": id, "generation": 2, "number": 3, "state": "finished",
+            "notifications": ["demo-01"], "profile": {"version": "1", "hash": "ab"}, "input": "Body",
+            "reply": "On DEMO-1:\n\u{1b}[31mdone.", "tool_calls": [tool], "provider": "default", "provider_calls": 1,
+            "task_history_called": true, "no_reply": false, "late": false, "started_at": "2026-01-02T03:04:05Z",
+            "finished_at": null, "manifest": {}}),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -172,7 +179,11 @@ mod tests {
     fn what_was_not_delivered_says_why() {
         let row = Row::new("demo", &notification("failed"), Some(&turn()));
         assert!(row.text().ends_with("[task_history] provider away"), "{}", row.text());
-        let refused: Notification = shape(&json!({"id": "n", "state": "refused", "reason": "unknown_agent"})).unwrap();
+        let refused: Notification = read_as(
+            &json!({"id": "n", "type": "message", "state": "refused", "attempts": 0, "hops": 0,
+            "reason": "unknown_agent", "created_at": "2026-01-02T03:04:05Z"}),
+        )
+        .unwrap();
         let row = Row::new("demo", &refused, None);
         assert_eq!(
             row.text(),

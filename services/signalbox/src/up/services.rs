@@ -4,7 +4,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
-use runtime::{Context, Settings, Shutdown};
+use runtime::{Context, Settings, Shutdown, http::local_url};
 use storage::Role;
 use tokio::time::{Instant, sleep};
 
@@ -52,7 +52,7 @@ impl Services {
             ("resolver", self.resolver),
             ("orchestrator", self.orchestrator),
         ] {
-            let url = format!("{}/readyz", url(address));
+            let url = format!("{}/readyz", local_url(address));
             loop {
                 let answer = client.get(&url).send().await;
                 if answer.is_ok_and(|response| response.status().is_success()) {
@@ -65,31 +65,5 @@ impl Services {
             }
         }
         Ok(())
-    }
-}
-
-/// How to reach a listener from this machine: one that listens everywhere is reached on loopback.
-pub(crate) fn url(address: SocketAddr) -> String {
-    let mut address = address;
-    if address.ip().is_unspecified() {
-        address.set_ip(match address {
-            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    format!("http://{address}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_url_can_be_reached_from_here() {
-        let check = |listens: &str, expected: &str| assert_eq!(url(listens.parse().unwrap()), expected);
-        check("127.0.0.1:8080", "http://127.0.0.1:8080");
-        check("0.0.0.0:8080", "http://127.0.0.1:8080");
-        check("[::]:8080", "http://[::1]:8080");
-        check("192.0.2.7:80", "http://192.0.2.7:80");
     }
 }

@@ -1,16 +1,21 @@
-//! OpenAPI of `/agent/*`. The bodies of the short forms are the tools' own schemas, from `contracts::tools`.
+//! The routes of `/agent/*`, each declared once, and the OpenAPI document of them. The bodies of the short forms are the tools'
+//! own schemas, from `contracts::tools`.
 
-use contracts::tools;
-use utoipa::{
-    OpenApi,
-    openapi::{
-        RefOr, Schema,
-        security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme},
-    },
+use axum::{
+    extract::{Path, Request, State},
+    http::{Method, StatusCode},
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
+use contracts::tools;
+use runtime::http::{
+    Route,
+    openapi::{Operation, document},
+};
+use serde_json::{Value, json};
 
-use super::{caller::SESSION_KEY_HEADER, routes as handlers};
+use super::{
+    caller::SESSION_KEY_HEADER,
+    routes::{Agents, ToolOffers, call, tools_list},
+};
 
 const SHORT_FORMS: [(&str, &str); 4] = [
     ("/agent/task-history", "task_history"),
@@ -19,53 +24,70 @@ const SHORT_FORMS: [(&str, &str); 4] = [
     ("/agent/response-request", "response_request"),
 ];
 
-#[derive(OpenApi)]
-#[openapi(info(
-    title = "Signalbox tool-gateway",
-    description = "Tools for agents whose provider has no tool calls. Errors are RFC 9457 problems.",
-    license(name = "Apache-2.0", identifier = "Apache-2.0")
-))]
-struct Document;
+/// With what any route may refuse.
+const ALWAYS: &[u16] = &[400, 401, 403, 404, 410, 429, 500, 503];
+/// And what a tool may say no with.
+const OF_A_CALL: &[u16] = &[408, 409, 413, 422];
 
-/// The routes together with their description.
-pub(super) fn documented() -> OpenApiRouter<handlers::Agents> {
-    OpenApiRouter::with_openapi(Document::openapi())
-        .routes(routes!(handlers::tools_list))
-        .routes(routes!(handlers::tool_call))
-        .routes(routes!(handlers::task_history))
-        .routes(routes!(handlers::task_status))
-        .routes(routes!(handlers::task_message))
-        .routes(routes!(handlers::response_request))
+pub(super) fn declared() -> Vec<Route<Agents>> {
+    let offers =
+        |operation: &mut Operation<'_>| operation.answers::<ToolOffers>(StatusCode::OK, "What this session may use");
+    let mut routes = vec![
+        Route::new(
+            (Method::GET, "/agent/tools"),
+            tools_list,
+            ("agent", "tools_list"),
+            "The tools that can be called in this session.",
+            offers,
+        ),
+        Route::new(
+            (Method::POST, "/agent/tools/{name}"),
+            |agents: State<Agents>, Path(name): Path<String>, request: Request| call(agents, name, request),
+            ("agent", "tool_call"),
+            "Calls a tool. The body is the object of its arguments; an `Idempotency-Key` makes a repeated request the same call.",
+            |operation| {
+                operation.names::<String>();
+                describe_call(operation, json!({"type": "object"}));
+            },
+        ),
+    ];
+    routes.extend(SHORT_FORMS.map(|(path, tool)| {
+        Route::new(
+            (Method::POST, path),
+            move |agents: State<Agents>, request: Request| call(agents, tool.to_owned(), request),
+            ("agent", tool),
+            format!("Short form of `/agent/tools/{tool}`."),
+            move |operation| {
+                let tool = tools::find(tool).expect("each short form is of a tool");
+                describe_call(operation, tool.parameters);
+            },
+        )
+    }));
+    routes
+}
+
+fn describe_call(operation: &mut Operation<'_>, arguments: Value) {
+    let key = json!({"type": "string", "pattern": "^[ -~]{1,255}$"});
+    operation.header("Idempotency-Key", "1-255 printable characters", &key);
+    operation.body_of(arguments, true);
+    operation.answers::<Value>(StatusCode::OK, "What the tool has to say");
+    operation.refuses(OF_A_CALL);
 }
 
 /// The document, as it is served and written to `schemas/`.
-pub fn openapi() -> utoipa::openapi::OpenApi {
-    let (_, mut document) = documented().split_for_parts();
-    let components = document.components.get_or_insert_with(Default::default);
-    components.add_security_scheme("gateway_key", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
-    components.add_security_scheme(
-        "session_key",
-        SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new(SESSION_KEY_HEADER))),
-    );
-    let none: [&str; 0] = [];
-    let both = SecurityRequirement::new("gateway_key", none).add("session_key", none);
-    document.security = Some(vec![both]);
-    for (path, tool) in SHORT_FORMS {
-        let body = document
-            .paths
-            .paths
-            .get_mut(path)
-            .and_then(|item| item.post.as_mut())
-            .and_then(|operation| operation.request_body.as_mut())
-            .and_then(|body| match body {
-                RefOr::T(body) => body.content.values_mut().next(),
-                RefOr::Ref(_) => None,
-            });
-        if let (Some(RefOr::T(body)), Some(tool)) = (body, tools::find(tool)) {
-            body.schema = serde_json::from_value::<RefOr<Schema>>(tool.parameters).ok();
-        }
-    }
-    document
+pub fn openapi() -> Value {
+    let about = "Tools for agents whose provider has no tool calls. Errors are RFC 9457 problems; `code` and `hint` are the tool's.";
+    let head = json!({
+        "info": {"title": "Signalbox tool-gateway", "version": env!("CARGO_PKG_VERSION"), "description": about},
+        "security": [{"gateway_key": [], "session_key": []}],
+        "components": {
+            "securitySchemes": {
+                "gateway_key": {"type": "http", "scheme": "bearer"},
+                "session_key": {"type": "apiKey", "in": "header", "name": SESSION_KEY_HEADER},
+            },
+        },
+    });
+    document(head, ALWAYS, &declared())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 
 use axum::{
     Json, Router,
-    extract::{Path, Request, State},
+    extract::{Request, State},
     http::{HeaderMap, HeaderName, StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
@@ -15,16 +15,16 @@ use domain::{CallId, ToolCallState};
 use messaging::trace::current_trace;
 use runtime::{
     Outbox,
-    http::{Problem, only},
+    http::{Problem, Route, only},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use storage::{Accounts, Database};
-use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::{
     caller::{Caller, caller, no_session},
-    openapi::{documented, openapi},
+    openapi::{declared, openapi},
 };
 use crate::{
     call::{Asked, Origin, Record, Told},
@@ -46,8 +46,7 @@ pub(super) struct Agents {
 }
 
 pub(crate) fn routes(executor: Executor, callers: Database, outbox: Outbox) -> Router {
-    let (routes, _) = documented().split_for_parts();
-    routes
+    Route::router(declared())
         .route("/agent/openapi.json", get(|| async { Json(openapi()) }))
         .with_state(Agents {
             executor,
@@ -57,29 +56,20 @@ pub(crate) fn routes(executor: Executor, callers: Database, outbox: Outbox) -> R
 }
 
 /// A tool that can be called in this session.
-#[derive(Serialize, ToSchema)]
-pub(super) struct ToolOffer {
+#[derive(Serialize, JsonSchema)]
+struct ToolOffer {
     name: &'static str,
     description: &'static str,
     /// JSON Schema of the body to post.
-    #[schema(value_type = Object)]
     parameters: serde_json::Value,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct ToolOffers {
     items: Vec<ToolOffer>,
     next_cursor: Option<String>,
 }
 
-/// The tools that can be called in this session.
-#[utoipa::path(
-    get, path = "/agent/tools", tag = "agent",
-    responses(
-        (status = 200, description = "What this session may use", body = ToolOffers),
-        (status = "4XX", description = "A problem", content_type = "application/problem+json", body = Object)
-    )
-)]
 pub(super) async fn tools_list(State(agents): State<Agents>, request: Request) -> Result<Response, Problem> {
     let database = &agents.executor.database;
     let (parts, _) = request.into_parts();
@@ -110,67 +100,8 @@ pub(super) async fn tools_list(State(agents): State<Agents>, request: Request) -
     Ok(caller.under_way.hold(Json(offers).into_response()))
 }
 
-/// Calls a tool. The body is the object of its arguments; an `Idempotency-Key` makes a repeated request the same call.
-#[utoipa::path(
-    post, path = "/agent/tools/{name}", tag = "agent", params(("name" = String, Path)), request_body = Object,
-    responses(
-        (status = 200, description = "What the tool has to say", body = Object),
-        (status = "4XX", description = "A problem; `code` and `hint` are the tool's",
-         content_type = "application/problem+json", body = Object)
-    )
-)]
-pub(super) async fn tool_call(
-    State(agents): State<Agents>,
-    Path(name): Path<String>,
-    request: Request,
-) -> Result<Response, Problem> {
-    call(&agents, name, request).await
-}
-
-/// The short form of a tool's route: its body in the document is the tool's own schema.
-macro_rules! short_form {
-    ($handler:ident, $path:literal, $doc:literal) => {
-        #[doc = $doc]
-        #[utoipa::path(
-                                    post, path = $path, tag = "agent", request_body = Object,
-                                    responses(
-                                        (status = 200, description = "What the tool has to say", body = Object),
-                                        (status = "4XX", description = "A problem; `code` and `hint` are the tool's",
-                                         content_type = "application/problem+json", body = Object)
-                                    )
-                                )]
-        pub(super) async fn $handler(
-            State(agents): State<Agents>,
-            request: Request,
-        ) -> Result<Response, Problem> {
-            call(&agents, stringify!($handler).to_owned(), request).await
-        }
-    };
-}
-
-short_form!(
-    task_history,
-    "/agent/task-history",
-    "Short form of `/agent/tools/task_history`."
-);
-short_form!(
-    task_status,
-    "/agent/task-status",
-    "Short form of `/agent/tools/task_status`."
-);
-short_form!(
-    task_message,
-    "/agent/task-message",
-    "Short form of `/agent/tools/task_message`."
-);
-short_form!(
-    response_request,
-    "/agent/response-request",
-    "Short form of `/agent/tools/response_request`."
-);
-
 /// The body is read once it is known who sends it, in the room that its account has.
-async fn call(agents: &Agents, name: String, request: Request) -> Result<Response, Problem> {
+pub(super) async fn call(State(agents): State<Agents>, name: String, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let executor = &agents.executor;
     let Caller {

@@ -18,8 +18,10 @@ mod edge;
 mod health;
 mod known;
 mod limits;
+pub mod openapi;
 mod patience;
 mod problem;
+mod route;
 mod server;
 mod share;
 
@@ -33,7 +35,8 @@ pub use credentials::{bearer, only};
 pub use health::Health;
 pub use limits::body;
 pub use problem::Problem;
-pub use server::{HttpError, listen, serve};
+pub use route::Route;
+pub use server::{HttpError, listen, local_url, serve};
 
 use crate::settings::HttpSettings;
 

@@ -7,7 +7,8 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 const CONTENT_TYPE: &str = "application/problem+json";
 
@@ -132,23 +133,28 @@ impl Problem {
     }
 }
 
+#[derive(Serialize)]
+struct Body<'a> {
+    #[serde(flatten)]
+    problem: api::Problem,
+    #[serde(flatten)]
+    more: &'a Map<String, Value>,
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut body = self.more.extensions.clone();
-        body.insert("type".to_owned(), format!("urn:signalbox:problem:{}", self.code).into());
-        body.insert(
-            "title".to_owned(),
-            self.status.canonical_reason().unwrap_or("Error").into(),
-        );
-        body.insert("status".to_owned(), json!(self.status.as_u16()));
-        body.insert("code".to_owned(), self.code.into());
-        if let Some(detail) = &self.more.detail {
-            body.insert("detail".to_owned(), detail.as_str().into());
-        }
-        if let Some(instance) = &self.more.instance {
-            body.insert("instance".to_owned(), instance.as_str().into());
-        }
-        let mut response = (self.status, Json(Value::Object(body))).into_response();
+        let body = Body {
+            problem: api::Problem {
+                r#type: format!("urn:signalbox:problem:{}", self.code),
+                title: self.status.canonical_reason().unwrap_or("Error").to_owned(),
+                status: self.status.as_u16(),
+                code: self.code.to_owned(),
+                detail: self.more.detail.clone(),
+                instance: self.more.instance.clone(),
+            },
+            more: &self.more.extensions,
+        };
+        let mut response = (self.status, Json(body)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
         if self.status == StatusCode::UNAUTHORIZED {

@@ -3,7 +3,11 @@
 //!
 //! axum's own `serve` has neither a time nor a size limit for headers, so the loop is ours.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{Router, http::Request};
 use hyper_util::{
@@ -43,6 +47,17 @@ pub enum HttpError {
         address: SocketAddr,
         source: std::io::Error,
     },
+}
+
+/// How to reach a listener from this machine: one that listens everywhere is reached on loopback.
+pub fn local_url(mut listens: SocketAddr) -> String {
+    if listens.ip().is_unspecified() {
+        listens.set_ip(match listens {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    format!("http://{listens}")
 }
 
 /// Takes the address; port 0 picks a free one, which the listener knows.

@@ -535,3 +535,12 @@ async fn connections_have_a_limit() {
     answered(&mut second).await;
     app.shutdown.stop(LIMIT).await;
 }
+
+#[test]
+fn a_url_can_be_reached_from_here() {
+    let check = |listens: &str, expected: &str| assert_eq!(local_url(listens.parse().unwrap()), expected);
+    check("127.0.0.1:8080", "http://127.0.0.1:8080");
+    check("0.0.0.0:8080", "http://127.0.0.1:8080");
+    check("[::]:8080", "http://[::1]:8080");
+    check("192.0.2.7:80", "http://192.0.2.7:80");
+}

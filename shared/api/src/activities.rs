@@ -1,27 +1,24 @@
-//! What happened to a task: made, moved, assigned, spoken about. Written with what it tells of; read here.
+//! What happened to a task: made, moved, assigned, spoken about.
 
-pub mod http;
-pub mod store;
-
+use contracts::Timestamp;
+use domain::Actor;
+use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use time::{OffsetDateTime, serde::rfc3339};
-use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::wire::{Author, moment};
-
-#[derive(Debug, Serialize, ToSchema, FromQueryResult)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
 pub struct Activity {
     pub id: Uuid,
     /// `task.created`, `task.status_changed`, `task.assigned`, `task.updated`, `message.posted` …
     pub kind: String,
     #[sea_orm(nested(prefix = "actor_"))]
-    pub actor: Author,
-    #[schema(value_type = Object)]
+    pub actor: Actor,
+    /// An object, by kind.
     pub detail: Value,
     #[serde(with = "rfc3339")]
-    #[schema(schema_with = moment)]
+    #[schemars(with = "Timestamp")]
     pub created_at: OffsetDateTime,
 }

@@ -8,31 +8,34 @@ use domain::{AccountId, ApiKey};
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
-pub(crate) const ROLES: [&str; 5] = ["admin", "member", "service", "publisher", "gateway"];
+pub const ROLES: [&str; 5] = ["admin", "member", "service", "publisher", "gateway"];
 
-pub(crate) struct Tenant {
-    pub(crate) account: String,
+pub struct Tenant {
+    pub account: String,
     /// Tokens by role.
-    pub(crate) keys: BTreeMap<&'static str, String>,
+    pub keys: BTreeMap<&'static str, String>,
 }
 
 /// What an account's texts say, and nobody else's may.
-pub(crate) fn secret(account: &str) -> String {
+pub fn secret(account: &str) -> String {
     format!("secret-of-{account}")
 }
 
 const ROWS: &str = include_str!("tenant.sql");
 
 impl Tenant {
-    pub(crate) async fn furnish(owner: &PgPool, account: &str) -> Tenant {
+    pub async fn furnish(owner: &PgPool, account: &str) -> Tenant {
         let sql = ROWS
             .replace("{secret}", &secret(account))
             .replace("{account}", account)
             .replace("{ACCOUNT}", &account.to_uppercase());
-        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(owner).await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+            .execute(owner)
+            .await
+            .expect("the database does as it is told");
         let mut keys = BTreeMap::new();
         for role in ROLES {
-            let key = key(&AccountId::parse(account).unwrap());
+            let key = key(&AccountId::parse(account).expect("an account id"));
             sqlx::query("insert into api_key (account_id, id, name, role, digest) values ($1, $2, $3, $4, $5)")
                 .bind(account)
                 .bind(key.id().as_str())
@@ -41,7 +44,7 @@ impl Tenant {
                 .bind(key.digest().to_vec())
                 .execute(owner)
                 .await
-                .unwrap();
+                .expect("the database does as it is told");
             keys.insert(role, key.expose().to_owned());
         }
         Tenant {
@@ -51,14 +54,14 @@ impl Tenant {
     }
 
     /// A digest and a count of every table's rows of the account.
-    pub(crate) async fn snapshot(&self, owner: &PgPool) -> BTreeMap<String, (i64, String)> {
+    pub async fn snapshot(&self, owner: &PgPool) -> BTreeMap<String, (i64, String)> {
         let tables = sqlx::query(
             "select table_name::text from information_schema.columns
              where table_schema = 'public' and column_name = 'account_id' union select 'account'",
         )
         .fetch_all(owner)
         .await
-        .unwrap();
+        .expect("the database does as it is told");
         let parts: Vec<String> = tables
             .iter()
             .map(|row| {
@@ -75,43 +78,61 @@ impl Tenant {
             .bind(&self.account)
             .fetch_all(owner)
             .await
-            .unwrap()
+            .expect("the database does as it is told")
             .iter()
             .map(|row| (row.get(0), (row.get(1), row.get(2))))
             .collect()
     }
 
-    /// Every id of the account that a request can name, by kind.
-    pub(crate) async fn ids(&self, owner: &PgPool) -> BTreeMap<&'static str, BTreeSet<String>> {
-        let mut ids = BTreeMap::from([("account", BTreeSet::from([self.account.clone()]))]);
-        for (kind, query) in [
-            (
-                "agent",
-                "select id::text from agent where account_id = $1 union select slug from agent where account_id = $1",
-            ),
+    /// Every id of the account that a request can name, by kind: that of a table is its name, as it stands in paths.
+    pub async fn ids(&self, owner: &PgPool) -> BTreeMap<&'static str, BTreeSet<String>> {
+        let tables = sqlx::query(
+            "select table_name::text from information_schema.columns
+             where table_schema = 'public' and column_name in ('account_id', 'id')
+             group by table_name having count(*) = 2",
+        );
+        let tables = tables.fetch_all(owner).await.expect("the database does as it is told");
+        let mut queries: Vec<(&'static str, String)> = tables
+            .iter()
+            .map(|row| {
+                let table: String = row.get(0);
+                let kind = match table.as_str() {
+                    "dead_letter" => "letter",
+                    "api_key" => "key",
+                    table => table.to_owned().leak(),
+                };
+                (kind, format!("select id::text from {table} where account_id = $1"))
+            })
+            .collect();
+        // What else names a thing.
+        let more = [
+            ("account", "select id from account where id = $1"),
+            ("agent", "select slug from agent where account_id = $1"),
             ("task", "select display_id from task where account_id = $1"),
-            ("message", "select id::text from message where account_id = $1"),
-            ("activity", "select id::text from activity where account_id = $1"),
-            ("session", "select id::text from session where account_id = $1"),
             ("session_key", "select key from session where account_id = $1"),
-            ("turn", "select id::text from turn where account_id = $1"),
-            ("tool_call", "select id::text from tool_call where account_id = $1"),
             ("call", "select call_id from tool_call where account_id = $1"),
             (
                 "notification",
-                "select id from notification where account_id = $1
-                              union select id from accepted_notification where account_id = $1",
+                "select id from accepted_notification where account_id = $1",
             ),
-            ("letter", "select id::text from dead_letter where account_id = $1"),
-            ("key", "select id from api_key where account_id = $1"),
             ("idempotency", "select key from idempotency where account_id = $1"),
             ("profile", "select hash from instruction_text where account_id = $1"),
-        ] {
-            let rows = sqlx::query(query).bind(&self.account).fetch_all(owner).await.unwrap();
-            let found: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
-            assert!(!found.is_empty(), "{} has no {kind}", self.account);
-            ids.insert(kind, found);
+        ];
+        queries.extend(more.map(|(kind, query)| (kind, query.to_owned())));
+        let mut ids: BTreeMap<&'static str, BTreeSet<String>> = BTreeMap::new();
+        for (kind, query) in queries {
+            let query = sqlx::query(sqlx::AssertSqlSafe(query)).bind(&self.account);
+            let found = query.fetch_all(owner).await.expect("the database does as it is told");
+            ids.entry(kind)
+                .or_default()
+                .extend(found.iter().map(|row| row.get::<String, _>(0)));
         }
+        // As it is shown.
+        let shown: BTreeSet<String> = ids["task"].iter().map(|id| id.to_lowercase()).collect();
+        ids.get_mut("task")
+            .expect("read above")
+            .retain(|id| !shown.contains(id));
+        ids.retain(|_, ids| !ids.is_empty());
         ids
     }
 }

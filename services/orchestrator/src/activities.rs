@@ -1,0 +1,67 @@
+//! What happened to a task: made, moved, assigned, spoken about. Written with what it tells of; read here.
+//! `/api/orgs/{account}/tasks/{task}/activities`.
+
+use api::activities::Activity;
+use axum::extract::State;
+use domain::{AccountId, TaskId};
+use runtime::http::Problem;
+use storage::{Accounts, StorageError, Tx};
+use uuid::Uuid;
+
+use crate::{
+    app::App,
+    auth::Access,
+    body::{Named, Query},
+    error::ApiError,
+    paging::{List, ListQuery, Listing, Moment, Order, Page, Rows, Shown},
+    route::routes,
+    tasks::store::task_find,
+};
+
+routes! {
+    "activities": "What happened to a task";
+    /// What happened to the task, newest first.
+    GET "/api/orgs/{account}/tasks/{task}/activities" Read => list;
+}
+
+async fn list(
+    State(app): State<App>,
+    access: Access,
+    Named(task): Named<TaskId>,
+    Query(query): Query<ListQuery>,
+) -> Result<Shown<Activity>, ApiError> {
+    let page = query.page(&app, List::of("activities", &access.account, task.key()))?;
+    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    task_find(&tx, &access.account, &task)
+        .await?
+        .ok_or_else(Problem::not_found)?;
+    let rows = activity_list(&tx, &access.account, &task, &page).await?;
+    tx.commit().await?;
+    Ok(rows.show())
+}
+
+/// Relies on activity_newest.
+pub const LIST: Listing = Listing {
+    rows: "select account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at
+        from activity where account_id = $1 and task_id = $2",
+    order: &["created_at", "id"],
+    begins: Order::NewestFirst,
+    wanted: None,
+    bytes: "octet_length(detail::text)",
+    names: ("", ""),
+};
+
+/// Newest first.
+async fn activity_list(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+    page: &Page<'_, Moment<Uuid>>,
+) -> Result<Rows<Activity>, StorageError> {
+    let values = [account.into(), task.key().into()];
+    let position = |row: &Activity| Moment {
+        at: row.created_at,
+        id: row.id,
+    };
+    page.read(tx, &LIST, values, position, "list activities").await
+}

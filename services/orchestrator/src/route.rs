@@ -1,0 +1,190 @@
+//! A route of the API. It is declared once, in the table that each noun begins with: method, path, what it needs, handler, and
+//! what it is for. What the handler takes and answers says the rest. The router, the permission table ([`Permissions`]) and the
+//! OpenAPI document are made of that.
+
+use std::{collections::HashMap, sync::Arc};
+
+use axum::{
+    Json,
+    extract::State,
+    handler::Handler,
+    http::{Method, StatusCode},
+    response::NoContent,
+};
+use domain::KeyRole;
+use runtime::http::openapi::Operation;
+use schemars::JsonSchema;
+
+use crate::{
+    app::App,
+    auth::permission::{Need, permits},
+};
+
+/// A noun of the API: its name, which is the tag of its routes, what it is, and its routes.
+pub struct Noun {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub routes: Vec<Route>,
+}
+
+pub struct Route {
+    pub need: Need,
+    pub http: runtime::http::Route<App>,
+}
+
+/// Whose things a route is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// Those of all accounts, or of none.
+    Operator,
+    /// Those of the account in its path.
+    Account,
+    /// Those of the account of the key that asks.
+    Current,
+}
+
+impl Scope {
+    pub fn of(path: &str, need: Need) -> Scope {
+        if need == Need::Operate {
+            Scope::Operator
+        } else if path.contains("{account}") {
+            Scope::Account
+        } else {
+            Scope::Current
+        }
+    }
+}
+
+impl Route {
+    pub fn new<H, M, P>(
+        at: (Method, &'static str),
+        need: Need,
+        handler: H,
+        (name, about): ((&'static str, &'static str), &str),
+        refusals: &'static [u16],
+    ) -> Route
+    where
+        H: Handler<M, App> + Documented<P>,
+        M: 'static,
+        P: 'static,
+    {
+        let about = format!("{about}\n\nFor: {}.", callers(need).join(", "));
+        let describe = move |operation: &mut Operation<'_>| {
+            H::document(operation);
+            operation.refuses(refusals);
+        };
+        Route {
+            need,
+            http: runtime::http::Route::new(at, handler, name, about, describe),
+        }
+    }
+}
+
+/// Who may call, from the permissions themselves.
+fn callers(need: Need) -> Vec<String> {
+    let roles = KeyRole::ALL
+        .iter()
+        .filter(|role| permits(**role, need))
+        .map(|role| format!("`{role}` keys"));
+    std::iter::once("the operator".to_owned()).chain(roles).collect()
+}
+
+/// A noun's routes, one after the other: what it is for, method, path, need, handler; and with what it may refuse beside what
+/// its parameters say.
+macro_rules! routes {
+    ($name:literal: $about:literal; $($(#[doc = $doc:literal])+ $method:ident $path:literal $need:ident => $handler:ident $(or $refusal:literal)*;)+) => {
+        pub fn noun() -> $crate::route::Noun {
+            use $crate::{auth::permission::Need, route::{Noun, Route}};
+            Noun {
+                name: $name,
+                about: $about,
+                routes: vec![$(Route::new(
+                    (axum::http::Method::$method, $path),
+                    Need::$need,
+                    $handler,
+                    (($name, stringify!($handler)), concat!($($doc),+)),
+                    &[$($refusal),*],
+                )),+],
+            }
+        }
+    };
+}
+pub(crate) use routes;
+
+/// What each route needs, and whose things it is about, by path.
+#[derive(Clone, Debug)]
+pub struct Permissions(Arc<HashMap<&'static str, Vec<Permission>>>);
+
+#[derive(Clone, Debug)]
+pub struct Permission {
+    method: Method,
+    pub need: Need,
+    pub scope: Scope,
+}
+
+impl Permissions {
+    pub fn of<'a>(routes: impl IntoIterator<Item = &'a Route>) -> Permissions {
+        let mut permissions: HashMap<_, Vec<_>> = HashMap::new();
+        for Route { need, http } in routes {
+            permissions.entry(http.path).or_default().push(Permission {
+                method: http.method.clone(),
+                need: *need,
+                scope: Scope::of(http.path, *need),
+            });
+        }
+        Permissions(Arc::new(permissions))
+    }
+
+    /// `None` for a method that the path does not have.
+    pub fn find(&self, method: &Method, path: &str) -> Option<&Permission> {
+        // A router answers HEAD with what GET would say.
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        self.0.get(path)?.iter().find(|known| known.method == method)
+    }
+}
+
+/// A parameter of a handler, or its answer: what it says of the route.
+pub trait Described {
+    fn describe(operation: &mut Operation<'_>);
+}
+
+/// A handler whose parameters and answer are [`Described`].
+pub trait Documented<P> {
+    fn document(operation: &mut Operation<'_>);
+}
+
+macro_rules! documented {
+    ($($part:ident)+) => {
+        impl<F, R, A, E, $($part),+> Documented<($($part,)+)> for F
+        where
+            F: Fn($($part),+) -> R,
+            R: Future<Output = Result<A, E>>,
+            A: Described,
+            $($part: Described),+
+        {
+            fn document(operation: &mut Operation<'_>) {
+                $($part::describe(operation);)+
+                A::describe(operation);
+            }
+        }
+    };
+}
+documented!(P1 P2);
+documented!(P1 P2 P3);
+documented!(P1 P2 P3 P4);
+
+impl Described for State<App> {
+    fn describe(_: &mut Operation<'_>) {}
+}
+
+impl<T: JsonSchema> Described for Json<T> {
+    fn describe(operation: &mut Operation<'_>) {
+        operation.answers::<T>(StatusCode::OK, "Here it is");
+    }
+}
+
+impl Described for NoContent {
+    fn describe(operation: &mut Operation<'_>) {
+        operation.answers_nothing();
+    }
+}

@@ -1,0 +1,138 @@
+//! Accounts: the tenants, and their choices that change what the pipeline does (S6, S14).
+
+use contracts::Timestamp;
+use domain::{AccountId, InstructionLayout, SessionScope, TaskId};
+use schemars::JsonSchema;
+use sea_orm::FromQueryResult;
+use serde::{Deserialize, Deserializer, Serialize};
+use time::{OffsetDateTime, serde::rfc3339};
+
+use crate::text::{Name, Text};
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewAccount {
+    /// Never changes. `org` is reserved.
+    pub id: AccountId,
+    pub name: Name,
+}
+
+/// What is asked to change; what is absent stays.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AccountChange {
+    pub name: Option<Name>,
+    /// `task`: a session for each task of an agent. `agent`: one session for all of an agent's work.
+    pub session_scope: Option<SessionScope>,
+    /// `inline` puts the instructions in front of the input, for providers without a field for them.
+    pub instruction_layout: Option<InstructionLayout>,
+    /// Whether a notification for a task that is not there makes it.
+    pub auto_create_tasks: Option<bool>,
+    /// The task whose thread is the coordinator's chat; null for none.
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<TaskId>")]
+    pub coordinator_task: Option<Option<TaskId>>,
+    /// What the coordinator is told of the account in every turn.
+    pub briefing: Option<Text<0, { 64 * 1024 }>>,
+    /// Turns of this account at one time; null for the operator's limit.
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<TurnsMax>")]
+    pub turns_in_flight_max: Option<Option<TurnsMax>>,
+}
+
+/// A whole number; JSON writes one as `3` or as `3.0`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "f64")]
+#[schemars(inline, !try_from)]
+pub struct TurnsMax(#[schemars(range(min = 1, max = 2_147_483_647))] i32);
+
+impl TryFrom<f64> for TurnsMax {
+    type Error = &'static str;
+    #[expect(clippy::cast_possible_truncation, reason = "a whole number that fits")]
+    fn try_from(turns: f64) -> Result<Self, Self::Error> {
+        if turns.fract() == 0.0 && (1.0..=f64::from(i32::MAX)).contains(&turns) {
+            Ok(TurnsMax(turns as i32))
+        } else {
+            Err("a whole number of at least 1, or null")
+        }
+    }
+}
+
+impl From<TurnsMax> for i32 {
+    fn from(turns: TurnsMax) -> i32 {
+        turns.0
+    }
+}
+
+/// For a field where null says something else than its absence.
+fn nullable<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Option::<T>::deserialize(deserializer).map(Some)
+}
+
+/// An account with its choices.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct Account {
+    pub id: String,
+    pub name: String,
+    #[schemars(with = "SessionScope")]
+    pub session_scope: String,
+    #[schemars(with = "InstructionLayout")]
+    pub instruction_layout: String,
+    pub auto_create_tasks: bool,
+    pub coordinator_task: Option<String>,
+    pub briefing: String,
+    pub turns_in_flight_max: Option<i32>,
+    #[serde(with = "rfc3339")]
+    #[schemars(with = "Timestamp")]
+    pub created_at: OffsetDateTime,
+}
+
+/// An account in the operator's list, which crosses accounts and so has no more than this.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct AccountEntry {
+    pub id: String,
+    pub name: String,
+    #[serde(with = "rfc3339")]
+    #[schemars(with = "Timestamp")]
+    pub created_at: OffsetDateTime,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_have_limits() {
+        let check = |json: &str, good: bool| {
+            assert_eq!(serde_json::from_str::<AccountChange>(json).is_ok(), good, "{json}");
+        };
+        check("{}", true);
+        check(r#"{"coordinator_task": null, "turns_in_flight_max": null}"#, true);
+        check(r#"{"coordinator_task": "HQ", "turns_in_flight_max": 1}"#, true);
+        check(r#"{"turns_in_flight_max": 3.0}"#, true);
+        check(r#"{"turns_in_flight_max": 3.5}"#, false);
+        check(r#"{"turns_in_flight_max": 2147483648}"#, false);
+        check(r#"{"turns_in_flight_max": 0}"#, false);
+        check(r#"{"session_scope": "team"}"#, false);
+        check(r#"{"name": " "}"#, false);
+        check(r#"{"coordinator_task": "no task"}"#, false);
+    }
+
+    #[test]
+    fn null_and_absent_differ_where_it_matters() {
+        let read = |json: &str| serde_json::from_str::<AccountChange>(json).unwrap();
+        assert_eq!(read("{}").turns_in_flight_max, None);
+        assert_eq!(read(r#"{"turns_in_flight_max": null}"#).turns_in_flight_max, Some(None));
+        let one = TurnsMax::try_from(1.0).unwrap();
+        let change = read(r#"{"turns_in_flight_max": 1}"#);
+        assert_eq!(change.turns_in_flight_max, Some(Some(one)));
+        // What a client writes is what is read.
+        let written = serde_json::to_string(&change).unwrap();
+        assert_eq!(read(&written).turns_in_flight_max, Some(Some(one)));
+        assert_eq!(read(&written).coordinator_task, None);
+    }
+}

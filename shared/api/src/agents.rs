@@ -1,0 +1,149 @@
+//! Agents: the named workers of an account. The id never changes and stands in every key; the slug may change (S11).
+
+use contracts::Timestamp;
+use domain::{AgentRef, AgentSlug};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use sea_orm::FromQueryResult;
+use serde::{Deserialize, Serialize};
+use time::{OffsetDateTime, serde::rfc3339};
+use uuid::Uuid;
+
+use crate::text::{ActorName, Text};
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewAgent {
+    /// Not a UUID: input names agents by id or by slug.
+    pub slug: NewSlug,
+    /// Stands as the author of what the agent says. A name that looks like Signalbox's own is refused.
+    pub name: ActorName,
+    /// What the agent is for: part of its instructions in every turn.
+    pub role: Option<AgentRole>,
+    /// One of the providers in the operator's settings; `default` when absent.
+    pub provider: Option<ProviderName>,
+}
+
+/// What is asked to change; what is absent stays.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AgentChange {
+    pub slug: Option<NewSlug>,
+    pub name: Option<ActorName>,
+    pub role: Option<AgentRole>,
+    pub provider: Option<ProviderName>,
+}
+
+pub type AgentRole = Text<0, { 16 * 1024 }>;
+
+/// A slug that does not read as an id: it would name another agent than it seems to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(try_from = "AgentSlug")]
+pub struct NewSlug(AgentSlug);
+
+impl TryFrom<AgentSlug> for NewSlug {
+    type Error = &'static str;
+    fn try_from(slug: AgentSlug) -> Result<Self, Self::Error> {
+        match AgentRef::parse(slug.as_str()) {
+            Ok(AgentRef::Id(_)) => Err("a UUID is the form of an agent's id"),
+            Ok(AgentRef::Slug(_)) | Err(_) => Ok(NewSlug(slug)),
+        }
+    }
+}
+
+impl From<NewSlug> for String {
+    fn from(slug: NewSlug) -> String {
+        slug.0.into()
+    }
+}
+
+impl JsonSchema for NewSlug {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "NewSlug".into()
+    }
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "allOf": [generator.subschema_for::<AgentSlug>()],
+            "not": {"pattern": "^([0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$"},
+        })
+    }
+}
+
+/// A name in the operator's settings. Whether there is such a provider, delivery knows.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(inline, !try_from)]
+pub struct ProviderName(#[schemars(regex(pattern = "^[A-Za-z0-9_-]{1,63}$"))] String);
+
+impl TryFrom<String> for ProviderName {
+    type Error = &'static str;
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        let is_name = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        if (1..=63).contains(&name.len()) && name.bytes().all(is_name) {
+            Ok(ProviderName(name))
+        } else {
+            Err("1-63 characters of A-Z, a-z, 0-9, - and _")
+        }
+    }
+}
+
+impl From<ProviderName> for String {
+    fn from(name: ProviderName) -> String {
+        name.0
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct Agent {
+    pub id: Uuid,
+    pub slug: String,
+    pub name: String,
+    pub role: String,
+    pub provider: String,
+    #[serde(with = "rfc3339")]
+    #[schemars(with = "Timestamp")]
+    pub created_at: OffsetDateTime,
+}
+
+/// An agent, as others refer to it: by the id that never changes and the slug it has now.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct AgentName {
+    pub id: Uuid,
+    pub slug: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(field: &str, value: &str) -> Result<AgentChange, serde_json::Error> {
+        serde_json::from_value(serde_json::json!({ field: value }))
+    }
+
+    #[test]
+    fn a_slug_is_never_an_id() {
+        assert!(change("slug", "coder-2").is_ok());
+        for bad in [
+            "0190b5a8-0000-7000-8000-000000000001",
+            "0190b5a8000070008000000000000001",
+            "Coder",
+            "",
+            "-a",
+            "a b",
+        ] {
+            assert!(change("slug", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_provider_is_a_name_in_the_settings() {
+        for good in ["default", "gpt-5", "open_claw"] {
+            assert!(change("provider", good).is_ok(), "{good}");
+        }
+        for bad in ["", "a.b", "http://x", &"a".repeat(64)] {
+            assert!(change("provider", bad).is_err(), "{bad}");
+        }
+    }
+}

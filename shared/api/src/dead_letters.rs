@@ -1,0 +1,37 @@
+//! Dead letters: what could not be processed, and why.
+
+use contracts::Timestamp;
+use schemars::JsonSchema;
+use sea_orm::FromQueryResult;
+use serde::{Deserialize, Serialize};
+use time::{OffsetDateTime, serde::rfc3339};
+use uuid::Uuid;
+
+/// A redrive takes no fields.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Redrive {}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct DeadLetter {
+    pub id: Uuid,
+    /// Where it was published.
+    pub subject: String,
+    /// One word, for programs.
+    pub reason: String,
+    /// One sentence, for people.
+    pub detail: String,
+    /// The message as it came; what was no UTF-8 is replaced.
+    pub payload: String,
+    pub attempts: i32,
+    /// The service that gave it up.
+    pub service: String,
+    #[serde(with = "rfc3339")]
+    #[schemars(with = "Timestamp")]
+    pub created_at: OffsetDateTime,
+    #[serde(with = "rfc3339::option")]
+    #[schemars(with = "Option<Timestamp>")]
+    pub redriven_at: Option<OffsetDateTime>,
+    /// How often it was sent again.
+    pub redrives: i32,
+}

@@ -1,0 +1,50 @@
+//! Messages of a task's thread.
+
+use contracts::{Timestamp, notification::BODY_BYTES_MAX};
+use domain::{Actor, ActorKind};
+use schemars::JsonSchema;
+use sea_orm::FromQueryResult;
+use serde::{Deserialize, Serialize};
+use time::{OffsetDateTime, serde::rfc3339};
+use uuid::Uuid;
+
+use crate::{agents::AgentName, text::Text};
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewMessage {
+    pub body: Text<1, BODY_BYTES_MAX>,
+    /// For whom a key for services speaks, which is said; else the key speaks for itself, as a person's always does.
+    pub author: Option<NewAuthor>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewAuthor {
+    /// `user` or `service`: agents post by tool.
+    pub kind: ActorKind,
+    pub id: Text<1, 128>,
+    pub name: Option<Text<0, 128>>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct Message {
+    pub id: Uuid,
+    #[sea_orm(nested(prefix = "author_"))]
+    pub author: Actor,
+    pub body: String,
+    /// The turn whose reply it is, or whose tool call posted it.
+    pub turn_id: Option<Uuid>,
+    #[serde(with = "rfc3339")]
+    #[schemars(with = "Timestamp")]
+    pub created_at: OffsetDateTime,
+}
+
+/// A message that was just posted.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PostedMessage {
+    #[serde(flatten)]
+    pub message: Message,
+    /// The agents that it wakes.
+    pub notified: Vec<AgentName>,
+}

@@ -1,0 +1,113 @@
+//! Notifications: reasons for an agent to act, and what became of each.
+
+use contracts::{
+    Timestamp,
+    notification::{AGENTS_MAX, BODY_BYTES_MAX, TITLE_BYTES_MAX},
+};
+use domain::{Actor, ActorKind, AgentRef, MessageId, NotificationId, NotificationState, QueueMode};
+use schemars::JsonSchema;
+use sea_orm::FromQueryResult;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use time::{OffsetDateTime, serde::rfc3339};
+use uuid::Uuid;
+
+use crate::text::Text;
+
+/// What may be posted: the message of NATS plus `task`. It is read by the rule of NATS, which keeps unknown fields in
+/// `metadata`; the names that it gives are those of that rule.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("not" = {"required": ["agent", "agents"], "properties": {"agent": {"type": "string"}, "agents": {"type": "array"}}}))]
+pub struct NewNotification {
+    /// Null or `-`: on no task.
+    #[schemars(regex(pattern = "^(-|[A-Za-z0-9][A-Za-z0-9_-]{0,63})$"))]
+    pub task: Option<String>,
+    /// Unique in the account; a UUID when absent.
+    pub id: Option<NotificationId>,
+    #[schemars(regex(pattern = "^[A-Za-z0-9_.:-]{1,64}$"))]
+    pub r#type: Option<String>,
+    /// Id or slug. Without `agent` and `agents`, the task's assignees. Not together with `agents`.
+    pub agent: Option<AgentRef>,
+    /// One notification each, its id followed by `:` and the agent's id.
+    #[schemars(length(min = 1, max = AGENTS_MAX))]
+    pub agents: Option<Vec<AgentRef>>,
+    pub title: Option<Text<0, TITLE_BYTES_MAX>>,
+    pub body: Text<0, BODY_BYTES_MAX>,
+    /// The thread message that this is about.
+    pub message_id: Option<MessageId>,
+    /// The key itself when absent. A key for services may name another service, or a user on whose behalf it speaks, which
+    /// is said; a person's key speaks for itself.
+    pub sender: Option<NewSender>,
+    pub queue_mode: Option<QueueMode>,
+    /// At most 64 KiB. `reopen: true` says that a person means to take a finished task up again.
+    pub metadata: Option<Map<String, Value>>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct NewSender {
+    pub kind: ActorKind,
+    #[schemars(length(min = 1, max = 128))]
+    pub id: String,
+    pub name: Option<Text<0, 128>>,
+}
+
+/// What was said yes to.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Accepted {
+    pub id: String,
+}
+
+/// A notification and what became of it.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct Notification {
+    pub id: String,
+    pub task: Option<String>,
+    /// The agent's slug; what its publisher wrote, as long as that is all there is. Null for one that fanned out.
+    pub agent: Option<String>,
+    pub agent_id: Option<Uuid>,
+    #[sea_orm(from_alias = "kind")]
+    pub r#type: String,
+    #[schemars(with = "NotificationState")]
+    pub state: String,
+    pub session_id: Option<Uuid>,
+    pub session_key: Option<String>,
+    pub turn_id: Option<Uuid>,
+    pub attempts: i32,
+    /// Why it was refused, failed or cancelled. Of one that is queued and was not read yet: `waits_for_broker` (NATS is away,
+    /// or its stream is full; it is kept and sent as soon as it can be) or `waits_for_resolver`.
+    pub reason: Option<String>,
+    pub title: Option<String>,
+    #[sea_orm(nested(prefix = "sender_"))]
+    pub sender: Option<Actor>,
+    /// The thread message that it is about.
+    pub message_id: Option<Uuid>,
+    /// Id of the message or turn that caused it.
+    pub cause: Option<String>,
+    /// How many wake-ups of agents by agents lie behind it.
+    pub hops: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<QueueMode>")]
+    pub queue_mode: Option<String>,
+    /// What it says; not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// What its publisher added, unknown fields included; not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Value>,
+    /// One for several agents: the notifications that it became, one an agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[sea_orm(skip)]
+    pub parts: Vec<Part>,
+    #[serde(with = "rfc3339")]
+    #[schemars(with = "Timestamp")]
+    pub created_at: OffsetDateTime,
+}
+
+/// One agent's share of a notification for several.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Part {
+    pub id: String,
+    pub agent: Option<String>,
+    #[schemars(with = "NotificationState")]
+    pub state: String,
+}

@@ -1,0 +1,70 @@
+//! Sessions: one agent's continuous work, in generations.
+
+use contracts::Timestamp;
+use domain::SessionKind;
+use schemars::JsonSchema;
+use sea_orm::{ColIdx, FromQueryResult, QueryResult, TryGetError, TryGetable};
+use serde::{Deserialize, Serialize};
+use time::{OffsetDateTime, serde::rfc3339};
+use uuid::Uuid;
+
+use crate::agents::AgentName;
+
+/// One generation of a session.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct Session {
+    pub id: Uuid,
+    #[schemars(with = "SessionKind")]
+    pub kind: String,
+    pub task: Option<String>,
+    /// Null for an orchestrator's session.
+    #[sea_orm(nested(prefix = "agent_"))]
+    pub agent: Option<AgentName>,
+    pub generation: i32,
+    pub key: String,
+    #[sea_orm(from_alias = "closed_at")]
+    pub state: SessionState,
+    /// What may happen to it next: `idle`, `running`, `waiting` (for tools), `backoff` (for its next attempt).
+    pub phase: String,
+    #[serde(with = "rfc3339")]
+    #[schemars(with = "Timestamp")]
+    pub opened_at: OffsetDateTime,
+    #[serde(with = "rfc3339::option")]
+    #[schemars(with = "Option<Timestamp>")]
+    pub closed_at: Option<OffsetDateTime>,
+    pub close_reason: Option<String>,
+    /// Notifications that wait.
+    pub queued: i32,
+    /// Turns so far.
+    #[sea_orm(from_alias = "turn_count")]
+    pub turns: i64,
+    pub active_turn_id: Option<Uuid>,
+    /// Its provider was seen to run another session than the key says: which. Null as long as nothing of the kind was seen.
+    pub mismatch: Option<String>,
+}
+
+/// Whether turns may start in it. It is what its row says of its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionState {
+    Active,
+    Closed,
+}
+
+impl SessionState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+impl TryGetable for SessionState {
+    fn try_get_by<I: ColIdx>(row: &QueryResult, closed_at: I) -> Result<Self, TryGetError> {
+        Ok(match Option::<OffsetDateTime>::try_get_by(row, closed_at)? {
+            None => SessionState::Active,
+            Some(_) => SessionState::Closed,
+        })
+    }
+}

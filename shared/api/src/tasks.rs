@@ -1,0 +1,106 @@
+//! Tasks. Ids compare without case and are shown as their client spelled them.
+
+use contracts::{
+    Timestamp,
+    notification::{AGENTS_MAX, TITLE_BYTES_MAX},
+};
+use domain::{AgentRef, TaskId, TaskStatus};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use time::{OffsetDateTime, serde::rfc3339};
+
+use crate::{agents::AgentName, text::Text};
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewTask {
+    /// A UUID when absent. Case is kept and does not tell tasks apart.
+    pub id: Option<TaskId>,
+    pub title: Title,
+    pub description: Option<Description>,
+    pub assignees: Option<Assignees>,
+}
+
+/// What is asked to change; what is absent stays.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TaskChange {
+    /// `done`, `cancelled` and `archived` close the task's sessions. `completed` is read as `done`.
+    pub status: Option<TaskStatus>,
+    pub title: Option<Title>,
+    pub description: Option<Description>,
+    /// All of them.
+    pub assignees: Option<Assignees>,
+}
+
+pub type Title = Text<1, TITLE_BYTES_MAX>;
+pub type Description = Text<0, { 64 * 1024 }>;
+
+/// Agents by id or slug.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "Vec<AgentRef>")]
+#[schemars(inline, !try_from)]
+pub struct Assignees(#[schemars(length(max = AGENTS_MAX))] pub Vec<AgentRef>);
+
+impl TryFrom<Vec<AgentRef>> for Assignees {
+    type Error = String;
+    fn try_from(agents: Vec<AgentRef>) -> Result<Self, String> {
+        if agents.len() > AGENTS_MAX {
+            Err(format!("at most {AGENTS_MAX}"))
+        } else {
+            Ok(Assignees(agents))
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Task {
+    /// As its client spelled it.
+    pub id: String,
+    pub title: String,
+    pub description: String,
+    #[schemars(with = "TaskStatus")]
+    pub status: String,
+    pub assignees: Vec<AgentName>,
+    #[serde(with = "rfc3339")]
+    #[schemars(with = "Timestamp")]
+    pub created_at: OffsetDateTime,
+    #[serde(with = "rfc3339")]
+    #[schemars(with = "Timestamp")]
+    pub updated_at: OffsetDateTime,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_has_limits() {
+        let read = |json: &str| serde_json::from_str::<NewTask>(json);
+        assert_eq!(
+            read(r#"{"title": "t", "id": "PROJ-7"}"#).unwrap().id.unwrap().as_str(),
+            "PROJ-7"
+        );
+        for bad in [
+            r#"{"title": ""}"#.to_owned(),
+            r#"{"title": "t", "id": "a b"}"#.to_owned(),
+            r#"{"title": "t", "id": "-"}"#.to_owned(),
+            r#"{"title": "t", "status": "done"}"#.to_owned(),
+            r#"{"title": "t", "assignees": ["No Body"]}"#.to_owned(),
+            format!(r#"{{"title": "{}"}}"#, "t".repeat(1025)),
+            format!(r#"{{"title": "t", "assignees": [{}"a"]}}"#, "\"a\",".repeat(64)),
+        ] {
+            assert!(read(&bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn completed_is_read_as_done() {
+        let read = |json: &str| serde_json::from_str::<TaskChange>(json);
+        assert_eq!(
+            read(r#"{"status": "completed"}"#).unwrap().status,
+            Some(TaskStatus::Done)
+        );
+        assert!(read(r#"{"status": "finished"}"#).is_err());
+    }
+}

@@ -1,0 +1,218 @@
+//! The OpenAPI 3.1 document of a service, from its routes. Each says by an [`Operation`] what it takes, gives and refuses; the
+//! schemas are those by which bodies are read and written.
+
+use std::collections::BTreeSet;
+
+use axum::http::StatusCode;
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+
+use super::Route;
+
+/// Of the schemas that requests and answers share.
+const DEFINITIONS: &str = "#/components/schemas";
+
+/// Why a request is refused, by status. The problem's `code` says it more exactly.
+const REFUSALS: [(u16, &str); 13] = [
+    (400, "It is not what the route takes; `detail` names the field"),
+    (401, "It has no valid key"),
+    (403, "Its key may not do this, or not in this name"),
+    (404, "Not there, or not yours"),
+    (408, "Its body came too slowly"),
+    (409, "What is there forbids it; `code` says why"),
+    (410, "Its session is over"),
+    (413, "It is too large"),
+    (415, "Its body is not JSON"),
+    (422, "It was understood and cannot be done as it is"),
+    (429, "Too much at one time; `Retry-After` says when to ask again"),
+    (500, "Our fault; the log has it under the id of `instance`"),
+    (503, "Not now; `Retry-After` says when to ask again"),
+];
+
+/// The schemas of what is read, and of what is written: what may be absent differs.
+struct Schemas {
+    read: SchemaGenerator,
+    written: SchemaGenerator,
+}
+
+/// A route, while it is described.
+pub struct Operation<'a> {
+    schemas: &'a mut Schemas,
+    path: &'static str,
+    parameters: Vec<Value>,
+    body: Option<Value>,
+    answers: Map<String, Value>,
+    refusals: BTreeSet<u16>,
+}
+
+impl Operation<'_> {
+    /// What the path's last parameter names.
+    pub fn names<T: JsonSchema>(&mut self) {
+        let name = parameters_of(self.path).last().expect("the path names something");
+        self.path_parameter::<T>(name);
+    }
+
+    /// A parameter of the path, if the path has it.
+    pub fn path_parameter<T: JsonSchema>(&mut self, name: &str) {
+        if parameters_of(self.path).any(|parameter| parameter == name) {
+            let schema = self.schemas.read.subschema_for::<T>();
+            self.parameters
+                .push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
+        }
+    }
+
+    /// Each field of `T` is a parameter of the query. One without a value is as good as absent.
+    pub fn query<T: JsonSchema>(&mut self) {
+        let fields = T::json_schema(&mut self.schemas.read);
+        for (name, schema) in fields
+            .get("properties")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
+            let schema = without_null(schema);
+            self.parameters.push(
+                json!({"name": name, "in": "query", "required": false, "allowEmptyValue": true, "schema": schema}),
+            );
+        }
+    }
+
+    pub fn header(&mut self, name: &str, about: &str, schema: &Value) {
+        self.parameters
+            .push(json!({"name": name, "in": "header", "required": false, "description": about, "schema": schema}));
+    }
+
+    /// A body of JSON. `may_be_empty`: one with no field that must be there may be left out.
+    pub fn body<T: JsonSchema>(&mut self, may_be_empty: bool) {
+        let schema = self.schemas.read.subschema_for::<T>();
+        let has_required = T::json_schema(&mut self.schemas.read).get("required").is_some();
+        self.body_of(schema.to_value(), has_required || !may_be_empty);
+    }
+
+    pub fn body_of(&mut self, schema: Value, is_required: bool) {
+        let content = json!({"application/json": {"schema": schema}});
+        self.body = Some(json!({"required": is_required, "content": content}));
+    }
+
+    /// What is answered when it is done.
+    pub fn answers<T: JsonSchema>(&mut self, status: StatusCode, about: &str) {
+        let schema = self.schemas.written.subschema_for::<T>();
+        let content = json!({"application/json": {"schema": schema}});
+        self.answers.insert(
+            status.as_str().to_owned(),
+            json!({"description": about, "content": content}),
+        );
+    }
+
+    pub fn answers_nothing(&mut self) {
+        self.answers.insert("204".to_owned(), json!({"description": "Done"}));
+    }
+
+    /// Statuses with which a problem may come.
+    ///
+    /// # Panics
+    /// For one that this document has no words for.
+    pub fn refuses(&mut self, statuses: &[u16]) {
+        for status in statuses {
+            assert!(REFUSALS.iter().any(|(known, _)| known == status), "{status}");
+            self.refusals.insert(*status);
+        }
+    }
+}
+
+fn parameters_of(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+}
+
+/// The schema of an `Option` as that of what it holds.
+fn without_null(schema: &Value) -> Map<String, Value> {
+    let mut fields = schema.as_object().cloned().unwrap_or_default();
+    if let Some(Value::Array(kinds)) = fields.get("type") {
+        let kind = kinds.iter().find(|kind| **kind != "null").cloned();
+        fields.insert("type".to_owned(), kind.unwrap_or_default());
+    }
+    if let Some(Value::Array(mut choices)) = fields.remove("anyOf") {
+        choices.retain(|choice| choice["type"] != "null");
+        match &choices[..] {
+            [Value::Object(one)] => fields.extend(one.clone()),
+            _ => drop(fields.insert("anyOf".to_owned(), choices.into())),
+        }
+    }
+    fields
+}
+
+/// The whole document: `head` has what is not of one route (`info`, `tags`, `servers`, `security`, security schemes). `always`:
+/// the statuses with which every route may refuse.
+///
+/// # Panics
+/// When one name stands for two schemas: the document would lie of one of them.
+pub fn document<'r, S: 'r>(mut head: Value, always: &[u16], routes: impl IntoIterator<Item = &'r Route<S>>) -> Value {
+    let settings = || {
+        SchemaSettings::draft2020_12().with(|settings| {
+            settings.definitions_path = DEFINITIONS.trim_start_matches('#').into();
+        })
+    };
+    let mut schemas = Schemas {
+        read: settings().for_deserialize().into_generator(),
+        written: settings().for_serialize().into_generator(),
+    };
+    let problem = schemas.written.subschema_for::<api::Problem>();
+    let (mut paths, mut refusals) = (Map::new(), BTreeSet::new());
+    for route in routes {
+        let mut operation = Operation {
+            schemas: &mut schemas,
+            path: route.path,
+            parameters: Vec::new(),
+            body: None,
+            answers: Map::new(),
+            refusals: always.iter().copied().collect(),
+        };
+        (route.describe)(&mut operation);
+        refusals.extend(operation.refusals.iter().copied());
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.method.as_str().to_ascii_lowercase()] = written(route, operation);
+    }
+    head["openapi"] = json!("3.1.0");
+    head["paths"] = paths.into();
+    for (status, about) in REFUSALS.iter().filter(|(status, _)| refusals.contains(status)) {
+        let content = json!({"application/problem+json": {"schema": problem}});
+        head["components"]["responses"][status.to_string()] = json!({"description": about, "content": content});
+    }
+    let mut all = schemas.read.take_definitions(true);
+    for (name, schema) in schemas.written.take_definitions(true) {
+        let known = all.entry(&name).or_insert_with(|| schema.clone());
+        assert_eq!(*known, schema, "{name} is read and written differently");
+    }
+    head["components"]["schemas"] = all.into();
+    head
+}
+
+fn written<S>(route: &Route<S>, operation: Operation<'_>) -> Value {
+    let (noun, verb) = route.name;
+    let about = route.about.trim();
+    let mut ends = about.match_indices('.').map(|(at, _)| at + 1);
+    let end = ends.find(|end| about[*end..].starts_with([' ', '\n']));
+    let (summary, description) = about.split_at(end.unwrap_or(about.len()));
+    let description = description.trim();
+    let mut responses = operation.answers;
+    for status in operation.refusals {
+        let reference = format!("#/components/responses/{status}");
+        responses.insert(status.to_string(), json!({"$ref": reference}));
+    }
+    let mut operation = json!({
+        "operationId": format!("{}_{verb}", noun.replace(' ', "_")),
+        "tags": [noun],
+        "summary": summary,
+        "parameters": operation.parameters,
+        "requestBody": operation.body,
+        "responses": responses,
+    });
+    if !description.is_empty() {
+        operation["description"] = description.into();
+    }
+    if operation["requestBody"].is_null() {
+        operation.as_object_mut().expect("made above").remove("requestBody");
+    }
+    operation
+}
