@@ -69,7 +69,10 @@ impl Walk<'_> {
         self.refused_and_failed().await;
         self.tools_that_are_awaited().await;
         self.closing().await;
-        self.requests(reading(self.tenant, self.ids)).await;
+        // Lists go on behind what has come since.
+        let mut ids = self.ids.clone();
+        ids.insert("cursor", self.field.cursors(self.tenant).await);
+        self.requests(reading(self.tenant, &ids)).await;
         self.agent_goes().await;
         self.requests(removing(self.tenant, self.ids)).await;
         // What only a clock brings.
