@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use storage::Role;
+use storage::{Role, session::item_enter::Entered};
 use testkit::{Reply, Seen, eventually};
 use tokio::sync::Semaphore;
 
@@ -90,10 +90,18 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
         .post(&format!("/api/orgs/acme/dead-letters/{letter}/redrive"), json!({}))
         .await;
     house.unread(&["notification"; 4]).await;
+    // Two services enter items where no session is open.
+    assert_eq!(house.enter(Role::Delivery, "acme", "by-delivery").await, Entered::Sent);
+    assert_eq!(
+        house.enter(Role::ToolGateway, "acme", "by-tool-gateway").await,
+        Entered::Sent
+    );
     house.kill(Role::Orchestrator);
     gate.add_permits(1);
     let all = [
         "event",
+        "notification",
+        "notification",
         "notification",
         "notification",
         "notification",
@@ -119,7 +127,7 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
         house.world.run(Role::Delivery, delivery::start).await,
     ];
 
-    for id in ["ask", "one", "many", "again"] {
+    for id in ["ask", "one", "many", "again", "by-delivery", "by-tool-gateway"] {
         house.until("acme", id, "delivered").await;
     }
     let database = &house.world.database;
@@ -132,7 +140,7 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
             let replies = database
                 .count("select count(*) from message where author_kind = 'agent' and body = 'done'")
                 .await;
-            (turns == 7 && replies == 7).then_some(())
+            (turns == 9 && replies == 7).then_some(())
         },
     )
     .await;
@@ -151,6 +159,8 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
         found,
         [
             "coder message delivered",
+            "coder notification delivered",
+            "coder notification delivered",
             "coder notification delivered",
             "coder notification delivered",
             "coder notification delivered",

@@ -3,10 +3,18 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use contracts::{Root, outgoing::Origin};
+use domain::{AccountId, Actor, AgentId, Conversation, NotificationId, QueueLimits};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
-use storage::Role;
+use storage::{
+    Accounts, Role,
+    lifecycle::Setting,
+    outbox::outbox_insert,
+    session::item_enter::{Entered, Item, item_enter},
+};
 use testkit::{OPERATOR_TOKEN, Reply, Running, Seen, StubProvider, World, eventually};
+use time::OffsetDateTime;
 
 pub(crate) struct House {
     pub(crate) world: World,
@@ -52,6 +60,42 @@ impl House {
         // Boxed: four services that start are a large future.
         Box::pin(house.up()).await;
         house
+    }
+
+    /// An item for `coder` on nothing in particular.
+    pub(crate) async fn enter(&self, role: Role, account: &str, id: &str) -> Entered {
+        let account = AccountId::parse(account).unwrap();
+        let agent = sqlx::query_scalar("select id::text from agent where account_id = $1 and slug = 'coder'")
+            .bind(account.as_str())
+            .fetch_one(&self.world.database.owner);
+        let agent: String = agent.await.unwrap();
+        let database = self.world.database.connect(role).await;
+        let tx = database.begin(&Accounts::one(&account)).await.unwrap();
+        let root = Root::default();
+        let setting = Setting {
+            root: &root,
+            source: "/signalbox/test",
+            origin: Origin::default(),
+            now: OffsetDateTime::now_utc(),
+        };
+        let conversation = Conversation {
+            account,
+            task: None,
+            agent: AgentId::parse(&agent).unwrap(),
+        };
+        let item = Item {
+            id: &NotificationId::parse(id).unwrap(),
+            task: None,
+            message: serde_json::from_value(json!({"body": "x", "sender": Actor::system()})).unwrap(),
+        };
+        let limits = QueueLimits {
+            hops_max: 8,
+            items_max: 100,
+        };
+        let (entered, messages) = item_enter(&tx, &conversation, item, &limits, &setting).await.unwrap();
+        outbox_insert(&tx, messages).await.unwrap();
+        tx.commit().await.unwrap();
+        entered
     }
 
     /// Starts what is not running.

@@ -11,7 +11,7 @@ use delivery::{
     turn::settle::{self, Limits, Outcome, settle},
 };
 use divan::{Bencher, black_box};
-use domain::{AccountId, AgentId, AgentRef, Conversation, Generation, SessionPhase, SessionScope, TaskId};
+use domain::{AccountId, AgentId, AgentRef, Conversation, Generation, QueueLimits, SessionPhase, SessionScope, TaskId};
 use messaging::Incoming;
 use resolver::intake::{
     decide::{Decision, decide},
@@ -68,8 +68,12 @@ fn decide_to_accept(bencher: Bencher) {
     for fact in all_there_is {
         facts.add(&account(), fact);
     }
-    assert!(matches!(decide(&received, &facts, 8), Decision::Accept(_)));
-    bencher.bench(|| decide(black_box(&received), &facts, 8));
+    let limits = QueueLimits {
+        hops_max: 8,
+        items_max: 10_000,
+    };
+    assert!(matches!(decide(&received, &facts, &limits), Decision::Accept(_)));
+    bencher.bench(|| decide(black_box(&received), &facts, &limits));
 }
 
 #[divan::bench]

@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use axum::Router;
+use domain::QueueLimits;
 use messaging::topology::PARTITIONS;
 use runtime::{Context, EndsWith};
 use tokio::sync::Semaphore;
@@ -31,7 +32,10 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         handler: NotificationHandler {
             database: context.database.clone(),
             root: context.root().clone(),
-            hops_max: u16::try_from(config.hops_max.get()).unwrap_or(u16::MAX),
+            limits: QueueLimits {
+                hops_max: u16::try_from(config.hops_max.get()).unwrap_or(u16::MAX),
+                items_max: config.queue_items_max.get(),
+            },
             shutdown: context.shutdown.clone(),
         },
         committed: Arc::default(),

@@ -17,6 +17,8 @@ pub struct ResolverSettings {
     pub batch_messages_max: Count,
     /// Wake-ups of agents by agents behind a notification; more are refused (B5).
     pub hops_max: CountOrNone,
+    /// Notifications that wait in one session; more are refused. The last tenth is for people.
+    pub queue_items_max: Count,
     /// How often to look whether a partition is to be taken or given up. So long, at most, it takes until others go on with
     /// a dead resolver's; where its machine is gone, too, until its lease (`replica.lease_ms`) is over.
     pub claim_interval_ms: Millis,
@@ -46,6 +48,7 @@ impl Default for ResolverSettings {
             partitions_max: Count::new(8),
             batch_messages_max: Count::new(500),
             hops_max: CountOrNone::new(8),
+            queue_items_max: Count::new(10_000),
             claim_interval_ms: Millis::new(1_000),
             retry_delay_ms: Millis::new(50),
             retry_delay_ms_max: Millis::new(5_000),

@@ -1,7 +1,7 @@
 //! The notification: what anyone may publish, how it is read, and why it may be refused. Reading is pure and bounded;
 //! whether account, task, agent and message agree is the resolver's to decide, since that needs the database.
 
-use domain::{Actor, AgentRef, MessageId, NotificationId, QueueMode};
+use domain::{AccountId, Actor, AgentRef, Inadmissible, MessageId, NotificationId, QueueMode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -58,10 +58,22 @@ pub struct NotificationMessage {
 impl Message for NotificationMessage {
     const KIND: &'static str = "notification";
     const STREAM: Option<Stream> = Some(Stream::Notification);
-    const PUBLISHERS: &'static [User] = &[User::Publisher, User::ToolGateway, User::Orchestrator];
+    const PUBLISHERS: &'static [User] = &[
+        User::Publisher,
+        User::Resolver,
+        User::Delivery,
+        User::ToolGateway,
+        User::Orchestrator,
+    ];
     const CONSUMERS: &'static [User] = &[User::Resolver];
     const AWAITED: bool = true;
     const CARRIES: &'static str = "A reason for an agent to act.";
+}
+
+/// Id of the message. The account stands in it, since publishers choose notification ids and a broker that drops what it has
+/// seen knows no accounts.
+pub fn message_id(account: &AccountId, id: &NotificationId) -> String {
+    format!("{account}:{id}")
 }
 
 /// Why a notification is not delivered. The word is for programs, [`Refusal::detail`] for people.
@@ -81,6 +93,8 @@ pub enum RefusalReason {
     /// The task is the coordinator's chat, and the agent is not the coordinator (S6).
     NotCoordinator,
     HopLimit,
+    /// As many items as may wait in the session.
+    QueueFull,
     /// The database takes it in no form. Nothing known leads here; it keeps what is not known from stopping the rest.
     Unprocessable,
 }
@@ -100,6 +114,7 @@ impl RefusalReason {
             Self::MessageMismatch => "message_mismatch",
             Self::NotCoordinator => "not_coordinator",
             Self::HopLimit => "hop_limit",
+            Self::QueueFull => "queue_full",
             Self::Unprocessable => "unprocessable",
         }
     }
@@ -118,6 +133,34 @@ impl Refusal {
             reason,
             detail: detail.into(),
         }
+    }
+
+    /// `cause` is the id of what woke the sender.
+    pub fn inadmissible(why: Inadmissible, cause: Option<&str>) -> Refusal {
+        match why {
+            Inadmissible::HopLimit { hops, max } => Refusal::new(
+                RefusalReason::HopLimit,
+                format!(
+                    "{hops} wake-ups of agents by agents lie behind this one, at most {max} may: follow `cause` from {} back to \
+                     see the chain; redrive to let it go on",
+                    cause.unwrap_or("unknown")
+                ),
+            ),
+            Inadmissible::QueueFull { waiting, max } => Refusal::new(
+                RefusalReason::QueueFull,
+                format!(
+                    "{waiting} notifications wait in the session, at most {max} may for this sender \
+                     (resolver.queue_items_max): redrive when the agent has worked on some of them"
+                ),
+            ),
+        }
+    }
+
+    pub fn id_conflict(id: &NotificationId) -> Refusal {
+        Refusal::new(
+            RefusalReason::IdConflict,
+            format!("the id {id} was used before for other content, task or agent: give what is new an id of its own"),
+        )
     }
 }
 

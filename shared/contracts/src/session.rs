@@ -30,7 +30,7 @@ impl SessionResolved {
 impl Message for SessionResolved {
     const KIND: &'static str = "session.resolved";
     const STREAM: Option<Stream> = Some(Stream::Session);
-    const PUBLISHERS: &'static [User] = &[User::Resolver, User::ToolGateway, User::Orchestrator];
+    const PUBLISHERS: &'static [User] = &[User::Resolver, User::Delivery, User::ToolGateway, User::Orchestrator];
     const CONSUMERS: &'static [User] = &[User::Delivery];
     const AWAITED: bool = false;
     const CARRIES: &'static str = "A session has work waiting. A wake-up: the work itself is in Postgres.";

@@ -34,7 +34,7 @@ pub use id::{
 };
 pub use limit::{Bytes, Count, CountOrNone, Days, Hours, Millis};
 pub use notification::{NotificationState, QueueMode};
-pub use session::{CloseReason, SessionEvent, SessionKind, SessionPhase, SessionState};
+pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionKind, SessionPhase, SessionState};
 pub use session_key::SessionKey;
 pub use step::ImpossibleStep;
 pub use task::TaskStatus;

@@ -1,7 +1,7 @@
 //! A session's kinds, phases and endings, and what may follow what: [`SessionState::on`]. Results that are in and a retry that is
 //! due change no phase; the claim does.
 
-use crate::{step::ImpossibleStep, word::words};
+use crate::{Actor, step::ImpossibleStep, word::words};
 
 words! {
     SessionKind { Task = "task", System = "system", Orchestrator = "orchestrator" }
@@ -97,9 +97,52 @@ impl SessionState {
     }
 }
 
+/// What may enter a session's queue at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueLimits {
+    /// Wake-ups of agents by agents behind an item (B5).
+    pub hops_max: u16,
+    /// Items that wait in one session. The last tenth is for people; what Signalbox itself says enters a full queue too.
+    pub items_max: u32,
+}
+
+impl QueueLimits {
+    /// How many items may wait where `sender` adds one; none: any number.
+    pub fn items_max_for(&self, sender: &Actor) -> Option<u32> {
+        if *sender == Actor::system() {
+            None
+        } else if sender.is_person() {
+            Some(self.items_max)
+        } else {
+            Some(self.items_max - self.items_max / 10)
+        }
+    }
+}
+
+/// Why an item may not enter a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inadmissible {
+    HopLimit { hops: u16, max: u16 },
+    QueueFull { waiting: u32, max: u32 },
+}
+
+/// Whether an item that `hops` wake-ups of agents by agents lie behind may enter a queue in which `waiting` items wait. The one
+/// rule for the resolver and for whoever appends to a session that it knows.
+pub fn admission(hops: u16, sender: &Actor, waiting: u32, limits: &QueueLimits) -> Result<(), Inadmissible> {
+    if hops > limits.hops_max {
+        let max = limits.hops_max;
+        return Err(Inadmissible::HopLimit { hops, max });
+    }
+    match limits.items_max_for(sender) {
+        Some(max) if waiting >= max => Err(Inadmissible::QueueFull { waiting, max }),
+        Some(_) | None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ActorKind;
 
     #[test]
     fn a_lease_is_given_back_by_every_outcome() {
@@ -137,5 +180,31 @@ mod tests {
             let state = SessionState { phase, ..closed }.on(SessionEvent::Claimed).unwrap();
             assert_eq!(state.on(SessionEvent::TurnEnded), Ok(closed));
         }
+    }
+
+    #[test]
+    fn the_last_places_of_a_queue_are_for_people() {
+        let limits = QueueLimits {
+            hops_max: 3,
+            items_max: 20,
+        };
+        let person = Actor {
+            kind: ActorKind::User,
+            ..Actor::publisher()
+        };
+        let check = |hops, sender: &Actor, waiting, expected| {
+            assert_eq!(
+                admission(hops, sender, waiting, &limits),
+                expected,
+                "{sender:?} {waiting}"
+            );
+        };
+        let full = |waiting, max| Err(Inadmissible::QueueFull { waiting, max });
+        check(3, &Actor::publisher(), 17, Ok(()));
+        check(3, &Actor::publisher(), 18, full(18, 18));
+        check(3, &person, 19, Ok(()));
+        check(3, &person, 20, full(20, 20));
+        check(3, &Actor::system(), 20, Ok(()));
+        check(4, &Actor::system(), 0, Err(Inadmissible::HopLimit { hops: 4, max: 3 }));
     }
 }

@@ -221,10 +221,8 @@ fn services(user: User, root: &Root) -> Vec<Service> {
         services.push(Service::api(&format!("STREAM.MSG.GET.{}", stream.name(root))));
     }
     if user == User::Resolver {
-        // It reads partitions from a stored place, and removes what every partition has read. What is unread it asks the
-        // stream's leader: a replica may lag behind.
+        // It reads partitions from a stored place, and removes what every partition has read.
         let stream = Stream::Notification.name(root);
-        services.push(Service::api(&format!("STREAM.MSG.GET.{stream}")));
         services.push(Service::api_with_many_answers(&format!("DIRECT.GET.{stream}")));
         services.push(Service::api(&format!("STREAM.PURGE.{stream}")));
     }

@@ -4,6 +4,7 @@
 //! Every read and write goes through a [`Tx`] that declared its accounts: row-level security gives a transaction that
 //! declared none no rows. Hot statements are named constants in the services' `store.rs`; entities serve the rest.
 
+pub mod accepted;
 pub mod accounts;
 pub mod api_key;
 pub mod connection;

@@ -66,6 +66,7 @@ impl Walk<'_> {
         self.requests(reading(self.tenant, self.ids)).await;
         self.turns().await;
         self.addressed().await;
+        self.entered().await;
         self.refused_and_failed().await;
         self.tools_that_are_awaited().await;
         self.closing().await;
@@ -186,6 +187,16 @@ impl Walk<'_> {
                 .await;
         }
         self.part_of("both").await;
+    }
+
+    /// A service that knows the conversation enters an item, and repeats that.
+    async fn entered(&self) {
+        let (account, id) = (&self.tenant.account, "entered");
+        for _ in 0..2 {
+            self.trials.next_step();
+            self.house.enter(Role::Delivery, account, id).await;
+            self.house.until(account, id, "delivered").await;
+        }
     }
 
     /// Nobody runs the tools for a while, so that they are asked for again; and once more when they have run.

@@ -4,14 +4,14 @@
 
 use std::collections::BTreeMap;
 
+use contracts::content::ContentHash;
 use domain::{
-    AgentRef, AgentSlug, Conversation, Fence, Generation, NotificationId, NotificationState, SessionEvent, SessionId,
-    SessionPhase, TaskId, TaskStatus,
+    AgentRef, AgentSlug, Conversation, Fence, Generation, NotificationId, NotificationState, QueueLimits, SessionEvent,
+    SessionId, SessionPhase, TaskId, TaskStatus,
 };
 use resolver::{
     intake::{
-        batch::{Queued, account_of, conversations, decide_all, queue, refuse_removed},
-        content::ContentHash,
+        batch::{Queued, account_of, conversations, decide_all, queue, refuse_unplaced},
         decide::{Accepted, AcceptedTask},
         facts::{Fact, Facts, Known, Questions},
         received::Received,
@@ -30,7 +30,10 @@ use super::{
 use crate::simulation::bugs::Bug;
 
 /// As in `[resolver]`.
-const HOPS_MAX: u16 = 8;
+const LIMITS: QueueLimits = QueueLimits {
+    hops_max: 8,
+    items_max: 10_000,
+};
 
 /// What a batch came to.
 #[derive(Debug)]
@@ -113,7 +116,7 @@ impl Database {
     /// What the snapshot of `SESSIONS_LOCK` shows before the statement waits for anybody's lock.
     pub(crate) fn active_seen(&self, batch: &[Received], facts: &Facts) -> BTreeMap<Conversation, SessionId> {
         let mut facts = facts.clone();
-        let decided = decide_all(batch, &mut facts, HOPS_MAX);
+        let decided = decide_all(batch, &mut facts, &LIMITS);
         conversations(&decided, &facts)
             .into_iter()
             .filter_map(|conversation| {
@@ -138,7 +141,7 @@ impl Database {
         if !self.place_is_ours(lease) {
             return Written::Stale;
         }
-        let mut decided = decide_all(batch, &mut facts, HOPS_MAX);
+        let mut decided = decide_all(batch, &mut facts, &LIMITS);
         let wanted: Vec<Conversation> = conversations(&decided, &facts).into_iter().collect();
         let found: Vec<Found> = wanted.iter().map(|one| self.found(one, seen.get(one), bug)).collect();
         let resolved = assign(wanted.iter().zip(found), || SessionId(self.fresh_id()));
@@ -162,7 +165,7 @@ impl Database {
         if raced && bug != Some(Bug::RaceIgnored) {
             return Written::Raced;
         }
-        refuse_removed(&mut decided, &resolved, &facts);
+        refuse_unplaced(&mut decided, &resolved, &facts, &LIMITS);
         let queued = queue(&decided, &facts, &resolved.sessions);
         let replaced: Vec<_> = decided
             .accepted
@@ -263,6 +266,7 @@ impl Database {
                 id: *id,
                 generation: Generation(row.generation),
                 queue_tail: row.queue_tail,
+                queued: row.queued,
                 rests: row.phase == SessionPhase::Idle && row.queued == 0,
             })
         });

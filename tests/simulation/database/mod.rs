@@ -13,12 +13,12 @@ pub(crate) mod outcomes;
 
 use std::collections::BTreeMap;
 
+use contracts::content::ContentHash;
 use delivery::{store::SessionName, turn::journal::Journal};
 use domain::{
     AccountId, AgentId, CloseReason, Conversation, Fence, MessageId, NotificationId, NotificationState, SessionEvent,
     SessionPhase, SessionScope, SessionState, TaskId, TaskStatus, ToolCallState, TurnId, TurnState,
 };
-use resolver::intake::content::ContentHash;
 use time::OffsetDateTime;
 use uuid::Uuid;
 

@@ -6,7 +6,10 @@ use domain::{AgentRef, NotificationId, NotificationState, TaskId};
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use storage::Accounts;
+use storage::{
+    Accounts,
+    accepted::{NewAccepted, notification_accept},
+};
 use uuid::Uuid;
 
 use super::{
@@ -45,7 +48,17 @@ async fn publish(
     let posted = incoming::read(body::fields(&body)?, caller, Uuid::now_v7())?;
     once.run(&app, access.party(), async |work| {
         let publisher = caller.sees_own_alone().then(|| caller.principal());
-        if !store::notification_accept(&work.tx, account, &posted, publisher, work.now).await? {
+        let new = NewAccepted {
+            account,
+            id: &posted.id,
+            task: posted.task.as_ref(),
+            agent: posted.message.agent.as_deref(),
+            kind: posted.kind(),
+            content_hash: posted.content_hash(),
+            publisher,
+            at: work.now,
+        };
+        if !notification_accept(&work.tx, &new).await? {
             let what = format!("there is another notification with the id {}", posted.id);
             return Err(Problem::conflict("id_conflict", what).into());
         }

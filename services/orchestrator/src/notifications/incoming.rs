@@ -99,7 +99,7 @@ impl Posted {
     pub fn outgoing(&self, root: &Root, account: &AccountId, origin: &Origin, at: Timestamp) -> Owned {
         let outgoing = Outgoing::new(
             root.subject::<NotificationMessage>(account, self.task.as_ref()),
-            &message_id(account, &self.id),
+            &notification::message_id(account, &self.id),
             SOURCE,
             (account, self.task.as_ref()),
             origin,
@@ -108,12 +108,6 @@ impl Posted {
         );
         (Some(account.clone()), outgoing)
     }
-}
-
-/// The account stands in the message's id, since publishers choose notification ids and a broker that drops what it has
-/// seen knows no accounts.
-pub fn message_id(account: &AccountId, id: &NotificationId) -> String {
-    format!("{account}:{id}")
 }
 
 #[cfg(test)]

@@ -1,16 +1,12 @@
-//! Every query on notifications, and on those that were accepted here. The resolver writes the former.
+//! Every query on notifications.
 
 use api::notifications::Notification;
+use contracts::notification::message_id;
 use domain::{AccountId, AgentRef, NotificationId, NotificationState, TaskId};
-use sea_orm::{EntityTrait, Value};
-use storage::{StorageError, Tx, entity::accepted_notification, error::Attempt, outbox::outbox_waits_for};
-use time::OffsetDateTime;
+use sea_orm::Value;
+use storage::{StorageError, Tx, accepted::accepted_find, outbox::outbox_waits_for};
 
-use super::{
-    accepted,
-    incoming::{Posted, message_id},
-    of_parts,
-};
+use super::{accepted, of_parts};
 use crate::{
     agents::store::agent_columns,
     paging::{Listing, Moment, Order, Page, Rows},
@@ -138,56 +134,4 @@ pub async fn notification_is_of(
 ) -> Result<bool, StorageError> {
     let values = [account.into(), id.into(), principal.into()];
     tx.exists("look for an accepted notification", IS_OF, values).await
-}
-
-async fn accepted_find(
-    tx: &Tx,
-    account: &AccountId,
-    id: &NotificationId,
-) -> Result<Option<accepted_notification::Model>, StorageError> {
-    accepted_notification::Entity::find_by_id((account.to_string(), id.to_string()))
-        .one(&**tx)
-        .await
-        .attempt("find an accepted notification")
-}
-
-/// Relies on the primary keys; of very many agents, the youngest are asked about.
-pub const ACCEPT: &str = "
-    insert into accepted_notification (account_id, id, task, agent, kind, content_hash, created_at, published_by)
-    select $1, $2, $3, $4, $5, $6, $7, case
-        when $8::text is null then null
-        when exists (select from notification n where n.account_id = $1 and n.id = $2) then null
-        when exists (
-            select from (select $2 || ':' || agent.id::text as id from agent where agent.account_id = $1
-                         order by agent.id desc limit 20000) part
-            cross join lateral (
-                select from notification n where n.account_id = $1 and n.id = part.id limit 1) n) then null
-        else $8 end
-    on conflict do nothing";
-
-/// Notes that it was accepted, and from which publisher, who may follow it up; where there is one of its id, or a part of one,
-/// it was somebody else's. `false`: its id was accepted before, for other content.
-pub async fn notification_accept(
-    tx: &Tx,
-    account: &AccountId,
-    posted: &Posted,
-    publisher: Option<&str>,
-    now: OffsetDateTime,
-) -> Result<bool, StorageError> {
-    let hash = posted.content_hash();
-    let values = [
-        account.into(),
-        (&posted.id).into(),
-        posted.task.clone().into(),
-        posted.message.agent.clone().into(),
-        posted.kind().into(),
-        hash.clone().into(),
-        now.into(),
-        publisher.map(str::to_owned).into(),
-    ];
-    if tx.execute("accept notification", ACCEPT, values).await? == 1 {
-        return Ok(true);
-    }
-    let accepted = accepted_find(tx, account, &posted.id).await?;
-    Ok(accepted.is_none_or(|accepted| accepted.content_hash == hash))
 }

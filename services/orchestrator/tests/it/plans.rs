@@ -22,7 +22,7 @@ const STATEMENTS: [Planned; 16] = [
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
     (forget::LETTERS, 3, &["dead_letter_newest of the account"]),
     (
-        notifications::store::ACCEPT,
+        storage::accepted::ACCEPT,
         8,
         &["notification_pkey", "agent_pkey of the account"],
     ),

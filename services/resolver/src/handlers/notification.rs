@@ -12,7 +12,7 @@ use contracts::{
     notification::{Refusal, RefusalReason},
 };
 use domain::{
-    AccountId, Actor, NotificationId, TaskStatus,
+    AccountId, Actor, NotificationId, QueueLimits, TaskStatus,
     planted::{Bug, is_planted},
 };
 use runtime::Shutdown;
@@ -33,7 +33,7 @@ use time::OffsetDateTime;
 use crate::{
     SOURCE,
     intake::{
-        batch::{Decided, Queued, Work, account_of, conversations, decide_all, queue, refuse_removed},
+        batch::{Decided, Queued, Work, account_of, conversations, decide_all, queue, refuse_unplaced},
         decide::{AcceptedTask, Refused},
         facts::{Facts, Questions},
         received::Received,
@@ -51,7 +51,7 @@ use crate::{
 pub struct NotificationHandler {
     pub database: Database,
     pub root: Root,
-    pub hops_max: u16,
+    pub limits: QueueLimits,
     /// For its crash points.
     pub shutdown: Shutdown,
 }
@@ -202,12 +202,12 @@ impl NotificationHandler {
     /// Everything but the place and the outbox. None: raced.
     async fn take_in(&self, tx: &Tx, batch: &[Received], now: OffsetDateTime) -> Result<Option<TakenIn>, StorageError> {
         let mut facts = facts(tx, batch).await?;
-        let mut decided = decide_all(batch, &mut facts, self.hops_max);
+        let mut decided = decide_all(batch, &mut facts, &self.limits);
         let mut messages = self.tasks_create(tx, &decided, now).await?;
         let Some(resolved) = sessions_resolve(tx, conversations(&decided, &facts)).await? else {
             return Ok(None);
         };
-        refuse_removed(&mut decided, &resolved, &facts);
+        refuse_unplaced(&mut decided, &resolved, &facts, &self.limits);
 
         let queued = queue(&decided, &facts, &resolved.sessions);
         if !rows_write(tx, &decided, &queued).await? {

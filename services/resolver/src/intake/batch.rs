@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use contracts::{Outgoing, Root, Timestamp, session::SessionResolved};
-use domain::{AccountId, Conversation, NotificationState, QueueMode, SessionKey, TaskId};
+use contracts::{Outgoing, Root, Timestamp, notification::Refusal, session::SessionResolved};
+use domain::{AccountId, Actor, Conversation, NotificationState, QueueLimits, SessionKey, TaskId, session::admission};
 use time::OffsetDateTime;
 
 use super::{
@@ -26,10 +26,10 @@ pub struct Decided<'a> {
 }
 
 /// Decides about each message. What is decided becomes a fact for the next.
-pub fn decide_all<'a>(batch: &'a [Received], facts: &mut Facts, hops_max: u16) -> Decided<'a> {
+pub fn decide_all<'a>(batch: &'a [Received], facts: &mut Facts, limits: &QueueLimits) -> Decided<'a> {
     let mut decided = Decided::default();
     for received in batch {
-        match decide(received, facts, hops_max) {
+        match decide(received, facts, limits) {
             Decision::Accept(accepted) => {
                 remember_accepted(received, &accepted, facts);
                 decided.duplicates += accepted.duplicates;
@@ -99,31 +99,53 @@ pub fn conversation(received: &Received, accepted: &Accepted, agent: domain::Age
     Conversation::of(account, scope, accepted.task.id(), agent)
 }
 
-/// Whatever was accepted for an agent that was removed while we looked is refused after all, as a whole.
-pub fn refuse_removed(decided: &mut Decided<'_>, resolved: &Resolved, facts: &Facts) {
-    if resolved.refused.is_empty() {
+/// Refuses, as a whole, what was accepted for an agent that was removed meanwhile, and what would be too much for a session.
+pub fn refuse_unplaced(decided: &mut Decided<'_>, resolved: &Resolved, facts: &Facts, limits: &QueueLimits) {
+    let entries: usize = decided
+        .accepted
+        .iter()
+        .map(|(_, accepted)| accepted.entries.len())
+        .sum();
+    let added = u32::try_from(entries).unwrap_or(u32::MAX);
+    let has_room = |session: &Session| {
+        let most = limits.items_max_for(&Actor::publisher());
+        most.is_none_or(|most| session.waiting.saturating_add(added) <= most)
+    };
+    if resolved.refused.is_empty() && resolved.sessions.values().all(has_room) {
         return;
     }
-    let accepted = std::mem::take(&mut decided.accepted);
-    for (received, accepted) in accepted {
-        let refusal = accepted.entries.iter().find_map(|entry| {
-            resolved
-                .refused
-                .get(&conversation(received, &accepted, entry.agent, facts))
+    let mut sessions = resolved.sessions.clone();
+    for (received, accepted) in std::mem::take(&mut decided.accepted) {
+        let places: Vec<Conversation> = accepted
+            .entries
+            .iter()
+            .map(|entry| conversation(received, &accepted, entry.agent, facts))
+            .collect();
+        let refusal = places.iter().find_map(|place| match sessions.get(place) {
+            None => resolved.refused.get(place).cloned(),
+            Some(session) => {
+                let sender = &received.content.as_ref().ok()?.sender;
+                let why = admission(received.hops, sender, session.waiting, limits).err()?;
+                Some(Refusal::inadmissible(why, received.cause.as_deref()))
+            }
         });
-        match refusal {
-            None => decided.accepted.push((received, accepted)),
-            Some(refusal) => decided.refused.push((
-                received,
-                Refused {
-                    refusal: refusal.clone(),
-                    agent: None,
-                    account_exists: true,
-                    task: accepted.task.id().cloned(),
-                    keep_row: received.given_id.is_some() && accepted.entries.iter().all(|entry| !entry.requeue),
-                },
-            )),
-        }
+        let Some(refusal) = refusal else {
+            for place in &places {
+                sessions.entry(place.clone()).and_modify(|session| session.waiting += 1);
+            }
+            decided.accepted.push((received, accepted));
+            continue;
+        };
+        // A row of the whole would speak for parts that were accepted before.
+        let is_first = accepted.duplicates == 0 && accepted.replaces.is_none();
+        let refused = Refused {
+            refusal,
+            agent: None,
+            account_exists: true,
+            task: accepted.task.id().cloned(),
+            keep_row: received.given_id.is_some() && is_first && accepted.entries.iter().all(|entry| !entry.requeue),
+        };
+        decided.refused.push((received, refused));
     }
 }
 
@@ -190,32 +212,9 @@ pub fn queue<'a>(decided: &'a Decided<'a>, facts: &Facts, sessions: &'a BTreeMap
 
 /// A row of what was sent, not queued anywhere.
 pub fn row<'a>(received: &'a Received, account: &'a AccountId) -> NewItem<'a> {
-    use contracts::notification::KIND_DEFAULT;
     let content = received.content.as_ref().ok();
-    NewItem {
-        account,
-        id: &received.id,
-        task: None,
-        agent: None,
-        queued: None,
-        kind: content.map_or(KIND_DEFAULT, |content| &content.kind),
-        title: content.and_then(|content| content.title.as_deref()).unwrap_or_default(),
-        body: content.map_or("", |content| &content.body),
-        message_id: content.and_then(|content| content.message_id),
-        sender: content.map(|content| &content.sender),
-        queue_mode: content
-            .and_then(|content| content.queue_mode)
-            .unwrap_or(QueueMode::Followup),
-        metadata: content.map_or_else(
-            || "{}".to_owned(),
-            |content| serde_json::to_string(&content.metadata).expect("what was read as JSON is written as JSON"),
-        ),
-        hash: received.hash.bytes(),
-        reason: None,
-        cause: received.cause.as_deref(),
-        hops: received.hops,
-        trace: &received.trace,
-    }
+    let lineage = (received.cause.as_deref(), received.hops, &received.trace);
+    NewItem::of(account, &received.id, content, received.hash, lineage)
 }
 
 impl Work<'_> {

@@ -9,8 +9,9 @@
 
 use contracts::notification::{Notification, Recipients, Refusal, RefusalReason};
 use domain::{
-    AgentId, AgentRef, NotificationId, NotificationState, TaskId,
+    AgentId, AgentRef, NotificationId, NotificationState, QueueLimits, TaskId,
     planted::{Bug, is_planted},
+    session::admission,
 };
 
 use super::{
@@ -78,7 +79,7 @@ pub struct Refused {
 }
 
 /// Decides about one message. The batch's earlier decisions must be among the facts.
-pub fn decide(received: &Received, facts: &Facts, hops_max: u16) -> Decision {
+pub fn decide(received: &Received, facts: &Facts, limits: &QueueLimits) -> Decision {
     let Some(account) = &received.account else {
         let refusal = match &received.content {
             Err(refusal) => refusal.clone(),
@@ -91,7 +92,7 @@ pub fn decide(received: &Received, facts: &Facts, hops_max: u16) -> Decision {
         return Decision::Refuse(Refused::outside(Refusal::new(RefusalReason::UnknownAccount, detail)));
     };
     let verdict = match &received.content {
-        Ok(notification) => judge(received, notification, known, hops_max),
+        Ok(notification) => judge(received, notification, known, limits),
         Err(refusal) => match known.notification(&received.id) {
             Some(before) if before.hash == received.hash && !received.is_redrive => Ok(Verdict::Duplicate),
             Some(_) | None => Err(refusal.clone()),
@@ -154,7 +155,7 @@ fn judge(
     received: &Received,
     notification: &Notification,
     account: &AccountFacts,
-    hops_max: u16,
+    limits: &QueueLimits,
 ) -> Result<Verdict, Refusal> {
     let agents = agents(received, notification, account);
     let before = match account.notification(&received.id) {
@@ -165,7 +166,9 @@ fn judge(
     if before == Some(Before::Same) {
         return Ok(Verdict::Duplicate);
     }
-    hops_check(received, hops_max)?;
+    // How much waits is known when the session is locked.
+    let admitted = admission(received.hops, &notification.sender, 0, limits);
+    admitted.map_err(|why| Refusal::inadmissible(why, received.cause.as_deref()))?;
     message_check(received, notification, account)?;
     let task = task(received, account)?;
     let agents = agents?;
@@ -229,7 +232,7 @@ fn before(
             (Some(_), _, Recipients::One(_)) | (None, _, _) => true,
         };
     if known.hash != received.hash || !agrees {
-        return Err(conflict(&received.id));
+        return Err(Refusal::id_conflict(&received.id));
     }
     let may_go_again = was_refused || known.state == NotificationState::Failed;
     Ok(if received.is_redrive && may_go_again {
@@ -237,28 +240,6 @@ fn before(
     } else {
         Before::Same
     })
-}
-
-fn conflict(id: &NotificationId) -> Refusal {
-    Refusal::new(
-        RefusalReason::IdConflict,
-        format!("the id {id} was used before for other content, task or agent: give what is new an id of its own"),
-    )
-}
-
-fn hops_check(received: &Received, hops_max: u16) -> Result<(), Refusal> {
-    if received.hops <= hops_max {
-        return Ok(());
-    }
-    let cause = received.cause.as_deref().unwrap_or("unknown");
-    Err(Refusal::new(
-        RefusalReason::HopLimit,
-        format!(
-            "{} wake-ups of agents by agents lie behind this one, at most {hops_max} may: follow `cause` from {cause} back \
-             to see the chain; redrive to let it go on",
-            received.hops
-        ),
-    ))
 }
 
 /// S9: a message belongs to the thread of the notification's own task.
@@ -371,7 +352,7 @@ fn parts(received: &Received, agents: &[AgentId], account: &AccountFacts) -> Res
         let requeue = match account.notification(&id) {
             None => false,
             Some(known) if known.hash != received.hash || known.agent.is_some_and(|then| then != agent) => {
-                return Err(conflict(&id));
+                return Err(Refusal::id_conflict(&id));
             }
             Some(known) => {
                 let may_go_again = matches!(known.state, NotificationState::Refused | NotificationState::Failed);

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use contracts::notification::Recipients;
+use contracts::{content::ContentHash, notification::Recipients};
 use domain::{
     AccountId, AgentId, AgentRef, AgentSlug, MessageId, NotificationId, NotificationState, SessionScope, TaskId,
 };
 
-use super::{content::ContentHash, decide, received::Received};
+use super::{decide, received::Received};
 
 /// What is asked of the database, all at once. Sets: a batch names the same things over and over.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]

@@ -3,7 +3,9 @@
 
 use bytes::Bytes;
 use contracts::{
-    Headers, Root, SubjectError, TaskToken, TraceContext, header,
+    Headers, Root, SubjectError, TaskToken, TraceContext,
+    content::ContentHash,
+    header,
     notification::{self, Notification, Refusal, RefusalReason},
     outgoing::Origin,
 };
@@ -11,8 +13,6 @@ use domain::{AccountId, Actor, NotificationId, TaskId};
 use messaging::Incoming;
 use time::OffsetDateTime;
 use uuid::Uuid;
-
-use super::content::ContentHash;
 
 #[derive(Clone, Debug)]
 pub struct Received {

@@ -73,6 +73,7 @@ mod tests {
             id: SessionId(uuid::Uuid::nil()),
             generation: Generation(4),
             queue_tail: 7,
+            queued: 0,
             rests: true,
         };
         let check = |found, expected| assert_eq!(resolve(found), expected);

@@ -26,6 +26,8 @@ pub struct Session {
     pub id: SessionId,
     pub generation: Generation,
     pub queue_tail: i64,
+    /// Items that wait in it, before this batch.
+    pub waiting: u32,
     /// As found, before this batch ([`ActiveSession::rests`](super::resolve::ActiveSession)).
     pub rests: bool,
     pub finding: Finding,
@@ -95,6 +97,7 @@ pub fn assign<'a>(
                 id: session.id,
                 generation: session.generation,
                 queue_tail: session.queue_tail,
+                waiting: session.queued.unsigned_abs(),
                 rests: session.rests,
                 finding: Finding::Reused,
             },
@@ -102,6 +105,7 @@ pub fn assign<'a>(
                 id: fresh(),
                 generation,
                 queue_tail: 0,
+                waiting: 0,
                 rests: true,
                 finding: Finding::of_opened(generation),
             },

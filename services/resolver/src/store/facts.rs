@@ -2,15 +2,13 @@
 
 use std::error::Error;
 
+use contracts::content::ContentHash;
 use domain::{AccountId, AgentId, AgentRef, AgentSlug, MessageId, NotificationId, TaskId};
 use sea_orm::{FromQueryResult, Value};
 use storage::{StorageError, Tx, statement::pairs};
 use uuid::Uuid;
 
-use crate::intake::{
-    content::ContentHash,
-    facts::{Fact, Facts, Known, Questions},
-};
+use crate::intake::facts::{Fact, Facts, Known, Questions};
 
 #[derive(FromQueryResult)]
 struct FactRow {

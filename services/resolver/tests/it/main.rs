@@ -4,6 +4,7 @@
 
 mod batches;
 mod ids;
+mod items;
 mod plans;
 mod races;
 mod receipts;

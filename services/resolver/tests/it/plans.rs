@@ -8,13 +8,13 @@ use storage::{
         OUTBOX_CLAIM, OUTBOX_DELETE,
         unread::{OUTBOX_LOOK, OUTBOX_STORED},
     },
-    session::{items_append, items_refuse, sessions_lock, sessions_open, sessions_remove},
+    session::{item_enter, items_append, items_refuse, sessions_lock, sessions_open, sessions_remove},
 };
 use testkit::plans::{Planned, check_plans};
 
 use crate::scene::scene;
 
-const STATEMENTS: [Planned; 12] = [
+const STATEMENTS: [Planned; 13] = [
     (
         facts::FACTS_FIND,
         13,
@@ -46,6 +46,7 @@ const STATEMENTS: [Planned; 12] = [
     (sessions_open::SESSIONS_OPEN, 7, &[]),
     (items_append::ITEMS_APPEND, 22, &["session_pkey"]),
     (items_append::ITEMS_REQUEUE, 22, &["notification_pkey", "session_pkey"]),
+    (item_enter::ITEM_KNOWN, 2, &["notification_pkey"]),
     (items_refuse::REFUSED_REPLACE, 2, &["notification_pkey"]),
     (OUTBOX_DELETE, 2, &["outbox_pkey"]),
     (OUTBOX_STORED, 4, &["outbox_pkey"]),

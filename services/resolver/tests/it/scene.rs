@@ -2,7 +2,7 @@
 //! as the stream would: numbered, in order, a batch at a time.
 
 use contracts::{Headers, Root, TraceContext};
-use domain::{AccountId, AgentId, TaskId};
+use domain::{AccountId, AgentId, QueueLimits, TaskId};
 use messaging::Incoming;
 use resolver::{
     handlers::notification::{Committed, Handled, NotificationHandler},
@@ -17,7 +17,10 @@ use testkit::{Fixture, TestDatabase};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-pub(crate) const HOPS_MAX: u16 = 3;
+pub(crate) const LIMITS: QueueLimits = QueueLimits {
+    hops_max: 3,
+    items_max: 10_000,
+};
 
 pub(crate) struct Scene {
     pub(crate) test: TestDatabase,
@@ -127,7 +130,7 @@ impl Scene {
             handler: NotificationHandler {
                 database: self.database.clone(),
                 root: Root::default(),
-                hops_max: HOPS_MAX,
+                limits: LIMITS,
                 shutdown: Shutdown::new(),
             },
             lease: leases[0],

@@ -52,6 +52,7 @@ const STEPS: &[(&str, &str)] = &[
     ("0020_refused_apart", include_str!("0020_refused_apart.sql")),
     ("0021_calls_one_by_one", include_str!("0021_calls_one_by_one.sql")),
     ("0022_hot_keys", include_str!("0022_hot_keys.sql")),
+    ("0023_items_enter", include_str!("0023_items_enter.sql")),
 ];
 
 #[async_trait]

@@ -1,7 +1,11 @@
 //! Writes items and counts them in their sessions, whose locks the caller holds. An item is a notification; a refused one has no
 //! session.
 
-use contracts::TraceContext;
+use contracts::{
+    TraceContext,
+    content::ContentHash,
+    notification::{KIND_DEFAULT, Notification},
+};
 use domain::{AccountId, Actor, ActorKind, AgentId, MessageId, NotificationId, QueueMode, SessionId, TaskId};
 use sea_orm::{FromQueryResult, Value};
 use uuid::Uuid;
@@ -34,6 +38,43 @@ pub struct NewItem<'a> {
     pub cause: Option<&'a str>,
     pub hops: u16,
     pub trace: &'a TraceContext,
+}
+
+impl<'a> NewItem<'a> {
+    /// What was sent, queued nowhere; no content: it could not be read. With it go the cause, the wake-ups of agents by agents
+    /// that lie behind it, and its trace.
+    pub fn of(
+        account: &'a AccountId,
+        id: &'a NotificationId,
+        content: Option<&'a Notification>,
+        hash: ContentHash,
+        (cause, hops, trace): (Option<&'a str>, u16, &'a TraceContext),
+    ) -> NewItem<'a> {
+        NewItem {
+            account,
+            id,
+            task: None,
+            agent: None,
+            queued: None,
+            kind: content.map_or(KIND_DEFAULT, |content| &content.kind),
+            title: content.and_then(|content| content.title.as_deref()).unwrap_or_default(),
+            body: content.map_or("", |content| &content.body),
+            message_id: content.and_then(|content| content.message_id),
+            sender: content.map(|content| &content.sender),
+            queue_mode: content
+                .and_then(|content| content.queue_mode)
+                .unwrap_or(QueueMode::Followup),
+            metadata: content.map_or_else(
+                || "{}".to_owned(),
+                |content| serde_json::to_string(&content.metadata).expect("what was read as JSON is written as JSON"),
+            ),
+            hash: hash.bytes(),
+            reason: None,
+            cause,
+            hops,
+            trace,
+        }
+    }
 }
 
 /// The rows of a statement, as `r`, and the nil UUID, which stands for none.

@@ -6,7 +6,8 @@
 //! |---|---|---|
 //! | [`sessions_lock`] | locks sessions, by id or by conversation | every other verb's caller |
 //! | [`sessions_open`] | opens generations; the unique indexes let one of two win | resolver |
-//! | [`items_append`] | writes items, counts the queued ones, queues failed and refused ones again | resolver |
+//! | [`item_enter`] | appends one item to the open session of a conversation, or sends it to the resolver | whoever knows the conversation |
+//! | [`items_append`] | writes items, counts the queued ones, queues failed and refused ones again | resolver, [`item_enter`](mod@item_enter) |
 //! | [`items_refuse`] | replaces and removes refused items | resolver |
 //! | [`turns_begin`] | takes items, writes their turns, takes the lease | delivery |
 //! | [`turns_resume`] | takes the lease of a turn that waits; prolongs the wait | delivery |
@@ -17,6 +18,7 @@
 //! Lock order: tool call, then task or agent, then sessions by account and id, then items. A caller that holds one session and
 //! needs another begins again with both.
 
+pub mod item_enter;
 pub mod items_append;
 pub mod items_refuse;
 pub mod sessions_close;

@@ -129,6 +129,8 @@ pub struct ActiveSession {
     pub generation: Generation,
     /// Place of the newest item that was ever queued.
     pub queue_tail: i64,
+    /// Items that wait.
+    pub queued: i32,
     /// Nothing waits in it and nothing is being done: nobody will look at it unless somebody says so. Of any other, whoever
     /// sees to it finds under its lock what has come meanwhile.
     pub rests: bool,
@@ -164,7 +166,7 @@ pub const CONVERSATIONS_LOCK: &str = "
               and t.closed_at is null and t.kind = 'system'
             offset 0) as t
     )
-    select f.n, s.id, s.generation, s.queue_tail, s.phase = 'idle' and s.queued = 0 as rests
+    select f.n, s.id, s.generation, s.queue_tail, s.queued, s.phase = 'idle' and s.queued = 0 as rests
     from found f join session s on s.account_id = any (array[f.account_id]) and s.id = f.id
     where coalesce(s.closed_at is null, false)
     order by f.account_id, f.id for no key update of s";

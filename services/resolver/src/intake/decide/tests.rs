@@ -100,7 +100,11 @@ fn told(decision: &Decision) -> String {
 }
 
 fn check(facts: &Facts, message: &Received, expected: &str) {
-    let decision = decide(message, facts, 3);
+    let limits = QueueLimits {
+        hops_max: 3,
+        items_max: 10,
+    };
+    let decision = decide(message, facts, &limits);
     assert_eq!(told(&decision), expected, "{}: {decision:?}", message.subject);
 }
 

@@ -1,11 +1,12 @@
 //! What "the same content" means: a hash over everything a publisher said, in a form that does not depend on how it
 //! was written down. Id and recipients are left out: the id is what the content is compared under, and recipients are
-//! compared by the agent they came to (`decide.rs`), since a redrive names it by id where its publisher named a slug.
+//! compared by the agent they came to, since a redrive names it by id where its publisher named a slug.
 
-use contracts::notification::Notification;
 use domain::{QueueMode, TaskId};
 use serde_json::{Number, Value};
 use sha2::{Digest, Sha256};
+
+use crate::notification::Notification;
 
 /// SHA-256.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -124,10 +125,10 @@ fn canonical(number: &Number) -> String {
 
 #[cfg(test)]
 mod tests {
-    use contracts::{Headers, notification};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{Headers, notification};
 
     fn hash(task: &str, json: &str) -> ContentHash {
         let task = TaskId::parse(task).ok();

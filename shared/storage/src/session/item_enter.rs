@@ -1,0 +1,215 @@
+//! The one way into a conversation's queue for whoever knows the conversation: an answer, a timer, mail, a branch's result.
+//!
+//! | the conversation | what happens |
+//! |---|---|
+//! | has an open generation | the item is appended to it in the caller's transaction, so act and item commit together |
+//! | has none | an awaited notification is sent to it; the resolver opens the next generation and places the item |
+//!
+//! Both ways write the same id and the same content hash: whichever comes second finds the item there.
+
+use contracts::{
+    Headers, Outgoing, Timestamp,
+    content::ContentHash,
+    notification::{self, Notification, NotificationMessage, Refusal, message_id},
+    session::SessionResolved,
+};
+use domain::{AgentId, Conversation, NotificationId, NotificationState, QueueLimits, SessionId, TaskId, session};
+use sea_orm::FromQueryResult;
+
+use super::{
+    items_append::{NewItem, items_append},
+    sessions_lock::{ActiveSession, conversations_lock},
+};
+use crate::{
+    StorageError, Tx,
+    accepted::{NewAccepted, notification_accept},
+    lifecycle::Setting,
+    outbox::Owned,
+};
+
+#[derive(Clone, Debug)]
+pub struct Item<'a> {
+    /// Unique in the account, and follows from what the item is about: the same act gives the same id.
+    pub id: &'a NotificationId,
+    /// As its client spelled it. The task exists. A conversation of scope `agent` names none.
+    pub task: Option<&'a TaskId>,
+    /// Its `id`, `agent` and `agents` are filled in.
+    pub message: NotificationMessage,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Entered {
+    Placed {
+        session: SessionId,
+        position: i64,
+    },
+    /// An item of this id and content is there already.
+    Known(NotificationState),
+    /// To the resolver, which may still refuse it.
+    Sent,
+    Refused(Refusal),
+}
+
+#[derive(FromQueryResult)]
+struct KnownRow {
+    content_hash: Vec<u8>,
+    agent_id: Option<AgentId>,
+    state: NotificationState,
+}
+
+/// Relies on the primary key.
+pub const ITEM_KNOWN: &str = "select content_hash, agent_id, state from notification where account_id = $1 and id = $2";
+
+/// Enters an item; gives the messages for the outbox. Locks the conversation's open session: a caller that locks further
+/// sessions does so in the order of the home.
+pub async fn item_enter(
+    tx: &Tx,
+    conversation: &Conversation,
+    item: Item<'_>,
+    limits: &QueueLimits,
+    setting: &Setting<'_>,
+) -> Result<(Entered, Vec<Owned>), StorageError> {
+    let message = NotificationMessage {
+        id: Some(item.id.clone()),
+        agent: Some(conversation.agent.to_string()),
+        agents: Vec::new(),
+        ..item.message
+    };
+    // Read by the rule of every notification: what is too large here is too large there, and both ways hash the same.
+    let payload = serde_json::to_vec(&message).expect("wire types have string keys and no failing serializer");
+    let content = match notification::read(&Headers::default(), &payload) {
+        Ok(content) => content,
+        Err(unreadable) => return Ok((Entered::Refused(unreadable.refusal), Vec::new())),
+    };
+    let entering = Entering {
+        conversation,
+        id: item.id,
+        task: item.task,
+        hash: ContentHash::of(item.task, &content),
+        content: &content,
+        setting,
+    };
+
+    let open = conversations_lock(tx, &[conversation]).await?.remove(&0);
+    if let Some(known) = entering.known(tx).await? {
+        return Ok((known, Vec::new()));
+    }
+    let waiting = open.map_or(0, |session| session.queued.unsigned_abs());
+    let origin = &setting.origin;
+    if let Err(why) = session::admission(origin.hops, &content.sender, waiting, limits) {
+        let refusal = Refusal::inadmissible(why, origin.cause.as_deref());
+        let refused = NewItem {
+            reason: Some(format!("{}: {}", refusal.reason.as_str(), refusal.detail)),
+            ..entering.row()
+        };
+        items_append(tx, &[refused]).await?;
+        return Ok((Entered::Refused(refusal), Vec::new()));
+    }
+    match open {
+        Some(session) => entering.append(tx, session).await,
+        None => entering.send(tx, &message).await,
+    }
+}
+
+struct Entering<'a> {
+    conversation: &'a Conversation,
+    id: &'a NotificationId,
+    task: Option<&'a TaskId>,
+    content: &'a Notification,
+    hash: ContentHash,
+    setting: &'a Setting<'a>,
+}
+
+impl Entering<'_> {
+    /// Names the conversation's agent; not queued yet.
+    fn row(&self) -> NewItem<'_> {
+        let origin = &self.setting.origin;
+        let lineage = (origin.cause.as_deref(), origin.hops, &origin.trace);
+        NewItem {
+            task: self.task,
+            agent: Some(self.conversation.agent),
+            ..NewItem::of(
+                &self.conversation.account,
+                self.id,
+                Some(self.content),
+                self.hash,
+                lineage,
+            )
+        }
+    }
+
+    async fn known(&self, tx: &Tx) -> Result<Option<Entered>, StorageError> {
+        let values = [(&self.conversation.account).into(), self.id.into()];
+        let row: Option<KnownRow> = tx.one("look for an item", ITEM_KNOWN, values).await?;
+        Ok(row.map(|row| {
+            let is_same = row.content_hash == self.hash.bytes() && row.agent_id == Some(self.conversation.agent);
+            match is_same {
+                true => Entered::Known(row.state),
+                false => Entered::Refused(Refusal::id_conflict(self.id)),
+            }
+        }))
+    }
+
+    async fn append(&self, tx: &Tx, session: ActiveSession) -> Result<(Entered, Vec<Owned>), StorageError> {
+        let position = session.queue_tail + 1;
+        let row = NewItem {
+            queued: Some((session.id, position)),
+            ..self.row()
+        };
+        if items_append(tx, &[row]).await? == 0 {
+            // Another session's transaction wrote the id after it was looked for.
+            let known = self.known(tx).await?;
+            return Ok((known.unwrap_or_else(|| self.conflict()), Vec::new()));
+        }
+        let entered = Entered::Placed {
+            session: session.id,
+            position,
+        };
+        let wake = session.rests.then(|| self.wake(session, position));
+        Ok((entered, wake.into_iter().collect()))
+    }
+
+    fn conflict(&self) -> Entered {
+        Entered::Refused(Refusal::id_conflict(self.id))
+    }
+
+    fn wake(&self, session: ActiveSession, position: i64) -> Owned {
+        let message = SessionResolved {
+            account: self.conversation.account.clone(),
+            task: self.task.cloned(),
+            session_id: session.id,
+            session_key: self.conversation.key(session.generation).to_string(),
+            generation: session.generation,
+            agent_id: Some(self.conversation.agent),
+            position,
+        };
+        self.setting.message(&message.message_id(), &message)
+    }
+
+    async fn send(&self, tx: &Tx, message: &NotificationMessage) -> Result<(Entered, Vec<Owned>), StorageError> {
+        let account = &self.conversation.account;
+        let accepted = NewAccepted {
+            account,
+            id: self.id,
+            task: self.task,
+            agent: message.agent.as_deref(),
+            kind: &self.content.kind,
+            content_hash: self.hash.bytes().to_vec(),
+            publisher: None,
+            at: self.setting.now,
+        };
+        if !notification_accept(tx, &accepted).await? {
+            return Ok((self.conflict(), Vec::new()));
+        }
+        let outgoing = Outgoing::new(
+            self.setting.root.subject::<NotificationMessage>(account, self.task),
+            &message_id(account, self.id),
+            self.setting.source,
+            (account, self.task),
+            &self.setting.origin,
+            Timestamp::from(self.setting.now),
+            message,
+        );
+        Ok((Entered::Sent, vec![(Some(account.clone()), outgoing)]))
+    }
+}
