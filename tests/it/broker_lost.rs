@@ -169,7 +169,7 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
             "tester response_request delivered",
         ]
     );
-    assert_eq!(database.count("select count(*) from turn").await, 7);
+    assert_eq!(database.count("select count(*) from turn").await, 9);
     let twice =
         "select count(*) from (select from message where turn_id is not null group by turn_id having count(*) > 1) t";
     assert_eq!(database.count(twice).await, 0);

@@ -14,10 +14,7 @@ use storage::{
 };
 use time::OffsetDateTime;
 
-use crate::{error::ApiError, metrics::Meters, settings::OrchestratorSettings};
-
-/// `ce-source` of what this service publishes.
-pub const SOURCE: &str = "/signalbox/orchestrator";
+use crate::{SOURCE, error::ApiError, metrics::Meters, settings::OrchestratorSettings};
 
 /// When to come again that was refused for what waits.
 const AGAIN_S: u32 = 5;

@@ -1,7 +1,7 @@
 //! What a handler ends with when it does not answer: a problem for the client, or a failure of ours.
 
 use axum::response::{IntoResponse, Response};
-use domain::TaskId;
+use domain::{TaskId, error_chain};
 use runtime::http::Problem;
 use storage::StorageError;
 
@@ -31,20 +31,20 @@ impl IntoResponse for ApiError {
             // Run again by `again`, which says so when that did not help.
             Self::Storage(error) if error.is_rollback() => {
                 let mut response = Problem::unavailable().into_response();
-                let error = format!("{:#}", anyhow::Error::new(error));
+                let error = error_chain(&error);
                 response.extensions_mut().insert(RolledBack(error));
                 response
             }
             // The client caused it and is told so: an operator has nothing to do.
             Self::Storage(error) if error.is_statement_timeout() => {
-                let error = format!("{:#}", anyhow::Error::new(error));
+                let error = error_chain(&error);
                 tracing::info!(error, "answered 503: a statement took longer than it may");
                 Problem::unavailable()
                     .detail("the database took too long for this; ask for less, or try again")
                     .into_response()
             }
             Self::Storage(error) if error.may_retry() => {
-                let error = format!("{:#}", anyhow::Error::new(error));
+                let error = error_chain(&error);
                 tracing::warn!(
                     error,
                     "answered 503: the database did not take the request; /readyz says whether it is back"
@@ -52,7 +52,7 @@ impl IntoResponse for ApiError {
                 Problem::unavailable().into_response()
             }
             other => {
-                let error = format!("{:#}", anyhow::Error::new(other));
+                let error = error_chain(&other);
                 tracing::error!(error, "a request failed");
                 Problem::internal().into_response()
             }

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use api::accounts::AccountEntry;
 use domain::AccountId;
-use runtime::sweep::{Parts, Pieces, Sweep};
+use runtime::sweep::{Parts, Pieces, Sweep, Ticks};
 use storage::{Accounts, Role, StorageError, directory::account_directory};
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
@@ -16,14 +15,9 @@ use crate::app::App;
 const ACCOUNTS_MAX: i32 = 500;
 
 pub async fn forget(app: App, stop: CancellationToken) {
-    let mut ticks = interval(app.settings.forget_interval_ms.duration());
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let sweep = Sweep::new(Role::Orchestrator.service(), "kept_for_a_time");
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = ticks.tick() => {}
-        }
+    let mut ticks = Ticks::every(app.settings.forget_interval_ms.duration(), stop.clone());
+    while ticks.next().await {
         sweep.once(forget_once(&app, &stop)).await;
     }
 }

@@ -57,3 +57,6 @@ pub fn nouns() -> Vec<route::Noun> {
         dead_letters::http::noun(),
     ]
 }
+
+/// `ce-source` of what this service publishes.
+pub const SOURCE: &str = "/signalbox/orchestrator";

@@ -3,7 +3,6 @@
 
 use messaging::trace;
 use tracing::{Span, info_span};
-use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use crate::intake::received::Received;
 
@@ -23,8 +22,7 @@ pub fn begin(mut received: Received) -> (Received, Span) {
         task = received.task.as_ref().map(tracing::field::display),
         notification_id = %received.id,
     );
-    // Refused only when the span is disabled; then there is nothing to be a child.
-    let _ = span.set_parent(trace::context_of(&received.trace));
+    trace::child_of(&span, &received.trace);
     received.trace = trace::of_span(&span, &received.trace);
     (received, span)
 }

@@ -29,6 +29,7 @@ use storage::{
 use time::OffsetDateTime;
 
 use crate::{
+    SOURCE,
     arguments::invalid_field,
     call::{Asked, Effect, Origin, Record, Told, ok_text},
     capability::{Capability, Presented},
@@ -38,9 +39,6 @@ use crate::{
     store,
     tools::{Run, Running, Tool, ToolError, Toolbox},
 };
-
-/// As in `ce-source`.
-pub(crate) const SOURCE: &str = "/signalbox/tool-gateway";
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {

@@ -38,3 +38,6 @@ pub mod decisions {
 pub use http::openapi;
 pub use service::start;
 pub use settings::ToolGatewaySettings;
+
+/// `ce-source` of what this service publishes.
+pub const SOURCE: &str = "/signalbox/tool-gateway";

@@ -9,8 +9,10 @@
 pub mod account;
 pub mod actor;
 pub mod api_key;
+mod backoff;
 mod columns;
 pub mod conversation;
+mod error_chain;
 pub mod fence;
 pub mod id;
 pub mod limit;
@@ -27,7 +29,9 @@ mod word;
 pub use account::{InstructionLayout, KeyRole, SessionScope};
 pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
 pub use api_key::{ApiKey, ApiKeyError, KeyId};
+pub use backoff::Backoff;
 pub use conversation::Conversation;
+pub use error_chain::error_chain;
 pub use fence::{Fence, Generation};
 pub use id::{
     AccountId, AgentId, AgentRef, AgentSlug, IdError, MessageId, NotificationId, SessionId, TaskId, TurnId, UserId,

@@ -4,6 +4,7 @@
 //! A handler that panics must not take its neighbours down: its batch is handed to it again one message at a time, and
 //! only the culprit counts a failed attempt. What failed too often is buried, so that it is seen and stops costing.
 
+use domain::error_chain;
 use std::{
     collections::HashMap, convert::Infallible, error::Error, future::Future, panic::AssertUnwindSafe, time::Duration,
 };
@@ -17,9 +18,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval_at, timeout},
 };
 
-use crate::{
-    Bus, ConsumerOptions, Incoming, PublishError, delay, envelope::Forgery, error::with_causes, postponed::Postponed,
-};
+use crate::{Bus, ConsumerOptions, Incoming, PublishError, delay, envelope::Forgery, postponed::Postponed};
 
 /// The reason of a dead letter whose message no service of this installation signed for its subject. Its words are a
 /// stranger's, the account in its subject included: it belongs to the operator, and is never sent again.
@@ -272,14 +271,14 @@ impl<H: BatchHandler> Processor<H> {
         if error.is_retriable() {
             Verdict::Postpone {
                 after: self.options.retry_delay,
-                why: with_causes(error),
+                why: error_chain(error),
             }
         } else {
             Verdict::Dead {
                 reason: "unpublishable".to_owned(),
                 detail: format!(
                     "What follows from this message cannot be published: {}",
-                    with_causes(error)
+                    error_chain(error)
                 ),
             }
         }
@@ -373,7 +372,7 @@ impl<H: BatchHandler> Processor<H> {
                 true
             }
             Ok(Err(error)) => {
-                let error = with_causes(error.as_ref());
+                let error = error_chain(error.as_ref());
                 tracing::warn!(
                     consumer,
                     sequence,

@@ -8,6 +8,7 @@
 //! a subscription that went deaf. Here each request stands for itself, so that the worst that an odd connection can do
 //! is to cost one of them.
 
+use domain::error_chain;
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use async_nats::{
@@ -31,7 +32,7 @@ use crate::{
     BatchHandler, Bus, DeadLetterSink, Durable, Incoming, Topology,
     batch::{Delivery, Processor},
     delay,
-    error::{Cause, with_causes},
+    error::Cause,
     one_message::message_from,
     postponed::Postponed,
     topology,
@@ -150,7 +151,7 @@ impl<H: BatchHandler> Worker<H> {
             };
             failures += 1;
             self.processor.bus.meters().rebuilt(self.durable.name());
-            let error = with_causes(error.as_ref());
+            let error = error_chain(error.as_ref());
             if failures == 1 {
                 tracing::warn!(
                     consumer = self.durable.name(),
@@ -260,7 +261,7 @@ impl<H: BatchHandler> Worker<H> {
                 // The next connection that ends is followed by another look.
                 Err(error) => {
                     tracing::debug!(
-                        error = with_causes(error.as_ref()),
+                        error = error_chain(error.as_ref()),
                         "could not read the unsettled messages after a lost connection; will retry after the next one"
                     );
                 }

@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use domain::Backoff;
+
 /// `delay` and up to a quarter more, never less: a caller's delay is a promise to the other side.
 pub(crate) fn spread(delay: Duration) -> Duration {
     delay + delay.mul_f64(random_fraction() / 4.0)
@@ -12,8 +14,7 @@ pub(crate) fn spread(delay: Duration) -> Duration {
 
 /// `base`, doubled with every attempt after the first, at most `max`; spread.
 pub(crate) fn backoff(attempt: u32, base: Duration, max: Duration) -> Duration {
-    let factor = 2u32.saturating_pow(attempt.saturating_sub(1));
-    spread(base.saturating_mul(factor).min(max))
+    spread(Backoff::new(base, max).after(attempt.saturating_sub(1)))
 }
 
 /// From 0 to 1. The standard library seeds its hashers at random, which is all the randomness that jitter needs.

@@ -8,18 +8,6 @@ use time::OffsetDateTime;
 /// A cause from the client library, whose error types differ by call.
 pub(crate) type Cause = Box<dyn Error + Send + Sync>;
 
-/// An error and its causes on one line, for a dead letter or a log line.
-pub(crate) fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
     #[error("the NATS URL cannot be read: {reason} (expected nats://user:password@host:port)")]

@@ -46,7 +46,8 @@ pub use envelope::Keyring;
 pub use error::{BusError, PublishError, ReadError, TopologyError};
 pub use incoming::Incoming;
 pub use partition::{
-    PartitionReader, Place, StreamIdentity, Unread, first_unread, notification_stream_identity, purge_consumed,
+    PartitionReader, Place, StreamIdentity, Unread, first_unread, is_same_moment, notification_stream_identity,
+    purge_consumed,
 };
 pub use publish::Stored;
 pub use topology::{Durable, Provision, Stream, Topology, TopologyLimits};

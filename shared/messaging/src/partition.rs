@@ -445,6 +445,6 @@ fn number(headers: &HeaderMap, name: &'static str) -> Option<u64> {
 }
 
 /// To the microsecond, which is what Postgres keeps.
-fn is_same_moment(one: OffsetDateTime, other: OffsetDateTime) -> bool {
+pub fn is_same_moment(one: OffsetDateTime, other: OffsetDateTime) -> bool {
     one.unix_timestamp_nanos() / 1000 == other.unix_timestamp_nanos() / 1000
 }

@@ -37,12 +37,12 @@ use contracts::{
     message::{self, Hop},
     subject::PARTITION_TOKEN,
 };
-use domain::{Bytes, Count, Hours, Millis};
+use domain::{Bytes, Count, Hours, Millis, error_chain};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bus, ServerVersion, TopologyError, User, error::with_causes, users::Rights as _};
+use crate::{Bus, ServerVersion, TopologyError, User, users::Rights as _};
 
 mod ensure;
 
@@ -330,7 +330,7 @@ impl Topology {
             };
             pause = KEEP_EVERY;
             if let Err(error) = kept {
-                let error = with_causes(&error);
+                let error = error_chain(&error);
                 tracing::info!(error, "the streams could not be seen to; trying again");
                 pause = KEEP_AGAIN;
             }

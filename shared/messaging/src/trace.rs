@@ -11,6 +11,7 @@ use opentelemetry::{
     trace::TraceContextExt,
 };
 use opentelemetry_sdk::propagation::TraceContextPropagator;
+use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 /// Spans that are there for traces alone, on the way of every notification. The log leaves them out, so that where nothing
@@ -20,7 +21,7 @@ pub const TARGET: &str = "signalbox_trace";
 /// Writes the current span's trace context into headers; leaves them alone outside any sampled or unsampled trace. Where
 /// this process traces nothing, that is the context which the work came with, if whoever began it has attached it.
 pub fn inject_current(headers: &mut Headers) {
-    let own = tracing::Span::current().context();
+    let own = Span::current().context();
     let context = if own.span().span_context().is_valid() {
         own
     } else {
@@ -58,6 +59,11 @@ pub fn of_span(span: &tracing::Span, received: &TraceContext) -> TraceContext {
     } else {
         received.clone()
     }
+}
+
+/// Makes a span the child of the one that sent a message. Refused where traces are off; then there is nothing to continue.
+pub fn child_of(span: &Span, trace: &TraceContext) {
+    let _ = span.set_parent(context_of(trace));
 }
 
 /// The parent for a span that works on a message. Nonsense in the headers gives an empty context: a stranger wrote them.

@@ -9,18 +9,13 @@ use std::time::Duration;
 use messaging::{Bus, User, consumer_backlogs, stream_fills};
 use opentelemetry::{KeyValue, global, metrics::Gauge};
 use storage::{Database, outbox::outbox_age};
-use tokio::time::{Instant, Interval, MissedTickBehavior, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+
+use crate::sweep::Ticks;
 
 /// Longer than this is no answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-
-/// The moments of a process's gauges. The first is now.
-pub fn ticks(interval: Duration) -> Interval {
-    let mut ticks = tokio::time::interval(interval);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
 
 pub(crate) struct Gauges {
     pub(crate) database: Database,
@@ -33,17 +28,10 @@ pub(crate) struct Gauges {
 
 impl Gauges {
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let mut ticks = ticks(self.interval);
-        loop {
-            let look = async {
-                ticks.tick().await;
-                self.look().await;
-            };
-            tokio::select! {
-                // Questions, of which none is half an action.
-                () = look => {}
-                () = stop.cancelled() => return,
-            }
+        let mut ticks = Ticks::every(self.interval, stop.clone());
+        while ticks.next().await {
+            // Questions, of which none is half an action.
+            stop.run_until_cancelled(self.look()).await;
         }
     }
 

@@ -13,6 +13,7 @@
 pub mod context;
 pub mod crash;
 pub mod dead;
+pub mod egress;
 pub mod gauges;
 pub mod http;
 pub mod outbox;

@@ -13,6 +13,8 @@
 mod settlement;
 mod unread;
 
+use crate::sweep::Ticks;
+use domain::error_chain;
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -28,10 +30,7 @@ use storage::{
     Database, StorageError,
     outbox::{Claim, OutboxRow, Settled, outbox_claim, unread::StoredRow},
 };
-use tokio::{
-    sync::{Semaphore, mpsc},
-    time::{MissedTickBehavior, interval},
-};
+use tokio::sync::{Semaphore, mpsc};
 use tracing::{debug, warn};
 use uuid::Uuid;
 
@@ -173,13 +172,8 @@ impl Relay {
 
     async fn sweep(self, stop: tokio_util::sync::CancellationToken) {
         let sweep = Sweep::new(self.database.role().service(), "outbox_unsent");
-        let mut ticks = interval(self.settings.sweep_interval_ms.duration());
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
+        let mut ticks = Ticks::every(self.settings.sweep_interval_ms.duration(), stop.clone());
+        while ticks.next().await {
             // Claiming what cannot be sent would only keep others from sending it.
             while self.bus.is_connected() && !stop.is_cancelled() {
                 let swept = sweep.once(self.sweep_once()).await;
@@ -264,7 +258,7 @@ impl Relay {
         match dead::bury_outgoing(&self.database, self.bus.root(), row, reason, detail).await {
             Ok(()) => true,
             Err(error) => {
-                let error = format!("{:#}", anyhow::Error::new(error));
+                let error = error_chain(&error);
                 warn!(message = row.outgoing.id(), reason, error, "cannot bury a message");
                 false
             }
@@ -287,7 +281,7 @@ impl Failures {
 
     fn log(self) {
         if let Some(first) = self.first {
-            let error = format!("{:#}", anyhow::Error::new(first));
+            let error = error_chain(&first);
             warn!(
                 messages = self.count,
                 error, "outbox messages not published; left to the sweep"

@@ -4,6 +4,7 @@
 //!
 //! Not for what happens later: a process that is up waits for its servers as long as it lives.
 
+use domain::{Backoff, error_chain};
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
@@ -49,12 +50,13 @@ impl Patience {
     where
         F: Future<Output = Result<T, StartError>>,
     {
-        let mut pause = PAUSE;
+        let mut backoff = Backoff::new(PAUSE, PAUSE_MAX);
         loop {
             let error = match saying_so(what, attempt()).await {
                 Err(error) if error.may_pass() => error,
                 ended => return ended,
             };
+            let pause = backoff.pause();
             if self.left() <= pause {
                 return Err(StartError::GaveUp {
                     what,
@@ -62,10 +64,9 @@ impl Patience {
                     source: Box::new(error),
                 });
             }
-            let error = format!("{:#}", anyhow::Error::new(error));
+            let error = error_chain(&error);
             warn!(error, "{what} cannot be used yet; trying again");
             sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 }
@@ -103,7 +104,7 @@ mod tests {
             tries += 1;
             std::future::ready(answer(tries))
         });
-        let ended = ended.await.map_err(|error| format!("{:#}", anyhow::Error::new(error)));
+        let ended = ended.await.map_err(|error| error_chain(&error));
         (tries, ended)
     }
 

@@ -17,6 +17,7 @@
 //! Renewals use connections of their own: in the shared pool they would queue behind the load that the leases are for,
 //! and a busy process would lose them all.
 
+use domain::error_chain;
 use std::{
     future::pending,
     sync::{
@@ -267,7 +268,7 @@ impl Keeper {
                 }
                 Ok(Ok(None)) => return End::Lost("its time was over by the database's clock"),
                 Ok(Err(error)) => {
-                    let error = format!("{:#}", anyhow::Error::new(error));
+                    let error = error_chain(&error);
                     warn!(error, "replica not renewed; trying again");
                 }
                 Err(_) => warn!("replica not renewed in time; trying again"),
@@ -280,7 +281,7 @@ impl Keeper {
         match timeout(self.lease / TRY_PARTS, Presence::show(&self.database, incarnation.id)).await {
             Ok(Ok(shown)) => *presence = Some(shown),
             Ok(Err(error)) => {
-                let error = format!("{:#}", anyhow::Error::new(error));
+                let error = error_chain(&error);
                 warn!(error, "cannot show others that this process is there; trying again");
             }
             Err(_) => warn!("cannot show others in time that this process is there; trying again"),
@@ -295,7 +296,7 @@ impl Keeper {
                 registered = timeout(self.lease, self.register()) => match registered {
                     Ok(Ok(entered)) => return Some(entered),
                     Ok(Err(error)) => {
-                        let error = format!("{:#}", anyhow::Error::new(error));
+                        let error = error_chain(&error);
                         warn!(error, "cannot enter under a new id; trying again");
                     }
                     Err(_) => warn!("cannot enter under a new id in time; trying again"),

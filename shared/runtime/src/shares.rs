@@ -6,6 +6,7 @@
 //! other replicas wrote is seen there, a look later. Notifications that are published over NATS are not counted: who may do
 //! that is trusted with every account (`SECURITY.md`). Nor are messages of no account: the operator's redrives.
 
+use crate::sweep::Ticks;
 use std::{
     collections::BTreeMap,
     sync::{
@@ -16,12 +17,11 @@ use std::{
 };
 
 use contracts::{Stream, message::awaited};
-use domain::{AccountId, Bytes};
+use domain::{AccountId, Bytes, error_chain};
 use storage::{
     Database, StorageError,
     outbox::{Owned, SHARE_ROWS_MAX, outbox_shares},
 };
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 /// Of what the stream of notifications may hold.
@@ -184,15 +184,10 @@ impl Shares {
 
     /// Looks until told to stop.
     pub async fn watch(self, database: Database, stop: CancellationToken) {
-        let mut ticks = interval(LOOK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
+        let mut ticks = Ticks::every(LOOK, stop);
+        while ticks.next().await {
             if let Err(error) = self.look(&database).await {
-                let error = format!("{:#}", anyhow::Error::new(error));
+                let error = error_chain(&error);
                 tracing::warn!(error, "could not read the accounts' shares of the outbox; will retry");
             }
         }

@@ -1,13 +1,18 @@
 //! Sweeps: what comes with the clock, in every replica, and is safe to do twice. One way to run them all, so that each is seen:
 //! how long it takes, how much it does, and that it fails. What fails is tried again the next time, and holds nothing up.
 
-use std::{fmt::Display, time::Instant};
+use std::{
+    fmt::Display,
+    time::{Duration, Instant},
+};
 
 use opentelemetry::{
     KeyValue, global,
     metrics::{Counter, Histogram},
 };
 use storage::StorageError;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 /// Rows that a sweep removes in one transaction: some tens of milliseconds of Postgres.
@@ -15,6 +20,26 @@ pub const ROWS_MAX: u32 = 5_000;
 
 /// Of one part so many may be left behind, each alone; then the rest of it is, too: the server may be short of everything.
 const ALONE_MAX: u32 = 10;
+
+/// The moments of a sweep: now, and at intervals until told to stop. One that comes late delays the next.
+#[derive(Debug)]
+pub struct Ticks {
+    interval: Interval,
+    stop: CancellationToken,
+}
+
+impl Ticks {
+    pub fn every(every: Duration, stop: CancellationToken) -> Ticks {
+        let mut interval = interval(every);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ticks { interval, stop }
+    }
+
+    /// `false`: told to stop. Dropped, it has not begun anything.
+    pub async fn next(&mut self) -> bool {
+        self.stop.run_until_cancelled(self.interval.tick()).await.is_some()
+    }
+}
 
 /// One of a service's sweeps. Cheap to clone.
 #[derive(Clone, Debug)]

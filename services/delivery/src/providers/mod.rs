@@ -8,7 +8,7 @@
 //! Reading order: [`call`] and [`failure`] are the interface, [`settings`] is what an operator writes, and [`server`] what
 //! follows from the kind of server that is named there. A call is put
 //! into words by its driver ([`openresponses`], [`openclaw`]), made into a body by [`request`], posted by [`transport`]
-//! to an address that it may have ([`vetted`]); what comes back is read ([`body`]), cut into events ([`sse`]), parsed
+//! to an address that it may have ([`runtime::egress`]); what comes back is read ([`body`]), cut into events ([`sse`]), parsed
 //! ([`contracts::json`]), collected ([`items`]) and understood ([`response`]), or else classified ([`refusal`],
 //! [`retry_after`]).
 //!
@@ -31,7 +31,6 @@ mod server;
 mod settings;
 mod sse;
 mod transport;
-mod vetted;
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use domain::{Bytes, Count, CountOrNone, Millis};
 use reqwest::Url;
+use runtime::egress;
 use secrecy::SecretString;
 use serde::Deserialize;
 
 use super::openclaw::key::GatewayAgent;
 use super::server::{self, Continuation, Server, ThreadBy};
-use super::vetted;
 
 /// Which dialect is spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -252,7 +252,7 @@ impl TryFrom<Fields> for ProviderSettings {
         let defaults = Defaults::of(fields.kind);
         let url = checked_url(&fields.url, fields.kind)?;
         let private_addresses = fields.private_addresses.unwrap_or(true);
-        if !private_addresses && !vetted::host_may_be_public(&url) {
+        if !private_addresses && !egress::host_may_be_public(&url) {
             return Err(SettingsError::UrlPrivate);
         }
         if fields.model.trim().is_empty() {

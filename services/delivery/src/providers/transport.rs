@@ -2,10 +2,9 @@
 //!
 //! Dropping the future closes the connection, which makes a provider that notices stop the turn.
 
-use std::sync::Arc;
-
 use reqwest::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, Url};
+use runtime::egress;
 use secrecy::{ExposeSecret, SecretString};
 use time::OffsetDateTime;
 use tokio::time::{Instant, timeout_at};
@@ -17,7 +16,6 @@ use super::refusal::{Classify, Refusal};
 use super::response::{Ending, short};
 use super::retry_after;
 use super::settings::{Limits, ProviderKind, ProviderSettings};
-use super::vetted::{self, PublicOnly};
 
 const SESSION_KEY: HeaderName = HeaderName::from_static("x-openclaw-session-key");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -53,24 +51,13 @@ pub(super) struct Fetched {
 impl Transport {
     /// The process must have installed a rustls crypto provider before (`rustls::crypto::ring`).
     pub(super) fn new(settings: &ProviderSettings, classify: Classify) -> Result<Self, DriverError> {
-        let builder = Client::builder()
-            .user_agent(concat!("signalbox/", env!("CARGO_PKG_VERSION")))
+        let builder = egress::client(settings.private_addresses)
             .connect_timeout(settings.limits.connect_timeout)
             .pool_idle_timeout(settings.pool.idle_timeout)
-            .pool_max_idle_per_host(settings.pool.idle_connections_max)
-            // A redirect would carry the credential and the prompt to an address that nobody configured.
-            .redirect(reqwest::redirect::Policy::none())
-            // Whether a call is sent again is decided with the turn in hand, not by the client.
-            .retry(reqwest::retry::never());
+            .pool_max_idle_per_host(settings.pool.idle_connections_max);
         let builder = match settings.kind {
             ProviderKind::OpenClaw => builder.http1_only(),
             ProviderKind::OpenResponses => builder,
-        };
-        let builder = if settings.private_addresses {
-            builder
-        } else {
-            // A proxy of the environment would look names up itself, and vet nothing.
-            builder.dns_resolver(Arc::new(PublicOnly(vetted::look_up))).no_proxy()
         };
         if let Some(key) = &settings.api_key {
             bearer(key)?;

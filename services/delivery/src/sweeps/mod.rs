@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use runtime::{Others, gauges, sweep::Sweep};
+use domain::error_chain;
+use runtime::{
+    Others,
+    sweep::{Sweep, Ticks},
+};
 use storage::{
     Database,
     directory::{NeglectedRound, WaitingRound},
 };
 use time::OffsetDateTime;
-use tokio::{sync::mpsc, time::MissedTickBehavior};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -24,16 +28,13 @@ pub async fn neglected(
     signals: mpsc::Sender<Signal>,
     stop: CancellationToken,
 ) {
-    let mut ticks = tokio::time::interval(interval);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = Ticks::every(interval, stop);
     let mut round = NeglectedRound::default();
     let sweep = Sweep::new(database.role().service(), "neglected_sessions");
     loop {
         tokio::select! {
-            // A tick that is dropped was not begun.
-            _ = ticks.tick() => {}
+            running = ticks.next() => if !running { return },
             () = others.one_ended() => {}
-            () = stop.cancelled() => return,
         }
         let found = sweep.once(round.look(&database, sessions_max)).await;
         let names = found.unwrap_or_default();
@@ -48,20 +49,12 @@ const SESSIONS_LOOKED_AT_MAX: i32 = 1_000;
 
 /// Looks how long what is queued has waited, for the gauge; changes nothing.
 pub async fn waiting(database: Database, interval: Duration, metrics: Metrics, stop: CancellationToken) {
-    let mut ticks = gauges::ticks(interval);
     let mut round = WaitingRound::default();
-    loop {
-        tokio::select! {
-            // A tick that is dropped was not begun.
-            _ = ticks.tick() => {}
-            () = stop.cancelled() => return,
-        }
+    let mut ticks = Ticks::every(interval, stop);
+    while ticks.next().await {
         match round.look(&database, SESSIONS_LOOKED_AT_MAX).await {
             Ok(waiting) => metrics.queue(&waiting, OffsetDateTime::now_utc()),
-            Err(error) => debug!(
-                error = format!("{:#}", anyhow::Error::new(error)),
-                "could not look how long work has waited"
-            ),
+            Err(error) => debug!(error = error_chain(&error), "could not read queue age"),
         }
     }
 }

@@ -13,7 +13,6 @@ use contracts::{
 use domain::{AccountId, Fence, ImpossibleStep, InstructionLayout, TaskId, TurnId, TurnState, TurnStep};
 use messaging::trace;
 use serde_json::value::to_raw_value;
-use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::{
     journal::{Call, Journal},
@@ -323,8 +322,7 @@ pub(super) fn turn_span(turn: TurnId, session: &Session, item: &Item) -> TraceCo
         tracestate: item.tracestate.clone(),
     };
     if parent.traceparent.is_some() {
-        // Refused only by a span that was entered already.
-        let _ = span.set_parent(trace::context_of(&parent));
+        trace::child_of(&span, &parent);
     }
     trace::of_span(&span, &parent)
 }

@@ -140,8 +140,7 @@ fn call_span(work: &Work, driver: &Driver) -> Span {
         round = work.journal.rounds.len(),
     );
     if work.trace.traceparent.is_some() {
-        // Refused only by a span that was entered already.
-        let _ = span.set_parent(trace::context_of(&work.trace));
+        trace::child_of(&span, &work.trace);
     }
     span.set_attribute("gen_ai.operation.name", "chat");
     span.set_attribute("gen_ai.provider.name", driver.kind().as_str());

@@ -1,5 +1,6 @@
 //! Claims batches of sessions and sets a worker on each turn. One batch at a time: sessions that are woken meanwhile are the next.
 
+use domain::error_chain;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use runtime::{Context, Incarnation, Replica};
@@ -66,7 +67,7 @@ pub async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName
             // together again.
             if is_of_the_batch(&error) && parts.halve(part) {
                 warn!(
-                    error = format!("{:#}", anyhow::Error::new(error)),
+                    error = error_chain(&error),
                     sessions = part.len(),
                     "could not claim sessions together; trying in halves"
                 );
@@ -125,7 +126,7 @@ impl WorkerContext {
     async fn not_claimed(&self, batch: Vec<SessionName>, error: StorageError) {
         let again = !is_of_the_batch(&error);
         warn!(
-            error = format!("{:#}", anyhow::Error::new(error)),
+            error = error_chain(&error),
             sessions = batch.len(),
             again,
             "could not claim sessions"

@@ -186,11 +186,7 @@ fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Chan
 }
 
 fn cut(mut text: String, bytes_max: usize) -> String {
-    let mut end = text.len().min(bytes_max);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
+    text.truncate(text.floor_char_boundary(bytes_max));
     text
 }
 

@@ -1,6 +1,7 @@
 //! Records outcomes in batches. A batch that the database refuses is taken apart; an outcome that it never takes is recorded as a
 //! failed attempt.
 
+use domain::{Backoff, error_chain};
 use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
 use storage::{Parts, StorageError};
@@ -37,7 +38,7 @@ pub async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, sig
             // One bad report must not hold the others up, nor one whose session is locked.
             if parts.halve(part) {
                 warn!(
-                    error = format!("{:#}", anyhow::Error::new(error)),
+                    error = error_chain(&error),
                     reports = part.len(),
                     "could not record outcomes together; trying in halves"
                 );
@@ -77,15 +78,14 @@ async fn record_while_slow(
     signals: &mpsc::Sender<Signal>,
 ) -> Result<(), StorageError> {
     let before = recorder.recorded.load(Ordering::Relaxed);
-    let (mut tries, mut pause) = (1, RETRY_PAUSE);
+    let (mut tries, mut backoff) = (1, Backoff::new(RETRY_PAUSE, ALONE_PAUSE_MAX));
     loop {
         let others_are_recorded = || recorder.recorded.load(Ordering::Relaxed) > before;
         match record_patiently(recorder, one, signals, |_| false).await {
             Err(error) if error.is_too_much() && (tries < ALONE_TRIES_MAX || !others_are_recorded()) => tries += 1,
             ended => return ended,
         }
-        tokio::time::sleep(pause).await;
-        pause = ALONE_PAUSE_MAX.min(pause * 2);
+        tokio::time::sleep(backoff.pause()).await;
     }
 }
 
@@ -124,7 +124,7 @@ async fn record_patiently(
             Err(error) if is_of_the_batch(&error) || ends(&error) => return Err(error),
             Err(error) => {
                 warn!(
-                    error = format!("{:#}", anyhow::Error::new(error)),
+                    error = error_chain(&error),
                     reports = reports.len(),
                     "could not record outcomes yet"
                 );

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use domain::{SessionEvent, TurnStep};
+use domain::{Backoff, SessionEvent, TurnStep};
 
 use super::journal::{Call, NO_PLACE, Round, Tokens};
 use crate::providers::{Advice, Effects, NextStep, ProviderAnswer, ProviderError, Sent};
@@ -330,11 +330,7 @@ fn interrupted(step: TurnStep, error: String, class: &'static str, facts: &Facts
 
 /// Doubled with every failure; never shorter than the provider asked for.
 fn delay(failures: i32, retry_after: Option<Duration>, limits: &Limits) -> Duration {
-    let doublings = u32::try_from(failures.clamp(0, 20)).expect("clamped");
-    let own = limits
-        .retry_delay
-        .saturating_mul(1 << doublings)
-        .min(limits.retry_delay_max);
+    let own = Backoff::new(limits.retry_delay, limits.retry_delay_max).after(failures.max(0).unsigned_abs());
     own.max(retry_after.unwrap_or_default())
 }
 
@@ -345,14 +341,7 @@ pub(super) fn clean(text: &str) -> String {
 
 /// Names and ids of calls are strangers' too.
 fn short(mut text: String) -> String {
-    const BYTES_MAX: usize = 256;
-    if text.len() > BYTES_MAX {
-        let mut end = BYTES_MAX;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-    }
+    text.truncate(text.floor_char_boundary(256));
     text
 }
 

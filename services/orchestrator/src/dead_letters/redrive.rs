@@ -11,7 +11,7 @@ use messaging::{Rights as _, UNAUTHENTICATED, User};
 use runtime::http::Problem;
 use storage::entity::dead_letter::Model;
 
-use crate::app::SOURCE;
+use crate::SOURCE;
 
 /// The message, or why there is none. `account`: whose letter it is; none for the operator's.
 pub fn redrive(root: &Root, account: Option<&AccountId>, letter: &Model) -> Result<Outgoing, Problem> {

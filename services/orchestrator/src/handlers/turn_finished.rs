@@ -17,7 +17,7 @@ use contracts::{
     outgoing::Origin,
 };
 use domain::{
-    AccountId, Actor, ActorKind, TaskId, TurnId, TurnState,
+    AccountId, Actor, ActorKind, TaskId, TurnId, TurnState, error_chain,
     planted::{Bug, is_planted},
 };
 use messaging::{BatchHandler, Durable, Incoming, User, Verdict, trace};
@@ -31,10 +31,9 @@ use storage::{
 };
 use time::OffsetDateTime;
 use tracing::{Span, info_span};
-use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::ended_turns::{EndedTurn, ended_turns};
-use crate::app::{App, SOURCE};
+use crate::{SOURCE, app::App};
 
 /// Where an event says to look.
 type Place = (AccountId, TurnId);
@@ -135,8 +134,7 @@ fn span(incoming: &Incoming, (account, turn): &Place) -> Span {
         %account,
         turn_id = %turn,
     );
-    // Refused only where traces are off, and then there is nothing to continue.
-    let _ = span.set_parent(trace::context_of(&incoming.headers.trace()));
+    trace::child_of(&span, &incoming.headers.trace());
     span
 }
 
@@ -158,7 +156,7 @@ impl TurnFinishedHandler {
                     (place.clone(), Verdict::Done(event.into_iter().collect()))
                 })),
                 Err(error) if error.blames_batch() && parts.halve(part) => {
-                    let error = format!("{:#}", anyhow::Error::new(error));
+                    let error = error_chain(&error);
                     tracing::warn!(
                         turns = part.len(),
                         error,
@@ -168,7 +166,7 @@ impl TurnFinishedHandler {
                 Err(error) => {
                     // What is too much alone will be too much again.
                     let waits = error.may_retry() && !error.is_too_much();
-                    let why = format!("{:#}", anyhow::Error::new(error));
+                    let why = error_chain(&error);
                     verdicts.extend(part.iter().map(|place| (place.clone(), self.later(waits, why.clone()))));
                 }
             }

@@ -6,7 +6,7 @@ use domain::{AccountId, Actor, MessageId, NotificationId, TaskId};
 use serde_json::Map;
 use storage::outbox::Owned;
 
-use crate::app::SOURCE;
+use crate::SOURCE;
 
 /// `type` of a notification that a message brings.
 const KIND: &str = "message";

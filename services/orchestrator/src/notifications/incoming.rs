@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use storage::outbox::Owned;
 use uuid::Uuid;
 
-use crate::{app::SOURCE, auth::Caller, error::invalid_field};
+use crate::{SOURCE, auth::Caller, error::invalid_field};
 
 /// What was posted, readable, with its id.
 #[derive(Debug)]

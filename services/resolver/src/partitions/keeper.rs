@@ -1,6 +1,7 @@
 //! Holds this replica's share of the partitions: claims what is free, gives up what is above the share, and starts and
 //! stops the readings.
 
+use domain::error_chain;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use messaging::topology::PARTITIONS;
@@ -61,7 +62,7 @@ impl Keeper {
         loop {
             held.retain(|_, one: &mut Held| one.ended.try_recv() == Err(oneshot::error::TryRecvError::Empty));
             if let Err(error) = self.tend(incarnation, &mut held, &ended).await {
-                let error = format!("{:#}", anyhow::Error::new(error));
+                let error = error_chain(&error);
                 warn!(error, "could not look after the partitions; trying again");
             }
             tokio::select! {
@@ -149,7 +150,7 @@ impl Keeper {
     /// Failing that, the lease ends with this replica.
     async fn release(&self, lease: &Lease) {
         if let Err(error) = partition_release(&self.context.database, lease).await {
-            let error = format!("{:#}", anyhow::Error::new(error));
+            let error = error_chain(&error);
             warn!(partition = lease.partition, error, "a partition was not given up");
         }
     }

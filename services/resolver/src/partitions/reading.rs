@@ -6,6 +6,7 @@
 //! halves, and a message that cannot be written alone is given up. One that is only slow is given up where others go through:
 //! else it is the database that is slow, and has to be waited for.
 
+use domain::{Backoff, error_chain};
 use std::{
     sync::{
         Arc,
@@ -14,7 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use messaging::{Bus, Incoming, PartitionReader, ReadError, Topology, TopologyError, notification_stream_identity};
+use messaging::{
+    Bus, Incoming, PartitionReader, ReadError, Topology, TopologyError, is_same_moment, notification_stream_identity,
+};
 use runtime::Outbox;
 use storage::{Parts, StorageError};
 use time::OffsetDateTime;
@@ -87,7 +90,7 @@ enum ReadingError {
 impl Reading {
     /// Reads on, whatever happens to the broker, until the end.
     pub async fn run(self) -> End {
-        let mut pause = self.desk.pause();
+        let mut backoff = self.desk.backoff();
         let mut reading = self.read().await;
         loop {
             let begun = Instant::now();
@@ -95,20 +98,20 @@ impl Reading {
                 Ok(End::Slow) => {}
                 Ok(end @ (End::Stopped | End::Replaced)) => return end,
                 Err(error) => {
-                    let error = format!("{:#}", anyhow::Error::new(error));
+                    let error = error_chain(&error);
                     info!(
                         partition = self.lease.partition,
                         error, "reading begins again at its place"
                     );
                 }
             }
-            if !pause.wait(&self.stop).await {
+            if !waited(backoff.pause(), &self.stop).await {
                 return End::Stopped;
             }
             reading = self.read_again().await;
             // One that went well for a while starts over with short pauses.
             if begun.elapsed() > self.desk.retry_delay_max * 2 {
-                pause = self.desk.pause();
+                backoff = self.desk.backoff();
             }
         }
     }
@@ -160,7 +163,7 @@ impl Reading {
         let partition = self.lease.partition;
         match PartitionReader::open(&self.bus, partition, start).await {
             Err(error @ ReadError::Rewritten { .. }) => {
-                let error = format!("{:#}", anyhow::Error::new(error));
+                let error = error_chain(&error);
                 // Reading again does no harm, since every notification has its id; skipping would.
                 warn!(
                     partition,
@@ -182,11 +185,6 @@ pub fn start(place: &Place, stream_created: OffsetDateTime) -> messaging::Place 
         },
         Some(_) | None => messaging::Place::default(),
     }
-}
-
-/// To the microsecond, which is what Postgres keeps.
-pub fn is_same_moment(one: OffsetDateTime, other: OffsetDateTime) -> bool {
-    one.unix_timestamp_nanos() / 1000 == other.unix_timestamp_nanos() / 1000
 }
 
 /// What came of a part of a batch.
@@ -229,11 +227,8 @@ impl Desk {
         write.in_parts(&batch).await
     }
 
-    fn pause(&self) -> Pause {
-        Pause {
-            next: self.retry_delay,
-            max: self.retry_delay_max,
-        }
+    fn backoff(&self) -> Backoff {
+        Backoff::new(self.retry_delay, self.retry_delay_max)
     }
 }
 
@@ -289,7 +284,7 @@ impl Write<'_> {
                         return Some(End::Stopped);
                     }
                     if parts.halve(part) {
-                        let error = format!("{:#}", anyhow::Error::new(cause));
+                        let error = error_chain(&cause);
                         warn!(
                             partition = self.lease.partition,
                             messages = part.len(),
@@ -307,12 +302,12 @@ impl Write<'_> {
 
     /// One message that was refused by itself, to its end; `behind` are others that wait for it.
     async fn alone(&mut self, received: &Received, behind: &[Received], mut cause: StorageError) -> Option<End> {
-        let (mut tried, mut tries, mut pause) = (Means::Handle, 1, self.desk.pause());
+        let (mut tried, mut tries, mut backoff) = (Means::Handle, 1, self.desk.backoff());
         let committed = self.desk.committed.load(Ordering::Relaxed);
         loop {
             let is_slow = cause.is_too_much() && !cause.blames_values();
             let next = tried.next(is_slow, tries);
-            let error = format!("{:#}", anyhow::Error::new(cause));
+            let error = error_chain(&cause);
             error!(
                 partition = self.lease.partition,
                 sequence = received.sequence,
@@ -328,7 +323,7 @@ impl Write<'_> {
             if is_slow && means == Means::Bury && !self.others_go_through(committed, received, behind).await {
                 return Some(End::Slow);
             }
-            if means == Means::Handle && !pause.wait(self.stop).await {
+            if means == Means::Handle && !waited(backoff.pause(), self.stop).await {
                 return Some(End::Stopped);
             }
             tries = if means == tried { tries + 1 } else { 1 };
@@ -368,7 +363,7 @@ impl Write<'_> {
             published: Some(last.published),
             stream_created: Some(self.stream_created),
         };
-        let (begun, mut races, mut pause) = (Instant::now(), 0, self.desk.pause());
+        let (begun, mut races, mut backoff) = (Instant::now(), 0, self.desk.backoff());
         loop {
             let now = OffsetDateTime::now_utc();
             // Not in a select: a transaction is never dropped half-way.
@@ -398,7 +393,7 @@ impl Write<'_> {
                 }
                 Err(error) if error.blames_batch() => return Settled::Refused(error),
                 Err(error) => {
-                    let error = format!("{:#}", anyhow::Error::new(error));
+                    let error = error_chain(&error);
                     warn!(
                         partition = self.lease.partition,
                         messages = batch.len(),
@@ -408,7 +403,7 @@ impl Write<'_> {
                 }
             }
             self.writing = None;
-            if !pause.wait(self.stop).await {
+            if !waited(backoff.pause(), self.stop).await {
                 return Settled::Ended(End::Stopped);
             }
         }
@@ -425,7 +420,7 @@ impl Write<'_> {
             .filter_map(Result::err)
             .collect();
         if let Some(first) = failed.into_iter().next() {
-            let error = format!("{:#}", anyhow::Error::new(first));
+            let error = error_chain(&first);
             info!(
                 partition = self.lease.partition,
                 error, "wake-ups were not published; delivery will look by itself"
@@ -439,22 +434,9 @@ fn behind<'b>(batch: &'b [Received], one: &Received) -> &'b [Received] {
     &batch[batch.partition_point(|other| other.sequence <= one.sequence)..]
 }
 
-/// Growing pauses.
-struct Pause {
-    next: Duration,
-    max: Duration,
-}
-
-impl Pause {
-    /// `false`: told to stop meanwhile.
-    async fn wait(&mut self, stop: &CancellationToken) -> bool {
-        let pause = self.next;
-        self.next = (pause * 2).min(self.max);
-        tokio::select! {
-            () = tokio::time::sleep(pause) => true,
-            () = stop.cancelled() => false,
-        }
-    }
+/// `false`: told to stop meanwhile.
+async fn waited(pause: Duration, stop: &CancellationToken) -> bool {
+    stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_some()
 }
 
 #[cfg(test)]

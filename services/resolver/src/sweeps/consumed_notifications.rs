@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use messaging::{Bus, first_unread, notification_stream_identity, purge_consumed, topology::PARTITIONS};
-use runtime::Context;
+use messaging::{
+    Bus, first_unread, is_same_moment, notification_stream_identity, purge_consumed, topology::PARTITIONS,
+};
+use runtime::{Context, sweep::Ticks};
 use storage::Database;
-use tokio::time::MissedTickBehavior;
 use tracing::{debug, warn};
 
-use crate::{partitions::reading::is_same_moment, store::partitions::places_find};
+use crate::store::partitions::places_find;
 
 /// How often it is looked at whether the stream fills: one question that the server answers from memory. Large messages can
 /// fill in seconds what the other sweeps' interval leaves them.
@@ -17,14 +18,8 @@ const FILL_LOOK: Duration = Duration::from_secs(2);
 
 /// Makes room as soon as the stream is half full.
 pub async fn keep_room(context: Context) {
-    let mut ticks = tokio::time::interval(FILL_LOOK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            // A tick that is dropped was not begun.
-            _ = ticks.tick() => {}
-            () = context.shutdown.cancelled() => return,
-        }
+    let mut ticks = Ticks::every(FILL_LOOK, context.shutdown.token());
+    while ticks.next().await {
         let (database, bus) = (&context.database, &context.bus);
         // Without an answer there is nothing to be done; the sweep says why.
         let filling = notification_stream_identity(bus).await;

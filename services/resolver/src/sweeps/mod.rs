@@ -5,9 +5,11 @@ mod consumed_notifications;
 mod refused_notifications;
 mod unread_notifications;
 
-use runtime::{Context, sweep::Sweep};
+use runtime::{
+    Context,
+    sweep::{Sweep, Ticks},
+};
 use storage::Role;
-use tokio::time::MissedTickBehavior;
 
 pub use closed_sessions::closed_sessions_remove;
 pub use consumed_notifications::{consumed_notifications_purge, keep_room};
@@ -18,41 +20,22 @@ use crate::settings::ResolverSettings;
 
 /// Runs all, now and then.
 pub async fn run(context: Context, config: ResolverSettings) {
-    let mut ticks = tokio::time::interval(config.sweep_interval_ms.duration());
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let [closed, refused, consumed] = ["closed_sessions", "refused_notifications", "consumed_notifications"]
         .map(|name| Sweep::new(Role::Resolver.service(), name));
-    loop {
-        tokio::select! {
-            // A tick that is dropped was not begun.
-            _ = ticks.tick() => {}
-            () = context.shutdown.cancelled() => return,
-        }
-        let (database, stop) = (&context.database, context.shutdown.token());
-        let sessions_max = config.sweep_sessions_max.get();
+    let (database, stop) = (&context.database, context.shutdown.token());
+    let mut ticks = Ticks::every(config.sweep_interval_ms.duration(), stop.clone());
+    while ticks.next().await {
+        let (kept, sessions_max) = (config.closed_sessions_days.duration(), config.sweep_sessions_max.get());
         closed
-            .once(closed_sessions_remove(
-                database,
-                config.closed_sessions_days.duration(),
-                sessions_max,
-                &stop,
-            ))
+            .once(closed_sessions_remove(database, kept, sessions_max, &stop))
             .await;
-        let refused_max = config.sweep_refused_max.get();
+        let (kept, refused_max) = (config.refused_days.duration(), config.sweep_refused_max.get());
         refused
-            .once(refused_notifications_remove(
-                database,
-                config.refused_days.duration(),
-                refused_max,
-                &stop,
-            ))
+            .once(refused_notifications_remove(database, kept, refused_max, &stop))
             .await;
+        let kept = config.consumed_messages_kept.get();
         consumed
-            .once(consumed_notifications_purge(
-                database,
-                &context.bus,
-                config.consumed_messages_kept.get(),
-            ))
+            .once(consumed_notifications_purge(database, &context.bus, kept))
             .await;
     }
 }

@@ -1,14 +1,14 @@
 //! How long the oldest notification has waited that no resolver has read: what the resolver's consumers lag behind, for a
 //! gauge and for the doctor. Changes nothing.
 
-use messaging::{Bus, first_unread, notification_stream_identity, topology::PARTITIONS};
+use messaging::{Bus, first_unread, is_same_moment, notification_stream_identity, topology::PARTITIONS};
 use opentelemetry::{global, metrics::Gauge};
-use runtime::{Context, gauges};
+use runtime::{Context, sweep::Ticks};
 use storage::Database;
 use time::OffsetDateTime;
 use tracing::debug;
 
-use crate::{partitions::reading::is_same_moment, store::partitions::places_find};
+use crate::store::partitions::places_find;
 
 /// When it was published; none when everything is read. A few requests to the broker, whatever waits.
 pub async fn unread_since(database: &Database, bus: &Bus) -> anyhow::Result<Option<OffsetDateTime>> {
@@ -37,13 +37,9 @@ pub async fn watch_unread(context: Context) {
         .with_unit("s")
         .with_description("How long the oldest notification has waited on the broker that no resolver has read")
         .build();
-    let mut ticks = gauges::ticks(context.settings.telemetry.metrics_interval_ms.duration());
-    loop {
-        tokio::select! {
-            // A tick that is dropped was not begun.
-            _ = ticks.tick() => {}
-            () = context.shutdown.cancelled() => return,
-        }
+    let every = context.settings.telemetry.metrics_interval_ms.duration();
+    let mut ticks = Ticks::every(every, context.shutdown.token());
+    while ticks.next().await {
         match unread_since(&context.database, &context.bus).await {
             Ok(since) => {
                 let age = since.map_or(0.0, |since| (OffsetDateTime::now_utc() - since).as_seconds_f64());

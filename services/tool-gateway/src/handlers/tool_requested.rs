@@ -3,6 +3,7 @@
 //! Writes the call's record with its result, and what the tool changes, in one transaction a call.
 //! Publishes `tool.finished`, and through the outbox what the tool's effect entails (events, notifications, wake-ups).
 
+use domain::error_chain;
 use std::time::Duration;
 
 use contracts::{
@@ -14,7 +15,7 @@ use contracts::{
 use domain::planted::{Bug, is_planted};
 use messaging::{
     BatchHandler, Durable, Incoming, User, Verdict,
-    trace::{context_of, current_or},
+    trace::{child_of, current_or},
 };
 use runtime::Outbox;
 use tracing::{Instrument, field::Empty};
@@ -22,9 +23,10 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 use uuid::Uuid;
 
 use crate::{
+    SOURCE,
     call::{Asked, Claims, Origin, Record},
     error::Error,
-    execute::{Executed, Executor, SOURCE},
+    execute::{Executed, Executor},
     settings::ToolGatewaySettings,
 };
 
@@ -84,8 +86,7 @@ impl ToolRequestedHandler {
             turn = %request.turn_id,
             ordinal = request.ordinal,
         );
-        // Refused only where traces are off, and then there is nothing to continue.
-        let _ = span.set_parent(context_of(&incoming.headers.trace()));
+        child_of(&span, &incoming.headers.trace());
         // By OpenTelemetry's conventions for messaging and generative AI; no fields, which would stand on every line of
         // the log.
         for (name, value) in [
@@ -155,11 +156,11 @@ impl ToolRequestedHandler {
             // What is too much, being one call, may be too much again: that counts as an attempt.
             Err(error) if error.may_retry() && !error.is_too_much() => Verdict::Postpone {
                 after: self.config.postpone_delay_ms.duration(),
-                why: format!("{:#}", anyhow::Error::new(error)),
+                why: error_chain(&error),
             },
             Err(error) => Verdict::Retry {
                 after: self.config.retry_delay_ms.duration(),
-                why: format!("{:#}", anyhow::Error::new(error)),
+                why: error_chain(&error),
             },
         }
     }

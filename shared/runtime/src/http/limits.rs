@@ -17,7 +17,7 @@ use tower_http::limit::RequestBodyLimitLayer;
 use super::{
     AccountLimits, Problem,
     address::{Pace, in_pace},
-    patience::{self, paced},
+    pace::{self, paced},
 };
 use crate::settings::HttpSettings;
 
@@ -27,7 +27,7 @@ pub(super) fn layer(routes: Router, settings: &HttpSettings) -> Router {
         // axum's own limit is a constant; the layer below is the setting.
         .layer(DefaultBodyLimit::disable())
         .layer(RequestBodyLimitLayer::new(settings.body_bytes_max.usize()))
-        .layer(from_fn_with_state(patience::Pace::of(settings), paced))
+        .layer(from_fn_with_state(pace::Pace::of(settings), paced))
         .layer(from_fn_with_state(settings.request_timeout_ms.duration(), in_time))
         .layer(from_fn_with_state(room, if_room))
         .layer(from_fn_with_state(Arc::new(Pace::new(settings)), in_pace))

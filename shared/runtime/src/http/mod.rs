@@ -19,7 +19,7 @@ mod health;
 mod known;
 mod limits;
 pub mod openapi;
-mod patience;
+mod pace;
 mod problem;
 mod route;
 mod server;

@@ -27,7 +27,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     address::{Connections, Peer},
-    patience::{Pace, Patience},
+    pace::{Pace, Patience},
 };
 use crate::{settings::HttpSettings, shutdown::Shutdown};
 

@@ -4,6 +4,7 @@
 //! message that a crash would have published twice. Readers are usually faster than the note, and a row that is gone by
 //! then costs no write at all.
 
+use domain::error_chain;
 use std::time::Duration;
 
 use storage::{
@@ -84,7 +85,7 @@ impl Settlement {
         }
         if let Err(error) = outbox_settle(&self.database, settled, self.look_ms).await {
             // The sweep takes them for unsent, publishes them a second time, and settles them then.
-            let error = format!("{:#}", anyhow::Error::new(error));
+            let error = error_chain(&error);
             warn!(rows, error, "published outbox rows neither deleted nor noted");
         }
     }

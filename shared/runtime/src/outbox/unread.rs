@@ -12,23 +12,17 @@ use storage::{
         unread::{Due, Look, UnreadRow, outbox_look},
     },
 };
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{Batch, Relay, SWEEP_BYTES_MAX, millis, payload_bytes};
-use crate::sweep::Sweep;
+use crate::sweep::{Sweep, Ticks};
 
 impl Relay {
     pub(super) async fn look_after_unread(self, stop: CancellationToken) {
         let sweep = Sweep::new(self.database.role().service(), "outbox_unread");
-        let mut ticks = interval(self.settings.sweep_interval_ms.duration());
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
+        let mut ticks = Ticks::every(self.settings.sweep_interval_ms.duration(), stop.clone());
+        while ticks.next().await {
             // A broker that is away cannot be asked, and has lost nothing yet.
             while self.bus.is_connected() && !stop.is_cancelled() {
                 let looked = sweep.once(self.look_once()).await;

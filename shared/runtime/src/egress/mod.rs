@@ -1,4 +1,4 @@
-//! Which addresses a provider may be at. One with `private_addresses = false` is only ever connected to at a public
+//! Which addresses we may connect to on somebody else's word. A provider with `private_addresses = false` is only ever connected to at a public
 //! address: names are looked up by the client's own resolver, here, so that what was vetted is what is connected to and
 //! a name that changes its mind in between changes nothing; hosts that are addresses, in whatever form, never reach a
 //! resolver and are vetted with the settings. Redirects are never followed.
@@ -6,15 +6,32 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
-use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{Client, ClientBuilder, Url};
+
+/// A client that follows no redirect, repeats nothing by itself and, without `private_addresses`, connects to public addresses
+/// only.
+pub fn client(private_addresses: bool) -> ClientBuilder {
+    let builder = Client::builder()
+        .user_agent(concat!("signalbox/", env!("CARGO_PKG_VERSION")))
+        // A redirect would carry the credential and the prompt to an address that nobody configured.
+        .redirect(reqwest::redirect::Policy::none())
+        // Whether a call is sent again is decided by the caller.
+        .retry(reqwest::retry::never());
+    if private_addresses {
+        return builder;
+    }
+    // A proxy of the environment would look names up itself, and vet nothing.
+    builder.dns_resolver(Arc::new(PublicOnly(look_up))).no_proxy()
+}
 
 /// Gives the public addresses among those that a name has.
-pub(super) struct PublicOnly<L>(pub(super) L);
+struct PublicOnly<L>(L);
 
 /// Looks a name up as the system does. The port is the client's business.
-pub(super) async fn look_up(name: Name) -> io::Result<Vec<SocketAddr>> {
+async fn look_up(name: Name) -> io::Result<Vec<SocketAddr>> {
     Ok(tokio::net::lookup_host((name.as_str(), 0)).await?.collect())
 }
 
@@ -43,7 +60,7 @@ fn public_among(mut found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
 
 /// False for a host that is an address, and not a public one. The URL's own parser has brought it into its one form,
 /// whether it was written in octal, as one number, with a dot at its end or in wide digits.
-pub(super) fn host_may_be_public(url: &Url) -> bool {
+pub fn host_may_be_public(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     bare.parse().map_or(true, is_public)
@@ -51,7 +68,7 @@ pub(super) fn host_may_be_public(url: &Url) -> bool {
 
 /// Whether the address is of the public internet and of nothing else. An address that carries another one inside is
 /// not: what it reaches depends on machines in between.
-pub(super) fn is_public(ip: IpAddr) -> bool {
+fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
         IpAddr::V6(ip) => is_public_v6(ip),
