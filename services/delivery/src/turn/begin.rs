@@ -226,15 +226,7 @@ pub(super) fn prompt(
 }
 
 fn tool_names(driver: Option<&Driver>) -> ToolNames {
-    let on_wire =
-        |name: &str| driver.map_or_else(|| name.to_owned(), |driver| driver.tool_name_on_wire(name).into_owned());
-    ToolNames {
-        task_history: on_wire("task_history"),
-        task_status: on_wire("task_status"),
-        task_message: on_wire("task_message"),
-        response_request: on_wire("response_request"),
-        no_reply: on_wire("no_reply"),
-    }
+    ToolNames::new(|name| driver.map_or_else(|| name.to_owned(), |driver| driver.tool_name_on_wire(name).into_owned()))
 }
 
 /// What a turn in progress is offered: what it was offered when it began, whatever has become of its agent since.

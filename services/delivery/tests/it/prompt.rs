@@ -13,14 +13,7 @@ use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
 fn names(prefix: &str) -> ToolNames {
-    let name = |name: &str| format!("{prefix}{name}");
-    ToolNames {
-        task_history: name("task_history"),
-        task_status: name("task_status"),
-        task_message: name("task_message"),
-        response_request: name("response_request"),
-        no_reply: name("no_reply"),
-    }
+    ToolNames::new(|name| format!("{prefix}{name}"))
 }
 
 fn named(agent_name: &str, role: &str) -> String {
