@@ -10,7 +10,7 @@ use contracts::{
     TraceContext,
     tools::{self, OfferContext},
 };
-use domain::{AccountId, Fence, ImpossibleStep, InstructionLayout, TaskId, TurnId, TurnState, TurnStep};
+use domain::{AccountId, ImpossibleStep, InstructionLayout, TurnId, TurnState, TurnStep};
 use messaging::trace;
 use serde_json::value::to_raw_value;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
@@ -53,17 +53,12 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> Result<(New
         tools_wait_ms,
         trace,
     } = beginning;
-    let task = item.task.as_ref().map(|task| task.id.clone());
+    let turn = session.turn_claimed(turn_id, item.task.as_ref().map(|task| task.id.clone()));
     let hops = item.hops;
     let new_turn = NewTurn {
-        account_id: session.account.clone(),
-        id: turn_id,
-        session_id: session.id,
-        task_id: task.as_ref().map(TaskId::key),
+        turn: turn.clone(),
         agent_id: item.agent_id,
-        generation: session.generation,
         number: session.turn_count + 1,
-        fence: Fence(session.fence.0 + 1),
         notification_id: item.notification.to_string(),
         provider: item.provider.clone(),
         profile_version: prompt.profile.version.to_owned(),
@@ -80,18 +75,12 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> Result<(New
         state,
     };
     let work = Work {
-        account: session.account.clone(),
-        session_id: session.id,
-        session_key: session.key.clone(),
-        generation: session.generation,
-        fence: Fence(session.fence.0 + 1),
+        turn,
         phase,
         state,
         first: session.turn_count == 0,
-        turn_id,
         number: session.turn_count + 1,
         agent_id: item.agent_id,
-        task,
         provider: item.provider,
         slot: None,
         effects,
@@ -125,15 +114,9 @@ pub fn carry_on(
     let trace = turn.trace();
     let due = due(turn.state, session.facts.closed, effects);
     Ok(Work {
-        account: session.account.clone(),
-        session_id: session.id,
-        session_key: session.key.clone(),
-        generation: session.generation,
-        fence: Fence(session.fence.0 + 1),
         phase,
         state,
         first: turn.number == 1,
-        turn_id: turn.id,
         number: turn.number,
         agent_id: turn.agent_id,
         slot: None,
@@ -142,7 +125,7 @@ pub fn carry_on(
         instructions: (!turn.inline).then(|| turn.instructions.into()),
         input: call_input(&turn.input, &turn.journal, &turn.results, continuation),
         tools,
-        task: turn.task,
+        turn: session.turn_claimed(turn.id, turn.task),
         provider: turn.provider,
         profile_version: turn.profile_version,
         journal: turn.journal,
