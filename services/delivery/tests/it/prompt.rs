@@ -114,6 +114,22 @@ fn instructions_are_pinned() {
     );
 }
 
+/// Every section has a place in the templates.
+#[test]
+fn what_tools_say_of_themselves_is_in_the_policy() {
+    let text = profile("", true, true, "").0;
+    for tool in contracts::tools::all() {
+        for (_, item) in tool.wording {
+            let names = contracts::tools::NAMES.iter();
+            let item = names.fold((*item).to_owned(), |item, name| {
+                item.replace(&format!("{{{name}}}"), name)
+            });
+            assert!(text.contains(&format!("\n- {item}\n")), "{item}");
+        }
+    }
+    assert!(!text.contains("_tools}"), "{text}");
+}
+
 #[test]
 fn instructions_are_the_same_every_time_and_accounted_for() {
     let (first, manifest) = profile("You write code.", true, false, "");
