@@ -57,8 +57,8 @@ impl Provider {
         self.requests.retain(|request| request.open || !request.over);
         self.requests.push(Request {
             id: self.next,
-            session_key: work.session_key.clone(),
-            turn: work.turn_id,
+            session_key: work.turn.key.clone(),
+            turn: work.turn.id,
             attempt: work.attempt,
             round: work.journal.rounds.len(),
             holder,

@@ -62,13 +62,7 @@ fn input_of(bencher: Bencher, (body_bytes, thread): (usize, u128)) {
 fn instructions_of_an_agent(bencher: Bencher) {
     let account = AccountId::parse("acme").expect("an id");
     let slug = AgentSlug::parse("coder").expect("a slug");
-    let tools = ToolNames {
-        task_history: "task_history".to_owned(),
-        task_status: "task_status".to_owned(),
-        task_message: "task_message".to_owned(),
-        response_request: "response_request".to_owned(),
-        no_reply: "no_reply".to_owned(),
-    };
+    let tools = ToolNames::new(str::to_owned);
     let facts = InstructionFacts {
         account: &account,
         agent_slug: &slug,

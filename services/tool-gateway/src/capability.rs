@@ -12,7 +12,7 @@
 //! | the calls asked for | the last round of `turn.journal` | the next round |
 //! | time | `turn.waiting_since`, `turn.tools_wait_ms` | the turn goes on without them |
 //! | tools | `turn.tools`, and to whom a tool is offered | |
-//! | tasks | the turn's; the account's, for the coordinator and tools that are account-wide | |
+//! | tasks | the turn's; the account's, for the coordinator and tools that reach so far | |
 //!
 //! An agent that calls over HTTP presents its session's key and a gateway key of the account instead of a turn's call:
 //! what it may do is bound to the session, to the tools and tasks of the turn that runs, if one does, and to nothing
@@ -21,7 +21,7 @@
 //! `Ask` (an approval bound to the hash of the arguments, O26) becomes an answer beside yes and no; its call then stays
 //! `requested` until somebody answered.
 
-use contracts::tools::{self, ToolDefinition};
+use contracts::tools::{self, Reach, ToolDefinition};
 use domain::{SessionId, TaskId};
 use time::OffsetDateTime;
 
@@ -193,7 +193,11 @@ fn offered(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal>
 /// such a task is the tool's to find out, and it answers in the same words.
 fn own_task(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
     let (tool, task, facts) = (call.tool?, call.task?, capability.facts);
-    let may = (tool.account_wide && facts.is_coordinator()) || facts.task().is_some_and(|own| own.key() == task.key());
+    let is_in_reach = match tool.reach {
+        Reach::Account => facts.is_coordinator(),
+        Reach::OwnTask => false,
+    };
+    let may = is_in_reach || facts.task().is_some_and(|own| own.key() == task.key());
     (!may).then(|| Refusal::not_there(task, facts))
 }
 

@@ -13,7 +13,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use contracts::{Root, outgoing::Origin as Cause, tools::TASK_ARGUMENT};
+use contracts::{Root, outgoing::Origin as Cause};
 use domain::{
     TaskId, ToolCallState, TurnId,
     planted::{Bug, is_planted},
@@ -89,6 +89,7 @@ struct Wanted<'t> {
     arguments: Result<Understood, Told>,
 }
 
+#[derive(Default)]
 struct Understood {
     arguments: Map<String, Value>,
     /// The task that they name.
@@ -224,16 +225,9 @@ impl Executor {
     fn wanted(&self, asked: &Asked) -> Wanted<'_> {
         let tool = self.toolbox.find(&asked.name);
         let arguments = match tool {
-            Some(tool) => tool.schema.read(&asked.arguments, self.limits.arguments_bytes_max),
-            None => Ok(Map::new()),
+            Some(tool) => understood(tool, &asked.arguments, self.limits.arguments_bytes_max),
+            None => Ok(Understood::default()),
         };
-        let arguments = arguments.and_then(|arguments| {
-            let task = arguments.get(TASK_ARGUMENT).and_then(Value::as_str).map(TaskId::parse);
-            let task = task
-                .transpose()
-                .map_err(|error| invalid_field(TASK_ARGUMENT, &error.to_string()))?;
-            Ok(Understood { arguments, task })
-        });
         Wanted { tool, arguments }
     }
 
@@ -285,6 +279,19 @@ impl Executor {
     }
 }
 
+fn understood(tool: &Tool, text: &str, bytes_max: usize) -> Result<Understood, Told> {
+    let arguments = tool.schema.read(text, bytes_max)?;
+    let task = match tool.definition.task_argument() {
+        Some(argument) => {
+            let task = arguments.get(argument).and_then(Value::as_str).map(TaskId::parse);
+            task.transpose()
+                .map_err(|error| invalid_field(argument, &error.to_string()))?
+        }
+        None => None,
+    };
+    Ok(Understood { arguments, task })
+}
+
 fn replayed(record: Record) -> Result<Executed, Error> {
     if !record.state.is_over() {
         return Err(Error::Unfinished);
@@ -299,7 +306,7 @@ fn replayed(record: Record) -> Result<Executed, Error> {
 /// Keeps what the checks will look at from changing before the commit.
 async fn lock(tx: &Tx, asked: &Asked, wanted: &Wanted<'_>) -> Result<(), StorageError> {
     match wanted.task() {
-        Some(task) if wanted.tool.is_some_and(|tool| tool.moves_task) => {
+        Some(task) if wanted.tool.is_some_and(|tool| tool.definition.moves_task) => {
             store::task_and_sessions_lock(tx, asked, task).await
         }
         Some(_) | None => store::session_lock(tx, asked).await,

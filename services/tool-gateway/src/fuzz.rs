@@ -1,8 +1,9 @@
 //! What a model may send as arguments, against every tool's schema, and what may stand in an agent's headers.
 
 use axum::http::{HeaderMap, HeaderValue};
+use contracts::tools::IdOf;
 use serde_json::Value;
-use testkit::fuzz::Fuzz;
+use testkit::{fuzz::Fuzz, tools::arguments};
 
 use crate::{arguments::Schema, http};
 
@@ -10,32 +11,29 @@ const BYTES_MAX: usize = contracts::tool::ARGUMENTS_BYTES_MAX;
 
 #[test]
 fn tool_arguments() {
-    let tools: Vec<Schema> = contracts::tools::all()
+    let definitions = contracts::tools::all();
+    let tools: Vec<Schema> = definitions
         .iter()
         .map(|tool| Schema::compile(&tool.parameters))
         .collect();
-    let seeds = [
-        r#"{"task_id":"PROJ-7","message_limit":5,"activityLimit":null}"#,
-        r#"{"task_id":"PROJ-7","status":"done","note":"n"}"#,
-        r#"{"agents":["coder","tester"],"body":"b"}"#,
-        r#"{"task_id":"PROJ-7","body":"b"}"#,
-        r#"{"reason":"r"}"#,
-        "",
-    ];
+    let id = |_: &str, of| match of {
+        IdOf::Task => "PROJ-7".to_owned(),
+        IdOf::Agent => "coder".to_owned(),
+    };
+    let said = definitions
+        .iter()
+        .flat_map(|tool| [true, false].map(|also| arguments(tool, |_| also, id, "done").to_string()));
+    // As models misspell them, and nothing at all.
+    let misspelt = [r#"{"task_id":"PROJ-7","message_limit":5,"activityLimit":null}"#, ""];
+    let names: Vec<&'static str> = definitions
+        .iter()
+        .flat_map(|tool| tool.parameters["properties"].as_object().expect("an object").keys())
+        .map(|name| &*name.clone().leak())
+        .collect();
     Fuzz::new("tool_arguments", env!("CARGO_MANIFEST_DIR"))
-        .seeds(seeds)
-        .words(&[
-            "task_id",
-            "taskId",
-            "message_limit",
-            "activity_limit",
-            "status",
-            "note",
-            "agents",
-            "body",
-            "reason",
-        ])
-        .words(&["assigned", "in_progress", "done", "archived"])
+        .seeds(misspelt.map(str::to_owned).into_iter().chain(said))
+        .words(&names)
+        .words(&["taskId", "assigned", "in_progress", "done", "archived"])
         .flood(BYTES_MAX)
         // Each input is read by every tool.
         .work_per_byte(256 * tools.len() as u64)

@@ -32,6 +32,13 @@ impl fmt::Display for Generation {
 #[serde(transparent)]
 pub struct Fence(pub i64);
 
+impl Fence {
+    /// Of the next claim.
+    pub fn next(self) -> Fence {
+        Fence(self.0 + 1)
+    }
+}
+
 impl fmt::Display for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -43,4 +43,4 @@ pub use session_key::SessionKey;
 pub use step::ImpossibleStep;
 pub use task::TaskStatus;
 pub use tool::{CallId, ToolCallState};
-pub use turn::{TurnState, TurnStep};
+pub use turn::{TurnRef, TurnState, TurnStep};

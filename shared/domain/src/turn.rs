@@ -1,7 +1,27 @@
 //! A turn's states and what may follow what: [`TurnState::after`]. Delivery writes the states that the table gives; the simulation
 //! and `schemas/machines/turn.md` ask the same table.
 
-use crate::{step::ImpossibleStep, word::words};
+use crate::{
+    fence::{Fence, Generation},
+    id::{AccountId, SessionId, TaskId, TurnId},
+    step::ImpossibleStep,
+    word::words,
+};
+
+/// A turn with everything that messages and rows say of where it belongs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TurnRef {
+    pub account: AccountId,
+    /// As its client spelled it.
+    pub task: Option<TaskId>,
+    pub session: SessionId,
+    /// The session's key.
+    pub key: String,
+    pub generation: Generation,
+    pub id: TurnId,
+    /// Of the claim under which it runs.
+    pub fence: Fence,
+}
 
 words! {
     TurnState {

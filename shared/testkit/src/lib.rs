@@ -1,7 +1,7 @@
 //! What tests of every crate stand on: a fresh database from a migrated template ([`database`]), accounts, agents and
 //! tasks in it ([`fixture`]), an account with one of everything ([`tenant`]), how statements find their rows ([`plans`]), a provider that does what a script says and
 //! logs what it saw ([`provider`]), like one of the servers that there are if asked to ([`server`]), a network that fails as it is told to ([`proxy`]), inputs that no one would think
-//! of ([`fuzz`]), texts that want to be taken for something else ([`hostile`]), and waiting for a condition with a limit ([`wait`]). [`envelope`] is the key that its services sign
+//! of ([`fuzz`]), texts that want to be taken for something else ([`hostile`]), calls of every tool ([`tools`]), and waiting for a condition with a limit ([`wait`]). [`envelope`] is the key that its services sign
 //! with. A [`world`] has all of it and runs services.
 //! Dev-dependency only.
 
@@ -15,6 +15,7 @@ pub mod provider;
 pub mod proxy;
 pub mod server;
 pub mod tenant;
+pub mod tools;
 pub mod wait;
 pub mod world;
 

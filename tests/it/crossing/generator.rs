@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use contracts::tools::NAMES;
 use testkit::{Tenant, tenant::ROLES};
 
 use super::{
@@ -145,9 +146,8 @@ impl<'a> Generator<'a> {
         draft.headers.push(("x-openclaw-session-key", key));
         draft.path = route.path.to_owned();
         if draft.path.contains("{name}") {
-            let tool = *self
-                .random
-                .pick(&["task_history", "task_message", "response_request", "exec"]);
+            let tools: Vec<&str> = NAMES.iter().copied().chain(["exec"]).collect();
+            let tool = *self.random.pick(&tools);
             draft.path = draft.path.replace("{name}", tool);
         }
         self.more(&mut draft, route);

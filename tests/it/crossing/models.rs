@@ -6,8 +6,9 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use serde_json::{Value, json};
-use testkit::{Reply, Seen};
+use contracts::tools::{IdOf, ToolDefinition};
+use serde_json::Value;
+use testkit::{Reply, Seen, tools::arguments};
 
 use super::{
     ATTACKER, VICTIM,
@@ -34,25 +35,26 @@ struct Pair {
 /// Calls of every tool with every foreign name where a name goes.
 fn calls(foreign: &Ids) -> (Vec<Call>, Vec<Pair>) {
     let (mut calls, mut pairs) = (Vec::new(), Vec::new());
+    let tools = contracts::tools::all();
+    let said: Vec<(&str, String)> = tools
+        .iter()
+        .flat_map(|tool| tool.ids.iter().map(move |(argument, _)| (tool, *argument)))
+        .map(|(tool, foreign)| (tool.name, naming(tool, foreign).to_string()))
+        .collect();
     for name in foreign.iter().flat_map(|(kind, names)| {
         let is_asked_for = ["task", "agent", "session_key"].contains(kind);
         names.iter().take(if is_asked_for { 2 } else { 1 })
     }) {
         let twin = missing(name, VICTIM);
-        for (tool, arguments) in [
-            ("task_history", json!({"task_id": "{any}"})),
-            ("task_status", json!({"task_id": "{any}", "status": "done"})),
-            ("task_message", json!({"task_id": "{any}", "body": "taken over"})),
-            ("response_request", json!({"agents": ["{any}"], "body": "b"})),
-            (
-                "response_request",
-                json!({"agents": ["coder"], "task_id": "{any}", "body": "b"}),
-            ),
-        ] {
+        for (tool, arguments) in &said {
             let mut call = |name: &str| {
                 let id = format!("call-{}", calls.len());
-                let arguments = arguments.to_string().replace("{any}", name);
-                calls.push((id.clone(), tool.to_owned(), serde_json::from_str(&arguments).unwrap()));
+                let arguments = arguments.replace("{any}", name);
+                calls.push((
+                    id.clone(),
+                    (*tool).to_owned(),
+                    serde_json::from_str(&arguments).unwrap(),
+                ));
                 id
             };
             let ids = (call(name), call(&twin));
@@ -63,6 +65,16 @@ fn calls(foreign: &Ids) -> (Vec<Call>, Vec<Pair>) {
         }
     }
     (calls, pairs)
+}
+
+/// What the tool takes, with a foreign name as this argument and one's own names beside it.
+fn naming(tool: &ToolDefinition, foreign: &str) -> Value {
+    let id = |argument: &str, of| match of {
+        _ if argument == foreign => "{any}".to_owned(),
+        IdOf::Task => TASKS[0].to_owned(),
+        IdOf::Agent => "coder".to_owned(),
+    };
+    arguments(tool, |argument| argument == foreign, id, "done")
 }
 
 fn script(seen: &Seen, calls: &[Call]) -> Reply {

@@ -1,7 +1,11 @@
 //! What an account does with its own things over HTTP: every route, and tools by their own routes.
 
+use contracts::tools::IdOf;
 use serde_json::{Value, json};
-use testkit::Tenant;
+use testkit::{
+    Tenant,
+    tools::{arguments, in_order},
+};
 
 use crate::crossing::{
     attempt::{Door, Request},
@@ -144,21 +148,17 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     requests.push(request("POST", path, &tenant.keys["publisher"], Some(&published)));
     let sessions = &ids["session_key"];
     let session = sessions.iter().find(|key| key.starts_with("task:live-1:"));
-    for (path, body) in [
-        ("/agent/tools", None),
-        ("/agent/task-history", Some(json!({"task_id": "LIVE-1"}))),
-        ("/agent/task-message", Some(json!({"task_id": "LIVE-1", "body": "b"}))),
-        (
-            "/agent/task-status",
-            Some(json!({"task_id": "LIVE-1", "status": "review"})),
-        ),
-        (
-            "/agent/response-request",
-            Some(json!({"agents": ["coder"], "body": "b"})),
-        ),
-    ] {
+    let id = |_: &str, of| match of {
+        IdOf::Task => "LIVE-1".to_owned(),
+        IdOf::Agent => "coder".to_owned(),
+    };
+    let calls = in_order().into_iter().map(|tool| {
+        let path = format!("/agent/tools/{}", tool.name);
+        (path, Some(arguments(&tool, |_| false, id, "review")))
+    });
+    for (path, body) in [("/agent/tools".to_owned(), None)].into_iter().chain(calls) {
         let method = if body.is_some() { "POST" } else { "GET" };
-        let mut request = request(method, path.to_owned(), &tenant.keys["gateway"], body.as_ref());
+        let mut request = request(method, path, &tenant.keys["gateway"], body.as_ref());
         request.door = Door::Agent;
         let session = session.expect("a session on it").clone();
         request.headers.push(("x-openclaw-session-key", session));

@@ -3,10 +3,14 @@
 
 use std::time::Duration;
 
+use contracts::tools::IdOf;
 use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use storage::Role;
-use testkit::{Reply, Seen, Tenant, eventually};
+use testkit::{
+    Reply, Seen, Tenant, eventually,
+    tools::{arguments, in_order},
+};
 use tokio::time::timeout;
 
 use super::{
@@ -42,14 +46,15 @@ pub(crate) fn script(seen: &Seen) -> Reply {
     };
     let mut words = said.split_whitespace();
     let (task, status) = (words.next().expect("a task"), words.next().expect("a status"));
-    let call = |place: usize, tool: &str, arguments: Value| (format!("c-{place}"), tool.to_owned(), arguments);
-    Reply::Calls(vec![
-        call(1, "task_history", json!({"task_id": "LIVE-1"})),
-        call(2, "response_request", json!({"agents": ["tester"], "body": "b"})),
-        call(3, "task_message", json!({"task_id": task, "body": "b"})),
-        call(4, "task_status", json!({"task_id": task, "status": status})),
-        call(5, "no_reply", json!({})),
-    ])
+    let id = |_: &str, of| match of {
+        IdOf::Task => task.to_owned(),
+        IdOf::Agent => "tester".to_owned(),
+    };
+    let calls = in_order().into_iter().enumerate().map(|(place, tool)| {
+        let said = arguments(&tool, |_| false, id, status);
+        (format!("c-{place}"), tool.name.to_owned(), said)
+    });
+    Reply::Calls(calls.collect())
 }
 
 pub(crate) struct Walk<'a> {

@@ -211,7 +211,9 @@ impl Database {
             let presented = Presented {
                 asked,
                 tool,
-                task: facts.task().filter(|_| tool.is_some_and(|tool| tool.account_wide)),
+                task: facts
+                    .task()
+                    .filter(|_| tool.is_some_and(|tool| tool.task_argument().is_some())),
             };
             let admitted = capability.admit(&presented);
             let waits = capability.waits_for_earlier(&presented, &admitted);

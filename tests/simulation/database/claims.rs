@@ -26,7 +26,7 @@ use delivery::{
 };
 use domain::{
     Actor, ActorKind, AgentSlug, Generation, ImpossibleStep, InstructionLayout, NotificationId, NotificationState,
-    SessionEvent, SessionPhase, TaskId, TaskStatus, TurnId, TurnState,
+    SessionEvent, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState,
 };
 use storage::session::{
     sessions_lock::{Session, SessionFacts},
@@ -187,8 +187,8 @@ impl Database {
                 continue;
             };
             self.lease_take(&name, replica, work.phase);
-            self.turn_resume(&name, work.turn_id, work.state);
-            claimed.resumed.push((name, work.turn_id));
+            self.turn_resume(&name, work.turn.id, work.state);
+            claimed.resumed.push((name, work.turn.id));
             if bug == Some(Bug::LostSentBlindly) && work.due == Due::LookUp {
                 work.due = Due::Send;
             }
@@ -202,7 +202,7 @@ impl Database {
                 continue;
             }
             self.turns_wait(&session.name(), call.ordinal, settings.delivery.tools_again_ms.i64());
-            messages.push(self.request(&session, turn.id, turn.task.as_ref(), turn.agent_id, call));
+            messages.push(self.request(session.turn(turn.id, turn.task.clone()), turn.agent_id, call));
         }
         claimed.outbox = self.outbox_insert(super::outbox::Service::Delivery, messages);
         claimed.left = names
@@ -217,17 +217,13 @@ impl Database {
     /// The message for the tool-gateway, as delivery builds it.
     pub(super) fn request(
         &self,
-        session: &Session,
-        turn: TurnId,
-        task: Option<&TaskId>,
+        turn: TurnRef,
         agent: domain::AgentId,
         call: &delivery::turn::journal::Call,
     ) -> Message {
         let (_, outgoing) = tool_requested(
             &contracts::Root::default(),
-            session,
             turn,
-            task,
             agent,
             call,
             &Origin::default(),
@@ -298,11 +294,11 @@ impl Database {
     /// The rest of `TURNS_BEGIN`.
     fn turn_begin(&mut self, name: &SessionName, work: &Work, new: &NewTurn) {
         let turn = TurnRow {
-            session: work.session_id,
-            task: work.task.clone(),
+            session: work.turn.session,
+            task: work.turn.task.clone(),
             agent: work.agent_id,
             number: new.number,
-            fence: new.fence,
+            fence: new.turn.fence,
             state: new.state,
             notification: work.notification_ids[0].clone(),
             provider: work.provider.clone(),
@@ -320,16 +316,16 @@ impl Database {
             no_reply: false,
             late: false,
         };
-        self.turns.insert((name.0.clone(), work.turn_id), turn);
+        self.turns.insert((name.0.clone(), work.turn.id), turn);
         let id = NotificationId::parse(&work.notification_ids[0]).expect("ids of rows are ids");
         if let Some(item) = self.notifications.get_mut(&(name.0.clone(), id))
             && item.state == NotificationState::Queued
         {
             item.state = NotificationState::Running;
-            item.turn = Some(work.turn_id);
+            item.turn = Some(work.turn.id);
         }
         let session = self.sessions.get_mut(name).expect("locked");
-        session.active_turn = Some(work.turn_id);
+        session.active_turn = Some(work.turn.id);
         session.queued -= 1;
         session.turn_count = new.number;
         session.interrupted = false;

@@ -48,7 +48,7 @@ impl Database {
             let name = report.work.name();
             let session = self
                 .session(&name, None, bug)
-                .filter(|session| session.fence == report.work.fence || bug == Some(Bug::FenceUnchecked));
+                .filter(|session| session.fence == report.work.turn.fence || bug == Some(Bug::FenceUnchecked));
             let Some(session) = session else {
                 recorded.stale += 1;
                 recorded.free.push((name, true));
@@ -71,8 +71,8 @@ impl Database {
             recorded.written.push(Outcome {
                 account: session.account.clone(),
                 session: session.id,
-                turn: report.work.turn_id,
-                fence: report.work.fence,
+                turn: report.work.turn.id,
+                fence: report.work.turn.fence,
                 session_fence: session.fence,
                 state: decided.change.turn.state,
             });
@@ -151,19 +151,19 @@ impl Database {
 
     fn messages(&mut self, report: &Report, session: &Session, settled: &Settled, bug: Option<Bug>) -> Vec<Message> {
         let work = &report.work;
-        let over = Message::TurnFinished(work.account.clone(), work.turn_id, None);
+        let over = Message::TurnFinished(work.turn.account.clone(), work.turn.id, None);
         match settled {
             Settled::AwaitTools { round } => round
                 .calls
                 .iter()
                 .filter(|call| call.answered.is_none())
                 .take(if bug == Some(Bug::OrderGivenUp) { usize::MAX } else { 1 })
-                .map(|call| self.request(session, work.turn_id, work.task.as_ref(), work.agent_id, call))
+                .map(|call| self.request(session.turn(work.turn.id, work.turn.task.clone()), work.agent_id, call))
                 .collect(),
             Settled::Again { .. } | Settled::LookAgain { .. } => Vec::new(),
             Settled::GaveUp { .. } => {
                 for id in &work.notification_ids {
-                    self.bury(&work.account, id);
+                    self.bury(&work.turn.account, id);
                 }
                 vec![over]
             }

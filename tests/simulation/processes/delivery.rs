@@ -199,8 +199,8 @@ impl World {
         if stage == Stage::Asking || work.due == Due::LookUp {
             let record =
                 self.provider
-                    .reconcile(work.turn_id, work.attempt, self.settings.has_record, &mut self.random);
-            let (turn, attempt) = (work.turn_id, work.attempt);
+                    .reconcile(work.turn.id, work.attempt, self.settings.has_record, &mut self.random);
+            let (turn, attempt) = (work.turn.id, work.attempt);
             self.note("looked up", [p as u64, 0], || {
                 format!("turn {turn}:{attempt}: {record:?}")
             });
@@ -215,15 +215,15 @@ impl World {
         let open = self.provider.requests.iter().find(|request| {
             // A holder that was frozen when its lease ended still has its end of the line; its words will not count.
             request.open
-                && request.session_key == work.session_key
+                && request.session_key == work.turn.key
                 && !self.processes[request.holder].overslept
                 && !self.processes[request.holder].is_frozen(now)
         });
         if let Some(open) = open {
-            self.witness.overlapping(open, work.turn_id);
+            self.witness.overlapping(open, work.turn.id);
         }
         let id = self.provider.request(&work, p);
-        let (turn, attempt, fence) = (work.turn_id, work.attempt, work.fence);
+        let (turn, attempt, fence) = (work.turn.id, work.attempt, work.turn.fence);
         self.note("sent", [p as u64, id], || {
             format!("process {p}: turn {turn}:{attempt} under fence {fence}")
         });

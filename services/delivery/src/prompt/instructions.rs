@@ -1,18 +1,22 @@
-//! The instructions: a versioned template, filled in. A change of a template is a new version, under a new file name.
+//! The instructions: a versioned template, filled in. What the policy says of a tool stands with the tool
+//! (`contracts::tools`). A change of either is a new version.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use contracts::quote;
+use contracts::{
+    quote,
+    tools::{self, PolicySection},
+};
 use domain::{AccountId, AgentSlug};
 
 use super::manifest::{Manifest, sha256};
 
-/// The version of the templates below.
+/// Of the templates below, and of what tools say in them.
 const VERSION: &str = "2";
-const PROFILE: &str = include_str!("profile_2.md");
-const COORDINATOR: &str = include_str!("coordinator_2.md");
-const ROLE: &str = include_str!("role_2.md");
-const TASKLESS: &str = include_str!("taskless_2.md");
+static PROFILE: LazyLock<String> = LazyLock::new(|| with_tools(include_str!("profile.md")));
+static COORDINATOR: LazyLock<String> = LazyLock::new(|| with_tools(include_str!("coordinator.md")));
+const ROLE: &str = include_str!("role.md");
+const TASKLESS: &str = include_str!("taskless.md");
 
 /// An agent's own words about its role are part of the instructions, up to this.
 const ROLE_BYTES_MAX: usize = 16 * 1024;
@@ -31,14 +35,14 @@ pub struct InstructionFacts<'a> {
     pub tools: &'a ToolNames,
 }
 
-/// Tools as the model sees their names, which some providers change.
+/// Every tool's name, as we know it and as the model sees it: some providers change it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ToolNames {
-    pub task_history: String,
-    pub task_status: String,
-    pub task_message: String,
-    pub response_request: String,
-    pub no_reply: String,
+pub struct ToolNames(Vec<(&'static str, String)>);
+
+impl ToolNames {
+    pub fn new(shown: impl Fn(&'static str) -> String) -> ToolNames {
+        ToolNames(tools::NAMES.iter().map(|name| (*name, shown(name))).collect())
+    }
 }
 
 /// Instructions as sent, with what stands on the turn.
@@ -56,12 +60,12 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
         manifest.add("instructions", part, source, &piece, cut);
         text.push_str(&piece);
     };
-    add("policy", format!("profile/{VERSION}"), fill(PROFILE, facts), 0);
+    add("policy", format!("profile/{VERSION}"), fill(&PROFILE, facts), 0);
     if facts.is_coordinator {
         add(
             "coordinator",
             format!("profile/{VERSION}/coordinator"),
-            fill(COORDINATOR, facts),
+            fill(&COORDINATOR, facts),
             0,
         );
     }
@@ -90,19 +94,34 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
     }
 }
 
+/// Each section's items, in the place that its list keeps for them.
+fn with_tools(template: &str) -> String {
+    let tools = tools::all();
+    let sections = [
+        ("{scope_tools}\n", PolicySection::Scope),
+        ("{reporting_tools}\n", PolicySection::Reporting),
+        ("{coordinator_tools}\n", PolicySection::Coordinator),
+    ];
+    sections.iter().fold(template.to_owned(), |text, (place, section)| {
+        let wordings = tools.iter().flat_map(|tool| tool.wording);
+        let items = wordings.filter(|(of, _)| of == section);
+        let items: String = items.map(|(_, item)| format!("- {item}\n")).collect();
+        text.replace(place, &items)
+    })
+}
+
 /// Names are put in last and once: a name that looks like a placeholder is not filled in again.
 fn fill(template: &str, facts: &InstructionFacts<'_>) -> String {
+    let tools = facts.tools.0.iter();
+    let text = tools.fold(template.to_owned(), |text, (name, shown)| {
+        text.replace(&format!("{{{name}}}"), shown)
+    });
     let values = [
-        ("{task_history}", facts.tools.task_history.clone()),
-        ("{task_status}", facts.tools.task_status.clone()),
-        ("{task_message}", facts.tools.task_message.clone()),
-        ("{response_request}", facts.tools.response_request.clone()),
-        ("{no_reply}", facts.tools.no_reply.clone()),
         ("{account}", facts.account.to_string()),
         ("{agent_slug}", facts.agent_slug.to_string()),
         ("{agent_name}", quote::line(facts.agent_name, NAME_BYTES_MAX).0),
     ];
     values
         .iter()
-        .fold(template.to_owned(), |text, (name, value)| text.replace(name, value))
+        .fold(text, |text, (name, value)| text.replace(name, value))
 }

@@ -74,13 +74,7 @@ mod tests {
 
     #[test]
     fn kept_instructions_are_the_ones_that_would_be_made() {
-        let names = |prefix: &str| ToolNames {
-            task_history: format!("{prefix}task_history"),
-            task_status: format!("{prefix}task_status"),
-            task_message: format!("{prefix}task_message"),
-            response_request: format!("{prefix}response_request"),
-            no_reply: format!("{prefix}no_reply"),
-        };
+        let names = |prefix: &str| ToolNames::new(|name| format!("{prefix}{name}"));
         let accounts = ["acme", "other"].map(|account| AccountId::parse(account).unwrap());
         let slugs = ["coder", "planner"].map(|slug| AgentSlug::parse(slug).unwrap());
         let tools = ["", "signalbox_"].map(names);

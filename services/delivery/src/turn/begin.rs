@@ -10,7 +10,7 @@ use contracts::{
     TraceContext,
     tools::{self, OfferContext},
 };
-use domain::{AccountId, Fence, ImpossibleStep, InstructionLayout, TaskId, TurnId, TurnState, TurnStep};
+use domain::{AccountId, ImpossibleStep, InstructionLayout, TurnId, TurnState, TurnStep};
 use messaging::trace;
 use serde_json::value::to_raw_value;
 
@@ -52,17 +52,12 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> Result<(New
         tools_wait_ms,
         trace,
     } = beginning;
-    let task = item.task.as_ref().map(|task| task.id.clone());
+    let turn = session.turn_claimed(turn_id, item.task.as_ref().map(|task| task.id.clone()));
     let hops = item.hops;
     let new_turn = NewTurn {
-        account_id: session.account.clone(),
-        id: turn_id,
-        session_id: session.id,
-        task_id: task.as_ref().map(TaskId::key),
+        turn: turn.clone(),
         agent_id: item.agent_id,
-        generation: session.generation,
         number: session.turn_count + 1,
-        fence: Fence(session.fence.0 + 1),
         notification_id: item.notification.to_string(),
         provider: item.provider.clone(),
         profile_version: prompt.profile.version.to_owned(),
@@ -79,18 +74,12 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> Result<(New
         state,
     };
     let work = Work {
-        account: session.account.clone(),
-        session_id: session.id,
-        session_key: session.key.clone(),
-        generation: session.generation,
-        fence: Fence(session.fence.0 + 1),
+        turn,
         phase,
         state,
         first: session.turn_count == 0,
-        turn_id,
         number: session.turn_count + 1,
         agent_id: item.agent_id,
-        task,
         provider: item.provider,
         slot: None,
         effects,
@@ -124,15 +113,9 @@ pub fn carry_on(
     let trace = turn.trace();
     let due = due(turn.state, session.facts.closed, effects);
     Ok(Work {
-        account: session.account.clone(),
-        session_id: session.id,
-        session_key: session.key.clone(),
-        generation: session.generation,
-        fence: Fence(session.fence.0 + 1),
         phase,
         state,
         first: turn.number == 1,
-        turn_id: turn.id,
         number: turn.number,
         agent_id: turn.agent_id,
         slot: None,
@@ -141,7 +124,7 @@ pub fn carry_on(
         instructions: (!turn.inline).then(|| turn.instructions.into()),
         input: call_input(&turn.input, &turn.journal, &turn.results, continuation),
         tools,
-        task: turn.task,
+        turn: session.turn_claimed(turn.id, turn.task),
         provider: turn.provider,
         profile_version: turn.profile_version,
         journal: turn.journal,
@@ -225,15 +208,7 @@ pub(super) fn prompt(
 }
 
 fn tool_names(driver: Option<&Driver>) -> ToolNames {
-    let on_wire =
-        |name: &str| driver.map_or_else(|| name.to_owned(), |driver| driver.tool_name_on_wire(name).into_owned());
-    ToolNames {
-        task_history: on_wire("task_history"),
-        task_status: on_wire("task_status"),
-        task_message: on_wire("task_message"),
-        response_request: on_wire("response_request"),
-        no_reply: on_wire("no_reply"),
-    }
+    ToolNames::new(|name| driver.map_or_else(|| name.to_owned(), |driver| driver.tool_name_on_wire(name).into_owned()))
 }
 
 /// What a turn in progress is offered: what it was offered when it began, whatever has become of its agent since.

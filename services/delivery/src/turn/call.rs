@@ -48,7 +48,7 @@ pub async fn run_guarded(
     let (outcome, mismatch) = match calling.await {
         Ok(ended) => ended?,
         Err(_) => {
-            tracing::error!(turn_id = %work.turn_id, "a provider call panicked; the turn counts it as a malformed answer");
+            tracing::error!(turn_id = %work.turn.id, "a provider call panicked; the turn counts it as a malformed answer");
             let error = failure(
                 FailureClass::Malformed,
                 Sent::Maybe,
@@ -119,7 +119,7 @@ pub async fn run(
         () = incarnation.lost.cancelled() => None,
     };
     if ended.is_none() {
-        warn!(turn_id = %work.turn_id, session_id = %work.session_id, "the lease was lost during a provider call; its next holder carries the turn on");
+        warn!(turn_id = %work.turn.id, session_id = %work.turn.session, "the lease was lost during a provider call; its next holder carries the turn on");
     }
     ended
 }
@@ -132,9 +132,9 @@ fn call_span(work: &Work, driver: &Driver) -> Span {
         otel.name = format!("chat {}", driver.model()),
         otel.kind = "client",
         otel.status_code = Empty,
-        turn_id = %work.turn_id,
-        account = %work.account,
-        session_key = %work.session_key,
+        turn_id = %work.turn.id,
+        account = %work.turn.account,
+        session_key = %work.turn.key,
         provider = %work.provider,
         attempt = work.attempt,
         round = work.journal.rounds.len(),
@@ -145,7 +145,7 @@ fn call_span(work: &Work, driver: &Driver) -> Span {
     span.set_attribute("gen_ai.operation.name", "chat");
     span.set_attribute("gen_ai.provider.name", driver.kind().as_str());
     span.set_attribute("gen_ai.request.model", driver.model().to_owned());
-    span.set_attribute("gen_ai.conversation.id", work.session_key.clone());
+    span.set_attribute("gen_ai.conversation.id", work.turn.key.clone());
     span
 }
 
@@ -174,9 +174,9 @@ fn note(work: &Work, driver: &Driver, called: &Result<ProviderAnswer, ProviderEr
 
 async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender<Live>) -> (Outcome, Option<String>) {
     let call = ProviderCall {
-        turn_id: work.turn_id.uuid(),
+        turn_id: work.turn.id.uuid(),
         attempt: u32::try_from(work.attempt).unwrap_or(1),
-        session_key: work.session_key.clone(),
+        session_key: work.turn.key.clone(),
         instructions: work.instructions.clone(),
         input: work.input.clone(),
         tools: work.tools.clone(),
@@ -224,9 +224,9 @@ pub fn looked_up(reconciled: Reconciled) -> Outcome {
 
 fn lost_call(work: &Work, response_id: Option<String>) -> LostCall {
     LostCall {
-        turn_id: work.turn_id.uuid(),
+        turn_id: work.turn.id.uuid(),
         attempt: u32::try_from(work.attempt).unwrap_or(1),
-        session_key: work.session_key.clone(),
+        session_key: work.turn.key.clone(),
         response_id,
         // In the call that was just lost, nobody has waited yet.
         lost_for: match work.due {
@@ -248,15 +248,15 @@ fn mismatch(check: SessionCheck) -> Option<String> {
 
 /// Passes text on without ever waiting: pages may miss a piece, a turn must not wait for them.
 fn speaker<'a>(work: &'a Work, root: &Root, live: &'a mpsc::Sender<Live>) -> impl FnMut(&str) + Send + 'a {
-    let about = (&work.account, work.task.as_ref());
+    let about = (&work.turn.account, work.turn.task.as_ref());
     let (subject, origin) = (root.subject::<LiveText>(about.0, about.1), work.origin());
     let mut sequence = 0;
     move |text: &str| {
         let piece = LiveText {
-            session_id: work.session_id,
-            generation: work.generation,
-            fence: work.fence,
-            turn_id: work.turn_id,
+            session_id: work.turn.session,
+            generation: work.turn.generation,
+            fence: work.turn.fence,
+            turn_id: work.turn.id,
             attempt: work.attempt,
             sequence,
             text: text.to_owned(),

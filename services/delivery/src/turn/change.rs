@@ -43,12 +43,12 @@ pub(super) fn change(
     let phase = session.facts.state().on(settled.event())?.phase;
     let (error, class) = settled.error().unzip();
     let turn = TurnChange {
-        account_id: work.account.clone(),
-        id: work.turn_id,
+        account_id: work.turn.account.clone(),
+        id: work.turn.id,
         fence: if is_planted(Bug::FenceDropped) {
             session.fence
         } else {
-            work.fence
+            work.turn.fence
         },
         state,
         sources: step.sources(),
@@ -67,8 +67,8 @@ pub(super) fn change(
         late: session.facts.closed,
     };
     let rest = SessionChange {
-        account_id: work.account.clone(),
-        id: work.session_id,
+        account_id: work.turn.account.clone(),
+        id: work.turn.session,
         phase,
         keeps_turn: !state.is_over(),
         wake_ms: None,
@@ -169,8 +169,8 @@ impl Change {
 
 fn items(work: &Work, state: NotificationState, reason: Option<String>) -> Option<ItemChange> {
     Some(ItemChange {
-        account_id: work.account.clone(),
-        turn_id: work.turn_id,
+        account_id: work.turn.account.clone(),
+        turn_id: work.turn.id,
         notification_ids: work.notification_ids.clone(),
         state,
         reason,

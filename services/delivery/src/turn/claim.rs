@@ -189,9 +189,7 @@ impl Claimer {
             asked.push((session.name(), call.ordinal));
             messages.push(tool_requested(
                 &self.root,
-                session,
-                turn.id,
-                turn.task.as_ref(),
+                session.turn(turn.id, turn.task.clone()),
                 turn.agent_id,
                 call,
                 &origin(turn.id, turn.hops, turn.trace()),

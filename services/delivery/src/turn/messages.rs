@@ -9,7 +9,7 @@ use contracts::{
     outgoing::Origin,
     tool::ToolRequested,
 };
-use domain::{CallId, NotificationId, TaskId, TurnId, TurnState};
+use domain::{AgentId, CallId, NotificationId, TurnId, TurnRef, TurnState};
 use storage::{lifecycle::Setting, outbox::Owned};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -34,12 +34,13 @@ pub(super) fn origin(turn: TurnId, hops: i32, trace: TraceContext) -> Origin {
 }
 
 pub(super) fn turn_started(root: &Root, work: &Work, now: OffsetDateTime) -> Owned {
+    let turn = &work.turn;
     let started = TurnStarted {
-        turn_id: work.turn_id,
-        session_id: work.session_id,
-        session_key: work.session_key.clone(),
-        generation: work.generation,
-        fence: work.fence,
+        turn_id: turn.id,
+        session_id: turn.session,
+        session_key: turn.key.clone(),
+        generation: turn.generation,
+        fence: turn.fence,
         number: work.number,
         agent_id: work.agent_id,
         notifications: work.notifications(),
@@ -54,36 +55,30 @@ pub(super) fn turn_started(root: &Root, work: &Work, now: OffsetDateTime) -> Own
         now,
     };
     setting.event(
-        &work.account,
-        work.task.as_ref(),
-        &work.turn_id.to_string(),
+        &turn.account,
+        turn.task.as_ref(),
+        &turn.id.to_string(),
         Event::TurnStarted(started),
     )
 }
 
 /// A tool call for the tool-gateway. The same call gives the same message, whoever sends it and however often.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "every one is a field of the message, and both callers have them apart"
-)]
 pub fn tool_requested(
     root: &Root,
-    session: &Session,
-    turn: TurnId,
-    task: Option<&TaskId>,
-    agent: domain::AgentId,
+    turn: TurnRef,
+    agent: AgentId,
     call: &Call,
     origin: &Origin,
     now: OffsetDateTime,
 ) -> Owned {
     let message = ToolRequested {
-        account: session.account.clone(),
-        task: task.cloned(),
-        session_id: session.id,
-        session_key: session.key.clone(),
-        generation: session.generation,
-        fence: session.fence,
-        turn_id: turn,
+        account: turn.account,
+        task: turn.task,
+        session_id: turn.session,
+        session_key: turn.key,
+        generation: turn.generation,
+        fence: turn.fence,
+        turn_id: turn.id,
         agent_id: agent,
         call_id: CallId(call.call_id.clone()),
         ordinal: call.ordinal,
@@ -106,6 +101,7 @@ pub(super) fn outcome_messages(
     now: OffsetDateTime,
 ) -> Vec<Owned> {
     let work = &report.work;
+    let turn = &work.turn;
     let setting = Setting {
         root,
         source: SOURCE,
@@ -115,34 +111,24 @@ pub(super) fn outcome_messages(
     let mut messages = Vec::new();
     if let Some(detail) = &report.mismatch {
         let event = Event::ProviderSessionMismatched(ProviderSessionMismatched {
-            turn_id: work.turn_id,
-            session_id: work.session_id,
-            session_key: work.session_key.clone(),
-            generation: work.generation,
-            fence: work.fence,
+            turn_id: turn.id,
+            session_id: turn.session,
+            session_key: turn.key.clone(),
+            generation: turn.generation,
+            fence: turn.fence,
             detail: detail.clone(),
         });
-        messages.push(setting.event(&work.account, work.task.as_ref(), &work.turn_id.to_string(), event));
+        messages.push(setting.event(&turn.account, turn.task.as_ref(), &turn.id.to_string(), event));
     }
     if let Settled::AwaitTools { round } = settled
         && let Some(call) = round.first()
     {
-        let origin = &setting.origin;
-        let (task, agent) = (work.task.as_ref(), work.agent_id);
-        messages.push(tool_requested(
-            root,
-            session,
-            work.turn_id,
-            task,
-            agent,
-            call,
-            origin,
-            now,
-        ));
+        let turn = session.turn(turn.id, turn.task.clone());
+        messages.push(tool_requested(root, turn, work.agent_id, call, &setting.origin, now));
     }
     if let Some(end) = settled.ended(ended_because(session)) {
         let event = Event::TurnFinished(turn_finished(work, state, end, changed));
-        messages.push(setting.event(&work.account, work.task.as_ref(), &work.turn_id.to_string(), event));
+        messages.push(setting.event(&turn.account, turn.task.as_ref(), &turn.id.to_string(), event));
     }
     if let Settled::Aborted = settled {
         let ours = |id: &&String| ended.contains(&(work.turn_name(), (*id).clone()));
@@ -155,8 +141,8 @@ pub(super) fn outcome_messages(
                 dead_letter_id: None,
             };
             setting.event(
-                &work.account,
-                work.task.as_ref(),
+                &turn.account,
+                turn.task.as_ref(),
                 id,
                 Event::NotificationCancelled(ended),
             )
@@ -166,12 +152,13 @@ pub(super) fn outcome_messages(
 }
 
 fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Changed) -> TurnFinished {
+    let turn = &work.turn;
     TurnFinished {
-        turn_id: work.turn_id,
-        session_id: work.session_id,
-        session_key: work.session_key.clone(),
-        generation: work.generation,
-        fence: work.fence,
+        turn_id: turn.id,
+        session_id: turn.session,
+        session_key: turn.key.clone(),
+        generation: turn.generation,
+        fence: turn.fence,
         number: work.number,
         agent_id: work.agent_id,
         notifications: work.notifications(),
@@ -198,6 +185,7 @@ pub(super) fn notification_failed(
     (class, error): (&str, &str),
     now: OffsetDateTime,
 ) -> Owned {
+    let turn = &work.turn;
     let ended = NotificationEnded {
         id: NotificationId::parse(id).ok(),
         agent: Some(work.agent_id.to_string()),
@@ -212,8 +200,8 @@ pub(super) fn notification_failed(
         now,
     };
     setting.event(
-        &work.account,
-        work.task.as_ref(),
+        &turn.account,
+        turn.task.as_ref(),
         &letter.to_string(),
         Event::NotificationFailed(ended),
     )

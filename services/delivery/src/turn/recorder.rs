@@ -91,7 +91,7 @@ impl Recorder {
             // A newer fence: somebody took the session over and carries the turn on. A normal outcome.
             match sessions
                 .get(&report.work.name())
-                .filter(|session| session.fence == report.work.fence || is_planted(Bug::FenceDropped))
+                .filter(|session| session.fence == report.work.turn.fence || is_planted(Bug::FenceDropped))
             {
                 // Ours by its fence, and given back: an earlier try recorded the outcome, and its commit was not answered.
                 Some(session) if session.facts.phase != SessionPhase::Running => {
@@ -99,14 +99,14 @@ impl Recorder {
                 }
                 Some(session) => {
                     let decision = decide(report, session, now, &self.config);
-                    match possible(decision, session, Some(report.work.turn_id)) {
+                    match possible(decision, session, Some(report.work.turn.id)) {
                         Some(decision) => decided.push(decision),
                         None => recorded.free.push((report.work.name(), false)),
                     }
                 }
                 None => {
                     self.metrics.stale();
-                    let (turn_id, fence) = (report.work.turn_id, report.work.fence);
+                    let (turn_id, fence) = (report.work.turn.id, report.work.turn.fence);
                     tracing::info!(%turn_id, %fence, "an outcome came too late: another replica holds the session");
                     recorded.free.push((report.work.name(), true));
                 }
@@ -178,11 +178,11 @@ impl Recorder {
             headers,
             payload,
             subject,
-        } in notifications_load(tx, &self.root, &work.account, &work.notification_ids).await?
+        } in notifications_load(tx, &self.root, &work.turn.account, &work.notification_ids).await?
         {
             let given = Given {
-                account: Some(&work.account),
-                task: work.task.as_ref(),
+                account: Some(&work.turn.account),
+                task: work.turn.task.as_ref(),
                 subject: &subject,
                 headers: &headers,
                 payload: &payload,
@@ -251,8 +251,8 @@ fn log(work: &Work, settled: &Settled, changed: &Changed) {
     macro_rules! line {
         ($level:ident) => {
             tracing::$level!(
-                turn_id = %work.turn_id, account = %work.account, session_id = %work.session_id,
-                generation = work.generation.0, number = work.number, attempt = work.attempt,
+                turn_id = %work.turn.id, account = %work.turn.account, session_id = %work.turn.session,
+                generation = work.turn.generation.0, number = work.number, attempt = work.attempt,
                 round = work.journal.rounds.len(), profile_version = %work.profile_version,
                 task_history_called = changed.task_history_called, class,
                 "turn {} {what}", work.number

@@ -43,10 +43,10 @@ pub async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, sig
                     "could not record outcomes together; trying in halves"
                 );
             } else {
-                alone.insert(part[0].work.turn_id);
+                alone.insert(part[0].work.turn.id);
             }
         }
-        for report in batch.drain(..).filter(|report| alone.contains(&report.work.turn_id)) {
+        for report in batch.drain(..).filter(|report| alone.contains(&report.work.turn.id)) {
             let recording = record_alone(recorder.clone(), report, signals.clone());
             recorder.shutdown.spawn_once("delivery outcome", recording);
         }
@@ -98,7 +98,7 @@ async fn record_unrecordable(
     error: &StorageError,
     signals: &mpsc::Sender<Signal>,
 ) {
-    let (turn_id, session_id) = (report.work.turn_id, report.work.session_id);
+    let (turn_id, session_id) = (report.work.turn.id, report.work.turn.session);
     tracing::error!(%turn_id, %session_id, error = error as &dyn std::error::Error, "an outcome could not be recorded; its attempt counts as failed");
     let name = report.work.name();
     if let Err(error) = record_while_slow(recorder, &[report.unrecordable()], signals).await {

@@ -4,9 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use contracts::{TraceContext, outgoing::Origin};
-use domain::{
-    AccountId, AgentId, Fence, Generation, NotificationId, SessionId, SessionPhase, TaskId, TurnId, TurnState,
-};
+use domain::{AgentId, NotificationId, SessionPhase, TurnRef, TurnState};
 use storage::session::turns_resume::Resumed;
 use time::OffsetDateTime;
 
@@ -18,20 +16,14 @@ use crate::{
 
 #[derive(Clone, Debug)]
 pub struct Work {
-    pub account: AccountId,
-    pub session_id: SessionId,
-    pub session_key: String,
-    pub generation: Generation,
-    pub fence: Fence,
+    pub turn: TurnRef,
     /// Of the session and of the turn, as the claim left them.
     pub phase: SessionPhase,
     pub state: TurnState,
     /// The first turn of its generation: where it ran is checked, if the provider can say.
     pub first: bool,
-    pub turn_id: TurnId,
     pub number: i64,
     pub agent_id: AgentId,
-    pub task: Option<TaskId>,
     pub provider: String,
     /// Of the provider, until the call has ended. None where no call is made.
     pub slot: Option<Arc<Slot>>,
@@ -57,18 +49,18 @@ pub struct Work {
 
 impl Work {
     pub fn name(&self) -> SessionName {
-        (self.account.clone(), self.session_id)
+        (self.turn.account.clone(), self.turn.session)
     }
 
     pub fn turn_name(&self) -> TurnName {
-        (self.account.clone(), self.turn_id)
+        (self.turn.account.clone(), self.turn.id)
     }
 
     /// As the claim of a turn in progress is written.
     pub(super) fn resumed(&self) -> Resumed {
         Resumed {
             session: self.name(),
-            turn: self.turn_id,
+            turn: self.turn.id,
             phase: self.phase,
             state: self.state,
         }
@@ -89,7 +81,7 @@ impl Work {
     /// What stands on every message that this turn causes.
     pub fn origin(&self) -> Origin {
         Origin {
-            cause: Some(self.turn_id.to_string()),
+            cause: Some(self.turn.id.to_string()),
             hops: u16::try_from(self.hops).unwrap_or(u16::MAX),
             trace: self.trace.clone(),
         }

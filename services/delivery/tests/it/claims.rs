@@ -62,7 +62,7 @@ async fn a_claim_whose_answer_was_lost_is_taken_up_by_its_replica_only() {
     let sent = |claimed: &Claimed| format!("{:?}", claimed.work[0].input);
     assert!(sent(&lost).contains("[begin "), "{}", sent(&lost));
     assert_eq!(sent(&found), sent(&lost), "a turn sends the same bytes");
-    assert_eq!(found.work[0].turn_id, lost.work[0].turn_id, "no second turn");
-    assert_eq!(found.work[0].fence, Fence(lost.work[0].fence.0 + 1));
+    assert_eq!(found.work[0].turn.id, lost.work[0].turn.id, "no second turn");
+    assert_eq!(found.work[0].turn.fence, Fence(lost.work[0].turn.fence.0 + 1));
     assert_eq!(scene.turns("state").await, [TurnState::Calling.as_str()]);
 }

@@ -13,14 +13,7 @@ use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
 fn names(prefix: &str) -> ToolNames {
-    let name = |name: &str| format!("{prefix}{name}");
-    ToolNames {
-        task_history: name("task_history"),
-        task_status: name("task_status"),
-        task_message: name("task_message"),
-        response_request: name("response_request"),
-        no_reply: name("no_reply"),
-    }
+    ToolNames::new(|name| format!("{prefix}{name}"))
 }
 
 fn named(agent_name: &str, role: &str) -> String {
@@ -119,6 +112,22 @@ fn instructions_are_pinned() {
         "instructions_taskless_prefixed",
         profile("", false, false, "signalbox_").0
     );
+}
+
+/// Every section has a place in the templates.
+#[test]
+fn what_tools_say_of_themselves_is_in_the_policy() {
+    let text = profile("", true, true, "").0;
+    for tool in contracts::tools::all() {
+        for (_, item) in tool.wording {
+            let names = contracts::tools::NAMES.iter();
+            let item = names.fold((*item).to_owned(), |item, name| {
+                item.replace(&format!("{{{name}}}"), name)
+            });
+            assert!(text.contains(&format!("\n- {item}\n")), "{item}");
+        }
+    }
+    assert!(!text.contains("_tools}"), "{text}");
 }
 
 #[test]

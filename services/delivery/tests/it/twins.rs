@@ -45,7 +45,7 @@ async fn twins() -> (Scene, [SessionName; 2]) {
 }
 
 fn of<'a>(work: &'a [Work], account: &AccountId) -> &'a Work {
-    let mut found = work.iter().filter(|work| work.account == *account);
+    let mut found = work.iter().filter(|work| work.turn.account == *account);
     let one = found.next().expect("each has its work");
     assert!(found.next().is_none(), "once");
     one
@@ -86,7 +86,7 @@ fn asking(work: &[Work]) -> Vec<Report> {
         arguments: "{}".to_owned(),
     };
     let said = |account| answered(format!("on the way of {account}"), vec![call.clone()]);
-    work.iter().map(|work| report(work, said(&work.account))).collect()
+    work.iter().map(|work| report(work, said(&work.turn.account))).collect()
 }
 
 async fn recorder(scene: &Scene, claimer: &Claimer, database: &Database) -> Recorder {
@@ -137,7 +137,7 @@ async fn twins_in_one_batch_stay_apart() {
     .unwrap();
     let resumed = claimer.claim(&names, replica).await.unwrap().work;
     check_apart(&resumed, &names, &["on the way", "result"]);
-    assert_eq!(resumed[0].turn_id, resumed[1].turn_id, "that is what is tried");
+    assert_eq!(resumed[0].turn.id, resumed[1].turn.id, "that is what is tried");
 
     // One has its answer, the other was not to be carried on.
     let acme = report(
@@ -198,7 +198,7 @@ async fn the_turns_that_twins_have_in_flight_are_counted_apart() {
     let claimed = claimer.claim(&names, replica(&database).await).await.unwrap();
     assert!(claimed.left.is_empty(), "no room: {:?}", claimed.left);
     for (account, _) in &names {
-        assert_eq!(of(&claimed.work, account).account, *account);
+        assert_eq!(of(&claimed.work, account).turn.account, *account);
     }
 }
 

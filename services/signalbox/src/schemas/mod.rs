@@ -6,6 +6,7 @@ mod files;
 mod machines;
 mod openapi;
 mod sql;
+mod tools;
 mod yaml;
 
 use std::{collections::BTreeMap, process::ExitCode};
@@ -68,6 +69,7 @@ fn all() -> anyhow::Result<BTreeMap<String, String>> {
     files.insert("database.sql".to_owned(), sql::text());
     files.insert("topology.md".to_owned(), messaging::topology::markdown(&root));
     files.insert("nats-users.conf".to_owned(), messaging::users::config_file(&root));
+    files.insert("tools.md".to_owned(), tools::text());
     for (name, text) in machines::all() {
         files.insert(format!("machines/{name}.md"), text);
     }

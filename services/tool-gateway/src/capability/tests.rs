@@ -310,7 +310,7 @@ fn a_task_is_the_callers_own() {
         check(&other, own_task, &foreign("proj-7"));
         // In the chat, with a tool that is not for that
         let narrow = self::case(case.clone().in_chat(), |case| {
-            case.tool.as_mut().unwrap().account_wide = false;
+            case.tool.as_mut().unwrap().reach = Reach::OwnTask;
             case.task = Some(task("proj-8"));
         });
         check(&narrow, own_task, &foreign("chat"));

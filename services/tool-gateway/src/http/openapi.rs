@@ -17,13 +17,6 @@ use super::{
     routes::{Agents, ToolOffers, call, tools_list},
 };
 
-const SHORT_FORMS: [(&str, &str); 4] = [
-    ("/agent/task-history", "task_history"),
-    ("/agent/task-status", "task_status"),
-    ("/agent/task-message", "task_message"),
-    ("/agent/response-request", "response_request"),
-];
-
 /// With what any route may refuse.
 const ALWAYS: &[u16] = &[400, 401, 403, 404, 410, 429, 500, 503];
 /// And what a tool may say no with.
@@ -51,16 +44,16 @@ pub(super) fn declared() -> Vec<Route<Agents>> {
             },
         ),
     ];
-    routes.extend(SHORT_FORMS.map(|(path, tool)| {
+    let short_forms = tools::all().into_iter();
+    let short_forms = short_forms.filter_map(|tool| Some((tool.short_form?, tool)));
+    routes.extend(short_forms.map(|(path, tool)| {
+        let name = tool.name;
         Route::new(
             (Method::POST, path),
-            move |agents: State<Agents>, request: Request| call(agents, tool.to_owned(), request),
-            ("agent", tool),
-            format!("Short form of `/agent/tools/{tool}`."),
-            move |operation| {
-                let tool = tools::find(tool).expect("each short form is of a tool");
-                describe_call(operation, tool.parameters);
-            },
+            move |agents: State<Agents>, request: Request| call(agents, name.to_owned(), request),
+            ("agent", name),
+            format!("Short form of `/agent/tools/{name}`."),
+            move |operation| describe_call(operation, tool.parameters.clone()),
         )
     }));
     routes

@@ -1,4 +1,4 @@
-//! The tools: one file each, with the same name as its definition in `contracts::tools`. This is the table.
+//! The tools: one file each, with the same name as its definition in `contracts::tools`, which has the table.
 //!
 //! A handler works inside the call's transaction: what it writes is committed together with its result, or not at all.
 //! It finds the session locked, the caller allowed to use the tool, on the task that its arguments name, and the arguments
@@ -27,8 +27,6 @@ use crate::{
 pub(crate) struct Tool {
     pub definition: ToolDefinition,
     pub schema: Schema,
-    /// It may move the task that its arguments name, which decides what is locked first.
-    pub moves_task: bool,
     pub run: Run,
 }
 
@@ -81,31 +79,21 @@ impl From<StorageError> for ToolError {
 /// Every tool, its schema compiled once.
 pub(crate) struct Toolbox(Vec<Tool>);
 
+macro_rules! handlers {
+    ($($name:ident)+) => {
+        /// In the order of [`contracts::tools::all`].
+        const HANDLERS: &[Handler] = &[$(|running, arguments| Box::pin($name::run(running, arguments))),+];
+    };
+}
+contracts::each_tool!(handlers);
+
 impl Toolbox {
     pub(crate) fn new() -> Toolbox {
-        let tools = contracts::tools::all().into_iter().map(|definition| {
-            let (moves_task, handler): (bool, Handler) = match definition.name {
-                "task_history" => (false, |running, arguments| {
-                    Box::pin(task_history::run(running, arguments))
-                }),
-                "task_status" => (true, |running, arguments| {
-                    Box::pin(task_status::run(running, arguments))
-                }),
-                "task_message" => (false, |running, arguments| {
-                    Box::pin(task_message::run(running, arguments))
-                }),
-                "response_request" => (false, |running, arguments| {
-                    Box::pin(response_request::run(running, arguments))
-                }),
-                "no_reply" => (false, |running, arguments| Box::pin(no_reply::run(running, arguments))),
-                other => unreachable!("tool {other} is defined and has no handler"),
-            };
-            Tool {
-                schema: Schema::compile(&definition.parameters),
-                definition,
-                moves_task,
-                run: Run::InTransaction(handler),
-            }
+        let tools = contracts::tools::all().into_iter().zip(HANDLERS);
+        let tools = tools.map(|(definition, handler)| Tool {
+            schema: Schema::compile(&definition.parameters),
+            definition,
+            run: Run::InTransaction(*handler),
         });
         Toolbox(tools.collect())
     }
@@ -151,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_definition_has_a_handler() {
+    fn a_tool_is_found_by_every_name() {
         let toolbox = Toolbox::new();
         for definition in contracts::tools::all() {
             for name in definition.aliases.iter().chain([&definition.name]) {

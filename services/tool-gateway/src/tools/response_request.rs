@@ -1,7 +1,10 @@
 //! `response_request`: a notification for each named agent, on the same subject and by the same rules as anybody's.
 //! The resolver decides what becomes of it; the hop count is one higher, so that a ring of agents ends.
 
-use contracts::{Outgoing, Timestamp, notification::NotificationMessage, outgoing::Origin, quote, tools::AGENTS_MAX};
+use contracts::{
+    Outgoing, Timestamp, notification::NotificationMessage, outgoing::Origin, quote,
+    tools::response_request::AGENTS_MAX,
+};
 use domain::{AgentId, AgentRef, AgentSlug, NotificationId, TaskId};
 use serde_json::{Map, Value, json};
 use storage::outbox::Owned;

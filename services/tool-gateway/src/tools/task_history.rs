@@ -4,7 +4,9 @@
 use contracts::{
     Timestamp,
     quote::{inert, inert_json},
-    tools::{ACTIVITY_LIMIT_DEFAULT, ACTIVITY_LIMIT_MAX, MESSAGE_LIMIT_DEFAULT, MESSAGE_LIMIT_MAX, RESULT_BYTES},
+    tools::task_history::{
+        ACTIVITY_LIMIT_DEFAULT, ACTIVITY_LIMIT_MAX, MESSAGE_LIMIT_DEFAULT, MESSAGE_LIMIT_MAX, RESULT_BYTES,
+    },
 };
 use serde_json::{Map, Value, json};
 

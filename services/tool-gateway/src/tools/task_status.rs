@@ -1,7 +1,7 @@
 //! `task_status`: the agent moves its task, by the same function as everybody else. A terminal status closes the task's
 //! sessions, this one included, in this transaction (S3).
 
-use contracts::tools::AGENT_STATUSES;
+use contracts::tools::task_status::AGENT_STATUSES;
 use domain::TaskStatus;
 use serde_json::{Map, Value, json};
 use storage::lifecycle::{TaskMove, task_status_set};

@@ -1,11 +1,55 @@
 //! What the other tools change, and what they refuse to.
 
-use contracts::{header, notification::NotificationMessage};
+use std::collections::BTreeMap;
+
+use contracts::{
+    header,
+    notification::NotificationMessage,
+    tools::{IdOf, ToolEffect},
+};
 use domain::ToolCallState::{Failed, Refused};
 use serde_json::{Value, json};
-use testkit::eventually;
+use testkit::{
+    Tenant, eventually,
+    tools::{arguments, in_order},
+};
 
 use crate::world::World;
+
+/// A call leaves its record; what else it changes is what its tool's definition says.
+#[tokio::test]
+async fn every_tool_has_the_effect_that_it_is_declared_with() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    world.fixture().agent(&coder.account, "reviewer").await;
+    let tenant = Tenant {
+        account: coder.account.to_string(),
+        keys: BTreeMap::new(),
+    };
+    let rows = async || {
+        let mut rows = tenant.snapshot(&world.database.owner).await;
+        rows.remove("tool_call");
+        rows
+    };
+    let id = |_: &str, of| match of {
+        IdOf::Task => "PROJ-7".to_owned(),
+        IdOf::Agent => "reviewer".to_owned(),
+    };
+    for (tool, ordinal) in in_order().iter().zip(1..) {
+        let request = coder.request(ordinal, tool.name, &arguments(tool, |_| false, id, "review"));
+        world.record(&request).await;
+        let before = rows().await;
+        world.call(&request).await.ok();
+        world.told().await;
+        let writes = match tool.effect {
+            ToolEffect::None | ToolEffect::Read => false,
+            ToolEffect::Write => true,
+        };
+        assert_eq!(rows().await != before, writes, "{}", tool.name);
+    }
+    world.end(&[&gateway]).await;
+}
 
 #[tokio::test]
 async fn done_closes_the_tasks_sessions_with_an_outcome_for_all_that_waits() {

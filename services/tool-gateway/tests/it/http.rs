@@ -5,7 +5,7 @@ use reqwest::{RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use testkit::eventually;
 
-use crate::world::{Gateway, Session, World};
+use crate::world::{Gateway, Session, World, offered};
 
 struct Agent {
     client: reqwest::Client,
@@ -59,24 +59,15 @@ async fn a_live_key_opens_every_route_in_every_form_it_is_given() {
     world.fixture().agent(&coder.account, "reviewer").await;
     let agent = Agent::of(&world, &gateway, &coder.account).await;
 
-    let (status, offered) = read(agent.get("/agent/tools", &coder.key)).await;
+    let (status, list) = read(agent.get("/agent/tools", &coder.key)).await;
     assert_eq!(status, StatusCode::OK);
-    let names: Vec<&str> = offered["items"]
+    let names: Vec<&str> = list["items"]
         .as_array()
         .unwrap()
         .iter()
         .map(|tool| tool["name"].as_str().unwrap())
         .collect();
-    assert_eq!(
-        names,
-        [
-            "task_history",
-            "task_status",
-            "task_message",
-            "response_request",
-            "no_reply"
-        ]
-    );
+    assert_eq!(names, offered(true));
 
     let key = coder.key.as_str();
     for form in [

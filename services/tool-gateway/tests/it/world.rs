@@ -132,13 +132,18 @@ impl World {
         Gateway { address, shutdown }
     }
 
-    /// Everything that an orderly end leaves behind: nothing but notifications, since no resolver reads them here.
-    pub(crate) async fn end(&self, gateways: &[&Gateway]) {
+    /// Waits until all that was to be published is, and only what a resolver would read is left.
+    pub(crate) async fn told(&self) {
         eventually("the outbox is empty", async || {
             let left = "select count(*) from outbox where stored_at is null or subject not like '%.notification.%'";
             (self.database.count(left).await == 0).then_some(())
         })
         .await;
+    }
+
+    /// Everything that an orderly end leaves behind: nothing but notifications, since no resolver reads them here.
+    pub(crate) async fn end(&self, gateways: &[&Gateway]) {
+        self.told().await;
         for gateway in gateways {
             gateway.stop().await;
         }
@@ -440,7 +445,8 @@ impl World {
     }
 }
 
-fn offered(has_task: bool) -> Vec<&'static str> {
+/// What a turn is offered outside of the coordinator's chat.
+pub(crate) fn offered(has_task: bool) -> Vec<&'static str> {
     let tools = contracts::tools::offered(OfferContext {
         has_task,
         is_coordinator: false,

@@ -1,27 +1,49 @@
-//! The tools that agents may call: name, text for the model, arguments, and to whom each is offered. One file a tool.
+//! The tools that agents may call, declared once: one file a tool, and a line in [`each_tool`](crate::each_tool). Delivery
+//! offers them to the provider and writes the policy from them; the tool-gateway checks arguments against the same schemas
+//! and runs the tools, in files of the same names; tests walk the list.
 //!
-//! Definitions only. Delivery offers them to the provider, the tool-gateway checks arguments against the same schemas
-//! and runs the tools; its handlers have the same file names. The texts are read by models, and pinned by golden files.
-//! They name no other tool: a gateway may offer tools under other names than ours.
+//! The texts are read by models, and pinned by golden files. They name no other tool: a gateway may offer tools under other
+//! names than ours.
 
-mod no_reply;
-mod response_request;
-mod task_history;
-mod task_message;
-mod task_status;
-
-pub use response_request::AGENTS_MAX;
-pub use task_history::{
-    ACTIVITY_LIMIT_DEFAULT, ACTIVITY_LIMIT_MAX, MESSAGE_LIMIT_DEFAULT, MESSAGE_LIMIT_MAX, RESULT_BYTES,
-};
-pub use task_status::AGENT_STATUSES;
+pub mod no_reply;
+pub mod response_request;
+pub mod task_history;
+pub mod task_message;
+pub mod task_status;
 
 use serde_json::{Value, json};
+
+/// The table: a line a tool, in the order in which models see them. Hands the lines to a macro of the caller's.
+#[macro_export]
+macro_rules! each_tool {
+    ($of:ident) => {
+        $of! {
+            task_history
+            task_status
+            task_message
+            response_request
+            no_reply
+        }
+    };
+}
+
+macro_rules! definitions {
+    ($($name:ident)+) => {
+        /// Of every tool, in the order in which models see them.
+        pub const NAMES: &[&str] = &[$(stringify!($name)),+];
+
+        /// Every tool there is, in the order in which models see them.
+        pub fn all() -> Vec<ToolDefinition> {
+            vec![$($name::definition()),+]
+        }
+    };
+}
+each_tool!(definitions);
 
 /// Bodies that an agent writes (a message, a request) are at most this long.
 pub const BODY_BYTES_MAX: usize = 16 * 1024;
 
-/// A tool, as a model is told of it.
+/// A tool, as a model is told of it, and what may be done with it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ToolDefinition {
     pub name: &'static str,
@@ -30,14 +52,28 @@ pub struct ToolDefinition {
     pub description: &'static str,
     /// JSON Schema (2020-12) of the arguments; always an object.
     pub parameters: Value,
+    /// The arguments that name something. A task is held against the call's session before the tool runs; anything else is
+    /// looked up by the tool, within the caller's account.
+    pub ids: &'static [(&'static str, IdOf)],
     pub offered_to: Audience,
-    /// In the coordinator's chat a call may name any task of the account. Everywhere else, and without this, it may name
-    /// the task that its turn is about and no other.
-    pub account_wide: bool,
+    pub effect: ToolEffect,
+    pub reach: Reach,
+    /// It may move the task that its arguments name, and so close sessions: decides what is locked first.
+    pub moves_task: bool,
+    /// Where it is served besides `/agent/tools/{name}`.
+    pub short_form: Option<&'static str>,
+    /// What the policy says of it, by section: whole items of a list, in which `{name}` stands for a tool's name as the model
+    /// sees it. A change is a new version of the profile.
+    pub wording: &'static [(PolicySection, &'static str)],
 }
 
-/// The argument of every tool that names a task: what a call may name is held against its session before the tool runs.
-pub const TASK_ARGUMENT: &str = "task_id";
+/// What an argument names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IdOf {
+    Task,
+    /// By slug or by id.
+    Agent,
+}
 
 /// Which turns a tool is offered in, and in which a call to it is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +82,33 @@ pub enum Audience {
     /// Turns that are about a task.
     WithTask,
     /// Turns on the account's coordinator task.
+    Coordinator,
+}
+
+/// What a call changes besides its own record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ToolEffect {
+    /// Nothing, and it reads nothing either.
+    None,
+    Read,
+    Write,
+}
+
+/// Which tasks a call may name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// The one that its turn is about.
+    OwnTask,
+    /// In the coordinator's chat any of the account; elsewhere its own.
+    Account,
+}
+
+/// A list of the policy that has items of tools.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PolicySection {
+    Scope,
+    Reporting,
+    /// Of the coordinator alone.
     Coordinator,
 }
 
@@ -58,6 +121,20 @@ pub struct OfferContext {
     pub is_coordinator: bool,
 }
 
+impl ToolDefinition {
+    /// The argument that names a task.
+    pub fn task_argument(&self) -> Option<&'static str> {
+        let mut tasks = self.ids.iter().filter(|(_, of)| *of == IdOf::Task);
+        tasks.next().map(|(argument, _)| *argument)
+    }
+
+    /// What an argument names, if it names something.
+    pub fn id_of(&self, argument: &str) -> Option<IdOf> {
+        let mut ids = self.ids.iter();
+        ids.find(|(name, _)| *name == argument).map(|(_, of)| *of)
+    }
+}
+
 impl Audience {
     pub fn includes(self, context: OfferContext) -> bool {
         match self {
@@ -66,17 +143,6 @@ impl Audience {
             Self::Coordinator => context.is_coordinator,
         }
     }
-}
-
-/// Every tool there is, in the order in which models see them.
-pub fn all() -> Vec<ToolDefinition> {
-    vec![
-        task_history::definition(),
-        task_status::definition(),
-        task_message::definition(),
-        response_request::definition(),
-        no_reply::definition(),
-    ]
 }
 
 /// The tools to offer; the same context gives the same list, byte for byte.
@@ -120,7 +186,12 @@ mod tests {
                     "description": tool.description,
                     "parameters": tool.parameters,
                     "offered_to": format!("{:?}", tool.offered_to),
-                    "account_wide": tool.account_wide,
+                    "ids": tool.ids.iter().map(|(argument, of)| (*argument, format!("{of:?}"))).collect::<Vec<_>>(),
+                    "effect": format!("{:?}", tool.effect),
+                    "reach": format!("{:?}", tool.reach),
+                    "moves_task": tool.moves_task,
+                    "short_form": tool.short_form,
+                    "wording": tool.wording.iter().map(|(section, text)| (format!("{section:?}"), *text)).collect::<Vec<_>>(),
                 })
             })
             .collect();
@@ -129,24 +200,26 @@ mod tests {
 
     #[test]
     fn each_turn_is_offered_what_it_can_use() {
-        let check = |has_task, is_coordinator, expected: &[&str]| {
+        use Audience::{Coordinator, Everyone, WithTask};
+        let check = |has_task, is_coordinator, expected: &[Audience]| {
             let context = OfferContext {
                 has_task,
                 is_coordinator,
             };
-            let names: Vec<&str> = offered(context).iter().map(|tool| tool.name).collect();
-            assert_eq!(names, expected, "{context:?}");
+            for audience in [Everyone, WithTask, Coordinator] {
+                assert_eq!(
+                    audience.includes(context),
+                    expected.contains(&audience),
+                    "{audience:?} {context:?}"
+                );
+            }
+            let tools = all();
+            let expected = tools.iter().filter(|tool| expected.contains(&tool.offered_to));
+            assert!(offered(context).iter().eq(expected), "{context:?}");
         };
-        let with_task = [
-            "task_history",
-            "task_status",
-            "task_message",
-            "response_request",
-            "no_reply",
-        ];
-        check(true, false, &with_task);
-        check(true, true, &with_task);
-        check(false, false, &["response_request", "no_reply"]);
+        check(true, false, &[Everyone, WithTask]);
+        check(true, true, &[Everyone, WithTask, Coordinator]);
+        check(false, false, &[Everyone]);
     }
 
     #[test]
@@ -155,26 +228,36 @@ mod tests {
         for tool in all() {
             assert_eq!(find(tool.name).unwrap(), tool);
         }
+        assert!(all().iter().map(|tool| tool.name).eq(NAMES.iter().copied()));
         assert_eq!(find("exec"), None);
         assert_eq!(find(""), None);
     }
 
-    /// An id that is read from arguments is resolved within the caller's account, and a task held against its session.
-    /// An argument that names something else has to be put under the same checks first, and then into this list.
+    /// Longer than any name. A text that may be longer names nothing.
+    const NAME_CHARS_MAX: u64 = 256;
+
+    /// The names of others are tried on every argument that is declared (`tests/it/crossing`), so that none may be forgotten: a
+    /// text as short as a name is one, unless it is a word of a list.
     #[test]
-    fn arguments_name_tasks_and_agents_and_nothing_else() {
-        let plain = ["message_limit", "activity_limit", "status", "note", "body", "reason"];
+    fn every_argument_that_can_name_something_is_declared() {
         for tool in all() {
-            for name in tool.parameters["properties"].as_object().unwrap().keys() {
-                let name = name.as_str();
-                assert!(
-                    plain.contains(&name) || [TASK_ARGUMENT, "agents"].contains(&name),
-                    "{}.{name}",
-                    tool.name
-                );
+            let properties = tool.parameters["properties"].as_object().unwrap();
+            for (argument, schema) in properties {
+                let of = format!("{}.{argument}", tool.name);
+                let value = if schema["type"] == "array" {
+                    &schema["items"]
+                } else {
+                    schema
+                };
+                let kind = value["type"].as_str().unwrap();
+                assert!(["string", "integer", "boolean"].contains(&kind), "{of} is {kind}");
+                let is_short = value["maxLength"].as_u64().is_none_or(|max| max <= NAME_CHARS_MAX);
+                let is_name = kind == "string" && value["enum"].is_null() && is_short;
+                assert_eq!(tool.id_of(argument).is_some(), is_name, "{of}");
             }
-            let names_task = tool.parameters["properties"][TASK_ARGUMENT].is_object();
-            assert_eq!(tool.account_wide, names_task, "{}", tool.name);
+            assert!(tool.ids.iter().all(|(argument, _)| properties.contains_key(*argument)));
+            let tasks = tool.ids.iter().filter(|(_, of)| *of == IdOf::Task);
+            assert!(tasks.count() < 2, "{}: one task is held against the session", tool.name);
         }
     }
 

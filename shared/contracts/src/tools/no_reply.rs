@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Audience, ToolDefinition};
+use super::{Audience, PolicySection, Reach, ToolDefinition, ToolEffect};
 
 const DESCRIPTION: &str = "\
 Say that this turn needs no reply. Use it when the notification asks nothing of you and there is nothing to do or to \
@@ -26,7 +26,15 @@ pub(super) fn definition() -> ToolDefinition {
             },
             "additionalProperties": false,
         }),
+        ids: &[],
         offered_to: Audience::Everyone,
-        account_wide: false,
+        effect: ToolEffect::None,
+        reach: Reach::OwnTask,
+        moves_task: false,
+        short_form: None,
+        wording: &[(
+            PolicySection::Reporting,
+            "If there is nothing to do, call `{no_reply}` and stop. Nothing is posted then.",
+        )],
     }
 }

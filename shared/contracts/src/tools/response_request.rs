@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Audience, BODY_BYTES_MAX, ToolDefinition};
+use super::{Audience, BODY_BYTES_MAX, IdOf, PolicySection, Reach, ToolDefinition, ToolEffect};
 
 /// How many agents one call may ask.
 pub const AGENTS_MAX: usize = 10;
@@ -54,7 +54,23 @@ pub(super) fn definition() -> ToolDefinition {
             "required": ["agents", "body"],
             "additionalProperties": false,
         }),
+        ids: &[("agents", IdOf::Agent), ("task_id", IdOf::Task)],
         offered_to: Audience::Everyone,
-        account_wide: true,
+        effect: ToolEffect::Write,
+        reach: Reach::Account,
+        moves_task: false,
+        short_form: Some("/agent/response-request"),
+        wording: &[
+            (
+                PolicySection::Reporting,
+                "To get another agent's help or opinion, call `{response_request}`; no other message of yours wakes another \
+                 agent.",
+            ),
+            (
+                PolicySection::Coordinator,
+                "Delegate with `{response_request}`: name the agents, the task, what you expect back and by when. One \
+                 request an agent.",
+            ),
+        ],
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Audience, ToolDefinition, task_id};
+use super::{Audience, IdOf, PolicySection, Reach, ToolDefinition, ToolEffect, task_id};
 
 pub const MESSAGE_LIMIT_DEFAULT: i64 = 25;
 pub const MESSAGE_LIMIT_MAX: i64 = 200;
@@ -44,7 +44,15 @@ pub(super) fn definition() -> ToolDefinition {
             "required": ["task_id"],
             "additionalProperties": false,
         }),
+        ids: &[("task_id", IdOf::Task)],
         offered_to: Audience::WithTask,
-        account_wide: true,
+        effect: ToolEffect::Read,
+        reach: Reach::Account,
+        moves_task: false,
+        short_form: Some("/agent/task-history"),
+        wording: &[(
+            PolicySection::Scope,
+            "What you are shown of the thread is a short extract. When you need more, call `{task_history}`.",
+        )],
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Audience, BODY_BYTES_MAX, ToolDefinition, task_id};
+use super::{Audience, BODY_BYTES_MAX, IdOf, Reach, ToolDefinition, ToolEffect, task_id};
 
 const DESCRIPTION: &str = "\
 Post a message to the thread of the task you are working on, where people and other agents can read it. Use it for what \
@@ -30,7 +30,12 @@ pub(super) fn definition() -> ToolDefinition {
             "required": ["task_id", "body"],
             "additionalProperties": false,
         }),
+        ids: &[("task_id", IdOf::Task)],
         offered_to: Audience::WithTask,
-        account_wide: true,
+        effect: ToolEffect::Write,
+        reach: Reach::Account,
+        moves_task: false,
+        short_form: Some("/agent/task-message"),
+        wording: &[],
     }
 }

@@ -3,7 +3,7 @@
 use domain::TaskStatus;
 use serde_json::json;
 
-use super::{Audience, BODY_BYTES_MAX, ToolDefinition, task_id};
+use super::{Audience, BODY_BYTES_MAX, IdOf, PolicySection, Reach, ToolDefinition, ToolEffect, task_id};
 
 /// What an agent may set. Not `inbox` and `archived`, which are how people sort their work, and not
 /// `awaiting_approval`, which is a gate: whoever stands before it must not be the one who opens it.
@@ -25,6 +25,11 @@ go on (say in `note` what is missing and who can provide it), `failed` when it c
 when everything that was asked is finished. `done` and `cancelled` end the task: this session closes at once, and tool \
 calls after it are refused, so make it your last call and do everything else first. Only the coordinator can set the \
 status of another task. A task that waits for approval can only be moved by whoever approves.";
+
+const WORDING: &str = "\
+Report the task's status with `{task_status}` when it changes: `in_progress` when you take it up, `blocked` with the
+  reason when you cannot go on, `review` when somebody should look, `done` only when nothing is left to do. Moving a
+  task to `done` ends this conversation, so post what people should know first, with `{task_message}`.";
 
 pub(super) fn definition() -> ToolDefinition {
     let statuses: Vec<&str> = AGENT_STATUSES.iter().map(|status| status.as_str()).collect();
@@ -51,7 +56,12 @@ pub(super) fn definition() -> ToolDefinition {
             "required": ["task_id", "status"],
             "additionalProperties": false,
         }),
+        ids: &[("task_id", IdOf::Task)],
         offered_to: Audience::WithTask,
-        account_wide: true,
+        effect: ToolEffect::Write,
+        reach: Reach::Account,
+        moves_task: true,
+        short_form: Some("/agent/task-status"),
+        wording: &[(PolicySection::Reporting, WORDING)],
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use domain::{
     AccountId, AgentId, Conversation, Fence, Generation, ImpossibleStep, SessionEvent, SessionId, SessionPhase,
-    SessionState, TaskId, TurnId,
+    SessionState, TaskId, TurnId, TurnRef,
 };
 use sea_orm::{FromQueryResult, Value};
 use uuid::Uuid;
@@ -71,6 +71,27 @@ pub struct Session {
 impl Session {
     pub fn name(&self) -> SessionName {
         (self.account.clone(), self.id)
+    }
+
+    /// A turn of the session, under its lease.
+    pub fn turn(&self, id: TurnId, task: Option<TaskId>) -> TurnRef {
+        TurnRef {
+            account: self.account.clone(),
+            task,
+            session: self.id,
+            key: self.key.clone(),
+            generation: self.generation,
+            id,
+            fence: self.fence,
+        }
+    }
+
+    /// The same under the lease of the next claim.
+    pub fn turn_claimed(&self, id: TurnId, task: Option<TaskId>) -> TurnRef {
+        TurnRef {
+            fence: self.fence.next(),
+            ..self.turn(id, task)
+        }
     }
 }
 

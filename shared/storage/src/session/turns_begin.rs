@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use domain::{AccountId, AgentId, Fence, Generation, SessionId, SessionPhase, TaskId, TurnId, TurnState};
+use domain::{AccountId, AgentId, SessionPhase, TaskId, TurnRef, TurnState};
 use sea_orm::{DbErr, Value};
 use uuid::Uuid;
 
@@ -19,15 +19,9 @@ use crate::{
 /// A row of `turn`, as far as its beginning is concerned.
 #[derive(Clone, Debug)]
 pub struct NewTurn {
-    pub account_id: AccountId,
-    pub id: TurnId,
-    pub session_id: SessionId,
-    /// As compared.
-    pub task_id: Option<TaskId>,
+    pub turn: TurnRef,
     pub agent_id: AgentId,
-    pub generation: Generation,
     pub number: i64,
-    pub fence: Fence,
     pub notification_id: String,
     pub provider: String,
     pub profile_version: String,
@@ -111,27 +105,27 @@ pub async fn turns_begin(
     }
     let rows = outbox_rows(told);
     let values: [Value; 22] = [
-        column(turns, |turn| turn.account_id.clone()),
-        column(turns, |turn| turn.id),
-        column(turns, |turn| turn.session_id),
-        column(turns, |turn| text(&turn.task_id)),
-        column(turns, |turn| turn.agent_id),
-        column(turns, |turn| turn.generation),
-        column(turns, |turn| turn.number),
-        column(turns, |turn| turn.fence),
-        column(turns, |turn| turn.notification_id.clone()),
-        column(turns, |turn| turn.provider.clone()),
-        column(turns, |turn| turn.profile_version.clone()),
-        column(turns, |turn| turn.profile_hash.clone()),
-        column(turns, |turn| turn.input.clone()),
-        column(turns, |turn| turn.manifest.clone()),
-        column(turns, |turn| turn.tools.join(",")),
-        column(turns, |turn| turn.tools_wait_ms),
-        column(turns, |turn| turn.hops),
-        column(turns, |turn| text(&turn.traceparent)),
-        column(turns, |turn| text(&turn.tracestate)),
-        column(turns, |turn| turn.phase),
-        column(turns, |turn| turn.state),
+        column(turns, |new| new.turn.account.clone()),
+        column(turns, |new| new.turn.id),
+        column(turns, |new| new.turn.session),
+        column(turns, |new| text(&new.turn.task.as_ref().map(TaskId::key))),
+        column(turns, |new| new.agent_id),
+        column(turns, |new| new.turn.generation),
+        column(turns, |new| new.number),
+        column(turns, |new| new.turn.fence),
+        column(turns, |new| new.notification_id.clone()),
+        column(turns, |new| new.provider.clone()),
+        column(turns, |new| new.profile_version.clone()),
+        column(turns, |new| new.profile_hash.clone()),
+        column(turns, |new| new.input.clone()),
+        column(turns, |new| new.manifest.clone()),
+        column(turns, |new| new.tools.join(",")),
+        column(turns, |new| new.tools_wait_ms),
+        column(turns, |new| new.hops),
+        column(turns, |new| text(&new.traceparent)),
+        column(turns, |new| text(&new.tracestate)),
+        column(turns, |new| new.phase),
+        column(turns, |new| new.state),
         replica.into(),
     ];
     let values = values.into_iter().chain(outbox_values(tx, &rows));
@@ -148,18 +142,18 @@ async fn instructions_keep(tx: &Tx, turns: &[NewTurn], kept: &KeptTexts) -> Resu
     // In one order everywhere: two batches that keep the same new text must not wait for each other.
     let new: BTreeMap<(String, &str), &NewTurn> = turns
         .iter()
-        .filter(|turn| !kept.has(turn))
-        .map(|turn| ((turn.account_id.to_string(), turn.profile_hash.as_str()), turn))
+        .filter(|new| !kept.has(new))
+        .map(|new| ((new.turn.account.to_string(), new.profile_hash.as_str()), new))
         .collect();
     if new.is_empty() {
         return Ok(());
     }
     let column = |of: fn(&NewTurn) -> &str| new.values().map(|turn| of(turn).to_owned()).collect::<Vec<String>>();
     let values = [
-        column(|turn| turn.account_id.as_str()).into(),
-        column(|turn| &turn.profile_hash).into(),
-        column(|turn| &turn.profile_version).into(),
-        column(|turn| &turn.instructions).into(),
+        column(|new| new.turn.account.as_str()).into(),
+        column(|new| &new.profile_hash).into(),
+        column(|new| &new.profile_version).into(),
+        column(|new| &new.instructions).into(),
     ];
     tx.execute("keep instructions", INSTRUCTIONS_KEEP, values)
         .await
@@ -175,10 +169,10 @@ impl KeptTexts {
     /// More than accounts have agents; beyond that it begins anew.
     const MAX: usize = 16_384;
 
-    fn has(&self, turn: &NewTurn) -> bool {
+    fn has(&self, new: &NewTurn) -> bool {
         // A hash is short, and the name of an account, too.
         self.known()
-            .contains(&(turn.account_id.clone(), turn.profile_hash.clone()))
+            .contains(&(new.turn.account.clone(), new.profile_hash.clone()))
     }
 
     /// They were committed.
@@ -190,7 +184,7 @@ impl KeptTexts {
         known.extend(
             turns
                 .iter()
-                .map(|turn| (turn.account_id.clone(), turn.profile_hash.clone())),
+                .map(|new| (new.turn.account.clone(), new.profile_hash.clone())),
         );
     }
 

@@ -1,0 +1,71 @@
+//! `schemas/tools.md`: the tools that agents may call, printed from their definitions.
+
+use std::fmt::Write;
+
+use contracts::tools::{self, Audience, Reach, ToolDefinition, ToolEffect};
+
+const INFALLIBLE: &str = "a String takes all that is written to it";
+
+pub(super) fn text() -> String {
+    let tools = tools::all();
+    let mut text = String::from(
+        "# Tools\n\nGenerated from `contracts::tools`. A task that a call names is its turn's own; a tool that reaches the account \
+         takes any task of it in the\ncoordinator's chat.\n\n| tool | older names | offered in | effect | reach | arguments |\n\
+         |---|---|---|---|---|---|\n",
+    );
+    for tool in &tools {
+        let (offered, effect, reach) = words(tool);
+        writeln!(
+            text,
+            "| `{}` | {} | {offered} | {effect} | {reach} | {} |",
+            tool.name,
+            list(tool.aliases.iter().map(|alias| format!("`{alias}`"))),
+            list(arguments(tool)),
+        )
+        .expect(INFALLIBLE);
+    }
+    text.push_str("\n## As models read them\n");
+    for tool in &tools {
+        write!(text, "\n`{}`: {}\n", tool.name, tool.description).expect(INFALLIBLE);
+    }
+    text
+}
+
+fn words(tool: &ToolDefinition) -> (&'static str, &'static str, &'static str) {
+    let offered = match tool.offered_to {
+        Audience::Everyone => "every turn",
+        Audience::WithTask => "turns with a task",
+        Audience::Coordinator => "turns in the coordinator's chat",
+    };
+    let effect = match tool.effect {
+        ToolEffect::None => "none",
+        ToolEffect::Read => "read",
+        ToolEffect::Write => "write",
+    };
+    let reach = match tool.reach {
+        Reach::OwnTask => "own task",
+        Reach::Account => "account",
+    };
+    (offered, effect, reach)
+}
+
+/// With what each names, and whether a call may leave it out.
+fn arguments(tool: &ToolDefinition) -> impl Iterator<Item = String> {
+    let required = tool.parameters["required"].as_array();
+    let properties = tool.parameters["properties"].as_object();
+    properties.into_iter().flatten().map(move |(name, _)| {
+        let is_required = required.is_some_and(|required| required.iter().any(|one| one == name));
+        let of = tool.id_of(name).map(|of| format!(" ({of:?})").to_lowercase());
+        let optional = if is_required { "" } else { "?" };
+        format!("`{name}`{optional}{}", of.unwrap_or_default())
+    })
+}
+
+fn list(parts: impl Iterator<Item = String>) -> String {
+    let parts: Vec<String> = parts.collect();
+    if parts.is_empty() {
+        "–".to_owned()
+    } else {
+        parts.join(", ")
+    }
+}

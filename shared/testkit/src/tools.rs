@@ -1,0 +1,52 @@
+//! Calls of every tool, made from its definition: whoever walks all tools calls a new one without being told of it.
+
+use contracts::tools::{self, IdOf, ToolDefinition};
+use serde_json::{Map, Value, json};
+
+/// Every tool, those last that may end the session: what is called behind them is refused.
+pub fn in_order() -> Vec<ToolDefinition> {
+    let mut tools = tools::all();
+    tools.sort_by_key(|tool| tool.moves_task);
+    tools
+}
+
+/// Arguments that the tool takes: what it requires, and `also` these. `id` names things; `word` is said where it is one of the
+/// words to choose from.
+pub fn arguments(
+    tool: &ToolDefinition,
+    also: impl Fn(&str) -> bool,
+    id: impl Fn(&str, IdOf) -> String,
+    word: &str,
+) -> Value {
+    let schema = &tool.parameters;
+    let is_required = |argument: &str| {
+        let mut required = schema["required"].as_array().into_iter().flatten();
+        required.any(|name| name == argument)
+    };
+    let properties = schema["properties"]
+        .as_object()
+        .expect("arguments are an object's fields");
+    let arguments: Map<String, Value> = properties
+        .iter()
+        .filter(|(argument, _)| is_required(argument) || also(argument))
+        .map(|(argument, schema)| {
+            let name = tool.id_of(argument).map(|of| id(argument, of));
+            (argument.clone(), value(schema, name, word))
+        })
+        .collect();
+    Value::Object(arguments)
+}
+
+fn value(schema: &Value, name: Option<String>, word: &str) -> Value {
+    if let Some(words) = schema["enum"].as_array() {
+        let said = words.iter().find(|one| *one == word);
+        return said.unwrap_or(&words[0]).clone();
+    }
+    match (schema["type"].as_str(), name) {
+        (Some("array"), name) => json!([value(&schema["items"], name, word)]),
+        (Some("integer"), _) => json!(1),
+        (Some("boolean"), _) => json!(true),
+        (_, Some(name)) => json!(name),
+        (_, None) => json!("b"),
+    }
+}
