@@ -13,12 +13,8 @@
 mod settlement;
 mod unread;
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use domain::planted::{Bug, is_planted};
 use messaging::{Bus, PublishError};
 use opentelemetry::{
     KeyValue, global,
@@ -33,7 +29,6 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 use tracing::{debug, warn};
-use uuid::Uuid;
 
 use crate::{
     Shutdown, dead,
@@ -82,7 +77,6 @@ impl Outbox {
             meters: meters.clone(),
             settled: settled_tx,
             shutdown: shutdown.clone(),
-            position: Arc::default(),
             room: Arc::clone(&room),
             _queue: tx.clone(),
         };
@@ -140,8 +134,6 @@ struct Relay {
     meters: Meters,
     settled: mpsc::Sender<Settled>,
     shutdown: Shutdown,
-    /// Of the newest message that was published; for the planted bug that goes by it.
-    position: Arc<Mutex<Uuid>>,
     room: Arc<Semaphore>,
     /// Keeps the queue open when the service has dropped its own ends: only a stop ends the relay.
     _queue: mpsc::Sender<OutboxRow>,
@@ -200,10 +192,6 @@ impl Relay {
             bytes_max: SWEEP_BYTES_MAX as i64,
         };
         let mut rows = outbox_claim(&self.database, &claim).await?;
-        if is_planted(Bug::OutboxByPosition) {
-            let position = *self.position.lock().expect("no holder panics");
-            rows.retain(|row| row.id > position);
-        }
         let full = rows.len() >= limit as usize || payload_bytes(&rows) >= SWEEP_BYTES_MAX;
         let found = rows.len();
         if found == 0 {
@@ -221,7 +209,6 @@ impl Relay {
 
     /// Publishes rows in their order and passes those that were taken on to be settled. Gives their number.
     async fn relay(&self, rows: Vec<OutboxRow>, way: &'static str) -> usize {
-        let newest = rows.iter().map(|row| row.id).max();
         let answers = self.bus.publish_all(&rows).await;
         self.shutdown.crash_point("outbox.messages_published").await;
         let mut settled = Settled::default();
@@ -244,10 +231,6 @@ impl Relay {
         }
         failures.log();
         let count = settled.count();
-        if is_planted(Bug::OutboxByPosition) && count > 0 {
-            let mut position = self.position.lock().expect("no holder panics");
-            *position = newest.map_or(*position, |newest| newest.max(*position));
-        }
         self.meters.relayed(count, way);
         self.settle(settled).await;
         count
