@@ -18,7 +18,6 @@ use messaging::{
 use runtime::Outbox;
 use tracing::{Instrument, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
-use uuid::Uuid;
 
 use crate::{
     call::{Asked, Claims, Origin, Record},

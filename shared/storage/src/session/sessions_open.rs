@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use domain::{Conversation, Generation, SessionId, TaskId};
 use sea_orm::FromQueryResult;
 
-use super::sessions_lock::{by_kind, columns, index};
+use super::sessions_lock::{by_kind, index};
 use crate::{StorageError, Tx, statement::column};
 
 #[derive(FromQueryResult)]
