@@ -12,7 +12,6 @@ use storage::{
     fitness::{self, Fault},
     migrations,
 };
-use tracing::{info, warn};
 
 use crate::{
     Outbox, Replica, Settings, SettingsError, Shutdown,

@@ -147,11 +147,11 @@ fn faults((role, text): (&str, &str), tried: &Tried, missed: &Missed<'_>, listed
 }
 
 /// What stands in the sources and was not executed.
-fn passed_by(book: &Book, listed: &mut Listed) -> Vec<String> {
+fn passed_by(book: &Book) -> Vec<String> {
     let executed: BTreeSet<String> = book.keys().map(|(_, sql)| plain(sql)).collect();
     let texts = written().into_iter().map(|written| (written.file, plain(&written.sql)));
     texts
-        .filter(|(_, sql)| !executed.iter().any(|executed| executed.contains(sql)) && !listed.of_planted_bugs(sql))
+        .filter(|(_, sql)| !executed.iter().any(|executed| executed.contains(sql)))
         .map(|(file, sql)| format!("the walk does not come by {file}: {sql}"))
         .collect()
 }
@@ -171,7 +171,7 @@ async fn each_wall_holds_alone() {
         .iter()
         .flat_map(|((role, sql), tried)| faults((role, sql), tried, &missed, &mut listed))
         .collect();
-    found.extend(passed_by(&book, &mut listed));
+    found.extend(passed_by(&book));
     found.extend(listed.rest());
     assert!(found.is_empty(), "{} faults\n{}", found.len(), found.join("\n"));
     assert_eq!(
