@@ -4,21 +4,19 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-# release or dev. CI uses dev throughout, so that everything is compiled once.
-PROFILE ?= release
+# What `make run` builds with: dev, which compiles in minutes and shares what it compiled with the tests, or release. `make
+# bench` and images are release.
+PROFILE ?= dev
 DATA_DIR ?= .data
 # Further arguments for `signalbox up`, as in: make run ARGS="--exit-when-idle"
 ARGS ?=
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
-SIGNALBOX := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/signalbox
-# What all tests are built with, so that everything is compiled once: the fault campaign, and the bugs on purpose that it has
-# to find. No process has one unless it is told to, and a release build has none.
-TEST_FEATURES := --features system-tests/planted-bugs
-# With dev, binaries are built together with the tests: apart, dependencies would be compiled again with fewer features.
-PROGRAMS := $(if $(filter dev,$(PROFILE)),--all-targets $(TEST_FEATURES),--bins)
-# The benchmark is for who measures, and not for who runs.
-TARGETS := $(PROGRAMS) $(if $(filter dev,$(PROFILE)),,--exclude bench)
+SIGNALBOX = $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/signalbox
+# What all tests are built with, so that everything is compiled once: the fault campaign.
+TEST_FEATURES := --features system-tests/chaos
+# The fault campaign's programs.
+CHAOS := -p system-tests -p signalbox --bins $(TEST_FEATURES)
 # Of `make chaos`: how many faults, from which seed, and further arguments, as in: make chaos ARGS=recovery. PLANTED names bugs
 # on purpose to look for instead, or `all`.
 FAULTS ?= 200
@@ -44,18 +42,15 @@ TARGET ?=
 TOOLS := $(CURDIR)/.tools
 export PATH := $(TOOLS)/bin:$(PATH)
 
-NEXTEST_VERSION := 0.9.143
-DENY_VERSION := 0.20.2
-
 .PHONY: help run test ci chaos nightly age contract fuzz bench bench-micro lint fmt schemas images env manifests digests containers provision build smoke rust nextest deny
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: provision build ## Start Signalbox with its own NATS, Postgres and demo agent, and the sample (ARGS=, PROFILE=dev, DATA_DIR=)
+run: provision build ## Start Signalbox with its own NATS, Postgres and demo agent, and the sample (ARGS=, PROFILE=release, DATA_DIR=)
 	exec $(SIGNALBOX) up --data-dir $(DATA_DIR) --sample examples/notifications.ndjson $(ARGS)
 
-test: provision rust nextest ## Run all tests
+test: provision rust nextest ## Run all tests but those of `make nightly`
 	cargo nextest run --workspace $(TEST_FEATURES)
 
 ci: provision rust nextest ## What CI runs on a change: formatting, lints, dependencies, manifests, tests but campaigns, schemas, the sample
@@ -64,16 +59,21 @@ ci: provision rust nextest ## What CI runs on a change: formatting, lints, depen
 	$(MAKE) lint
 	$(MAKE) deny
 	$(MAKE) manifests
+	tests/chaos/planted/apply
 	cargo nextest run --workspace $(TEST_FEATURES) --profile ci
-	$(MAKE) schemas PROFILE=dev
+	$(MAKE) schemas
 	@git diff --exit-code -- schemas || { echo "ci: schemas/ is out of date: run make schemas and commit" >&2; exit 1; }
 	@untracked=$$(git ls-files --others --exclude-standard -- schemas); \
 	[ -z "$$untracked" ] || { echo "ci: not committed: $$untracked" >&2; exit 1; }
-	$(MAKE) smoke PROFILE=dev
+	$(MAKE) smoke
 
 chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=, ARGS=, PLANTED=), or run SIM= seeds of the simulation
-	cargo build --workspace --bins $(TEST_FEATURES) $(if $(SIM),--release)
-	$(TARGET_DIR)/$(if $(SIM),release,debug)/chaos $(if $(SIM),simulate --seeds $(SIM) --from $(SEED),$(if $(PLANTED),planted $(PLANTED) --without --seed $(SEED),--faults $(FAULTS) --seed $(SEED)) $(ARGS))
+ifneq ($(PLANTED),)
+	tests/chaos/planted/run planted $(PLANTED) --without --seed $(SEED) $(ARGS)
+else
+	cargo build $(CHAOS) $(if $(SIM),--release)
+	$(TARGET_DIR)/$(if $(SIM),release,debug)/chaos $(if $(SIM),simulate --seeds $(SIM) --from $(SEED),--faults $(FAULTS) --seed $(SEED) $(ARGS))
+endif
 
 nightly: provision rust nextest ## What takes too long for every change: all tests at full length, containers, a campaign, 20,000 seeds, age
 	SIGNALBOX_NIGHTLY=1 cargo nextest run --workspace $(TEST_FEATURES) --profile nightly
@@ -84,19 +84,19 @@ nightly: provision rust nextest ## What takes too long for every change: all tes
 	$(MAKE) age
 
 age: provision rust ## An installation with millions of rows, in which a day goes by (ARGS=)
-	cargo build --workspace --bins $(TEST_FEATURES) --release
+	cargo build $(CHAOS) --release
 	$(TARGET_DIR)/release/chaos age $(ARGS)
 
-contract: provision rust ## Hold the HTTP API to its OpenAPI document, by made-up requests to a running `signalbox up` (ARGS=)
-	cargo build --workspace --all-targets $(TEST_FEATURES)
-	tests/contract/run $(TARGET_DIR)/debug/signalbox $(ARGS)
+contract: provision build ## Hold the HTTP API to its OpenAPI document, by made-up requests to a running `signalbox up` (ARGS=)
+	tests/contract/run $(SIGNALBOX) $(ARGS)
 
 fuzz: provision rust nextest ## Try made-up inputs on every parser (TARGET=, RUNS= for each, SEED=)
 	SIGNALBOX_FUZZ_RUNS=$(RUNS) SIGNALBOX_FUZZ_SEED=$(SEED) cargo nextest run --workspace $(TEST_FEATURES) --profile fuzz \
 	    -E 'test(/(^|::)fuzz::.*$(TARGET)/)'
 
+bench: PROFILE = release
 bench: provision rust ## Measure Signalbox against the floor of its stack (ROWS= chooses, ARGS=)
-	cargo build --workspace $(PROGRAMS) --profile $(PROFILE)
+	cargo build -p bench -p signalbox --bins --profile $(PROFILE)
 	$(dir $(SIGNALBOX))bench $(ROWS) --json $(TARGET_DIR)/bench.json --markdown $(TARGET_DIR)/bench.md $(ARGS)
 
 bench-micro: rust ## Measure what is hot in the CPU, piece by piece (ARGS= takes part of a name)
@@ -120,8 +120,8 @@ env: ## Make .env for docker compose, with secrets of its own, unless there is o
 
 # Around the program that the tests were built with, so that nothing is compiled for it.
 containers: provision rust nextest ## Run the tests in containers (BEFORE=commit to upgrade from), or the public scenario against a deployment (SIGNALBOX_TARGET=url)
-	$(if $(SIGNALBOX_TARGET),,cargo build --workspace --all-targets $(TEST_FEATURES))
-	SIGNALBOX_BINARY=$(TARGET_DIR)/debug/signalbox SIGNALBOX_TARGET=$(SIGNALBOX_TARGET) SIGNALBOX_BEFORE=$(BEFORE) tests/containers/run
+	$(if $(SIGNALBOX_TARGET),,$(MAKE) build)
+	SIGNALBOX_BINARY=$(SIGNALBOX) SIGNALBOX_TARGET=$(SIGNALBOX_TARGET) SIGNALBOX_BEFORE=$(BEFORE) tests/containers/run
 
 manifests: ## Hold the Kubernetes manifests to Kubernetes' schemas and to the rules of this installation
 	@deploy/k8s/check/run
@@ -133,7 +133,8 @@ provision: ## Install nats-server, Postgres and a linker where they are missing
 	@deploy/provision/provision.sh
 
 build: rust
-	cargo build --workspace $(TARGETS) --profile $(PROFILE)
+	@echo "building signalbox alone, profile $(PROFILE)"
+	cargo build -p signalbox --bin signalbox --profile $(PROFILE)
 
 # The sample through the whole path, once, in a folder of its own. Postgres, which is not root, has to pass through it.
 smoke: provision build
@@ -144,8 +145,7 @@ smoke: provision build
 
 # Dependencies: licences, sources, what is forbidden, and RustSec's advisories where their database can be fetched.
 deny: rust
-	@[ "$$(cargo-deny --version 2>/dev/null)" != "" ] || { echo "installing cargo-deny $(DENY_VERSION) into .tools"; \
-	    cargo install --quiet --locked --debug --root $(TOOLS) cargo-deny@$(DENY_VERSION); }
+	@deploy/provision/cargo-tool.sh cargo-deny
 	cargo deny check bans licenses sources
 	cargo deny --manifest-path tests/containers/Cargo.toml --config deny.toml check --allow license-not-encountered bans licenses sources
 	@config=$(TARGET_DIR)/deny.toml; mkdir -p $(TARGET_DIR); \
@@ -158,8 +158,7 @@ deny: rust
 	fi
 
 nextest: rust
-	@[ "$$(cargo-nextest --version 2>/dev/null)" != "" ] || { echo "installing cargo-nextest $(NEXTEST_VERSION) into .tools"; \
-	    cargo install --quiet --locked --debug --root $(TOOLS) cargo-nextest@$(NEXTEST_VERSION); }
+	@deploy/provision/cargo-tool.sh cargo-nextest
 
 rust:
 	@command -v cargo >/dev/null || { echo "Rust is missing: install it with rustup" >&2; exit 1; }

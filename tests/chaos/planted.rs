@@ -1,28 +1,35 @@
-//! Whether the campaign finds bugs: for every bug on purpose ([`domain::planted`]) a campaign of the faults that bring it
-//! to light, in processes that have it. It ends with the first thing that is wrong; when nothing is after
+//! Whether the campaign finds bugs: for every bug on purpose (`planted/{bug}.patch`) a campaign of the faults that bring it
+//! to light, in processes that have the bug. The campaign ends with the first violation; when there is none after
 //! [`FAULTS_MAX`] faults, the checker is worth nothing. The same campaign without the bug must find nothing.
+//!
+//! Works in the copy of the sources that has the bugs only: `planted/run` makes, builds and runs it.
 
 use std::{
     collections::BTreeSet,
     env::current_exe,
+    path::Path,
     process::{ExitCode, Stdio},
     time::Instant,
 };
 
 use anyhow::{Context, bail};
-use domain::planted::{Bug, VARIABLE};
 use serde::Deserialize;
 use tokio::process::Command;
 
 use crate::{arguments::PlantedArguments, report::Verdict};
 
+/// Names the bugs of a process, with commas between (`planted/planted.rs`).
+const VARIABLE: &str = "SIGNALBOX_PLANTED";
+/// Where the sources of this program have it, they are the copy that has the bugs.
+const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/domain/src/planted.rs");
 const FAULTS_MAX: usize = 200;
 /// The clean campaign has a few more faults than it took to find the bug.
 const FAULTS_MORE: usize = 5;
 
 /// How a bug is looked for.
 struct Hunt {
-    bug: Bug,
+    /// As its patch is called.
+    bug: &'static str,
     /// As for `--kinds`.
     kinds: &'static str,
     seen: Seen,
@@ -48,7 +55,7 @@ const fn meanwhile(rule: &'static str) -> Seen {
     Seen::Meanwhile { rule }
 }
 
-const fn hunt(bug: Bug, kinds: &'static str, seen: Seen) -> Hunt {
+const fn hunt(bug: &'static str, kinds: &'static str, seen: Seen) -> Hunt {
     Hunt { bug, kinds, seen }
 }
 
@@ -62,55 +69,51 @@ impl Hunt {
 }
 
 const HUNTS: &[Hunt] = &[
-    hunt(Bug::DedupSkipped, "repeat", at_once("I1 ")),
+    hunt("dedup_skipped", "repeat", at_once("I1 ")),
     hunt(
-        Bug::PlaceFirst,
+        "place_first",
         "crash_point:resolver.batch_written",
         Seen::AtRest { faults: 20 },
     ),
     hunt(
-        Bug::AckFirst,
+        "ack_first",
         "crash_point:orchestrator.turns_read",
         Seen::AtRest { faults: 12 },
     ),
     // Back shortly after another has taken the turn over, with an answer in hand.
     hunt(
-        Bug::FenceDropped,
+        "fence_dropped",
         "freeze_at_point:delivery.turn_answered+4600",
         meanwhile("I4 "),
     ),
     hunt(
-        Bug::LocalClock,
+        "local_clock",
         "repeat",
         meanwhile("I4 a session has one provider call in flight"),
     ),
-    hunt(Bug::LeaseEternal, "kill:delivery", Seen::AtRest { faults: 6 }),
+    hunt("lease_eternal", "kill:delivery", Seen::AtRest { faults: 6 }),
     hunt(
-        Bug::PublishFirst,
+        "publish_first",
         "network_slow:delivery+Postgres",
         Seen::AtRest { faults: 20 },
     ),
+    hunt("generation_reused", "repeat", meanwhile("I9 after done no turn begins")),
+    hunt("once_key_dropped", "replay", at_once("I5 ")),
+    hunt("unknown_retried", "commit_lost:tool-gateway", meanwhile("I5 ")),
     hunt(
-        Bug::GenerationReused,
-        "repeat",
-        meanwhile("I9 after done no turn begins"),
-    ),
-    hunt(Bug::OnceKeyDropped, "replay", at_once("I5 ")),
-    hunt(Bug::UnknownRetried, "commit_lost:tool-gateway", meanwhile("I5 ")),
-    hunt(
-        Bug::CallsUnordered,
+        "calls_unordered",
         "statements_fail",
         meanwhile("I8 the calls of an answer"),
     ),
-    hunt(Bug::OutboxByPosition, "nats_kill", Seen::AtRest { faults: 25 }),
-    hunt(Bug::QueueLost, "provider_silent", meanwhile("I1 ")),
-    hunt(Bug::WallsDropped, "repeat", at_once("I12 ")),
-    hunt(Bug::ReplyTwice, "replay", at_once("I11 ")),
-    hunt(Bug::LatePosted, "repeat", at_once("I9 what is said too late")),
-    hunt(Bug::DoneKeepsSession, "repeat", at_once("I9 ")),
-    hunt(Bug::NewestFirst, "burst", at_once("I8 turns run in the order")),
-    hunt(Bug::KeyIgnored, "key_reused", at_once("I17 ")),
-    hunt(Bug::SecretLogged, "repeat", at_once("I14 ")),
+    hunt("outbox_by_position", "nats_kill", Seen::AtRest { faults: 25 }),
+    hunt("queue_lost", "provider_silent", meanwhile("I1 ")),
+    hunt("walls_dropped", "repeat", at_once("I12 ")),
+    hunt("reply_twice", "replay", at_once("I11 ")),
+    hunt("late_posted", "repeat", at_once("I9 what is said too late")),
+    hunt("done_keeps_session", "repeat", at_once("I9 ")),
+    hunt("newest_first", "burst", at_once("I8 turns run in the order")),
+    hunt("key_ignored", "key_reused", at_once("I17 ")),
+    hunt("secret_logged", "repeat", at_once("I14 ")),
 ];
 
 /// As much of a campaign's report as is of interest here.
@@ -131,8 +134,8 @@ impl Told {
 /// Looks for the bugs that are asked for; a line each. Fails when one was not found, or something else was.
 #[expect(clippy::print_stdout, reason = "what is found is what the program is for")]
 pub(crate) async fn run(arguments: &PlantedArguments) -> anyhow::Result<ExitCode> {
-    if !cfg!(feature = "planted-bugs") {
-        bail!("there are no bugs in this build: build with --features system-tests/planted-bugs");
+    if !Path::new(MODULE).exists() {
+        bail!("this build has no bugs on purpose: make chaos PLANTED=…");
     }
     let chosen = chosen(&arguments.bugs)?;
     if arguments.together {
@@ -147,7 +150,7 @@ pub(crate) async fn run(arguments: &PlantedArguments) -> anyhow::Result<ExitCode
         let word = if found { "found" } else { "MISSED" };
         println!(
             "{:<20} {word} after {} faults, {took} s: {}",
-            hunt.bug.as_str(),
+            hunt.bug,
             told.told.faults_fired,
             told.told.first()
         );
@@ -185,7 +188,7 @@ async fn together(hunts: &[&Hunt], seed: u64) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     let kinds: BTreeSet<&str> = hunts.iter().map(|hunt| hunt.kinds).collect();
     let kinds = kinds.into_iter().collect::<Vec<_>>().join(",");
-    let bugs: Vec<&str> = hunts.iter().map(|hunt| hunt.bug.as_str()).collect();
+    let bugs: Vec<&str> = hunts.iter().map(|hunt| hunt.bug).collect();
     let until: Vec<&str> = rules.iter().flat_map(|rule| ["--until-found", rule]).collect();
     let ended = start(&kinds, &until, seed, FAULTS_MAX, &bugs.join(",")).await?;
     let mut missed = 0;
@@ -196,8 +199,7 @@ async fn together(hunts: &[&Hunt], seed: u64) -> anyhow::Result<ExitCode> {
         let shown = example.map_or(rule, String::as_str);
         println!(
             "{:<20} {word} after {} faults at most: {shown}",
-            hunt.bug.as_str(),
-            ended.told.faults_fired
+            hunt.bug, ended.told.faults_fired
         );
     }
     println!("{} s", begun.elapsed().as_secs());
@@ -218,11 +220,10 @@ fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Hunt>> {
         names => names
             .iter()
             .map(|name| {
-                let bug = Bug::parse(name).with_context(|| format!("no bug is called {name}"))?;
-                HUNTS
-                    .iter()
-                    .find(|hunt| hunt.bug == bug)
-                    .with_context(|| format!("nobody looks for {name}"))
+                let mut hunts = HUNTS.iter();
+                hunts
+                    .find(|hunt| hunt.bug == name)
+                    .with_context(|| format!("no bug is called {name}"))
             })
             .collect(),
     }
@@ -233,15 +234,8 @@ struct Ended {
     told: Told,
 }
 
-async fn campaign(hunt: &Hunt, seed: u64, faults: usize, bug: Option<Bug>) -> anyhow::Result<Ended> {
-    start(
-        hunt.kinds,
-        &["--until-broken"],
-        seed,
-        faults,
-        bug.map_or("", Bug::as_str),
-    )
-    .await
+async fn campaign(hunt: &Hunt, seed: u64, faults: usize, bug: Option<&str>) -> anyhow::Result<Ended> {
+    start(hunt.kinds, &["--until-broken"], seed, faults, bug.unwrap_or_default()).await
 }
 
 /// A campaign is a process of its own: its children have the bugs from its environment.
@@ -274,8 +268,16 @@ mod tests {
 
     #[test]
     fn every_bug_is_looked_for_with_faults_that_exist() {
-        let looked_for: BTreeSet<Bug> = HUNTS.iter().map(|hunt| hunt.bug).collect();
-        assert_eq!(looked_for, Bug::ALL.iter().copied().collect());
+        let patches = Path::new(env!("CARGO_MANIFEST_DIR")).join("chaos/planted");
+        let files = patches.read_dir().unwrap().map(|file| file.unwrap().path());
+        let bugs: BTreeSet<String> = files
+            .filter(|file| file.extension().is_some_and(|extension| extension == "patch"))
+            .map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(
+            HUNTS.iter().map(|hunt| hunt.bug.to_owned()).collect::<BTreeSet<_>>(),
+            bugs
+        );
         for hunt in HUNTS {
             assert!(hunt.faults() <= FAULTS_MAX, "{}", hunt.bug);
             let plan = Plan::new(1, 20, &[hunt.kinds.to_owned()]).unwrap();

@@ -1,11 +1,12 @@
 //! Whole-system scenarios: real broker, real database, all four services, seen through the public contract.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[cfg(feature = "planted-bugs")]
+#[cfg(feature = "chaos")]
 mod age;
 mod agent_http;
 mod architecture;
 mod broker_lost;
+mod builds;
 mod choices;
 mod closing;
 mod contract;
@@ -21,7 +22,7 @@ mod isolation;
 mod limits;
 mod load;
 mod one_notification;
-#[cfg(feature = "planted-bugs")]
+#[cfg(feature = "chaos")]
 mod planted;
 mod refusals;
 mod restarts;

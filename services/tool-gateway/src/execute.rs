@@ -14,10 +14,7 @@
 use std::{sync::Arc, time::Instant};
 
 use contracts::{Root, outgoing::Origin as Cause};
-use domain::{
-    TaskId, ToolCallState, TurnId,
-    planted::{Bug, is_planted},
-};
+use domain::{TaskId, ToolCallState, TurnId};
 use messaging::trace::current_or;
 use runtime::{Shares, Shutdown};
 use serde_json::{Map, Value};
@@ -183,7 +180,7 @@ impl Executor {
         {
             return Ok(Err(Undone::Nobodys(refusal.clone())));
         }
-        if capability.waits_for_earlier(&presented, &admitted) && !is_planted(Bug::CallsUnordered) {
+        if capability.waits_for_earlier(&presented, &admitted) {
             return Ok(Err(Undone::OutOfTurn));
         }
         let turn = facts

@@ -1,6 +1,5 @@
 //! The words of Signalbox as types: ids, session keys, statuses, and the state machines that more than one service
-//! needs. Nothing here does I/O, waits, or reads a clock; time and randomness come in as parameters. The one exception is
-//! [`planted`], which tests of tests switch on.
+//! needs. Nothing here does I/O, waits, or reads a clock; time and randomness come in as parameters.
 //!
 //! Reading order: [`id`] (who and what), [`session_key`] (the name of a conversation), [`task`], [`session`],
 //! [`notification`], [`turn`], [`tool`], [`actor`] (who did it), [`fence`] (who may do it now),
@@ -17,7 +16,6 @@ pub mod fence;
 pub mod id;
 pub mod limit;
 pub mod notification;
-pub mod planted;
 pub mod session;
 pub mod session_key;
 pub mod step;

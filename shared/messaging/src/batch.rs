@@ -11,7 +11,6 @@ use std::{
 
 use async_nats::jetstream::{AckKind, message::Acker};
 use contracts::Outgoing;
-use domain::planted::{Bug, is_planted};
 use futures::{FutureExt, future::BoxFuture};
 use tokio::{
     sync::Semaphore,
@@ -126,11 +125,6 @@ impl<H: BatchHandler> Processor<H> {
             }
         }
         let mut dying: Vec<_> = forged_ackers.iter().zip(forged).collect();
-        if is_planted(Bug::AckFirst) {
-            for acker in &ackers {
-                acker.double_ack().await.ok();
-            }
-        }
         let verdicts = if messages.is_empty() {
             Vec::new()
         } else {

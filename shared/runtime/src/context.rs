@@ -5,7 +5,6 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use contracts::Root;
-use domain::planted::{self, Bug, is_planted};
 use messaging::{Bus, BusError, BusOptions, Keyring, Topology, TopologyError, User};
 use secrecy::ExposeSecret;
 use storage::{
@@ -13,7 +12,6 @@ use storage::{
     fitness::{self, Fault},
     migrations,
 };
-use tracing::{info, warn};
 
 use crate::{
     Outbox, Replica, Settings, SettingsError, Shutdown,
@@ -124,9 +122,6 @@ impl Context {
     /// what is away, up to `process.dependencies_timeout_ms` for the whole start.
     pub async fn connect(role: Role, settings: Arc<Settings>, shutdown: Shutdown) -> Result<Context, StartError> {
         let patience = Patience::new(settings.process.dependencies_timeout_ms.duration());
-        for bug in planted::chosen() {
-            warn!(%bug, "this process has a bug on purpose");
-        }
         // What is missing is said before anything is waited for.
         settings.database.url()?;
         settings.nats.url()?;
@@ -375,9 +370,6 @@ fn refuse(faults: Vec<Fault>) -> Result<(), StartError> {
 
 async fn database_connect(role: Role, settings: &Settings, options: &DatabaseOptions) -> Result<Database, StartError> {
     let url = settings.database.url()?.expose_secret();
-    if is_planted(Bug::SecretLogged) {
-        info!(url, "connecting");
-    }
     Ok(Database::connect(url, role, options).await?)
 }
 

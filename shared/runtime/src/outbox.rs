@@ -13,14 +13,9 @@
 mod settlement;
 mod unread;
 
-use crate::sweep::Ticks;
-use domain::error_chain;
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use domain::planted::{Bug, is_planted};
+use domain::error_chain;
 use messaging::{Bus, PublishError};
 use opentelemetry::{
     KeyValue, global,
@@ -32,10 +27,10 @@ use storage::{
 };
 use tokio::sync::{Semaphore, mpsc};
 use tracing::{debug, warn};
-use uuid::Uuid;
 
 use crate::{
     Shutdown, dead,
+    sweep::Ticks,
     settings::OutboxSettings,
     sweep::{Sweep, Swept},
 };
@@ -81,7 +76,6 @@ impl Outbox {
             meters: meters.clone(),
             settled: settled_tx,
             shutdown: shutdown.clone(),
-            position: Arc::default(),
             room: Arc::clone(&room),
             _queue: tx.clone(),
         };
@@ -139,8 +133,6 @@ struct Relay {
     meters: Meters,
     settled: mpsc::Sender<Settled>,
     shutdown: Shutdown,
-    /// Of the newest message that was published; for the planted bug that goes by it.
-    position: Arc<Mutex<Uuid>>,
     room: Arc<Semaphore>,
     /// Keeps the queue open when the service has dropped its own ends: only a stop ends the relay.
     _queue: mpsc::Sender<OutboxRow>,
@@ -194,10 +186,6 @@ impl Relay {
             bytes_max: SWEEP_BYTES_MAX as i64,
         };
         let mut rows = outbox_claim(&self.database, &claim).await?;
-        if is_planted(Bug::OutboxByPosition) {
-            let position = *self.position.lock().expect("no holder panics");
-            rows.retain(|row| row.id > position);
-        }
         let full = rows.len() >= limit as usize || payload_bytes(&rows) >= SWEEP_BYTES_MAX;
         let found = rows.len();
         if found == 0 {
@@ -215,7 +203,6 @@ impl Relay {
 
     /// Publishes rows in their order and passes those that were taken on to be settled. Gives their number.
     async fn relay(&self, rows: Vec<OutboxRow>, way: &'static str) -> usize {
-        let newest = rows.iter().map(|row| row.id).max();
         let answers = self.bus.publish_all(&rows).await;
         self.shutdown.crash_point("outbox.messages_published").await;
         let mut settled = Settled::default();
@@ -238,10 +225,6 @@ impl Relay {
         }
         failures.log();
         let count = settled.count();
-        if is_planted(Bug::OutboxByPosition) && count > 0 {
-            let mut position = self.position.lock().expect("no holder panics");
-            *position = newest.map_or(*position, |newest| newest.max(*position));
-        }
         self.meters.relayed(count, way);
         self.settle(settled).await;
         count

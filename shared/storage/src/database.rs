@@ -9,7 +9,6 @@
 
 use std::{ops::Deref, str::FromStr, time::Duration};
 
-use domain::planted::{Bug, is_planted};
 use sea_orm::{ConnectionTrait, DatabaseConnection, DbErr, FromQueryResult, SqlxPostgresConnector, Value};
 use sqlx::{
     ConnectOptions, Connection, Executor, PgConnection,
@@ -260,18 +259,12 @@ fn begin(accounts: &Accounts, plans_once: bool) -> String {
         names.chars().all(is_name),
         "an account's name is made of letters, digits and hyphens"
     );
-    // As the login, which no policy holds where it is a superuser.
-    let planted = if is_planted(Bug::WallsDropped) {
-        ", set_config('role', 'none', true)"
-    } else {
-        ""
-    };
     let plans = if plans_once {
         format!("; set local {} = {}", PLANNED_ONCE.0, PLANNED_ONCE.1)
     } else {
         String::new()
     };
-    format!("begin; select set_config('signalbox.accounts', '{names}', true){planted}{plans}")
+    format!("begin; select set_config('signalbox.accounts', '{names}', true){plans}")
 }
 
 fn statement_limit(max: Duration) -> String {

@@ -109,9 +109,6 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Texts that no service executes unless it is told to have a bug.
-const OF_PLANTED_BUGS: &[&str] = &["update session s set closed_at = null, close_reason = null"];
-
 /// How often each file asks the mapper. Who adds one sees to it that the walk comes by.
 pub(crate) const MAPPED: &[(&str, usize)] = &[
     ("services/orchestrator/src/dead_letters/store.rs", 1),
@@ -137,11 +134,6 @@ impl Listed {
         found.is_some_and(|(part, condition, _)| self.needed([*part, *condition]))
     }
 
-    pub(crate) fn of_planted_bugs(&mut self, sql: &str) -> bool {
-        let found = OF_PLANTED_BUGS.iter().find(|begins| sql.starts_with(**begins));
-        found.is_some_and(|begins| self.needed([*begins, ""]))
-    }
-
     fn needed(&mut self, entry: [&'static str; 2]) -> bool {
         self.0.insert(entry);
         true
@@ -150,9 +142,7 @@ impl Listed {
     pub(crate) fn rest(&self) -> Vec<String> {
         let none = OF_NO_ACCOUNT.iter().map(|(part, _)| [*part, ""]);
         let others = HELD_BY_OTHERS.iter().map(|(part, condition, _)| [*part, *condition]);
-        let planted = OF_PLANTED_BUGS.iter().map(|begins| [*begins, ""]);
         none.chain(others)
-            .chain(planted)
             .filter(|entry| !self.0.contains(entry))
             .map(|[part, condition]| format!("listed, and nothing needs it: {part} {condition}"))
             .collect()

@@ -5,7 +5,7 @@ use testkit::{Fixture, Tenant, TestDatabase};
 
 use super::{
     scratch::Scratch,
-    trials::{Executed, Trials, Tried},
+    trials::{Executed, Part, Trials, Tried},
 };
 use crate::crossing::{ATTACKER, VICTIM};
 
@@ -22,7 +22,7 @@ const READERS: &str = "
 
 async fn tried(url: &str, role: &str, sql: &str) -> Tried {
     let twins = [VICTIM, ATTACKER];
-    let trials = Trials::new(twins, Scratch::open(url, twins).await);
+    let trials = Trials::new(twins, Scratch::open(url, twins).await, Part { nth: 0, of: 1 });
     let executed = Executed {
         role: role.to_owned(),
         declared: VICTIM.to_owned(),

@@ -2,10 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use domain::{
-    AccountId, AgentId, SessionId, TaskId, TurnId, TurnState,
-    planted::{Bug, is_planted},
-};
+use domain::{AccountId, AgentId, SessionId, TaskId, TurnId, TurnState};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx, session::sessions_lock::Session, statement::pairs};
 use time::OffsetDateTime;
@@ -26,10 +23,6 @@ struct AliveRow {
 }
 
 pub const REPLICAS_ALIVE: &str = "select id from replica where id = any($1::uuid[]) and lease_until > now()";
-/// As a clock would have it that is ahead by so much that a lease of the fault campaign, 4 s, looks over before it is
-/// renewed.
-const REPLICAS_ALIVE_PLANTED: &str =
-    "select id from replica where id = any($1::uuid[]) and lease_until > now() + interval '3.8 s'";
 
 /// Says of each session whether nobody works under its lease. In a statement of its own: the one that waited for the
 /// locks sees replicas as they were before, and would take a holder that has just entered for one that is not there.
@@ -40,15 +33,12 @@ pub async fn leases_check(tx: &Tx, sessions: &mut [Session], replica: Uuid) -> R
     let mut owners: Vec<Uuid> = sessions.iter().filter_map(|session| session.lease_owner).collect();
     owners.retain(|owner| *owner != replica);
     let no_lease = owners.is_empty() && sessions.iter().all(|session| session.lease_owner.is_none());
-    if no_lease || is_planted(Bug::LeaseEternal) {
+    if no_lease {
         return Ok(());
     }
-    let alive = if is_planted(Bug::LocalClock) {
-        REPLICAS_ALIVE_PLANTED
-    } else {
-        REPLICAS_ALIVE
-    };
-    let alive: Vec<AliveRow> = tx.rows("look for holders of leases", alive, [owners.into()]).await?;
+    let alive: Vec<AliveRow> = tx
+        .rows("look for holders of leases", REPLICAS_ALIVE, [owners.into()])
+        .await?;
     let alive: HashSet<Uuid> = alive.into_iter().map(|row| row.id).collect();
     for session in sessions {
         session.facts.lease_dead = session.lease_owner.is_some_and(|owner| !alive.contains(&owner));

@@ -1,10 +1,7 @@
 //! What the prompt of a new turn is made of: the next item of the queue, the agent, the task, a few messages of its
 //! thread. Thread reads go by account and task, always (S9).
 
-use domain::{
-    AccountId, Actor, AgentId, AgentSlug, InstructionLayout, MessageId, NotificationId, SessionId,
-    planted::{Bug, is_planted},
-};
+use domain::{AccountId, Actor, AgentId, AgentSlug, InstructionLayout, MessageId, NotificationId, SessionId};
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
 use storage::{StorageError, Tx, statement::pairs};
@@ -64,10 +61,8 @@ impl TryGetableFromJson for Messages {}
 /// the table was counted when it was empty, another index costs the same. Bodies of messages are cut by the prompt anyway,
 /// and far below this. The session is locked by the caller, so nobody else takes
 /// the item.
-macro_rules! queue_next {
-    ($order:literal) => {
-        concat!(
-            "
+pub const QUEUE_NEXT: &str = concat!(
+    "
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.sender_via,
            n.title, n.body, n.message_id,
            n.attempts, n.hops, n.traceparent, n.tracestate, g.id as agent_id, g.slug as agent_slug, g.name as agent_name,
@@ -82,9 +77,7 @@ macro_rules! queue_next {
     cross join lateral (
         select * from notification n
         where n.account_id = w.account_id and n.session_id = w.id and n.state = 'queued'
-        order by n.position ",
-            $order,
-            " limit 1) n
+        order by n.position limit 1) n
     join account a on a.id = any (array[n.account_id])
     join agent g on g.account_id = any (array[n.account_id]) and g.id = n.agent_id
     left join task k on k.account_id = any (array[n.account_id]) and k.id = n.task_id
@@ -98,11 +91,7 @@ macro_rules! queue_next {
                 from (select * from message m where m.account_id = k.account_id and m.task_id = k.id
                       order by m.created_at desc, m.id desc limit $3) m) as messages
         offset 0) thread"
-        )
-    };
-}
-pub const QUEUE_NEXT: &str = queue_next!("asc");
-const QUEUE_NEXT_PLANTED: &str = queue_next!("desc");
+);
 
 pub async fn queue_next(tx: &Tx, names: &[SessionName], messages_max: i64) -> Result<Vec<Item>, StorageError> {
     if names.is_empty() {
@@ -115,12 +104,7 @@ pub async fn queue_next(tx: &Tx, names: &[SessionName], messages_max: i64) -> Re
         messages_max.into(),
         (THREAD_COUNTED_MAX + 1).into(),
     ];
-    let next = if is_planted(Bug::NewestFirst) {
-        QUEUE_NEXT_PLANTED
-    } else {
-        QUEUE_NEXT
-    };
-    tx.rows("take from queues", next, values).await
+    tx.rows("take from queues", QUEUE_NEXT, values).await
 }
 
 /// Relies on index task_newest.

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use domain::{
-    CloseReason, ImpossibleStep, NotificationState,
-    planted::{Bug, is_planted},
-};
+use domain::{CloseReason, ImpossibleStep, NotificationState};
 use storage::session::sessions_close::{AGENT_REMOVED, TASK_CLOSED};
 
 use super::{
@@ -45,11 +42,7 @@ pub(super) fn change(
     let turn = TurnChange {
         account_id: work.turn.account.clone(),
         id: work.turn.id,
-        fence: if is_planted(Bug::FenceDropped) {
-            session.fence
-        } else {
-            work.turn.fence
-        },
+        fence: work.turn.fence,
         state,
         sources: step.sources(),
         over: state.is_over(),

@@ -7,10 +7,7 @@ use std::{
 };
 
 use contracts::Root;
-use domain::{
-    ImpossibleStep, SessionPhase,
-    planted::{Bug, is_planted},
-};
+use domain::{ImpossibleStep, SessionPhase};
 use runtime::{Outbox, Shutdown};
 use storage::{
     Accounts, Database, StorageError, Tx,
@@ -91,7 +88,7 @@ impl Recorder {
             // A newer fence: somebody took the session over and carries the turn on. A normal outcome.
             match sessions
                 .get(&report.work.name())
-                .filter(|session| session.fence == report.work.turn.fence || is_planted(Bug::FenceDropped))
+                .filter(|session| session.fence == report.work.turn.fence)
             {
                 // Ours by its fence, and given back: an earlier try recorded the outcome, and its commit was not answered.
                 Some(session) if session.facts.phase != SessionPhase::Running => {
@@ -149,9 +146,6 @@ impl Recorder {
             }
         }
         let outbox = outbox_insert(&tx, messages).await?;
-        if is_planted(Bug::PublishFirst) {
-            self.outbox.publish_soon(outbox.clone());
-        }
         self.shutdown.crash_point("delivery.outcome_written").await;
         tx.commit().await?;
         self.shutdown.crash_point("delivery.outcome_committed").await;

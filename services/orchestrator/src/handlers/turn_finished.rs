@@ -16,10 +16,7 @@ use contracts::{
     event::{Event, EventMessage},
     outgoing::Origin,
 };
-use domain::{
-    AccountId, Actor, ActorKind, TaskId, TurnId, TurnState, error_chain,
-    planted::{Bug, is_planted},
-};
+use domain::{AccountId, Actor, ActorKind, TaskId, TurnId, TurnState, error_chain};
 use messaging::{BatchHandler, Durable, Incoming, User, Verdict, trace};
 use storage::{
     Accounts, Database, Parts, StorageError,
@@ -226,8 +223,7 @@ struct Saying<'a> {
 
 /// `None`: there is nothing to post. The moment is the turn's end, so that the event is the same every time.
 fn saying<'a>(turn: &'a EndedTurn, app: &'a App) -> Option<Saying<'a>> {
-    let late = turn.late && !is_planted(Bug::LatePosted);
-    let counts = turn.state == TurnState::Finished && !late && !turn.no_reply;
+    let counts = turn.state == TurnState::Finished && !turn.late && !turn.no_reply;
     let body = turn
         .reply
         .as_deref()

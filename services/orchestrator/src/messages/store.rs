@@ -1,10 +1,7 @@
 //! Every query on messages. Posting is `storage::lifecycle`'s, since agents post too.
 
 use api::messages::Message;
-use domain::{
-    AccountId, TaskId,
-    planted::{Bug, is_planted},
-};
+use domain::{AccountId, TaskId};
 use storage::{StorageError, Tx};
 use uuid::Uuid;
 
@@ -28,16 +25,10 @@ pub async fn message_list(
     task: &TaskId,
     page: &Page<'_, Moment<Uuid>>,
 ) -> Result<Rows<Message>, StorageError> {
-    let mut list = LIST;
-    if is_planted(Bug::WallsDropped) {
-        list.rows =
-            "select account_id, id, task_id, author_kind, author_id, author_name, author_via, body, turn_id, created_at
-            from message where $1::text is not null and task_id = $2";
-    }
     let values = [account.into(), task.key().into()];
     let position = |row: &Message| Moment {
         at: row.created_at,
         id: row.id,
     };
-    page.read(tx, &list, values, position, "list messages").await
+    page.read(tx, &LIST, values, position, "list messages").await
 }

@@ -11,10 +11,7 @@ use contracts::{
     event::{Event, SessionOpened},
     notification::{Refusal, RefusalReason},
 };
-use domain::{
-    AccountId, Actor, NotificationId, QueueLimits, TaskStatus,
-    planted::{Bug, is_planted},
-};
+use domain::{AccountId, Actor, NotificationId, QueueLimits, TaskStatus};
 use runtime::Shutdown;
 use storage::{
     Accounts, Database, StorageError, Tx,
@@ -108,11 +105,6 @@ impl NotificationHandler {
         batch: &[Received],
         now: OffsetDateTime,
     ) -> Result<Handled, StorageError> {
-        if is_planted(Bug::PlaceFirst) {
-            let tx = self.database.begin(&Accounts::none()).await?;
-            place_move(&tx, lease, to).await?;
-            tx.commit().await?;
-        }
         let tx = self.database.begin(&accounts(batch)).await?;
         // First, so that a reader who was replaced does nothing at all.
         if !place_move(&tx, lease, to).await? {

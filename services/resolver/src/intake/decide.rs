@@ -8,11 +8,7 @@
 //! a second arrival is recognised, and an agent assigned since then gets its part.
 
 use contracts::notification::{Notification, Recipients, Refusal, RefusalReason};
-use domain::{
-    AgentId, AgentRef, NotificationId, NotificationState, QueueLimits, TaskId,
-    planted::{Bug, is_planted},
-    session::admission,
-};
+use domain::{AgentId, AgentRef, NotificationId, NotificationState, QueueLimits, TaskId, session::admission};
 
 use super::{
     facts::{AccountFacts, Facts, Known},
@@ -159,7 +155,6 @@ fn judge(
 ) -> Result<Verdict, Refusal> {
     let agents = agents(received, notification, account);
     let before = match account.notification(&received.id) {
-        Some(_) if is_planted(Bug::DedupSkipped) => None,
         Some(known) => Some(before(received, known, &agents, &notification.recipients)?),
         None => None,
     };
@@ -177,7 +172,7 @@ fn judge(
         Agents::One(agent) => Accepted {
             task,
             entries: vec![Entry {
-                id: row_id(received, account),
+                id: received.id.clone(),
                 agent,
                 requeue: before == Some(Before::Again),
             }],
@@ -198,15 +193,6 @@ fn judge(
         }
     };
     Ok(Verdict::Accept(accepted))
-}
-
-/// The id itself; with the planted bug, one that nobody used before.
-fn row_id(received: &Received, account: &AccountFacts) -> NotificationId {
-    if is_planted(Bug::DedupSkipped) && account.notification(&received.id).is_some() {
-        let again = NotificationId::parse(&format!("{}.{}", received.id, received.sequence));
-        return again.unwrap_or_else(|_| received.id.clone());
-    }
-    received.id.clone()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -7,17 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::notification::Refusal;
-use domain::{
-    Conversation, Generation, SessionId,
-    planted::{Bug, is_planted},
-};
+use domain::{Conversation, Generation, SessionId};
 use storage::{StorageError, Tx};
 use uuid::Uuid;
 
 use super::resolve::{Finding, Found, Resolution, resolve};
 use storage::session::{
     sessions_lock::conversations_lock,
-    sessions_open::{NewSession, sessions_newest, sessions_open, sessions_reopen},
+    sessions_open::{NewSession, sessions_newest, sessions_open},
 };
 
 /// An active session, ours until the transaction ends.
@@ -47,9 +44,6 @@ pub async fn sessions_resolve(
 ) -> Result<Option<Resolved>, StorageError> {
     let conversations: Vec<Conversation> = conversations.into_iter().collect();
     let all: Vec<&Conversation> = conversations.iter().collect();
-    if is_planted(Bug::GenerationReused) {
-        sessions_reopen(tx, &all).await?;
-    }
     let active = conversations_lock(tx, &all).await?;
     let missing: Vec<usize> = (0..all.len()).filter(|n| !active.contains_key(n)).collect();
     let mut found: Vec<Found> = (0..all.len())

@@ -12,7 +12,6 @@ use contracts::{
     outgoing::Origin as Cause,
     tool::{RESULT_BYTES_MAX, ToolFinished, ToolRequested},
 };
-use domain::planted::{Bug, is_planted};
 use messaging::{
     BatchHandler, Durable, Incoming, User, Verdict,
     trace::{child_of, current_or},
@@ -20,7 +19,6 @@ use messaging::{
 use runtime::Outbox;
 use tracing::{Instrument, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
-use uuid::Uuid;
 
 use crate::{
     SOURCE,
@@ -115,18 +113,10 @@ impl ToolRequestedHandler {
     }
 
     async fn call(&self, request: &ToolRequested, incoming: &Incoming) -> Verdict {
-        let mut asked = asked(request, incoming.headers.trace());
-        if is_planted(Bug::OnceKeyDropped) {
-            asked.id = Uuid::now_v7();
-        }
+        let asked = asked(request, incoming.headers.trace());
         let deliveries = u32::try_from(incoming.deliveries).unwrap_or(u32::MAX);
         self.executor.shutdown.crash_point("tool_gateway.request_read").await;
-        let mut executed = self.executor.execute(&asked).await;
-        if executed.is_err() && is_planted(Bug::UnknownRetried) {
-            asked.id = Uuid::now_v7();
-            executed = self.executor.execute(&asked).await;
-        }
-        match executed {
+        match self.executor.execute(&asked).await {
             Ok(Executed::Over {
                 record,
                 is_replay: _,

@@ -2,10 +2,7 @@
 //! its id follows from the turn.
 
 use contracts::event::{Event, MessagePosted};
-use domain::{
-    AccountId, Actor, MessageId, TaskId, TurnId,
-    planted::{Bug, is_planted},
-};
+use domain::{AccountId, Actor, MessageId, TaskId, TurnId};
 use uuid::Uuid;
 
 use super::{Setting, fresh_id};
@@ -56,13 +53,7 @@ pub async fn replies_post(tx: &Tx, replies: &[Reply<'_>]) -> Result<Vec<Owned>, 
     }
     let values = [
         column(replies, |reply| reply.account.clone()),
-        column(replies, |reply| {
-            if is_planted(Bug::ReplyTwice) {
-                MessageId(fresh_id())
-            } else {
-                reply_message_id(reply.turn)
-            }
-        }),
+        column(replies, |reply| reply_message_id(reply.turn)),
         column(replies, |reply| reply.task.key()),
         column(replies, |reply| reply.author.id.clone()),
         column(replies, |reply| reply.author.name.clone()),

@@ -2,10 +2,7 @@
 //! whoever moves it: person, service or agent.
 
 use contracts::event::{Event, TaskStatusChanged};
-use domain::{
-    AccountId, Actor, CloseReason, NotificationId, TaskId, TaskStatus, TurnId,
-    planted::{Bug, is_planted},
-};
+use domain::{AccountId, Actor, CloseReason, NotificationId, TaskId, TaskStatus, TurnId};
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 
@@ -103,8 +100,7 @@ pub async fn task_status_set(
             Event::TaskStatusChanged(changed),
         ));
     }
-    let keeps = asked.turn.is_some() && is_planted(Bug::DoneKeepsSession);
-    if let Some(reason) = close_reason(asked.to).filter(|_| !keeps) {
+    if let Some(reason) = close_reason(asked.to) {
         let closing = match asked.to {
             TaskStatus::Done => Closing::TaskDone {
                 since: closing_since(tx, asked, setting.now).await?,

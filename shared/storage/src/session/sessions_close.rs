@@ -14,7 +14,6 @@ use contracts::{
 };
 use domain::{
     AccountId, AgentId, CloseReason, Generation, NotificationId, SessionId, SessionKey, SessionKind, TaskId, TurnId,
-    planted::{Bug, is_planted},
 };
 use sea_orm::{FromQueryResult, Value};
 use time::OffsetDateTime;
@@ -282,11 +281,7 @@ pub(crate) async fn close(
     );
     let Judged { cancelled, moving, .. } = &judged;
 
-    let cancelled_ids: Vec<String> = cancelled
-        .iter()
-        .filter(|_| !is_planted(Bug::QueueLost))
-        .map(|item| item.id.clone())
-        .collect();
+    let cancelled_ids: Vec<String> = cancelled.iter().map(|item| item.id.clone()).collect();
     for ids in cancelled_ids.chunks(ITEMS_MAX) {
         let values = [account.into(), ids.to_vec().into(), cancel_reason(scope).into()];
         tx.execute("cancel waiting items", CANCEL, values).await?;

@@ -224,7 +224,7 @@ impl ConversationColumns {
 }
 
 /// Those of tasks, and those of agents alone: partial indexes need the kind spelt out.
-pub(super) fn columns(conversations: &[&Conversation]) -> (ConversationColumns, ConversationColumns) {
+fn columns(conversations: &[&Conversation]) -> (ConversationColumns, ConversationColumns) {
     let (mut of_tasks, mut of_agents) = (ConversationColumns::default(), ConversationColumns::default());
     let mut tasks = Vec::new();
     for (n, conversation) in (0..).zip(conversations) {

@@ -5,24 +5,8 @@ use std::collections::HashMap;
 use domain::{Conversation, Generation, SessionId, TaskId};
 use sea_orm::FromQueryResult;
 
-use super::sessions_lock::{by_kind, columns, index};
+use super::sessions_lock::{by_kind, index};
 use crate::{StorageError, Tx, statement::column};
-
-const SESSIONS_REOPEN: &str = "
-    update session s set closed_at = null, close_reason = null
-    from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as w (account_id, agent_id, n, task_id)
-    where s.account_id = w.account_id and s.task_id = w.task_id and s.agent_id = w.agent_id and s.kind = 'task'
-      and s.closed_at is not null
-      and not exists (
-          select from session n where n.account_id = s.account_id and n.task_id = s.task_id and n.agent_id = s.agent_id
-          and n.kind = 'task' and n.generation > s.generation)";
-
-/// The planted bug `generation_reused`.
-pub async fn sessions_reopen(tx: &Tx, conversations: &[&Conversation]) -> Result<(), StorageError> {
-    let (of_tasks, _) = columns(conversations);
-    let reopened = tx.execute("reopen sessions", SESSIONS_REOPEN, of_tasks.values());
-    reopened.await.map(|_| ())
-}
 
 #[derive(FromQueryResult)]
 struct NewestRow {
