@@ -22,13 +22,13 @@ use messaging::trace::current_or;
 use runtime::{Shares, Shutdown};
 use serde_json::{Map, Value};
 use storage::{
-    Accounts, Database, StorageError, Tx,
-    lifecycle::Setting,
+    Accounts, Database, Setting, StorageError, Tx,
     outbox::{OutboxRow, Owned, outbox_insert},
 };
 use time::OffsetDateTime;
 
 use crate::{
+    SOURCE,
     arguments::invalid_field,
     call::{Asked, Effect, Origin, Record, Told, ok_text},
     capability::{Capability, Presented},
@@ -38,9 +38,6 @@ use crate::{
     store,
     tools::{Run, Running, Tool, ToolError, Toolbox},
 };
-
-/// As in `ce-source`.
-pub(crate) const SOURCE: &str = "/signalbox/tool-gateway";
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {

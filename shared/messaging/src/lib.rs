@@ -31,6 +31,7 @@ mod meters;
 mod one_message;
 mod partition;
 mod postponed;
+mod prefix;
 pub mod publish;
 mod stored;
 pub mod trace;
@@ -49,5 +50,5 @@ pub use partition::{
     PartitionReader, Place, StreamIdentity, Unread, first_unread, notification_stream_identity, purge_consumed,
 };
 pub use publish::Stored;
-pub use topology::{Durable, Provision, Stream, Topology, TopologyLimits};
+pub use topology::{Durable, Provision, Stream, Topology, TopologyLimits, streams_read};
 pub use users::{Rights, User};

@@ -36,7 +36,7 @@ use tracing::{debug, warn};
 use uuid::Uuid;
 
 use crate::{
-    Shutdown, dead,
+    Shutdown, bury,
     settings::OutboxSettings,
     sweep::{Sweep, Swept},
 };
@@ -261,7 +261,7 @@ impl Relay {
 
     /// A message that is given up becomes a dead letter, once, and its row goes.
     async fn bury(&self, row: &OutboxRow, reason: &str, detail: &str) -> bool {
-        match dead::bury_outgoing(&self.database, self.bus.root(), row, reason, detail).await {
+        match bury::bury_outgoing(&self.database, self.bus.root(), row, reason, detail).await {
             Ok(()) => true,
             Err(error) => {
                 let error = format!("{:#}", anyhow::Error::new(error));

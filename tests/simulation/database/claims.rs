@@ -14,13 +14,13 @@ use delivery::{
     providers::ToolDefinition,
     store::{
         SessionName,
-        claim::Turn,
+        claim::{ToolResult, Turn},
         context::{Extract, Item},
+        journal::{Call, Journal},
     },
     turn::{
         claim::{Admitted, Beginning, Prompt, admitted, begin, carry_on, tool_requested},
-        journal::Journal,
-        resume::{Due, ToolResult},
+        resume::Due,
         work::Work,
     },
 };
@@ -221,7 +221,7 @@ impl Database {
         turn: TurnId,
         task: Option<&TaskId>,
         agent: domain::AgentId,
-        call: &delivery::turn::journal::Call,
+        call: &Call,
     ) -> Message {
         let (_, outgoing) = tool_requested(
             &contracts::Root::default(),

@@ -16,7 +16,6 @@ use serde_json::value::to_raw_value;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::{
-    journal::{Call, Journal},
     resume::{Due, call_input, due, lost_since},
     work::Work,
 };
@@ -25,7 +24,7 @@ use crate::{
         InputFacts, InstructionFacts, Interruption, Manifest, Marks, OverviewEntry, Profile, Profiles, ToolNames, input,
     },
     providers::{CallInput, Continuation, Driver, Effects, ToolDefinition},
-    store::{claim::Turn, context::Item},
+    store::{claim::Turn, context::Item, journal::Journal},
 };
 use storage::session::{sessions_lock::Session, turns_begin::NewTurn};
 
@@ -288,14 +287,6 @@ fn definitions(tools: impl Iterator<Item = tools::ToolDefinition>) -> Arc<[ToolD
 }
 
 impl Turn {
-    /// The first call of the last answer that has no result yet. A call of an earlier answer is not asked for any more: the
-    /// tool-gateway runs calls of the last one only.
-    pub fn next(&self) -> Option<&Call> {
-        let is_over = |call: &Call| self.results.iter().any(|result| result.ordinal == call.ordinal);
-        let calls = self.journal.last().map_or(&[][..], |round| &round.calls);
-        calls.iter().find(|call| call.answered.is_none() && !is_over(call))
-    }
-
     pub(super) fn trace(&self) -> TraceContext {
         TraceContext {
             traceparent: self.traceparent.clone(),

@@ -10,10 +10,10 @@ use domain::{
 use storage::session::turns_resume::Resumed;
 use time::OffsetDateTime;
 
-use super::{journal::Journal, resume::Due};
+use super::resume::Due;
 use crate::{
     providers::{CallInput, Effects, Slot, ToolDefinition},
-    store::{SessionName, TurnName},
+    store::{SessionName, TurnName, journal::Journal},
 };
 
 #[derive(Clone, Debug)]

@@ -22,8 +22,8 @@ use domain::{
 };
 use messaging::{BatchHandler, Durable, Incoming, User, Verdict, trace};
 use storage::{
-    Accounts, Database, Parts, StorageError,
-    lifecycle::{Reply, Setting, replies_post},
+    Accounts, Database, Parts, Setting, StorageError,
+    lifecycle::{Reply, replies_post},
     outbox::{
         Owned,
         unread::{Receipt, outbox_receive},

@@ -153,7 +153,7 @@ async fn what_became_of_it_is_told() {
         (&json!(coder), &json!(session))
     );
     assert_eq!(found.body["session_key"], format!("task:proj-7:agent:{coder}:acme:v1"));
-    assert_eq!(found.body["sender"]["name"], "CI");
+    assert_eq!(found.body["sender"]["name"], "A person");
 
     let list = async |query: &str| {
         world

@@ -111,6 +111,8 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("task").set("display_id", "'t-' || n").from(&many),
         rows("session")
             .set("task_id", "'t-' || n")
+            // Short ones: with 25 rows on more than a page, agents' sessions are found by the primary key.
+            .set("key", "'k' || n")
             .with("queued", 1)
             .with("queue_tail", 1)
             .from(agents),

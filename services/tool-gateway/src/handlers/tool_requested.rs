@@ -22,9 +22,10 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 use uuid::Uuid;
 
 use crate::{
+    SOURCE,
     call::{Asked, Claims, Origin, Record},
     error::Error,
-    execute::{Executed, Executor, SOURCE},
+    execute::{Executed, Executor},
     settings::ToolGatewaySettings,
 };
 

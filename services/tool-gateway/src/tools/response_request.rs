@@ -9,9 +9,9 @@ use uuid::Uuid;
 
 use super::{Outcome, Running, ToolError, body, task_existing};
 use crate::{
+    SOURCE,
     arguments::invalid_field,
     call::{Effect, Told},
-    execute::SOURCE,
     store,
 };
 

@@ -386,7 +386,7 @@ async fn many_who_end_one_task_at_once_end_it_once_and_do_not_block_each_other()
             by: &person,
             turn: None,
         };
-        let setting = storage::lifecycle::Setting {
+        let setting = storage::Setting {
             root: &root,
             source: "/test",
             origin: contracts::outgoing::Origin::default(),

@@ -4,8 +4,8 @@ use contracts::{Root, outgoing::Origin};
 use domain::{AccountId, Actor, ActorKind, AgentId, TaskId, TaskStatus};
 use sqlx::Row;
 use storage::{
-    Accounts, Role,
-    lifecycle::{Setting, TaskMove, TaskMoved, agent_remove, task_status_set},
+    Accounts, Role, Setting,
+    lifecycle::{TaskMove, TaskMoved, agent_remove, task_status_set},
     outbox::outbox_insert,
 };
 use testkit::{Fixture, TestDatabase, enqueued, rows};
