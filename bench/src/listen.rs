@@ -13,8 +13,7 @@ use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
     figures::{Latency, histogram},
-    floor::now_us,
-    load::Moments,
+    load::{Moments, now_us},
 };
 
 /// Without any event.

@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context;
@@ -18,10 +18,7 @@ use contracts::Root;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
-use crate::{
-    floor::now_us,
-    work::{AGENT, Pace, Work, body, notification_id, number_of, subject},
-};
+use crate::work::{AGENT, Pace, Work, body, notification_id, number_of, subject};
 
 /// Messages that are on their way to the stream.
 const IN_FLIGHT: usize = 256;
@@ -101,6 +98,11 @@ pub(crate) async fn connect(url: &str) -> anyhow::Result<async_nats::Client> {
         .connect(address.clone())
         .await
         .context("could not connect to NATS")
+}
+
+pub(crate) fn now_us() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

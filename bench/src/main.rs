@@ -9,7 +9,7 @@
 //! - one measurement: [`run`], [`progress`], [`kill`], and what it takes: [`figures`], [`listen`] (latency), [`usage`] (CPU
 //!   and memory, from `/proc`), [`counters`] (what Postgres was asked);
 //! - all of them: [`rows`] (which there are, and what they should show), [`shown`] (medians and ratios), [`table`],
-//!   [`machine`], [`report`].
+//!   [`machine`], [`report`], [`print`].
 //!
 //! The floor and the provider are processes of their own, so that the kernel can say what each has cost; they are this
 //! program with another first argument.
@@ -24,6 +24,7 @@ mod kill;
 mod listen;
 mod load;
 mod machine;
+mod print;
 mod progress;
 mod provider;
 mod report;
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
     match begin() {
         Ok(code) => code,
         Err(error) => {
-            report::say(&format!("bench: {error:#}"));
+            print::say(&format!("bench: {error:#}"));
             ExitCode::from(2)
         }
     }

@@ -209,16 +209,3 @@ fn number(value: f64) -> String {
         _ => format!("{value:.3}"),
     }
 }
-
-#[expect(clippy::print_stdout, reason = "what is measured is what the program is for")]
-pub(crate) fn print(line: &str) {
-    println!("{line}");
-}
-
-#[expect(
-    clippy::print_stderr,
-    reason = "a program of the command line says here what is wrong"
-)]
-pub(crate) fn say(line: &str) {
-    eprintln!("{line}");
-}

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::{
     arguments::TableArguments,
     machine::Machine,
+    print,
     report::{self, Report, Row, Run},
     rows::{PLANS, Plan},
     run,
@@ -20,7 +21,7 @@ use crate::{
 pub(crate) async fn measure(arguments: TableArguments) -> anyhow::Result<ExitCode> {
     if arguments.list {
         for plan in PLANS {
-            report::print(&format!("{:<16} {}", plan.name, plan.about));
+            print::print(&format!("{:<16} {}", plan.name, plan.about));
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -53,11 +54,11 @@ pub(crate) async fn measure(arguments: TableArguments) -> anyhow::Result<ExitCod
         rows: shown.rows,
     };
     let text = report::text(&report);
-    report::print(&text);
+    print::print(&text);
     write(arguments.json.as_deref(), &serde_json::to_string_pretty(&report)?)?;
     write(arguments.markdown.as_deref(), &text)?;
     if let Some(row) = report.rows.iter().find(|row| row.failed.is_some()) {
-        report::say(&format!("row {} failed", row.name));
+        print::say(&format!("row {} failed", row.name));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
@@ -83,14 +84,14 @@ async fn measure_row(
     for subject in repetitions.flat_map(|_| plan.subjects) {
         match run::measure(servers, *subject, &work, arguments.floor.as_deref()).await {
             Ok(figures) => {
-                report::print(&report::run_line(plan.name, *subject, &figures));
+                print::print(&report::run_line(plan.name, *subject, &figures));
                 row.runs.push(Run {
                     subject: subject.name(),
                     figures,
                 });
             }
             Err(error) => {
-                report::say(&format!("row {}: {error:#}", plan.name));
+                print::say(&format!("row {}: {error:#}", plan.name));
                 row.failed = Some(format!("{error:#}"));
                 break;
             }

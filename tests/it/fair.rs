@@ -6,7 +6,7 @@ use std::sync::Arc;
 use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
 use storage::Role;
-use testkit::{Reply, eventually};
+use testkit::{Reply, eventually, rows};
 use tokio::sync::Semaphore;
 
 use crate::house::House;
@@ -206,14 +206,14 @@ async fn filters_that_find_nothing_keep_no_other_account_waiting() {
         house.account(account).await;
         house.task(account, "T", &[]).await;
     }
-    let plant = format!(
-        "insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state,
-                                   created_at)
-         select 'flood', 'n-' || n, 'k', 'b', 'user', 'u', 'u', '', 'delivered', now() - n * interval '1 s'
-         from generate_series(1, {ROWS}) n"
-    );
-    let owner = &house.world.database.owner;
-    sqlx::raw_sql(sqlx::AssertSqlSafe(plant)).execute(owner).await.unwrap();
+    let flood = rows("notification")
+        .with("account_id", "flood")
+        .set("id", "'n-' || n")
+        .with("state", "delivered");
+    let flood = flood
+        .set("created_at", "now() - n * interval '1 s'")
+        .from(format!("generate_series(1, {ROWS}) n"));
+    flood.insert(&house.world.database.owner).await;
     let client = Client::new();
     let ask = async |account: &str, key: &str, query: &str| {
         let url = format!("{}/api/orgs/{account}/notifications?{query}", house.api());

@@ -8,8 +8,7 @@ use domain::{AccountId, Actor, AgentId, Conversation, NotificationId, QueueLimit
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 use storage::{
-    Accounts, Role,
-    lifecycle::Setting,
+    Accounts, Role, Setting,
     outbox::outbox_insert,
     session::item_enter::{Entered, Item, item_enter},
 };

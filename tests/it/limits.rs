@@ -4,7 +4,7 @@
 use opentelemetry_sdk::trace::InMemorySpanExporter;
 use reqwest::{Client, StatusCode, header::RETRY_AFTER};
 use serde_json::{Value, json};
-use testkit::{OPERATOR_TOKEN, Reply, eventually};
+use testkit::{OPERATOR_TOKEN, Reply, eventually, rows};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
@@ -127,11 +127,13 @@ async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served
         house.account(account).await;
         house.task(account, "T", &[]).await;
     }
-    let plant = "insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
-                 select 'acme', gen_random_uuid(), 't', 'user', 'u', 'u', repeat('x', 262144) from generate_series(1, 200);
-                 insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
-                 select 'other', gen_random_uuid(), 't', 'user', 'u', 'u', repeat('x', 262144) from generate_series(1, 4)";
-    sqlx::raw_sql(plant).execute(&house.world.database.owner).await.unwrap();
+    for (account, count) in [("acme", 200), ("other", 4)] {
+        let messages = rows("message").with("account_id", account).with("task_id", "t");
+        let messages = messages
+            .with("body", "x".repeat(262_144))
+            .from(format!("generate_series(1, {count})"));
+        messages.insert(&house.world.database.owner).await;
+    }
     let address = house.api().trim_start_matches("http://").to_owned();
     let path = "/api/orgs/acme/tasks/T/messages?limit=200";
     let mut keys = Vec::new();
@@ -366,10 +368,12 @@ async fn an_agent_that_reads_nothing_is_given_up_and_others_are_served() {
     )
     .await;
     let (session, session_of_other) = (with_session(&house, "acme").await, with_session(&house, "other").await);
-    let plant = "insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
-                 select a, gen_random_uuid(), 't', 'user', 'u', 'u', repeat('x', 4096)
-                 from generate_series(1, 50), unnest(array['acme', 'other']) a";
-    sqlx::raw_sql(plant).execute(&house.world.database.owner).await.unwrap();
+    let messages = rows("message")
+        .set("account_id", "a.id")
+        .with("task_id", "t")
+        .with("body", "x".repeat(4096));
+    let messages = messages.from("generate_series(1, 50), account a where a.id in ('acme', 'other')");
+    messages.insert(&house.world.database.owner).await;
     let (key, others) = (house.key("acme", "gateway").await, house.key("other", "gateway").await);
     let url = house.agent_api();
     let body = json!({"task_id": "T", "message_limit": 50}).to_string();

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_postgres::Client;
 
 use super::{BATCH_MAX, Job, record};
-use crate::{client::Caller, report};
+use crate::{client::Caller, print};
 
 pub(super) struct Provider {
     pub(super) caller: Caller,
@@ -95,7 +95,7 @@ impl Line {
             match line.provider.post(&request).await {
                 Ok(reply) => job.reply = String::from_utf8_lossy(&reply).into_owned(),
                 // The provider of a benchmark always answers: a run in which it does not is thrown away.
-                Err(error) => report::say(&format!("the floor's call failed: {error:#}")),
+                Err(error) => print::say(&format!("the floor's call failed: {error:#}")),
             }
             drop(slot);
             // Nobody records any more: the process ends.

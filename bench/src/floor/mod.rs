@@ -24,10 +24,8 @@ use crate::{
     arguments::{FloorArguments, FloorPart},
     client::Caller,
     figures::{self, Latency},
-    load, report,
+    load, print,
 };
-
-pub(crate) use record::now_us;
 
 pub(crate) const NATS_URL: &str = "FLOOR_NATS_URL";
 pub(crate) const DATABASE_URL: &str = "FLOOR_DATABASE_URL";
@@ -104,7 +102,7 @@ pub(crate) async fn run(arguments: FloorArguments) -> anyhow::Result<ExitCode> {
         () = collecting => {}
         _ = terminated.recv() => {}
     }
-    report::print(&serde_json::to_string(&Latency::of(&histogram))?);
+    print::print(&serde_json::to_string(&Latency::of(&histogram))?);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -122,7 +120,7 @@ async fn database() -> anyhow::Result<tokio_postgres::Client> {
         .context("could not connect to Postgres")?;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
-            report::say(&format!("the floor's connection to Postgres broke: {error}"));
+            print::say(&format!("the floor's connection to Postgres broke: {error}"));
         }
     });
     // As the services: plans must not depend on when a table was last looked at.

@@ -1,16 +1,16 @@
 //! Outcomes into Postgres, a batch in one transaction; then each session goes on.
 
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::Arc;
 
 use anyhow::Context;
 use tokio::sync::mpsc;
 use tokio_postgres::Client;
 
 use super::{BATCH_MAX, Job, line::Line};
-use crate::{load::published_at_us, report};
+use crate::{
+    load::{now_us, published_at_us},
+    print,
+};
 
 const TURNS_INSERT: &str = "\
 insert into turn (place, session_id, reply)
@@ -44,11 +44,6 @@ pub(super) async fn run(line: Arc<Line>, client: Client, mut outcomes: mpsc::Rec
         anyhow::Ok(())
     };
     if let Err(error) = recording.await {
-        report::say(&format!("the floor records no more: {error:#}"));
+        print::say(&format!("the floor records no more: {error:#}"));
     }
-}
-
-pub(crate) fn now_us() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }

@@ -10,11 +10,9 @@ use opentelemetry::{
 use storage::directory::Waiting;
 use time::OffsetDateTime;
 
-use storage::session::turns_record::Changed;
-
 use crate::{
     providers::{Driver, FailureClass},
-    turn::{settle::Settled, work::Work},
+    store::journal::Tokens,
 };
 
 /// Name, unit, labels and boundaries by OpenTelemetry's conventions for generative AI.
@@ -146,24 +144,27 @@ impl Metrics {
         self.stale.add(1, &[]);
     }
 
-    pub fn settled(&self, work: &Work, settled: &Settled, changed: &Changed) {
-        if let Settled::Finished { usage, .. } = settled {
-            let labels = [
-                KeyValue::new("task_history_called", changed.task_history_called),
-                KeyValue::new("profile_version", work.profile_version.clone()),
-            ];
-            self.history.add(1, &labels);
-            if let Some(usage) = usage {
-                self.tokens
-                    .add(usage.input_tokens, &[KeyValue::new("direction", "input")]);
-                self.tokens
-                    .add(usage.output_tokens, &[KeyValue::new("direction", "output")]);
-            }
+    /// A turn that finished: how, and what the provider counted.
+    pub fn finished(&self, task_history_called: bool, profile_version: &str, usage: Option<Tokens>) {
+        let labels = [
+            KeyValue::new("task_history_called", task_history_called),
+            KeyValue::new("profile_version", profile_version.to_owned()),
+        ];
+        self.history.add(1, &labels);
+        if let Some(usage) = usage {
+            self.tokens
+                .add(usage.input_tokens, &[KeyValue::new("direction", "input")]);
+            self.tokens
+                .add(usage.output_tokens, &[KeyValue::new("direction", "output")]);
         }
-        if let Some((_, class)) = settled.error() {
-            self.failures.add(1, &[KeyValue::new("class", class)]);
-        }
-        self.settled.add(1, &[KeyValue::new("outcome", settled.as_str())]);
+    }
+
+    pub fn failed(&self, class: &'static str) {
+        self.failures.add(1, &[KeyValue::new("class", class)]);
+    }
+
+    pub fn settled(&self, outcome: &'static str) {
+        self.settled.add(1, &[KeyValue::new("outcome", outcome)]);
     }
 }
 

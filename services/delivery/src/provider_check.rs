@@ -16,10 +16,11 @@ use crate::{
         CallInput, Continuation, Driver, DriverError, FailureClass, LostCall, ProviderAnswer, ProviderCall,
         ProviderError, ProviderKind, ProviderSettings, Reconciled, Server, SessionCheck, Thread, ToolDefinition,
     },
-    turn::{
+    store::{
+        claim::ToolResult,
         journal::{Call, Journal, Round},
-        resume::{ToolResult, call_input},
     },
+    turn::resume::call_input,
 };
 
 /// So many calls reach the model at most: two rounds with the settings as they are, one more first round, and four more

@@ -5,8 +5,6 @@ use std::net::SocketAddr;
 use runtime::settings::{Count, Millis};
 use serde::Deserialize;
 
-use crate::{queue::dispatcher::LineLimits, turn::settle};
-
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeliverySettings {
@@ -73,29 +71,6 @@ impl Default for DeliverySettings {
             thread_messages_max: Count::new(6),
             overview_tasks_max: Count::new(50),
             drain_ms: Millis::new(10_000),
-        }
-    }
-}
-
-impl DeliverySettings {
-    pub fn line(&self) -> LineLimits {
-        LineLimits {
-            in_flight_max: self.turns_in_flight_max.usize(),
-            in_flight_account_max: self.turns_in_flight_account_max.usize(),
-            waiting_max: self.waiting_sessions_max.usize(),
-        }
-    }
-
-    pub fn settle(&self) -> settle::Limits {
-        settle::Limits {
-            attempts_max: self.attempts_max.i32(),
-            rounds_max: self.rounds_max.i32(),
-            calls_max: self.calls_max.i32(),
-            retry_delay: self.retry_delay_ms.duration(),
-            retry_delay_max: self.retry_delay_ms_max.duration(),
-            pause_delay: self.pause_delay_ms.duration(),
-            look_up_delay: self.look_up_delay_ms.duration(),
-            look_up_max: self.look_up_ms_max.duration(),
         }
     }
 }

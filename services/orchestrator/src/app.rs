@@ -8,8 +8,7 @@ use domain::AccountId;
 use runtime::{Shares, Shutdown, http::Problem, shares::NoRoom};
 use sea_orm::FromQueryResult;
 use storage::{
-    Accounts, Database, StorageError, Tx,
-    lifecycle::Setting,
+    Accounts, Database, Setting, StorageError, Tx,
     outbox::{OutboxRow, Owned, outbox_insert},
 };
 use time::OffsetDateTime;

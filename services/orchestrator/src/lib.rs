@@ -28,6 +28,7 @@ pub mod metrics;
 pub mod notifications;
 pub mod openapi;
 pub mod paging;
+pub mod permission;
 pub mod route;
 pub mod routes;
 pub mod service;

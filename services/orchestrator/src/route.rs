@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 
 use crate::{
     app::App,
-    auth::permission::{Need, permits},
+    permission::{Need, permits},
 };
 
 /// A noun of the API: its name, which is the tag of its routes, what it is, and its routes.
@@ -94,7 +94,7 @@ fn callers(need: Need) -> Vec<String> {
 macro_rules! routes {
     ($name:literal: $about:literal; $($(#[doc = $doc:literal])+ $method:ident $path:literal $need:ident => $handler:ident $(or $refusal:literal)*;)+) => {
         pub fn noun() -> $crate::route::Noun {
-            use $crate::{auth::permission::Need, route::{Noun, Route}};
+            use $crate::{permission::Need, route::{Noun, Route}};
             Noun {
                 name: $name,
                 about: $about,

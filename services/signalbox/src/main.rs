@@ -1,5 +1,5 @@
 //! `signalbox`: the all-in-one process and the operator's command. What it can do is [`cli`]; who does it is
-//! [`commands`]. Here is only how a process begins and ends: one line for an error, and what the exit code says.
+//! [`commands`]. Here is the table of commands, and how a process begins and ends: one line for an error, and what the exit code says.
 //!
 //! In reading order: [`cli`], [`commands`] (one file each), [`up`] (the whole system in one process), [`doctor`] (what is
 //! wrong with an installation), [`schemas`] (what others build against), [`client`] (the public HTTP API, and nothing
@@ -11,6 +11,7 @@ mod client;
 mod commands;
 mod doctor;
 mod endpoints;
+mod ports;
 mod print;
 mod schemas;
 mod table;
@@ -23,7 +24,8 @@ use clap::Parser;
 use runtime::{SettingsError, StartError};
 
 use crate::{
-    cli::{Cli, Command},
+    cli::{Cli, Command, DeadCommand, ProviderCommand},
+    commands::{dead, demo_agent, health, migrate, nats_users, notifications, notify, provider, sessions, turns},
     print::ReaderGone,
 };
 
@@ -45,9 +47,38 @@ fn main() -> ExitCode {
         Ok(executor) => executor,
         Err(error) => return failed(&error.into()),
     };
-    match executor.block_on(commands::run(cli)) {
+    match executor.block_on(run(cli)) {
         Ok(code) => code,
         Err(error) => failed(&error),
+    }
+}
+
+/// The table of commands.
+async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let json = cli.json;
+    match cli.command {
+        Command::Up(args) => Box::pin(up::run(&args, json)).await,
+        // It makes an executor of its own, so `main` has seen to it.
+        Command::Serve(_) => unreachable!("a service is not started from within an executor"),
+        Command::Migrate => Box::pin(migrate::run(json)).await,
+        Command::Doctor(args) => Box::pin(doctor::run(&args, json)).await,
+        Command::Health(args) => health::run(&args, json).await,
+        Command::Sample(args) => Box::pin(up::sample_run::run(&args, json)).await,
+        Command::DemoAgent(args) => demo_agent::run(&args).await,
+        Command::Notify(args) => notify::run(&args, json).await,
+        Command::Sessions(args) => sessions::run(&args, json).await,
+        Command::Turns(args) => turns::run(&args, json).await,
+        Command::Notifications(args) => notifications::run(&args, json).await,
+        Command::Dead(args) => match args.command {
+            DeadCommand::List(args) => dead::list(&args, json).await,
+            DeadCommand::Show(args) => dead::show(&args, json).await,
+            DeadCommand::Redrive(args) => dead::redrive(&args, json).await,
+        },
+        Command::Provider(args) => match args.command {
+            ProviderCommand::Check(args) => Box::pin(provider::check(&args, json)).await,
+        },
+        Command::NatsUsers => nats_users::run(json),
+        Command::Schemas(args) => schemas::run(&args, json),
     }
 }
 

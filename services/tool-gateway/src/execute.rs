@@ -19,8 +19,7 @@ use messaging::trace::current_or;
 use runtime::{Shares, Shutdown};
 use serde_json::{Map, Value};
 use storage::{
-    Accounts, Database, StorageError, Tx,
-    lifecycle::Setting,
+    Accounts, Database, Setting, StorageError, Tx,
     outbox::{OutboxRow, Owned, outbox_insert},
 };
 use time::OffsetDateTime;

@@ -25,6 +25,9 @@ mod service;
 mod settings;
 mod store;
 
+/// As in `ce-source`.
+const SOURCE: &str = "/signalbox/tool-gateway";
+
 /// What this service decides, without its database: for the simulation, which runs the same decisions against a model.
 pub mod decisions {
     pub use crate::{
@@ -38,6 +41,3 @@ pub mod decisions {
 pub use http::openapi;
 pub use service::start;
 pub use settings::ToolGatewaySettings;
-
-/// `ce-source` of what this service publishes.
-pub const SOURCE: &str = "/signalbox/tool-gateway";

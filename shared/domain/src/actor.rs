@@ -79,10 +79,6 @@ impl Actor {
             }
         }
     }
-
-    pub fn is_person(&self) -> bool {
-        self.kind == ActorKind::User
-    }
 }
 
 /// Whether a name could be read as the operator's or as that of Signalbox, whatever stands between its letters and whichever

@@ -1,7 +1,7 @@
 //! A session's kinds, phases and endings, and what may follow what: [`SessionState::on`]. Results that are in and a retry that is
 //! due change no phase; the claim does.
 
-use crate::{Actor, step::ImpossibleStep, word::words};
+use crate::{Actor, ActorKind, step::ImpossibleStep, word::words};
 
 words! {
     SessionKind { Task = "task", System = "system", Orchestrator = "orchestrator" }
@@ -111,7 +111,7 @@ impl QueueLimits {
     pub fn items_max_for(&self, sender: &Actor) -> Option<u32> {
         if *sender == Actor::system() {
             None
-        } else if sender.is_person() {
+        } else if sender.kind == ActorKind::User {
             Some(self.items_max)
         } else {
             Some(self.items_max - self.items_max / 10)
@@ -142,7 +142,6 @@ pub fn admission(hops: u16, sender: &Actor, waiting: u32, limits: &QueueLimits) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ActorKind;
 
     #[test]
     fn a_lease_is_given_back_by_every_outcome() {

@@ -3,7 +3,7 @@
 
 use async_nats::jetstream;
 
-use crate::{Bus, Durable, ReadError, Rights as _, Stream, User};
+use crate::{Bus, Durable, ReadError, Stream, User, streams_read};
 
 /// Before one durable consumer, over all replicas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,8 +25,8 @@ pub struct StreamFill {
 
 /// Of the consumers that a user reads with.
 pub async fn consumer_backlogs(bus: &Bus, user: User) -> Result<Vec<ConsumerBacklog>, ReadError> {
-    let mut backlogs = Vec::with_capacity(user.durables().len());
-    for durable in user.durables() {
+    let mut backlogs = Vec::with_capacity(Durable::read_by(user).len());
+    for durable in Durable::read_by(user) {
         let stream = open(bus, durable.stream).await?;
         let info = stream.consumer_info(durable.name()).await;
         let info = info.map_err(|error| ReadError::Lookup(error.into()))?;
@@ -41,8 +41,8 @@ pub async fn consumer_backlogs(bus: &Bus, user: User) -> Result<Vec<ConsumerBack
 
 /// Of the streams that a user sees to.
 pub async fn stream_fills(bus: &Bus, user: User) -> Result<Vec<StreamFill>, ReadError> {
-    let mut fills = Vec::with_capacity(user.streams().len());
-    for stream in user.streams() {
+    let mut fills = Vec::with_capacity(streams_read(user).len());
+    for stream in streams_read(user) {
         let info = open(bus, stream).await?.get_info().await;
         let info = info.map_err(|error| ReadError::Lookup(error.into()))?;
         fills.push(StreamFill {

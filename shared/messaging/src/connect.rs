@@ -12,7 +12,7 @@ use async_nats::{
     connection::State,
     jetstream::{self, context::ContextBuilder},
 };
-use contracts::{Headers, Outgoing, Root};
+use contracts::{Headers, Outgoing, Root, User};
 use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
 use crate::{
@@ -20,9 +20,9 @@ use crate::{
     envelope::Keyring,
     error::{BusError, Cause},
     meters::Meters,
+    prefix,
     publish::wire_headers,
     url::{UrlCredentials, parse_url, shown},
-    users::{self, User},
 };
 
 /// Where and how to connect. Every limit of the connection is here.
@@ -147,7 +147,7 @@ impl Bus {
         if !info.jetstream {
             return Err(BusError::NoJetStream { servers });
         }
-        let api_prefix = users::api_prefix(user.as_deref().and_then(User::named));
+        let api_prefix = prefix::api_prefix(user.as_deref().and_then(User::named));
         let jetstream = ContextBuilder::new()
             .api_prefix(api_prefix)
             .timeout(Duration::from_millis(options.request_timeout_ms))
@@ -350,7 +350,7 @@ impl Connecting<'_> {
                 .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
         };
         let own = match &self.credentials {
-            Some(UrlCredentials::Password { user, .. }) if is_token(user) => Some(users::inbox_prefix(user)),
+            Some(UrlCredentials::Password { user, .. }) if is_token(user) => Some(prefix::inbox_prefix(user)),
             Some(UrlCredentials::Password { .. } | UrlCredentials::Token(_)) | None => None,
         };
         self.options.inbox_prefix.clone().or(own)

@@ -31,6 +31,7 @@ mod meters;
 mod one_message;
 mod partition;
 mod postponed;
+mod prefix;
 pub mod publish;
 mod stored;
 pub mod trace;
@@ -50,5 +51,5 @@ pub use partition::{
     purge_consumed,
 };
 pub use publish::Stored;
-pub use topology::{Durable, Provision, Stream, Topology, TopologyLimits};
+pub use topology::{Durable, Provision, Stream, Topology, TopologyLimits, streams_read};
 pub use users::{Rights, User};

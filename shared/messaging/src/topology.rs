@@ -33,7 +33,7 @@ use async_nats::jetstream::{
 };
 pub use contracts::Stream;
 use contracts::{
-    Root,
+    Root, User,
     message::{self, Hop},
     subject::PARTITION_TOKEN,
 };
@@ -42,7 +42,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bus, ServerVersion, TopologyError, User, users::Rights as _};
+use crate::{Bus, ServerVersion, TopologyError};
 
 mod ensure;
 
@@ -154,9 +154,26 @@ static DURABLES: LazyLock<Vec<Durable>> = LazyLock::new(|| {
     message::SERVICES.iter().flat_map(|reader| consumed(*reader)).collect()
 });
 
+/// Streams that a user looks for at its start, and cannot do without: those it reads from.
+pub fn streams_read(user: User) -> Vec<Stream> {
+    let reads = |stream: &Stream| message::hops().any(|hop| hop.stream == Some(*stream) && hop.is_consumed_by(user));
+    match user {
+        // It says how full the dead letters are, which no service reads.
+        User::Resolver => vec![Stream::Dead, Stream::Notification],
+        User::Delivery | User::ToolGateway | User::Orchestrator => Stream::ALL.into_iter().filter(reads).collect(),
+        User::Publisher => Vec::new(),
+        User::Operator => Stream::ALL.into(),
+    }
+}
+
 impl Durable {
     pub fn all() -> &'static [Durable] {
         &DURABLES
+    }
+
+    pub fn read_by(user: User) -> Vec<&'static Durable> {
+        let own = |durable: &&Durable| user == User::Operator || durable.reader == user;
+        Durable::all().iter().filter(own).collect()
     }
 
     /// The consumer of a message or an event, by its kind.
@@ -300,10 +317,10 @@ pub fn consumer_config(durable: &Durable, root: &Root, limits: &TopologyLimits) 
 impl Topology {
     /// Whether all that is in its scope is there, whatever it looks like: for readiness.
     pub async fn find_missing(&self, bus: &Bus) -> Result<(), TopologyError> {
-        for stream in self.scope.streams() {
+        for stream in streams_read(self.scope) {
             ensure::stream_found(bus, &stream.name(bus.root())).await?;
         }
-        for durable in self.scope.durables() {
+        for durable in Durable::read_by(self.scope) {
             consumer_found(bus, durable).await?;
         }
         Ok(())
@@ -345,11 +362,11 @@ impl Topology {
                  is stored for one of them"
             );
         }
-        for stream in self.scope.streams() {
+        for stream in streams_read(self.scope) {
             let wanted = stream_config(stream, bus.root(), &self.limits, bus.server_version());
             ensure::stream(bus, wanted, self.provision).await?;
         }
-        for durable in self.scope.durables() {
+        for durable in Durable::read_by(self.scope) {
             let wanted = consumer_config(durable, bus.root(), &self.limits);
             ensure::consumer(
                 bus,

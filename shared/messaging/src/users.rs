@@ -21,13 +21,12 @@ use contracts::{
     message::{self, Hop, is_match},
 };
 
-use crate::{Durable, topology};
+use crate::{
+    Durable,
+    prefix::{API, API_IMPORTED, inbox_prefix},
+    topology::{self, streams_read},
+};
 
-/// Where the accounts of services have the JetStream API. Not at `$JS.API`: there each account, those without JetStream
-/// too, has the server's own import, and would be answered twice.
-const API_IMPORTED: &str = "JS.API";
-/// The API where JetStream is.
-const API: &str = "$JS.API";
 /// The server forgets after this long where answers go that never came, or that come in any number. Longer than a pull
 /// waits, and short, since each costs it some hundred bytes.
 const ANSWERS_WITHIN: &str = "10s";
@@ -79,9 +78,6 @@ impl Service {
 pub trait Rights: Sized {
     /// The variable that the server reads the user's password from. It wants values that do not look like numbers.
     fn password_variable(self) -> String;
-    /// Streams that it looks for at its start, and cannot do without: those it reads from.
-    fn streams(self) -> Vec<Stream>;
-    fn durables(self) -> Vec<&'static Durable>;
     /// Whether it publishes on this subject of ours.
     fn publishes(self, root: &Root, subject: &str) -> bool;
     /// Whether a dead letter of this service may be of a message that was published on this subject: the service reads it, or
@@ -99,23 +95,6 @@ impl Rights for User {
         format!("SIGNALBOX_NATS_{}", self.name().to_uppercase().replace('-', "_"))
     }
 
-    fn streams(self) -> Vec<Stream> {
-        let reads =
-            |stream: &Stream| message::hops().any(|hop| hop.stream == Some(*stream) && hop.is_consumed_by(self));
-        match self {
-            // It says how full the dead letters are, which no service reads.
-            User::Resolver => vec![Stream::Dead, Stream::Notification],
-            User::Delivery | User::ToolGateway | User::Orchestrator => Stream::ALL.into_iter().filter(reads).collect(),
-            User::Publisher => Vec::new(),
-            User::Operator => Stream::ALL.into(),
-        }
-    }
-
-    fn durables(self) -> Vec<&'static Durable> {
-        let own = |durable: &&Durable| self == User::Operator || durable.reader == self;
-        Durable::all().iter().filter(own).collect()
-    }
-
     fn publishes(self, root: &Root, subject: &str) -> bool {
         published(self).any(|hop| is_match(&format!("{root}.{}", hop.pattern()), subject))
     }
@@ -127,7 +106,7 @@ impl Rights for User {
         let is_read = |durable: &Durable| is_match(&durable.filter(root), subject);
         self.is_service()
             && (reads_notifications && is_notification
-                || self.durables().into_iter().any(is_read)
+                || Durable::read_by(self).into_iter().any(is_read)
                 || self.publishes(root, subject))
     }
 
@@ -172,14 +151,6 @@ impl Rights for User {
     }
 }
 
-/// Where this user finds the JetStream API. A user of no service is one of a server without accounts.
-pub(crate) fn api_prefix(user: Option<User>) -> &'static str {
-    match user {
-        Some(User::Operator) | None => API,
-        Some(_) => API_IMPORTED,
-    }
-}
-
 /// What it publishes. The operator, who may publish anything, has no part in the traffic.
 fn published(user: User) -> impl Iterator<Item = &'static Hop> {
     message::hops().filter(move |hop| hop.is_published_by(user))
@@ -196,10 +167,10 @@ fn services(user: User, root: &Root) -> Vec<Service> {
     let mut services: Vec<Service> = stored
         .map(|hop| Service::message(format!("{root}.{}", hop.pattern())))
         .collect();
-    for stream in user.streams() {
+    for stream in streams_read(user) {
         services.push(Service::api(&format!("STREAM.INFO.{}", stream.name(root))));
     }
-    for durable in user.durables() {
+    for durable in Durable::read_by(user) {
         let (stream, name) = (durable.stream.name(root), durable.name());
         services.extend([
             Service::api(&format!("CONSUMER.INFO.{stream}.{name}")),
@@ -215,7 +186,7 @@ fn services(user: User, root: &Root) -> Vec<Service> {
     let is_asked = |stream: &Stream| {
         let awaits = |hop: &Hop| hop.is_awaited && hop.is_published_by(user) && hop.stream == Some(*stream);
         let reads = |durable: &&Durable| durable.stream == *stream;
-        user.is_service() && (user.durables().iter().any(reads) || message::hops().any(awaits))
+        user.is_service() && (Durable::read_by(user).iter().any(reads) || message::hops().any(awaits))
     };
     for stream in Stream::ALL.into_iter().filter(is_asked) {
         services.push(Service::api(&format!("STREAM.MSG.GET.{}", stream.name(root))));
@@ -275,11 +246,6 @@ fn hears(user: User, root: &Root) -> Vec<(User, String)> {
 /// The NATS account that holds JetStream, and with it all that is stored.
 pub fn jetstream_account(root: &Root) -> String {
     root.to_string().to_uppercase()
-}
-
-/// The inboxes of a user.
-pub(crate) fn inbox_prefix(user: &str) -> String {
-    format!("_I.{user}")
 }
 
 /// `accounts { … }` for the server's configuration. Passwords come from variables, which the server takes from its
@@ -422,17 +388,17 @@ mod tests {
         let services = [User::Resolver, User::Delivery, User::ToolGateway, User::Orchestrator];
         for stream in Stream::ALL {
             assert!(
-                services.iter().any(|user| user.streams().contains(&stream)),
+                services.iter().any(|user| streams_read(*user).contains(&stream)),
                 "{stream:?}"
             );
         }
         for durable in Durable::all() {
             let readers: Vec<_> = services
                 .iter()
-                .filter(|user| user.durables().contains(&durable))
+                .filter(|user| Durable::read_by(**user).contains(&durable))
                 .collect();
             assert_eq!(readers.len(), 1, "{durable:?}");
-            assert!(readers[0].streams().contains(&durable.stream), "{durable:?}");
+            assert!(streams_read(*readers[0]).contains(&durable.stream), "{durable:?}");
         }
     }
 

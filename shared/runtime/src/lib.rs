@@ -10,6 +10,8 @@
 //!
 //! The only shared crate that sees both storage and messaging.
 
+mod bearer;
+mod bury;
 pub mod context;
 pub mod crash;
 pub mod dead;

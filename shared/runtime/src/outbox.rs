@@ -29,10 +29,9 @@ use tokio::sync::{Semaphore, mpsc};
 use tracing::{debug, warn};
 
 use crate::{
-    Shutdown, dead,
-    sweep::Ticks,
+    Shutdown, bury,
     settings::OutboxSettings,
-    sweep::{Sweep, Swept},
+    sweep::{Sweep, Swept, Ticks},
 };
 use settlement::{SETTLEMENTS_MAX, Settlement};
 
@@ -238,7 +237,7 @@ impl Relay {
 
     /// A message that is given up becomes a dead letter, once, and its row goes.
     async fn bury(&self, row: &OutboxRow, reason: &str, detail: &str) -> bool {
-        match dead::bury_outgoing(&self.database, self.bus.root(), row, reason, detail).await {
+        match bury::bury_outgoing(&self.database, self.bus.root(), row, reason, detail).await {
             Ok(()) => true,
             Err(error) => {
                 let error = error_chain(&error);

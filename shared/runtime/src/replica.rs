@@ -158,11 +158,6 @@ impl Replica {
         self.current.borrow().clone().filter(Incarnation::is_alive)
     }
 
-    /// The id under which to take a lease now.
-    pub fn replica_id(&self) -> Option<Uuid> {
-        self.current().map(|incarnation| incarnation.id)
-    }
-
     /// Waits until there is an incarnation. Only ends without one when the process stops.
     pub async fn alive(&self) -> Option<Incarnation> {
         let mut current = self.current.clone();

@@ -20,10 +20,12 @@ pub mod outbox;
 pub mod parts;
 pub mod replica;
 pub mod session;
+mod setting;
 pub mod statement;
 
 pub use accounts::Accounts;
 pub use database::{Database, DatabaseOptions, Role, Tx};
 pub use error::StorageError;
 pub use parts::Parts;
+pub use setting::Setting;
 pub use statement::statement;

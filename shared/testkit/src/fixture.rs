@@ -4,7 +4,7 @@
 use domain::{AccountId, AgentId, Generation, MessageId, SessionId, SessionKey, TaskId};
 use uuid::Uuid;
 
-use crate::TestDatabase;
+use crate::{TestDatabase, enqueued, rows};
 
 /// Writes rows as the superuser.
 pub struct Fixture<'a>(pub &'a TestDatabase);
@@ -12,59 +12,50 @@ pub struct Fixture<'a>(pub &'a TestDatabase);
 impl Fixture<'_> {
     pub async fn account(&self, id: &str) -> AccountId {
         let account = AccountId::parse(id).expect("a valid account id");
-        self.run(sqlx::query("insert into account (id, name) values ($1, $1)").bind(id))
+        rows("account")
+            .with("id", id)
+            .with("name", id)
+            .insert(&self.0.owner)
             .await;
         account
     }
 
     pub async fn agent(&self, account: &AccountId, slug: &str) -> AgentId {
         let id = AgentId(Uuid::now_v7());
-        let insert = sqlx::query("insert into agent (account_id, id, slug, name) values ($1, $2, $3, $3)");
-        self.run(insert.bind(account.as_str()).bind(id.uuid()).bind(slug)).await;
+        let agent = rows("agent")
+            .with("account_id", account)
+            .with("id", id)
+            .with("slug", slug);
+        agent.insert(&self.0.owner).await;
         id
     }
 
     /// A task in status `in_progress` with these assignees.
     pub async fn task(&self, account: &AccountId, id: &str, assignees: &[AgentId]) -> TaskId {
         let task = TaskId::parse(id).expect("a valid task id");
-        let insert = sqlx::query(
-            "insert into task (account_id, id, display_id, title, status) values ($1, $2, $3, $3, 'in_progress')",
-        );
-        self.run(
-            insert
-                .bind(account.as_str())
-                .bind(task.key().as_str().to_owned())
-                .bind(id),
-        )
-        .await;
+        let row = rows("task").with("account_id", account).with("display_id", id);
+        row.insert(&self.0.owner).await;
         for agent in assignees {
-            let assign = sqlx::query("insert into task_assignee (account_id, task_id, agent_id) values ($1, $2, $3)");
-            self.run(
-                assign
-                    .bind(account.as_str())
-                    .bind(task.key().as_str().to_owned())
-                    .bind(agent.uuid()),
-            )
-            .await;
+            self.assign(account, &task, *agent).await;
         }
         task
+    }
+
+    pub async fn assign(&self, account: &AccountId, task: &TaskId, agent: AgentId) {
+        let row = rows("task_assignee")
+            .with("account_id", account)
+            .with("task_id", task.key());
+        row.with("agent_id", agent).insert(&self.0.owner).await;
     }
 
     /// A thread message by a person.
     pub async fn message(&self, account: &AccountId, task: &TaskId, body: &str) -> MessageId {
         let id = MessageId(Uuid::now_v7());
-        let insert = sqlx::query(
-            "insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
-             values ($1, $2, $3, 'user', 'u-1', 'A person', $4)",
-        );
-        self.run(
-            insert
-                .bind(account.as_str())
-                .bind(id.uuid())
-                .bind(task.key().as_str().to_owned())
-                .bind(body),
-        )
-        .await;
+        let row = rows("message").with("account_id", account).with("id", id);
+        row.with("task_id", task.key())
+            .with("body", body)
+            .insert(&self.0.owner)
+            .await;
         id
     }
 
@@ -91,29 +82,18 @@ impl Fixture<'_> {
             account: account.clone(),
             generation: Generation::FIRST,
         };
-        let insert = sqlx::query(
-            "insert into session (account_id, id, kind, task_id, agent_id, generation, key) values ($1, $2, 'task', $3, $4, 1, $5)",
-        );
-        let values = insert
-            .bind(account.as_str())
-            .bind(id.uuid())
-            .bind(task.key().as_str().to_owned());
-        self.run(values.bind(agent.uuid()).bind(key.to_string())).await;
+        let row = rows("session").with("account_id", account).with("id", id);
+        row.with("task_id", task.key())
+            .with("agent_id", agent)
+            .insert(&self.0.owner)
+            .await;
         (id, key.to_string())
     }
 
     /// Puts a notification into a session's queue, as the resolver does.
     pub async fn enqueue(&self, account: &AccountId, session: SessionId, id: &str, body: &str) {
-        let insert = sqlx::query(
-            "with counted as (
-                 update session set queued = queued + 1, queue_tail = queue_tail + 1 where account_id = $1 and id = $2
-                 returning queue_tail, task_id, agent_id)
-             insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, body, sender_kind, sender_id,
-                                       sender_name, content_hash, state)
-             select $1, $3, task_id, agent_id, $2, queue_tail, 'test', $4, 'user', 'u-1', 'A person', '', 'queued' from counted",
-        );
-        self.run(insert.bind(account.as_str()).bind(session.uuid()).bind(id).bind(body))
-            .await;
+        let row = enqueued(account, session).with("id", id).with("body", body);
+        row.insert(&self.0.owner).await;
     }
 
     /// Another account that is the same but for its name: every row again, with every id as it is, and the name replaced

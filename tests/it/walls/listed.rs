@@ -38,7 +38,7 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "both sides are of one batch, and a batch of one account has each id once; `twins.rs` of the orchestrator has two",
     ),
     (
-        "insert into turn (account_id, id, session_id",
+        "cross join lateral (select 1 from instruction_text i",
         "i.account_id = g.account_id",
         "a text's key is its hash: another account's text under that key is the same one",
     ),

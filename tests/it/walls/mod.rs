@@ -18,7 +18,7 @@ mod walk;
 use std::{collections::BTreeSet, sync::Arc};
 
 use domain::AccountId;
-use testkit::{Fixture, StubProvider, Tenant, World};
+use testkit::{Fixture, StubProvider, Tenant, World, rows};
 
 use self::{
     interposed::interpose,
@@ -50,17 +50,10 @@ const SETTINGS: &[(&str, &str)] = &[
     ("replica.renew_ms", "4000"),
 ];
 
-/// What sweeps take, being so old, and what only this has: sessions and notifications by names that both accounts have. The
-/// twin that is at rest has none of it.
+/// What sweeps take, being so old: sessions by names that both accounts have. The twin that is at rest has none of it.
 const OUTLIVED: &str = "
     update session set closed_at = now() - interval '10 years', close_reason = coalesce(close_reason, 'task_done')
-    where account_id = 'alder' and (close_reason is not null or kind = 'system' or task_id = 'chat');
-    insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state, reason,
-                              created_at)
-    values ('alder', 'long-ago', 'notification', 'b', 'user', 'u', 'u', '', 'refused', 'unknown_agent',
-            now() - interval '10 years');
-    insert into accepted_notification (account_id, id, task, agent, kind, content_hash)
-    values ('alder', 'accepted', 'LIVE-1', 'coder', 'notification', '')";
+    where account_id = 'alder' and (close_reason is not null or kind = 'system' or task_id = 'chat')";
 
 async fn walked(part: Part) -> Book {
     let provider = StubProvider::start(script).await;
@@ -71,6 +64,22 @@ async fn walked(part: Part) -> Book {
         .twin(&AccountId::parse(VICTIM).unwrap(), ATTACKER)
         .await;
     sqlx::raw_sql(OUTLIVED).execute(&owner).await.unwrap();
+    let refused = rows("notification")
+        .with("account_id", VICTIM)
+        .with("id", "long-ago")
+        .with("kind", "notification");
+    let refused = refused
+        .with("reason", "unknown_agent")
+        .set("created_at", "now() - interval '10 years'");
+    refused.insert(&owner).await;
+    let accepted = rows("accepted_notification")
+        .with("account_id", VICTIM)
+        .with("id", "accepted");
+    let accepted = accepted
+        .with("kind", "notification")
+        .with("task", "LIVE-1")
+        .with("agent", "coder");
+    accepted.insert(&owner).await;
     let scratch = Scratch::open(&world.database.url, [VICTIM, ATTACKER]).await;
     let trials = Arc::new(Trials::new([VICTIM, ATTACKER], scratch, part));
     world.database.url = interpose(&world.database.url, &trials).await;

@@ -14,13 +14,13 @@ use delivery::{
     providers::ToolDefinition,
     store::{
         SessionName,
-        claim::Turn,
+        claim::{ToolResult, Turn},
         context::{Extract, Item},
+        journal::{Call, Journal},
     },
     turn::{
         claim::{Admitted, Beginning, Prompt, admitted, begin, carry_on, tool_requested},
-        journal::Journal,
-        resume::{Due, ToolResult},
+        resume::Due,
         work::Work,
     },
 };
@@ -215,12 +215,7 @@ impl Database {
     }
 
     /// The message for the tool-gateway, as delivery builds it.
-    pub(super) fn request(
-        &self,
-        turn: TurnRef,
-        agent: domain::AgentId,
-        call: &delivery::turn::journal::Call,
-    ) -> Message {
+    pub(super) fn request(&self, turn: TurnRef, agent: domain::AgentId, call: &Call) -> Message {
         let (_, outgoing) = tool_requested(
             &contracts::Root::default(),
             turn,

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use contracts::content::ContentHash;
 use domain::{
-    AgentRef, AgentSlug, Conversation, Fence, Generation, NotificationId, NotificationState, QueueLimits, SessionEvent,
-    SessionId, SessionPhase, TaskId, TaskStatus,
+    ActorKind, AgentRef, AgentSlug, Conversation, Fence, Generation, NotificationId, NotificationState, QueueLimits,
+    SessionEvent, SessionId, SessionPhase, TaskId, TaskStatus,
 };
 use resolver::{
     intake::{
@@ -336,7 +336,7 @@ impl Database {
             task: new.task.map(TaskId::key),
             agent: new.agent,
             place: new.queued,
-            from_person: new.sender.is_some_and(domain::Actor::is_person),
+            from_person: new.sender.is_some_and(|sender| sender.kind == ActorKind::User),
             reopens: new.metadata.contains("\"reopen\":true"),
             hash: ContentHash::from_bytes(&new.hash).expect("32 bytes"),
             state: if new.queued.is_some() {

@@ -14,7 +14,7 @@ pub(crate) mod outcomes;
 use std::collections::BTreeMap;
 
 use contracts::content::ContentHash;
-use delivery::{store::SessionName, turn::journal::Journal};
+use delivery::store::{SessionName, journal::Journal};
 use domain::{
     AccountId, AgentId, CloseReason, Conversation, Fence, MessageId, NotificationId, NotificationState, SessionEvent,
     SessionPhase, SessionScope, SessionState, TaskId, TaskStatus, ToolCallState, TurnId, TurnState,

@@ -1,10 +1,12 @@
 //! Delivery's records: a batch of outcomes, under their sessions' locks and fences. One step.
 
-use delivery::turn::{
-    call::Report,
-    journal::Round,
-    recorder::{Change, decide},
-    settle::Settled,
+use delivery::{
+    store::journal::Round,
+    turn::{
+        call::Report,
+        recorder::{Change, decide},
+        settle::Settled,
+    },
 };
 use domain::{Fence, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
 use storage::session::sessions_lock::Session;

@@ -54,7 +54,7 @@ enum Stage {
 impl Conductor {
     pub(crate) fn new(settings: &Settings) -> Conductor {
         Conductor {
-            line: Line::new(settings.delivery.line()),
+            line: Line::new((&settings.delivery).into()),
             hand: None,
             workers: Vec::new(),
             reports: Vec::new(),

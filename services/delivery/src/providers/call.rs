@@ -17,7 +17,7 @@ pub struct ProviderCall {
     /// Numbers the calls of a turn. A call that is *sent again* because nobody knows what became of it keeps its
     /// number; a new call gets the next one. `{turn_id}:{attempt}` is the idempotency key.
     pub attempt: u32,
-    /// Signalbox's session key; the driver turns it into the provider's ([`super::Driver::provider_session_key`]).
+    /// Signalbox's session key; the driver turns it into the provider's.
     pub session_key: String,
     /// The profile, resent with every call.
     pub instructions: Option<Arc<str>>,

@@ -155,14 +155,6 @@ impl Driver {
         }
     }
 
-    /// Our session key as the provider gets it. An error if the provider could not tell it from another.
-    pub fn provider_session_key(&self, session_key: &str) -> Result<String, ProviderError> {
-        match &self.dialect {
-            Dialect::OpenResponses(_) => Ok(session_key.to_owned()),
-            Dialect::OpenClaw(driver) => driver.key(session_key).map(|key| key.to_string()),
-        }
-    }
-
     /// A tool's name as the model sees it: what a prompt must call it.
     pub fn tool_name_on_wire<'a>(&self, name: &'a str) -> Cow<'a, str> {
         match &self.dialect {

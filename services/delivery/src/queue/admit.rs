@@ -14,7 +14,7 @@
 use domain::{SessionPhase, TurnState};
 use storage::session::sessions_lock::SessionFacts;
 
-use crate::turn::journal::NO_PLACE;
+use crate::store::{claim::Turn, journal::NO_PLACE};
 
 /// What decides, of its turn in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +25,16 @@ pub struct TurnFacts {
     pub next: i32,
     /// Results have been awaited for longer than any tool may take.
     pub awaited_too_long: bool,
+}
+
+impl From<&Turn> for TurnFacts {
+    fn from(turn: &Turn) -> TurnFacts {
+        TurnFacts {
+            state: turn.state,
+            next: turn.next().map_or(NO_PLACE, |call| call.ordinal),
+            awaited_too_long: turn.awaited_too_long,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

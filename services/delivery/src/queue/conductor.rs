@@ -18,7 +18,7 @@ pub async fn conduct(
     context: Context,
     metrics: Metrics,
 ) {
-    let mut line = Line::new(config.line());
+    let mut line = Line::new((&*config).into());
     let mut claimer_idle = true;
     let mut dropped = 0_u64;
     loop {

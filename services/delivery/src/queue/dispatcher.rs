@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry};
 
 use domain::{AccountId, SessionId};
 
-use crate::store::SessionName;
+use crate::{settings::DeliverySettings, store::SessionName};
 
 #[derive(Clone, Copy, Debug)]
 pub struct LineLimits {
@@ -21,6 +21,16 @@ pub struct LineLimits {
     pub in_flight_account_max: usize,
     /// Sessions that wait in this process.
     pub waiting_max: usize,
+}
+
+impl From<&DeliverySettings> for LineLimits {
+    fn from(settings: &DeliverySettings) -> LineLimits {
+        LineLimits {
+            in_flight_max: settings.turns_in_flight_max.usize(),
+            in_flight_account_max: settings.turns_in_flight_account_max.usize(),
+            waiting_max: settings.waiting_sessions_max.usize(),
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -8,13 +8,9 @@ use storage::{StorageError, Tx, session::sessions_lock::Session, statement::pair
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::TurnName;
-use crate::{
-    queue::TurnFacts,
-    turn::{
-        journal::{Journal, NO_PLACE},
-        resume::ToolResult,
-    },
+use super::{
+    TurnName,
+    journal::{Call, Journal},
 };
 
 #[derive(FromQueryResult)]
@@ -118,13 +114,20 @@ pub struct Turn {
 }
 
 impl Turn {
-    pub fn facts(&self) -> TurnFacts {
-        TurnFacts {
-            state: self.state,
-            next: self.next().map_or(NO_PLACE, |call| call.ordinal),
-            awaited_too_long: self.awaited_too_long,
-        }
+    /// The first call of the last answer that has no result yet. A call of an earlier answer is not asked for any more: the
+    /// tool-gateway runs calls of the last one only.
+    pub fn next(&self) -> Option<&Call> {
+        let is_over = |call: &Call| self.results.iter().any(|result| result.ordinal == call.ordinal);
+        let calls = self.journal.last().map_or(&[][..], |round| &round.calls);
+        calls.iter().find(|call| call.answered.is_none() && !is_over(call))
     }
+}
+
+/// A recorded result of a tool call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ToolResult {
+    pub ordinal: i32,
+    pub result: String,
 }
 
 /// Relies on primary keys only. A turn is looked up by itself, lest all turns of the accounts are read to find a few.

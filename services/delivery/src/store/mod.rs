@@ -5,6 +5,7 @@
 
 pub mod claim;
 pub mod context;
+pub mod journal;
 pub mod refused;
 
 pub use storage::session::{SessionName, TurnName};

@@ -15,7 +15,6 @@ use messaging::trace;
 use serde_json::value::to_raw_value;
 
 use super::{
-    journal::{Call, Journal},
     resume::{Due, call_input, due, lost_since},
     work::Work,
 };
@@ -24,7 +23,7 @@ use crate::{
         InputFacts, InstructionFacts, Interruption, Manifest, Marks, OverviewEntry, Profile, Profiles, ToolNames, input,
     },
     providers::{CallInput, Continuation, Driver, Effects, ToolDefinition},
-    store::{claim::Turn, context::Item},
+    store::{claim::Turn, context::Item, journal::Journal},
 };
 use storage::session::{sessions_lock::Session, turns_begin::NewTurn};
 
@@ -262,14 +261,6 @@ fn definitions(tools: impl Iterator<Item = tools::ToolDefinition>) -> Arc<[ToolD
 }
 
 impl Turn {
-    /// The first call of the last answer that has no result yet. A call of an earlier answer is not asked for any more: the
-    /// tool-gateway runs calls of the last one only.
-    pub fn next(&self) -> Option<&Call> {
-        let is_over = |call: &Call| self.results.iter().any(|result| result.ordinal == call.ordinal);
-        let calls = self.journal.last().map_or(&[][..], |round| &round.calls);
-        calls.iter().find(|call| call.answered.is_none() && !is_over(call))
-    }
-
     pub(super) fn trace(&self) -> TraceContext {
         TraceContext {
             traceparent: self.traceparent.clone(),

@@ -5,13 +5,11 @@ use std::time::Duration;
 use domain::{CloseReason, ImpossibleStep, NotificationState};
 use storage::session::sessions_close::{AGENT_REMOVED, TASK_CLOSED};
 
-use super::{
-    call::Report,
-    journal::{Journal, Round, Tokens},
-    settle::Settled,
-    work::Work,
+use super::{call::Report, settle::Settled, work::Work};
+use crate::{
+    settings::DeliverySettings,
+    store::journal::{Journal, Round, Tokens},
 };
-use crate::settings::DeliverySettings;
 use storage::session::{
     sessions_lock::Session,
     turns_record::{ItemChange, SessionChange, TurnChange, TurnRecord},

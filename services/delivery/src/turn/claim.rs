@@ -33,7 +33,7 @@ use crate::{
     metrics,
     prompt::{MarkSecret, Profiles},
     providers::{Continuation, Driver, Effects, Slot},
-    queue::{Admission, admit},
+    queue::{Admission, TurnFacts, admit},
     settings::DeliverySettings,
     store::{
         SessionName, TurnName,
@@ -316,7 +316,7 @@ pub fn admitted(sessions: Vec<Session>, turns: Vec<Turn>) -> Admitted {
         let turn = session
             .active_turn
             .and_then(|id| turns.remove(&(session.account.clone(), id)));
-        match (admit(session.facts, turn.as_ref().map(Turn::facts)), turn) {
+        match (admit(session.facts, turn.as_ref().map(TurnFacts::from)), turn) {
             (Admission::Start, _) => admitted.start.push(session),
             (Admission::Resume, Some(turn)) => admitted.resume.push((session, turn)),
             (Admission::Ask, Some(turn)) => admitted.ask.push((session, turn)),

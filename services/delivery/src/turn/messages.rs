@@ -10,18 +10,17 @@ use contracts::{
     tool::ToolRequested,
 };
 use domain::{AgentId, CallId, NotificationId, TurnId, TurnRef, TurnState};
-use storage::{lifecycle::Setting, outbox::Owned};
+use storage::{Setting, outbox::Owned};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{
     call::Report,
     change::ended_because,
-    journal::Call,
     settle::{Ended, Settled},
     work::Work,
 };
-use crate::SOURCE;
+use crate::{SOURCE, store::journal::Call};
 use storage::session::{TurnName, sessions_lock::Session, turns_record::Changed};
 
 /// What stands on every message that a turn causes.

@@ -151,7 +151,7 @@ impl Recorder {
         self.shutdown.crash_point("delivery.outcome_committed").await;
         self.outbox.publish_soon(outbox);
         for (Decided { report, settled, .. }, changed) in &decided {
-            self.metrics.settled(&report.work, settled, changed);
+            count(&self.metrics, &report.work, settled, changed);
             log(&report.work, settled, changed);
         }
         Ok(recorded)
@@ -218,7 +218,7 @@ pub fn decide<'a>(
         attempts: work.attempts,
         lost_for: work.lost_for(now),
     };
-    let settled = settle(&report.outcome, &facts, &config.settle());
+    let settled = settle(&report.outcome, &facts, &config.into());
     let change = change(report, session, &settled, config)?;
     Ok(Decided {
         report,
@@ -226,6 +226,16 @@ pub fn decide<'a>(
         settled,
         change,
     })
+}
+
+fn count(metrics: &Metrics, work: &Work, settled: &Settled, changed: &Changed) {
+    if let Settled::Finished { usage, .. } = settled {
+        metrics.finished(changed.task_history_called, &work.profile_version, *usage);
+    }
+    if let Some((_, class)) = settled.error() {
+        metrics.failed(class);
+    }
+    metrics.settled(settled.as_str());
 }
 
 /// Logs one line a turn (S13): sizes and ids, never texts of the conversation. A turn that succeeds is logged at debug, since

@@ -3,8 +3,13 @@
 use domain::TurnState;
 use time::OffsetDateTime;
 
-use super::journal::{Call, Journal, RESULT_MISSING, Round};
-use crate::providers::{CallInput, Continuation, Effects, FunctionCall, InputItem, ToolOutput};
+use crate::{
+    providers::{CallInput, Continuation, Effects, FunctionCall, InputItem, ToolOutput},
+    store::{
+        claim::ToolResult,
+        journal::{Call, Journal, RESULT_MISSING, Round},
+    },
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Due {
@@ -42,13 +47,6 @@ pub fn lost_since(
         Due::LookUp => lost_at.or(sent_at),
         Due::Send | Due::Abort => None,
     }
-}
-
-/// A recorded result of a tool call.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ToolResult {
-    pub ordinal: i32,
-    pub result: String,
 }
 
 /// The input of the call that is due: the turn's own, or the results of the calls in the last answer. A provider that is

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use domain::{Backoff, SessionEvent, TurnStep};
 
-use super::journal::{Call, NO_PLACE, Round, Tokens};
-use crate::providers::{Advice, Effects, NextStep, ProviderAnswer, ProviderError, Sent};
+use crate::{
+    providers::{Advice, Effects, NextStep, ProviderAnswer, ProviderError, Sent},
+    settings::DeliverySettings,
+    store::journal::{Call, NO_PLACE, Round, Tokens},
+};
 use contracts::tool::ARGUMENTS_BYTES_MAX;
 
 /// How a provider call went.
@@ -58,6 +61,21 @@ pub struct Limits {
     pub look_up_delay: Duration,
     /// After this, what the record does not say will not be known.
     pub look_up_max: Duration,
+}
+
+impl From<&DeliverySettings> for Limits {
+    fn from(settings: &DeliverySettings) -> Limits {
+        Limits {
+            attempts_max: settings.attempts_max.i32(),
+            rounds_max: settings.rounds_max.i32(),
+            calls_max: settings.calls_max.i32(),
+            retry_delay: settings.retry_delay_ms.duration(),
+            retry_delay_max: settings.retry_delay_ms_max.duration(),
+            pause_delay: settings.pause_delay_ms.duration(),
+            look_up_delay: settings.look_up_delay_ms.duration(),
+            look_up_max: settings.look_up_ms_max.duration(),
+        }
+    }
 }
 
 /// What follows.

@@ -8,10 +8,10 @@ use domain::{AgentId, NotificationId, SessionPhase, TurnRef, TurnState};
 use storage::session::turns_resume::Resumed;
 use time::OffsetDateTime;
 
-use super::{journal::Journal, resume::Due};
+use super::resume::Due;
 use crate::{
     providers::{CallInput, Effects, Slot, ToolDefinition},
-    store::{SessionName, TurnName},
+    store::{SessionName, TurnName, journal::Journal},
 };
 
 #[derive(Clone, Debug)]

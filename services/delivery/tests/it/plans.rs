@@ -2,7 +2,7 @@
 //! tables are empty, full but not yet counted, counted, or counted when they held little.
 
 use delivery::store::{claim, context};
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role,
     session::{sessions_lock, turns_begin, turns_record, turns_resume},
@@ -10,6 +10,7 @@ use storage::{
 use testkit::{
     Fixture, TestDatabase,
     plans::{Planned, check_plans},
+    rows,
 };
 
 const STATEMENTS: [Planned; 14] = [
@@ -63,7 +64,7 @@ const STATEMENTS: [Planned; 14] = [
 #[tokio::test]
 async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
     // A plan may also have been made when a table had been counted and held next to nothing, or a few rows.
-    for (counted_when_new, rows) in [(false, 3000), (true, 3000), (false, 25), (true, 25)] {
+    for (counted_when_new, count) in [(false, 3000), (true, 3000), (false, 25), (true, 25)] {
         let test = TestDatabase::fresh().await;
         let fixture = Fixture(&test);
         let account = fixture.account("acme").await;
@@ -73,51 +74,57 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
             sqlx::query("vacuum analyze").execute(&test.owner).await.unwrap();
         }
         let check = async |tables: &str| {
-            let tables = format!("{tables}, {rows} rows, counted when new: {counted_when_new}");
+            let tables = format!("{tables}, {count} rows, counted when new: {counted_when_new}");
             check_plans(&database, &account, &STATEMENTS, &tables).await;
         };
         check("empty").await;
-        for sql in FULL {
-            let sql = AssertSqlSafe(sql.replace("3000", &rows.to_string()));
-            sqlx::query(sql).execute(&test.owner).await.unwrap();
-        }
+        fill(&test.owner, count).await;
         check("full").await;
         sqlx::query("analyze").execute(&test.owner).await.unwrap();
         check("counted").await;
     }
 }
 
-const FULL: [&str; 16] = [
-    "alter table task set (autovacuum_enabled = off)",
-    "alter table session set (autovacuum_enabled = off)",
-    "alter table notification set (autovacuum_enabled = off)",
-    "alter table turn set (autovacuum_enabled = off)",
-    "alter table tool_call set (autovacuum_enabled = off)",
-    "alter table message set (autovacuum_enabled = off)",
-    "insert into account (id, name) select 'a' || n, '' from generate_series(1, 300) n",
-    "insert into agent (account_id, id, slug, name)
-     select 'acme', gen_random_uuid(), 'a' || n, '' from generate_series(1, 300) n",
-    "insert into task (account_id, id, display_id, title, status)
-     select 'acme', 't-' || n, 't-' || n, '', 'inbox' from generate_series(1, 3000) n",
-    "insert into session (account_id, id, kind, task_id, agent_id, generation, key, queued)
-     select 'acme', gen_random_uuid(), 'task', 't-' || n, (select id from agent where slug = 'coder'), 1, 'k' || n, 1
-     from generate_series(1, 3000) n",
-    "insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, body, sender_kind,
-                               sender_id, sender_name, content_hash, state)
-     select account_id, id, task_id, agent_id, id, 1, 'k', 'b', 'user', 'u', 'u', '', 'queued' from session",
-    "insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
-     select account_id, gen_random_uuid(), id, 'user', 'u', 'u', 'b' from task",
-    "insert into instruction_text (account_id, hash, version, body)
-     select 'acme', 'h' || n, 'v', 'b' from generate_series(1, 300) n",
-    "insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
-                       profile_version, profile_hash, input, manifest, finished_at)
-     select s.account_id, s.id, s.id, s.task_id, s.agent_id, 1, 1, 1, 'finished', array[s.id::text], 'default', 'v', 'h1', '', '{}',
-            now()
-     from session s",
-    "insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name, arguments,
-                            state)
-     select t.account_id, gen_random_uuid(), t.session_id, t.id, 1, 1, 'c', n, t.agent_id, 'task_history', '{}', 'finished'
-     from turn t, generate_series(1, 3) n",
-    "insert into task_assignee (account_id, task_id, agent_id)
-     select s.account_id, s.task_id, s.agent_id from session s",
-];
+async fn fill(owner: &PgPool, count: u32) {
+    for table in ["task", "session", "notification", "turn", "tool_call", "message"] {
+        let off = format!("alter table {table} set (autovacuum_enabled = off)");
+        sqlx::query(AssertSqlSafe(off)).execute(owner).await.unwrap();
+    }
+    let many = format!("generate_series(1, {count}) n");
+    let (some, coder) = (
+        "generate_series(1, 300) n",
+        format!("agent a, {many} where a.slug = 'coder'"),
+    );
+    for rows in [
+        rows("account").set("id", "'a' || n").from(some),
+        rows("agent").set("slug", "'a' || n").from(some),
+        rows("task").set("display_id", "'t-' || n").from(&many),
+        rows("session")
+            .set("task_id", "'t-' || n")
+            .with("queued", 1)
+            .from(coder),
+        rows("notification").set("id", "s.id").from("session s"),
+        rows("message").set("task_id", "t.id").from("task t"),
+        rows("instruction_text")
+            .with("account_id", "acme")
+            .with("version", "v")
+            .with("body", "b")
+            .set("hash", "'h' || n")
+            .from(some),
+        rows("turn")
+            .set("id", "s.id")
+            .set("notification_ids", "array[s.id::text]")
+            .with("profile_hash", "h1")
+            .from("session s"),
+        rows("tool_call")
+            .set("ordinal", "n")
+            .from("turn t, generate_series(1, 3) n"),
+        rows("task_assignee")
+            .set("account_id", "s.account_id")
+            .set("task_id", "s.task_id")
+            .set("agent_id", "s.agent_id")
+            .from("session s"),
+    ] {
+        rows.insert(owner).await;
+    }
+}

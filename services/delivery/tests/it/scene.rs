@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use domain::{AccountId, AgentId, SessionId, TaskId};
 use sqlx::Row;
 use storage::Role;
-use testkit::{Running, Seen, StubProvider, World, eventually};
+use testkit::{Running, Seen, StubProvider, World, eventually, rows};
 
 pub(crate) struct Scene {
     pub(crate) world: World,
@@ -82,18 +82,11 @@ impl Scene {
 
     /// Records a tool call as the tool-gateway does.
     pub(crate) async fn tool_recorded(&self, call_id: &str, ordinal: i32, result: &str) {
-        sqlx::query(
-            "insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name, arguments,
-                                    state, result, finished_at)
-             select 'acme', gen_random_uuid(), t.session_id, t.id, t.generation, t.fence, $1, $2, t.agent_id, 'task_history', '{}',
-                    'finished', $3, now() from turn t where t.state = 'awaiting_tools'",
-        )
-        .bind(call_id)
-        .bind(ordinal)
-        .bind(result)
-        .execute(&self.world.database.owner)
-        .await
-        .unwrap();
+        let row = rows("tool_call").with("call_id", call_id).with("ordinal", ordinal);
+        let row = row
+            .with("result", result)
+            .from("turn t where t.state = 'awaiting_tools'");
+        row.insert(&self.world.database.owner).await;
     }
 
     /// Answers a tool call as the tool-gateway does: its row, then the wake-up.

@@ -288,11 +288,7 @@ async fn only_the_coordinator_sees_the_overview() {
     );
     // Assigned to somebody, it is theirs alone: whoever else still has something to do in it is shown nothing of it.
     let lead = fixture.agent(&scene.account, "lead").await;
-    sqlx::query("insert into task_assignee (account_id, task_id, agent_id) values ('acme', 'coord', $1)")
-        .bind(lead.uuid())
-        .execute(&scene.world.database.owner)
-        .await
-        .unwrap();
+    fixture.assign(&scene.account, &coordinator, lead).await;
     let (of_lead, lead_key) = fixture.session(&scene.account, &coordinator, lead).await;
     fixture.enqueue(&scene.account, of_lead, "n-lead", "And now?").await;
     fixture.enqueue(&scene.account, session, "n-left", "And you?").await;

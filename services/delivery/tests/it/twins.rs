@@ -13,7 +13,7 @@ use delivery::{
 use domain::AccountId;
 use runtime::{Outbox, Shutdown, settings::OutboxSettings};
 use storage::Database;
-use testkit::Reply;
+use testkit::{Reply, rows};
 
 use crate::{
     claims::{claimer, replica},
@@ -126,15 +126,15 @@ async fn twins_in_one_batch_stay_apart() {
     sqlx::raw_sql(
         "update turn set id = (select id from turn where account_id = 'acme') where account_id = 'umbra';
          update session set active_turn_id = (select id from turn where account_id = 'acme');
-         update notification set turn_id = (select id from turn where account_id = 'acme');
-         insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name,
-                                arguments, state, result, finished_at)
-         select account_id, session_id, session_id, id, generation, fence, 'c-1', 1, agent_id, 'task_history', '{}',
-                'finished', 'result of ' || account_id, now() from turn",
+         update notification set turn_id = (select id from turn where account_id = 'acme')",
     )
     .execute(&scene.world.database.owner)
     .await
     .unwrap();
+    let calls = rows("tool_call")
+        .set("id", "t.session_id")
+        .set("result", "'result of ' || t.account_id");
+    calls.from("turn t").insert(&scene.world.database.owner).await;
     let resumed = claimer.claim(&names, replica).await.unwrap().work;
     check_apart(&resumed, &names, &["on the way", "result"]);
     assert_eq!(resumed[0].turn.id, resumed[1].turn.id, "that is what is tried");
@@ -173,17 +173,10 @@ async fn the_turns_that_twins_have_in_flight_are_counted_apart() {
     let task = fixture.task(&scene.account, "OTHER-1", &[]).await;
     fixture.session(&scene.account, &task, scene.agent).await;
     let owner = &scene.world.database.owner;
-    sqlx::raw_sql(
-        "insert into instruction_text (account_id, hash, version, body) values ('acme', 'h', '1', 'b');
-         insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids,
-                           provider, profile_version, profile_hash, input, manifest)
-         select 'acme', s.id, s.id, s.task_id, s.agent_id, 1, 1, 1, 'awaiting_tools', array['n'], 'default', '1', 'h', 'i', '{}'
-         from session s where s.task_id = 'other-1';
-         update session set phase = 'waiting', active_turn_id = id where task_id = 'other-1'",
-    )
-    .execute(owner)
-    .await
-    .unwrap();
+    let turn = rows("turn").set("id", "s.id").with("state", "awaiting_tools");
+    turn.from("session s where s.task_id = 'other-1'").insert(owner).await;
+    let waits = "update session set phase = 'waiting', active_turn_id = id where task_id = 'other-1'";
+    sqlx::query(waits).execute(owner).await.unwrap();
     fixture.twin(&scene.account, TWIN).await;
     // One has a turn in flight and room for another; the other's turn waits, and there is room for one.
     sqlx::raw_sql(

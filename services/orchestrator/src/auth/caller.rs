@@ -171,6 +171,6 @@ mod tests {
         check(KeyRole::Member, ActorKind::User);
         check(KeyRole::Service, ActorKind::Service);
         check(KeyRole::Publisher, ActorKind::Service);
-        assert!(Caller::Operator.actor().is_person());
+        assert_eq!(Caller::Operator.actor().kind, ActorKind::User);
     }
 }

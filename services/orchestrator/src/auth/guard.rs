@@ -14,10 +14,11 @@ use sha2::{Digest, Sha256};
 use storage::{Accounts, accounts::account_exists, api_key::api_key_holder};
 use subtle::ConstantTimeEq;
 
-use super::{Access, Caller, OperatorAccess, permission::permits};
+use super::{Access, Caller, OperatorAccess};
 use crate::{
     app::App,
     error::ApiError,
+    permission::permits,
     route::{Permission, Permissions, Scope},
 };
 

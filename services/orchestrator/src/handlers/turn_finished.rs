@@ -19,8 +19,8 @@ use contracts::{
 use domain::{AccountId, Actor, ActorKind, TaskId, TurnId, TurnState, error_chain};
 use messaging::{BatchHandler, Durable, Incoming, User, Verdict, trace};
 use storage::{
-    Accounts, Database, Parts, StorageError,
-    lifecycle::{Reply, Setting, replies_post},
+    Accounts, Database, Parts, Setting, StorageError,
+    lifecycle::{Reply, replies_post},
     outbox::{
         Owned,
         unread::{Receipt, outbox_receive},

@@ -3,6 +3,7 @@
 use axum::http::Method;
 use contracts::dead::DEAD_PAYLOAD_BYTES_MAX;
 use serde_json::json;
+use testkit::rows;
 
 use crate::{
     seed,
@@ -129,9 +130,11 @@ async fn what_belongs_to_no_account_is_the_operators() {
 async fn a_letter_of_delivery_says_who_sent_it_as_the_row_does_or_is_a_strangers_word() {
     let world = World::new().await;
     let tenant = world.tenant("acme").await;
-    let plant = "insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state)
-                 values ('acme', 'n-1', 'k', 'b', 'user', 'u', 'U', '', 'failed')";
-    sqlx::raw_sql(plant).execute(&world.test.owner).await.unwrap();
+    let row = rows("notification")
+        .with("id", "n-1")
+        .with("sender_id", "u")
+        .with("sender_name", "U");
+    row.with("state", "failed").insert(&world.test.owner).await;
     for (id, header, sender, is_vouched) in [
         (Some("n-1"), None, "u", true),
         (Some("n-1"), None, "operator", false),

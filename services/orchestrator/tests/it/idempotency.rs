@@ -3,6 +3,7 @@
 use axum::http::Method;
 use serde_json::{Value, json};
 use sqlx::Connection;
+use testkit::rows;
 
 use crate::{
     seed,
@@ -223,11 +224,14 @@ async fn one_account_or_replica_keeps_nothing_from_being_forgotten() {
     for account in ["acme", "beta"] {
         world.tenant(account).await;
     }
+    let accepted = rows("accepted_notification")
+        .set("account_id", "a.id")
+        .set("id", "'n-' || n");
+    let accepted = accepted.set("created_at", "now() - interval '8 days'");
+    let accepted = accepted.from("generate_series(1, 12000) n, account a where a.id in ('acme', 'beta')");
+    accepted.insert(&world.test.owner).await;
     sqlx::raw_sql(
-        "insert into accepted_notification (account_id, id, kind, content_hash, created_at)
-             select a.id, 'n-' || n, 'k', '', now() - interval '8 days' from account a, generate_series(1, 12000) n
-             where a.id in ('acme', 'beta');
-             create function refuse() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$;
+        "create function refuse() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$;
              create trigger refuse before delete on accepted_notification for each row when (old.account_id = 'acme')
                  execute function refuse();
              create function bounded() returns trigger language plpgsql as $$ begin
@@ -256,17 +260,18 @@ async fn one_account_or_replica_keeps_nothing_from_being_forgotten() {
 async fn what_is_too_young_to_be_forgotten_is_not_read() {
     let world = World::new().await;
     world.tenant("acme").await;
-    sqlx::raw_sql(
-            "insert into accepted_notification (account_id, id, kind, content_hash, created_at)
-             select 'acme', 'n-' || n, 'k', '', now() - case when n <= 10 then interval '8 days' else interval '1 day' end
-             from generate_series(1, 5000) n;
-             insert into idempotency (account_id, key, request_hash, created_at)
-             select 'acme', 'k-' || n, '', now() - case when n <= 10 then interval '2 days' else interval '1 hour' end
-             from generate_series(1, 5000) n",
-        )
-        .execute(&world.test.owner)
-        .await
-        .unwrap();
+    let ago =
+        |old: &str, young: &str| format!("now() - case when n <= 10 then interval '{old}' else interval '{young}' end");
+    for rows in [
+        rows("accepted_notification")
+            .set("id", "'n-' || n")
+            .set("created_at", ago("8 days", "1 day")),
+        rows("idempotency")
+            .set("key", "'k-' || n")
+            .set("created_at", ago("2 days", "1 hour")),
+    ] {
+        rows.from("generate_series(1, 5000) n").insert(&world.test.owner).await;
+    }
     const READ: &str = "
         select (sum(t.seq_tup_read) + (select sum(i.idx_tup_read) from pg_stat_user_indexes i
                                        where i.relname in ('accepted_notification', 'idempotency')))::bigint
@@ -350,11 +355,12 @@ async fn answers_are_forgotten_after_their_time() {
 async fn what_is_too_much_to_forget_at_once_is_forgotten_in_less() {
     let world = World::new().await;
     world.tenant("acme").await;
-    world
-        .execute(
-            "insert into accepted_notification (account_id, id, kind, content_hash, created_at)
-             select 'acme', 'n-' || n, 'k', '', now() - interval '8 days' from generate_series(1, 20) n",
-        )
+    let accepted = rows("accepted_notification")
+        .set("id", "'n-' || n")
+        .set("created_at", "now() - interval '8 days'");
+    accepted
+        .from("generate_series(1, 20) n")
+        .insert(&world.test.owner)
         .await;
     for sql in [
         "create function few() returns trigger language plpgsql as $$

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
+use testkit::rows;
 
 use crate::{
     seed,
@@ -152,7 +153,7 @@ async fn what_became_of_it_is_told() {
         (&json!(coder), &json!(session))
     );
     assert_eq!(found.body["session_key"], format!("task:proj-7:agent:{coder}:acme:v1"));
-    assert_eq!(found.body["sender"]["name"], "CI");
+    assert_eq!(found.body["sender"]["name"], "A person");
 
     let list = async |query: &str| {
         world
@@ -216,12 +217,15 @@ async fn an_account_with_more_waiting_than_its_share_is_refused_and_nobody_else(
         .execute("update outbox set stored_at = now(), look_at = now()")
         .await;
     // Many of others before it hide none of it.
-    world
-        .execute(
-            "insert into outbox (account_id, id, service, subject, headers, payload, created_at)
-             select 'globex', gen_random_uuid(), 'orchestrator', 'signalbox.event.globex.-.task.created', '{}', '',
-                    now() - interval '1 hour' from generate_series(1, 100000)",
-        )
+    let others = rows("outbox")
+        .with("account_id", "globex")
+        .with("service", "orchestrator");
+    let others = others
+        .with("subject", "signalbox.event.globex.-.task.created")
+        .from("generate_series(1, 100000)");
+    others
+        .set("created_at", "now() - interval '1 hour'")
+        .insert(&world.test.owner)
         .await;
     assert_eq!(post(&acme).await.status, 202);
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, num::NonZeroU32};
 
 use orchestrator::paging::{Limit, List, Page};
 use runtime::settings::{Bytes, Count};
-use sqlx::AssertSqlSafe;
+use testkit::rows;
 
 use crate::{
     seed::{self, Ended},
@@ -23,13 +23,6 @@ async fn world() -> (World, Tenant) {
     .await;
     let tenant = world.tenant("acme").await;
     (world, tenant)
-}
-
-async fn plant(world: &World, sql: &str) {
-    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
-        .execute(&world.test.owner)
-        .await
-        .unwrap();
 }
 
 /// All of a list, page by page: how many items each page has. No page is longer than it may be.
@@ -60,17 +53,22 @@ async fn a_page_has_so_many_bytes_and_the_rest_is_on_the_next() {
     let agent = world.agent(&tenant, "coder").await;
     world.task(&tenant, "T", &["coder"]).await;
     // Control characters take six bytes each where they are shown.
-    plant(
-        &world,
-        "insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
-         select 'acme', gen_random_uuid(), 't', 'user', 'u', 'u', repeat(case n % 2 when 0 then 'x' else chr(1) end, 30000)
-         from generate_series(1, 20) n;
-         insert into task (account_id, id, display_id, title, description, status)
-         select 'acme', 'long-' || n, 'long-' || n, 't', repeat('x', 60000), 'inbox' from generate_series(1, 9) n;
-         insert into dead_letter (account_id, id, service, subject, reason, detail, payload)
-         select 'acme', gen_random_uuid(), 'resolver', 's', 'r', 'd', repeat('x', 200000) from generate_series(1, 3) n",
-    )
-    .await;
+    let bodies = "repeat(case n % 2 when 0 then 'x' else chr(1) end, 30000)";
+    for rows in [
+        rows("message")
+            .with("task_id", "t")
+            .set("body", bodies)
+            .from("generate_series(1, 20) n"),
+        rows("task")
+            .set("display_id", "'long-' || n")
+            .with("description", "x".repeat(60_000))
+            .from("generate_series(1, 9) n"),
+        rows("dead_letter")
+            .with("payload", "x".repeat(200_000))
+            .from("generate_series(1, 3)"),
+    ] {
+        rows.insert(&world.test.owner).await;
+    }
     let messages = pages(&world, &tenant, "/tasks/T/messages", "id").await;
     assert_eq!(messages.iter().sum::<usize>(), 20);
     assert!(
@@ -115,12 +113,8 @@ async fn a_page_has_so_many_bytes_and_the_rest_is_on_the_next() {
 async fn no_more_is_read_than_a_page_may_have() {
     let (world, tenant) = world().await;
     world.task(&tenant, "T", &[]).await;
-    plant(
-        &world,
-        "insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
-         select 'acme', gen_random_uuid(), 't', 'user', 'u', 'u', repeat('x', 30000) from generate_series(1, 20) n",
-    )
-    .await;
+    let messages = rows("message").with("task_id", "t").with("body", "x".repeat(30_000));
+    messages.from("generate_series(1, 20)").insert(&world.test.owner).await;
     let account = domain::AccountId::parse(&tenant.id).unwrap();
     let task = domain::TaskId::parse("T").unwrap();
     let list = List::of("messages", &account, &task);
@@ -155,27 +149,34 @@ async fn a_list_takes_its_time_and_no_more() {
 #[tokio::test]
 async fn a_filter_looks_at_so_many_rows_and_says_where_it_goes_on() {
     let (world, tenant) = world().await;
-    plant(
-        &world,
-        "insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state,
-                                   created_at)
-         select 'acme', 'n-' || n, 'k', 'b', 'user', 'u', 'u', '', case n when 1 then 'failed' else 'delivered' end,
-                now() + n * interval '1 ms'
-         from generate_series(1, 1000) n;
-         insert into task (account_id, id, display_id, title, status, created_at)
-         select 'acme', 't-' || n, 't-' || n, 't', case n when 1 then 'done' else 'inbox' end, now() + n * interval '1 ms'
-         from generate_series(1, 1000) n;
-         insert into agent (account_id, id, slug, name, removed_at)
-         select 'acme', gen_random_uuid(), 'a-' || n, 'a', case n when 1 then null else now() end
-         from generate_series(1, 1000) n;
-         insert into api_key (account_id, id, name, role, digest, revoked_at)
-         select 'acme', md5(n::text), 'k', 'member', '', now() from generate_series(1, 1000) n;
-         insert into session (account_id, id, kind, agent_id, generation, key, opened_at, closed_at, close_reason)
-         select 'acme', gen_random_uuid(), 'system', a.id, 1, 'k-' || a.slug, now() + row_number() over () * interval '1 ms',
-                case a.slug when 'a-7' then null else now() end, case a.slug when 'a-7' then null else 'agent_removed' end
-         from agent a",
-    )
-    .await;
+    let (many, later) = ("generate_series(1, 1000) n", "now() + n * interval '1 ms'");
+    let but_the_first = |word: &str, other: &str| format!("case n when 1 then {word} else {other} end");
+    for rows in [
+        rows("notification")
+            .set("id", "'n-' || n")
+            .set("state", but_the_first("'failed'", "'delivered'"))
+            .set("created_at", later)
+            .from(many),
+        rows("task")
+            .set("display_id", "'t-' || n")
+            .set("status", but_the_first("'done'", "'inbox'"))
+            .set("created_at", later)
+            .from(many),
+        rows("agent")
+            .set("slug", "'a-' || n")
+            .set("removed_at", but_the_first("null", "now()"))
+            .from(many),
+        rows("api_key")
+            .set("id", "md5(n::text)")
+            .set("revoked_at", "now()")
+            .from(many),
+        rows("session")
+            .set("opened_at", "now() + row_number() over () * interval '1 ms'")
+            .set("closed_at", "case a.slug when 'a-7' then null else now() end")
+            .from("agent a"),
+    ] {
+        rows.insert(&world.test.owner).await;
+    }
     for (list, name, wanted) in [
         ("/notifications?state=failed&limit=1", "id", 1),
         ("/notifications?agent=a-1", "id", 0),

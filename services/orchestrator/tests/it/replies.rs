@@ -9,6 +9,7 @@ use domain::{AccountId, AgentId, Fence, Generation, SessionId, TurnId, TurnState
 use messaging::{BatchHandler, Incoming, Verdict};
 use orchestrator::handlers::turn_finished::TurnFinishedHandler;
 use serde_json::{Value, json};
+use testkit::rows;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -236,15 +237,12 @@ async fn what_was_read_is_kept_no_longer() {
     let mut batch = Vec::new();
     for (owner, turn) in [("acme", speaks), ("acme", silent), ("-", speaks)] {
         let row = Uuid::now_v7();
-        sqlx::query(
-            "insert into outbox (account_id, id, service, subject, headers, payload, stored_at)
-             values ($1, $2, 'delivery', 'signalbox.event.acme.T.turn.finished', '{}', '', now())",
-        )
-        .bind(owner)
-        .bind(row)
-        .execute(&world.test.owner)
-        .await
-        .unwrap();
+        let unread = rows("outbox")
+            .with("account_id", owner)
+            .with("id", row)
+            .with("service", "delivery");
+        let unread = unread.with("subject", "signalbox.event.acme.T.turn.finished");
+        unread.set("stored_at", "now()").insert(&world.test.owner).await;
         let mut event = event(&tenant, turn);
         event.headers.set(contracts::header::RECEIPT, row.to_string());
         if owner == "-" {

@@ -9,7 +9,7 @@ use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User};
 use runtime::{Context, Settings, Shutdown};
 use serde_json::{Value, json};
 use storage::Role;
-use testkit::{TestDatabase, eventually};
+use testkit::{TestDatabase, eventually, rows};
 use uuid::Uuid;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -123,32 +123,12 @@ async fn a_notification_goes_out_and_a_reply_comes_in() {
 async fn ended_turn(test: &TestDatabase, agent: &str) -> Uuid {
     let turn = Uuid::now_v7();
     let session = Uuid::now_v7();
-    sqlx::query(
-        "insert into instruction_text (account_id, hash, version, body) values ('acme', 'h', 'v1', 'Be brief.')",
-    )
-    .execute(&test.owner)
-    .await
-    .unwrap();
-    sqlx::query(
-        "insert into session (account_id, id, kind, task_id, agent_id, generation, key)
-         values ('acme', $1, 'task', 'proj-7', $2::uuid, 1, 'k')",
-    )
-    .bind(session)
-    .bind(agent)
-    .execute(&test.owner)
-    .await
-    .unwrap();
-    sqlx::query(
-        "insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state,
-                           notification_ids, provider, profile_version, profile_hash, input, manifest, reply, finished_at)
-         values ('acme', $1, $2, 'proj-7', $3::uuid, 1, 1, 1, 'finished', '{}', 'default', 'v1', 'h', 'i', '{}',
-                 'All green.', now())",
-    )
-    .bind(turn)
-    .bind(session)
-    .bind(agent)
-    .execute(&test.owner)
-    .await
-    .unwrap();
+    let row = rows("session")
+        .with("id", session)
+        .with("task_id", "proj-7")
+        .with("agent_id", agent);
+    row.insert(&test.owner).await;
+    let row = rows("turn").with("id", turn).with("reply", "All green.");
+    row.from("session s").insert(&test.owner).await;
     turn
 }

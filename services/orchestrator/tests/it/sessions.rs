@@ -79,7 +79,7 @@ async fn a_turn_is_told_whole() {
         .await;
     assert_eq!(read.status, 200, "{read:?}");
     let expected = json!({"id": first, "session_id": session, "generation": 1, "number": 1, "state": "finished",
-        "notifications": ["n-1"], "profile": {"version": "v1", "hash": "h"}, "instructions": "Be brief.", "input": "the input",
+        "notifications": ["n-1"], "profile": {"version": "1", "hash": "h"}, "instructions": "Be brief.", "input": "i",
         "reply": "It is done.", "usage": {"input_tokens": 42}, "error": null, "manifest": {"parts": []},
         "tool_calls": [
             {"call_id": "call-1", "name": "task_history", "arguments": {"message_limit": 5}, "state": "finished", "result": "a result"},

@@ -11,11 +11,9 @@ use axum::{
 use domain::KeyRole;
 use orchestrator::{
     App,
-    auth::{
-        Access,
-        permission::{Need, permits},
-    },
+    auth::Access,
     error::ApiError,
+    permission::{Need, permits},
     route::Route,
     routes,
     routes::guarded,

@@ -14,8 +14,8 @@ use contracts::{
 use domain::{AccountId, Actor, NotificationId, QueueLimits, TaskStatus};
 use runtime::Shutdown;
 use storage::{
-    Accounts, Database, StorageError, Tx,
-    lifecycle::{NewTask, Setting, tasks_create},
+    Accounts, Database, Setting, StorageError, Tx,
+    lifecycle::{NewTask, tasks_create},
     outbox::{
         OutboxRow, Owned, outbox_insert,
         unread::{Receipt, outbox_receive},

@@ -7,9 +7,8 @@ use contracts::{
 };
 use domain::AccountId;
 use storage::{
-    StorageError, Tx,
+    Setting, StorageError, Tx,
     dead_letter::{Given, dead_letter_insert},
-    lifecycle::Setting,
     outbox::Owned,
 };
 use time::OffsetDateTime;

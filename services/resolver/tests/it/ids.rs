@@ -125,11 +125,7 @@ async fn a_notification_for_several_is_stored_as_its_parts() {
 
     // Somebody joins: they get theirs, nobody else anything.
     let tester = scene.fixture().agent(&scene.account, "tester").await;
-    sqlx::query("insert into task_assignee values ('acme', 'proj-7', $1)")
-        .bind(tester.uuid())
-        .execute(&scene.test.owner)
-        .await
-        .unwrap();
+    scene.fixture().assign(&scene.account, &scene.task, tester).await;
     let committed = reader.take(&[all]).await;
     assert_eq!((committed.resolutions.len(), committed.duplicates), (1, 2));
     assert!(scene.stored(&part(tester)).await.is_some());

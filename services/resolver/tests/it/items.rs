@@ -10,8 +10,7 @@ use contracts::{
 use domain::{Actor, ActorKind, Conversation, NotificationId, NotificationState, QueueLimits};
 use serde_json::{Value, json};
 use storage::{
-    Accounts, Role,
-    lifecycle::Setting,
+    Accounts, Role, Setting,
     outbox::outbox_insert,
     session::item_enter::{Entered, Item, item_enter},
 };

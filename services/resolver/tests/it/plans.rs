@@ -10,9 +10,13 @@ use storage::{
     },
     session::{item_enter, items_append, items_refuse, sessions_lock, sessions_open, sessions_remove},
 };
-use testkit::plans::{Planned, check_plans};
+use testkit::{
+    Rows,
+    plans::{Planned, check_plans},
+    rows,
+};
 
-use crate::scene::scene;
+use crate::scene::{Scene, scene};
 
 const STATEMENTS: [Planned; 13] = [
     (
@@ -57,18 +61,17 @@ const STATEMENTS: [Planned; 13] = [
 #[tokio::test]
 async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
     // A plan may also have been made when a table had been counted and held next to nothing, or a few rows.
-    for (counted_when_new, rows) in [(false, 5000), (true, 5000), (false, 25), (true, 25)] {
+    for (counted_when_new, count) in [(false, 5000), (true, 5000), (false, 25), (true, 25)] {
         let scene = scene().await;
         if counted_when_new {
             scene.execute("vacuum analyze").await;
         }
         let check = async |tables: &str| {
-            let tables = format!("{tables}, {rows} rows, counted when new: {counted_when_new}");
+            let tables = format!("{tables}, {count} rows, counted when new: {counted_when_new}");
             check_plans(&scene.database, &scene.account, &STATEMENTS, &tables).await;
         };
         check("empty").await;
-        let full = AssertSqlSafe(FULL.replace("5000", &rows.to_string()));
-        sqlx::raw_sql(full).execute(&scene.test.owner).await.unwrap();
+        fill(&scene, open(count)).await;
         check("full").await;
         scene.execute("analyze").await;
         check("counted").await;
@@ -89,18 +92,17 @@ const REMOVALS: [Planned; 8] = [
 
 #[tokio::test]
 async fn every_removal_goes_by_its_index_whatever_the_tables_hold() {
-    for (counted_when_new, rows) in [(false, 20_000), (true, 20_000), (false, 25), (true, 25)] {
+    for (counted_when_new, count) in [(false, 20_000), (true, 20_000), (false, 25), (true, 25)] {
         let scene = scene().await;
         if counted_when_new {
             scene.execute("vacuum analyze").await;
         }
         let check = async |tables: &str| {
-            let tables = format!("{tables}, {rows} rows, counted when new: {counted_when_new}");
+            let tables = format!("{tables}, {count} rows, counted when new: {counted_when_new}");
             check_plans(&scene.database, &scene.account, &REMOVALS, &tables).await;
         };
         check("empty").await;
-        let full = AssertSqlSafe(CLOSED.replace("20000", &rows.to_string()));
-        sqlx::raw_sql(full).execute(&scene.test.owner).await.unwrap();
+        fill(&scene, closed(count)).await;
         check("full").await;
         scene.execute("analyze").await;
         check("counted").await;
@@ -108,43 +110,48 @@ async fn every_removal_goes_by_its_index_whatever_the_tables_hold() {
 }
 
 /// Of one account: each session has two closed generations, with a turn, a call and a notification.
-const CLOSED: &str = "
-    alter table notification set (autovacuum_enabled = off);
-    alter table session set (autovacuum_enabled = off);
-    alter table turn set (autovacuum_enabled = off);
-    alter table tool_call set (autovacuum_enabled = off);
-    insert into instruction_text (account_id, hash, version, body) values ('acme', 'h', 'v', 'b');
-    insert into session (account_id, id, kind, user_id, generation, key, closed_at, close_reason, emptied_at)
-    select 'acme', gen_random_uuid(), 'orchestrator', 'u-' || n, g, 'k' || n || '-' || g, now() - interval '40 days', 'reset',
-           case g when 1 then now() end
-    from generate_series(1, 20000) n, generate_series(1, 2) g where n % 2 = 0 or g = 2;
-    insert into turn (account_id, id, session_id, agent_id, generation, number, fence, state, notification_ids, provider,
-                      profile_version, profile_hash, input, manifest, finished_at)
-    select account_id, id, id, id, 1, 1, 1, 'finished', '{}', 'default', 'v', 'h', '', '{}', now() from session;
-    insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name, arguments,
-                           state)
-    select account_id, id, id, id, 1, 1, 'c', 1, id, 'task_history', '{}', 'finished' from session;
-    insert into notification (account_id, id, session_id, position, kind, body, sender_kind, sender_id, sender_name,
-                              content_hash, state)
-    select account_id, id::text, id, 1, 'k', 'b', 'user', 'u', 'u', '', 'delivered' from session;
-    insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state)
-    select 'acme', 'refused-' || n, 'k', 'b', 'user', 'u', 'u', '', 'refused' from generate_series(1, 20000) n";
+fn closed(count: u32) -> Vec<Rows> {
+    let many = format!("generate_series(1, {count}) n");
+    vec![
+        rows("session")
+            .set("user_id", "'u-' || n")
+            .set("generation", "g")
+            .set("closed_at", "now() - interval '40 days'")
+            .set("emptied_at", "case g when 1 then now() end")
+            .from(format!("{many}, generate_series(1, 2) g where n % 2 = 0 or g = 2")),
+        rows("turn").set("id", "s.id").from("session s"),
+        rows("tool_call").set("id", "t.id").from("turn t"),
+        rows("notification")
+            .set("id", "s.id")
+            .with("state", "delivered")
+            .from("session s"),
+        rows("notification").set("id", "'refused-' || n").from(many),
+    ]
+}
 
-const FULL: &str = "
-    alter table notification set (autovacuum_enabled = off);
-    alter table session set (autovacuum_enabled = off);
-    alter table task set (autovacuum_enabled = off);
-    alter table outbox set (autovacuum_enabled = off);
-    insert into outbox (account_id, id, service, subject, headers, payload)
-    select 'acme', gen_random_uuid(), 'orchestrator', 's', '{}', '' from generate_series(1, 5000) n;
-    insert into agent (account_id, id, slug, name)
-    select 'acme', gen_random_uuid(), 'a' || n, '' from generate_series(1, 300) n;
-    insert into account (id, name) select 'a' || n, '' from generate_series(1, 300) n;
-    insert into task (account_id, id, display_id, title, status)
-    select 'acme', 't-' || n, 't-' || n, '', 'inbox' from generate_series(1, 5000) n;
-    insert into session (account_id, id, kind, task_id, agent_id, generation, key)
-    select 'acme', gen_random_uuid(), 'task', 't-' || n, (select id from agent where slug = 'coder'), 1, 'k' || n
-    from generate_series(1, 5000) n;
-    insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, body, sender_kind,
-                              sender_id, sender_name, content_hash, state)
-    select account_id, id, task_id, agent_id, id, 1, 'k', 'b', 'user', 'u', 'u', '', 'queued' from session";
+fn open(count: u32) -> Vec<Rows> {
+    let (many, some) = (format!("generate_series(1, {count}) n"), "generate_series(1, 300) n");
+    vec![
+        rows("outbox").with("service", "orchestrator").from(&many),
+        rows("agent").set("slug", "'a' || n").from(some),
+        rows("account").set("id", "'a' || n").from(some),
+        rows("task").set("display_id", "'t-' || n").from(&many),
+        rows("session")
+            .set("task_id", "'t-' || n")
+            .from(format!("agent a, {many} where a.slug = 'coder'")),
+        rows("notification").set("id", "s.id").from("session s"),
+    ]
+}
+
+async fn fill(scene: &Scene, all: Vec<Rows>) {
+    for table in ["notification", "session", "task", "turn", "tool_call", "outbox"] {
+        let off = format!("alter table {table} set (autovacuum_enabled = off)");
+        sqlx::query(AssertSqlSafe(off))
+            .execute(&scene.test.owner)
+            .await
+            .unwrap();
+    }
+    for rows in all {
+        rows.insert(&scene.test.owner).await;
+    }
+}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use resolver::handlers::notification::Handled;
 use serde_json::json;
+use testkit::rows;
 use tokio::task::JoinSet;
 
 use crate::scene::{Message, message, scene, to_coder};
@@ -110,15 +111,8 @@ async fn sessions_are_locked_in_one_order() {
     // Made in an order that no kind and no account would give them.
     fixture.session(&zeta, &other_task, other).await;
     let system = uuid::Uuid::now_v7();
-    sqlx::query(
-        "insert into session (account_id, id, kind, agent_id, generation, key) values ('acme', $1, 'system', $2, 1, $3)",
-    )
-    .bind(system)
-    .bind(scene.coder.uuid())
-    .bind(format!("system:agent:{}:acme:v1", scene.coder))
-    .execute(&scene.test.owner)
-    .await
-    .unwrap();
+    let row = rows("session").with("id", system).with("agent_id", scene.coder);
+    row.insert(&scene.test.owner).await;
     fixture.session(&scene.account, &scene.task, scene.coder).await;
 
     let mut holder = scene.test.owner.begin().await.unwrap();

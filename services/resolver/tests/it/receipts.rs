@@ -3,6 +3,7 @@
 use contracts::header;
 use resolver::handlers::notification::Handled;
 use serde_json::json;
+use testkit::rows;
 use uuid::Uuid;
 
 use crate::{
@@ -14,15 +15,14 @@ impl Scene {
     /// The row that somebody else's relay keeps of a message, as the message names it.
     async fn kept(&self, owner: &str, message: Message) -> Message {
         let id = Uuid::now_v7();
-        sqlx::query(
-            "insert into outbox (account_id, id, service, subject, headers, payload, stored_at)
-             values ($1, $2, 'orchestrator', 'signalbox.notification.acme.-', '{}', '', now())",
-        )
-        .bind(owner)
-        .bind(id)
-        .execute(&self.test.owner)
-        .await
-        .unwrap();
+        let kept = rows("outbox")
+            .with("account_id", owner)
+            .with("id", id)
+            .with("service", "orchestrator");
+        let kept = kept
+            .with("subject", "signalbox.notification.acme.-")
+            .set("stored_at", "now()");
+        kept.insert(&self.test.owner).await;
         message.with(header::RECEIPT, &id.to_string())
     }
 

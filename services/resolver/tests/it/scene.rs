@@ -223,7 +223,10 @@ impl Scene {
     /// Closes what the task has open, as whoever moves it does.
     pub(crate) async fn task_close(&self, status: domain::TaskStatus) {
         use contracts::outgoing::Origin;
-        use storage::lifecycle::{Setting, TaskMove, task_status_set};
+        use storage::{
+            Setting,
+            lifecycle::{TaskMove, task_status_set},
+        };
         let database = self.test.connect(Role::Orchestrator).await;
         let tx = database.begin(&Accounts::one(&self.account)).await.unwrap();
         let root = Root::default();
@@ -246,7 +249,7 @@ impl Scene {
 
     pub(crate) async fn agent_remove(&self, agent: AgentId) {
         use contracts::outgoing::Origin;
-        use storage::lifecycle::{Setting, agent_remove};
+        use storage::{Setting, lifecycle::agent_remove};
         let database = self.test.connect(Role::Orchestrator).await;
         let tx = database.begin(&Accounts::one(&self.account)).await.unwrap();
         let root = Root::default();

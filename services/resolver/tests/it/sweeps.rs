@@ -6,11 +6,11 @@ use async_nats::jetstream;
 use domain::Bytes;
 use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User};
 use resolver::sweeps::{closed_sessions_remove, consumed_notifications_purge, refused_notifications_remove};
-use sqlx::AssertSqlSafe;
+use testkit::{Rows, rows};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    scene::{scene, to_coder},
+    scene::{Scene, scene, to_coder},
     stream::stage,
 };
 
@@ -71,17 +71,14 @@ async fn closed_sessions_go_when_their_time_is_over_but_for_the_newest() {
 #[tokio::test]
 async fn sessions_of_every_kind_go_but_for_their_newest() {
     let scene = scene().await;
-    scene
-        .execute(
-            "insert into session (account_id, id, kind, task_id, agent_id, user_id, generation, key, closed_at, close_reason,
-                                  queue_tail)
-             select 'acme', gen_random_uuid(), k.kind, null, case k.kind when 'system' then a.id end, k.user_id, g,
-                    k.kind || coalesce(k.user_id, '') || g, now() - interval '40 days', 'agent_removed', 7
-             from agent a, generate_series(1, 3) g,
-                  (values ('system', null), ('orchestrator', 'u-1'), ('orchestrator', null)) k (kind, user_id)
-             where a.slug = 'coder'",
-        )
-        .await;
+    let closed = old_sessions("agent a, generate_series(1, 3) g where a.slug = 'coder'").with("queue_tail", 7);
+    for sessions in [
+        closed.clone(),
+        closed.clone().set("agent_id", "null"),
+        closed.set("agent_id", "null").with("user_id", "u-1"),
+    ] {
+        sessions.insert(&scene.test.owner).await;
+    }
     let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
     assert_eq!(
         closed_sessions_remove(&scene.database, month, 2, &stop).await.unwrap(),
@@ -99,7 +96,7 @@ async fn sessions_of_every_kind_go_but_for_their_newest() {
 #[tokio::test]
 async fn a_large_session_goes_in_pieces() {
     let scene = scene().await;
-    scene.execute(LARGE).await;
+    large(&scene, 12_000).await;
     scene.execute(BOUNDED).await;
     let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
     let remove = || closed_sessions_remove(&scene.database, month, 100, &stop);
@@ -124,29 +121,41 @@ const BOUNDED: &str = "
     create trigger bounded after delete on notification referencing old table as gone
         for each statement execute function bounded()";
 
-const LARGE: &str = "
-    insert into session (account_id, id, kind, agent_id, generation, key, closed_at, close_reason, queue_tail)
-    select 'acme', ('00000000-0000-0000-0000-00000000000' || g)::uuid, 'system', a.id, g, 'k' || g,
-           now() - interval '40 days', 'agent_removed', 7
-    from agent a, generate_series(1, 2) g where a.slug = 'coder';
-    insert into notification (account_id, id, agent_id, session_id, position, kind, body, sender_kind, sender_id, sender_name,
-                              content_hash, state)
-    select 'acme', 'n' || s.generation || '-' || n, s.agent_id, s.id, n, 'k', 'b', 'user', 'u', 'u', '', 'delivered'
-    from session s, generate_series(1, 12000) n where n <= 10 or s.generation = 1";
+/// Closed sessions, of each generation `g` of an agent `a`.
+fn old_sessions(from: &str) -> Rows {
+    let closed = rows("session").set("closed_at", "now() - interval '40 days'");
+    closed.set("generation", "g").from(from)
+}
+
+/// Two closed sessions, the first one with so many notifications.
+async fn large(scene: &Scene, count: u32) {
+    let sessions = old_sessions("agent a, generate_series(1, 2) g where a.slug = 'coder'").with("queue_tail", 7);
+    let sessions = sessions.set("id", "('00000000-0000-0000-0000-00000000000' || g)::uuid");
+    let notifications = rows("notification")
+        .set("id", "concat_ws('-', s.generation, n)")
+        .set("position", "n");
+    let notifications = notifications.with("state", "delivered");
+    for rows in [
+        sessions,
+        notifications.from(format!(
+            "session s, generate_series(1, {count}) n where n <= 10 or s.generation = 1"
+        )),
+    ] {
+        rows.insert(&scene.test.owner).await;
+    }
+}
 
 /// A call came for a session that was emptied already, and is removed now as the one before its successor.
 #[tokio::test]
 async fn what_came_late_goes_with_the_row_that_it_came_for() {
     let scene = scene().await;
-    scene.execute(GENERATIONS).await;
+    generations(&scene).await;
     scene
-        .execute(
-            "update session set emptied_at = now() where generation = 1;
-             insert into tool_call (account_id, id, session_id, generation, fence, call_id, ordinal, agent_id, name, arguments, state)
-             select 'acme', gen_random_uuid(), s.id, 1, 0, 'c', 1, s.agent_id, 'task_status', '{}', 'refused'
-             from session s where s.account_id = 'acme' and s.generation = 1",
-        )
+        .execute("update session set emptied_at = now() where generation = 1")
         .await;
+    let late = rows("tool_call").with("state", "refused");
+    let late = late.from("session s where s.account_id = 'acme' and s.generation = 1");
+    late.insert(&scene.test.owner).await;
     let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
     let removed = closed_sessions_remove(&scene.database, month, 100, &stop).await;
     assert_eq!(removed.unwrap(), 4);
@@ -162,7 +171,7 @@ async fn what_came_late_goes_with_the_row_that_it_came_for() {
 #[tokio::test]
 async fn a_session_that_cannot_be_removed_holds_up_none_of_its_account() {
     let scene = scene().await;
-    scene.execute(GENERATIONS).await;
+    generations(&scene).await;
     scene
         .execute(
             "update session s set key = 'stuck' from agent a
@@ -193,14 +202,25 @@ async fn a_session_that_cannot_be_removed_holds_up_none_of_its_account() {
 }
 
 /// Two closed generations of two agents in two accounts.
-const GENERATIONS: &str = "
-    insert into account (id, name) values ('beta', 'beta');
-    insert into agent (account_id, id, slug, name)
-    select 'beta', gen_random_uuid(), slug, '' from unnest(array['coder', 'reviewer']) slug;
-    insert into session (account_id, id, kind, agent_id, generation, key, closed_at, close_reason)
-    select a.account_id, gen_random_uuid(), 'system', a.id, g, a.id || 'k' || g, now() - interval '50 days' + g * interval '1 day',
-           'agent_removed'
-    from agent a, generate_series(1, 2) g";
+async fn generations(scene: &Scene) {
+    let beta = scene.fixture().account("beta").await;
+    for slug in ["coder", "reviewer"] {
+        scene.fixture().agent(&beta, slug).await;
+    }
+    let sessions = old_sessions("agent a, generate_series(1, 2) g");
+    let sessions = sessions.set("closed_at", "now() - interval '50 days' + g * interval '1 day'");
+    sessions.insert(&scene.test.owner).await;
+}
+
+/// So many refused notifications of each account.
+async fn refused(scene: &Scene, count: u32, created_at: &str) {
+    let refused = rows("notification")
+        .set("account_id", "a.id")
+        .set("id", "'n-' || n")
+        .set("created_at", created_at);
+    let refused = refused.from(format!("account a, generate_series(1, {count}) n"));
+    refused.insert(&scene.test.owner).await;
+}
 
 /// The database finds more than three rows too much: each sweep comes to its end in smaller pieces.
 #[tokio::test]
@@ -216,15 +236,11 @@ async fn what_is_too_much_at_once_goes_in_less() {
                  return null;
              end $$;
              create trigger few after delete on notification referencing old table as gone for each statement
-                 execute function few();
-             insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state,
-                                       created_at)
-             select 'acme', 'n-' || n, 'k', 'b', 'user', 'u', 'u', '', 'refused', now() - interval '40 days'
-             from generate_series(1, 20) n",
+                 execute function few()",
         )
         .await;
-    let large = AssertSqlSafe(LARGE.replace("12000", "40"));
-    sqlx::raw_sql(large).execute(&scene.test.owner).await.unwrap();
+    refused(&scene, 20, "now() - interval '40 days'").await;
+    large(&scene, 40).await;
     let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
     assert_eq!(
         refused_notifications_remove(&scene.database, month, 100, &stop)
@@ -248,7 +264,7 @@ async fn what_is_too_much_at_once_goes_in_less() {
 async fn a_sweep_reads_what_it_removes_and_little_else() {
     const REMOVED: i64 = 2_000;
     let scene = scene().await;
-    scene.execute(OLD).await;
+    old(&scene).await;
     let before = scene.test.count(READ).await;
     let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
     let removed = closed_sessions_remove(&scene.database, month, 20, &stop).await;
@@ -266,19 +282,25 @@ async fn a_sweep_reads_what_it_removes_and_little_else() {
 }
 
 /// Two generations of each of a thousand sessions, one with much that stays beside them.
-const OLD: &str = "
-    insert into task (account_id, id, display_id, title, status)
-    select 'acme', 'old-' || n, 'OLD-' || n, 't', 'done' from generate_series(1, 1000) n;
-    insert into session (account_id, id, kind, task_id, agent_id, generation, key, closed_at, close_reason)
-    select 'acme', gen_random_uuid(), 'task', 'old-' || n, a.id, g, 'k-' || n || '-' || g,
-           now() - interval '40 days' + n * interval '1 s', 'task_done'
-    from agent a, generate_series(1, 1000) n, generate_series(1, 2) g where a.slug = 'coder';
-    insert into session (account_id, id, kind, agent_id, generation, key)
-    select 'acme', gen_random_uuid(), 'system', a.id, 1, 'open' from agent a where a.slug = 'coder';
-    insert into notification (account_id, id, agent_id, session_id, position, kind, body, sender_kind, sender_id, sender_name,
-                              content_hash, state)
-    select 'acme', 'n-' || n, s.agent_id, s.id, n, 'k', 'b', 'user', 'u', 'u', '', 'delivered'
-    from session s, generate_series(1, 3000) n where s.key = 'open'";
+async fn old(scene: &Scene) {
+    let pairs = "agent a, generate_series(1, 1000) n, generate_series(1, 2) g where a.slug = 'coder'";
+    let old = old_sessions(pairs).set("closed_at", "now() - interval '40 days' + n * interval '1 s'");
+    for rows in [
+        rows("task")
+            .set("display_id", "'OLD-' || n")
+            .with("status", "done")
+            .from("generate_series(1, 1000) n"),
+        old.set("task_id", "'old-' || n"),
+        rows("session").from("agent a where a.slug = 'coder'"),
+        rows("notification")
+            .set("id", "'n-' || n")
+            .set("position", "n")
+            .with("state", "delivered")
+            .from("session s, generate_series(1, 3000) n where s.closed_at is null"),
+    ] {
+        rows.insert(&scene.test.owner).await;
+    }
+}
 const READ: &str = "
     select (sum(t.seq_tup_read)
             + (select sum(i.idx_tup_read) from pg_stat_user_indexes i where i.relname in ('session', 'notification')))::bigint
@@ -288,14 +310,11 @@ const READ: &str = "
 #[tokio::test]
 async fn what_fails_for_one_account_is_done_for_the_next() {
     let scene = scene().await;
+    scene.fixture().account("beta").await;
+    refused(&scene, 5, "now() - interval '40 days' + n * interval '1 s'").await;
     scene
         .execute(
-            "insert into account (id, name) values ('beta', 'beta');
-             insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state,
-                                       created_at)
-             select a.id, 'n-' || n, 'k', 'b', 'user', 'u', 'u', '', 'refused', now() - interval '40 days' + n * interval '1 s'
-             from account a, generate_series(1, 5) n;
-             create function refuse() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$;
+            "create function refuse() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$;
              create trigger refuse before delete on notification for each row when (old.account_id = 'acme')
                  execute function refuse()",
         )
@@ -317,14 +336,14 @@ async fn refused_notifications_go_when_their_time_is_over_and_nothing_else() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     reader.take(&[to_coder("n-1", "b"), to_coder("n-2", "b")]).await;
+    for (id, days) in [("old-1", 40), ("old-2", 31), ("new", 29)] {
+        let row = rows("notification")
+            .with("id", id)
+            .set("created_at", format!("now() - interval '{days} days'"));
+        row.insert(&scene.test.owner).await;
+    }
     scene
-        .execute(
-            "insert into notification (account_id, id, kind, body, sender_kind, sender_id, sender_name, content_hash, state,
-                                       created_at)
-             select 'acme', r.id, 'k', 'b', 'user', 'u', 'u', '', 'refused', now() - r.days * interval '1 day'
-             from (values ('old-1', 40), ('old-2', 31), ('new', 29)) as r (id, days);
-             update notification set created_at = now() - interval '50 days' where id = 'n-1'",
-        )
+        .execute("update notification set created_at = now() - interval '50 days' where id = 'n-1'")
         .await;
     let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
     let left = "select id from notification order by id";

@@ -4,6 +4,7 @@
 
 use contracts::header;
 use serde_json::{Value, json};
+use testkit::rows;
 use uuid::Uuid;
 
 use crate::scene::{Message, Scene, message, scene};
@@ -103,14 +104,16 @@ async fn what_a_batch_changes_of_twins_is_each_ones_own() {
         .await;
     scene.fixture().twin(&scene.account, "umbra").await;
     let receipt = Uuid::now_v7();
-    sqlx::query(
-        "insert into outbox (account_id, id, service, subject, headers, payload, stored_at)
-         select unnest(array['acme', 'umbra']), $1, 'orchestrator', 'signalbox.notification.acme.-', '{}', '', now()",
-    )
-    .bind(receipt)
-    .execute(&scene.test.owner)
-    .await
-    .unwrap();
+    let kept = rows("outbox")
+        .set("account_id", "a.id")
+        .with("id", receipt)
+        .with("service", "orchestrator");
+    let kept = kept
+        .with("subject", "signalbox.notification.acme.-")
+        .set("stored_at", "now()");
+    kept.from("account a where a.id in ('acme', 'umbra')")
+        .insert(&scene.test.owner)
+        .await;
     scene.execute("update notification set state = 'failed' where account_id = 'umbra'; update session set queued = 0 where account_id = 'umbra'").await;
 
     // Queued again where it had failed, in the session of the same id; known where it waits; a receipt of one of them.

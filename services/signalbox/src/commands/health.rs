@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use crate::{
     cli::HealthArgs,
+    ports::listen_settings,
     print::{print, print_json},
-    up::ports::listen_settings,
 };
 
 /// Longer than `/readyz` gives its own checks by default, shorter than a container engine's patience.

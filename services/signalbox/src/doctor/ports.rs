@@ -6,7 +6,7 @@ use runtime::{Settings, SettingsError};
 use tokio::net::TcpListener;
 
 use super::{Check, Finding};
-use crate::{endpoints::Endpoints, up::ports::listen_settings};
+use crate::{endpoints::Endpoints, ports::listen_settings};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// A service is not ready for a moment when its database is slow to answer. Only one that stays so is a finding.

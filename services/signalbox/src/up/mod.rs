@@ -9,7 +9,6 @@ mod demo;
 mod follow;
 mod hints;
 mod look;
-pub(crate) mod ports;
 mod progress;
 mod row;
 mod sample;
@@ -44,7 +43,7 @@ use self::{
     show::Show,
     stack::Stack,
 };
-use crate::{cli::UpArgs, client::Client, commands::migrate, endpoints::Endpoints, print::complain};
+use crate::{cli::UpArgs, client::Client, commands::migrate, endpoints::Endpoints, ports, print::complain};
 
 const BY: &str = "signalbox up";
 const LOG: &str = "signalbox.log";

@@ -14,7 +14,7 @@ use contracts::tools::ToolDefinition;
 use domain::{AccountId, TaskId};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
-use storage::{StorageError, Tx, lifecycle::Setting};
+use storage::{Setting, StorageError, Tx};
 use uuid::Uuid;
 
 use crate::{

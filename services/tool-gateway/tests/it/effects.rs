@@ -62,10 +62,10 @@ async fn done_closes_the_tasks_sessions_with_an_outcome_for_all_that_waits() {
     let other = world.fixture().task(&coder.account, "PROJ-8", &[]).await;
     let other = world.session(&coder.account, Some(&other), coder.agent).await;
     // Newer than the turn: from a person, from an agent. And one elsewhere, which must survive.
-    world.waiting(&coder, "from-person", "user", 1).await;
-    world.waiting(&coder, "from-agent", "agent", 2).await;
-    world.waiting(&reviewer, "from-service", "service", 1).await;
-    world.waiting(&other, "elsewhere", "service", 1).await;
+    world.waiting(&coder, "from-person", "user").await;
+    world.waiting(&coder, "from-agent", "agent").await;
+    world.waiting(&reviewer, "from-service", "service").await;
+    world.waiting(&other, "elsewhere", "service").await;
 
     let arguments = json!({"task_id": "PROJ-7", "status": "done", "note": "All green."});
     let result = world.call(&coder.request(1, "task_status", &arguments)).await.ok();

@@ -173,12 +173,7 @@ async fn the_coordinator_reads_every_task_of_its_account() {
     assert_eq!(told[0], told[1]);
     // Assigned to somebody, it is theirs alone.
     let boss = fixture.agent(&coder.account, "boss").await;
-    world
-        .run(
-            sqlx::query("insert into task_assignee (account_id, task_id, agent_id) values ('acme', 'chat', $1)")
-                .bind(boss.uuid()),
-        )
-        .await;
+    fixture.assign(&coder.account, &chat, boss).await;
     let answer = world
         .call(&lead.request(4, "task_history", &json!({"task_id": "PROJ-7"})))
         .await;

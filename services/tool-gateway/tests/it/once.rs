@@ -362,7 +362,7 @@ async fn many_who_end_one_task_at_once_end_it_once_and_do_not_block_each_other()
         let task = fixture.task(&account, &format!("T-{number}"), &agents).await;
         for agent in &agents {
             let session = world.session(&account, Some(&task), *agent).await;
-            world.waiting(&session, &format!("{task}-{agent}"), "user", 1).await;
+            world.waiting(&session, &format!("{task}-{agent}"), "user").await;
             let arguments = json!({"task_id": task, "status": "done", "note": "done"});
             requests.push(session.request(1, "task_status", &arguments));
         }
@@ -386,7 +386,7 @@ async fn many_who_end_one_task_at_once_end_it_once_and_do_not_block_each_other()
             by: &person,
             turn: None,
         };
-        let setting = storage::lifecycle::Setting {
+        let setting = storage::Setting {
             root: &root,
             source: "/test",
             origin: contracts::outgoing::Origin::default(),

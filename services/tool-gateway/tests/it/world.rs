@@ -23,7 +23,7 @@ use runtime::{Context, Settings, Shutdown};
 use serde_json::{Value, json};
 use sqlx::Row;
 use storage::Role;
-use testkit::{Fixture, TestDatabase, eventually};
+use testkit::{Fixture, TestDatabase, enqueued, eventually, rows};
 use uuid::Uuid;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -203,52 +203,38 @@ impl World {
             key: key.to_string(),
             turn: TurnId(Uuid::now_v7()),
         };
-        self.run(
-            sqlx::query(
-                "insert into session (account_id, id, kind, task_id, agent_id, generation, key, phase, fence,
-                                      active_turn_id)
-                 values ($1, $2, $3, $4, $5, 1, $6, 'waiting', 1, $7)",
-            )
-            .bind(account.as_str())
-            .bind(session.id.uuid())
-            .bind(if task.is_some() { "task" } else { "system" })
-            .bind(task.map(|task| String::from(task.key())))
-            .bind(agent.uuid())
-            .bind(&session.key)
-            .bind(session.turn.uuid()),
-        )
-        .await;
+        let mut row = rows("session")
+            .with("account_id", account)
+            .with("id", session.id)
+            .with("agent_id", agent);
+        if let Some(task) = task {
+            row = row.with("task_id", task.key());
+        }
+        let row = row
+            .with("phase", "waiting")
+            .with("fence", 1)
+            .with("active_turn_id", session.turn);
+        row.insert(&self.database.owner).await;
         self.turn(&session, 1).await;
         session
     }
 
     /// The turn of the session, awaiting tools under fence 1: offered all that its task allows, with time left.
     pub(crate) async fn turn(&self, session: &Session, number: i64) {
-        self.run(
-            sqlx::query(
-                "insert into instruction_text (account_id, hash, version, body) values ($1, 'h', '1', 'b')
-                 on conflict do nothing",
-            )
-            .bind(session.account.as_str()),
-        )
-        .await;
-        self.run(
-            sqlx::query(
-                "insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state,
-                                   notification_ids, provider, profile_version, profile_hash, input, manifest, hops,
-                                   tools, waiting_since, tools_wait_ms)
-                 values ($1, $2, $3, $4, $5, 1, $6, 1, 'awaiting_tools', '{}', 'default', '1', 'h', 'i', '{}', 2,
-                         $7, now(), 600000)",
-            )
-            .bind(session.account.as_str())
-            .bind(session.turn.uuid())
-            .bind(session.id.uuid())
-            .bind(session.task.as_ref().map(|task| String::from(task.key())))
-            .bind(session.agent.uuid())
-            .bind(number)
-            .bind(offered(session.task.is_some())),
-        )
-        .await;
+        let row = rows("turn")
+            .with("id", session.turn)
+            .with("number", number)
+            .with("state", "awaiting_tools");
+        let row = row.with("tools", format!("{{{}}}", offered(session.task.is_some()).join(",")));
+        let row = row
+            .with("hops", 2)
+            .set("waiting_since", "now()")
+            .with("tools_wait_ms", 600_000);
+        let of_session = format!(
+            "session s where s.account_id = '{}' and s.id = '{}'",
+            session.account, session.id
+        );
+        row.from(of_session).insert(&self.database.owner).await;
     }
 
     /// An account with an agent `coder` on task PROJ-7.
@@ -273,43 +259,26 @@ impl World {
         // The id is the first eight bytes, and the first of a v7 are the time.
         random[..8].copy_from_slice(&Uuid::now_v7().as_bytes()[8..]);
         let key = ApiKey::from_random(account, random);
-        self.run(
-            sqlx::query(
-                "insert into api_key (account_id, id, name, role, digest, agent_id) values ($1, $2, 'test', $3, $4, $5)",
-            )
-                .bind(account.as_str())
-                .bind(key.id().as_str())
-                .bind(role)
-                .bind(key.digest().to_vec())
-                .bind(agent.map(AgentId::uuid)),
-        )
-        .await;
+        let mut row = rows("api_key")
+            .with("account_id", account)
+            .with("id", key.id())
+            .with("role", role);
+        if let Some(agent) = agent {
+            row = row.with("agent_id", agent);
+        }
+        let digest: String = key.digest().iter().map(|byte| format!("{byte:02x}")).collect();
+        row.with("digest", format!("\\x{digest}"))
+            .insert(&self.database.owner)
+            .await;
         key.expose().to_owned()
     }
 
     /// A notification that waits in the session's queue.
-    pub(crate) async fn waiting(&self, session: &Session, id: &str, sender: &str, position: i64) {
-        self.run(
-            sqlx::query(
-                "insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, body,
-                                           sender_kind, sender_id, sender_name, content_hash, state)
-                 values ($1, $2, $3, $4, $5, $6, 'notification', 'b', $7, 'x', 'x', '', 'queued')",
-            )
-            .bind(session.account.as_str())
-            .bind(id)
-            .bind(session.task.as_ref().map(|task| String::from(task.key())))
-            .bind(session.agent.uuid())
-            .bind(session.id.uuid())
-            .bind(position)
-            .bind(sender),
-        )
-        .await;
-        self.run(
-            sqlx::query("update session set queued = queued + 1, queue_tail = $2 where id = $1")
-                .bind(session.id.uuid())
-                .bind(position),
-        )
-        .await;
+    pub(crate) async fn waiting(&self, session: &Session, id: &str, sender: &str) {
+        let row = enqueued(&session.account, session.id)
+            .with("id", id)
+            .with("sender_kind", sender);
+        row.insert(&self.database.owner).await;
     }
 
     /// Waits for so many dead letters, and gives the account and reason of each.

@@ -6,7 +6,7 @@ use async_nats::{Client, ConnectOptions, ServerAddr};
 use contracts::Root;
 use devstack::{NatsServer, NatsUsers};
 use futures::{StreamExt, TryStreamExt};
-use messaging::{Bus, BusOptions, Durable, Rights as _, Stream, User, users};
+use messaging::{Bus, BusOptions, Durable, Rights as _, Stream, User, streams_read, users};
 
 use crate::support::{keyring, next_batch, until, updating, verifying, within};
 
@@ -550,7 +550,7 @@ async fn a_service_finds_what_it_reads_from_with_its_own_rights() {
             provision: messaging::Provision::Update,
             ..topology.clone()
         };
-        let stream = scope.streams()[0].name(operator.root());
+        let stream = streams_read(scope)[0].name(operator.root());
         crate::support::raw(&operator).delete_stream(&stream).await.unwrap();
         assert!(making.ensure(&bus).await.is_err(), "{scope:?}");
         let missing = topology.find_missing(&bus).await.unwrap_err().to_string();

@@ -4,6 +4,7 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::Problem;
+use crate::bearer;
 
 /// The header, which is there once or not at all. Twice is 400: of two, nobody can say which one is meant.
 pub fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h HeaderValue>, Problem> {
@@ -15,21 +16,12 @@ pub fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h 
     }
 }
 
-/// The bearer token (RFC 6750): `Bearer` in any case, then the token. `None` where there is none. Two headers, or two
-/// credentials in one, are 400: a token has no comma.
+/// The bearer token. `None` where there is none. Two headers, or two credentials in one, are 400.
 pub fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(value) = only(headers, &header::AUTHORIZATION)? else {
         return Ok(None);
     };
-    if value.as_bytes().contains(&b',') {
-        return Err(Problem::invalid("send one credential in the header authorization"));
-    }
-    let token = value.to_str().ok().and_then(|value| {
-        let (scheme, token) = value.split_once(' ')?;
-        let token = token.trim();
-        (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
-    });
-    Ok(token)
+    bearer::token(value).map_err(|_| Problem::invalid("send one credential in the header authorization"))
 }
 
 #[cfg(test)]

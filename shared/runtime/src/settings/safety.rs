@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
-use axum::http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+use axum::http::HeaderValue;
 use config::ValueKind;
 use domain::{Bytes, Millis};
 
 use super::{Settings, source::find};
-use crate::http::bearer;
+use crate::bearer;
 
 /// An operator token can make accounts, so it must not be guessable from outside of this machine.
 const OPERATOR_TOKEN_CHARS_MIN: usize = 16;
@@ -64,9 +64,8 @@ fn body_has_room(body: Bytes, account: Bytes) -> Result<(), Unsafe> {
 fn operator_token(listen: Option<&str>, token: Option<&str>) -> Result<(), Unsafe> {
     let Some(token) = token else { return Ok(()) };
     let unsafe_for = |problem| Unsafe::new("orchestrator.operator_token", problem);
-    let sent =
-        HeaderValue::from_str(&format!("Bearer {token}")).map(|value| HeaderMap::from_iter([(AUTHORIZATION, value)]));
-    let is_read = sent.is_ok_and(|headers| matches!(bearer(&headers), Ok(Some(read)) if read == token));
+    let sent = HeaderValue::from_str(&format!("Bearer {token}"));
+    let is_read = sent.is_ok_and(|value| matches!(bearer::token(&value), Ok(Some(read)) if read == token));
     if !is_read {
         let problem = "no request could bring it: take printable ASCII characters, no comma, and no space at its ends; \
                        `openssl rand -hex 32` makes one";

@@ -40,12 +40,12 @@ async fn is_renewed_and_ends_at_a_stop() {
         (world.database.texts(until).await != first).then_some(())
     })
     .await;
-    assert_eq!(replica.replica_id(), Some(incarnation.id));
+    assert_eq!(replica.current().map(|current| current.id), Some(incarnation.id));
     assert_eq!(alive(&world).await, [incarnation.id.to_string()]);
 
     world.stop().await;
     assert!(incarnation.lost.is_cancelled());
-    assert_eq!(replica.replica_id(), None);
+    assert!(replica.current().is_none());
     assert!(alive(&world).await.is_empty(), "its leases are free at once");
 }
 
@@ -107,7 +107,7 @@ async fn shows_itself_by_a_connection_and_again_when_that_has_ended() {
         (now.len() == 1 && now != first).then_some(())
     })
     .await;
-    assert_eq!(replica.replica_id(), Some(incarnation.id));
+    assert_eq!(replica.current().map(|current| current.id), Some(incarnation.id));
     assert_eq!(alive(&world).await, [incarnation.id.to_string()]);
     world.stop().await;
     eventually("its connection ends with it", async || {

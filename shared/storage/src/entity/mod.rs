@@ -2,8 +2,6 @@
 //! Relations are left out on purpose: a join goes by the account too, and is written where it is needed.
 
 pub mod accepted_notification;
-pub mod account;
-pub mod agent;
 pub mod dead_letter;
 pub mod idempotency;
 pub mod instruction_text;

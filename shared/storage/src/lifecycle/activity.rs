@@ -4,8 +4,7 @@ use domain::{AccountId, Actor, TaskId};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::fresh_id;
-use crate::{StorageError, Tx};
+use crate::{StorageError, Tx, setting::fresh_id};
 
 const ACTIVITY_INSERT: &str = "
     insert into activity (account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at)

@@ -5,9 +5,8 @@ use contracts::event::{AgentRemoved, Event};
 use domain::{AccountId, AgentId, CloseReason, NotificationId};
 use sea_orm::FromQueryResult;
 
-use super::Setting;
 use crate::{
-    StorageError, Tx,
+    Setting, StorageError, Tx,
     outbox::Owned,
     session::{
         Closing,

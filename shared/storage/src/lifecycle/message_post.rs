@@ -3,8 +3,8 @@
 use contracts::event::{Event, MessagePosted};
 use domain::{AccountId, Actor, MessageId, TaskId, TurnId};
 
-use super::{Setting, activity::activity_insert};
-use crate::{StorageError, Tx, outbox::Owned};
+use super::activity::activity_insert;
+use crate::{Setting, StorageError, Tx, outbox::Owned};
 
 #[derive(Clone, Debug)]
 pub struct NewMessage<'a> {

@@ -5,8 +5,7 @@ use contracts::event::{Event, MessagePosted};
 use domain::{AccountId, Actor, MessageId, TaskId, TurnId};
 use uuid::Uuid;
 
-use super::{Setting, fresh_id};
-use crate::{StorageError, Tx, outbox::Owned, statement::column};
+use crate::{Setting, StorageError, Tx, outbox::Owned, setting::fresh_id, statement::column};
 
 #[derive(Clone, Debug)]
 pub struct Reply<'a> {

@@ -7,8 +7,7 @@ use contracts::event::{Event, TaskCreated};
 use domain::{AccountId, Actor, TaskId, TaskStatus};
 use sea_orm::FromQueryResult;
 
-use super::{Setting, fresh_id};
-use crate::{StorageError, Tx, outbox::Owned, statement::column};
+use crate::{Setting, StorageError, Tx, outbox::Owned, setting::fresh_id, statement::column};
 
 #[derive(Clone, Debug)]
 pub struct NewTask<'a> {

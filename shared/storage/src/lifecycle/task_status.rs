@@ -6,9 +6,9 @@ use domain::{AccountId, Actor, CloseReason, NotificationId, TaskId, TaskStatus, 
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 
-use super::{Setting, activity::activity_insert};
+use super::activity::activity_insert;
 use crate::{
-    StorageError, Tx,
+    Setting, StorageError, Tx,
     outbox::Owned,
     session::{
         Closing,

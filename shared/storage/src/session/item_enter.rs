@@ -21,9 +21,8 @@ use super::{
     sessions_lock::{ActiveSession, conversations_lock},
 };
 use crate::{
-    StorageError, Tx,
+    Setting, StorageError, Tx,
     accepted::{NewAccepted, notification_accept},
-    lifecycle::Setting,
     outbox::Owned,
 };
 

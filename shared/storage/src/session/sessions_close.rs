@@ -20,9 +20,9 @@ use time::OffsetDateTime;
 
 use super::verdict::{Closing, Judged, Waiting, judge};
 use crate::{
-    StorageError, Tx,
-    lifecycle::{Setting, fresh_id},
+    Setting, StorageError, Tx,
     outbox::{Owned, outbox_insert},
+    setting::fresh_id,
     statement::column,
 };
 

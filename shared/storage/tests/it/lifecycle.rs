@@ -4,11 +4,11 @@ use contracts::{Root, outgoing::Origin};
 use domain::{AccountId, Actor, ActorKind, AgentId, TaskId, TaskStatus};
 use sqlx::Row;
 use storage::{
-    Accounts, Role,
-    lifecycle::{Setting, TaskMove, TaskMoved, agent_remove, task_status_set},
+    Accounts, Role, Setting,
+    lifecycle::{TaskMove, TaskMoved, agent_remove, task_status_set},
     outbox::outbox_insert,
 };
-use testkit::{Fixture, TestDatabase};
+use testkit::{Fixture, TestDatabase, enqueued, rows};
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
@@ -28,15 +28,11 @@ async fn scene() -> Scene {
     let agent = fixture.agent(&account, "coder").await;
     let task = fixture.task(&account, "PROJ-7", &[agent]).await;
     let session = Uuid::now_v7();
-    sqlx::query(
-        "insert into session (account_id, id, kind, task_id, agent_id, generation, key) values ('acme', $1, 'task', 'proj-7', $2, 3, $3)",
-    )
-    .bind(session)
-    .bind(agent.uuid())
-    .bind(format!("task:proj-7:agent:{agent}:acme:v3"))
-    .execute(&test.owner)
-    .await
-    .unwrap();
+    let row = rows("session")
+        .with("id", session)
+        .with("task_id", task.key())
+        .with("agent_id", agent);
+    row.with("generation", 3).insert(&test.owner).await;
     Scene {
         test,
         account,
@@ -48,32 +44,22 @@ async fn scene() -> Scene {
 
 impl Scene {
     async fn waiting(&self, id: &str, sender: &str, accepted: OffsetDateTime, metadata: &str) {
-        sqlx::query(
-            "with counted as (update session set queued = queued + 1, queue_tail = queue_tail + 1 where id = $2 returning queue_tail)
-             insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, body, sender_kind, sender_id,
-                                       sender_name, content_hash, state, created_at, metadata)
-             select 'acme', $1, 'proj-7', $3, $2, queue_tail, 'k', 'b', $4, 's', 's', '', 'queued', $5, $6::jsonb from counted",
-        )
-        .bind(id)
-        .bind(self.session)
-        .bind(self.agent.uuid())
-        .bind(sender)
-        .bind(accepted)
-        .bind(metadata)
-        .execute(&self.test.owner)
-        .await
-        .unwrap();
+        let row = enqueued(&self.account, self.session)
+            .with("id", id)
+            .with("sender_kind", sender);
+        let row = row.with("created_at", accepted).with("metadata", metadata);
+        row.insert(&self.test.owner).await;
     }
 
     /// A turn has the item, and waits for its second attempt.
     async fn tried(&self, id: &str) -> Uuid {
         let turn = Uuid::now_v7();
+        let row = rows("turn")
+            .with("id", turn)
+            .with("state", "started")
+            .with("notification_ids", format!("{{{id}}}"));
+        row.from("session s").insert(&self.test.owner).await;
         for sql in [
-            "insert into instruction_text (account_id, hash, version, body) values ('acme', 'h', '1', 'b') on conflict do nothing",
-            "insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids,
-                               provider, profile_version, profile_hash, input, manifest)
-             select 'acme', $1, s.id, s.task_id, s.agent_id, 3, 1, 1, 'started', array[$2], 'default', '1', 'h', 'i', '{}'
-             from session s",
             "update session set phase = 'backoff', active_turn_id = $1, queued = queued - 1, wake_at = now() + interval '1 hour'",
             "update notification set state = 'running', turn_id = $1, attempts = 1 where id = $2",
         ] {
@@ -158,13 +144,15 @@ impl Scene {
 #[tokio::test]
 async fn a_long_queue_is_judged_whole() {
     let scene = scene().await;
+    let queued = rows("notification")
+        .set("id", "'n-' || n")
+        .set("position", "n")
+        .with("sender_kind", "service");
+    let queued = queued.set("metadata", "jsonb_build_object('reopen', n % 2 = 0)");
+    let queued = queued.from("session s, generate_series(1, 12000) n");
+    queued.insert(&scene.test.owner).await;
     sqlx::raw_sql(
-        "insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, body, sender_kind, sender_id,
-                                   sender_name, content_hash, state, metadata)
-         select 'acme', 'n-' || n, 'proj-7', s.agent_id, s.id, n, 'k', 'b', 'service', 's', 's', '', 'queued',
-                case n % 2 when 0 then '{\"reopen\": true}'::jsonb else '{}' end
-         from session s, generate_series(1, 12000) n;
-         update session set queued = 12000, queue_tail = 12000;
+        "update session set queued = 12000, queue_tail = 12000;
          create function bounded() returns trigger language plpgsql as $$ begin
              if (select count(*) from written) > 5000 then raise 'too much in one statement'; end if; return null;
          end $$;

@@ -5,41 +5,37 @@ use std::collections::BTreeSet;
 
 use domain::{AccountId, SessionId};
 use storage::{Role, directory::NeglectedRound};
-use testkit::{Fixture, TestDatabase};
+use testkit::{Fixture, TestDatabase, rows};
 use uuid::Uuid;
 
 /// So many sessions of an account in which something waits.
 async fn waiting(test: &TestDatabase, account: &str, count: i32) -> AccountId {
     let account = Fixture(test).account(account).await;
-    sqlx::query(
-        "insert into session (account_id, id, kind, user_id, generation, key, queued)
-         select $1, gen_random_uuid(), 'orchestrator', 'u-' || n, 1, 'k-' || n, 1 from generate_series(1, $2) n",
-    )
-    .bind(account.as_str())
-    .bind(count)
-    .execute(&test.owner)
-    .await
-    .unwrap();
-    sqlx::query(
-        "insert into notification (account_id, id, session_id, position, kind, body, sender_kind, sender_id, sender_name,
-                                   content_hash, state)
-         select account_id, id::text, id, 1, 'k', 'b', 'user', 'u', 'u', '', 'queued' from session where account_id = $1",
-    )
-    .bind(account.as_str())
-    .execute(&test.owner)
-    .await
-    .unwrap();
+    let sessions = rows("session")
+        .with("account_id", &account)
+        .set("user_id", "'u-' || n")
+        .with("queued", 1);
+    sessions
+        .from(format!("generate_series(1, {count}) n"))
+        .insert(&test.owner)
+        .await;
+    let queued = rows("notification").set("id", "s.id");
+    queued
+        .from(format!("session s where s.account_id = '{account}'"))
+        .insert(&test.owner)
+        .await;
     account
 }
 
 /// A turn of each session that is running.
-const TURNS: [&str; 2] = [
-    "insert into instruction_text (account_id, hash, version, body) select id, 'h', '1', '' from account",
-    "insert into turn (account_id, id, session_id, agent_id, generation, number, fence, state, notification_ids, provider,
-                       profile_version, profile_hash, input, manifest)
-     select account_id, active_turn_id, id, gen_random_uuid(), 1, 1, 1, 'calling', array[id::text], 'default', '1', 'h', '', '{}'
-     from session where phase = 'running'",
-];
+async fn turns(test: &TestDatabase) {
+    let turns = rows("turn").set("id", "s.active_turn_id").with("state", "calling");
+    let turns = turns.set("notification_ids", "array[s.id::text]");
+    turns
+        .from("session s where s.phase = 'running'")
+        .insert(&test.owner)
+        .await;
+}
 
 fn of<'a>(found: &'a [(AccountId, SessionId)], account: &'a AccountId) -> impl Iterator<Item = SessionId> + 'a {
     found
@@ -118,9 +114,7 @@ async fn what_a_dead_holder_left_comes_first_whatever_waits() {
             .unwrap();
         left.push(SessionId(id));
     }
-    for sql in TURNS {
-        sqlx::query(sql).execute(&test.owner).await.unwrap();
-    }
+    turns(&test).await;
     let mut round = NeglectedRound::default();
     for _ in 0..3 {
         let found = round.look(&database, 5).await.unwrap();
@@ -139,9 +133,7 @@ async fn a_look_comes_by_a_bounded_number_and_the_round_by_all() {
     let attempts = "update session set phase = 'running', queued = 0, lease_owner = gen_random_uuid(),
                     active_turn_id = gen_random_uuid()";
     sqlx::query(attempts).execute(&test.owner).await.unwrap();
-    for sql in TURNS {
-        sqlx::query(sql).execute(&test.owner).await.unwrap();
-    }
+    turns(&test).await;
     for queued in ["queued", "delivered"] {
         for sql in [
             "update session set phase = 'backoff', lease_owner = null, wake_at = now() + interval '1 hour'",

@@ -4,8 +4,8 @@
 use contracts::{Root, outgoing::Origin};
 use domain::{Actor, TaskId, TaskStatus};
 use storage::{
-    Accounts, Role,
-    lifecycle::{NewTask, Setting, tasks_create},
+    Accounts, Role, Setting,
+    lifecycle::{NewTask, tasks_create},
 };
 use testkit::{Fixture, TestDatabase};
 use time::OffsetDateTime;

@@ -7,26 +7,24 @@ use storage::{
     directory::{Waiting, WaitingRound},
     outbox::outbox_age,
 };
-use testkit::{Fixture, TestDatabase};
+use testkit::{Fixture, TestDatabase, rows};
 use time::OffsetDateTime;
 
 /// A session with notifications that were accepted so many minutes ago, in the order of its queue.
 async fn session(test: &TestDatabase, account: &str, key: &str, minutes: &[i32]) {
-    sqlx::query(
-        "with opened as (
-             insert into session (account_id, id, kind, user_id, generation, key, queued)
-             values ($1, gen_random_uuid(), 'orchestrator', $2, 1, $2, 1) returning account_id, id)
-         insert into notification (account_id, id, session_id, position, kind, body, sender_kind, sender_id, sender_name,
-                                   content_hash, state, created_at)
-         select account_id, $2 || place, id, place, 'k', 'b', 'user', 'u', 'u', '', 'queued', now() - minutes * interval '1 minute'
-         from opened, unnest($3::integer[]) with ordinality as n (minutes, place)",
-    )
-    .bind(account)
-    .bind(key)
-    .bind(minutes)
-    .execute(&test.owner)
-    .await
-    .unwrap();
+    let opened = rows("session")
+        .with("account_id", account)
+        .with("user_id", key)
+        .with("queued", 1);
+    opened.insert(&test.owner).await;
+    let queue = format!(
+        "session s, unnest(array{minutes:?}::integer[]) with ordinality n (minutes, place) where s.user_id = '{key}'"
+    );
+    let queued = rows("notification")
+        .set("id", "concat(s.user_id, place)")
+        .set("position", "place");
+    let queued = queued.set("created_at", "now() - minutes * interval '1 minute'");
+    queued.from(queue).insert(&test.owner).await;
 }
 
 fn minutes(waiting: Waiting) -> Option<i64> {

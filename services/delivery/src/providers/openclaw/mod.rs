@@ -111,7 +111,7 @@ impl OpenClaw {
         }
     }
 
-    pub(super) fn key(&self, session_key: &str) -> Result<GatewayKey, ProviderError> {
+    fn key(&self, session_key: &str) -> Result<GatewayKey, ProviderError> {
         let key = self.agent.key_of(session_key);
         key.map_err(|error| ProviderError::new(FailureClass::BadRequest, Sent::No, error.to_string()))
     }

@@ -34,7 +34,7 @@ pub(crate) fn listen_settings(settings: &Settings) -> Result<Vec<(&'static str, 
 
 /// Settles what the settings leave open, and finds out before anything starts whether the API's port can be had. Whoever
 /// asks for any free port for the API has company, so its neighbours take any as well.
-pub(super) fn choose(settings: &mut Settings, http: Option<SocketAddr>) -> anyhow::Result<()> {
+pub(crate) fn choose(settings: &mut Settings, http: Option<SocketAddr>) -> anyhow::Result<()> {
     if let Some(http) = http {
         settings.set("orchestrator.listen", &http.to_string(), BY)?;
     }
@@ -74,7 +74,7 @@ mod tests {
     /// Probes, policies and other services' URLs name these ports.
     #[test]
     fn pods_listen_where_they_are_looked_for() {
-        let toml = include_str!("../../../../deploy/k8s/base/signalbox.toml");
+        let toml = include_str!("../../../deploy/k8s/base/signalbox.toml");
         let settings = Settings::load_from(toml, [("SIGNALBOX__NATS__LIMITS__REPLICAS", "3")]).unwrap();
         let expected = [
             ("orchestrator", 8080),

@@ -1,0 +1,82 @@
+//! What the messages that follow from one change have in common: the root, the acting service, the cause, the time.
+
+use contracts::{
+    Outgoing, Root, Timestamp,
+    event::{Event, EventMessage},
+    message::Addressed,
+    outgoing::Origin,
+};
+use domain::{AccountId, TaskId};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::outbox::Owned;
+
+/// Where and why something happens: what every event that follows from it carries.
+#[derive(Clone, Debug)]
+pub struct Setting<'a> {
+    pub root: &'a Root,
+    /// The service that acts.
+    pub source: &'a str,
+    pub origin: Origin,
+    pub now: OffsetDateTime,
+}
+
+impl Setting<'_> {
+    /// An event for the outbox. `id` follows from what happened, and has to be unique in the account only: publishers choose
+    /// ids of tasks and notifications, and the broker would take one account's event for the repetition of another's.
+    pub fn event(&self, account: &AccountId, task: Option<&TaskId>, id: &str, event: Event) -> Owned {
+        let kind = event.kind();
+        let message = EventMessage {
+            account: account.clone(),
+            task: task.cloned(),
+            at: Timestamp::from(self.now),
+            event,
+        };
+        self.message(&format!("{kind}:{account}:{id}"), &message)
+    }
+
+    /// A message for the outbox. The same input gives the same id.
+    pub fn message<M: Addressed>(&self, id: &str, message: &M) -> Owned {
+        let at = Timestamp::from(self.now);
+        let outgoing = Outgoing::of(self.root, id, self.source, &self.origin, at, message);
+        (Some(message.about().0.clone()), outgoing)
+    }
+}
+
+/// An id for a row that follows from an event of now.
+pub(crate) fn fresh_id() -> Uuid {
+    Uuid::now_v7()
+}
+
+#[cfg(test)]
+mod tests {
+    use contracts::event::TaskCreated;
+    use domain::{Actor, TaskStatus};
+
+    use super::*;
+
+    #[test]
+    fn the_same_fact_in_two_accounts_is_two_events() {
+        let root = Root::default();
+        let setting = Setting {
+            root: &root,
+            source: "/signalbox/test",
+            origin: Origin::default(),
+            now: OffsetDateTime::UNIX_EPOCH,
+        };
+        let task = TaskId::parse("PROJ-7").unwrap();
+        let id_in = |account: &str| {
+            let created = TaskCreated {
+                title: "Seven".to_owned(),
+                status: TaskStatus::Inbox,
+                by: Actor::system(),
+            };
+            let account = AccountId::parse(account).unwrap();
+            let (_, outgoing) = setting.event(&account, Some(&task), "proj-7", Event::TaskCreated(created));
+            outgoing.id().to_owned()
+        };
+        assert_ne!(id_in("acme"), id_in("globex"), "the broker would drop the second");
+        assert_eq!(id_in("acme"), id_in("acme"), "a crash repeats it under its id");
+    }
+}
