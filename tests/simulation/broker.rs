@@ -155,7 +155,7 @@ impl Broker {
     }
 
     /// Whether the stream still holds what was read (`check_place`).
-    pub(crate) fn holds(&self, place: &messaging::Place) -> bool {
+    pub(crate) fn holds(&self, place: &messaging::StreamOffset) -> bool {
         place.sequence == 0
             || (place.sequence <= self.last_sequence
                 && self

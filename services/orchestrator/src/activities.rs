@@ -13,7 +13,7 @@ use crate::{
     auth::Access,
     body::{Named, Query},
     error::ApiError,
-    paging::{List, ListQuery, Listing, Moment, Order, Page, Rows, Shown},
+    paging::{Keyset, List, ListQuery, Listing, Order, Page, Rows, Shown},
     route::routes,
     tasks::store::task_find,
 };
@@ -56,10 +56,10 @@ async fn activity_list(
     tx: &Tx,
     account: &AccountId,
     task: &TaskId,
-    page: &Page<'_, Moment<Uuid>>,
+    page: &Page<'_, Keyset<Uuid>>,
 ) -> Result<Rows<Activity>, StorageError> {
     let values = [account.into(), task.key().into()];
-    let position = |row: &Activity| Moment {
+    let position = |row: &Activity| Keyset {
         at: row.created_at,
         id: row.id,
     };

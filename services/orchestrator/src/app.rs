@@ -13,7 +13,7 @@ use storage::{
 };
 use time::OffsetDateTime;
 
-use crate::{SOURCE, error::ApiError, metrics::Meters, settings::OrchestratorSettings};
+use crate::{SOURCE, error::ApiError, metrics::Metrics, settings::OrchestratorSettings};
 
 /// When to come again that was refused for what waits.
 const AGAIN_S: u32 = 5;
@@ -31,7 +31,7 @@ pub struct Parts {
     pub callers: Database,
     pub root: Root,
     pub settings: OrchestratorSettings,
-    pub meters: Meters,
+    pub meters: Metrics,
     pub shares: Shares,
     publish_soon: PublishSoon,
     /// For its crash points.
@@ -51,7 +51,7 @@ impl App {
             callers,
             root,
             settings,
-            meters: Meters::new(),
+            meters: Metrics::new(),
             shares: Shares::default(),
             publish_soon,
             shutdown,

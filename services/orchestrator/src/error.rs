@@ -43,7 +43,7 @@ impl IntoResponse for ApiError {
                     .detail("the database took too long for this; ask for less, or try again")
                     .into_response()
             }
-            Self::Storage(error) if error.may_retry() => {
+            Self::Storage(error) if error.is_retryable() => {
                 let error = error_chain(&error);
                 tracing::warn!(
                     error,

@@ -26,7 +26,7 @@ use crate::{
     dead_letters::redrive::redrive,
     idempotency,
     notifications::incoming,
-    paging::{Cursor, Limit, List, Moment, Page, Position},
+    paging::{Cursor, Keyset, Limit, List, Page, Position},
     settings::OrchestratorSettings,
 };
 
@@ -185,8 +185,8 @@ fn query() {
 
 #[test]
 fn cursor() {
-    type AtId = Moment<Uuid>;
-    type AtText = Moment<String>;
+    type AtId = Keyset<Uuid>;
+    type AtText = Keyset<String>;
     fn page<P: Position>(cursor: Option<&str>) -> Option<Page<'static, P>> {
         let list = List {
             name: "tasks",

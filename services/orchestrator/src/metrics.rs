@@ -3,7 +3,7 @@
 use opentelemetry::{KeyValue, global, metrics::Counter};
 
 #[derive(Clone, Debug)]
-pub struct Meters {
+pub struct Metrics {
     refused: Counter<u64>,
     replayed: Counter<u64>,
     published: Counter<u64>,
@@ -12,11 +12,11 @@ pub struct Meters {
     rolled_back: Counter<u64>,
 }
 
-impl Meters {
-    pub fn new() -> Meters {
+impl Metrics {
+    pub fn new() -> Metrics {
         let meter = global::meter("orchestrator");
         let counter = |name: &'static str, what: &'static str| meter.u64_counter(name).with_description(what).build();
-        Meters {
+        Metrics {
             refused: counter(
                 "signalbox.api.refused",
                 "Requests refused for who sent them, or for what the account has waiting, by reason",
@@ -65,8 +65,8 @@ impl Meters {
     }
 }
 
-impl Default for Meters {
+impl Default for Metrics {
     fn default() -> Self {
-        Meters::new()
+        Metrics::new()
     }
 }

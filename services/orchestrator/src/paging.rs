@@ -406,18 +406,18 @@ impl List<'_> {
 
 /// Lists in order of time. The database keeps microseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Moment<I> {
+pub struct Keyset<I> {
     pub at: OffsetDateTime,
     pub id: I,
 }
 
-/// Ids that stand in a [`Moment`].
-pub trait MomentId: Sized + Clone + Into<Value> {
+/// Ids that stand in a [`Keyset`].
+pub trait KeysetId: Sized + Clone + Into<Value> {
     fn write(&self) -> String;
     fn read(text: &str) -> Option<Self>;
 }
 
-impl MomentId for Uuid {
+impl KeysetId for Uuid {
     fn write(&self) -> String {
         self.simple().to_string()
     }
@@ -426,7 +426,7 @@ impl MomentId for Uuid {
     }
 }
 
-impl MomentId for String {
+impl KeysetId for String {
     fn write(&self) -> String {
         self.clone()
     }
@@ -435,7 +435,7 @@ impl MomentId for String {
     }
 }
 
-impl<I: MomentId> Position for Moment<I> {
+impl<I: KeysetId> Position for Keyset<I> {
     fn write(&self) -> String {
         format!("{} {}", self.at.unix_timestamp_nanos() / 1000, self.id.write())
     }
@@ -444,7 +444,7 @@ impl<I: MomentId> Position for Moment<I> {
         let nanos = micros.parse::<i128>().ok()?.checked_mul(1000)?;
         let at = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?;
         // Postgres begins later than this type does.
-        (at.year() >= 1).then_some(Moment { at, id: I::read(id)? })
+        (at.year() >= 1).then_some(Keyset { at, id: I::read(id)? })
     }
     fn values(&self) -> Vec<Value> {
         vec![self.at.into(), self.id.clone().into()]
@@ -606,16 +606,16 @@ mod tests {
         let list = list("acme", "");
         assert!(list.read::<String>(&list.write(&"a".to_owned())).is_some());
         assert!(list.read::<String>(&list.write(&"a\0".to_owned())).is_none());
-        assert!(Moment::<String>::read("-300000000000000000 a").is_none());
+        assert!(Keyset::<String>::read("-300000000000000000 a").is_none());
     }
 
     #[test]
     fn moments_read_back_to_the_microsecond() {
         let at = OffsetDateTime::from_unix_timestamp_nanos(1_700_000_000_123_456_000).unwrap();
-        let moment = Moment {
+        let moment = Keyset {
             at,
             id: "id with blanks".to_owned(),
         };
-        assert_eq!(Moment::read(&moment.write()), Some(moment));
+        assert_eq!(Keyset::read(&moment.write()), Some(moment));
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     metrics::Metrics,
     partitions::{
         keeper::Keeper,
-        reading::{Desk, WRITING_MAX},
+        reading::{ReaderContext, WRITING_MAX},
     },
     settings::ResolverSettings,
     store::partitions::partitions_ensure,
@@ -27,7 +27,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         .at_start(|| partitions_ensure(&context.database, PARTITIONS))
         .await?;
     let replica = context.start_replica(EndsWith::Connection).await?;
-    let desk = Desk {
+    let readers = ReaderContext {
         writing: Arc::new(Semaphore::new(WRITING_MAX)),
         handler: NotificationHandler {
             database: context.database.clone(),
@@ -48,7 +48,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let keeper = Keeper {
         context: context.clone(),
         replica,
-        desk,
+        readers,
         partitions_max: config.partitions_max.usize(),
         interval: config.claim_interval_ms.duration(),
     };

@@ -8,7 +8,7 @@ use jsonschema::{
 };
 use serde_json::{Map, Value};
 
-use crate::call::{Told, cut};
+use crate::call::{ToolAnswer, cut};
 
 /// More than this is not told at once.
 const PROBLEMS_MAX: usize = 5;
@@ -57,9 +57,9 @@ impl Schema {
     }
 
     /// The arguments, or what to tell the agent.
-    pub(crate) fn read(&self, text: &str, bytes_max: usize) -> Result<Map<String, Value>, Told> {
+    pub(crate) fn read(&self, text: &str, bytes_max: usize) -> Result<Map<String, Value>, ToolAnswer> {
         if text.len() > bytes_max {
-            return Err(Told::failed(
+            return Err(ToolAnswer::failed(
                 "arguments_too_large",
                 format!(
                     "The arguments have {} bytes; at most {bytes_max} are taken.",
@@ -110,12 +110,12 @@ impl Schema {
         field.map(|(_, required)| *required)
     }
 
-    fn invalid(&self, problems: &[String]) -> Told {
+    fn invalid(&self, problems: &[String]) -> ToolAnswer {
         let expected = match self.summary.as_str() {
             "" => "This tool takes no arguments.".to_owned(),
             summary => format!("Expected: {summary}."),
         };
-        Told::failed(
+        ToolAnswer::failed(
             "invalid_arguments",
             format!(
                 "The arguments were not understood: {}.",
@@ -127,8 +127,8 @@ impl Schema {
 }
 
 /// A problem with one field that only the tool itself can see.
-pub(crate) fn invalid_field(field: &str, what: &str) -> Told {
-    Told::failed(
+pub(crate) fn invalid_field(field: &str, what: &str) -> ToolAnswer {
+    ToolAnswer::failed(
         "invalid_arguments",
         format!("The arguments were not understood: {field}: {what}."),
         "Nothing was changed; call again with corrected arguments.",

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 /// What somebody says they want.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct CallRequest {
     pub account: AccountId,
     pub session: SessionId,
     /// Of the call's record: follows from session, turn, place and call id, so that a second arrival is the same call.
@@ -161,7 +161,7 @@ impl Effect {
 
 /// Why the agent does not get what it asked for, in words that it can act on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct ToolAnswer {
     /// `Failed` or `Refused`.
     pub state: ToolCallState,
     /// The session or turn was over: recorded, changes nothing.
@@ -173,9 +173,9 @@ pub struct Told {
     pub hint: String,
 }
 
-impl Told {
-    pub fn failed(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Told {
-        Told {
+impl ToolAnswer {
+    pub fn failed(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> ToolAnswer {
+        ToolAnswer {
             state: ToolCallState::Failed,
             late: false,
             code,
@@ -184,10 +184,10 @@ impl Told {
         }
     }
 
-    pub fn refused(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Told {
-        Told {
+    pub fn refused(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> ToolAnswer {
+        ToolAnswer {
             state: ToolCallState::Refused,
-            ..Told::failed(code, message, hint)
+            ..ToolAnswer::failed(code, message, hint)
         }
     }
 
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn what_an_agent_is_told_is_inert() {
         for &hostile in testkit::hostile::TEXTS {
-            let told = Told::failed("c", hostile, hostile).text();
+            let told = ToolAnswer::failed("c", hostile, hostile).text();
             assert_eq!(quote::inert(&told), told, "{hostile:?}");
         }
     }

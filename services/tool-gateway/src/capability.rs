@@ -26,7 +26,7 @@ use domain::{SessionId, TaskId};
 use time::OffsetDateTime;
 
 use crate::{
-    call::{Asked, Claims, Facts, Origin, Turn},
+    call::{CallRequest, Claims, Facts, Origin, Turn},
     refusal::{Consequence, Refusal},
 };
 
@@ -41,7 +41,7 @@ pub struct Capability<'a> {
 /// A call as it is held against a capability.
 #[derive(Clone, Copy, Debug)]
 pub struct Presented<'a> {
-    pub asked: &'a Asked,
+    pub asked: &'a CallRequest,
     /// The tool of that name, if there is one.
     pub tool: Option<&'a ToolDefinition>,
     /// The task that its arguments name, if they name one.
@@ -77,7 +77,7 @@ impl Capability<'_> {
     /// [`Consequence::Late`], to the one as to the other. So this waits without a limit of its own.
     pub fn waits_for_earlier(&self, call: &Presented<'_>, admitted: &Result<(), Refusal>) -> bool {
         let counts = match admitted.as_ref().err().map(Refusal::consequence) {
-            None | Some(Consequence::Told) => true,
+            None | Some(Consequence::ToolAnswer) => true,
             Some(Consequence::Late | Consequence::Buried) => false,
         };
         counts && claimed(self, call).is_some_and(|(_, turn)| !turn.earlier.is_empty())

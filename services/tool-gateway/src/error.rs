@@ -1,5 +1,5 @@
 //! Why a call could not be brought to an end. What went wrong for the agent is not here: that is an end, and a result
-//! ([`crate::call::Told`]).
+//! ([`crate::call::ToolAnswer`]).
 
 use storage::StorageError;
 
@@ -23,9 +23,9 @@ impl Error {
     }
 
     /// Whether the same call may go through later.
-    pub(crate) fn may_retry(&self) -> bool {
+    pub(crate) fn is_retryable(&self) -> bool {
         match self {
-            Self::Storage(error) => error.may_retry(),
+            Self::Storage(error) => error.is_retryable(),
             Self::UnknownSession => false,
             Self::Unfinished => true,
         }

@@ -27,7 +27,7 @@ use time::OffsetDateTime;
 use crate::{
     SOURCE,
     arguments::invalid_field,
-    call::{Asked, Effect, Origin, Record, Told, ok_text},
+    call::{CallRequest, Effect, Origin, Record, ToolAnswer, ok_text},
     capability::{Capability, Presented},
     error::Error,
     metrics::Metrics,
@@ -70,29 +70,29 @@ pub(crate) enum Executed {
     /// Calls of the same answer that come before it are not over yet. Nothing was changed.
     OutOfTurn,
     /// The rows know nothing of such a call. Nothing was changed or recorded.
-    Nobodys(Refusal),
+    Unowned(Refusal),
 }
 
 /// A call whose transaction leads to no record.
 enum Undone {
     OutOfTurn,
-    Nobodys(Refusal),
+    Unowned(Refusal),
 }
 
 /// What a call wants of which tool, as far as it was understood.
-struct Wanted<'t> {
+struct Requested<'t> {
     tool: Option<&'t Tool>,
-    arguments: Result<Understood, Told>,
+    arguments: Result<Parsed, ToolAnswer>,
 }
 
 #[derive(Default)]
-struct Understood {
+struct Parsed {
     arguments: Map<String, Value>,
     /// The task that they name.
     task: Option<TaskId>,
 }
 
-impl Wanted<'_> {
+impl Requested<'_> {
     fn task(&self) -> Option<&TaskId> {
         self.arguments
             .as_ref()
@@ -103,7 +103,7 @@ impl Wanted<'_> {
 
 impl Executor {
     /// Runs the call, or finds what it came to.
-    pub(crate) async fn execute(&self, asked: &Asked) -> Result<Executed, Error> {
+    pub(crate) async fn execute(&self, asked: &CallRequest) -> Result<Executed, Error> {
         let begun = Instant::now();
         let executed = self.execute_once(asked).await?;
         if let Executed::Over { record, is_replay, .. } = &executed {
@@ -124,7 +124,7 @@ impl Executor {
         Ok(executed)
     }
 
-    async fn execute_once(&self, asked: &Asked) -> Result<Executed, Error> {
+    async fn execute_once(&self, asked: &CallRequest) -> Result<Executed, Error> {
         let tx = self.database.begin(&Accounts::one(&asked.account)).await?;
         if !store::call_insert(&tx, asked, self.limits.arguments_bytes_max).await? {
             let record = store::call_find(&tx, asked).await?.ok_or(Error::UnknownSession)?;
@@ -137,7 +137,7 @@ impl Executor {
                 tx.rollback().await?;
                 return Ok(match undone {
                     Undone::OutOfTurn => Executed::OutOfTurn,
-                    Undone::Nobodys(refusal) => Executed::Nobodys(refusal),
+                    Undone::Unowned(refusal) => Executed::Unowned(refusal),
                 });
             }
         };
@@ -153,7 +153,11 @@ impl Executor {
     }
 
     /// From the locks to the result's row; or why there is none.
-    async fn decide_and_run(&self, tx: &Tx, asked: &Asked) -> Result<Result<(Record, Vec<Owned>), Undone>, Error> {
+    async fn decide_and_run(
+        &self,
+        tx: &Tx,
+        asked: &CallRequest,
+    ) -> Result<Result<(Record, Vec<Owned>), Undone>, Error> {
         let wanted = self.wanted(asked);
         lock(tx, asked, &wanted).await?;
         let claimed = match &asked.origin {
@@ -177,7 +181,7 @@ impl Executor {
         if let Err(refusal) = &admitted
             && refusal.consequence() == Consequence::Buried
         {
-            return Ok(Err(Undone::Nobodys(refusal.clone())));
+            return Ok(Err(Undone::Unowned(refusal.clone())));
         }
         if capability.waits_for_earlier(&presented, &admitted) {
             return Ok(Err(Undone::OutOfTurn));
@@ -200,7 +204,7 @@ impl Executor {
         let may = admitted.map_err(|refusal| refusal.told());
         let outcome = match may.and(wanted.arguments) {
             Err(told) => Err(told),
-            Ok(Understood { arguments, task }) => {
+            Ok(Parsed { arguments, task }) => {
                 let running = Running {
                     tx,
                     call: asked.id,
@@ -218,13 +222,13 @@ impl Executor {
         Ok(Ok((record, messages)))
     }
 
-    fn wanted(&self, asked: &Asked) -> Wanted<'_> {
+    fn wanted(&self, asked: &CallRequest) -> Requested<'_> {
         let tool = self.toolbox.find(&asked.name);
         let arguments = match tool {
             Some(tool) => understood(tool, &asked.arguments, self.limits.arguments_bytes_max),
-            None => Ok(Understood::default()),
+            None => Ok(Parsed::default()),
         };
-        Wanted { tool, arguments }
+        Requested { tool, arguments }
     }
 
     /// Runs the tool inside a savepoint, so that what it says no to leaves no trace but the record.
@@ -233,7 +237,7 @@ impl Executor {
         tool: &Tool,
         running: Running<'_>,
         arguments: Map<String, Value>,
-    ) -> Result<Result<Effect, Told>, StorageError> {
+    ) -> Result<Result<Effect, ToolAnswer>, StorageError> {
         let tx = running.tx;
         store::savepoint(tx, self.limits.statement_timeout_ms).await?;
         let outcome = match tool.run {
@@ -241,7 +245,7 @@ impl Executor {
         };
         let outcome = outcome.and_then(|effect| match self.shares.charge(&effect.messages) {
             Ok(()) => Ok(effect),
-            Err(full) => Err(ToolError::Told(Told::failed(
+            Err(full) => Err(ToolError::ToolAnswer(ToolAnswer::failed(
                 "too_much_unread",
                 format!("Nobody can be asked at the moment: {full}."),
                 "Nothing was changed. Try again later in this turn, or say in your reply whom you wanted to ask.",
@@ -249,21 +253,21 @@ impl Executor {
         });
         let told = match outcome {
             Ok(effect) => return Ok(Ok(effect)),
-            Err(ToolError::Told(told)) => told,
-            Err(ToolError::Storage(error)) if error.is_statement_timeout() => Told::failed(
+            Err(ToolError::ToolAnswer(told)) => told,
+            Err(ToolError::Storage(error)) if error.is_statement_timeout() => ToolAnswer::failed(
                 "too_slow",
                 format!("{} took too long and was stopped.", tool.definition.name),
                 "Nothing was changed. Ask for less, or try again later in this turn.",
             ),
             // The connection, a deadlock, a lock: the whole call comes again.
-            Err(ToolError::Storage(error)) if error.may_retry() => return Err(error),
+            Err(ToolError::Storage(error)) if error.is_retryable() => return Err(error),
             Err(ToolError::Storage(error)) => {
                 tracing::error!(
                     tool = tool.definition.name,
                     error = &error as &dyn std::error::Error,
                     "tool failed"
                 );
-                Told::failed(
+                ToolAnswer::failed(
                     "internal",
                     format!("{} failed for a reason that is not yours.", tool.definition.name),
                     "Nothing was changed. Go on without it and say so in your reply.",
@@ -275,7 +279,7 @@ impl Executor {
     }
 }
 
-fn understood(tool: &Tool, text: &str, bytes_max: usize) -> Result<Understood, Told> {
+fn understood(tool: &Tool, text: &str, bytes_max: usize) -> Result<Parsed, ToolAnswer> {
     let arguments = tool.schema.read(text, bytes_max)?;
     let task = match tool.definition.task_argument() {
         Some(argument) => {
@@ -285,7 +289,7 @@ fn understood(tool: &Tool, text: &str, bytes_max: usize) -> Result<Understood, T
         }
         None => None,
     };
-    Ok(Understood { arguments, task })
+    Ok(Parsed { arguments, task })
 }
 
 fn replayed(record: Record) -> Result<Executed, Error> {
@@ -300,7 +304,7 @@ fn replayed(record: Record) -> Result<Executed, Error> {
 }
 
 /// Keeps what the checks will look at from changing before the commit.
-async fn lock(tx: &Tx, asked: &Asked, wanted: &Wanted<'_>) -> Result<(), StorageError> {
+async fn lock(tx: &Tx, asked: &CallRequest, wanted: &Requested<'_>) -> Result<(), StorageError> {
     match wanted.task() {
         Some(task) if wanted.tool.is_some_and(|tool| tool.definition.moves_task) => {
             store::task_and_sessions_lock(tx, asked, task).await
@@ -310,11 +314,11 @@ async fn lock(tx: &Tx, asked: &Asked, wanted: &Wanted<'_>) -> Result<(), Storage
 }
 
 /// What the messages that follow name as their cause: the turn, which tells everything else.
-fn cause(asked: &Asked, turn: Option<TurnId>) -> String {
+fn cause(asked: &CallRequest, turn: Option<TurnId>) -> String {
     turn.map_or_else(|| asked.id.to_string(), |turn| turn.to_string())
 }
 
-fn ended(asked: &Asked, outcome: Result<Effect, Told>, now: OffsetDateTime) -> (Record, Vec<Owned>) {
+fn ended(asked: &CallRequest, outcome: Result<Effect, ToolAnswer>, now: OffsetDateTime) -> (Record, Vec<Owned>) {
     let (state, late, result, messages) = match outcome {
         Ok(effect) => (ToolCallState::Finished, false, ok_text(effect.result), effect.messages),
         Err(told) => (told.state, told.late, told.text(), Vec::new()),

@@ -31,7 +31,7 @@ const SOURCE: &str = "/signalbox/tool-gateway";
 /// What this service decides, without its database: for the simulation, which runs the same decisions against a model.
 pub mod decisions {
     pub use crate::{
-        call::{Asked, Claims, Closed, Facts, Origin, Record, RecordedCall, Told, Turn},
+        call::{CallRequest, Claims, Closed, Facts, Origin, Record, RecordedCall, ToolAnswer, Turn},
         capability::{Capability, Presented},
         handlers::{asked, order_delay},
         refusal::{Consequence, Refusal},

@@ -3,7 +3,7 @@
 
 use domain::{CloseReason, TaskId};
 
-use crate::call::{Facts, Told};
+use crate::call::{Facts, ToolAnswer};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
@@ -50,7 +50,7 @@ pub enum Consequence {
     /// It came after the end of what it belonged to: recorded as late, answered, without effect (B1).
     Late,
     /// The agent may not: recorded and answered, so that it can do something else.
-    Told,
+    ToolAnswer,
 }
 
 impl Refusal {
@@ -61,7 +61,7 @@ impl Refusal {
             Self::UnknownTool { .. }
             | Self::NotOffered { .. }
             | Self::NotThere { .. }
-            | Self::AwaitsApproval { .. } => Consequence::Told,
+            | Self::AwaitsApproval { .. } => Consequence::ToolAnswer,
         }
     }
 
@@ -73,43 +73,45 @@ impl Refusal {
         }
     }
 
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> ToolAnswer {
         let finish = "Nothing was changed. Make no more tool calls; finish your turn with what you have.";
         let told = match self {
-            Self::Disagrees => Told::refused(
+            Self::Disagrees => ToolAnswer::refused(
                 "session_mismatch",
                 "The call does not agree with the session it was made in.",
                 finish,
             ),
-            Self::UnknownTurn => Told::refused("unknown_turn", "The call belongs to no turn of this session.", finish),
-            Self::NotAsked => Told::refused("not_asked", "The turn has not asked for this call.", finish),
-            Self::SessionClosed { reason } => Told::refused(
+            Self::UnknownTurn => {
+                ToolAnswer::refused("unknown_turn", "The call belongs to no turn of this session.", finish)
+            }
+            Self::NotAsked => ToolAnswer::refused("not_asked", "The turn has not asked for this call.", finish),
+            Self::SessionClosed { reason } => ToolAnswer::refused(
                 "session_closed",
                 format!("This session is closed: {}.", closed_by(*reason)),
                 finish,
             ),
-            Self::TurnOver => Told::refused("turn_over", "The turn that made this call is over.", finish),
-            Self::Superseded => Told::refused(
+            Self::TurnOver => ToolAnswer::refused("turn_over", "The turn that made this call is over.", finish),
+            Self::Superseded => ToolAnswer::refused(
                 "superseded",
                 "The turn went on without this call; it came too late.",
                 finish,
             ),
-            Self::Expired => Told::refused(
+            Self::Expired => ToolAnswer::refused(
                 "call_expired",
                 "The call was not run in time, and it will not be.",
                 "Nothing was changed. Call again if it is still wanted.",
             ),
-            Self::UnknownTool { allowed } => Told::refused(
+            Self::UnknownTool { allowed } => ToolAnswer::refused(
                 "unknown_tool",
                 "There is no tool of this name.",
                 format!("Use one of: {}.", allowed.join(", ")),
             ),
-            Self::NotOffered { tool } => Told::refused(
+            Self::NotOffered { tool } => ToolAnswer::refused(
                 "not_offered",
                 format!("{tool} cannot be used here: this turn was not offered it."),
                 "Answer without it, or use one of the tools that you were offered.",
             ),
-            Self::NotThere { task, own } => Told::refused(
+            Self::NotThere { task, own } => ToolAnswer::refused(
                 "task_not_found",
                 format!("There is no task {task} that you can use here."),
                 match own {
@@ -117,13 +119,13 @@ impl Refusal {
                     None => "This session has no task; leave the task out.".to_owned(),
                 },
             ),
-            Self::AwaitsApproval { task } => Told::refused(
+            Self::AwaitsApproval { task } => ToolAnswer::refused(
                 "awaiting_approval",
                 format!("Task {task} waits for approval and can only be moved by whoever approves it."),
                 "Nothing was changed. Say in your reply what you need approved, and finish your turn.",
             ),
         };
-        Told {
+        ToolAnswer {
             late: self.consequence() == Consequence::Late,
             ..told
         }

@@ -118,7 +118,7 @@ impl Devstack {
 
 fn data_dir_open(data_dir: &Path) -> anyhow::Result<PathBuf> {
     if !data_dir.exists() {
-        // Others may pass through to what is theirs (Postgres' user is not root), and list or read nothing.
+        // Peers may pass through to what is theirs (Postgres' user is not root), and list or read nothing.
         DirBuilder::new()
             .recursive(true)
             .mode(0o711)

@@ -1,16 +1,16 @@
 //! An account's choices that change what the pipeline does.
 
-use crate::word::words;
+use crate::string_enum::string_enum;
 
-words! {
+string_enum! {
     /// Whether an agent's work on a task has a session of its own, or all of an agent's work shares one (S14).
     SessionScope { Task = "task", Agent = "agent" }
 }
-words! {
+string_enum! {
     /// Whether the provider takes instructions apart from the input, or has them in front of it (S14).
     InstructionLayout { Layered = "layered", Inline = "inline" }
 }
-words! {
+string_enum! {
     /// What an API key may do. `publisher` publishes notifications and reads what became of its own, `gateway` opens
     /// `/agent/*`, and neither does anything else.
     KeyRole {

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use unicode_normalization::UnicodeNormalization;
 use unicode_security::skeleton;
 
-use crate::word::words;
+use crate::string_enum::string_enum;
 
-words! {
+string_enum! {
     ActorKind { User = "user", Agent = "agent", Service = "service" }
 }
 

@@ -19,10 +19,10 @@ pub mod notification;
 pub mod session;
 pub mod session_key;
 pub mod step;
+mod string_enum;
 pub mod task;
 pub mod tool;
 pub mod turn;
-mod word;
 
 pub use account::{InstructionLayout, KeyRole, SessionScope};
 pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};

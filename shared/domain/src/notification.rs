@@ -1,8 +1,8 @@
 //! What becomes of a notification.
 
-use crate::word::words;
+use crate::string_enum::string_enum;
 
-words! {
+string_enum! {
     /// `delivered`, `failed`, `refused` and `cancelled` are outcomes: exactly one of them is reached, once.
     NotificationState {
         Queued = "queued", Running = "running", Delivered = "delivered", Failed = "failed", Refused = "refused",
@@ -19,7 +19,7 @@ impl NotificationState {
     }
 }
 
-words! {
+string_enum! {
     /// How a notification meets a session that is busy. `interrupt` is read as `steer`.
     QueueMode { Followup = "followup", Collect = "collect", Steer = "steer" | "interrupt", Inject = "inject" }
 }

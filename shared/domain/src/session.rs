@@ -1,13 +1,13 @@
 //! A session's kinds, phases and endings, and what may follow what: [`SessionState::on`]. Results that are in and a retry that is
 //! due change no phase; the claim does.
 
-use crate::{Actor, ActorKind, step::ImpossibleStep, word::words};
+use crate::{Actor, ActorKind, step::ImpossibleStep, string_enum::string_enum};
 
-words! {
+string_enum! {
     SessionKind { Task = "task", System = "system", Orchestrator = "orchestrator" }
 }
 
-words! {
+string_enum! {
     /// What may happen to a session next. A lease is held in `running` only.
     SessionPhase {
         /// No turn in progress; claimable when its queue is not empty.
@@ -21,14 +21,14 @@ words! {
     }
 }
 
-words! {
+string_enum! {
     CloseReason {
         TaskDone = "task_done", TaskCancelled = "task_cancelled", TaskArchived = "task_archived",
         AgentRemoved = "agent_removed", Reset = "reset", Rotated = "rotated",
     }
 }
 
-words! {
+string_enum! {
     /// What happens to a session.
     SessionEvent {
         /// An item was appended to its queue.

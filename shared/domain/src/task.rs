@@ -1,8 +1,8 @@
 //! A task's status. Only one distinction matters to the pipeline: whether the task has ended.
 
-use crate::word::words;
+use crate::string_enum::string_enum;
 
-words! {
+string_enum! {
     /// The board's `completed` is read as `done`.
     TaskStatus {
         Inbox = "inbox", Assigned = "assigned", Pending = "pending", InProgress = "in_progress", Review = "review",

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{columns::column, word::words};
+use crate::{columns::column, string_enum::string_enum};
 
 /// The provider's name of one call inside a turn. A stranger's text: bounded, never part of a subject.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize, JsonSchema)]
@@ -17,7 +17,7 @@ impl std::fmt::Display for CallId {
 }
 column!(CallId: plain String);
 
-words! {
+string_enum! {
     ToolCallState {
         Requested = "requested",
         Running = "running",

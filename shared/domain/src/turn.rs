@@ -5,7 +5,7 @@ use crate::{
     fence::{Fence, Generation},
     id::{AccountId, SessionId, TaskId, TurnId},
     step::ImpossibleStep,
-    word::words,
+    string_enum::string_enum,
 };
 
 /// A turn with everything that messages and rows say of where it belongs.
@@ -23,7 +23,7 @@ pub struct TurnRef {
     pub fence: Fence,
 }
 
-words! {
+string_enum! {
     TurnState {
         /// Written down with its input; nothing sent yet, or waiting for another attempt.
         Started = "started",
@@ -39,7 +39,7 @@ words! {
     }
 }
 
-words! {
+string_enum! {
     /// What happens to a turn.
     TurnStep {
         /// A call is about to be sent: written before the first byte leaves.

@@ -253,7 +253,7 @@ impl<H: BatchHandler> Processor<H> {
             if let Err(error) = result {
                 let verdict = &mut verdicts[owner];
                 // The first failure speaks for the message, unless a later one says that it is hopeless.
-                if matches!(verdict, Verdict::Done(_)) || !error.is_retriable() {
+                if matches!(verdict, Verdict::Done(_)) || !error.is_retryable() {
                     *verdict = self.unpublished(&error);
                 }
             }
@@ -262,7 +262,7 @@ impl<H: BatchHandler> Processor<H> {
     }
 
     fn unpublished(&self, error: &PublishError) -> Verdict {
-        if error.is_retriable() {
+        if error.is_retryable() {
             Verdict::Postpone {
                 after: self.options.retry_delay,
                 why: error_chain(error),
@@ -335,11 +335,11 @@ impl<H: BatchHandler> Processor<H> {
     /// Buries one after the other. When one cannot be, the others are not tried: where they go is away.
     async fn bury_all<'a>(&self, dying: Vec<(&'a Acker, DeadMessage)>) -> Vec<(&'a Acker, Outcome)> {
         let mut outcomes = Vec::with_capacity(dying.len());
-        let mut is_grave_open = true;
+        let mut is_sink_available = true;
         for (acker, dead) in dying {
             let sequence = dead.incoming.stream_sequence;
-            is_grave_open = is_grave_open && self.bury(dead).await;
-            let outcome = if is_grave_open {
+            is_sink_available = is_sink_available && self.bury(dead).await;
+            let outcome = if is_sink_available {
                 self.postponed.forget(sequence);
                 Outcome::Buried
             } else {

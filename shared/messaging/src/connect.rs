@@ -19,7 +19,7 @@ use crate::{
     delay,
     envelope::Keyring,
     error::{BusError, Cause},
-    meters::Meters,
+    meters::Metrics,
     prefix,
     publish::wire_headers,
     url::{UrlCredentials, parse_url, shown},
@@ -111,7 +111,7 @@ struct Inner {
     publisher: jetstream::Context,
     root: Root,
     keys: Keyring,
-    meters: Arc<Meters>,
+    meters: Arc<Metrics>,
     addresses: Vec<ServerAddr>,
     /// As the server knows it.
     user: Option<String>,
@@ -127,7 +127,7 @@ impl Bus {
             Some(UrlCredentials::Token(_)) | None => None,
         };
         let servers = shown(&addresses);
-        let meters = Arc::new(Meters::new());
+        let meters = Arc::new(Metrics::new());
         let connecting = Connecting {
             options: &options,
             addresses: &addresses,
@@ -245,7 +245,7 @@ impl Bus {
         &self.0.keys
     }
 
-    pub(crate) fn meters(&self) -> &Meters {
+    pub(crate) fn meters(&self) -> &Metrics {
         &self.0.meters
     }
 
@@ -303,7 +303,7 @@ struct Connecting<'a> {
     credentials: Option<UrlCredentials>,
     /// The addresses for people.
     servers: &'a str,
-    meters: &'a Arc<Meters>,
+    meters: &'a Arc<Metrics>,
 }
 
 impl Connecting<'_> {
@@ -384,7 +384,7 @@ impl Connecting<'_> {
 }
 
 /// The library logs every event itself; here are the ones that mean loss or need a person.
-fn note_event(event: &Event, meters: &Meters) {
+fn note_event(event: &Event, meters: &Metrics) {
     match event {
         Event::SlowConsumer(_) => {
             meters.slow_consumer();

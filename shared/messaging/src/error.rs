@@ -108,7 +108,7 @@ pub enum PublishError {
 
 impl PublishError {
     /// Whether the same message may be accepted later.
-    pub fn is_retriable(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         match self {
             PublishError::TooLarge { .. } | PublishError::Malformed { .. } => false,
             PublishError::Unknown { .. } | PublishError::NoStream { .. } | PublishError::NotStored { .. } => true,
@@ -135,7 +135,7 @@ pub enum ReadError {
         source: Cause,
     },
     /// The stream's tail was lost (a power failure before it reached the disk) or its content is another's: what now
-    /// stands at or before the place has not been read. See [`crate::Place`].
+    /// stands at or before the place has not been read. See [`crate::StreamOffset`].
     #[error(
         "the stream no longer holds what partition {partition} read at {sequence}: its content was rewritten (last sequence now {last_sequence})"
     )]

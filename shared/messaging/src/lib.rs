@@ -47,7 +47,7 @@ pub use envelope::Keyring;
 pub use error::{BusError, PublishError, ReadError, TopologyError};
 pub use incoming::Incoming;
 pub use partition::{
-    PartitionReader, Place, StreamIdentity, Unread, first_unread, is_same_moment, notification_stream_identity,
+    PartitionReader, StreamIdentity, StreamOffset, Unread, first_unread, is_same_moment, notification_stream_identity,
     purge_consumed,
 };
 pub use publish::Stored;

@@ -5,7 +5,7 @@ use opentelemetry::{
     metrics::{Counter, Histogram},
 };
 
-pub(crate) struct Meters {
+pub(crate) struct Metrics {
     consumed: Counter<u64>,
     unauthenticated: Counter<u64>,
     batch_messages: Histogram<u64>,
@@ -16,10 +16,10 @@ pub(crate) struct Meters {
     deletions: Counter<u64>,
 }
 
-impl Meters {
-    pub(crate) fn new() -> Meters {
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
         let meter = global::meter("signalbox.messaging");
-        Meters {
+        Metrics {
             consumed: meter
                 .u64_counter("signalbox.messaging.consumed")
                 .with_description("messages taken from a consumer, by how they were settled")

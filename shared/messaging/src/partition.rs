@@ -37,7 +37,7 @@ use crate::{
 
 /// How far a partition has been read.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct StreamOffset {
     /// Of the last message read; 0 before the first.
     pub sequence: u64,
     /// When that message was published ([`Incoming::published`]). With it, a stream whose tail was lost and written anew
@@ -142,7 +142,7 @@ pub struct PartitionReader {
     /// Of the stream: another one of the same name was made later.
     created: OffsetDateTime,
     /// Of the last message read.
-    place: Place,
+    place: StreamOffset,
     /// No batch can be read from before this sequence, since one of the messages there ends the connection.
     batches_from: u64,
     /// Read, and not handed out.
@@ -160,7 +160,7 @@ pub struct PartitionReader {
 
 impl PartitionReader {
     /// Starts behind `after`, and reads what is there.
-    pub async fn open(bus: &Bus, partition: u16, after: Place) -> Result<PartitionReader, ReadError> {
+    pub async fn open(bus: &Bus, partition: u16, after: StreamOffset) -> Result<PartitionReader, ReadError> {
         let failed = |source: Cause| ReadError::Open { partition, source };
         let bell = topology::doorbell(bus.root(), &partition.to_string());
         let mut bell = bus
@@ -256,7 +256,7 @@ impl PartitionReader {
             self.check(at_place.map(|read| read.published)).await?;
         }
         if let Some(last) = messages.back() {
-            self.place = Place {
+            self.place = StreamOffset {
                 sequence: last.stream_sequence,
                 published: Some(last.published),
             };
@@ -270,7 +270,7 @@ impl PartitionReader {
     /// purged; or the stream is another, or lost its last writes (no fsync before a power failure) and numbers new
     /// messages like the lost ones, which need not be of this partition.
     async fn check(&self, found: Option<OffsetDateTime>) -> Result<(), ReadError> {
-        let Place { sequence, published } = self.place;
+        let StreamOffset { sequence, published } = self.place;
         let is_it = |found| published.is_none_or(|published| is_same_moment(found, published));
         if found.is_some_and(is_it) {
             return Ok(());

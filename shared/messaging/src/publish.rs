@@ -25,7 +25,7 @@ pub struct Stored {
 impl Bus {
     /// Publishes messages in their order and waits for all acknowledgements. The answers stand in the same order.
     ///
-    /// A retriable error ([`PublishError::is_retriable`]) means: send the same message, with the same id, again. One
+    /// A retriable error ([`PublishError::is_retryable`]) means: send the same message, with the same id, again. One
     /// that was stored already is acknowledged as well, so `Ok` says "stored", not "stored now".
     /// A server that does not answer is not waited for once per message: what was not sent by then is not sent.
     pub async fn publish_all<M: AsRef<Outgoing> + Sync>(&self, messages: &[M]) -> Vec<Result<Stored, PublishError>> {

@@ -49,7 +49,7 @@ pub(crate) async fn bury_outgoing(
         // A service's own words, which no publisher said; one that was sent again has this from its letter.
         headers.set(header::VOUCHED, "1");
     }
-    let fallen = Fallen {
+    let fallen = Undeliverable {
         owner: &owner,
         subject,
         headers: &headers,
@@ -79,7 +79,7 @@ pub(crate) fn buried(database: &Database, reason: &str) {
     BURIED.add(1, &[service, KeyValue::new("reason", reason.to_owned())]);
 }
 
-pub(crate) struct Fallen<'a> {
+pub(crate) struct Undeliverable<'a> {
     pub(crate) owner: &'a Owner,
     pub(crate) subject: &'a str,
     pub(crate) headers: &'a Headers,
@@ -90,7 +90,7 @@ pub(crate) struct Fallen<'a> {
     pub(crate) cause: Option<String>,
 }
 
-pub(crate) async fn write(tx: &Tx, root: &Root, fallen: &Fallen<'_>) -> Result<Vec<OutboxRow>, StorageError> {
+pub(crate) async fn write(tx: &Tx, root: &Root, fallen: &Undeliverable<'_>) -> Result<Vec<OutboxRow>, StorageError> {
     // A subject is a stranger's word: what names no account that exists is the operator's to read.
     let account = match &fallen.owner.account {
         Some(account) if account_exists(tx, account).await? => Some(account),

@@ -82,9 +82,9 @@ impl StartError {
     }
 
     /// Whether it is likely to be different in a moment: the server is away, starts, or has too much to do.
-    pub(crate) fn may_pass(&self) -> bool {
+    pub(crate) fn is_retryable(&self) -> bool {
         match self {
-            Self::Database(source) | Self::Migrate { source } | Self::Replica { source } => source.may_retry(),
+            Self::Database(source) | Self::Migrate { source } | Self::Replica { source } => source.is_retryable(),
             // The operator may be about to make it.
             Self::Topology(
                 TopologyError::Lookup { .. } | TopologyError::Create { .. } | TopologyError::Missing { .. },
@@ -139,7 +139,7 @@ impl Context {
             bus: bus.clone(),
             user: user(role),
             interval: settings.telemetry.metrics_interval_ms.duration(),
-            meters: gauges::Meters::new(role.service()),
+            meters: gauges::Metrics::new(role.service()),
         };
         shutdown.spawn_support("gauges", gauges.run(shutdown.support_token()));
         Ok(Context {
@@ -361,7 +361,7 @@ fn refuse(faults: Vec<Fault>) -> Result<(), StartError> {
     }
     let faults: Vec<String> = faults
         .iter()
-        .map(|fault| format!("{fault} ({})", fault.mend()))
+        .map(|fault| format!("{fault} ({})", fault.fix()))
         .collect();
     Err(StartError::Unfit {
         faults: faults.join("; "),

@@ -11,7 +11,7 @@ use storage::{
 
 use crate::{
     Outbox,
-    bury::{Fallen, Owner, buried, write},
+    bury::{Owner, Undeliverable, buried, write},
 };
 
 /// What a consumer gives its dead messages to.
@@ -32,7 +32,7 @@ impl DeadLetterSink for DeadLetters {
     fn bury(&self, dead: DeadMessage) -> BoxFuture<'_, Result<(), BuryError>> {
         async move {
             let owner = owner_of(&self.root, &dead);
-            let fallen = Fallen {
+            let fallen = Undeliverable {
                 owner: &owner,
                 subject: &dead.incoming.subject,
                 headers: &dead.incoming.headers,

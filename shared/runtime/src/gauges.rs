@@ -23,7 +23,7 @@ pub(crate) struct Gauges {
     /// Whose consumers and streams.
     pub(crate) user: User,
     pub(crate) interval: Duration,
-    pub(crate) meters: Meters,
+    pub(crate) meters: Metrics,
 }
 
 impl Gauges {
@@ -71,7 +71,7 @@ impl Gauges {
     }
 }
 
-pub(crate) struct Meters {
+pub(crate) struct Metrics {
     up: Gauge<u64>,
     answer: Gauge<f64>,
     connections: Gauge<u64>,
@@ -84,10 +84,10 @@ pub(crate) struct Meters {
     service: KeyValue,
 }
 
-impl Meters {
-    pub(crate) fn new(service: &'static str) -> Meters {
+impl Metrics {
+    pub(crate) fn new(service: &'static str) -> Metrics {
         let meter = global::meter("signalbox.gauges");
-        Meters {
+        Metrics {
             up: meter
                 .u64_gauge("signalbox.dependency.up")
                 .with_description("1: Postgres or NATS answered the service's last question; 0: not within two seconds")

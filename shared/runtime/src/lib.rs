@@ -31,7 +31,7 @@ pub mod telemetry;
 pub use context::{Context, StartError};
 pub use dead::DeadLetters;
 pub use outbox::Outbox;
-pub use replica::{EndsWith, Incarnation, Others, Replica};
+pub use replica::{EndsWith, Incarnation, Peers, Replica};
 pub use run::run;
 pub use settings::{Settings, SettingsError};
 pub use shares::Shares;

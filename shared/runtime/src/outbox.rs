@@ -50,11 +50,11 @@ pub struct Outbox {
     tx: mpsc::Sender<OutboxRow>,
     /// A permit for each byte of [`QUEUE_BYTES_MAX`].
     room: Arc<Semaphore>,
-    meters: Meters,
+    meters: Metrics,
 }
 
 #[derive(Clone, Debug)]
-struct Meters {
+struct Metrics {
     relayed: Counter<u64>,
     overflowed: Counter<u64>,
     waiting: Gauge<u64>,
@@ -64,7 +64,7 @@ struct Meters {
 impl Outbox {
     /// Starts the relay of one service: it works as the database's role, and only on that role's rows.
     pub fn start(database: &Database, bus: &Bus, settings: &OutboxSettings, shutdown: &Shutdown) -> Outbox {
-        let meters = Meters::new(database.role().service());
+        let meters = Metrics::new(database.role().service());
         let (tx, rx) = mpsc::channel(settings.queue_messages_max.usize());
         let room = Arc::new(Semaphore::new(QUEUE_BYTES_MAX));
         let (settled_tx, settled_rx) = mpsc::channel(SETTLEMENTS_MAX);
@@ -129,7 +129,7 @@ struct Relay {
     database: Database,
     bus: Bus,
     settings: OutboxSettings,
-    meters: Meters,
+    meters: Metrics,
     settled: mpsc::Sender<Settled>,
     shutdown: Shutdown,
     room: Arc<Semaphore>,
@@ -214,7 +214,7 @@ impl Relay {
                     sequence: i64::try_from(stored.sequence).unwrap_or(i64::MAX),
                 }),
                 Ok(_) => settled.over.push(row.key()),
-                Err(error) if error.is_retriable() => failures.note(error),
+                Err(error) if error.is_retryable() => failures.note(error),
                 Err(error) => {
                     if self.bury(&row, "unpublishable", &error.to_string()).await {
                         settled.over.push(row.key());
@@ -276,10 +276,10 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).expect("settings end at a day")
 }
 
-impl Meters {
-    fn new(service: &'static str) -> Meters {
+impl Metrics {
+    fn new(service: &'static str) -> Metrics {
         let meter = global::meter("signalbox.outbox");
-        Meters {
+        Metrics {
             relayed: meter
                 .u64_counter("signalbox.outbox.relayed")
                 .with_description("Outbox messages published, by the way they came: memory, sweep, or unread (again)")

@@ -53,7 +53,7 @@ impl Patience {
         let mut backoff = Backoff::new(PAUSE, PAUSE_MAX);
         loop {
             let error = match saying_so(what, attempt()).await {
-                Err(error) if error.may_pass() => error,
+                Err(error) if error.is_retryable() => error,
                 ended => return ended,
             };
             let pause = backoff.pause();

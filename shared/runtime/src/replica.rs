@@ -10,7 +10,7 @@
 //! between two looks at the clock may act too late: the fence that every write carries is what makes that harmless.
 //!
 //! A renewal also shows when the first of the others would be over. So whoever looks after what a dead process held does
-//! not have to find out by chance: [`Others`] says so in the moment in which it may be taken over.
+//! not have to find out by chance: [`Peers`] says so in the moment in which it may be taken over.
 //!
 //! Who holds nothing that reaches beyond the database may be replaced even sooner ([`EndsWith::Connection`]).
 //!
@@ -108,9 +108,9 @@ pub struct Replica {
 
 /// The other replicas of the service.
 #[derive(Clone, Debug)]
-pub struct Others(watch::Receiver<u64>);
+pub struct Peers(watch::Receiver<u64>);
 
-impl Others {
+impl Peers {
     /// Waits until the time of one of them is over and what it held is free; may say so twice. Those that end while the
     /// database does not answer are not told of: a look from time to time is needed all the same. Loses nothing when
     /// dropped.
@@ -149,8 +149,8 @@ impl Replica {
         Ok(Replica { current, others_ended })
     }
 
-    pub fn others(&self) -> Others {
-        Others(self.others_ended.clone())
+    pub fn others(&self) -> Peers {
+        Peers(self.others_ended.clone())
     }
 
     /// The present incarnation; none between a loss and the next registration, when no lease may be taken.

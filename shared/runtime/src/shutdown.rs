@@ -84,7 +84,7 @@ impl<E: Into<anyhow::Error>> WorkerEnd for Result<(), E> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Lasts {
+enum Lifetime {
     UntilStopped,
     /// Ending well at any time is what it is for.
     UntilDone,
@@ -100,7 +100,7 @@ impl Shutdown {
     where
         F: Future<Output: WorkerEnd> + Send + 'static,
     {
-        self.start(&self.inner.services, name, Lasts::UntilStopped, worker);
+        self.start(&self.inner.services, name, Lifetime::UntilStopped, worker);
     }
 
     /// Spawns a worker that ends when its work is done: one turn, one start-up step.
@@ -108,7 +108,7 @@ impl Shutdown {
     where
         F: Future<Output: WorkerEnd> + Send + 'static,
     {
-        self.start(&self.inner.services, name, Lasts::UntilDone, worker);
+        self.start(&self.inner.services, name, Lifetime::UntilDone, worker);
     }
 
     /// Spawns a worker that the others rely on until they have ended. It listens to [`Shutdown::support_token`].
@@ -116,10 +116,10 @@ impl Shutdown {
     where
         F: Future<Output: WorkerEnd> + Send + 'static,
     {
-        self.start(&self.inner.support, name, Lasts::UntilStopped, worker);
+        self.start(&self.inner.support, name, Lifetime::UntilStopped, worker);
     }
 
-    fn start<F>(&self, stage: &Stage, name: &'static str, lasts: Lasts, worker: F)
+    fn start<F>(&self, stage: &Stage, name: &'static str, lasts: Lifetime, worker: F)
     where
         F: Future<Output: WorkerEnd> + Send + 'static,
     {
@@ -130,7 +130,7 @@ impl Shutdown {
             let end = AssertUnwindSafe(worker).catch_unwind().await;
             lock(&running).by_id.remove(&id);
             let problem = match end.map(WorkerEnd::into_result) {
-                Ok(Ok(())) if lasts == Lasts::UntilDone || token.is_cancelled() => return,
+                Ok(Ok(())) if lasts == Lifetime::UntilDone || token.is_cancelled() => return,
                 Ok(Ok(())) => "ended although it was not told to".to_owned(),
                 Ok(Err(error)) => format!("{error:#}"),
                 // The panic hook has logged what and where.
@@ -157,7 +157,7 @@ impl Shutdown {
         self.inner.services.token.is_cancelled()
     }
 
-    /// Told to services' workers. Others may be derived from it with `child_token`.
+    /// Told to services' workers. Peers may be derived from it with `child_token`.
     pub fn token(&self) -> CancellationToken {
         self.inner.services.token.clone()
     }

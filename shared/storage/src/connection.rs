@@ -107,7 +107,7 @@ impl LastLoss {
 
 /// Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct PreparedPool {
     pool: PgPool,
     last_loss: LastLoss,
     state: Arc<Lock<State>>,
@@ -122,8 +122,8 @@ struct State {
     waiting: usize,
 }
 
-impl Shelf {
-    pub(crate) fn new(pool: PgPool, last_loss: LastLoss) -> Shelf {
+impl PreparedPool {
+    pub(crate) fn new(pool: PgPool, last_loss: LastLoss) -> PreparedPool {
         let connections = pool.options().get_max_connections();
         let spare = usize::try_from(connections).unwrap_or(usize::MAX).saturating_sub(1);
         let state = State {
@@ -131,7 +131,7 @@ impl Shelf {
             ready_max: spare.min(SHELVED_MAX),
             waiting: 0,
         };
-        Shelf {
+        PreparedPool {
             pool,
             last_loss,
             state: Arc::new(Lock::new(state)),
@@ -194,7 +194,7 @@ impl Shelf {
 }
 
 /// Somebody waits for the pool, until dropped.
-struct Waiting<'a>(&'a Shelf);
+struct Waiting<'a>(&'a PreparedPool);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {

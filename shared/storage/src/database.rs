@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::{
     Accounts, StorageError,
-    connection::{Connection as Borrowed, LastLoss, Shelf},
+    connection::{Connection as Borrowed, LastLoss, PreparedPool},
     error::Attempt,
     statement,
 };
@@ -90,7 +90,7 @@ pub struct Connections {
 #[derive(Clone, Debug)]
 pub struct Database {
     connection: DatabaseConnection,
-    shelf: Shelf,
+    shelf: PreparedPool,
     role: Role,
     plans_once: bool,
     statement_max: Duration,
@@ -108,7 +108,7 @@ impl Database {
         let pool = pool(url, role, options, &last_loss).await?;
         Ok(Self {
             connection: SqlxPostgresConnector::from_sqlx_postgres_pool(pool.clone()),
-            shelf: Shelf::new(pool, last_loss),
+            shelf: PreparedPool::new(pool, last_loss),
             role,
             plans_once: false,
             statement_max: Duration::from_millis(options.statement_timeout_ms),
@@ -365,7 +365,7 @@ async fn pool(
 #[derive(Debug)]
 pub struct Tx {
     connection: Borrowed,
-    shelf: Shelf,
+    shelf: PreparedPool,
     role: Role,
 }
 

@@ -14,7 +14,7 @@ pub enum StorageError {
 
 impl StorageError {
     /// Serialization failures, deadlocks, lost connections, a full pool: the whole transaction may be tried again.
-    pub fn may_retry(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         match self {
             Self::Connect { .. } => true,
             Self::Unreadable { .. } => false,

@@ -1,5 +1,5 @@
 //! Whether a database may be used: what a start refuses and the doctor shows, by the same code. [`look`] reads the
-//! catalogue and nothing of a tenant; [`Facts::faults`] judges, and is pure.
+//! catalogue and nothing of a tenant; [`ServerFacts::faults`] judges, and is pure.
 //!
 //! Some things are refused only where the database is another machine's: a login above row-level security, and settings
 //! that lose what was committed. On this machine whoever could use them has the data directory anyway, and `signalbox up`
@@ -17,7 +17,7 @@ pub const VERSION_MIN: i32 = 150_000;
 
 /// What the catalogue says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Facts {
+pub struct ServerFacts {
     pub version: i32,
     /// Who connected, whatever role was taken then.
     pub login: String,
@@ -72,7 +72,7 @@ pub enum Fault {
     Losing(Vec<String>),
 }
 
-impl Facts {
+impl ServerFacts {
     pub fn faults(&self, setting: Setting) -> Vec<Fault> {
         let mut faults = Vec::new();
         if self.version < VERSION_MIN {
@@ -111,7 +111,7 @@ impl Facts {
 }
 
 impl Fault {
-    pub fn mend(&self) -> &'static str {
+    pub fn fix(&self) -> &'static str {
         match self {
             Fault::TooOld(_) => "use Postgres 15 or newer",
             Fault::RolesAbove(_) => {
@@ -222,13 +222,13 @@ struct Name {
 }
 
 /// As any role: everybody may read the catalogue.
-pub async fn look(database: &Database) -> Result<Facts, StorageError> {
+pub async fn look(database: &Database) -> Result<ServerFacts, StorageError> {
     let connection = database.connection();
     let login = Login::find_by_statement(statement(LOGIN, [])).one(connection).await;
     let login = login
         .attempt("look at the login")?
         .ok_or_else(|| StorageError::unreadable("look at the login", "no row for the current user"))?;
-    Ok(Facts {
+    Ok(ServerFacts {
         version: login.version,
         login: login.name,
         login_is_superuser: login.is_superuser,
@@ -383,8 +383,8 @@ const SETTINGS_LOSING: &str = "
 mod tests {
     use super::*;
 
-    fn fit() -> Facts {
-        Facts {
+    fn fit() -> ServerFacts {
+        ServerFacts {
             version: 150_018,
             login: "app".to_owned(),
             login_is_superuser: false,
@@ -411,7 +411,7 @@ mod tests {
         migrates: false,
     };
 
-    fn check(setting: Setting, change: impl FnOnce(&mut Facts), says: &[&str]) {
+    fn check(setting: Setting, change: impl FnOnce(&mut ServerFacts), says: &[&str]) {
         let mut facts = fit();
         change(&mut facts);
         let faults: Vec<String> = facts.faults(setting).iter().map(Fault::to_string).collect();
@@ -472,7 +472,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_where_the_database_is_another_machines() {
-        type Change = fn(&mut Facts);
+        type Change = fn(&mut ServerFacts);
         let cases: [(Change, &str); 4] = [
             (
                 |facts| facts.login_is_superuser = true,

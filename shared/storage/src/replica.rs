@@ -90,7 +90,7 @@ pub struct Renewed {
     pub is_present: bool,
 }
 
-/// Renews it. None: its time was over; whatever it held may be another's by now. Others count as long as their time was
+/// Renews it. None: its time was over; whatever it held may be another's by now. Peers count as long as their time was
 /// not over before `since_ms` ago, so that whoever renews more often than that hears of each.
 pub async fn replica_renew(
     database: &Database,

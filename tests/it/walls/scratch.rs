@@ -74,7 +74,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Others had no part in it.
+    /// Peers had no part in it.
     pub(crate) fn is_clear(&self) -> bool {
         !matches!(self, Outcome::Waits | Outcome::Overtaken)
     }

@@ -185,7 +185,7 @@ impl Trials {
         tried.clone()
     }
 
-    /// Others may have tried the same meanwhile.
+    /// Peers may have tried the same meanwhile.
     fn note(&self, executed: &Executed, seen: &Tried) {
         let mut book = self.book.lock().unwrap();
         let tried = book.get_mut(&executed.name()).expect("it was begun");

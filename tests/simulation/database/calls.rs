@@ -12,7 +12,7 @@ use domain::{
     ToolCallState, TurnId,
 };
 use tool_gateway::decisions::{
-    Asked, Capability, Closed, Consequence, Facts, Presented, RecordedCall, Refusal, Told, Turn, asked,
+    CallRequest, Capability, Closed, Consequence, Facts, Presented, RecordedCall, Refusal, ToolAnswer, Turn, asked,
 };
 use uuid::Uuid;
 
@@ -33,7 +33,7 @@ pub(crate) enum Executed {
     },
     OutOfTurn,
     /// A dead letter: the rows know nothing of such a call, or of such a session.
-    Nobodys,
+    Unowned,
 }
 
 /// What a tool did, for whoever watches.
@@ -70,7 +70,7 @@ impl Database {
             };
         }
         let Some(mut facts) = self.call_facts(&asked, request.turn_id) else {
-            return Executed::Nobodys;
+            return Executed::Unowned;
         };
         let was_closed = self.sessions[&name].closed.is_some();
         if bug == Some(Bug::ClosedCallAllowed) {
@@ -85,7 +85,7 @@ impl Database {
         if let Err(refusal) = &admitted
             && refusal.consequence() == Consequence::Buried
         {
-            return Executed::Nobodys;
+            return Executed::Unowned;
         }
         let gives_up = bug == Some(Bug::OrderGivenUp) && deliveries > 8;
         if waits && !gives_up {
@@ -135,7 +135,7 @@ impl Database {
     }
 
     /// Of the turn's last answer, the calls that were passed on, come before this one and have no record.
-    fn earlier(&self, asked: &Asked, turn: TurnId) -> Vec<i32> {
+    fn earlier(&self, asked: &CallRequest, turn: TurnId) -> Vec<i32> {
         let is_over = |ordinal: i32| {
             let mut calls = self.calls.iter();
             calls.any(|((account, _), call)| {
@@ -154,7 +154,7 @@ impl Database {
     }
 
     /// `FACTS`.
-    fn call_facts(&self, asked: &Asked, turn: TurnId) -> Option<Facts> {
+    fn call_facts(&self, asked: &CallRequest, turn: TurnId) -> Option<Facts> {
         let row = self.sessions.get(&(asked.account.clone(), asked.session))?;
         let agent = &self.agents[&(asked.account.clone(), row.conversation.agent)];
         let turn = self.turns.get(&(asked.account.clone(), turn)).map(|found| Turn {
@@ -200,7 +200,7 @@ impl Database {
 
     /// As `Executor::decide_and_run` asks: whether the call is admitted, and whether it waits. What agents do here names no
     /// task but their own.
-    fn admit(&self, asked: &Asked, facts: &Facts) -> (Result<(), Refusal>, bool) {
+    fn admit(&self, asked: &CallRequest, facts: &Facts) -> (Result<(), Refusal>, bool) {
         let capability = Capability {
             session: asked.session,
             facts,
@@ -222,7 +222,7 @@ impl Database {
     }
 
     /// Whatever the decision was made of: whether some answer of the turn asked for it so.
-    fn was_asked_for(&self, asked: &Asked, turn: TurnId) -> bool {
+    fn was_asked_for(&self, asked: &CallRequest, turn: TurnId) -> bool {
         let turn = &self.turns[&(asked.account.clone(), turn)];
         turn.journal.calls().any(|call| {
             (call.ordinal, call.call_id.as_str()) == (asked.ordinal, asked.call_id.0.as_str())
@@ -231,7 +231,7 @@ impl Database {
     }
 
     /// The tool.
-    fn run(&mut self, asked: &Asked, facts: &Facts, bug: Option<Bug>) -> Result<Done, Told> {
+    fn run(&mut self, asked: &CallRequest, facts: &Facts, bug: Option<Bug>) -> Result<Done, ToolAnswer> {
         match asked.name.as_str() {
             "task_status" => self.run_task_status(asked, facts, bug),
             "response_request" => self.run_response_request(asked, facts),
@@ -240,7 +240,7 @@ impl Database {
     }
 
     /// `tools/task_status.rs`.
-    fn run_task_status(&mut self, asked: &Asked, facts: &Facts, bug: Option<Bug>) -> Result<Done, Told> {
+    fn run_task_status(&mut self, asked: &CallRequest, facts: &Facts, bug: Option<Bug>) -> Result<Done, ToolAnswer> {
         let to = TaskStatus::parse(&asked.arguments).unwrap_or(TaskStatus::InProgress);
         let task = facts.task().cloned().expect("offered with a task only");
         let Some(row) = self.tasks.get(&(asked.account.clone(), task.key())) else {
@@ -262,7 +262,7 @@ impl Database {
     }
 
     /// `tools/response_request.rs`: the argument is the agent.
-    fn run_response_request(&mut self, asked: &Asked, facts: &Facts) -> Result<Done, Told> {
+    fn run_response_request(&mut self, asked: &CallRequest, facts: &Facts) -> Result<Done, ToolAnswer> {
         let agent = AgentId::parse(&asked.arguments).ok();
         let there = agent.filter(|agent| {
             *agent != facts.agent
@@ -272,7 +272,7 @@ impl Database {
                     .is_some_and(|agent| !agent.removed)
         });
         let Some(agent) = there else {
-            return Err(Told::failed("unknown_agent", "", ""));
+            return Err(ToolAnswer::failed("unknown_agent", "", ""));
         };
         let id = Uuid::new_v5(&asked.id, agent.uuid().as_bytes()).to_string();
         let id = NotificationId::parse(&id).expect("a UUID is an id");
@@ -307,7 +307,7 @@ impl Database {
 }
 
 /// The call as its turn would have recorded it.
-fn recorded(asked: &Asked) -> RecordedCall {
+fn recorded(asked: &CallRequest) -> RecordedCall {
     RecordedCall {
         call_id: asked.call_id.clone(),
         name: asked.name.clone(),

@@ -19,7 +19,7 @@ use resolver::{
         resolve::Found,
         sessions::assign,
     },
-    store::partitions::{Lease, Place},
+    store::partitions::{Lease, PartitionOffset},
 };
 use storage::session::{items_append::NewItem, sessions_lock::ActiveSession};
 
@@ -132,7 +132,7 @@ impl Database {
     pub(crate) fn batch_write(
         &mut self,
         lease: &Lease,
-        to: &Place,
+        to: &PartitionOffset,
         batch: &[Received],
         mut facts: Facts,
         seen: &BTreeMap<Conversation, SessionId>,
@@ -386,16 +386,16 @@ impl Database {
     }
 
     /// `PLACE_MOVE`.
-    pub(crate) fn place_write(&mut self, lease: &Lease, to: &Place) {
+    pub(crate) fn place_write(&mut self, lease: &Lease, to: &PartitionOffset) {
         let row = &mut self.partitions[usize::from(lease.partition)];
         (row.sequence, row.published, row.stream_created) = (to.sequence, to.published, to.stream_created);
         self.version += 1;
     }
 
     /// `PLACE_FIND`.
-    pub(crate) fn place_find(&self, lease: &Lease) -> Option<Place> {
+    pub(crate) fn place_find(&self, lease: &Lease) -> Option<PartitionOffset> {
         let row = &self.partitions[usize::from(lease.partition)];
-        self.place_is_ours(lease).then_some(Place {
+        self.place_is_ours(lease).then_some(PartitionOffset {
             sequence: row.sequence,
             published: row.published,
             stream_created: row.stream_created,

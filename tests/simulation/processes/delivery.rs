@@ -2,7 +2,7 @@
 //! its channels.
 
 use delivery::{
-    queue::dispatcher::Line,
+    queue::dispatcher::DispatchQueue,
     store::SessionName,
     turn::{
         call::{Report, looked_up},
@@ -27,7 +27,7 @@ const SWEEP_INTERVAL: i64 = 1_000;
 
 #[derive(Debug)]
 pub(crate) struct Conductor {
-    line: Line,
+    line: DispatchQueue,
     /// Taken from the line, to be claimed in the name of a replica.
     hand: Option<(Vec<SessionName>, Uuid)>,
     workers: Vec<Worker>,
@@ -54,7 +54,7 @@ enum Stage {
 impl Conductor {
     pub(crate) fn new(settings: &Settings) -> Conductor {
         Conductor {
-            line: Line::new((&settings.delivery).into()),
+            line: DispatchQueue::new((&settings.delivery).into()),
             hand: None,
             workers: Vec::new(),
             reports: Vec::new(),

@@ -8,7 +8,7 @@ use domain::SessionId;
 use resolver::{
     intake::{facts::Facts, received::Received},
     partitions::reading::start,
-    store::partitions::{Lease, Place},
+    store::partitions::{Lease, PartitionOffset},
 };
 
 use super::Act;
@@ -51,7 +51,7 @@ struct At {
 #[derive(Debug)]
 struct Batch {
     received: Vec<Received>,
-    to: Place,
+    to: PartitionOffset,
 }
 
 impl Reading {
@@ -205,7 +205,7 @@ impl World {
         let created = self.broker.created;
         let mut from = start(&place, moment(created));
         if !self.broker.holds(&from) {
-            from = messaging::Place::default();
+            from = messaging::StreamOffset::default();
         }
         let at = At {
             created,
@@ -230,7 +230,7 @@ impl World {
         let Some(last) = received.last() else {
             return Next::Stage(Stage::Open(at));
         };
-        let to = Place {
+        let to = PartitionOffset {
             sequence: last.sequence,
             published: Some(last.published),
             stream_created: Some(created),

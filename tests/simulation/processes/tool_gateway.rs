@@ -110,7 +110,7 @@ impl World {
                 None
             }
             // A dead letter, and done with.
-            Executed::Nobodys => Some(Stage::Acknowledging),
+            Executed::Unowned => Some(Stage::Acknowledging),
         }
     }
 

@@ -112,7 +112,7 @@ fn size_hint(call: &ProviderCall) -> usize {
         CallInput::Message(text) => text.len(),
         CallInput::ToolResults { .. } | CallInput::Conversation(_) => 0,
     };
-    // Line breaks and quotes take two bytes.
+    // DispatchQueue breaks and quotes take two bytes.
     let texts = call.instructions.as_ref().map_or(0, |text| text.len()) + input;
     tools.sum::<usize>() + texts + texts / 16 + REST
 }

@@ -6,7 +6,7 @@ use runtime::Context;
 use tokio::sync::mpsc;
 use tracing::info;
 
-use super::{dispatcher::Line, signal::Signal};
+use super::{dispatcher::DispatchQueue, signal::Signal};
 use crate::{metrics::Metrics, providers::Driver, settings::DeliverySettings, store::SessionName};
 
 /// Ends when the process stops: another replica finds the sessions that wait.
@@ -18,7 +18,7 @@ pub async fn conduct(
     context: Context,
     metrics: Metrics,
 ) {
-    let mut line = Line::new((&*config).into());
+    let mut line = DispatchQueue::new((&*config).into());
     let mut claimer_idle = true;
     let mut dropped = 0_u64;
     loop {

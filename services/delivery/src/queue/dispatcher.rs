@@ -1,6 +1,6 @@
 //! What waits in this process, and who is next: one account after the other, each with a limit, all with a limit.
 //!
-//! [`Line`] is the data structure, without time or I/O; `service.rs` runs it. Nothing here is the truth: a wake-up that
+//! [`DispatchQueue`] is the data structure, without time or I/O; `service.rs` runs it. Nothing here is the truth: a wake-up that
 //! is dropped because the line is full is found by the sweep. The line is everybody's, and a full one is shared evenly:
 //! whoever has the most waiting makes room for those who have less.
 //!
@@ -14,7 +14,7 @@ use domain::{AccountId, SessionId};
 use crate::{settings::DeliverySettings, store::SessionName};
 
 #[derive(Clone, Copy, Debug)]
-pub struct LineLimits {
+pub struct DispatchLimits {
     /// Turns at once in this process.
     pub in_flight_max: usize,
     /// Turns at once of one account in this process, unless the account has a lower limit of its own.
@@ -23,9 +23,9 @@ pub struct LineLimits {
     pub waiting_max: usize,
 }
 
-impl From<&DeliverySettings> for LineLimits {
-    fn from(settings: &DeliverySettings) -> LineLimits {
-        LineLimits {
+impl From<&DeliverySettings> for DispatchLimits {
+    fn from(settings: &DeliverySettings) -> DispatchLimits {
+        DispatchLimits {
             in_flight_max: settings.turns_in_flight_max.usize(),
             in_flight_account_max: settings.turns_in_flight_account_max.usize(),
             waiting_max: settings.waiting_sessions_max.usize(),
@@ -34,7 +34,7 @@ impl From<&DeliverySettings> for LineLimits {
 }
 
 #[derive(Debug)]
-enum Place {
+enum Standing {
     Waiting,
     /// In somebody's hands; `again`: something woke it meanwhile.
     Busy {
@@ -88,9 +88,9 @@ impl Aside {
 
 /// Sessions that were woken, by account, with the accounts taking turns.
 #[derive(Debug)]
-pub struct Line {
-    limits: LineLimits,
-    places: HashMap<SessionName, Place>,
+pub struct DispatchQueue {
+    limits: DispatchLimits,
+    places: HashMap<SessionName, Standing>,
     accounts: HashMap<AccountId, Account>,
     /// Accounts with somebody waiting, in the order in which they are next.
     turn: VecDeque<AccountId>,
@@ -104,9 +104,9 @@ pub struct Line {
     waiting_aside: usize,
 }
 
-impl Line {
-    pub fn new(limits: LineLimits) -> Line {
-        Line {
+impl DispatchQueue {
+    pub fn new(limits: DispatchLimits) -> DispatchQueue {
+        DispatchQueue {
             limits,
             places: HashMap::new(),
             accounts: HashMap::new(),
@@ -123,8 +123,8 @@ impl Line {
     /// with the most of them, is forgotten.
     pub fn wake(&mut self, name: SessionName) -> bool {
         match self.places.get_mut(&name) {
-            Some(Place::Waiting | Place::Aside) => true,
-            Some(Place::Busy { again }) => {
+            Some(Standing::Waiting | Standing::Aside) => true,
+            Some(Standing::Busy { again }) => {
                 *again = true;
                 true
             }
@@ -141,16 +141,16 @@ impl Line {
         }
     }
 
-    /// As [`Line::wake`], of a session that was closed: its turn is ended without a slot, so it waits for none any more.
+    /// As [`DispatchQueue::wake`], of a session that was closed: its turn is ended without a slot, so it waits for none any more.
     pub fn wake_closed(&mut self, name: SessionName) -> bool {
-        if matches!(self.places.get(&name), Some(Place::Aside)) {
+        if matches!(self.places.get(&name), Some(Standing::Aside)) {
             // Its entry aside stays, and is passed over.
             self.places.remove(&name);
         }
         self.wake(name)
     }
 
-    /// Takes up to `max` sessions that may be seen to now; each is busy until it is [`Line::free`]d.
+    /// Takes up to `max` sessions that may be seen to now; each is busy until it is [`DispatchQueue::free`]d.
     pub fn take(&mut self, max: usize) -> Vec<SessionName> {
         let mut taken = Vec::new();
         // Every account is looked at once after the last success; if none may go, nobody may.
@@ -175,7 +175,8 @@ impl Line {
             if !account.waiting.is_empty() {
                 self.turn.push_back(id.clone());
             }
-            self.places.insert((id.clone(), session), Place::Busy { again: false });
+            self.places
+                .insert((id.clone(), session), Standing::Busy { again: false });
             taken.push((id, session));
             passed = 0;
         }
@@ -184,7 +185,7 @@ impl Line {
 
     /// A session left somebody's hands. `more`: it has more to do. It goes to the end of its account's line.
     pub fn free(&mut self, name: SessionName, more: bool) {
-        let Some(Place::Busy { again }) = self.places.remove(&name) else {
+        let Some(Standing::Busy { again }) = self.places.remove(&name) else {
             return;
         };
         self.in_flight -= 1;
@@ -208,7 +209,7 @@ impl Line {
         if self.places.contains_key(&name) || self.waiting_aside >= self.limits.waiting_max {
             return;
         }
-        self.places.insert(name.clone(), Place::Aside);
+        self.places.insert(name.clone(), Standing::Aside);
         self.aside.entry(provider.to_owned()).or_default().push(name);
         self.waiting_aside += 1;
     }
@@ -219,7 +220,7 @@ impl Line {
         let (places, waiting_aside) = (&self.places, &mut self.waiting_aside);
         self.aside.retain(|provider, aside| {
             let popped = std::iter::from_fn(|| aside.pop()).inspect(|_| *waiting_aside -= 1);
-            let still_aside = popped.filter(|name| matches!(places.get(name), Some(Place::Aside)));
+            let still_aside = popped.filter(|name| matches!(places.get(name), Some(Standing::Aside)));
             back.extend(still_aside.take(slots_free(provider)));
             !aside.turn.is_empty()
         });
@@ -282,7 +283,7 @@ impl Line {
             account.waiting.len(),
         );
         self.waiting += 1;
-        self.places.insert(name, Place::Waiting);
+        self.places.insert(name, Standing::Waiting);
     }
 }
 
@@ -300,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: LineLimits = LineLimits {
+    const LIMITS: DispatchLimits = DispatchLimits {
         in_flight_max: 4,
         in_flight_account_max: 3,
         waiting_max: 100,
@@ -316,7 +317,7 @@ mod tests {
 
     #[test]
     fn accounts_take_turns_and_limits_hold() {
-        let mut line = Line::new(LIMITS);
+        let mut line = DispatchQueue::new(LIMITS);
         for session in 0..10 {
             line.wake(name("big", session));
         }
@@ -333,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_session_is_in_one_pair_of_hands_and_a_wake_up_meanwhile_is_kept() {
-        let mut line = Line::new(LIMITS);
+        let mut line = DispatchQueue::new(LIMITS);
         let session = name("acme", 1);
         line.wake(session.clone());
         line.wake(session.clone());
@@ -352,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_session_without_a_slot_waits_aside_and_comes_back_when_there_is_one() {
-        let mut line = Line::new(LIMITS);
+        let mut line = DispatchQueue::new(LIMITS);
         for session in 0..3 {
             line.wake(name("big", session));
         }
@@ -386,7 +387,7 @@ mod tests {
 
     #[test]
     fn what_waits_aside_has_a_limit_and_a_wake_up_meanwhile_is_kept() {
-        let mut line = Line::new(LineLimits {
+        let mut line = DispatchQueue::new(DispatchLimits {
             waiting_max: 2,
             ..LIMITS
         });
@@ -413,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_session_that_is_closed_while_it_waits_aside_is_seen_to_without_a_slot() {
-        let mut line = Line::new(LIMITS);
+        let mut line = DispatchQueue::new(LIMITS);
         for session in 0..2 {
             line.wake(name("acme", session));
         }
@@ -433,7 +434,7 @@ mod tests {
 
     #[test]
     fn an_account_may_want_less_and_a_full_line_says_so() {
-        let mut line = Line::new(LineLimits {
+        let mut line = DispatchQueue::new(DispatchLimits {
             waiting_max: 3,
             ..LIMITS
         });
@@ -447,7 +448,7 @@ mod tests {
 
     #[test]
     fn an_account_over_its_share_of_a_full_line_loses_only_its_own_wake_ups() {
-        let mut line = Line::new(LineLimits {
+        let mut line = DispatchQueue::new(DispatchLimits {
             waiting_max: 6,
             in_flight_max: 100,
             in_flight_account_max: 100,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::error_chain;
 use runtime::{
-    Others,
+    Peers,
     sweep::{Sweep, Ticks},
 };
 use storage::{
@@ -24,7 +24,7 @@ pub async fn neglected(
     database: Database,
     interval: Duration,
     sessions_max: i32,
-    mut others: Others,
+    mut others: Peers,
     signals: mpsc::Sender<Signal>,
     stop: CancellationToken,
 ) {

@@ -72,7 +72,7 @@ pub async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName
                     "could not claim sessions together; trying in halves"
                 );
             } else {
-                if error.may_retry() {
+                if error.is_retryable() {
                     tokio::time::sleep(RETRY_PAUSE).await;
                 }
                 workers.not_claimed(part.to_vec(), error).await;

@@ -30,5 +30,5 @@ const GATHER: Duration = Duration::from_millis(3);
 
 /// Whether a smaller batch may go through: a retry mends nothing, or the batch was too large.
 fn is_of_the_batch(error: &StorageError) -> bool {
-    !error.may_retry() || error.is_too_much()
+    !error.is_retryable() || error.is_too_much()
 }

@@ -10,7 +10,7 @@ use storage::{
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::paging::{Listing, Moment, Order, Page, Rows};
+use crate::paging::{Keyset, Listing, Order, Page, Rows};
 
 /// What is shown. Headers are for sending it again.
 macro_rules! columns {
@@ -37,9 +37,9 @@ pub const LIST: Listing = Listing {
 pub async fn letter_list(
     tx: &Tx,
     owner: &str,
-    page: &Page<'_, Moment<Uuid>>,
+    page: &Page<'_, Keyset<Uuid>>,
 ) -> Result<Rows<DeadLetter>, StorageError> {
-    let position = |row: &DeadLetter| Moment {
+    let position = |row: &DeadLetter| Keyset {
         at: row.created_at,
         id: row.id,
     };

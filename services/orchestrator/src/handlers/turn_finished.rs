@@ -25,15 +25,13 @@ use storage::{
         Owned,
         unread::{Receipt, outbox_receive},
     },
+    session::TurnName,
 };
 use time::OffsetDateTime;
 use tracing::{Span, info_span};
 
 use super::ended_turns::{EndedTurn, ended_turns};
 use crate::{SOURCE, app::App};
-
-/// Where an event says to look.
-type Place = (AccountId, TurnId);
 
 #[derive(Debug)]
 pub struct TurnFinishedHandler {
@@ -55,8 +53,9 @@ impl TurnFinishedHandler {
 
 impl BatchHandler for TurnFinishedHandler {
     async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
-        let read: Vec<Result<Place, Verdict>> = batch.iter().map(|incoming| read(&self.app.root, incoming)).collect();
-        let mut places: Vec<Place> = read.iter().filter_map(|place| place.as_ref().ok().cloned()).collect();
+        let read: Vec<Result<TurnName, Verdict>> =
+            batch.iter().map(|incoming| read(&self.app.root, incoming)).collect();
+        let mut places: Vec<TurnName> = read.iter().filter_map(|place| place.as_ref().ok().cloned()).collect();
         // Until the replies are posted, or are not.
         let _spans: Vec<Span> = batch
             .iter()
@@ -67,7 +66,7 @@ impl BatchHandler for TurnFinishedHandler {
         places.sort_unstable();
         places.dedup();
         self.app.shutdown.crash_point("orchestrator.turns_read").await;
-        let receipts: Vec<(Place, Receipt)> = batch
+        let receipts: Vec<(TurnName, Receipt)> = batch
             .iter()
             .zip(&read)
             .filter_map(|(incoming, place)| Some((incoming, place.as_ref().ok()?)))
@@ -96,7 +95,7 @@ impl BatchHandler for TurnFinishedHandler {
 }
 
 /// Where to look, or what to do with a message that does not say.
-fn read(root: &Root, incoming: &Incoming) -> Result<Place, Verdict> {
+fn read(root: &Root, incoming: &Incoming) -> Result<TurnName, Verdict> {
     match addressed::read::<EventMessage>(root, &incoming.subject, &incoming.payload) {
         Ok(EventMessage {
             account,
@@ -116,7 +115,7 @@ fn read(root: &Root, incoming: &Incoming) -> Result<Place, Verdict> {
 }
 
 /// The orchestrator's part of a turn's trace.
-fn span(incoming: &Incoming, (account, turn): &Place) -> Span {
+fn span(incoming: &Incoming, (account, turn): &TurnName) -> Span {
     let span = info_span!(
         target: trace::TARGET,
         "reply",
@@ -137,7 +136,7 @@ fn span(incoming: &Incoming, (account, turn): &Place) -> Span {
 
 impl TurnFinishedHandler {
     /// All of it in one transaction if it can be, else in halves. A verdict for each place.
-    async fn post_in_parts(&self, places: &[Place], receipts: &[(Place, Receipt)]) -> HashMap<Place, Verdict> {
+    async fn post_in_parts(&self, places: &[TurnName], receipts: &[(TurnName, Receipt)]) -> HashMap<TurnName, Verdict> {
         let mut verdicts = HashMap::new();
         let mut parts = Parts::of(places);
         while let Some(part) = parts.next() {
@@ -162,7 +161,7 @@ impl TurnFinishedHandler {
                 }
                 Err(error) => {
                     // What is too much alone will be too much again.
-                    let waits = error.may_retry() && !error.is_too_much();
+                    let waits = error.is_retryable() && !error.is_too_much();
                     let why = error_chain(&error);
                     verdicts.extend(part.iter().map(|place| (place.clone(), self.later(waits, why.clone()))));
                 }
@@ -175,15 +174,15 @@ impl TurnFinishedHandler {
     async fn post(
         &self,
         database: &Database,
-        places: &[Place],
+        places: &[TurnName],
         receipts: Vec<Receipt>,
-    ) -> Result<HashMap<Place, contracts::Outgoing>, StorageError> {
+    ) -> Result<HashMap<TurnName, contracts::Outgoing>, StorageError> {
         // The operator's, for what was sent again from there.
         let accounts = Accounts::many(places.iter().map(|(account, _)| account)).with_operator();
         let tx = database.begin(&accounts).await?;
         let turns = ended_turns(&tx, places).await?;
-        let sayings: Vec<Saying> = turns.iter().filter_map(|turn| saying(turn, &self.app)).collect();
-        let replies: Vec<Reply<'_>> = sayings.iter().map(Saying::reply).collect();
+        let sayings: Vec<ReplyDraft> = turns.iter().filter_map(|turn| saying(turn, &self.app)).collect();
+        let replies: Vec<Reply<'_>> = sayings.iter().map(ReplyDraft::reply).collect();
         let events = replies_post(&tx, &replies).await?;
         outbox_receive(&tx, receipts).await?;
         self.app.shutdown.crash_point("orchestrator.replies_written").await;
@@ -196,7 +195,7 @@ impl TurnFinishedHandler {
         let places = sayings.iter().map(|saying| (saying.account.clone(), saying.turn));
         Ok(places
             .zip(events)
-            .map(|(place, (_, outgoing)): (Place, Owned)| (place, outgoing))
+            .map(|(place, (_, outgoing)): (TurnName, Owned)| (place, outgoing))
             .collect())
     }
 
@@ -212,7 +211,7 @@ impl TurnFinishedHandler {
 }
 
 /// What an agent said that belongs in a thread.
-struct Saying<'a> {
+struct ReplyDraft<'a> {
     account: AccountId,
     task: TaskId,
     turn: TurnId,
@@ -222,14 +221,14 @@ struct Saying<'a> {
 }
 
 /// `None`: there is nothing to post. The moment is the turn's end, so that the event is the same every time.
-fn saying<'a>(turn: &'a EndedTurn, app: &'a App) -> Option<Saying<'a>> {
+fn saying<'a>(turn: &'a EndedTurn, app: &'a App) -> Option<ReplyDraft<'a>> {
     let counts = turn.state == TurnState::Finished && !turn.late && !turn.no_reply;
     let body = turn
         .reply
         .as_deref()
         .filter(|reply| counts && !reply.trim().is_empty())?;
     let now: OffsetDateTime = turn.finished_at?;
-    Some(Saying {
+    Some(ReplyDraft {
         account: turn.account.clone(),
         task: turn.task.clone()?,
         turn: turn.id,
@@ -256,7 +255,7 @@ fn saying<'a>(turn: &'a EndedTurn, app: &'a App) -> Option<Saying<'a>> {
     })
 }
 
-impl Saying<'_> {
+impl ReplyDraft<'_> {
     fn reply(&self) -> Reply<'_> {
         Reply {
             account: &self.account,

@@ -5,7 +5,7 @@ use domain::{AccountId, AgentId, ApiKey, KeyId};
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
 
-use crate::paging::{Listing, Moment, Order, Page, Rows};
+use crate::paging::{Keyset, Listing, Order, Page, Rows};
 
 const KEY_INSERT: &str = "
     insert into api_key (account_id, id, name, role, digest, created_at, expires_at, agent_id)
@@ -46,9 +46,9 @@ pub const LIST: Listing = Listing {
 pub async fn key_list(
     tx: &Tx,
     account: &AccountId,
-    page: &Page<'_, Moment<String>>,
+    page: &Page<'_, Keyset<String>>,
 ) -> Result<Rows<Key>, StorageError> {
-    let position = |row: &Key| Moment {
+    let position = |row: &Key| Keyset {
         at: row.created_at,
         id: row.id.clone(),
     };

@@ -5,7 +5,7 @@ use domain::{AccountId, TaskId};
 use storage::{StorageError, Tx};
 use uuid::Uuid;
 
-use crate::paging::{Listing, Moment, Order, Page, Rows};
+use crate::paging::{Keyset, Listing, Order, Page, Rows};
 
 /// Relies on message_thread.
 pub const LIST: Listing = Listing {
@@ -23,10 +23,10 @@ pub async fn message_list(
     tx: &Tx,
     account: &AccountId,
     task: &TaskId,
-    page: &Page<'_, Moment<Uuid>>,
+    page: &Page<'_, Keyset<Uuid>>,
 ) -> Result<Rows<Message>, StorageError> {
     let values = [account.into(), task.key().into()];
-    let position = |row: &Message| Moment {
+    let position = |row: &Message| Keyset {
         at: row.created_at,
         id: row.id,
     };

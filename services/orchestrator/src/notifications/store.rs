@@ -9,7 +9,7 @@ use storage::{StorageError, Tx, accepted::accepted_find, outbox::outbox_waits_fo
 use super::{accepted, of_parts};
 use crate::{
     agents::store::agent_columns,
-    paging::{Listing, Moment, Order, Page, Rows},
+    paging::{Keyset, Listing, Order, Page, Rows},
 };
 
 /// A notification with the names of what it belongs to.
@@ -104,7 +104,7 @@ pub async fn notification_list(
     tx: &Tx,
     account: &AccountId,
     filter: &Filter,
-    page: &Page<'_, Moment<String>>,
+    page: &Page<'_, Keyset<String>>,
 ) -> Result<Rows<Notification>, StorageError> {
     let (slug, agent_id) = agent_columns(filter.agent.as_ref());
     let values: [Value; 5] = [
@@ -114,7 +114,7 @@ pub async fn notification_list(
         slug.into(),
         agent_id.into(),
     ];
-    let position = |row: &Notification| Moment {
+    let position = |row: &Notification| Keyset {
         at: row.created_at,
         id: row.id.clone(),
     };

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::{
     agents::store::agent_columns,
-    paging::{Listing, Moment, Order, Page, Rows},
+    paging::{Keyset, Listing, Order, Page, Rows},
 };
 
 /// A session with the names of what it belongs to. Relies on the primary key.
@@ -60,7 +60,7 @@ pub async fn session_list(
     tx: &Tx,
     account: &AccountId,
     filter: &Filter,
-    page: &Page<'_, Moment<Uuid>>,
+    page: &Page<'_, Keyset<Uuid>>,
 ) -> Result<Rows<Session>, StorageError> {
     let (slug, agent_id) = agent_columns(filter.agent.as_ref());
     let values: [Value; 5] = [
@@ -70,7 +70,7 @@ pub async fn session_list(
         agent_id.into(),
         filter.active.into(),
     ];
-    let position = |row: &Session| Moment {
+    let position = |row: &Session| Keyset {
         at: row.opened_at,
         id: row.id,
     };

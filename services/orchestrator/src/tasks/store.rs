@@ -12,7 +12,7 @@ use storage::{
 };
 use time::OffsetDateTime;
 
-use crate::paging::{Listing, Moment, Order, Page, Rows};
+use crate::paging::{Keyset, Listing, Order, Page, Rows};
 
 pub async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Option<Model>, StorageError> {
     Entity::find_by_id((account.to_string(), String::from(task.key())))
@@ -46,10 +46,10 @@ pub async fn task_list(
     tx: &Tx,
     account: &AccountId,
     status: Option<TaskStatus>,
-    page: &Page<'_, Moment<String>>,
+    page: &Page<'_, Keyset<String>>,
 ) -> Result<Rows<Model>, StorageError> {
     let values = [account.into(), status.into()];
-    let position = |row: &Model| Moment {
+    let position = |row: &Model| Keyset {
         at: row.created_at,
         id: row.id.clone(),
     };

@@ -40,7 +40,7 @@ use crate::{
     },
     store::{
         facts::facts_find,
-        partitions::{Lease, Place, place_move},
+        partitions::{Lease, PartitionOffset, place_move},
     },
 };
 
@@ -101,7 +101,7 @@ impl NotificationHandler {
     pub async fn handle(
         &self,
         lease: &Lease,
-        to: &Place,
+        to: &PartitionOffset,
         batch: &[Received],
         now: OffsetDateTime,
     ) -> Result<Handled, StorageError> {
@@ -144,7 +144,7 @@ impl NotificationHandler {
     pub async fn bury(
         &self,
         lease: &Lease,
-        to: &Place,
+        to: &PartitionOffset,
         received: &Received,
         now: OffsetDateTime,
     ) -> Result<Handled, StorageError> {
@@ -179,7 +179,12 @@ impl NotificationHandler {
     }
 
     /// Moves the place past a message of which nothing can be kept.
-    pub async fn skip(&self, lease: &Lease, to: &Place, received: &Received) -> Result<Handled, StorageError> {
+    pub async fn skip(
+        &self,
+        lease: &Lease,
+        to: &PartitionOffset,
+        received: &Received,
+    ) -> Result<Handled, StorageError> {
         let batch = std::slice::from_ref(received);
         let tx = self.database.begin(&accounts(batch)).await?;
         if !place_move(&tx, lease, to).await? {

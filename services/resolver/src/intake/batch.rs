@@ -163,7 +163,7 @@ pub struct Work<'a> {
     pub conversation: &'a Conversation,
     pub session: Session,
     pub items: u64,
-    /// Place of the newest.
+    /// PartitionOffset of the newest.
     pub position: i64,
     /// The newest notification, and its task as its client spelled it.
     pub newest: &'a Received,

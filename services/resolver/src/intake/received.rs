@@ -20,7 +20,7 @@ pub struct Received {
     pub subject: String,
     pub headers: Headers,
     pub payload: Bytes,
-    /// Place in the stream.
+    /// PartitionOffset in the stream.
     pub sequence: u64,
     pub published: OffsetDateTime,
     /// The account that the subject names. Whether it exists is another question.

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
-    reading::{Desk, End, Reading},
+    reading::{End, ReaderContext, Reading},
     share::{Plan, plan},
 };
 use crate::store::partitions::{Lease, partition_release, partitions_census, partitions_claim};
@@ -20,7 +20,7 @@ use crate::store::partitions::{Lease, partition_release, partitions_census, part
 pub struct Keeper {
     pub context: Context,
     pub replica: Replica,
-    pub desk: Desk,
+    pub readers: ReaderContext,
     pub partitions_max: usize,
     pub interval: Duration,
 }
@@ -130,7 +130,7 @@ impl Keeper {
     fn start(&self, lease: Lease, ended: &Arc<Notify>) -> Held {
         let stop = self.context.shutdown.token().child_token();
         let reading = Reading {
-            desk: self.desk.clone(),
+            context: self.readers.clone(),
             bus: self.context.bus.clone(),
             topology: self.context.topology.clone(),
             lease,

@@ -30,7 +30,7 @@ use crate::{
     intake::received::Received,
     metrics::Metrics,
     spans,
-    store::partitions::{Lease, Place, place_find},
+    store::partitions::{Lease, PartitionOffset, place_find},
 };
 
 /// How long a reader waits in silence before it looks by itself: a message whose ring was lost is missed for no longer than
@@ -45,7 +45,7 @@ pub const WRITING_MAX: usize = 2;
 
 /// What all partitions of a process share.
 #[derive(Clone, Debug)]
-pub struct Desk {
+pub struct ReaderContext {
     /// [`WRITING_MAX`] places.
     pub writing: Arc<Semaphore>,
     pub handler: NotificationHandler,
@@ -60,7 +60,7 @@ pub struct Desk {
 
 /// One partition in our hands.
 pub struct Reading {
-    pub desk: Desk,
+    pub context: ReaderContext,
     pub bus: Bus,
     pub topology: Topology,
     pub lease: Lease,
@@ -80,7 +80,7 @@ pub enum End {
 #[derive(Debug, thiserror::Error)]
 enum ReadingError {
     #[error("the place of a partition could not be read")]
-    Place(#[from] StorageError),
+    PartitionOffset(#[from] StorageError),
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]
@@ -90,7 +90,7 @@ enum ReadingError {
 impl Reading {
     /// Reads on, whatever happens to the broker, until the end.
     pub async fn run(self) -> End {
-        let mut backoff = self.desk.backoff();
+        let mut backoff = self.context.backoff();
         let mut reading = self.read().await;
         loop {
             let begun = Instant::now();
@@ -110,8 +110,8 @@ impl Reading {
             }
             reading = self.read_again().await;
             // One that went well for a while starts over with short pauses.
-            if begun.elapsed() > self.desk.retry_delay_max * 2 {
-                backoff = self.desk.backoff();
+            if begun.elapsed() > self.context.retry_delay_max * 2 {
+                backoff = self.context.backoff();
             }
         }
     }
@@ -125,7 +125,7 @@ impl Reading {
 
     /// From the place on, for as long as nothing goes wrong.
     async fn read(&self) -> Result<End, ReadingError> {
-        let Some(place) = place_find(&self.desk.handler.database, &self.lease).await? else {
+        let Some(place) = place_find(&self.context.handler.database, &self.lease).await? else {
             return Ok(End::Replaced);
         };
         let stream_created = notification_stream_identity(&self.bus).await?.created;
@@ -138,7 +138,7 @@ impl Reading {
             };
             let Some((batch, writing)) = batch else { continue };
             if let Some(end) = self
-                .desk
+                .context
                 .take(&self.bus, &self.lease, stream_created, batch, writing, &self.stop)
                 .await
             {
@@ -154,12 +154,12 @@ impl Reading {
     ) -> Result<Option<(Vec<Incoming>, OwnedSemaphorePermit)>, ReadError> {
         reader.ready(QUIET).await;
         // Before the read, so that one request brings all that came meanwhile.
-        let writing = Arc::clone(&self.desk.writing).acquire_owned().await;
-        let batch = reader.next_batch(self.desk.batch_messages_max).await?;
+        let writing = Arc::clone(&self.context.writing).acquire_owned().await;
+        let batch = reader.next_batch(self.context.batch_messages_max).await?;
         Ok((!batch.is_empty()).then(|| (batch, writing.expect("it is never closed"))))
     }
 
-    async fn open(&self, start: messaging::Place) -> Result<PartitionReader, ReadError> {
+    async fn open(&self, start: messaging::StreamOffset) -> Result<PartitionReader, ReadError> {
         let partition = self.lease.partition;
         match PartitionReader::open(&self.bus, partition, start).await {
             Err(error @ ReadError::Rewritten { .. }) => {
@@ -169,7 +169,7 @@ impl Reading {
                     partition,
                     error, "the stream lost messages; reading all that it holds now"
                 );
-                PartitionReader::open(&self.bus, partition, messaging::Place::default()).await
+                PartitionReader::open(&self.bus, partition, messaging::StreamOffset::default()).await
             }
             opened => opened,
         }
@@ -177,13 +177,13 @@ impl Reading {
 }
 
 /// Where to begin: behind the place, if it is a place in this stream.
-pub fn start(place: &Place, stream_created: OffsetDateTime) -> messaging::Place {
+pub fn start(place: &PartitionOffset, stream_created: OffsetDateTime) -> messaging::StreamOffset {
     match place.stream_created {
-        Some(created) if is_same_moment(created, stream_created) => messaging::Place {
+        Some(created) if is_same_moment(created, stream_created) => messaging::StreamOffset {
             sequence: place.sequence,
             published: place.published,
         },
-        Some(_) | None => messaging::Place::default(),
+        Some(_) | None => messaging::StreamOffset::default(),
     }
 }
 
@@ -195,7 +195,7 @@ enum Settled {
     Refused(StorageError),
 }
 
-impl Desk {
+impl ReaderContext {
     /// Takes a batch in, for good. Some: reading ends, and what is not taken in stays behind the place.
     pub async fn take(
         &self,
@@ -218,7 +218,7 @@ impl Desk {
             .unzip();
         let mut write = Write {
             writing: Some(writing),
-            desk: self,
+            context: self,
             bus,
             lease,
             stream_created,
@@ -234,7 +234,7 @@ impl Desk {
 
 /// What is tried with a message, from the best to the last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Means {
+enum Treatment {
     Handle,
     Bury,
     Skip,
@@ -243,16 +243,16 @@ enum Means {
 /// So often one message that takes too long is tried alone before it is asked whether others go through.
 const ALONE_TRIES_MAX: u32 = 3;
 
-impl Means {
+impl Treatment {
     /// What is tried after this was refused for one message, `tries` times so far; none when nothing is left. `is_slow`: it
     /// took too much, and no value in it is to blame. What is too slow today may be quick in a moment; and where a dead letter is too much as well, it is not the message.
-    fn next(self, is_slow: bool, tries: u32) -> Option<Means> {
+    fn next(self, is_slow: bool, tries: u32) -> Option<Treatment> {
         match self {
-            Means::Handle if is_slow && tries < ALONE_TRIES_MAX => Some(Means::Handle),
-            Means::Handle => Some(Means::Bury),
-            Means::Bury | Means::Skip if is_slow => Some(Means::Handle),
-            Means::Bury => Some(Means::Skip),
-            Means::Skip => None,
+            Treatment::Handle if is_slow && tries < ALONE_TRIES_MAX => Some(Treatment::Handle),
+            Treatment::Handle => Some(Treatment::Bury),
+            Treatment::Bury | Treatment::Skip if is_slow => Some(Treatment::Handle),
+            Treatment::Bury => Some(Treatment::Skip),
+            Treatment::Skip => None,
         }
     }
 }
@@ -260,7 +260,7 @@ impl Means {
 struct Write<'a> {
     /// A place among those who write, until something goes wrong: whoever waits to try again is in nobody's way.
     writing: Option<OwnedSemaphorePermit>,
-    desk: &'a Desk,
+    context: &'a ReaderContext,
     bus: &'a Bus,
     lease: &'a Lease,
     stream_created: OffsetDateTime,
@@ -269,12 +269,12 @@ struct Write<'a> {
 
 impl Write<'_> {
     async fn in_parts(&mut self, batch: &[Received]) -> Option<End> {
-        let desk = self.desk;
+        let context = self.context;
         let mut parts = Parts::of(batch);
         while let Some(part) = parts.next() {
-            let hurried = parts.hurries(part).then(|| desk.handler.hurried());
-            let handler = hurried.as_ref().unwrap_or(&desk.handler);
-            match self.settle(handler, part, Means::Handle).await {
+            let hurried = parts.hurries(part).then(|| context.handler.hurried());
+            let handler = hurried.as_ref().unwrap_or(&context.handler);
+            match self.settle(handler, part, Treatment::Handle).await {
                 Settled::Committed => {}
                 Settled::Ended(end) => return Some(end),
                 Settled::Refused(cause) => {
@@ -302,8 +302,8 @@ impl Write<'_> {
 
     /// One message that was refused by itself, to its end; `behind` are others that wait for it.
     async fn alone(&mut self, received: &Received, behind: &[Received], mut cause: StorageError) -> Option<End> {
-        let (mut tried, mut tries, mut backoff) = (Means::Handle, 1, self.desk.backoff());
-        let committed = self.desk.committed.load(Ordering::Relaxed);
+        let (mut tried, mut tries, mut backoff) = (Treatment::Handle, 1, self.context.backoff());
+        let committed = self.context.committed.load(Ordering::Relaxed);
         loop {
             let is_slow = cause.is_too_much() && !cause.blames_values();
             let next = tried.next(is_slow, tries);
@@ -319,17 +319,20 @@ impl Write<'_> {
                 error,
                 "the database refused a notification"
             );
-            let means = next?;
-            if is_slow && means == Means::Bury && !self.others_go_through(committed, received, behind).await {
+            let treatment = next?;
+            if is_slow && treatment == Treatment::Bury && !self.others_go_through(committed, received, behind).await {
                 return Some(End::Slow);
             }
-            if means == Means::Handle && !waited(backoff.pause(), self.stop).await {
+            if treatment == Treatment::Handle && !waited(backoff.pause(), self.stop).await {
                 return Some(End::Stopped);
             }
-            tries = if means == tried { tries + 1 } else { 1 };
-            tried = means;
-            let desk = self.desk;
-            match self.settle(&desk.handler, std::slice::from_ref(received), means).await {
+            tries = if treatment == tried { tries + 1 } else { 1 };
+            tried = treatment;
+            let context = self.context;
+            match self
+                .settle(&context.handler, std::slice::from_ref(received), treatment)
+                .await
+            {
                 Settled::Committed => return None,
                 Settled::Ended(end) => return Some(end),
                 Settled::Refused(error) => cause = error,
@@ -340,48 +343,48 @@ impl Write<'_> {
     /// Another part was written by anybody here since so many were; or one of those behind would be, of another account
     /// if there is one. Where neither is, none is known to wait, or the database is slow.
     async fn others_go_through(&self, committed: u64, received: &Received, behind: &[Received]) -> bool {
-        if self.desk.committed.load(Ordering::Relaxed) > committed {
+        if self.context.committed.load(Ordering::Relaxed) > committed {
             return true;
         }
         let of_another = behind.iter().find(|other| other.account != received.account);
         match of_another.or(behind.first()) {
             Some(other) => {
                 let (other, now) = (std::slice::from_ref(other), OffsetDateTime::now_utc());
-                self.desk.handler.rehearse(other, now).await.is_ok()
+                self.context.handler.rehearse(other, now).await.is_ok()
             }
             None => false,
         }
     }
 
     /// Tries until it is committed, or cannot be.
-    async fn settle(&mut self, handler: &NotificationHandler, batch: &[Received], means: Means) -> Settled {
+    async fn settle(&mut self, handler: &NotificationHandler, batch: &[Received], treatment: Treatment) -> Settled {
         let Some(last) = batch.last() else {
             return Settled::Committed;
         };
-        let to = Place {
+        let to = PartitionOffset {
             sequence: last.sequence,
             published: Some(last.published),
             stream_created: Some(self.stream_created),
         };
-        let (begun, mut races, mut backoff) = (Instant::now(), 0, self.desk.backoff());
+        let (begun, mut races, mut backoff) = (Instant::now(), 0, self.context.backoff());
         loop {
             let now = OffsetDateTime::now_utc();
             // Not in a select: a transaction is never dropped half-way.
-            let handled = match means {
-                Means::Handle => handler.handle(self.lease, &to, batch, now).await,
-                Means::Bury => handler.bury(self.lease, &to, last, now).await,
-                Means::Skip => handler.skip(self.lease, &to, last).await,
+            let handled = match treatment {
+                Treatment::Handle => handler.handle(self.lease, &to, batch, now).await,
+                Treatment::Bury => handler.bury(self.lease, &to, last, now).await,
+                Treatment::Skip => handler.skip(self.lease, &to, last).await,
             };
             match handled {
                 Ok(Handled::Committed(committed)) => {
-                    self.desk.committed.fetch_add(1, Ordering::Relaxed);
-                    self.desk.metrics.committed(batch.len(), begun.elapsed(), &committed);
+                    self.context.committed.fetch_add(1, Ordering::Relaxed);
+                    self.context.metrics.committed(batch.len(), begun.elapsed(), &committed);
                     self.publish(committed.outbox, &committed.wakes).await;
                     handler.shutdown.crash_point("resolver.batch_published").await;
                     return Settled::Committed;
                 }
                 Ok(Handled::Stale) => {
-                    self.desk.metrics.stale();
+                    self.context.metrics.stale();
                     return Settled::Ended(End::Replaced);
                 }
                 Ok(Handled::Raced) => {
@@ -411,7 +414,7 @@ impl Write<'_> {
 
     /// Outbox first: handing over costs nothing. A wake-up that is lost is found by delivery's sweep.
     async fn publish(&self, outbox: Vec<storage::outbox::OutboxRow>, wakes: &[contracts::Outgoing]) {
-        self.desk.outbox.publish_soon(outbox);
+        self.context.outbox.publish_soon(outbox);
         let failed: Vec<_> = self
             .bus
             .publish_all(wakes)
@@ -445,23 +448,23 @@ mod tests {
 
     #[test]
     fn what_is_slow_is_tried_again_and_what_is_refused_is_given_up() {
-        let check = |tried: Means, is_slow: bool, tries: u32, next: Option<Means>| {
+        let check = |tried: Treatment, is_slow: bool, tries: u32, next: Option<Treatment>| {
             assert_eq!(tried.next(is_slow, tries), next, "{tried:?} {is_slow} {tries}");
         };
-        check(Means::Handle, false, 1, Some(Means::Bury));
-        check(Means::Bury, false, 1, Some(Means::Skip));
-        check(Means::Skip, false, 1, None);
-        check(Means::Handle, true, 1, Some(Means::Handle));
-        check(Means::Handle, true, ALONE_TRIES_MAX, Some(Means::Bury));
+        check(Treatment::Handle, false, 1, Some(Treatment::Bury));
+        check(Treatment::Bury, false, 1, Some(Treatment::Skip));
+        check(Treatment::Skip, false, 1, None);
+        check(Treatment::Handle, true, 1, Some(Treatment::Handle));
+        check(Treatment::Handle, true, ALONE_TRIES_MAX, Some(Treatment::Bury));
         // Nothing is thrown away because the database is slow with everything.
-        check(Means::Bury, true, 1, Some(Means::Handle));
-        check(Means::Skip, true, 1, Some(Means::Handle));
+        check(Treatment::Bury, true, 1, Some(Treatment::Handle));
+        check(Treatment::Skip, true, 1, Some(Treatment::Handle));
     }
 
     #[test]
     fn a_place_counts_only_in_its_own_stream() {
         let created = OffsetDateTime::UNIX_EPOCH + Duration::from_nanos(1_234_567_891);
-        let place = |stream_created| Place {
+        let place = |stream_created| PartitionOffset {
             sequence: 7,
             published: Some(created),
             stream_created,
@@ -470,7 +473,7 @@ mod tests {
         assert_eq!(start(&place(Some(kept)), created).sequence, 7);
         assert_eq!(start(&place(Some(kept)), created).published, Some(created));
         let other = created + Duration::from_millis(1);
-        assert_eq!(start(&place(Some(other)), created), messaging::Place::default());
-        assert_eq!(start(&place(None), created), messaging::Place::default());
+        assert_eq!(start(&place(Some(other)), created), messaging::StreamOffset::default());
+        assert_eq!(start(&place(None), created), messaging::StreamOffset::default());
     }
 }

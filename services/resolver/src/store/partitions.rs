@@ -15,7 +15,7 @@ pub struct Lease {
 
 /// How far a partition was read, and in which stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct PartitionOffset {
     pub sequence: u64,
     pub published: Option<OffsetDateTime>,
     /// None before anything was read.
@@ -149,22 +149,22 @@ const PLACE_FIND: &str = "
     select sequence, published, stream_created from resolver_partition where partition = $1 and owner = $2 and fence = $3";
 
 /// How far the holder of a lease has read; none when the lease is another's.
-pub async fn place_find(database: &Database, lease: &Lease) -> Result<Option<Place>, StorageError> {
+pub async fn place_find(database: &Database, lease: &Lease) -> Result<Option<PartitionOffset>, StorageError> {
     let rows: Vec<PlaceRow> = database.query_alone("find place", PLACE_FIND, guard(lease)).await?;
-    Ok(rows.into_iter().next().map(Place::from))
+    Ok(rows.into_iter().next().map(PartitionOffset::from))
 }
 
 const PLACES: &str = "select sequence, published, stream_created from resolver_partition order by partition";
 
 /// How far each partition was read, in order.
-pub async fn places_find(database: &Database) -> Result<Vec<Place>, StorageError> {
+pub async fn places_find(database: &Database) -> Result<Vec<PartitionOffset>, StorageError> {
     let rows: Vec<PlaceRow> = database.query_alone("find places", PLACES, []).await?;
-    Ok(rows.into_iter().map(Place::from).collect())
+    Ok(rows.into_iter().map(PartitionOffset::from).collect())
 }
 
-impl From<PlaceRow> for Place {
+impl From<PlaceRow> for PartitionOffset {
     fn from(row: PlaceRow) -> Self {
-        Place {
+        PartitionOffset {
             sequence: row.sequence.unsigned_abs(),
             published: row.published,
             stream_created: row.stream_created,
@@ -177,7 +177,7 @@ const PLACE_MOVE: &str = "
     where partition = $1 and owner = $2 and fence = $3";
 
 /// Moves the place, in the batch's own transaction. `false`: the lease is another's; nothing of the batch may stay.
-pub async fn place_move(tx: &Tx, lease: &Lease, to: &Place) -> Result<bool, StorageError> {
+pub async fn place_move(tx: &Tx, lease: &Lease, to: &PartitionOffset) -> Result<bool, StorageError> {
     let [partition, owner, fence] = guard(lease);
     let sequence = i64::try_from(to.sequence).expect("a stream does not reach 2^63 messages");
     let values = [

@@ -7,7 +7,7 @@ use messaging::Incoming;
 use resolver::{
     handlers::notification::{Committed, Handled, NotificationHandler},
     intake::received::Received,
-    store::partitions::{Lease, Place, partitions_claim, partitions_ensure},
+    store::partitions::{Lease, PartitionOffset, partitions_claim, partitions_ensure},
 };
 use runtime::Shutdown;
 use serde_json::{Value, json};
@@ -291,8 +291,8 @@ impl Reader {
             .collect()
     }
 
-    pub(crate) fn place(&self, batch: &[Received]) -> Place {
-        Place {
+    pub(crate) fn place(&self, batch: &[Received]) -> PartitionOffset {
+        PartitionOffset {
             sequence: batch.last().unwrap().sequence,
             published: Some(OffsetDateTime::UNIX_EPOCH),
             stream_created: Some(OffsetDateTime::UNIX_EPOCH),
@@ -317,7 +317,7 @@ impl Reader {
                 Ok(Handled::Committed(committed)) => return committed,
                 Ok(Handled::Stale) => panic!("the lease is another's"),
                 Ok(Handled::Raced) => {}
-                Err(error) => assert!(error.may_retry(), "{:#}", error_chain(error)),
+                Err(error) => assert!(error.is_retryable(), "{:#}", error_chain(error)),
             }
         }
         panic!("a batch that keeps losing races");

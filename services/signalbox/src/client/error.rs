@@ -36,7 +36,7 @@ impl ApiError {
     }
 
     /// Whether asking again may help: nothing was answered, or the server said that it is the one in trouble.
-    pub(crate) fn may_retry(&self) -> bool {
+    pub(crate) fn is_retryable(&self) -> bool {
         match self {
             ApiError::NoAnswer { .. } | ApiError::Broken { .. } => true,
             ApiError::Unreadable { .. } => false,

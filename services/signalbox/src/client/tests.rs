@@ -57,7 +57,7 @@ async fn says_what_was_refused_and_why() {
         error.to_string(),
         "GET /api/refused was refused: 400 Bad Request (invalid): agent is missing"
     );
-    assert!(!error.may_retry());
+    assert!(!error.is_retryable());
     assert!(client.notification("demo", "none").await.unwrap().is_none());
 }
 
@@ -69,7 +69,7 @@ async fn says_when_nobody_answers() {
     drop(listener);
     let client = Client::new(&base, "secret".to_owned().into()).unwrap();
     let error = client.get::<Value>(&["api"], &[]).await.unwrap_err();
-    assert!(error.may_retry());
+    assert!(error.is_retryable());
     let said = error.to_string();
     assert!(
         said.starts_with(&format!("Signalbox at {base} does not answer")),

@@ -51,7 +51,7 @@ pub(crate) async fn database(settings: &Settings) -> anyhow::Result<Vec<String>>
     let owner = Database::connect(settings.database.url()?.expose_secret(), Role::Owner, &options).await?;
     let migrated = async {
         let pending = migrations::pending(owner.connection()).await?;
-        tried(StorageError::may_retry, || migrations::migrate(owner.connection())).await?;
+        tried(StorageError::is_retryable, || migrations::migrate(owner.connection())).await?;
         anyhow::Ok(pending)
     };
     let applied = migrated.await;
@@ -61,14 +61,14 @@ pub(crate) async fn database(settings: &Settings) -> anyhow::Result<Vec<String>>
 
 /// Tries again what may pass. A step takes its locks in another order than a service that is at work: Postgres ends one of the
 /// two, or the wait for a lock is over, and what was begun is undone whole.
-async fn tried<T, E, F>(may_retry: impl Fn(&E) -> bool, mut attempt: impl FnMut() -> F) -> Result<T, E>
+async fn tried<T, E, F>(is_retryable: impl Fn(&E) -> bool, mut attempt: impl FnMut() -> F) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
 {
     let mut tries = 1;
     loop {
         match attempt().await {
-            Err(error) if may_retry(&error) && tries < TRIES_MAX => sleep(PAUSE * tries).await,
+            Err(error) if is_retryable(&error) && tries < TRIES_MAX => sleep(PAUSE * tries).await,
             ended => return ended,
         }
         tries += 1;
@@ -98,10 +98,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_step_that_was_undone_is_tried_again_and_not_for_ever() {
-        let check = async |passes_after: u32, may_retry: bool, expected: (u32, Result<(), u32>)| {
+        let check = async |passes_after: u32, is_retryable: bool, expected: (u32, Result<(), u32>)| {
             let mut tries = 0;
             let ended = tried(
-                |_| may_retry,
+                |_| is_retryable,
                 || {
                     tries += 1;
                     ready(if tries > passes_after { Ok(()) } else { Err(tries) })

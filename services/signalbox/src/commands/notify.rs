@@ -106,7 +106,7 @@ async fn outcome(client: &Client, account: &str, id: &str, limit: Duration) -> a
             }
             Ok(None) => {}
             // The notification is accepted: a restart of the service takes nothing from it.
-            Err(error) if error.may_retry() => {}
+            Err(error) if error.is_retryable() => {}
             Err(error) => return Err(error.into()),
         }
         if Instant::now() + ASK_EVERY > deadline {

@@ -78,23 +78,23 @@ mod tests {
             super::super::finding::render(&examine(&settings).await)
         };
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str());
-        let said = examined(&[endpoint, ("OTEL_METRICS_EXPORTER", "none")]).await;
+        let message = examined(&[endpoint, ("OTEL_METRICS_EXPORTER", "none")]).await;
         assert!(
-            said.contains("ok       telemetry  the collector takes traces"),
-            "{said}"
+            message.contains("ok       telemetry  the collector takes traces"),
+            "{message}"
         );
         assert!(
-            said.contains("hint     telemetry  the collector answers 404 Not Found to logs"),
-            "{said}"
+            message.contains("hint     telemetry  the collector answers 404 Not Found to logs"),
+            "{message}"
         );
         assert!(
-            said.contains("docs/runbooks/telemetry-missing.md") && !said.contains("metrics"),
-            "{said}"
+            message.contains("docs/runbooks/telemetry-missing.md") && !message.contains("metrics"),
+            "{message}"
         );
         serving.abort();
         let _ = serving.await;
-        let said = examined(&[endpoint]).await;
-        assert_eq!(said.matches("the collector does not take").count(), 3, "{said}");
+        let message = examined(&[endpoint]).await;
+        assert_eq!(message.matches("the collector does not take").count(), 3, "{message}");
         assert!(!examined(&[]).await.contains("telemetry"));
     }
 }

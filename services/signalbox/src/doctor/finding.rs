@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::Check;
 use crate::text::{error_line, one_line};
 
-const SAID_CHARS_MAX: usize = 400;
+const MESSAGE_CHARS_MAX: usize = 400;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -23,38 +23,38 @@ pub(super) enum Status {
 pub(super) struct Finding {
     check: Check,
     status: Status,
-    said: String,
+    message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    mend: Option<String>,
+    fix: Option<String>,
     /// Where it is told at length.
     #[serde(skip_serializing_if = "Option::is_none")]
     runbook: Option<&'static str>,
 }
 
 impl Finding {
-    pub(super) fn ok(check: Check, said: impl AsRef<str>) -> Finding {
-        Finding::new(check, Status::Ok, said.as_ref(), None)
+    pub(super) fn ok(check: Check, message: impl AsRef<str>) -> Finding {
+        Finding::new(check, Status::Ok, message.as_ref(), None)
     }
 
-    pub(super) fn hint(check: Check, said: impl AsRef<str>, mend: impl AsRef<str>) -> Finding {
-        Finding::new(check, Status::Hint, said.as_ref(), Some(mend.as_ref()))
+    pub(super) fn hint(check: Check, message: impl AsRef<str>, fix: impl AsRef<str>) -> Finding {
+        Finding::new(check, Status::Hint, message.as_ref(), Some(fix.as_ref()))
     }
 
-    pub(super) fn problem(check: Check, said: impl AsRef<str>, mend: impl AsRef<str>) -> Finding {
-        Finding::new(check, Status::Problem, said.as_ref(), Some(mend.as_ref()))
+    pub(super) fn problem(check: Check, message: impl AsRef<str>, fix: impl AsRef<str>) -> Finding {
+        Finding::new(check, Status::Problem, message.as_ref(), Some(fix.as_ref()))
     }
 
     /// What an error says, with its causes.
-    pub(super) fn failed(check: Check, error: impl Into<anyhow::Error>, mend: impl AsRef<str>) -> Finding {
-        Finding::problem(check, error_line(&error.into()), mend)
+    pub(super) fn failed(check: Check, error: impl Into<anyhow::Error>, fix: impl AsRef<str>) -> Finding {
+        Finding::problem(check, error_line(&error.into()), fix)
     }
 
-    fn new(check: Check, status: Status, said: &str, mend: Option<&str>) -> Finding {
+    fn new(check: Check, status: Status, message: &str, fix: Option<&str>) -> Finding {
         Finding {
             check,
             status,
-            said: one_line(said, SAID_CHARS_MAX),
-            mend: mend.filter(|mend| !mend.is_empty()).map(str::to_owned),
+            message: one_line(message, MESSAGE_CHARS_MAX),
+            fix: fix.filter(|fix| !fix.is_empty()).map(str::to_owned),
             runbook: (status != Status::Ok).then(|| check.runbook()),
         }
     }
@@ -78,9 +78,15 @@ pub(super) fn render(findings: &[Finding]) -> String {
             Status::Hint => "hint",
             Status::Problem => "PROBLEM",
         };
-        writeln!(text, "{status:<7}  {:<width$}  {}", finding.check.name(), finding.said).expect(INFALLIBLE);
-        if let Some(mend) = &finding.mend {
-            writeln!(text, "{:7}  {:width$}  → {mend}", "", "").expect(INFALLIBLE);
+        writeln!(
+            text,
+            "{status:<7}  {:<width$}  {}",
+            finding.check.name(),
+            finding.message
+        )
+        .expect(INFALLIBLE);
+        if let Some(fix) = &finding.fix {
+            writeln!(text, "{:7}  {:width$}  → {fix}", "", "").expect(INFALLIBLE);
         }
         if let Some(runbook) = finding.runbook {
             writeln!(text, "{:7}  {:width$}    {runbook}", "", "").expect(INFALLIBLE);
@@ -108,8 +114,8 @@ pub(super) fn settings(read: &Result<(), SettingsError>) -> Finding {
 }
 
 pub(super) fn up(http_url: Option<&str>, data_dir: &Path) -> Option<Finding> {
-    let said = format!("looking at `signalbox up` in {}, {}", data_dir.display(), http_url?);
-    Some(Finding::ok(Check::Up, said))
+    let message = format!("looking at `signalbox up` in {}, {}", data_dir.display(), http_url?);
+    Some(Finding::ok(Check::Up, message))
 }
 
 #[cfg(test)]
@@ -140,7 +146,7 @@ mod tests {
     fn is_readable_for_programs() {
         let finding = serde_json::to_value(Finding::problem(Check::Nats, "no answer", "start it")).unwrap();
         let expected = serde_json::json!({
-            "check": "nats", "status": "problem", "said": "no answer", "mend": "start it",
+            "check": "nats", "status": "problem", "message": "no answer", "fix": "start it",
             "runbook": "docs/runbooks/broker-lost.md",
         });
         assert_eq!(finding, expected);

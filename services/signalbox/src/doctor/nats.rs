@@ -11,8 +11,8 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     let options = match context::bus_options("doctor", &settings.nats) {
         Ok(options) => options,
         Err(error) => {
-            let mend = "set it, or use `signalbox up`, which starts a NATS server of its own";
-            return vec![Finding::failed(Check::Nats, error, mend)];
+            let fix = "set it, or use `signalbox up`, which starts a NATS server of its own";
+            return vec![Finding::failed(Check::Nats, error, fix)];
         }
     };
     let options = BusOptions {
@@ -98,10 +98,10 @@ mod tests {
         migrate::topology(&settings).ensure(&bus).await.unwrap();
         let more = "[nats.limits]\nevent_bytes_max = 1073741824\n";
         let settings = Settings::load_from(more, [("NATS_URL", server.url())]).unwrap();
-        let said = super::super::finding::render(&examine(&settings).await);
+        let message = super::super::finding::render(&examine(&settings).await);
         assert!(
-            said.contains("PROBLEM  streams") && said.contains("max_bytes (too small)"),
-            "{said}"
+            message.contains("PROBLEM  streams") && message.contains("max_bytes (too small)"),
+            "{message}"
         );
     }
 
@@ -111,8 +111,8 @@ mod tests {
         let settings = Settings::load_from("", [("NATS_URL", server.url())]).unwrap();
         for _ in 0..2 {
             let findings = examine(&settings).await;
-            let said = super::super::finding::render(&findings);
-            assert!(said.contains("stream SIGNALBOX_DEAD is missing"), "{said}");
+            let message = super::super::finding::render(&findings);
+            assert!(message.contains("stream SIGNALBOX_DEAD is missing"), "{message}");
         }
         let bus = Bus::connect(context::bus_options("test", &settings.nats).unwrap())
             .await

@@ -94,7 +94,7 @@ async fn look(address: SocketAddr) -> Port {
 }
 
 fn judge(service: &'static str, address: SocketAddr, port: Port) -> Finding {
-    let mend = format!("set {}.listen to another address", service.replace('-', "_"));
+    let fix = format!("set {}.listen to another address", service.replace('-', "_"));
     match port {
         Port::Free => Finding::ok(Check::Ports, format!("{address} is free for {service}")),
         Port::Ours => Finding::ok(
@@ -104,11 +104,11 @@ fn judge(service: &'static str, address: SocketAddr, port: Port) -> Finding {
         Port::Taken => Finding::problem(
             Check::Ports,
             format!("{address} for {service} is taken by another program"),
-            mend,
+            fix,
         ),
         Port::Unusable(error) => {
             let error = anyhow::Error::new(error).context(format!("{service} cannot listen on {address}"));
-            Finding::failed(Check::Ports, error, mend)
+            Finding::failed(Check::Ports, error, fix)
         }
     }
 }
@@ -135,6 +135,6 @@ mod tests {
         let address = SocketAddr::from(([127, 0, 0, 1], 8081));
         assert!(!judge("tool-gateway", address, Port::Ours).is_problem());
         let taken = serde_json::to_value(judge("tool-gateway", address, Port::Taken)).unwrap();
-        assert_eq!(taken["mend"], "set tool_gateway.listen to another address");
+        assert_eq!(taken["fix"], "set tool_gateway.listen to another address");
     }
 }

@@ -6,7 +6,7 @@ use sea_orm::FromQueryResult;
 use secrecy::ExposeSecret;
 use storage::{
     Database, DatabaseOptions, Role, StorageError,
-    fitness::{self, Facts, Fault, Setting},
+    fitness::{self, Fault, ServerFacts, Setting},
     migrations,
 };
 
@@ -19,8 +19,8 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     let url = match settings.database.url() {
         Ok(url) => url.expose_secret(),
         Err(error) => {
-            let mend = "set it, or use `signalbox up`, which starts a Postgres of its own";
-            return vec![Finding::failed(Check::Postgres, error, mend)];
+            let fix = "set it, or use `signalbox up`, which starts a Postgres of its own";
+            return vec![Finding::failed(Check::Postgres, error, fix)];
         }
     };
     let options = DatabaseOptions {
@@ -30,8 +30,8 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     let owner = match Database::connect(url, Role::Owner, &options).await {
         Ok(owner) => owner,
         Err(error) => {
-            let mend = "is it running, and are host, user and password in database.url right?";
-            return vec![Finding::failed(Check::Postgres, error, mend)];
+            let fix = "is it running, and are host, user and password in database.url right?";
+            return vec![Finding::failed(Check::Postgres, error, fix)];
         }
     };
     let setting = context::fitness_setting(&settings.database).await;
@@ -73,7 +73,7 @@ async fn as_services(url: &str, options: &DatabaseOptions) -> (Vec<String>, Vec<
     (seen, refused)
 }
 
-fn judge(facts: &Facts, setting: Setting, applied: &[String]) -> Vec<Finding> {
+fn judge(facts: &ServerFacts, setting: Setting, applied: &[String]) -> Vec<Finding> {
     let mut findings = vec![
         Finding::ok(Check::Postgres, format!("version {}", fitness::shown(facts.version))),
         schema(applied, setting.migrates),
@@ -82,11 +82,11 @@ fn judge(facts: &Facts, setting: Setting, applied: &[String]) -> Vec<Finding> {
     findings.extend(
         faults
             .iter()
-            .map(|fault| Finding::problem(Check::Fitness, fault.to_string(), fault.mend())),
+            .map(|fault| Finding::problem(Check::Fitness, fault.to_string(), fault.fix())),
     );
     if faults.is_empty() {
-        let said = "row-level security is on, forced and watched on every table of accounts";
-        findings.push(Finding::ok(Check::Fitness, said));
+        let message = "row-level security is on, forced and watched on every table of accounts";
+        findings.push(Finding::ok(Check::Fitness, message));
     }
     if setting.is_local {
         findings.extend(on_this_machine(facts));
@@ -95,7 +95,7 @@ fn judge(facts: &Facts, setting: Setting, applied: &[String]) -> Vec<Finding> {
 }
 
 /// What would be refused of another machine's database.
-fn on_this_machine(facts: &Facts) -> Vec<Finding> {
+fn on_this_machine(facts: &ServerFacts) -> Vec<Finding> {
     let elsewhere = facts.faults(Setting {
         is_local: false,
         migrates: true,
@@ -105,8 +105,8 @@ fn on_this_machine(facts: &Facts) -> Vec<Finding> {
         .filter(|fault| matches!(fault, Fault::LoginAbove(_) | Fault::Losing(_)));
     lenient
         .map(|fault| {
-            let said = format!("{fault}; taken on this machine, refused of another one");
-            Finding::hint(Check::Fitness, said, fault.mend())
+            let message = format!("{fault}; taken on this machine, refused of another one");
+            Finding::hint(Check::Fitness, message, fault.fix())
         })
         .collect()
 }
@@ -157,7 +157,7 @@ fn schema(applied: &[String], migrates_at_start: bool) -> Finding {
             format!("up to date at {}", known.last().unwrap_or(&"nothing")),
         );
     }
-    let said = match pending[..] {
+    let message = match pending[..] {
         [first, .., last] if STEPS_SHOWN_MAX < pending.len() => {
             format!("lacks {} steps, from {first} to {last}", pending.len())
         }
@@ -166,11 +166,11 @@ fn schema(applied: &[String], migrates_at_start: bool) -> Finding {
     if migrates_at_start {
         Finding::hint(
             Check::Schema,
-            said,
+            message,
             "database.migrate is on: the next start brings it up to date",
         )
     } else {
-        Finding::problem(Check::Schema, said, MIGRATE)
+        Finding::problem(Check::Schema, message, MIGRATE)
     }
 }
 
@@ -187,10 +187,10 @@ fn roles(refused: &[&str]) -> Finding {
             format!("a login of {own} alone, which may take its role"),
         );
     }
-    let said = format!("not to be taken by {}", refused.join(", "));
+    let message = format!("not to be taken by {}", refused.join(", "));
     Finding::problem(
         Check::DatabaseRoles,
-        said,
+        message,
         "grant the signalbox_ roles to the user in database.url",
     )
 }
@@ -201,15 +201,15 @@ mod tests {
 
     use super::*;
 
-    fn check(finding: &Finding, is_problem: bool, said: &str) {
+    fn check(finding: &Finding, is_problem: bool, message: &str) {
         let shown = serde_json::to_value(finding).unwrap();
         assert_eq!(
-            (finding.is_problem(), shown["said"].as_str().unwrap()),
-            (is_problem, said)
+            (finding.is_problem(), shown["message"].as_str().unwrap()),
+            (is_problem, message)
         );
         assert_eq!(
             shown["status"] == "ok",
-            shown.get("mend").is_none(),
+            shown.get("fix").is_none(),
             "what is wrong says how to mend it"
         );
     }
@@ -274,7 +274,7 @@ mod tests {
         let settings = Settings::load_from("", [("DATABASE_URL", database.url.as_str())]).unwrap();
         let findings = examine(&settings).await;
         let fault = Fault::TablesOpen(texts(&["turn"]));
-        let wall = Finding::problem(Check::Fitness, fault.to_string(), fault.mend());
+        let wall = Finding::problem(Check::Fitness, fault.to_string(), fault.fix());
         assert!(findings.contains(&wall), "{findings:?}");
     }
 }

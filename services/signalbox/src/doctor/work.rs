@@ -103,9 +103,9 @@ fn outboxes(outboxes: &[(&'static str, Duration)]) -> Vec<Finding> {
     let old = outboxes.iter().filter(|(_, age)| *age > OUTBOX_AGE_MAX);
     let old: Vec<Finding> = old
         .map(|(service, age)| {
-            let said = format!("a message of {service} has waited {} for the broker", shown(*age));
-            let mend = format!("is {service} up, and does the broker take what it publishes?");
-            Finding::problem(Check::Outbox, said, mend)
+            let message = format!("a message of {service} has waited {} for the broker", shown(*age));
+            let fix = format!("is {service} up, and does the broker take what it publishes?");
+            Finding::problem(Check::Outbox, message, fix)
         })
         .collect();
     if old.is_empty() {
@@ -121,32 +121,32 @@ fn queue(waiting: Waiting, now: OffsetDateTime) -> Finding {
     };
     let age = since(oldest, now);
     let sessions = waiting.sessions;
-    let said = format!(
+    let message = format!(
         "in {sessions} sessions something waits for its turn, the oldest for {}",
         shown(age)
     );
     if age > QUEUE_AGE_MAX {
-        return Finding::hint(Check::Queue, said, "see what its session does: `signalbox sessions`");
+        return Finding::hint(Check::Queue, message, "see what its session does: `signalbox sessions`");
     }
-    Finding::ok(Check::Queue, said)
+    Finding::ok(Check::Queue, message)
 }
 
 fn consumers(seen: &Seen, now: OffsetDateTime) -> Vec<Finding> {
     let lagging = seen.consumers.iter().filter(|one| one.pending > PENDING_MAX);
     let mut findings: Vec<Finding> = lagging
         .map(|one| {
-            let said = format!("{} messages wait before {}", one.pending, one.durable.name());
+            let message = format!("{} messages wait before {}", one.pending, one.durable.name());
             Finding::hint(
                 Check::Consumers,
-                said,
+                message,
                 "does its service run, and is Postgres fast enough?",
             )
         })
         .collect();
     let unread = seen.unread.flatten().map(|oldest| since(oldest, now));
     if let Some(age) = unread.filter(|age| *age > UNREAD_AGE_MAX) {
-        let said = format!("a notification has waited {} for a resolver to read it", shown(age));
-        findings.push(Finding::problem(Check::Consumers, said, "does a resolver run?"));
+        let message = format!("a notification has waited {} for a resolver to read it", shown(age));
+        findings.push(Finding::problem(Check::Consumers, message, "does a resolver run?"));
     }
     findings
 }
@@ -177,12 +177,12 @@ mod tests {
             .map(|finding| {
                 let finding = serde_json::to_value(finding).unwrap();
                 let text = |name: &str| finding[name].as_str().unwrap().to_owned();
-                (text("status"), text("said"))
+                (text("status"), text("message"))
             })
             .collect();
         let says: Vec<_> = says
             .iter()
-            .map(|(status, said)| ((*status).to_owned(), (*said).to_owned()))
+            .map(|(status, message)| ((*status).to_owned(), (*message).to_owned()))
             .collect();
         assert_eq!(findings, says);
     }
@@ -246,13 +246,13 @@ mod tests {
         sea_orm::ConnectionTrait::execute_unprepared(world.database.connect(Role::Owner).await.connection(), insert)
             .await
             .unwrap();
-        let said = super::super::finding::render(&examine(&settings).await);
+        let message = super::super::finding::render(&examine(&settings).await);
         assert!(
-            said.contains("PROBLEM  outbox")
-                && said.contains("a message of orchestrator has waited 5 min for the broker"),
-            "{said}"
+            message.contains("PROBLEM  outbox")
+                && message.contains("a message of orchestrator has waited 5 min for the broker"),
+            "{message}"
         );
-        assert!(said.contains("docs/runbooks/outbox-waits.md"), "{said}");
-        assert!(said.contains("nothing waits for its turn"), "{said}");
+        assert!(message.contains("docs/runbooks/outbox-waits.md"), "{message}");
+        assert!(message.contains("nothing waits for its turn"), "{message}");
     }
 }

@@ -1,5 +1,5 @@
 //! Publishes the sample, line by line, and shows what becomes of it and of everything else that happens. What is shown
-//! comes from the HTTP API, as any program would ask it ([`Look`]); what passes on the bus only says when to ask
+//! comes from the HTTP API, as any program would ask it ([`Snapshot`]); what passes on the bus only says when to ask
 //! ([`Hints`]).
 
 use std::{
@@ -16,10 +16,10 @@ use tracing::warn;
 
 use super::{
     hints::{Hint, Hints},
-    look::{Look, dead_row, has_outcome},
+    look::{Snapshot, dead_row, has_outcome},
     progress::Progress,
     row::Row,
-    sample::Line,
+    sample::SampleLine,
     show::Show,
 };
 use crate::client::{ApiError, Client};
@@ -41,8 +41,8 @@ const PUBLISH_ATTEMPTS_MAX: u32 = 5;
 const PUBLISH_PAUSE: Duration = Duration::from_millis(500);
 
 /// What is asked of [`follow`].
-pub(super) struct Wanted {
-    pub(super) lines: Vec<Line>,
+pub(super) struct FollowOptions {
+    pub(super) lines: Vec<SampleLine>,
     pub(super) exit_when_idle: bool,
     /// Without any movement for this long, the sample is given up.
     pub(super) stuck_after: Duration,
@@ -57,11 +57,16 @@ pub(super) enum Ended {
 }
 
 /// Only ends by itself when asked to exit; dropping it loses nothing.
-pub(super) async fn follow(wanted: Wanted, client: &Client, bus: &Bus, show: &mut Show) -> anyhow::Result<Ended> {
+pub(super) async fn follow(
+    wanted: FollowOptions,
+    client: &Client,
+    bus: &Bus,
+    show: &mut Show,
+) -> anyhow::Result<Ended> {
     // Before the first line is published, so that nothing of it is missed.
     let mut hints = Hints::listen(bus.client(), bus.root()).await?;
     let mut follow = Follow {
-        look: Look::new(client),
+        look: Snapshot::new(client),
         bus,
         show,
         progress: Progress::new(wanted.lines),
@@ -93,7 +98,7 @@ pub(super) async fn follow(wanted: Wanted, client: &Client, bus: &Bus, show: &mu
 type Name = (AccountId, NotificationId);
 
 struct Follow<'a> {
-    look: Look<'a>,
+    look: Snapshot<'a>,
     bus: &'a Bus,
     show: &'a mut Show,
     progress: Progress,
@@ -142,13 +147,13 @@ impl Follow<'_> {
     }
 
     /// Waits for the broker's acknowledgement. Sent twice after a lost one, it counts once: it has an id.
-    async fn publish(&self, line: &Line) -> anyhow::Result<()> {
+    async fn publish(&self, line: &SampleLine) -> anyhow::Result<()> {
         let message = [line.message(self.bus.root())];
         for attempt in 1.. {
             let result = self.bus.publish_all(&message).await.pop();
             match result.expect("one message has one answer") {
                 Ok(_) => return Ok(()),
-                Err(error) if error.is_retriable() && attempt < PUBLISH_ATTEMPTS_MAX => {
+                Err(error) if error.is_retryable() && attempt < PUBLISH_ATTEMPTS_MAX => {
                     warn!(%error, attempt, "a line of the sample was not acknowledged; trying again");
                     sleep(PUBLISH_PAUSE).await;
                 }

@@ -5,16 +5,16 @@ use contracts::dead::DeadLetter;
 use domain::{AccountId, NotificationState};
 use serde_json::Value;
 
-use super::{row::Row, sample::Line};
+use super::{row::Row, sample::SampleLine};
 use crate::client::{ApiError, Client};
 
-pub(super) struct Look<'a> {
+pub(super) struct Snapshot<'a> {
     client: &'a Client,
 }
 
-impl<'a> Look<'a> {
-    pub(super) fn new(client: &'a Client) -> Look<'a> {
-        Look { client }
+impl<'a> Snapshot<'a> {
+    pub(super) fn new(client: &'a Client) -> Snapshot<'a> {
+        Snapshot { client }
     }
 
     /// One row, or one for each agent that it fanned out to. None: the API knows nothing of it, or not yet.
@@ -35,7 +35,7 @@ impl<'a> Look<'a> {
     }
 
     /// What became of a line, as soon as all of it has an outcome.
-    pub(super) async fn outcome(&self, line: &Line) -> Result<Option<Vec<Row>>, ApiError> {
+    pub(super) async fn outcome(&self, line: &SampleLine) -> Result<Option<Vec<Row>>, ApiError> {
         let rows = self.notification(&line.account, line.id.as_str()).await?;
         Ok((!rows.is_empty() && rows.iter().all(has_outcome)).then_some(rows))
     }
@@ -58,7 +58,7 @@ pub(super) fn has_outcome(row: &Row) -> bool {
 
 /// What a dead letter says of a notification that the API has no row for: its account does not exist, or it could not
 /// even be read.
-pub(super) fn dead_row(letter: &DeadLetter, line: Option<&Line>) -> Row {
+pub(super) fn dead_row(letter: &DeadLetter, line: Option<&SampleLine>) -> Row {
     let payload: Value = serde_json::from_str(&letter.payload).unwrap_or_default();
     let field = |name: &str| payload[name].as_str().map(str::to_owned);
     let account = line.map(|line| &line.account).or(letter.account.as_ref());

@@ -38,7 +38,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 
 use self::{
-    follow::{Ended, Wanted, follow},
+    follow::{Ended, FollowOptions, follow},
     services::Services,
     show::Show,
     stack::Stack,
@@ -143,7 +143,7 @@ struct Up<'a> {
 
 impl Up<'_> {
     /// From the first service to the last: until it is idle, a signal comes, or something fails.
-    async fn live(&self, lines: Vec<sample::Line>, stack: &mut Stack) -> anyhow::Result<ExitCode> {
+    async fn live(&self, lines: Vec<sample::SampleLine>, stack: &mut Stack) -> anyhow::Result<ExitCode> {
         let mut show = Show::start(self.json)?;
         // Dropped when something else comes first: nothing in it is lost, the services end by the shutdown.
         let ended = tokio::select! {
@@ -177,7 +177,7 @@ impl Up<'_> {
         }
     }
 
-    async fn serve(&self, lines: Vec<sample::Line>, show: &mut Show) -> anyhow::Result<Ended> {
+    async fn serve(&self, lines: Vec<sample::SampleLine>, show: &mut Show) -> anyhow::Result<Ended> {
         let settings = &self.settings;
         migrate::database(settings)
             .await
@@ -209,7 +209,7 @@ impl Up<'_> {
         self.greet(&endpoints, show)?;
         // As any program beside it.
         let bus = Bus::connect(context::bus_options("up", &self.parties.of(User::Publisher).nats)?).await?;
-        let wanted = Wanted {
+        let wanted = FollowOptions {
             lines,
             exit_when_idle: self.args.exit_when_idle,
             stuck_after: self.stuck_after(),
@@ -293,7 +293,7 @@ fn address(url: &str) -> String {
 /// As an absolute path, since servers are told of it that have another working directory.
 fn data_dir_open(data_dir: &Path) -> anyhow::Result<PathBuf> {
     if !data_dir.exists() {
-        // Others may pass through to what is theirs (Postgres' user is not root), and list or read nothing.
+        // Peers may pass through to what is theirs (Postgres' user is not root), and list or read nothing.
         let made = DirBuilder::new().recursive(true).mode(0o711).create(data_dir);
         made.with_context(|| format!("cannot create the data directory {}", data_dir.display()))?;
     }

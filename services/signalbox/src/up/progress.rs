@@ -5,18 +5,18 @@
 
 use domain::NotificationState;
 
-use super::sample::Line;
+use super::sample::SampleLine;
 
 #[derive(Debug)]
 pub(super) struct Progress {
-    lines: Vec<Line>,
+    lines: Vec<SampleLine>,
     /// Of each line, once it has any.
     outcomes: Vec<Option<NotificationState>>,
     published: usize,
 }
 
 impl Progress {
-    pub(super) fn new(lines: Vec<Line>) -> Progress {
+    pub(super) fn new(lines: Vec<SampleLine>) -> Progress {
         Progress {
             outcomes: vec![None; lines.len()],
             lines,
@@ -24,7 +24,7 @@ impl Progress {
         }
     }
 
-    pub(super) fn line(&self, index: usize) -> &Line {
+    pub(super) fn line(&self, index: usize) -> &SampleLine {
         &self.lines[index]
     }
 

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 /// One notification of the file.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct SampleLine {
     pub(super) account: AccountId,
     pub(super) task: TaskToken,
     pub(super) id: NotificationId,
@@ -21,20 +21,20 @@ pub(super) struct Line {
 /// Lines without an id get one from this namespace and their content, so that a second run repeats nothing.
 const LINES: Uuid = Uuid::from_u128(0x51b0_5a3b_0000_4000_8000_0000_0000_0001);
 
-pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Line>> {
+pub(super) fn read(path: &Path) -> anyhow::Result<Vec<SampleLine>> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the sample {}", path.display()))?;
     parse(&text).with_context(|| format!("sample {}", path.display()))
 }
 
 /// Empty lines are skipped.
-pub(super) fn parse(text: &str) -> anyhow::Result<Vec<Line>> {
+pub(super) fn parse(text: &str) -> anyhow::Result<Vec<SampleLine>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines
         .map(|(index, line)| parse_line(index, line).with_context(|| format!("line {}", index + 1)))
         .collect()
 }
 
-fn parse_line(index: usize, line: &str) -> anyhow::Result<Line> {
+fn parse_line(index: usize, line: &str) -> anyhow::Result<SampleLine> {
     let mut fields: Map<String, Value> = serde_json::from_str(line).context("not a JSON object")?;
     let account = match fields.remove("account") {
         Some(Value::String(account)) => AccountId::parse(&account)?,
@@ -56,7 +56,7 @@ fn parse_line(index: usize, line: &str) -> anyhow::Result<Line> {
         }
         Some(_) => bail!("`id` is not a text"),
     };
-    Ok(Line {
+    Ok(SampleLine {
         account,
         task,
         id,
@@ -64,7 +64,7 @@ fn parse_line(index: usize, line: &str) -> anyhow::Result<Line> {
     })
 }
 
-impl Line {
+impl SampleLine {
     /// As any program would publish it: the subject and the body, no headers.
     pub(super) fn message(&self, root: &Root) -> Outgoing {
         Outgoing {
@@ -75,8 +75,8 @@ impl Line {
     }
 
     /// Whether both are about the same: a task, whatever its spelling, or no task at all.
-    pub(super) fn is_of_same_task(&self, other: &Line) -> bool {
-        let key = |line: &Line| line.task.0.as_ref().map(|task| task.key());
+    pub(super) fn is_of_same_task(&self, other: &SampleLine) -> bool {
+        let key = |line: &SampleLine| line.task.0.as_ref().map(|task| task.key());
         self.account == other.account && key(self) == key(other)
     }
 }
@@ -151,7 +151,7 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/notifications.ndjson");
         let lines = read(&path).unwrap();
         assert_eq!(lines.len(), 14);
-        let read = |line: &Line| contracts::notification::read(&Headers::default(), &line.payload);
+        let read = |line: &SampleLine| contracts::notification::read(&Headers::default(), &line.payload);
         assert!(lines.iter().all(|line| read(line).is_ok()));
     }
 }

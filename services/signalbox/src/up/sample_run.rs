@@ -9,7 +9,7 @@ use runtime::{Settings, context, shutdown::wait_for_signal};
 
 use super::{
     demo,
-    follow::{Ended, Wanted, follow},
+    follow::{Ended, FollowOptions, follow},
     sample,
     show::Show,
 };
@@ -21,7 +21,7 @@ pub(crate) async fn run(args: &SampleArgs, json: bool) -> anyhow::Result<ExitCod
     let client = args.access.client()?;
     demo::ensure(&client).await?;
     let bus = Bus::connect(context::bus_options("sample", &nats)?).await?;
-    let wanted = Wanted {
+    let wanted = FollowOptions {
         lines,
         exit_when_idle: true,
         stuck_after: Duration::from_secs(args.stuck_after_s),

@@ -21,7 +21,7 @@ fn task(id: &str) -> TaskId {
 /// A call, what the rows say, and when.
 #[derive(Clone, Debug)]
 struct Case {
-    asked: Asked,
+    asked: CallRequest,
     facts: Facts,
     tool: Option<ToolDefinition>,
     task: Option<TaskId>,
@@ -44,7 +44,7 @@ impl Case {
             fence: Fence(5),
             agent: AGENT,
         };
-        let asked = Asked {
+        let asked = CallRequest {
             account: AccountId::parse("acme").unwrap(),
             session: SESSION,
             id: Uuid::nil(),
@@ -361,7 +361,7 @@ fn a_call_waits_for_earlier_ones_while_it_may_run_itself() {
     };
     check(&Case::genuine(), false);
     check(&after_another(|_| {}), true);
-    // Told that there is no such task, perhaps because the earlier one has not made it.
+    // ToolAnswer that there is no such task, perhaps because the earlier one has not made it.
     check(&after_another(|case| case.task = Some(task("proj-8"))), true);
     check(&after_another(|case| case.now = UNTIL), false);
     check(&after_another(|case| case.facts.closed = Some(Closed(None))), false);

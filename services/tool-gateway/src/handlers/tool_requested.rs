@@ -22,7 +22,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use crate::{
     SOURCE,
-    call::{Asked, Claims, Origin, Record},
+    call::{CallRequest, Claims, Origin, Record},
     error::Error,
     execute::{Executed, Executor},
     settings::ToolGatewaySettings,
@@ -129,7 +129,7 @@ impl ToolRequestedHandler {
                 after: order_delay(deliveries),
                 why: "earlier calls of the same answer are not over".to_owned(),
             },
-            Ok(Executed::Nobodys(refusal)) => {
+            Ok(Executed::Unowned(refusal)) => {
                 let told = refusal.told();
                 Verdict::Dead {
                     reason: told.code.to_owned(),
@@ -144,7 +144,7 @@ impl ToolRequestedHandler {
                 ),
             },
             // What is too much, being one call, may be too much again: that counts as an attempt.
-            Err(error) if error.may_retry() && !error.is_too_much() => Verdict::Postpone {
+            Err(error) if error.is_retryable() && !error.is_too_much() => Verdict::Postpone {
                 after: self.config.postpone_delay_ms.duration(),
                 why: error_chain(&error),
             },
@@ -165,8 +165,8 @@ fn read(root: &Root, incoming: &Incoming) -> Result<ToolRequested, Verdict> {
 }
 
 /// The call that a request asks for. Pure.
-pub fn asked(request: &ToolRequested, trace: TraceContext) -> Asked {
-    Asked {
+pub fn asked(request: &ToolRequested, trace: TraceContext) -> CallRequest {
+    CallRequest {
         trace,
         account: request.account.clone(),
         session: request.session_id,

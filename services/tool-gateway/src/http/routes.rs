@@ -27,7 +27,7 @@ use super::{
     openapi::{declared, openapi},
 };
 use crate::{
-    call::{Asked, Origin, Record, Told},
+    call::{CallRequest, Origin, Record, ToolAnswer},
     capability::Capability,
     error::Error,
     execute::{Executed, Executor},
@@ -117,7 +117,7 @@ pub(super) async fn call(State(agents): State<Agents>, name: String, request: Re
     let call_id = call_id.unwrap_or_else(|| Uuid::now_v7().to_string());
     let arguments = std::str::from_utf8(&body).map_err(|_| Problem::invalid("the body is not UTF-8"))?;
     let call_id = CallId(call_id);
-    let asked = Asked {
+    let asked = CallRequest {
         account,
         session,
         // Whether a turn runs must not decide whether a repeated request is the same request.
@@ -211,7 +211,7 @@ const STATUSES: [(&str, StatusCode); 13] = [
 /// What may be asked again a little later.
 const PASSES: [StatusCode; 2] = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
 
-fn problem(told: &Told) -> Problem {
+fn problem(told: &ToolAnswer) -> Problem {
     problem_of(told.code, told.message.clone(), told.hint.clone())
 }
 
@@ -229,9 +229,9 @@ fn problem_of(code: &str, message: String, hint: String) -> Problem {
 /// The database: try again, or our fault. The client is told neither what nor why.
 #[expect(clippy::needless_pass_by_value, reason = "made for map_err")]
 pub(super) fn failed(error: storage::StorageError) -> Problem {
-    let may_retry = error.may_retry();
-    tracing::error!(error = &error as &dyn StdError, may_retry, "request failed");
-    if may_retry {
+    let is_retryable = error.is_retryable();
+    tracing::error!(error = &error as &dyn StdError, is_retryable, "request failed");
+    if is_retryable {
         Problem::unavailable()
     } else {
         Problem::internal()

@@ -5,7 +5,7 @@ use sea_orm::{ConnectionTrait, FromQueryResult};
 use storage::{StorageError, Tx, error::Attempt};
 use time::OffsetDateTime;
 
-use crate::call::{Asked, Origin, Record, cut};
+use crate::call::{CallRequest, Origin, Record, cut};
 
 /// A stranger's name of a tool is not kept longer than this.
 const NAME_BYTES_MAX: usize = 128;
@@ -21,7 +21,11 @@ const CALL_INSERT: &str = "
     on conflict do nothing";
 
 /// `false`: there is such a record already, or no such session.
-pub(crate) async fn call_insert(tx: &Tx, asked: &Asked, arguments_bytes_max: usize) -> Result<bool, StorageError> {
+pub(crate) async fn call_insert(
+    tx: &Tx,
+    asked: &CallRequest,
+    arguments_bytes_max: usize,
+) -> Result<bool, StorageError> {
     let claims = match &asked.origin {
         Origin::Turn(claims) => Some(claims),
         Origin::Http => None,
@@ -47,7 +51,7 @@ fn storable(text: &str, bytes_max: usize) -> String {
 }
 
 /// Whether what is asked now is what was recorded under the same id.
-pub(crate) fn is_same_request(asked: &Asked, record: &Record, arguments_bytes_max: usize) -> bool {
+pub(crate) fn is_same_request(asked: &CallRequest, record: &Record, arguments_bytes_max: usize) -> bool {
     record.name == storable(&asked.name, NAME_BYTES_MAX)
         && record.arguments == storable(&asked.arguments, arguments_bytes_max)
 }
@@ -67,7 +71,7 @@ const CALL_FIND: &str = "
     select name, arguments, state, late, result, started_at, finished_at from tool_call
     where account_id = $1 and id = $2";
 
-pub(crate) async fn call_find(tx: &Tx, asked: &Asked) -> Result<Option<Record>, StorageError> {
+pub(crate) async fn call_find(tx: &Tx, asked: &CallRequest) -> Result<Option<Record>, StorageError> {
     let values = [(&asked.account).into(), asked.id.into()];
     let row: Option<CallRow> = tx.one("read tool call", CALL_FIND, values).await?;
     Ok(row.map(|row| Record {
@@ -87,7 +91,7 @@ const CALL_FINISH: &str = "
 /// Writes what it came to. `turn`: the one that a call over HTTP happened in.
 pub(crate) async fn call_finish(
     tx: &Tx,
-    asked: &Asked,
+    asked: &CallRequest,
     record: &Record,
     turn: Option<TurnId>,
 ) -> Result<(), StorageError> {

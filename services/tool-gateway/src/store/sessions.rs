@@ -6,13 +6,13 @@ use serde_json::Value;
 use storage::{StorageError, Tx, session::sessions_close::task_sessions_lock};
 use time::OffsetDateTime;
 
-use crate::call::{Asked, Closed, Facts, RecordedCall, Turn};
+use crate::call::{CallRequest, Closed, Facts, RecordedCall, Turn};
 
 /// Shared: calls of one session need not wait for each other, and nobody closes or claims it meanwhile.
 const SESSION_LOCK: &str = "select id from session where account_id = $1 and id = $2 for share";
 
 /// Keeps the session as it is until the end of the transaction.
-pub(crate) async fn session_lock(tx: &Tx, asked: &Asked) -> Result<(), StorageError> {
+pub(crate) async fn session_lock(tx: &Tx, asked: &CallRequest) -> Result<(), StorageError> {
     let values = [(&asked.account).into(), asked.session.into()];
     tx.execute("lock session", SESSION_LOCK, values).await.map(|_| ())
 }
@@ -21,7 +21,7 @@ const TASK_LOCK: &str = "select id from task where account_id = $1 and id = $2 f
 
 /// The same for a call that moves a task, and may close its sessions: with weaker locks first, two of them would wait
 /// for each other. Takes those that a closer takes, in its order, and the caller's own.
-pub(crate) async fn task_and_sessions_lock(tx: &Tx, asked: &Asked, task: &TaskId) -> Result<(), StorageError> {
+pub(crate) async fn task_and_sessions_lock(tx: &Tx, asked: &CallRequest, task: &TaskId) -> Result<(), StorageError> {
     let values = [(&asked.account).into(), task.key().into()];
     tx.execute("lock task", TASK_LOCK, values).await?;
     task_sessions_lock(tx, &asked.account, task, asked.session).await

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::{
     arguments::{Schema, invalid_field},
-    call::{Effect, Facts, Told},
+    call::{Effect, Facts, ToolAnswer},
     refusal::Refusal,
     store,
 };
@@ -60,13 +60,13 @@ pub(crate) struct Running<'a> {
 
 #[derive(Debug)]
 pub(crate) enum ToolError {
-    Told(Told),
+    ToolAnswer(ToolAnswer),
     Storage(StorageError),
 }
 
-impl From<Told> for ToolError {
-    fn from(told: Told) -> Self {
-        Self::Told(told)
+impl From<ToolAnswer> for ToolError {
+    fn from(told: ToolAnswer) -> Self {
+        Self::ToolAnswer(told)
     }
 }
 

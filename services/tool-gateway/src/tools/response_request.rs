@@ -14,7 +14,7 @@ use super::{Outcome, Running, ToolError, body, task_existing};
 use crate::{
     SOURCE,
     arguments::invalid_field,
-    call::{Effect, Told},
+    call::{Effect, ToolAnswer},
     store,
 };
 
@@ -79,7 +79,7 @@ async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<
         }
     }
     if !unknown.is_empty() {
-        let told = Told::failed(
+        let told = ToolAnswer::failed(
             "unknown_agent",
             format!("There is no agent {} in this account.", quoted(&unknown)),
             "Nobody was asked. Call again with names that you know, or say in your reply whom you are missing.",
@@ -87,7 +87,7 @@ async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<
         return Err(told.into());
     }
     if found.iter().any(|(id, _)| *id == running.facts.agent) {
-        let told = Told::failed(
+        let told = ToolAnswer::failed(
             "own_name",
             format!("You are {}: you cannot ask yourself.", running.facts.agent_slug),
             "Nobody was asked. Leave your own name out, or do it now.",
@@ -117,7 +117,7 @@ async fn chat_check(running: Running<'_>, chat: &TaskId, asked: &[(AgentId, Agen
     if strangers.is_empty() {
         return Ok(());
     }
-    let told = Told::failed(
+    let told = ToolAnswer::failed(
         "coordinator_chat",
         format!(
             "Task {chat} is the coordinator's chat, and {} has no part in it.",

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use messaging::{PartitionReader, Place, ServerVersion, Stream, topology};
+use messaging::{PartitionReader, ServerVersion, Stream, StreamOffset, topology};
 
 use crate::support::{Broker, broker, message, next_batch, publish, stream_info, until};
 
@@ -10,7 +10,7 @@ use crate::support::{Broker, broker, message, next_batch, publish, stream_info, 
 async fn stored(broker: &Broker) -> Vec<(String, String)> {
     let mut stored = Vec::new();
     for partition in 0..topology::PARTITIONS {
-        let mut reader = PartitionReader::open(&broker.bus, partition, Place::default())
+        let mut reader = PartitionReader::open(&broker.bus, partition, StreamOffset::default())
             .await
             .unwrap();
         loop {

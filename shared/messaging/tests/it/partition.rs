@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use messaging::{
-    Incoming, PartitionReader, Place, ReadError, Stream, TopologyLimits, first_unread, notification_stream_identity,
-    purge_consumed, topology,
+    Incoming, PartitionReader, ReadError, Stream, StreamOffset, TopologyLimits, first_unread,
+    notification_stream_identity, purge_consumed, topology,
 };
 use time::OffsetDateTime;
 
@@ -32,7 +32,7 @@ async fn publish_numbers(broker: &Broker, numbers: std::ops::Range<u64>) -> u16 
     last.subject.split('.').nth(2).unwrap().parse().unwrap()
 }
 
-async fn open(broker: &Broker, partition: u16, after: Place) -> PartitionReader {
+async fn open(broker: &Broker, partition: u16, after: StreamOffset) -> PartitionReader {
     PartitionReader::open(&broker.bus, partition, after).await.unwrap()
 }
 
@@ -55,8 +55,8 @@ fn numbers(batch: &[Incoming]) -> Vec<u64> {
         .collect()
 }
 
-fn place_of(incoming: &Incoming) -> Place {
-    Place {
+fn place_of(incoming: &Incoming) -> StreamOffset {
+    StreamOffset {
         sequence: incoming.stream_sequence,
         published: Some(incoming.published),
     }
@@ -78,7 +78,7 @@ async fn read_error(reader: &mut PartitionReader) -> ReadError {
 async fn reading_goes_on_behind_the_place() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..10).await;
-    let mut reader = open(&broker, partition, Place::default()).await;
+    let mut reader = open(&broker, partition, StreamOffset::default()).await;
     let first = read_exactly(&mut reader, 4).await;
     assert_eq!(numbers(&first), [0, 1, 2, 3]);
     assert_eq!(first[0].deliveries, 1);
@@ -96,7 +96,7 @@ async fn reading_goes_on_behind_the_place() {
 async fn a_batch_is_what_is_there_up_to_the_limit() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..2000).await;
-    let mut reader = open(&broker, partition, Place::default()).await;
+    let mut reader = open(&broker, partition, StreamOffset::default()).await;
     let mut read = 0;
     while read < 2000 {
         let batch = next_batch(&mut reader, 10, LONG).await.unwrap();
@@ -109,7 +109,7 @@ async fn a_batch_is_what_is_there_up_to_the_limit() {
 #[tokio::test]
 async fn silence_is_an_empty_batch() {
     let broker = broker().await;
-    let mut reader = open(&broker, 0, Place::default()).await;
+    let mut reader = open(&broker, 0, StreamOffset::default()).await;
     assert_eq!(next_batch(&mut reader, 10, QUIET).await.unwrap(), []);
     assert_eq!(next_batch(&mut reader, 10, QUIET).await.unwrap(), []);
 }
@@ -122,7 +122,7 @@ async fn what_nobody_rang_for_is_found_by_a_look() {
     config.republish = None;
     raw(&broker.bus).update_stream(config).await.unwrap();
     let partition = publish_numbers(&broker, 0..1).await;
-    let mut reader = open(&broker, partition, Place::default()).await;
+    let mut reader = open(&broker, partition, StreamOffset::default()).await;
     read_exactly(&mut reader, 1).await;
     publish_numbers(&broker, 1..3).await;
     let mut read = Vec::new();
@@ -172,7 +172,7 @@ async fn headers_of_the_server_cannot_be_forged() {
     })
     .await;
     let partition = publish_numbers(&broker, 0..1).await;
-    let mut reader = open(&broker, partition, Place::default()).await;
+    let mut reader = open(&broker, partition, StreamOffset::default()).await;
     let read = read_exactly(&mut reader, usize::try_from(count).unwrap() + 1).await;
     let sequences: Vec<u64> = read.iter().map(|one| one.stream_sequence).collect();
     assert_eq!(sequences, (1..=count + 1).collect::<Vec<_>>());
@@ -210,7 +210,7 @@ async fn headers_that_nobody_can_read_hold_nothing_up() {
         })
         .await;
     }
-    let read = async |after: Place, count: usize| {
+    let read = async |after: StreamOffset, count: usize| {
         until("it is read", async || {
             let mut reader = PartitionReader::open(&broker.bus, partition, after).await.ok()?;
             let mut read = Vec::new();
@@ -221,7 +221,7 @@ async fn headers_that_nobody_can_read_hold_nothing_up() {
         })
         .await
     };
-    let (mut reader, all) = read(Place::default(), 6).await;
+    let (mut reader, all) = read(StreamOffset::default(), 6).await;
     let sequences: Vec<u64> = all.iter().map(|one| one.stream_sequence).collect();
     assert_eq!(sequences, [1, 2, 3, 4, 5, 6]);
     assert!(all[2..].iter().all(|one| one.payload == "x" && one.id().is_none()));
@@ -245,7 +245,7 @@ async fn headers_that_nobody_can_read_hold_nothing_up() {
 async fn a_stream_that_was_made_anew_ends_the_reader_however_much_it_holds() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..3).await;
-    let mut reader = open(&broker, partition, Place::default()).await;
+    let mut reader = open(&broker, partition, StreamOffset::default()).await;
     read_exactly(&mut reader, 3).await;
     raw(&broker.bus).delete_stream("SIGNALBOX_NOTIFICATION").await.unwrap();
     updating(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
@@ -257,7 +257,7 @@ async fn a_stream_that_was_made_anew_ends_the_reader_however_much_it_holds() {
 #[tokio::test]
 async fn a_missing_stream_is_named() {
     let broker = broker().await;
-    let mut reader = open(&broker, 0, Place::default()).await;
+    let mut reader = open(&broker, 0, StreamOffset::default()).await;
     raw(&broker.bus).delete_stream("SIGNALBOX_NOTIFICATION").await.unwrap();
     let error = read_error(&mut reader).await;
     let cause = std::error::Error::source(&error).unwrap().to_string();
@@ -273,7 +273,7 @@ async fn a_killed_server_costs_the_reader_nothing() {
     let mut broker = broker().await;
     let partition = publish_numbers(&broker, 0..10).await;
     let identity = notification_stream_identity(&broker.bus).await.unwrap();
-    let mut reader = open(&broker, partition, Place::default()).await;
+    let mut reader = open(&broker, partition, StreamOffset::default()).await;
     read_exactly(&mut reader, 5).await;
     broker.server.kill().await.unwrap();
     broker.server.restart().await.unwrap();
@@ -293,7 +293,7 @@ async fn large_messages_come_a_few_at_a_time() {
         .collect();
     publish(&broker.bus, &messages).await;
     let partition = publish_numbers(&broker, 12..13).await;
-    let mut reader = open(&broker, partition, Place::default()).await;
+    let mut reader = open(&broker, partition, StreamOffset::default()).await;
     let first = next_batch(&mut reader, 100, LONG).await.unwrap();
     assert!((1..=5).contains(&first.len()), "{}", first.len());
     assert_eq!(
@@ -317,7 +317,7 @@ async fn a_wiped_store_is_another_stream() {
     assert_ne!(after.created, before.created);
     assert_eq!(after.last_sequence, 0);
 
-    let place = Place {
+    let place = StreamOffset {
         sequence: 5,
         published: None,
     };
@@ -343,9 +343,9 @@ async fn a_wiped_store_is_another_stream() {
 async fn a_tail_written_anew_under_the_same_numbers_is_noticed() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..3).await;
-    let mut reader = open(&broker, partition, Place::default()).await;
+    let mut reader = open(&broker, partition, StreamOffset::default()).await;
     let read = read_exactly(&mut reader, 3).await;
-    let place = Place {
+    let place = StreamOffset {
         sequence: 2,
         published: Some(read[1].published - Duration::from_secs(60)),
     };
@@ -359,7 +359,7 @@ async fn a_tail_written_anew_under_the_same_numbers_is_noticed() {
     );
     // Postgres keeps microseconds: that much less is the same moment.
     let nanoseconds = read[1].published.unix_timestamp_nanos();
-    let place = Place {
+    let place = StreamOffset {
         sequence: 2,
         published: Some(OffsetDateTime::from_unix_timestamp_nanos(nanoseconds - nanoseconds % 1000).unwrap()),
     };
@@ -382,7 +382,7 @@ async fn a_tail_in_which_another_partition_has_the_place_is_noticed() {
             break there;
         }
     };
-    let place = Place {
+    let place = StreamOffset {
         sequence: foreign.sequence,
         published: Some(foreign.time),
     };
@@ -399,7 +399,7 @@ async fn a_tail_in_which_another_partition_has_the_place_is_noticed() {
 async fn purging_leaves_the_message_at_the_place_and_what_follows() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..10).await;
-    let mut reader = open(&broker, partition, Place::default()).await;
+    let mut reader = open(&broker, partition, StreamOffset::default()).await;
     let read = read_exactly(&mut reader, 10).await;
     assert_eq!(purge_consumed(&broker.bus, 0).await.unwrap(), 0);
     assert_eq!(purge_consumed(&broker.bus, 6).await.unwrap(), 5);

@@ -57,7 +57,7 @@ async fn a_message_over_the_servers_limit_is_hopeless_and_does_not_hinder_the_ot
         matches!(error, PublishError::TooLarge { bytes, .. } if *bytes == 1024 * 1024 + 1),
         "{error:?}"
     );
-    assert!(!error.is_retriable());
+    assert!(!error.is_retryable());
     assert_eq!(stream_info(&broker.bus, Stream::Event).await.state.messages, 2);
 }
 
@@ -71,7 +71,7 @@ async fn a_message_over_the_streams_limit_is_hopeless() {
     let subject = "signalbox.event.acme.t-1.turn.started";
     let error = only_error(&broker.bus, message(subject, "large", vec![b'x'; 2000])).await;
     assert!(matches!(error, PublishError::TooLarge { .. }), "{error:?}");
-    assert!(!error.is_retriable());
+    assert!(!error.is_retryable());
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn a_line_break_in_a_header_is_an_error_and_not_a_panic() {
     broken.headers.set("X-Title", "two\r\nlines");
     let error = only_error(&broker.bus, broken).await;
     assert!(matches!(error, PublishError::Malformed { .. }), "{error:?}");
-    assert!(!error.is_retriable());
+    assert!(!error.is_retryable());
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn without_a_stream_the_answer_says_so() {
     let broker = bare_broker().await;
     let error = only_error(&broker.bus, message("signalbox.session.resolved.acme.t-1", "s-1", "{}")).await;
     assert!(matches!(error, PublishError::NoStream { .. }), "{error:?}");
-    assert!(error.is_retriable());
+    assert!(error.is_retryable());
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn a_full_stream_of_notifications_refuses_instead_of_dropping_old_ones() {
     assert!(results[0].is_ok());
     let error = results[19].as_ref().unwrap_err();
     assert!(matches!(error, PublishError::NotStored { .. }), "{error:?}");
-    assert!(error.is_retriable());
+    assert!(error.is_retryable());
     let state = stream_info(&broker.bus, Stream::Notification).await.state;
     assert_eq!(state.first_sequence, 1);
     assert_eq!(
@@ -141,7 +141,7 @@ async fn without_an_answer_the_outcome_is_unknown_and_the_same_id_may_be_sent_ag
     broker.server.kill().await.unwrap();
     let error = only_error(&impatient, wake_up.clone()).await;
     assert!(matches!(error, PublishError::Unknown { .. }), "{error:?}");
-    assert!(error.is_retriable());
+    assert!(error.is_retryable());
 
     broker.server.restart().await.unwrap();
     until("the message is acknowledged", async || {

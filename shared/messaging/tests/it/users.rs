@@ -567,7 +567,7 @@ async fn a_resolver_reads_with_its_own_rights_as_soon_as_something_comes() {
     let resolver = bus(&server, User::Resolver).await;
     let mut readers = Vec::new();
     for partition in 0..messaging::topology::PARTITIONS {
-        let place = messaging::Place::default();
+        let place = messaging::StreamOffset::default();
         readers.push(
             messaging::PartitionReader::open(&resolver, partition, place)
                 .await

@@ -23,7 +23,7 @@ pub(super) struct Rate {
 
 #[derive(Debug)]
 pub(super) struct Buckets {
-    sets: Vec<Mutex<[Place; PLACES_PER_SET]>>,
+    sets: Vec<Mutex<[Bucket; PLACES_PER_SET]>>,
     hasher: RandomState,
     begun: Instant,
     interval_ns: u64,
@@ -32,7 +32,7 @@ pub(super) struct Buckets {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct Bucket {
     /// The name's hash. Two names that share all 64 bits share a bucket, which nobody can bring about.
     name: u64,
     /// Nanoseconds after `begun`; in the past, the bucket is full and the place is free.
@@ -71,7 +71,7 @@ impl Buckets {
         if ahead_ns > self.ahead_ns_max {
             return Err(Duration::from_nanos(ahead_ns - self.ahead_ns_max));
         }
-        places[at] = Place {
+        places[at] = Bucket {
             name,
             full_at_ns: full_at_ns.saturating_add(self.interval_ns),
         };
@@ -80,7 +80,7 @@ impl Buckets {
 
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.sets.capacity() * size_of::<Mutex<[Place; PLACES_PER_SET]>>()
+        self.sets.capacity() * size_of::<Mutex<[Bucket; PLACES_PER_SET]>>()
     }
 }
 

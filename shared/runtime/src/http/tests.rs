@@ -355,7 +355,7 @@ async fn refuses_headers_that_are_too_large() {
     app.shutdown.stop(LIMIT).await;
 }
 
-/// An address that asks too fast is told when to come again, in the form of every other error. Others, and the health
+/// An address that asks too fast is told when to come again, in the form of every other error. Peers, and the health
 /// pages, answer.
 #[tokio::test]
 async fn an_address_that_asks_too_fast_is_told_so() {

@@ -9,7 +9,7 @@ use storage::{
     StorageError,
     outbox::{
         OutboxRow, Settled,
-        unread::{Due, Look, UnreadRow, outbox_look},
+        unread::{Due, UnreadCheck, UnreadRow, outbox_look},
     },
 };
 use tokio_util::sync::CancellationToken;
@@ -36,7 +36,7 @@ impl Relay {
     /// One batch.
     async fn look_once(&self) -> Result<Batch, StorageError> {
         let rows_max = self.settings.batch_messages_max;
-        let look = Look {
+        let look = UnreadCheck {
             every_ms: millis(self.settings.unread_look_ms.duration()),
             again_ms: millis(self.settings.unread_again_ms.duration()),
             kept_ms: self.settings.unread_kept_hours.get() as i64 * 60 * 60 * 1000,

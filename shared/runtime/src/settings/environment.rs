@@ -53,7 +53,7 @@ fn read_file(path: &str) -> Result<String, SettingsError> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// The variables that concern us, as text, those that name files replaced by what is in them. Others may hold anything.
+/// The variables that concern us, as text, those that name files replaced by what is in them. Peers may hold anything.
 pub(super) fn variables(
     all: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<Vec<(String, String)>, SettingsError> {

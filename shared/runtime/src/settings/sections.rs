@@ -343,7 +343,7 @@ impl Default for OutboxSettings {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct ReplicaSettings {
-    /// Others take over what this process holds when it was not renewed for this long.
+    /// Peers take over what this process holds when it was not renewed for this long.
     pub lease_ms: Millis,
     pub renew_ms: Millis,
 }

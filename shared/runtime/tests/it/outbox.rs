@@ -3,7 +3,7 @@
 use messaging::Stream;
 use storage::outbox::{
     Claim, outbox_claim, outbox_rows,
-    unread::{Look, outbox_look},
+    unread::{UnreadCheck, outbox_look},
 };
 
 use crate::world::{World, stored};
@@ -152,7 +152,7 @@ async fn a_sweep_claims_no_more_than_it_can_hold() {
     sqlx::query(stored).execute(&world.database.owner).await.unwrap();
     let look = async |bytes_max: i64| {
         const HOUR_MS: i64 = 3_600_000;
-        let look = Look {
+        let look = UnreadCheck {
             every_ms: HOUR_MS,
             again_ms: HOUR_MS,
             kept_ms: HOUR_MS,

@@ -116,7 +116,7 @@ async fn shows_itself_by_a_connection_and_again_when_that_has_ended() {
     .await;
 }
 
-/// Others are told of when their time is over, and not before; one that lives is not told of.
+/// Peers are told of when their time is over, and not before; one that lives is not told of.
 #[tokio::test(flavor = "multi_thread")]
 async fn tells_when_another_is_over() {
     let world = World::new().await;
@@ -136,7 +136,7 @@ async fn tells_when_another_is_over() {
         assert!(!alive(&world).await.contains(&dead), "not before the time was over");
     }
     assert_eq!(alive(&world).await.len(), 2);
-    let told = async |others: &mut runtime::Others| {
+    let told = async |others: &mut runtime::Peers| {
         tokio::select! {
             biased;
             () = others.one_ended() => true,

@@ -90,7 +90,7 @@ pub const OUTBOX_STORED: &str = "
 
 /// When to look after what is not yet read.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub struct UnreadCheck {
     /// From one look to the next; up to six times this for what has waited for long.
     pub every_ms: i64,
     /// Published again after this long, whatever the broker says.
@@ -130,7 +130,7 @@ struct Looked {
 }
 
 /// Takes rows that are due to be looked at; they are due again after a while.
-pub async fn outbox_look(database: &Database, look: &Look) -> Result<Vec<UnreadRow>, StorageError> {
+pub async fn outbox_look(database: &Database, look: &UnreadCheck) -> Result<Vec<UnreadRow>, StorageError> {
     let values = [
         database.role().service().into(),
         look.every_ms.into(),

@@ -2,7 +2,7 @@
 //! message is the same by construction.
 
 /// Declares an enum with its words: `as_str`, `parse`, serde and JSON Schema agree.
-macro_rules! words {
+macro_rules! string_enum {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal $(| $alias:literal)*),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
@@ -35,4 +35,4 @@ macro_rules! words {
         $crate::columns::column!($name: text);
     };
 }
-pub(crate) use words;
+pub(crate) use string_enum;
