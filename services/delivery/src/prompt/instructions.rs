@@ -12,7 +12,7 @@ use domain::{AccountId, AgentSlug};
 use super::manifest::{Manifest, sha256};
 
 /// Of the templates below, and of what tools say in them.
-const VERSION: &str = "2";
+pub const PROFILE_VERSION: &str = "2";
 static PROFILE: LazyLock<String> = LazyLock::new(|| with_tools(include_str!("profile.md")));
 static COORDINATOR: LazyLock<String> = LazyLock::new(|| with_tools(include_str!("coordinator.md")));
 const ROLE: &str = include_str!("role.md");
@@ -60,11 +60,11 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
         manifest.add("instructions", part, source, &piece, cut);
         text.push_str(&piece);
     };
-    add("policy", format!("profile/{VERSION}"), fill(&PROFILE, facts), 0);
+    add("policy", format!("profile/{PROFILE_VERSION}"), fill(&PROFILE, facts), 0);
     if facts.is_coordinator {
         add(
             "coordinator",
-            format!("profile/{VERSION}/coordinator"),
+            format!("profile/{PROFILE_VERSION}/coordinator"),
             fill(&COORDINATOR, facts),
             0,
         );
@@ -72,7 +72,7 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
     if !facts.has_task {
         add(
             "taskless",
-            format!("profile/{VERSION}/taskless"),
+            format!("profile/{PROFILE_VERSION}/taskless"),
             fill(TASKLESS, facts),
             0,
         );
@@ -88,7 +88,7 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
         );
     }
     Profile {
-        version: VERSION,
+        version: PROFILE_VERSION,
         hash: sha256(&text),
         text: text.into(),
     }

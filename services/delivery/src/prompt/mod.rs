@@ -14,7 +14,7 @@ mod profiles;
 mod text;
 
 pub use input::{InputFacts, Interruption, OverviewEntry, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage, input};
-pub use instructions::{InstructionFacts, Profile, ToolNames, instructions};
+pub use instructions::{InstructionFacts, PROFILE_VERSION, Profile, ToolNames, instructions};
 pub use manifest::{Manifest, Part};
 pub use marks::{LABEL as MARKS_LABEL, MarkSecret, Marks};
 pub use profiles::Profiles;

@@ -223,7 +223,7 @@ async fn a_key_opens_what_the_running_turn_was_offered() {
     ] {
         world.run(sqlx::query(sql)).await;
     }
-    assert_eq!(listed().await, 5);
+    assert_eq!(listed().await, offered(true).len());
     let history = || agent.post("/agent/task-history", &coder.key, &body);
     assert_eq!(read(history()).await.0, StatusCode::OK);
     let twice = history().header("x-openclaw-session-key", &coder.key);
