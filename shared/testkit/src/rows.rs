@@ -5,9 +5,11 @@ use std::{collections::BTreeMap, fmt};
 
 use sqlx::PgPool;
 
-/// Of a table, and of it with a `from` that begins so: columns and their defaults, as SQL. `{column}` stands for what the row has
-/// there.
-const DEFAULTS: &[(&str, &str, &[(&str, &str)])] = &[
+/// A column and its default, as SQL. `{column}` stands for what the row has there.
+type Column = (&'static str, &'static str);
+
+/// Of a table, and of a table with a `from` that begins so.
+const DEFAULTS: &[(&str, &str, &[Column])] = &[
     ("account", "", &[("name", "''")]),
     (
         "agent",
