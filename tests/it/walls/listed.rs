@@ -112,9 +112,9 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
 /// How often each file asks the mapper. Who adds one sees to it that the walk comes by.
 pub(crate) const MAPPED: &[(&str, usize)] = &[
     ("services/orchestrator/src/dead_letters/store.rs", 1),
-    ("shared/storage/src/accepted.rs", 1),
     ("services/orchestrator/src/tasks/store.rs", 2),
     ("services/orchestrator/src/turns/store.rs", 1),
+    ("shared/storage/src/accepted.rs", 1),
 ];
 
 /// Which entries were needed.
