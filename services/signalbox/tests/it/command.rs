@@ -129,7 +129,7 @@ fn the_doctor_fails_where_nothing_is_set_and_says_what_to_do() {
     for check in ["postgres", "nats", "providers"] {
         assert_eq!(of(check)["status"], "problem");
         assert!(
-            of(check)["mend"].as_str().unwrap().contains("`signalbox up`"),
+            of(check)["fix"].as_str().unwrap().contains("`signalbox up`"),
             "{stdout}"
         );
     }
