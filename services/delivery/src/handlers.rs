@@ -57,8 +57,14 @@ struct WakeHandler<M> {
     message: PhantomData<fn() -> M>,
 }
 
-/// Starts the consumer of a wake-up.
-pub fn consume<M: Wake>(context: &Context, signals: &mpsc::Sender<Signal>) {
+/// Starts a consumer for each wake-up.
+pub fn start(context: &Context, signals: &mpsc::Sender<Signal>) {
+    consume::<SessionResolved>(context, signals);
+    consume::<SessionClosed>(context, signals);
+    consume::<ToolFinished>(context, signals);
+}
+
+fn consume<M: Wake>(context: &Context, signals: &mpsc::Sender<Signal>) {
     let consumer = Consumer {
         bus: context.bus.clone(),
         topology: context.topology.clone(),

@@ -12,10 +12,6 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use anyhow::Context as _;
 use axum::Router;
-use contracts::{
-    session::{SessionClosed, SessionResolved},
-    tool::ToolFinished,
-};
 use runtime::{Context, EndsWith};
 use tokio::sync::mpsc;
 use tracing::warn;
@@ -115,9 +111,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     context
         .shutdown
         .spawn("delivery recorder", record(recorder, reported, signals.clone()));
-    handlers::consume::<SessionResolved>(&context, &signals);
-    handlers::consume::<SessionClosed>(&context, &signals);
-    handlers::consume::<ToolFinished>(&context, &signals);
+    handlers::start(&context, &signals);
     let sweep = sweeps::neglected(
         context.database.clone(),
         config.sweep_interval_ms.duration(),

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use domain::{Bytes, Count, CountOrNone, Millis};
-use reqwest::Url;
+use reqwest::{Url, header::HeaderValue};
 use runtime::egress;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
 use super::openclaw::key::GatewayAgent;
@@ -207,6 +207,8 @@ impl Defaults {
 pub enum SettingsError {
     #[error("url is not an absolute http or https URL")]
     Url,
+    #[error("api_key cannot stand in an HTTP header: it has a character that is not visible ASCII")]
+    ApiKey,
     #[error("url carries a user name or password; put the credential into api_key")]
     UrlCredentials,
     #[error("url is at an address that is not public, and private_addresses is false")]
@@ -245,6 +247,14 @@ pub enum SettingsError {
     PoolIdle,
 }
 
+/// The header that carries the credential.
+pub(super) fn bearer(key: &SecretString) -> Result<HeaderValue, SettingsError> {
+    let mut value =
+        HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())).map_err(|_| SettingsError::ApiKey)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
 impl TryFrom<Fields> for ProviderSettings {
     type Error = SettingsError;
 
@@ -255,6 +265,7 @@ impl TryFrom<Fields> for ProviderSettings {
         if !private_addresses && !egress::host_may_be_public(&url) {
             return Err(SettingsError::UrlPrivate);
         }
+        fields.api_key.as_ref().map(bearer).transpose()?;
         if fields.model.trim().is_empty() {
             return Err(SettingsError::Model);
         }
@@ -395,6 +406,10 @@ mod tests {
         check(plain("not a url"), "absolute http or https");
         check(plain("file:///etc/passwd"), "absolute http or https");
         check(plain("http://user:secret@h/v1"), "put the credential into api_key");
+        check(
+            openclaw(json!({"api_key": "two\nlines"})),
+            "api_key cannot stand in an HTTP header",
+        );
         check(
             parse(json!({"kind": "openresponses", "url": "http://h", "model": " "})),
             "model is empty",

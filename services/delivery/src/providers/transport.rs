@@ -15,7 +15,7 @@ use super::failure::{FailureClass, ProviderError, Sent};
 use super::refusal::{Classify, Refusal};
 use super::response::{Ending, short};
 use super::retry_after;
-use super::settings::{Limits, ProviderKind, ProviderSettings};
+use super::settings::{Limits, ProviderKind, ProviderSettings, bearer};
 
 const SESSION_KEY: HeaderName = HeaderName::from_static("x-openclaw-session-key");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -38,8 +38,6 @@ pub(super) struct Transport {
 pub enum DriverError {
     #[error("building the HTTP client")]
     Client(#[source] reqwest::Error),
-    #[error("api_key cannot stand in a header")]
-    ApiKey,
 }
 
 /// A body read in full.
@@ -59,9 +57,6 @@ impl Transport {
             ProviderKind::OpenClaw => builder.http1_only(),
             ProviderKind::OpenResponses => builder,
         };
-        if let Some(key) = &settings.api_key {
-            bearer(key)?;
-        }
         Ok(Self {
             client: builder.build().map_err(DriverError::Client)?,
             url: settings.url.clone(),
@@ -225,7 +220,7 @@ impl Transport {
         let value = self
             .api_key
             .as_ref()
-            .map(|key| bearer(key).expect("invariant: the key was checked in `new`"));
+            .map(|key| bearer(key).expect("invariant: the settings were checked"));
         value
             .into_iter()
             .map(|value| (reqwest::header::AUTHORIZATION, value))
@@ -253,13 +248,6 @@ pub(super) fn call_headers(
         headers.insert(TRACEPARENT, trace);
     }
     Ok(headers)
-}
-
-fn bearer(key: &SecretString) -> Result<HeaderValue, DriverError> {
-    let mut value =
-        HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())).map_err(|_| DriverError::ApiKey)?;
-    value.set_sensitive(true);
-    Ok(value)
 }
 
 enum MediaType {

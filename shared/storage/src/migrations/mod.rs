@@ -29,31 +29,8 @@ impl MigrationTrait for Step {
 /// The step from which on a service's role may read which steps were run.
 const SEEN_SINCE: &str = "0010_seen_steps";
 
-const STEPS: &[(&str, &str)] = &[
-    ("0001_ground", include_str!("0001_ground.sql")),
-    ("0002_neglected_sessions", include_str!("0002_neglected_sessions.sql")),
-    ("0003_kept_until_read", include_str!("0003_kept_until_read.sql")),
-    ("0004_emptied_sessions", include_str!("0004_emptied_sessions.sql")),
-    ("0005_kept_for_a_time", include_str!("0005_kept_for_a_time.sql")),
-    ("0006_keys_expire", include_str!("0006_keys_expire.sql")),
-    ("0007_turn_tools", include_str!("0007_turn_tools.sql")),
-    ("0008_fair_look", include_str!("0008_fair_look.sql")),
-    ("0009_keys_of_agents", include_str!("0009_keys_of_agents.sql")),
-    (SEEN_SINCE, include_str!("0010_seen_steps.sql")),
-    ("0011_hot_rows", include_str!("0011_hot_rows.sql")),
-    ("0012_rows_in_place", include_str!("0012_rows_in_place.sql")),
-    ("0013_waiting", include_str!("0013_waiting.sql")),
-    ("0014_presence_and_keys", include_str!("0014_presence_and_keys.sql")),
-    ("0015_walls_and_age", include_str!("0015_walls_and_age.sql")),
-    ("0017_who_speaks", include_str!("0017_who_speaks.sql")),
-    ("0016_keys_and_lists", include_str!("0016_keys_and_lists.sql")),
-    ("0018_bounded_look", include_str!("0018_bounded_look.sql")),
-    ("0019_letters_of_ones_own", include_str!("0019_letters_of_ones_own.sql")),
-    ("0020_refused_apart", include_str!("0020_refused_apart.sql")),
-    ("0021_calls_one_by_one", include_str!("0021_calls_one_by_one.sql")),
-    ("0022_hot_keys", include_str!("0022_hot_keys.sql")),
-    ("0023_items_enter", include_str!("0023_items_enter.sql")),
-];
+/// Names and SQL. `build.rs` lists the files.
+const STEPS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/steps.rs"));
 
 #[async_trait]
 impl MigratorTrait for Migrator {
