@@ -1083,13 +1083,6 @@ create index idempotency_oldest on idempotency (account_id, created_at);
 -- Replicas share what is to be forgotten by row locks, and a row lock needs the right to update some column.
 grant update (created_at) on accepted_notification to signalbox_orchestrator;
 
--- == 0017_who_speaks ----------------------------------------------------------
-
--- Whose word it is that this is the sender or author: the name of the service that names another, or speaks on behalf of a
--- person. None: they speak for themselves, as all did before.
-alter table notification add column sender_via text;
-alter table message add column author_via text;
-
 -- == 0016_keys_and_lists ------------------------------------------------------
 
 -- A role for whoever publishes and needs nothing else: a CI, a webhook. What became of a notification it may read where it
@@ -1110,6 +1103,13 @@ alter table idempotency add primary key (account_id, key, principal);
 alter table api_key drop constraint api_key_pkey;
 create index api_key_oldest on api_key (account_id, created_at, id);
 alter table api_key add primary key (account_id, id);
+
+-- == 0017_who_speaks ----------------------------------------------------------
+
+-- Whose word it is that this is the sender or author: the name of the service that names another, or speaks on behalf of a
+-- person. None: they speak for themselves, as all did before.
+alter table notification add column sender_via text;
+alter table message add column author_via text;
 
 -- == 0018_bounded_look --------------------------------------------------------
 

@@ -9,14 +9,12 @@ mod samples;
 
 use std::{collections::BTreeMap, env, fs, path::PathBuf};
 
-use contracts::{
-    Headers, Outgoing, Root, addressed, dead::DeadLetter, event::EventMessage, header, live::LiveText,
-    message::MESSAGES, notification, session::SessionClosed, session::SessionResolved, tool::ToolFinished,
-    tool::ToolRequested,
-};
+use contracts::{Headers, Outgoing, header, message::MESSAGES};
 use messaging::Keyring;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use samples::Sample;
 
 /// Of all recordings, and of nothing else.
 const KEY: (&str, [u8; 32]) = ("recorded", [7; 32]);
@@ -35,7 +33,7 @@ fn keyring() -> Keyring {
 }
 
 /// As `Bus::publish_all` sends it.
-fn record((name, message): (String, Outgoing)) -> Recorded {
+fn record((name, message, _): Sample) -> Recorded {
     let Outgoing {
         subject,
         mut headers,
@@ -66,40 +64,11 @@ fn recordings() -> BTreeMap<String, Vec<Recorded>> {
         .collect()
 }
 
-/// As its readers do, and as JSON again: what was understood of it.
+/// As its consumers do, and as JSON again.
 fn read(recorded: &Recorded) -> Result<Value, String> {
-    let (root, subject, payload) = (Root::default(), recorded.subject.as_str(), recorded.payload.as_bytes());
-    macro_rules! addressed {
-        ($kind:ty) => {
-            addressed::read::<$kind>(&root, subject, payload)
-                .map(|message| serde_json::to_value(message).unwrap())
-                .map_err(|error| error.to_string())
-        };
-    }
-    macro_rules! plain {
-        ($kind:ty) => {
-            serde_json::from_slice::<$kind>(payload)
-                .map(|message| serde_json::to_value(message).unwrap())
-                .map_err(|error| error.to_string())
-        };
-    }
-    let branch = subject.trim_start_matches("signalbox.");
-    match branch {
-        _ if branch.starts_with("notification.") => {
-            root.read_notification(subject).map_err(|error| error.to_string())?;
-            let taken = notification::read(&recorded.headers, payload).map_err(|error| error.refusal.detail)?;
-            taken.id.ok_or("a notification without its id")?;
-            plain!(notification::NotificationMessage)
-        }
-        _ if branch.starts_with("session.resolved.") => addressed!(SessionResolved),
-        _ if branch.starts_with("session.closed.") => addressed!(SessionClosed),
-        _ if branch.starts_with("tool.requested.") => addressed!(ToolRequested),
-        _ if branch.starts_with("tool.finished.") => addressed!(ToolFinished),
-        _ if branch.starts_with("event.") => addressed!(EventMessage),
-        _ if branch.starts_with("dead.") => plain!(DeadLetter),
-        _ if branch.starts_with("live.") => plain!(LiveText),
-        _ => Err("nobody reads such a subject".to_owned()),
-    }
+    let sample = samples::all().into_iter().find(|(name, ..)| *name == recorded.name);
+    let (_, _, reader) = sample.ok_or("it is written no more")?;
+    reader(&recorded.subject, recorded.payload.as_bytes())
 }
 
 /// Whether everything that was said is said: fields may be added, none may go or mean something else.

@@ -1,7 +1,7 @@
 //! One message of every kind and with every word that can stand in it, always the same: what is recorded.
 
 use contracts::{
-    Outgoing, Root, Timestamp, TraceContext,
+    Headers, Outgoing, Root, Timestamp, TraceContext,
     dead::DeadLetter,
     event::{
         AgentRemoved, Event, EventMessage, MessageDied, MessagePosted, NotificationEnded, ProviderSessionMismatched,
@@ -18,7 +18,8 @@ use domain::{
     AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Fence, Generation, MessageId, NotificationId, QueueMode,
     SessionId, SessionKind, TaskId, TaskStatus, ToolCallState, TurnId, TurnState,
 };
-use serde_json::json;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -68,20 +69,45 @@ fn actor(kind: ActorKind) -> Actor {
     }
 }
 
-fn sample<M: Message>(
+/// What was understood of a payload, as JSON.
+type Reader = fn(&str, &[u8]) -> Result<Value, String>;
+
+/// A name, the message, and how its consumers read it.
+pub(crate) type Sample = (String, Outgoing, Reader);
+
+fn read_plain<M: Serialize + DeserializeOwned>(_: &str, payload: &[u8]) -> Result<Value, String> {
+    let message: M = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
+    Ok(serde_json::to_value(message).unwrap())
+}
+
+fn read_addressed<M: Addressed>(subject: &str, payload: &[u8]) -> Result<Value, String> {
+    let message: M =
+        contracts::addressed::read(&Root::default(), subject, payload).map_err(|error| error.to_string())?;
+    Ok(serde_json::to_value(message).unwrap())
+}
+
+fn read_notification(subject: &str, payload: &[u8]) -> Result<Value, String> {
+    let root = Root::default();
+    root.read_notification(subject).map_err(|error| error.to_string())?;
+    let taken = contracts::notification::read(&Headers::default(), payload).map_err(|error| error.refusal.detail)?;
+    taken.id.ok_or("a notification without its id")?;
+    read_plain::<NotificationMessage>(subject, payload)
+}
+
+fn sample<M: Message + DeserializeOwned>(
     name: String,
     subject: String,
     id: &str,
     task: Option<&TaskId>,
     payload: &M,
-) -> (String, Outgoing) {
+) -> Sample {
     let message = Outgoing::new(subject, id, SOURCE, (&account(), task), &origin(), at(), payload);
-    (name, message)
+    (name, message, read_plain::<M>)
 }
 
-fn addressed<M: Addressed>(name: String, id: &str, message: &M) -> (String, Outgoing) {
+fn addressed<M: Addressed>(name: String, id: &str, message: &M) -> Sample {
     let outgoing = Outgoing::of(&Root::default(), id, SOURCE, &origin(), at(), message);
-    (name, outgoing)
+    (name, outgoing, read_addressed::<M>)
 }
 
 const SOURCE: &str = "/signalbox/recorded";
@@ -97,7 +123,7 @@ fn origin() -> Origin {
     }
 }
 
-fn event(task: Option<TaskId>, detail: &str, event: Event) -> (String, Outgoing) {
+fn event(task: Option<TaskId>, detail: &str, event: Event) -> Sample {
     let message = EventMessage {
         account: account(),
         task,
@@ -109,7 +135,7 @@ fn event(task: Option<TaskId>, detail: &str, event: Event) -> (String, Outgoing)
 }
 
 /// In a fixed order, each with a name of its own.
-pub(crate) fn all() -> Vec<(String, Outgoing)> {
+pub(crate) fn all() -> Vec<Sample> {
     let mut all = vec![resolved(Some(task()), "of a task"), resolved(None, "of no task")];
     all.extend(CloseReason::ALL.iter().map(|&reason| closed(reason)));
     all.push(requested());
@@ -126,7 +152,7 @@ pub(crate) fn all() -> Vec<(String, Outgoing)> {
     all
 }
 
-fn resolved(task: Option<TaskId>, detail: &str) -> (String, Outgoing) {
+fn resolved(task: Option<TaskId>, detail: &str) -> Sample {
     let message = SessionResolved {
         account: account(),
         agent_id: task.is_some().then(agent),
@@ -139,7 +165,7 @@ fn resolved(task: Option<TaskId>, detail: &str) -> (String, Outgoing) {
     addressed(format!("session.resolved {detail}"), &message.message_id(), &message)
 }
 
-fn closed(reason: CloseReason) -> (String, Outgoing) {
+fn closed(reason: CloseReason) -> Sample {
     let message = SessionClosed {
         account: account(),
         task: Some(task()),
@@ -152,7 +178,7 @@ fn closed(reason: CloseReason) -> (String, Outgoing) {
     addressed(format!("session.closed {reason}"), &message.message_id(), &message)
 }
 
-fn requested() -> (String, Outgoing) {
+fn requested() -> Sample {
     let message = ToolRequested {
         account: account(),
         task: Some(task()),
@@ -170,7 +196,7 @@ fn requested() -> (String, Outgoing) {
     addressed("tool.requested".to_owned(), &message.message_id(), &message)
 }
 
-fn finished(state: ToolCallState) -> (String, Outgoing) {
+fn finished(state: ToolCallState) -> Sample {
     let message = ToolFinished {
         account: account(),
         task: Some(task()),
@@ -229,18 +255,14 @@ fn on_behalf() -> NotificationMessage {
     }
 }
 
-fn notification(detail: &str, message: NotificationMessage) -> (String, Outgoing) {
+fn notification(detail: &str, message: NotificationMessage) -> Sample {
     let subject = Root::default().subject::<NotificationMessage>(&account(), Some(&task()));
-    sample(
-        format!("notification {detail}"),
-        subject,
-        "ci-1",
-        Some(&task()),
-        &message,
-    )
+    let name = format!("notification {detail}");
+    let (name, outgoing, _) = sample(name, subject, "ci-1", Some(&task()), &message);
+    (name, outgoing, read_notification)
 }
 
-fn dead(account: Option<AccountId>) -> (String, Outgoing) {
+fn dead(account: Option<AccountId>) -> Sample {
     let subject = Root::default().dead(account.as_ref(), account.is_some().then(task).as_ref());
     let name = if account.is_some() {
         "dead of an account"
@@ -260,7 +282,7 @@ fn dead(account: Option<AccountId>) -> (String, Outgoing) {
     sample(name.to_owned(), subject, "dead-1", None, &letter)
 }
 
-fn live() -> (String, Outgoing) {
+fn live() -> Sample {
     let text = LiveText {
         session_id: session(),
         generation: generation(),
@@ -305,9 +327,9 @@ fn turn_finished(state: TurnState) -> TurnFinished {
     }
 }
 
-fn events() -> Vec<(String, Outgoing)> {
+fn events() -> Vec<Sample> {
     let of_task = |detail: &str, what: Event| event(Some(task()), detail, what);
-    let mut all: Vec<(String, Outgoing)> = TaskStatus::ALL
+    let mut all: Vec<Sample> = TaskStatus::ALL
         .iter()
         .map(|&to| {
             let (from, by) = (TaskStatus::ALL[0], actor(ActorKind::Agent));
