@@ -68,7 +68,7 @@ fn recordings() -> BTreeMap<String, Vec<Recorded>> {
 fn read(recorded: &Recorded) -> Result<Value, String> {
     let sample = samples::all().into_iter().find(|(name, ..)| *name == recorded.name);
     let (_, _, reader) = sample.ok_or("it is written no more")?;
-    reader(&recorded.subject, recorded.payload.as_bytes())
+    reader(&recorded.headers, &recorded.subject, recorded.payload.as_bytes())
 }
 
 /// Whether everything that was said is said: fields may be added, none may go or mean something else.

@@ -70,28 +70,28 @@ fn actor(kind: ActorKind) -> Actor {
 }
 
 /// What was understood of a payload, as JSON.
-type Reader = fn(&str, &[u8]) -> Result<Value, String>;
+type Reader = fn(&Headers, &str, &[u8]) -> Result<Value, String>;
 
 /// A name, the message, and how its consumers read it.
 pub(crate) type Sample = (String, Outgoing, Reader);
 
-fn read_plain<M: Serialize + DeserializeOwned>(_: &str, payload: &[u8]) -> Result<Value, String> {
+fn read_plain<M: Serialize + DeserializeOwned>(_: &Headers, _: &str, payload: &[u8]) -> Result<Value, String> {
     let message: M = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
     Ok(serde_json::to_value(message).unwrap())
 }
 
-fn read_addressed<M: Addressed>(subject: &str, payload: &[u8]) -> Result<Value, String> {
+fn read_addressed<M: Addressed>(_: &Headers, subject: &str, payload: &[u8]) -> Result<Value, String> {
     let message: M =
         contracts::addressed::read(&Root::default(), subject, payload).map_err(|error| error.to_string())?;
     Ok(serde_json::to_value(message).unwrap())
 }
 
-fn read_notification(subject: &str, payload: &[u8]) -> Result<Value, String> {
+fn read_notification(headers: &Headers, subject: &str, payload: &[u8]) -> Result<Value, String> {
     let root = Root::default();
     root.read_notification(subject).map_err(|error| error.to_string())?;
-    let taken = contracts::notification::read(&Headers::default(), payload).map_err(|error| error.refusal.detail)?;
+    let taken = contracts::notification::read(headers, payload).map_err(|error| error.refusal.detail)?;
     taken.id.ok_or("a notification without its id")?;
-    read_plain::<NotificationMessage>(subject, payload)
+    read_plain::<NotificationMessage>(headers, subject, payload)
 }
 
 fn sample<M: Message + DeserializeOwned>(
