@@ -29,10 +29,10 @@ use super::{
 };
 use crate::simulation::bugs::Bug;
 
-/// As in `[resolver]`.
+/// Hops as in `[resolver]`; few items, so that queues are full at times.
 const LIMITS: QueueLimits = QueueLimits {
     hops_max: 8,
-    items_max: 10_000,
+    items_max: 4,
 };
 
 /// What a batch came to.
