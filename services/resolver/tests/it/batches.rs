@@ -76,7 +76,7 @@ async fn reading_a_committed_batch_again_does_nothing() {
             "PROJ-7",
             &json!({"id": "refused", "agent": "ghost", "body": "b"}),
         ),
-        message("ghost", "-", &json!({"id": "nobody's", "body": "b"})),
+        message("ghost", "-", &json!({"id": "unowned", "body": "b"})),
     ];
     reader.take(&batch).await;
     let rows = "select (select count(*) from notification) * 10000 + (select count(*) from dead_letter) * 100
