@@ -1,15 +1,14 @@
-//! Runs one call, once: its record, its checks, its effect and its result are one transaction (B4).
+//! Runs each call once: its record, its checks, its effect and its result are one transaction (B4).
 //!
 //! ```text
-//! record ── there already ──────────────────────────────► the first result again, nothing else
+//! record ── exists ─────────────────────────────────────► the first result again, nothing else
 //!   │ new
 //! locks ► facts ► capability ► order ► arguments ► effect (savepoint) ► result ► outbox ► commit
-//!                     │           └── not yet: undone, and the call comes again
+//!                     │           └── not yet: undone, and the call is redelivered
 //!                     └─────────── no ────────── undone ────────────────┘
 //! ```
-//! A crash anywhere leaves nothing, and the call comes again. Whatever is wrong with a call ends as its result, in words
-//! for the agent; only what is wrong with the database ends as an error here, and what is no call of anybody's leaves no
-//! record.
+//! A crash anywhere leaves nothing, and the call is redelivered. An invalid call ends with a result for the agent. Only
+//! a database failure ends with an error here. A call that the rows do not confirm leaves no record.
 
 use std::{sync::Arc, time::Instant};
 
@@ -39,11 +38,11 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub arguments_bytes_max: usize,
-    /// Of each statement of a tool.
+    /// Timeout of each statement of a tool.
     pub statement_timeout_ms: u64,
 }
 
-/// Everything that running a call takes.
+/// The dependencies of running a call.
 #[derive(Clone)]
 pub(crate) struct Executor {
     pub database: Database,
@@ -51,35 +50,35 @@ pub(crate) struct Executor {
     pub toolbox: Arc<Toolbox>,
     pub limits: Limits,
     pub metrics: Arc<Metrics>,
-    /// What the accounts' agents may have waiting.
+    /// The accounts' limits of unread requests.
     pub shares: Shares,
-    /// For its crash points.
+    /// Triggers crash points.
     pub shutdown: Shutdown,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(crate) enum Executed {
     Over {
         record: Record,
-        /// It had been run before; this is the first result.
+        /// The call had run before; this is the first result.
         is_replay: bool,
-        /// To be published, now that they are committed.
+        /// Committed rows to publish.
         outbox: Vec<OutboxRow>,
     },
-    /// Calls of the same answer that come before it are not over yet. Nothing was changed.
+    /// Earlier calls of the same answer are not finished. Nothing was changed.
     OutOfTurn,
-    /// The rows know nothing of such a call. Nothing was changed or recorded.
+    /// The rows do not confirm the call. Nothing was changed or recorded.
     Unowned(Refusal),
 }
 
-/// A call whose transaction leads to no record.
+/// A call whose transaction is rolled back without a record.
 enum Undone {
     OutOfTurn,
     Unowned(Refusal),
 }
 
-/// What a call wants of which tool, as far as it was understood.
+/// The requested tool and arguments, as far as they could be parsed.
 struct Requested<'t> {
     tool: Option<&'t Tool>,
     arguments: Result<Parsed, ToolAnswer>,
@@ -88,7 +87,7 @@ struct Requested<'t> {
 #[derive(Default)]
 struct Parsed {
     arguments: Map<String, Value>,
-    /// The task that they name.
+    /// The task in the arguments.
     task: Option<TaskId>,
 }
 
@@ -102,7 +101,7 @@ impl Requested<'_> {
 }
 
 impl Executor {
-    /// Runs the call, or finds what it came to.
+    /// Runs the call, or returns its first result.
     pub(crate) async fn execute(&self, asked: &CallRequest) -> Result<Executed, Error> {
         let begun = Instant::now();
         let executed = self.execute_once(asked).await?;
@@ -152,7 +151,7 @@ impl Executor {
         })
     }
 
-    /// From the locks to the result's row; or why there is none.
+    /// Takes the locks, checks the call, runs it and writes its result; or returns why there is no record.
     async fn decide_and_run(
         &self,
         tx: &Tx,
@@ -231,7 +230,7 @@ impl Executor {
         Requested { tool, arguments }
     }
 
-    /// Runs the tool inside a savepoint, so that what it says no to leaves no trace but the record.
+    /// Runs the tool inside a savepoint, so that an error of the tool leaves only the record.
     async fn run(
         &self,
         tool: &Tool,
@@ -259,7 +258,7 @@ impl Executor {
                 format!("{} took too long and was stopped.", tool.definition.name),
                 "Nothing was changed. Ask for less, or try again later in this turn.",
             ),
-            // The connection, a deadlock, a lock: the whole call comes again.
+            // The connection, a deadlock, a lock: the whole call is redelivered.
             Err(ToolError::Storage(error)) if error.is_retryable() => return Err(error),
             Err(ToolError::Storage(error)) => {
                 tracing::error!(
@@ -303,7 +302,7 @@ fn replayed(record: Record) -> Result<Executed, Error> {
     })
 }
 
-/// Keeps what the checks will look at from changing before the commit.
+/// Locks the rows that the checks read, until the commit.
 async fn lock(tx: &Tx, asked: &CallRequest, wanted: &Requested<'_>) -> Result<(), StorageError> {
     match wanted.task() {
         Some(task) if wanted.tool.is_some_and(|tool| tool.definition.moves_task) => {
@@ -313,7 +312,7 @@ async fn lock(tx: &Tx, asked: &CallRequest, wanted: &Requested<'_>) -> Result<()
     }
 }
 
-/// What the messages that follow name as their cause: the turn, which tells everything else.
+/// The cause of the messages that follow: the turn, which leads to all other ids.
 fn cause(asked: &CallRequest, turn: Option<TurnId>) -> String {
     turn.map_or_else(|| asked.id.to_string(), |turn| turn.to_string())
 }

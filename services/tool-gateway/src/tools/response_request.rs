@@ -1,5 +1,5 @@
-//! `response_request`: a notification for each named agent, on the same subject and by the same rules as anybody's.
-//! The resolver decides what becomes of it; the hop count is one higher, so that a ring of agents ends.
+//! `response_request`: publishes a notification for each named agent, on the usual subject and under the usual rules.
+//! The resolver decides it; the hop count is one higher, so that a cycle of agents ends.
 
 use contracts::{
     Outgoing, Timestamp, notification::NotificationMessage, outgoing::Origin, quote,
@@ -18,7 +18,7 @@ use crate::{
     store,
 };
 
-/// Of a name that nobody has.
+/// Maximum length of an unknown name in an error.
 const NAME_BYTES_MAX: usize = 64;
 /// The type of the notification.
 const KIND: &str = "response_request";
@@ -47,13 +47,13 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     ))
 }
 
-/// The named agents, each once. All of them, or an error that says which are not to be asked.
+/// The named agents, each once; or an error that names the invalid ones.
 async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<Vec<(AgentId, AgentSlug)>, ToolError> {
     let names: Vec<&str> = arguments["agents"]
         .as_array()
         .map(|names| names.iter().filter_map(Value::as_str).collect())
         .unwrap_or_default();
-    // A name that can be nobody's is as unknown as one that happens to be nobody's.
+    // An invalid name gets the same answer as an unknown one.
     let named: Vec<(&str, Option<AgentRef>)> = names
         .iter()
         .map(|name| {
@@ -100,13 +100,14 @@ async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<
     Ok(found)
 }
 
-/// Names that are none may be any text.
+/// Quotes unknown names, which may be any text.
 fn quoted(names: &[&str]) -> String {
     let lines: Vec<String> = names.iter().map(|name| quote::line(name, NAME_BYTES_MAX).0).collect();
     lines.join(", ")
 }
 
-/// What is said in the coordinator's chat reaches the coordinator and nobody else (S6): others are asked on a task of theirs.
+/// Notifications of the coordinator's chat reach only the coordinator (S6). Other agents must be asked on a task of
+/// their own.
 async fn chat_check(running: Running<'_>, chat: &TaskId, asked: &[(AgentId, AgentSlug)]) -> Result<(), ToolError> {
     let coordinators = store::assignees(running.tx, running.account, chat).await?;
     let strangers: Vec<&str> = asked
