@@ -1,4 +1,4 @@
-//! The conductor keeps the queue of woken sessions and never waits for I/O.
+//! The conductor maintains the dispatch queue and never waits for I/O.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -9,7 +9,7 @@ use tracing::info;
 use super::{dispatcher::DispatchQueue, signal::Signal};
 use crate::{metrics::Metrics, providers::Driver, settings::DeliverySettings, store::SessionName};
 
-/// Ends when the process stops: another replica finds the sessions that wait.
+/// Ends when the process stops: another replica's sweep finds the waiting sessions.
 pub async fn conduct(
     config: Arc<DeliverySettings>,
     drivers: Arc<HashMap<String, Arc<Driver>>>,
@@ -40,12 +40,12 @@ pub async fn conduct(
         if dropped > 0 && line.waiting() < config.waiting_sessions_max.usize() {
             info!(
                 dropped,
-                "the line of woken sessions was full; the sweep finds those that did not fit"
+                "dispatch queue was full; the sweep will find the dropped sessions"
             );
             dropped = 0;
         }
         if claimer_idle {
-            // A slot is given back before its session is released, so that signal comes after it.
+            // A slot is released before its session, so the session's signal comes after it.
             line.call_back(|provider| drivers.get(provider).map_or(usize::MAX, |driver| driver.slots_free()));
             let batch = line.take(config.claim_batch_max.usize());
             if !batch.is_empty() {

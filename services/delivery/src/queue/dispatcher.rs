@@ -1,10 +1,11 @@
-//! What waits in this process, and who is next: one account after the other, each with a limit, all with a limit.
+//! The sessions that wait in this process, and their order: accounts take turns, with a limit per account and a total
+//! limit.
 //!
-//! [`DispatchQueue`] is the data structure, without time or I/O; `service.rs` runs it. Nothing here is the truth: a wake-up that
-//! is dropped because the line is full is found by the sweep. The line is everybody's, and a full one is shared evenly:
-//! whoever has the most waiting makes room for those who have less.
+//! [`DispatchQueue`] is the data structure, without time or I/O; `service.rs` runs it. It is not the source of truth:
+//! the sweep finds a session whose wake-up was dropped because the queue was full. All accounts share the queue, and a
+//! full queue is divided evenly: the account with the most waiting sessions makes room for accounts with fewer.
 //!
-//! A session whose provider has no free slot waits aside, under the provider's name, so that it takes no place of a
+//! A session whose provider has no free slot is set aside, under the provider's name, so that it takes no place from a
 //! session of another provider.
 
 use std::collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry};
@@ -36,7 +37,7 @@ impl From<&DeliverySettings> for DispatchLimits {
 #[derive(Debug)]
 enum Standing {
     Waiting,
-    /// In somebody's hands; `again`: something woke it meanwhile.
+    /// A worker has the session; `again`: it was woken meanwhile.
     Busy {
         again: bool,
     },
@@ -52,7 +53,7 @@ struct Account {
     limit: Option<usize>,
 }
 
-/// Sessions that wait for a slot of one provider, with the accounts taking turns.
+/// Sessions that wait for a slot of one provider; accounts take turns.
 #[derive(Debug, Default)]
 struct Aside {
     turn: VecDeque<AccountId>,
@@ -86,19 +87,19 @@ impl Aside {
     }
 }
 
-/// Sessions that were woken, by account, with the accounts taking turns.
+/// Woken sessions, by account; accounts take turns.
 #[derive(Debug)]
 pub struct DispatchQueue {
     limits: DispatchLimits,
     places: HashMap<SessionName, Standing>,
     accounts: HashMap<AccountId, Account>,
-    /// Accounts with somebody waiting, in the order in which they are next.
+    /// Accounts with waiting sessions, in the order of their turns.
     turn: VecDeque<AccountId>,
-    /// The same by how many wait: the last one makes room when the line is full.
+    /// The same accounts by number of waiting sessions: the last one makes room when the queue is full.
     shares: BTreeSet<(usize, AccountId)>,
     in_flight: usize,
     waiting: usize,
-    /// By the name of the provider.
+    /// By provider name.
     aside: HashMap<String, Aside>,
     /// Entries in `aside`.
     waiting_aside: usize,
@@ -119,8 +120,8 @@ impl DispatchQueue {
         }
     }
 
-    /// A session may have something to do. `false`: there was no room for all, and this wake-up, or one of the account
-    /// with the most of them, is forgotten.
+    /// Queues a session that may have work. `false`: the queue was full, and this wake-up, or one of the account with
+    /// the most, was dropped.
     pub fn wake(&mut self, name: SessionName) -> bool {
         match self.places.get_mut(&name) {
             Some(Standing::Waiting | Standing::Aside) => true,
@@ -141,19 +142,20 @@ impl DispatchQueue {
         }
     }
 
-    /// As [`DispatchQueue::wake`], of a session that was closed: its turn is ended without a slot, so it waits for none any more.
+    /// Like [`DispatchQueue::wake`], for a closed session: ending its turn needs no slot, so it no longer waits for
+    /// one.
     pub fn wake_closed(&mut self, name: SessionName) -> bool {
         if matches!(self.places.get(&name), Some(Standing::Aside)) {
-            // Its entry aside stays, and is passed over.
+            // The entry in `aside` stays and is skipped later.
             self.places.remove(&name);
         }
         self.wake(name)
     }
 
-    /// Takes up to `max` sessions that may be seen to now; each is busy until it is [`DispatchQueue::free`]d.
+    /// Takes up to `max` sessions; each is busy until it is [`DispatchQueue::free`]d.
     pub fn take(&mut self, max: usize) -> Vec<SessionName> {
         let mut taken = Vec::new();
-        // Every account is looked at once after the last success; if none may go, nobody may.
+        // Every account is checked once after the last success; if none is below its limit, the loop ends.
         let mut passed = 0;
         while taken.len() < max && self.in_flight < self.limits.in_flight_max && passed < self.turn.len() {
             let Some(id) = self.turn.pop_front() else { break };
@@ -183,7 +185,7 @@ impl DispatchQueue {
         taken
     }
 
-    /// A session left somebody's hands. `more`: it has more to do. It goes to the end of its account's line.
+    /// Releases a busy session. `more`: it has more work, and is queued again at the end of its account.
     pub fn free(&mut self, name: SessionName, more: bool) {
         let Some(Standing::Busy { again }) = self.places.remove(&name) else {
             return;
@@ -201,11 +203,11 @@ impl DispatchQueue {
         }
     }
 
-    /// A session left somebody's hands, since its provider has no free slot. Where too many wait aside it is forgotten: the
-    /// sweep finds it.
+    /// Releases a busy session whose provider has no free slot, and sets it aside. If too many are set aside, it is
+    /// dropped: the sweep finds it.
     pub fn set_aside(&mut self, name: SessionName, provider: &str) {
         self.free(name.clone(), false);
-        // Woken meanwhile: it waits in its account's line, and comes here from there.
+        // Woken meanwhile: it is queued in its account already, and will be set aside from there.
         if self.places.contains_key(&name) || self.waiting_aside >= self.limits.waiting_max {
             return;
         }
@@ -214,7 +216,8 @@ impl DispatchQueue {
         self.waiting_aside += 1;
     }
 
-    /// Moves as many of those that wait aside as their providers have slots free to the front of their accounts' lines.
+    /// Moves sessions that were set aside to the front of their accounts' queues, as many as their providers have free
+    /// slots.
     pub fn call_back(&mut self, slots_free: impl Fn(&str) -> usize) {
         let mut back = Vec::new();
         let (places, waiting_aside) = (&self.places, &mut self.waiting_aside);
@@ -224,13 +227,13 @@ impl DispatchQueue {
             back.extend(still_aside.take(slots_free(provider)));
             !aside.turn.is_empty()
         });
-        // The first one called is the first in its line.
+        // In reverse, so that the first session called back is the first in its queue.
         for name in back.into_iter().rev() {
             self.insert(name, VecDeque::push_front);
         }
     }
 
-    /// What the account itself allows, as just read.
+    /// Sets the account's own limit, as just read.
     pub fn limit(&mut self, account: &AccountId, limit: Option<usize>) {
         if let Some(entry) = self.accounts.get_mut(account) {
             entry.limit = limit;
@@ -249,7 +252,8 @@ impl DispatchQueue {
         self.waiting_aside
     }
 
-    /// Forgets the newest of the account with the most waiting, if that leaves it with no less than `account` then has.
+    /// Drops the newest session of the account with the most, if that account then still has at least as many as
+    /// `account`.
     fn make_room(&mut self, account: &AccountId) -> bool {
         let own = self.accounts.get(account).map_or(0, |account| account.waiting.len());
         let Some((most, id)) = self.shares.last().filter(|(most, _)| own + 1 < *most).cloned() else {
@@ -287,7 +291,7 @@ impl DispatchQueue {
     }
 }
 
-/// Notes that of this account as many wait `now`.
+/// Updates an account's count of waiting sessions.
 fn shared(shares: &mut BTreeSet<(usize, AccountId)>, account: &AccountId, before: usize, now: usize) {
     shares.remove(&(before, account.clone()));
     if now > 0 {
@@ -366,7 +370,7 @@ mod tests {
         line.call_back(|_| 0);
         assert!(line.take(10).is_empty());
 
-        // A session of another provider has all the places, and one that is called back comes first.
+        // A session of another provider can take all places, and a session that is called back comes first.
         line.wake(name("big", 7));
         line.call_back(|provider| usize::from(provider == "slow"));
         assert_eq!((line.waiting(), line.waiting_aside()), (2, 3));

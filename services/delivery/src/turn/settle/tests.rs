@@ -1,4 +1,4 @@
-//! What an outcome comes to, as tables of cases.
+//! The decisions, as tables of cases.
 
 use super::*;
 use crate::providers::{FailureClass, FunctionCall};

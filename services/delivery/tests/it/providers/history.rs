@@ -143,7 +143,7 @@ async fn takes_the_answer_that_the_gateway_made_after_its_crash() {
             told(&reconciled(page(), &lost(&session, None, LATER)).await),
             "still running"
         );
-        let unknown = "unknown: it began and left no answer";
+        let unknown = "unknown: the turn began and has no answer";
         assert_eq!(
             told(&reconciled(page(), &lost(&session, None, LONG_AFTER)).await),
             unknown
@@ -171,7 +171,7 @@ async fn cannot_tell_a_running_call_from_a_cancelled_one_but_by_time() {
         check(
             marked(name, text),
             lost(HIST, None, LONG_AFTER),
-            "unknown: it began and left no answer",
+            "unknown: the turn began and has no answer",
         )
         .await;
     }
@@ -256,7 +256,7 @@ async fn decides_from_the_rows_of_this_call_alone() {
     .await;
     let calls_us = json!({"role": "assistant", "stopReason": "toolUse", "content":
         [{"type": "toolCall", "id": "x", "name": "signalbox_task_status", "arguments": {}}]});
-    let reason = "unknown: it called tools of ours, and the calls were lost";
+    let reason = "unknown: the turn called Signalbox's tools, and the calls were lost";
     check(&[ours(), calls_us, row("assistant", "made without the result")], reason).await;
 
     let cut = row("assistant", "long text\n...(truncated)...");
