@@ -120,7 +120,7 @@ impl Metrics {
     }
 
     /// Records the load of this process; autoscaling uses it.
-    pub fn line(&self, in_flight: usize, waiting: usize) {
+    pub fn load(&self, in_flight: usize, waiting: usize) {
         self.in_flight.record(in_flight as u64, &[]);
         self.waiting.record(waiting as u64, &[]);
     }

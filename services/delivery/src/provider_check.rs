@@ -69,7 +69,7 @@ pub async fn check(settings: &ProviderSettings) -> Result<Report, DriverError> {
         }
         let went = check.turn(way).await?;
         check.tried.push(Tried { way, went });
-        if check.is_hopeless {
+        if check.no_way_left {
             break;
         }
     }
@@ -110,7 +110,7 @@ struct Check<'a> {
     /// First rounds without a call of the function, and the reasons.
     unopened: Vec<(Way, Seen, String)>,
     /// No other way can succeed.
-    is_hopeless: bool,
+    no_way_left: bool,
     has_obeyed: bool,
     /// The largest number of text pieces in one answer.
     pieces: usize,
@@ -134,7 +134,7 @@ impl Check<'_> {
             tried: Vec::new(),
             calls: 0,
             unopened: Vec::new(),
-            is_hopeless: false,
+            no_way_left: false,
             has_obeyed: false,
             pieces: 0,
         }
@@ -185,14 +185,14 @@ impl Check<'_> {
             Ok(answer) => answer,
             Err(error) => {
                 // Another wording may lack the part that was refused here.
-                self.is_hopeless = error.class != FailureClass::BadRequest;
+                self.no_way_left = error.class != FailureClass::BadRequest;
                 let why = words(&error);
                 self.unopened.push((way, Seen::No, why.clone()));
                 return Err(why);
             }
         };
         if answer.calls.is_empty() {
-            self.is_hopeless = true;
+            self.no_way_left = true;
             let hint = match self.settings.kind {
                 ProviderKind::OpenClaw => "; the gateway offers functions only with tools.toolSearch = false",
                 ProviderKind::OpenResponses => "",

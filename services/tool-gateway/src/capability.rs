@@ -68,7 +68,7 @@ const CHECKS: [Check; 10] = [
 impl Capability<'_> {
     /// Checks whether the call may have its effect.
     pub fn admit(&self, call: &Presented<'_>) -> Result<(), Refusal> {
-        self.held_against(call, CHECKS.iter())
+        self.check_all(call, CHECKS.iter())
     }
 
     /// Whether a checked call must wait for an earlier one: an agent that posts and then ends its task expects that
@@ -83,11 +83,7 @@ impl Capability<'_> {
         counts && claimed(self, call).is_some_and(|(_, turn)| !turn.earlier.is_empty())
     }
 
-    fn held_against<'c>(
-        &self,
-        call: &Presented<'_>,
-        mut checks: impl Iterator<Item = &'c Check>,
-    ) -> Result<(), Refusal> {
+    fn check_all<'c>(&self, call: &Presented<'_>, mut checks: impl Iterator<Item = &'c Check>) -> Result<(), Refusal> {
         checks.find_map(|check| check(self, call)).map_or(Ok(()), Err)
     }
 

@@ -114,7 +114,7 @@ pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> Strin
     }
     for message in &facts.thread {
         let piece = ModelText::default()
-            .moment(message.at)
+            .timestamp(message.at)
             .ours(" ")
             .actor(&message.author)
             .ours(":\n")

@@ -41,7 +41,7 @@ impl ModelText {
     }
 
     /// Appends a time, to the second.
-    pub(super) fn moment(mut self, at: OffsetDateTime) -> Self {
+    pub(super) fn timestamp(mut self, at: OffsetDateTime) -> Self {
         let second = at.replace_nanosecond(0).expect("zero is a nanosecond");
         write!(self.text, "{}", Timestamp::from(second)).expect("a text takes what is written to it");
         self

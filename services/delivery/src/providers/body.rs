@@ -39,7 +39,7 @@ impl Body {
         let body = read(self.response, self.limits.event_bytes_max(), self.deadline).await;
         let body = body.map_err(|error| error.into_error("the answer"))?;
         let ending = Reader::new(self.limits).whole(&body).map_err(unreadable)?;
-        tell_untold(&ending, false, &mut on_text);
+        send_missing_text(&ending, false, &mut on_text);
         Ok(ending)
     }
 
@@ -113,14 +113,14 @@ fn take(
             Ok(None)
         }
         Step::Ended(ending) => {
-            tell_untold(&ending, *told, on_text);
+            send_missing_text(&ending, *told, on_text);
             Ok(Some(ending))
         }
     }
 }
 
 /// Passes the text on when no delta contained it.
-fn tell_untold(ending: &Ending, told: bool, on_text: &mut impl FnMut(&str)) {
+fn send_missing_text(ending: &Ending, told: bool, on_text: &mut impl FnMut(&str)) {
     if let Ending::Answer(answer) = ending
         && !told
         && !answer.text.is_empty()

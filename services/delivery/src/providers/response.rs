@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_tokens_where_somebody_counted() {
+    fn counts_tokens_where_the_provider_counted() {
         let with = |usage: Value| {
             answered(&[json!({"type": "response.completed", "response": {"output": [], "usage": usage}})]).usage
         };

@@ -202,12 +202,12 @@ impl Claimer {
         self.kept.add(&new_turns);
         self.shutdown.crash_point("delivery.claim_committed").await;
 
-        let seen_to: HashSet<SessionName> = work
+        let handled: HashSet<SessionName> = work
             .iter()
             .map(Work::name)
             .chain(without_slot.iter().map(|(name, _)| name.clone()))
             .collect();
-        let left = names.iter().filter(|name| !seen_to.contains(name)).cloned().collect();
+        let left = names.iter().filter(|name| !handled.contains(name)).cloned().collect();
         Ok(Claimed {
             work,
             left,

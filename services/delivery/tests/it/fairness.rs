@@ -83,7 +83,7 @@ async fn an_account_s_own_limit_holds_from_the_first_turn_on_and_over_all_replic
 /// The sweep looks at a few sessions at a time. Those that stay as they are hide nobody behind them: one account's at
 /// its limit, and one that closed while it waited for another attempt.
 #[tokio::test]
-async fn the_sweep_comes_to_everybody() {
+async fn the_sweep_reaches_every_account() {
     let gate = Arc::new(Semaphore::new(0));
     let script = Arc::clone(&gate);
     let mut scene = Scene::with(move |seen| {

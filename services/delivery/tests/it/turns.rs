@@ -173,7 +173,7 @@ async fn a_thousand_sessions_are_worked_at_once_and_none_twice() {
 }
 
 #[tokio::test]
-async fn tool_results_go_back_on_the_same_key_whoever_carries_the_turn_on() {
+async fn tool_results_go_back_on_the_same_key_from_any_replica() {
     let scene = Scene::with(|seen| match seen.nth_of_key {
         0 => Reply::Calls(vec![
             (

@@ -108,7 +108,7 @@ impl NotificationHandler {
         now: OffsetDateTime,
     ) -> Result<Handled, StorageError> {
         let tx = self.database.begin(&accounts(batch)).await?;
-        // First, so that a replaced reader does nothing at all.
+        // First, so that a reader who was replaced does nothing at all.
         if !place_move(&tx, lease, to).await? {
             tx.rollback().await?;
             return Ok(Handled::Stale);

@@ -67,7 +67,7 @@ impl Received {
         }
         let content = content.and_then(|notification| match is_vouched {
             true => Ok(notification),
-            false => said_by_a_publisher(notification),
+            false => publisher_sender_check(notification),
         });
         // A wrong address is reported before a wrong payload.
         let content = match address.fault {
@@ -80,7 +80,7 @@ impl Received {
         };
         let id = given_id
             .clone()
-            .unwrap_or_else(|| id_of_place(stream_created, incoming.stream_sequence, incoming.published));
+            .unwrap_or_else(|| id_from_offset(stream_created, incoming.stream_sequence, incoming.published));
         let cause = [header::CAUSE, header::MESSAGE_ID, header::CE_ID]
             .iter()
             .find_map(|name| incoming.headers.get(name))
@@ -116,7 +116,7 @@ impl Received {
 }
 
 /// Allows only the senders that a publisher may claim, for a message that none of our services vouches for.
-fn said_by_a_publisher(notification: Notification) -> Result<Notification, Refusal> {
+fn publisher_sender_check(notification: Notification) -> Result<Notification, Refusal> {
     let sender = Actor::publisher().speaks_as(&notification.sender).map_err(|error| {
         let detail = format!("sender: {error}");
         Refusal::new(RefusalReason::InvalidField, detail)
@@ -155,16 +155,16 @@ impl Address {
 }
 
 /// Namespace of ids that are derived from stream offsets.
-const PLACES: Uuid = Uuid::from_u128(0x51b0_91ac_0000_4000_8000_0000_0000_0001);
+const OFFSET_NAMESPACE: Uuid = Uuid::from_u128(0x51b0_91ac_0000_4000_8000_0000_0000_0001);
 
 /// The publish time is part of the id: a stream that lost its tail reuses sequence numbers for other messages.
-fn id_of_place(stream_created: OffsetDateTime, sequence: u64, published: OffsetDateTime) -> NotificationId {
+fn id_from_offset(stream_created: OffsetDateTime, sequence: u64, published: OffsetDateTime) -> NotificationId {
     let name = format!(
         "{}\n{sequence}\n{}",
         stream_created.unix_timestamp_nanos(),
         published.unix_timestamp_nanos()
     );
-    let id = Uuid::new_v5(&PLACES, name.as_bytes()).to_string();
+    let id = Uuid::new_v5(&OFFSET_NAMESPACE, name.as_bytes()).to_string();
     NotificationId::parse(&id).expect("a UUID is a notification id")
 }
 

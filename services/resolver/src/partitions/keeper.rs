@@ -61,7 +61,7 @@ impl Keeper {
         let mut others = self.replica.others();
         loop {
             held.retain(|_, one: &mut Held| one.ended.try_recv() == Err(oneshot::error::TryRecvError::Empty));
-            if let Err(error) = self.tend(incarnation, &mut held, &ended).await {
+            if let Err(error) = self.rebalance(incarnation, &mut held, &ended).await {
                 let error = error_chain(&error);
                 warn!(error, "partition upkeep failed; will retry");
             }
@@ -81,7 +81,7 @@ impl Keeper {
         }
     }
 
-    async fn tend(
+    async fn rebalance(
         &self,
         incarnation: &Incarnation,
         held: &mut BTreeMap<u16, Held>,

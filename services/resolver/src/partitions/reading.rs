@@ -35,7 +35,7 @@ use crate::{
 
 /// How long a reader waits without a notification before it polls. A message whose notification was lost is delayed by
 /// at most this.
-const QUIET: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// A batch that lost a race is retried at once, this many times; then it waits like after any failure.
 const RACES_MAX: u32 = 5;
 
@@ -153,7 +153,7 @@ impl Reading {
         &self,
         reader: &mut PartitionReader,
     ) -> Result<Option<(Vec<Incoming>, OwnedSemaphorePermit)>, ReadError> {
-        reader.ready(QUIET).await;
+        reader.ready(POLL_INTERVAL).await;
         // Before the read, so that one request returns all messages that arrived meanwhile.
         let writing = Arc::clone(&self.context.writing).acquire_owned().await;
         let batch = reader.next_batch(self.context.batch_messages_max).await?;
@@ -290,7 +290,7 @@ impl Write<'_> {
                             error,
                             "batch failed; retrying it in halves"
                         );
-                    } else if let Some(end) = self.alone(&part[0], behind(batch, &part[0]), cause).await {
+                    } else if let Some(end) = self.retry_alone(&part[0], behind(batch, &part[0]), cause).await {
                         return Some(end);
                     }
                 }
@@ -300,7 +300,7 @@ impl Write<'_> {
     }
 
     /// Handles one message that failed alone; `behind` are the messages after it.
-    async fn alone(&mut self, received: &Received, behind: &[Received], mut cause: StorageError) -> Option<End> {
+    async fn retry_alone(&mut self, received: &Received, behind: &[Received], mut cause: StorageError) -> Option<End> {
         let (mut tried, mut tries, mut backoff) = (Treatment::Handle, 1, self.context.backoff());
         let committed = self.context.committed.load(Ordering::Relaxed);
         loop {

@@ -63,7 +63,7 @@ mod tests {
 
     /// Replicas that check in turn converge, and every partition is read.
     #[test]
-    fn it_comes_to_rest() {
+    fn shares_converge() {
         for replicas in 1..=10 {
             let mut held = vec![0_usize; replicas];
             held[0] = 8;

@@ -154,11 +154,11 @@ pub async fn place_find(database: &Database, lease: &Lease) -> Result<Option<Par
     Ok(rows.into_iter().next().map(PartitionOffset::from))
 }
 
-const PLACES: &str = "select sequence, published, stream_created from resolver_partition order by partition";
+const OFFSETS: &str = "select sequence, published, stream_created from resolver_partition order by partition";
 
 /// The offset of each partition, in order of the partitions.
 pub async fn places_find(database: &Database) -> Result<Vec<PartitionOffset>, StorageError> {
-    let rows: Vec<PlaceRow> = database.query_alone("find places", PLACES, []).await?;
+    let rows: Vec<PlaceRow> = database.query_alone("find places", OFFSETS, []).await?;
     Ok(rows.into_iter().map(PartitionOffset::from).collect())
 }
 

@@ -14,11 +14,11 @@ use crate::store::partitions::places_find;
 
 /// How often the stream's size is checked: one request, answered from the server's memory. Large messages can fill the
 /// stream in seconds, long before the other sweeps' interval.
-const FILL_LOOK: Duration = Duration::from_secs(2);
+const FILL_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Purges as soon as the stream is half full.
 pub async fn keep_room(context: Context) {
-    let mut ticks = Ticks::every(FILL_LOOK, context.shutdown.token());
+    let mut ticks = Ticks::every(FILL_CHECK_INTERVAL, context.shutdown.token());
     while ticks.next().await {
         let (database, bus) = (&context.database, &context.bus);
         // On an error there is nothing to do; the sweep logs the cause.

@@ -182,7 +182,7 @@ async fn a_redrive_queues_a_failed_one_again_at_the_end() {
 
 /// Anybody can write the header; it takes a service of ours to send something again.
 #[tokio::test]
-async fn a_redrive_that_nobody_signed_is_a_message_like_any_other() {
+async fn an_unsigned_redrive_is_an_ordinary_message() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     reader.take(&[to_coder("n", "b")]).await;

@@ -176,7 +176,7 @@ async fn without_an_open_session_the_resolver_places_it() {
 }
 
 #[tokio::test]
-async fn an_id_is_one_item_whichever_way_it_comes() {
+async fn an_id_is_one_item_on_every_path() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     reader.take(&[to_coder("first", "b"), sent("n", "Yes", person())]).await;
@@ -279,7 +279,7 @@ async fn the_limits_are_the_resolver_s() {
 
 /// Two services enter the same items, a resolver reads the same notifications, and the task closes again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn each_item_is_there_once_whoever_is_first() {
+async fn each_item_is_stored_once_in_every_order_of_arrival() {
     const ITEMS: usize = 30;
     let scene = Arc::new(scene().await);
     let entering = [Role::Delivery, Role::Orchestrator].map(|role| {

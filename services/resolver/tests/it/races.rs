@@ -73,7 +73,7 @@ async fn one_id_published_to_two_tasks_is_accepted_once() {
 /// A closer locks sessions and judges what waits; a resolver locks sessions and adds to what waits. Whoever is second
 /// sees what the first one did: nothing waits in a closed session.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nothing_falls_between_closing_and_queueing() {
+async fn no_item_is_queued_in_a_closed_session() {
     let scene = Arc::new(scene().await);
     let mut reader = scene.reader().await;
     let resolving = tokio::spawn(async move {

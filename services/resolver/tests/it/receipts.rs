@@ -87,7 +87,7 @@ async fn what_was_not_taken_in_is_not_read() {
 }
 
 #[tokio::test]
-async fn nobody_gives_a_receipt_for_another_account() {
+async fn a_receipt_never_ends_another_accounts_row() {
     let scene = scene().await;
     scene.fixture().account("other").await;
     let mut reader = scene.reader().await;

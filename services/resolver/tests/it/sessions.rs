@@ -41,7 +41,7 @@ async fn the_first_notification_opens_generation_one_and_the_next_reuse_it() {
 
 /// Whoever has been told of it, or works on it, finds what else has come under the session's lock.
 #[tokio::test]
-async fn delivery_is_told_of_a_session_that_rests_and_of_no_other() {
+async fn delivery_is_woken_only_for_idle_sessions() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     reader.take(&[to_coder("first", "b")]).await;

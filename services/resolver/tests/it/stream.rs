@@ -318,7 +318,7 @@ async fn nothing_is_buried_while_the_database_is_slow_with_everything() {
 
 /// While no other message waits, a slow message is tried again. Once another message goes through, the slow one is a dead letter.
 #[tokio::test]
-async fn one_that_is_slow_by_itself_stands_in_nobodys_way() {
+async fn a_slow_message_does_not_block_the_others() {
     let mut stage = stage().await;
     stage.world.set("database.statement_timeout_ms", "1000");
     stage.resolver().await.stop().await;
@@ -335,7 +335,7 @@ async fn one_that_is_slow_by_itself_stands_in_nobodys_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_has_read_grows_old_until_somebody_reads_it() {
+async fn the_unread_age_grows_until_a_resolver_reads() {
     let stage = stage().await;
     let bus = stage.world.bus().await;
     let database = stage.world.database.connect(Role::Resolver).await;

@@ -147,7 +147,7 @@ async fn large(scene: &Scene, count: u32) {
 
 /// A call came for a session that was emptied already, and is removed now as the one before its successor.
 #[tokio::test]
-async fn what_came_late_goes_with_the_row_that_it_came_for() {
+async fn a_late_call_is_deleted_with_its_session() {
     let scene = scene().await;
     generations(&scene).await;
     scene

@@ -125,7 +125,7 @@ impl Case {
         self
     }
 
-    fn held_against(&self, checks: &[Check]) -> Result<(), Refusal> {
+    fn check_all(&self, checks: &[Check]) -> Result<(), Refusal> {
         let capability = Capability {
             session: SESSION,
             facts: &self.facts,
@@ -136,7 +136,7 @@ impl Case {
             tool: self.tool.as_ref(),
             task: self.task.as_ref(),
         };
-        capability.held_against(&presented, checks.iter())
+        capability.check_all(&presented, checks.iter())
     }
 }
 
@@ -152,18 +152,18 @@ fn genuine(change: impl FnOnce(&mut Case)) -> Case {
 
 /// The case is refused with this refusal, and by that check alone.
 fn check(case: &Case, by: Check, expected: &Refusal) {
-    assert_eq!(case.held_against(&CHECKS).as_ref(), Err(expected), "{case:?}");
+    assert_eq!(case.check_all(&CHECKS).as_ref(), Err(expected), "{case:?}");
     let place = CHECKS
         .iter()
         .position(|check| std::ptr::fn_addr_eq(*check, by))
         .unwrap();
     let rest: Vec<Check> = [&CHECKS[..place], &CHECKS[place + 1..]].concat();
-    assert_eq!(case.held_against(&rest), Ok(()), "without the check: {case:?}");
+    assert_eq!(case.check_all(&rest), Ok(()), "without the check: {case:?}");
 }
 
 #[test]
 fn what_its_turn_waits_for_is_admitted() {
-    let check = |case: &Case| assert_eq!(case.held_against(&CHECKS), Ok(()), "{case:?}");
+    let check = |case: &Case| assert_eq!(case.check_all(&CHECKS), Ok(()), "{case:?}");
     check(&Case::genuine());
     check(&genuine(|case| case.claims().session_key = "KEY".to_owned()));
     // A newer claim that has not moved the turn on, and requests the call again
@@ -265,7 +265,7 @@ fn a_call_of_an_earlier_round_is_late() {
         case.turn().fence = Fence(6);
         case.turn().call = None;
     });
-    assert_eq!(case.held_against(&CHECKS), Err(Refusal::Superseded));
+    assert_eq!(case.check_all(&CHECKS), Err(Refusal::Superseded));
 }
 
 #[test]

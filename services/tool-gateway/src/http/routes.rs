@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_try_again_is_told_when() {
+    fn a_retryable_error_says_when() {
         let check = |code: &str, status: StatusCode, is_told: bool| {
             let answer = problem_of(code, String::new(), String::new()).into_response();
             assert_eq!(answer.status(), status, "{code}");

@@ -25,7 +25,7 @@ async fn nothing_was_done(world: &World) {
 
 /// Whoever has the key of the envelopes and a service's rights on the broker still cannot say what an agent wants.
 #[tokio::test]
-async fn a_forged_call_is_buried_and_takes_nobodys_place() {
+async fn a_forged_call_is_buried_and_leaves_the_genuine_calls_id_free() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;

@@ -251,7 +251,7 @@ async fn a_request_reaches_every_named_agent_once_and_one_hop_further() {
 
 /// Nobody reads them here, so that all of them wait.
 #[tokio::test]
-async fn an_account_whose_requests_fill_its_share_asks_nobody_more() {
+async fn an_account_whose_requests_fill_its_share_is_refused_more() {
     let world = World::new().await;
     let limits = "[nats.limits]\nnotification_bytes_max = 65536\nmessage_bytes_max = 4096";
     let gateway = world.gateway_with(limits).await;
@@ -332,7 +332,7 @@ async fn the_coordinator_asks_others_on_their_tasks_and_not_in_its_chat() {
 }
 
 #[tokio::test]
-async fn a_request_with_one_wrong_name_asks_nobody() {
+async fn a_request_with_one_wrong_name_is_refused() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;

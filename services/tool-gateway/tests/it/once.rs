@@ -103,7 +103,7 @@ async fn a_call_whose_transaction_is_cut_off_is_run_again_and_counts_once() {
 }
 
 #[tokio::test]
-async fn calls_that_were_asked_for_while_nobody_was_there_are_run_later() {
+async fn calls_requested_during_an_outage_are_run_later() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
@@ -236,7 +236,7 @@ async fn a_call_waits_for_none_that_its_answer_does_not_have() {
 }
 
 #[tokio::test]
-async fn a_slow_call_keeps_nobody_elses_result() {
+async fn a_slow_call_does_not_delay_other_results() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let (acme, globex) = (world.coder("acme").await, world.coder("globex").await);
@@ -342,7 +342,7 @@ async fn what_is_no_call_of_any_session_is_buried() {
 }
 
 #[tokio::test]
-async fn many_who_end_one_task_at_once_end_it_once_and_do_not_block_each_other() {
+async fn concurrent_ends_of_one_task_end_it_once_without_deadlock() {
     const TASKS: usize = 6;
     const AGENTS: usize = 4;
     let world = World::new().await;

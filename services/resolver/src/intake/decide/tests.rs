@@ -386,7 +386,7 @@ fn parts_answer_for_the_whole() {
 }
 
 #[test]
-fn without_an_id_nobody_asks_but_reading_again_is_noticed() {
+fn without_a_given_id_reading_again_is_a_duplicate() {
     let json = r#"{"body": "b", "agent": "coder"}"#;
     let first = message(TASK, json);
     let facts = with_before(
