@@ -1,4 +1,4 @@
-//! What an id stands for: duplicates, conflicts, parts, redrives.
+//! Ids: duplicates, conflicts, parts, redrives.
 
 use resolver::intake::resolve::Finding;
 use serde_json::json;
@@ -123,7 +123,7 @@ async fn a_notification_for_several_is_stored_as_its_parts() {
     assert_eq!(scene.stored("all").await, None);
     assert_eq!(reader.take(std::slice::from_ref(&all)).await.duplicates, 1);
 
-    // Somebody joins: they get theirs, nobody else anything.
+    // An agent joins: it gets its part, and no other agent gets anything.
     let tester = scene.fixture().agent(&scene.account, "tester").await;
     scene.fixture().assign(&scene.account, &scene.task, tester).await;
     let committed = reader.take(&[all]).await;
@@ -148,12 +148,12 @@ async fn a_redrive_queues_a_failed_one_again_at_the_end() {
     let mut reader = scene.reader().await;
     reader.take(&[to_coder("n", "b"), to_coder("later", "b")]).await;
     set_state(&scene, "n", "failed").await;
-    // As delivery reads it back: by the agent's id, everything spelt out.
+    // As delivery rebuilds it: with the agent's id, and every field explicit.
     let id = scene.coder.to_string();
     let spelt = json!({"id": "n", "type": "notification", "agent": id, "body": "b", "queue_mode": "followup",
         "sender": {"kind": "service", "id": "publisher", "name": "publisher"}, "metadata": {}});
     let committed = reader.take(&[message("acme", "PROJ-7", &spelt).again()]).await;
-    // The other one still waits, so delivery has been told.
+    // The other notification is still queued, so delivery was woken already.
     assert_eq!((committed.requeued, committed.wakes.len()), (1, 0));
     let stored = scene.stored("n").await.unwrap();
     assert_eq!(
@@ -161,7 +161,7 @@ async fn a_redrive_queues_a_failed_one_again_at_the_end() {
         ("queued", Some(3), 0)
     );
     assert_eq!(stored.reason, None);
-    // It is queued by now: once more is once too often.
+    // It is queued now: a second redrive is a duplicate.
     assert_eq!(
         reader
             .take(&[message("acme", "PROJ-7", &spelt).again()])
@@ -180,7 +180,7 @@ async fn a_redrive_queues_a_failed_one_again_at_the_end() {
     scene.check().await;
 }
 
-/// Anybody can write the header; it takes a service of ours to send something again.
+/// Every publisher can write the header; only a service of ours can redrive.
 #[tokio::test]
 async fn an_unsigned_redrive_is_an_ordinary_message() {
     let scene = scene().await;
@@ -213,7 +213,7 @@ async fn a_redrive_of_a_refused_one_finds_what_was_mended() {
         .await;
     assert_eq!(scene.stored("n").await.unwrap().state, "refused");
     assert_eq!(scene.stored("all").await.unwrap().state, "refused");
-    // Published once more without being redriven, it stays what it is.
+    // Published again without a redrive, it keeps its state.
     assert_eq!(reader.take(std::slice::from_ref(&to_tester)).await.duplicates, 1);
 
     let tester = scene.fixture().agent(&scene.account, "tester").await;
@@ -226,7 +226,7 @@ async fn a_redrive_of_a_refused_one_finds_what_was_mended() {
     assert_eq!((stored.state.as_str(), stored.reason), ("queued", None));
     assert_eq!(stored.key.unwrap(), format!("task:proj-7:agent:{tester}:acme:v1"));
     assert_eq!(scene.stored("far").await.unwrap().hops, 0);
-    // The parts take the place of the refused whole.
+    // The parts replace the refused whole.
     assert_eq!(scene.stored("all").await, None);
     assert!(scene.stored(&format!("all:{tester}")).await.is_some());
     scene.check().await;
@@ -241,7 +241,7 @@ async fn a_redrive_that_is_still_wrong_is_another_dead_letter() {
     reader.take(&[ghost.clone().again()]).await;
     assert_eq!(scene.test.count("select count(*) from dead_letter").await, 2);
     assert_eq!(scene.stored("n").await.unwrap().state, "refused");
-    // Read again after a crash, a refusal is the same letter.
+    // Read again after a crash, a refusal is the same dead letter.
     reader.rewind();
     reader.take(&[raw("acme", "PROJ-7", "nonsense")]).await;
     reader.rewind();
