@@ -1,4 +1,4 @@
-//! Providers that fail, and outcomes that cannot be written: tried again, given up with a reason, never in the way of others.
+//! Failing providers, and outcomes that cannot be stored: retried, failed with a reason, and never blocking others.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -100,7 +100,7 @@ async fn what_cannot_succeed_fails_with_its_reason_and_can_be_redriven() {
         assert_eq!(scene.turns("error_class").await, [class, class]);
         running.stop().await;
     };
-    // Boxed: a scene with what listens to it is a large future.
+    // Boxed: a scene with its listeners is a large future.
     Box::pin(check(Reply::Status(500, "{}".to_owned(), vec![]), 3, "server_error")).await;
     Box::pin(check(
         Reply::Status(400, r#"{"error":{"message":"no such model"}}"#.to_owned(), vec![]),
@@ -114,7 +114,7 @@ async fn what_cannot_succeed_fails_with_its_reason_and_can_be_redriven() {
 #[tokio::test]
 async fn a_provider_that_is_not_there_is_tried_again_and_given_up() {
     let mut scene = Scene::with(|_| Reply::text("never")).await;
-    // Bound and not listening: nobody else can take the port, and whoever connects is refused.
+    // Bound and not listening: no other process can take the port, and connections are refused.
     let closed = tokio::net::TcpSocket::new_v4().unwrap();
     closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = closed.local_addr().unwrap().port();
@@ -166,8 +166,8 @@ async fn an_unknown_provider_fails_the_turn_with_the_setting_to_mend() {
     running.stop().await;
 }
 
-/// What a provider says of itself is a stranger's word too: no part of it may keep an outcome from being recorded, since
-/// its session would then be ours for as long as we live.
+/// A provider's output is untrusted: no character in it may keep an outcome from being recorded, since its session
+/// would then stay leased for the life of this process.
 #[tokio::test]
 async fn characters_that_postgres_does_not_keep_hold_no_session_up() {
     let scene = Scene::with(|_| {

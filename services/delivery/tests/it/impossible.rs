@@ -1,4 +1,4 @@
-//! Rows that allow no such step: the session is left as it is, and what came together with it goes on.
+//! Rows that allow no step: the session is left unchanged, and the rest of the batch continues.
 
 use testkit::Reply;
 

@@ -1,4 +1,4 @@
-//! Turns whose holder died, whose outcome nobody knows, or whose session closed under them.
+//! Turns whose holder died, whose outcome is unknown, or whose session closed meanwhile.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ async fn an_agent_with_tools_of_its_own_is_told_and_never_sent_the_same_blindly(
     running.stop().await;
 }
 
-/// The notification is given up, and what the agent did for it is still not known: whatever comes next begins with that.
+/// The notification failed, and the agent's progress on it is unknown: the next turn starts with a note of that.
 #[tokio::test]
 async fn an_interruption_that_was_the_last_attempt_is_told_to_the_next_notification() {
     let mut scene = Scene::with(|seen| {

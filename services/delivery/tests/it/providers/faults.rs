@@ -1,6 +1,6 @@
-//! What the drivers make of a provider that does not answer, answers wrongly, or does not stop.
+//! The drivers with a provider that does not answer, answers wrongly, or does not stop.
 //!
-//! The same for both kinds, so most of it is tested with the plain one.
+//! Both kinds behave alike, so most cases use the plain one.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use tokio::net::TcpListener;
 use super::stub::{Act, Script, Stub, chunk, stream, stream_end, stream_head, whole};
 use super::{called, driver, message, new_driver};
 
-/// Limits that a small answer reaches. Time is not among them: a slow machine must not change what is found.
+/// Limits that a small answer reaches. No time limits: a slow machine must not change the result.
 fn small() -> Value {
     json!({"answer_bytes_max": 20_000, "arguments_bytes_max": 1_000, "tool_calls_max": 3})
 }
 
-/// Little patience, for faults that nothing but time reveals.
+/// Short timeouts, for faults that only time reveals.
 fn impatient() -> Value {
     json!({"first_byte_timeout_ms": 100, "idle_timeout_ms": 100, "call_timeout_ms_max": 400})
 }
@@ -157,7 +157,7 @@ async fn gives_up_on_silence() {
     check_silent("half a head", vec![Act::Send(b"HTTP/1.1 200".to_vec()), Act::Hold]).await;
     check_silent("idle in a stream", vec![stream_head(), created(), Act::Hold]).await;
     let dripping = vec![stream_head(), Act::Drip(b"1\r\nx\r\n".to_vec())];
-    // Patient as a whole: only the silence between lines can end it.
+    // The whole call may be long: only the silence between lines can end it.
     let limits = json!({"idle_timeout_ms": 100});
     check_within(
         "bytes, but no line",
