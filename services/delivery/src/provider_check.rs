@@ -176,7 +176,7 @@ impl Check<'_> {
             tools: [ToolDefinition {
                 name: FUNCTION.to_owned(),
                 description: "Gives the code of a colour.".to_owned(),
-                parameters: to_raw_value(&parameters).expect("JSON is written as JSON"),
+                parameters: to_raw_value(&parameters).expect("JSON values always serialise"),
             }]
             .into(),
             traceparent: None,

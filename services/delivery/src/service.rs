@@ -50,7 +50,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let keys = context.settings.envelope.keyring()?;
     let secret = keys
         .derived(MARKS_LABEL)
-        .expect("a keyring of settings has a key that signs");
+        .expect("a keyring from the settings has a signing key");
 
     let (signals, signalled) = mpsc::channel(SIGNALS_WAITING_MAX);
     let (batches, batched) = mpsc::channel(1);

@@ -36,14 +36,14 @@ impl ModelText {
     }
 
     pub(super) fn value(mut self, value: impl Bounded) -> Self {
-        write!(self.text, "{value}").expect("a text takes what is written to it");
+        write!(self.text, "{value}").expect("writing to a String cannot fail");
         self
     }
 
     /// Appends a time, to the second.
     pub(super) fn timestamp(mut self, at: OffsetDateTime) -> Self {
         let second = at.replace_nanosecond(0).expect("zero is a nanosecond");
-        write!(self.text, "{}", Timestamp::from(second)).expect("a text takes what is written to it");
+        write!(self.text, "{}", Timestamp::from(second)).expect("writing to a String cannot fail");
         self
     }
 
@@ -66,7 +66,7 @@ impl ModelText {
             // Next to the mark, since the quoted text could claim any length.
             more => format!("[end {mark}, {more} more bytes left out]"),
         };
-        write!(self.text, "[begin {mark}]\n{shown}\n{end}\n").expect("a text takes what is written to it");
+        write!(self.text, "[begin {mark}]\n{shown}\n{end}\n").expect("writing to a String cannot fail");
         self.left_out += left_out;
         self
     }

@@ -334,7 +334,7 @@ fn provider_key() {
             };
             assert!(key.as_str().ends_with(std::str::from_utf8(input).unwrap()));
             assert!(!key.in_path().contains(['/', '?', '#', ':']));
-            call_headers(Some(key.as_str()), "id", Some("00-\u{1}")).expect("a key stands in a header");
+            call_headers(Some(key.as_str()), "id", Some("00-\u{1}")).expect("a key is a valid header value");
             "read"
         });
 }

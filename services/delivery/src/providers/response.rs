@@ -344,9 +344,7 @@ mod tests {
     }
 
     fn unreadable(events: &[Value]) -> Unreadable {
-        read(&stream(events), &[])
-            .unreadable
-            .expect("it should not be readable")
+        read(&stream(events), &[]).unreadable.expect("reading should fail")
     }
 
     fn call(call_id: &str, name: &str, arguments: &str) -> FunctionCall {

@@ -1,7 +1,7 @@
 //! The sessions that wait in this process, and their order: accounts take turns, with a limit per account and a total
 //! limit.
 //!
-//! [`DispatchQueue`] is the data structure, without time or I/O; `service.rs` runs it. It is not the source of truth:
+//! [`DispatchQueue`] is the data structure, without time or I/O; the conductor runs it. It is not the source of truth:
 //! the sweep finds a session whose wake-up was dropped because the queue was full. All accounts share the queue, and a
 //! full queue is divided evenly: the account with the most waiting sessions makes room for accounts with fewer.
 //!

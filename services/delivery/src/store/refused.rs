@@ -45,7 +45,7 @@ pub async fn notifications_load(
     ids: &[String],
 ) -> Result<Vec<Refused>, StorageError> {
     let rows: Vec<Row> = tx
-        .rows("read notifications back", LOAD, [account.into(), ids.to_vec().into()])
+        .rows("read failed notifications", LOAD, [account.into(), ids.to_vec().into()])
         .await?;
     Ok(rows.into_iter().map(|row| message(row, root, account)).collect())
 }

@@ -63,7 +63,7 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> Result<(New
         profile_hash: prompt.profile.hash.clone(),
         instructions: Arc::clone(&prompt.profile.text),
         input: prompt.input.clone(),
-        manifest: serde_json::to_string(&prompt.manifest).expect("a manifest is texts and numbers"),
+        manifest: serde_json::to_string(&prompt.manifest).expect("a manifest serialises: texts and numbers"),
         tools: tools.iter().map(|tool| tool.name.clone()).collect(),
         tools_wait_ms,
         hops,
@@ -246,7 +246,7 @@ pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {
     let (_, tools) = OFFERED
         .iter()
         .find(|(made_for, _)| *made_for == context)
-        .expect("there is one for every context");
+        .expect("every context has a list");
     Arc::clone(tools)
 }
 
@@ -255,7 +255,7 @@ fn definitions(tools: impl Iterator<Item = tools::ToolDefinition>) -> Arc<[ToolD
         .map(|tool| ToolDefinition {
             name: tool.name.to_owned(),
             description: tool.description.to_owned(),
-            parameters: to_raw_value(&tool.parameters).expect("JSON is written as JSON"),
+            parameters: to_raw_value(&tool.parameters).expect("JSON values always serialise"),
         })
         .collect()
 }

@@ -124,7 +124,7 @@ impl Change {
         self.turn.calls_requested = journal.requested();
         self.turn.waits = true;
         self.turn.usage = total(&journal, None);
-        self.turn.round = Some(serde_json::to_value(round).expect("a round is texts and numbers"));
+        self.turn.round = Some(serde_json::to_value(round).expect("a round serialises: texts and numbers"));
         self.session.wake_ms = Some(config.tools_again_ms.i64());
         self.session.asked = round.first().map(|call| call.ordinal);
     }
@@ -188,5 +188,5 @@ fn total(journal: &Journal, last: Option<Tokens>) -> Option<serde_json::Value> {
         (Some(before), Some(last)) => Some(before.plus(last)),
         (before, last) => before.or(last),
     };
-    sum.map(|tokens| serde_json::to_value(tokens).expect("tokens are numbers"))
+    sum.map(|tokens| serde_json::to_value(tokens).expect("token counts serialise"))
 }

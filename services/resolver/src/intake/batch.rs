@@ -74,7 +74,10 @@ fn remember_refused(received: &Received, refused: &Refused, facts: &mut Facts) {
 
 /// The account of an accepted notification.
 pub fn account_of(received: &Received) -> &AccountId {
-    received.account.as_ref().expect("without an account it is refused")
+    received
+        .account
+        .as_ref()
+        .expect("a notification without an account is refused")
 }
 
 /// The conversations of all accepted notifications.
@@ -95,7 +98,7 @@ pub fn conversation(received: &Received, accepted: &Accepted, agent: domain::Age
     let account = account_of(received);
     let scope = facts
         .account(account)
-        .expect("without an account it is refused")
+        .expect("a notification without an account is refused")
         .session_scope;
     Conversation::of(account, scope, accepted.task.id(), agent)
 }

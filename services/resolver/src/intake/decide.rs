@@ -312,9 +312,7 @@ fn agents(received: &Received, notification: &Notification, account: &AccountFac
             if !found.is_empty() {
                 return Ok(Agents::Many(found));
             }
-            Err(no_agent(format!(
-                "no agent is named, and nobody is assigned to task {task}"
-            )))
+            Err(no_agent(format!("no agent is named, and task {task} has no assignee")))
         }
     }
 }

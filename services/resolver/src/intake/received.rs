@@ -115,7 +115,7 @@ impl Received {
     }
 }
 
-/// Allows only the senders that a publisher may claim, for a message that none of our services vouches for.
+/// Marks the sender as claimed by a publisher, or refuses a sender that no publisher may claim.
 fn publisher_sender_check(notification: Notification) -> Result<Notification, Refusal> {
     let sender = Actor::publisher().speaks_as(&notification.sender).map_err(|error| {
         let detail = format!("sender: {error}");

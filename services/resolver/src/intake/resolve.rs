@@ -30,7 +30,7 @@ pub fn resolve(found: Found) -> Resolution {
         Found::Never => Resolution::OpenNext(Generation::FIRST),
         Found::AgentRemoved => Resolution::Refuse(Refusal::new(
             RefusalReason::UnknownAgent,
-            "the agent was removed just now",
+            "the agent was removed while its notification was read",
         )),
     }
 }

@@ -157,7 +157,7 @@ impl Reading {
         // Before the read, so that one request returns all messages that arrived meanwhile.
         let writing = Arc::clone(&self.context.writing).acquire_owned().await;
         let batch = reader.next_batch(self.context.batch_messages_max).await?;
-        Ok((!batch.is_empty()).then(|| (batch, writing.expect("it is never closed"))))
+        Ok((!batch.is_empty()).then(|| (batch, writing.expect("the semaphore is never closed"))))
     }
 
     async fn open(&self, start: messaging::StreamOffset) -> Result<PartitionReader, ReadError> {

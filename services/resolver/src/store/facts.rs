@@ -70,7 +70,7 @@ pub const FACTS_FIND: &str = "
 
 /// Adds the rows of the database to the facts.
 pub async fn facts_find(tx: &Tx, questions: &Questions, facts: &mut Facts) -> Result<(), StorageError> {
-    const ATTEMPT: &str = "look up what a batch names";
+    const ATTEMPT: &str = "look up the facts of a batch";
     let accounts: Vec<AccountId> = questions.accounts.iter().cloned().collect();
     let (agent_accounts, agents) = pairs(&questions.agents);
     let (slug_accounts, slugs) = pairs(&questions.slugs);
@@ -122,13 +122,13 @@ impl FactRow {
                         .hash
                         .as_deref()
                         .and_then(ContentHash::from_bytes)
-                        .ok_or("a content hash that is none")?,
+                        .ok_or("an invalid content hash")?,
                     agent: self.id.map(AgentId),
                     state: self.value.parse()?,
                 };
                 Fact::Notification(NotificationId::parse(&self.name)?, known)
             }
-            other => return Err(format!("a fact of kind {other}").into()),
+            other => return Err(format!("an unknown kind of fact: {other}").into()),
         })
     }
 }

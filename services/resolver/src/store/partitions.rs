@@ -78,7 +78,7 @@ const CENSUS: &str = concat!(
 
 pub async fn partitions_census(database: &Database, replica: Uuid) -> Result<Census, StorageError> {
     let rows: Vec<CensusRow> = database
-        .query_alone("look at partitions", CENSUS, [replica.into()])
+        .query_alone("read partition leases", CENSUS, [replica.into()])
         .await?;
     Ok(Census {
         replicas: rows
@@ -150,7 +150,9 @@ const PLACE_FIND: &str = "
 
 /// The offset of a lease's partition; none when another replica holds the lease.
 pub async fn place_find(database: &Database, lease: &Lease) -> Result<Option<PartitionOffset>, StorageError> {
-    let rows: Vec<PlaceRow> = database.query_alone("find place", PLACE_FIND, guard(lease)).await?;
+    let rows: Vec<PlaceRow> = database
+        .query_alone("read a partition offset", PLACE_FIND, guard(lease))
+        .await?;
     Ok(rows.into_iter().next().map(PartitionOffset::from))
 }
 
@@ -158,7 +160,7 @@ const OFFSETS: &str = "select sequence, published, stream_created from resolver_
 
 /// The offset of each partition, in order of the partitions.
 pub async fn places_find(database: &Database) -> Result<Vec<PartitionOffset>, StorageError> {
-    let rows: Vec<PlaceRow> = database.query_alone("find places", OFFSETS, []).await?;
+    let rows: Vec<PlaceRow> = database.query_alone("read partition offsets", OFFSETS, []).await?;
     Ok(rows.into_iter().map(PartitionOffset::from).collect())
 }
 

@@ -206,10 +206,10 @@ async fn a_redrive_of_a_refused_one_finds_what_was_mended() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let to_tester = message("acme", "PROJ-7", &json!({"id": "n", "agent": "tester", "body": "b"}));
-    let to_nobody = message("acme", "EMPTY", &json!({"id": "all", "body": "b"}));
+    let unassigned = message("acme", "EMPTY", &json!({"id": "all", "body": "b"}));
     let too_far = to_coder("far", "b").with(contracts::header::HOPS, "99");
     reader
-        .take(&[to_tester.clone(), to_nobody.clone(), too_far.clone()])
+        .take(&[to_tester.clone(), unassigned.clone(), too_far.clone()])
         .await;
     assert_eq!(scene.stored("n").await.unwrap().state, "refused");
     assert_eq!(scene.stored("all").await.unwrap().state, "refused");
@@ -219,7 +219,7 @@ async fn a_redrive_of_a_refused_one_finds_what_was_mended() {
     let tester = scene.fixture().agent(&scene.account, "tester").await;
     scene.fixture().task(&scene.account, "EMPTY", &[tester]).await;
     let committed = reader
-        .take(&[to_tester.again(), to_nobody.again(), too_far.again()])
+        .take(&[to_tester.again(), unassigned.again(), too_far.again()])
         .await;
     assert_eq!((committed.requeued, committed.refusals.len()), (2, 0));
     let stored = scene.stored("n").await.unwrap();

@@ -352,7 +352,7 @@ async fn the_unread_age_grows_until_a_resolver_reads() {
     let before = time::OffsetDateTime::now_utc();
     stage.publish("t-1", "n-2", "x").await;
     stage.publish("t-2", "n-3", "x").await;
-    let oldest = since().await.expect("nobody reads");
+    let oldest = since().await.expect("an unread notification");
     // The server and this process share a clock.
     assert!(
         before <= oldest && oldest <= time::OffsetDateTime::now_utc(),

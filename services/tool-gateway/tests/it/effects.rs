@@ -181,7 +181,7 @@ async fn an_agent_moves_only_its_own_task_and_not_through_a_gate() {
 }
 
 #[tokio::test]
-async fn a_message_is_posted_and_wakes_nobody() {
+async fn a_message_is_posted_and_wakes_no_agent() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
