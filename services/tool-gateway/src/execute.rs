@@ -110,8 +110,8 @@ impl Executor {
             self.metrics.call(tool, record, *is_replay, begun.elapsed());
             tracing::info!(
                 account = %asked.account,
-                session = %asked.session,
-                call = %asked.id,
+                session_id = %asked.session,
+                tool_call_id = %asked.id,
                 tool = tool.unwrap_or("unknown"),
                 state = %record.state,
                 late = record.late,
@@ -237,7 +237,7 @@ impl Executor {
         running: Running<'_>,
         arguments: Map<String, Value>,
     ) -> Result<Result<Effect, ToolAnswer>, StorageError> {
-        let tx = running.tx;
+        let (tx, account, call) = (running.tx, running.account, running.call);
         store::savepoint(tx, self.limits.statement_timeout_ms).await?;
         let outcome = match tool.run {
             Run::InTransaction(handler) => handler(running, arguments).await,
@@ -262,6 +262,8 @@ impl Executor {
             Err(ToolError::Storage(error)) if error.is_retryable() => return Err(error),
             Err(ToolError::Storage(error)) => {
                 tracing::error!(
+                    %account,
+                    tool_call_id = %call,
                     tool = tool.definition.name,
                     error = &error as &dyn std::error::Error,
                     "tool failed"

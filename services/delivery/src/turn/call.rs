@@ -48,7 +48,10 @@ pub async fn run_guarded(
     let (outcome, mismatch) = match calling.await {
         Ok(ended) => ended?,
         Err(_) => {
-            tracing::error!(turn_id = %work.turn.id, session_id = %work.turn.session, "provider call panicked; it counts as a malformed answer");
+            tracing::error!(
+                turn_id = %work.turn.id, session_id = %work.turn.session,
+                "provider call panicked; it counts as a malformed answer"
+            );
             let error = failure(
                 FailureClass::Malformed,
                 Sent::Maybe,
@@ -118,7 +121,10 @@ pub async fn run(
         () = incarnation.lost.cancelled() => None,
     };
     if ended.is_none() {
-        warn!(turn_id = %work.turn.id, session_id = %work.turn.session, "lease lost during a provider call; its next holder resumes the turn");
+        warn!(
+            turn_id = %work.turn.id, session_id = %work.turn.session,
+            "lease lost during a provider call; its next holder resumes the turn"
+        );
     }
     ended
 }

@@ -289,7 +289,10 @@ pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, session: &Session, tu
     step.inspect_err(|error| {
         metrics::impossible_step(error);
         let (session_id, turn_id) = (session.id, turn.map(TurnId::uuid).map(tracing::field::display));
-        tracing::error!(%session_id, account = %session.account, turn_id, %error, "step not written: the session's stored state does not allow it");
+        tracing::error!(
+            %session_id, account = %session.account, turn_id, %error,
+            "step not written: the session's stored state does not allow it"
+        );
     })
     .ok()
 }

@@ -105,7 +105,10 @@ impl Recorder {
                 None => {
                     self.metrics.stale();
                     let (turn_id, fence) = (report.work.turn.id, report.work.turn.fence);
-                    tracing::info!(%turn_id, session_id = %report.work.turn.session, %fence, "outcome discarded: another replica holds the session");
+                    tracing::info!(
+                        %turn_id, session_id = %report.work.turn.session, %fence,
+                        "outcome discarded: another replica holds the session"
+                    );
                     recorded.free.push((report.work.name(), true));
                 }
             }

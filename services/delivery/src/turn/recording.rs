@@ -100,10 +100,16 @@ async fn record_unrecordable(
     signals: &mpsc::Sender<Signal>,
 ) {
     let (turn_id, session_id) = (report.work.turn.id, report.work.turn.session);
-    tracing::error!(%turn_id, %session_id, error = error as &dyn std::error::Error, "could not record the outcome; recording the attempt as failed");
+    tracing::error!(
+        %turn_id, %session_id, error = error as &dyn std::error::Error,
+        "could not record the outcome; recording the attempt as failed"
+    );
     let name = report.work.name();
     if let Err(error) = record_while_slow(recorder, &[report.unrecordable()], signals).await {
-        tracing::error!(%turn_id, %session_id, error = &error as &dyn std::error::Error, "could not record the failed attempt; the session stays leased");
+        tracing::error!(
+            %turn_id, %session_id, error = &error as &dyn std::error::Error,
+            "could not record the failed attempt; the session stays leased"
+        );
         tell(signals, Signal::Free(vec![(name, false)])).await;
     }
 }

@@ -150,7 +150,7 @@ impl Facts {
 impl AccountFacts {
     fn add(&mut self, fact: Fact) {
         match fact {
-            Fact::Account { .. } => unreachable!("the account is there"),
+            Fact::Account { .. } => unreachable!("the account was added before its facts"),
             Fact::Agent(agent, id) => drop(self.agents.insert(agent, id)),
             Fact::Task(task) => drop(self.tasks.insert(task.key(), task)),
             Fact::Assignee(task, agent) => self.assignees.entry(task).or_default().push(agent),

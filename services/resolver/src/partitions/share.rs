@@ -68,7 +68,7 @@ mod tests {
             let mut held = vec![0_usize; replicas];
             held[0] = 8;
             for round in 0.. {
-                assert!(round < 20, "{replicas} replicas do not come to rest: {held:?}");
+                assert!(round < 20, "{replicas} replicas do not converge: {held:?}");
                 let mut rests = true;
                 for n in 0..replicas {
                     let free = 8 - held.iter().sum::<usize>();

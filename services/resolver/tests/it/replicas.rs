@@ -73,7 +73,7 @@ async fn partitions_are_free_when_the_connection_of_their_reader_has_ended() {
             .unwrap()
     };
     let free = partitions_claim(&database, Uuid::now_v7(), 8).await.unwrap();
-    assert!(free.is_empty(), "both are there");
+    assert!(free.is_empty(), "both resolvers are alive");
     let running = stage.resolver().await;
     drop(presence);
     until_shares(&stage, &[4, 4]).await;

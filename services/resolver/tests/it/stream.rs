@@ -93,7 +93,7 @@ async fn a_notification_reaches_its_queue_and_wakes_delivery() {
     let resolved: SessionResolved = serde_json::from_slice(&wake.payload).unwrap();
     assert_eq!(resolved.task, Some(TaskId::parse("PROJ-7").unwrap()));
     let trace = wake.headers.unwrap().get("traceparent").unwrap().to_string();
-    assert_eq!(trace[3..35], parent[3..35], "the publisher's trace goes on");
+    assert_eq!(trace[3..35], parent[3..35], "the publisher's trace continues");
     // The task and the session are new.
     let subjects = [
         events.next().await.unwrap().subject,

@@ -83,8 +83,8 @@ impl ToolRequestedHandler {
             otel.kind = "consumer",
             otel.status_code = Empty,
             account = %request.account,
-            session = %request.session_id,
-            turn = %request.turn_id,
+            session_id = %request.session_id,
+            turn_id = %request.turn_id,
             ordinal = request.ordinal,
         );
         child_of(&span, &incoming.headers.trace());

@@ -236,7 +236,7 @@ async fn a_request_reaches_every_named_agent_once_and_one_hop_further() {
     .await;
     for (heard, agent) in world.heard("signalbox.notification.").iter().zip([reviewer, tester]) {
         assert_eq!(heard.subject, "signalbox.notification.acme.PROJ-7");
-        assert_eq!(heard.headers.hops(), 3, "the turn has two behind it");
+        assert_eq!(heard.headers.hops(), 3, "the turn has two hops");
         assert_eq!(heard.headers.get(header::CAUSE), Some(coder.turn.to_string().as_str()));
         let message: NotificationMessage = serde_json::from_value(heard.payload.clone()).unwrap();
         assert_eq!(message.kind.as_deref(), Some("response_request"));

@@ -417,6 +417,6 @@ async fn a_request_after_the_turn_follows_from_that_turn() {
     })
     .await;
     let heard = &world.heard("signalbox.notification.")[0];
-    assert_eq!(heard.headers.hops(), 3, "the turn that is over has two behind it");
+    assert_eq!(heard.headers.hops(), 3, "the ended turn has two hops");
     world.end(&[&gateway]).await;
 }

@@ -394,7 +394,7 @@ async fn concurrent_ends_of_one_task_end_it_once_without_deadlock() {
             now: time::OffsetDateTime::now_utc(),
         };
         let moved = storage::lifecycle::task_status_set(&tx, &asked, &setting).await;
-        moved.expect("no deadlock").expect("the task is there");
+        moved.expect("no deadlock").expect("the task exists");
         tx.commit().await.expect("commit");
     };
     let asking = async {

@@ -166,12 +166,12 @@ impl World {
         sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
             .execute(&self.database.owner)
             .await
-            .expect("the database is there");
-        let mut held = self.database.owner.begin().await.expect("the database is there");
+            .expect("the database is available");
+        let mut held = self.database.owner.begin().await.expect("the database is available");
         sqlx::query("select pg_advisory_xact_lock(1)")
             .execute(&mut *held)
             .await
-            .expect("the database is there");
+            .expect("the database is available");
         held
     }
 

@@ -148,7 +148,7 @@ async fn no_form_of_a_host_reaches_an_address_that_is_not_public() {
             let host = settings.url.host_str().unwrap();
             assert!(
                 host.parse::<std::net::IpAddr>().is_err(),
-                "{form}: an address came through"
+                "{form}: an address was not refused"
             );
             let driver = Driver::new(&settings).unwrap();
             let error = called(&driver, &message("m")).await.0.expect_err(form);
