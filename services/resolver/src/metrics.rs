@@ -1,4 +1,4 @@
-//! What the resolver counts and logs about its decisions (S13). Labels are few and bounded: kinds and reasons, never
+//! The metrics and log lines of the resolver's decisions (S13). Labels are few and bounded: kinds and reasons, never
 //! accounts or ids.
 
 use std::time::Duration;

@@ -3,16 +3,16 @@
 //! A capability is not a token: it is read from the rows of the session and its turn, under their locks, in the
 //! transaction that runs the call. The claims of a message are compared with the rows and grant nothing.
 //!
-//! | bound to | by | until |
+//! | bound to | read from | ends when |
 //! |---|---|---|
-//! | account | the transaction, which sees no other | |
-//! | session, generation, agent | `session` | it is closed: its task is done, its agent removed, … |
-//! | turn | `turn` | it is over |
-//! | fence | `turn.fence` ≤ the call's ≤ `session.fence` | a newer claim takes the turn further |
-//! | the calls asked for | the last round of `turn.journal` | the next round |
-//! | time | `turn.waiting_since`, `turn.tools_wait_ms` | the turn goes on without them |
-//! | tools | `turn.tools`, and to whom a tool is offered | |
-//! | tasks | the turn's; the account's, for the coordinator and tools that reach so far | |
+//! | account | the transaction, which sees no other account | |
+//! | session, generation, agent | `session` | the session is closed: its task is done, its agent removed, … |
+//! | turn | `turn` | the turn ends |
+//! | fence | `turn.fence` ≤ the call's ≤ `session.fence` | a newer claim writes the turn |
+//! | the requested calls | the last round of `turn.journal` | the next round begins |
+//! | time | `turn.waiting_since`, `turn.tools_wait_ms` | the turn continues without the results |
+//! | tools | `turn.tools`, and the tool's own offer rule | |
+//! | tasks | the turn's task; the account's tasks, for the coordinator and tools with that reach | |
 //!
 //! An agent that calls over HTTP presents its session's key and a gateway key of the account instead of a turn's call.
 //! Its capability is bound to the session, and to the tools and tasks of the running turn, if there is one. It is not

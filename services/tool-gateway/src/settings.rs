@@ -18,7 +18,7 @@ pub struct ToolGatewaySettings {
     /// Sessions that one worker processes at once; it takes no further batch at this limit. Each uses a connection of
     /// the pool.
     pub sessions_in_flight_max: Count,
-    /// Failed attempts after which a call is buried.
+    /// Failed attempts after which a call becomes a dead letter.
     pub attempts_max: Count,
     pub retry_delay_ms: Millis,
     /// How long a call is postponed while Postgres is unavailable. Does not count as an attempt.

@@ -121,7 +121,7 @@ impl Reader {
                 };
                 return Ok(Step::Ended(self.failed(error)));
             }
-            // response.created, .in_progress, .queued, content_part.added, reasoning, annotations, and what is new
+            // response.created, .in_progress, .queued, content_part.added, reasoning, annotations, and unknown events
             _ => self.note_response_id(&data["response"]),
         }
         Ok(Step::Going)

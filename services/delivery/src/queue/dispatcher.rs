@@ -250,7 +250,7 @@ impl DispatchQueue {
     }
 
     /// Drops the newest session of the account with the most, if that account then still has at least as many as
-    /// `account`.
+    /// `account` with its new session.
     fn make_room(&mut self, account: &AccountId) -> bool {
         let own = self.accounts.get(account).map_or(0, |account| account.waiting.len());
         let Some((most, id)) = self.shares.last().filter(|(most, _)| own + 1 < *most).cloned() else {

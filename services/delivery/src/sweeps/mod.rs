@@ -46,14 +46,14 @@ pub async fn neglected(
 }
 
 /// Maximum number of sessions per query: some milliseconds of Postgres.
-const SESSIONS_LOOKED_AT_MAX: i32 = 1_000;
+const SESSIONS_READ_MAX: i32 = 1_000;
 
 /// Reads the age of the queue for the gauge; writes nothing.
 pub async fn waiting(database: Database, interval: Duration, metrics: Metrics, stop: CancellationToken) {
     let mut round = WaitingRound::default();
     let mut ticks = Ticks::every(interval, stop);
     while ticks.next().await {
-        match round.look(&database, SESSIONS_LOOKED_AT_MAX).await {
+        match round.look(&database, SESSIONS_READ_MAX).await {
             Ok(waiting) => metrics.queue(&waiting, OffsetDateTime::now_utc()),
             Err(error) => debug!(error = error_chain(&error), "could not read queue age"),
         }

@@ -2,7 +2,7 @@
 //! with a reason.
 //!
 //! Consumes `{root}.notification.{account}.{task}`, a batch of one partition, in stream order.
-//! Decides who is to act and in which session (`intake`).
+//! Decides the recipients and their sessions (`intake`).
 //! Writes notifications, sessions, unknown tasks, dead letters and the partition's offset in one transaction. Returns
 //! receipts, which delete the messages' outbox rows.
 //! Publishes `session.resolved` for every idle session that received work; events and dead letters go through the

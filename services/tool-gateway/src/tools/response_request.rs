@@ -129,7 +129,7 @@ async fn chat_check(running: Running<'_>, chat: &TaskId, asked: &[(AgentId, Agen
     Err(told.into())
 }
 
-/// The notification for one agent. Its id follows from the call and the agent.
+/// The notification for one agent. Its id is derived from the call and the agent.
 fn request(running: Running<'_>, task: Option<&TaskId>, agent: AgentId, body: &str) -> (NotificationId, Owned) {
     let id = Uuid::new_v5(&running.call, agent.uuid().as_bytes()).to_string();
     let id = NotificationId::parse(&id).expect("a UUID is printable and short");

@@ -338,7 +338,7 @@ async fn leaves_when_it_is_dropped() {
         _ = called(&driver, &call) => panic!("it cannot end"),
         () = stub.until(|counts| counts.requests == 1) => {}
     }
-    stub.until(|counts| counts.left == 1).await; // closing the connection is how a gateway is told to stop
+    stub.until(|counts| counts.left == 1).await; // closing the connection stops the gateway's turn
 }
 
 #[tokio::test]

@@ -38,7 +38,7 @@ fn driver(kind: &str, stub: &Stub, extra: Value) -> Driver {
 }
 
 fn new_driver(settings: Value) -> Driver {
-    let _ = rustls::crypto::ring::default_provider().install_default(); // an error means that it is there already
+    let _ = rustls::crypto::ring::default_provider().install_default(); // an error means that it is installed already
     Driver::new(&serde_json::from_value(settings).unwrap()).unwrap()
 }
 
