@@ -100,9 +100,9 @@ struct Opening {
 struct Check<'a> {
     settings: &'a ProviderSettings,
     /// The codes in the instructions, in the turn's own input, and in the function's result.
-    instructed: String,
-    told: String,
-    returned: String,
+    instructions_code: String,
+    input_code: String,
+    result_code: String,
     input: String,
     openings: Vec<Opening>,
     tried: Vec<Tried>,
@@ -119,16 +119,16 @@ struct Check<'a> {
 impl Check<'_> {
     fn of(settings: &ProviderSettings) -> Check<'_> {
         let code = || Uuid::new_v4().simple().to_string()[..8].to_owned();
-        let told = code();
+        let input_code = code();
         let input = format!(
-            "This is a test of the connection. The first code is {told}. Call the function whose name ends with {FUNCTION}, \
+            "This is a test of the connection. The first code is {input_code}. Call the function whose name ends with {FUNCTION}, \
              once, with the colour blue: its result holds the second code. Then answer with both codes."
         );
         Check {
             settings,
-            instructed: code(),
-            told,
-            returned: code(),
+            instructions_code: code(),
+            input_code,
+            result_code: code(),
             input,
             openings: Vec::new(),
             tried: Vec::new(),
@@ -171,7 +171,7 @@ impl Check<'_> {
             turn_id: Uuid::new_v4(),
             attempt: self.number(),
             session_key: fresh_key(),
-            instructions: Some(format!("End your last answer with the code {}.", self.instructed).into()),
+            instructions: Some(format!("End your last answer with the code {}.", self.instructions_code).into()),
             input: CallInput::Message(self.input.clone()),
             tools: [ToolDefinition {
                 name: FUNCTION.to_owned(),
@@ -231,9 +231,9 @@ impl Check<'_> {
             .await
             .map_err(|error| words(&error))?;
         self.pieces = self.pieces.max(pieces);
-        self.has_obeyed |= answer.text.contains(&self.instructed);
+        self.has_obeyed |= answer.text.contains(&self.instructions_code);
         let has = |code: &str| answer.text.contains(code);
-        match (answer.calls.is_empty(), has(&self.told), has(&self.returned)) {
+        match (answer.calls.is_empty(), has(&self.input_code), has(&self.result_code)) {
             (true, true, true) => Ok(()),
             (false, ..) => Err("the model called the function again instead of answering".to_owned()),
             (true, false, true) => Err("the model no longer knew the turn's first round".to_owned()),
@@ -249,7 +249,7 @@ impl Check<'_> {
     fn result(&self, call: &Call) -> ToolResult {
         ToolResult {
             ordinal: call.ordinal,
-            result: json!({"second_code": self.returned}).to_string(),
+            result: json!({"second_code": self.result_code}).to_string(),
         }
     }
 

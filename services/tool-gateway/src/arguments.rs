@@ -219,7 +219,7 @@ mod tests {
         let check = |tool: &str, text: &str, expected: Value| {
             let read = schema(tool)
                 .read(text, 1024)
-                .unwrap_or_else(|told| panic!("{text}: {told:?}"));
+                .unwrap_or_else(|answer| panic!("{text}: {answer:?}"));
             assert_eq!(Value::Object(read), expected, "{text}");
         };
         check("task_history", r#"{"task_id": "T"}"#, json!({"task_id": "T"}));
@@ -251,9 +251,9 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_so_that_it_can_be_put_right() {
         let check = |tool: &str, text: &str, words: &[&str]| {
-            let told = schema(tool).read(text, 1024).expect_err(text);
+            let answer = schema(tool).read(text, 1024).expect_err(text);
             for word in words {
-                assert!(told.message.contains(word), "{text}: {}", told.message);
+                assert!(answer.message.contains(word), "{text}: {}", answer.message);
             }
         };
         check("task_history", "{}", &["task_id: missing"]);
@@ -321,19 +321,20 @@ mod tests {
             &["nested deeper than 64"],
         );
         let long = format!(r#"{{"task_id": "T", "{}": 1}}"#, "x".repeat(900_000));
-        let told = schema("task_history").read(&long, 1 << 20).unwrap_err();
-        assert!(told.message.contains("there is no field xxx") && told.message.len() < 3_000);
-        let told = schema("task_status").read("{}", 1024).unwrap_err();
+        let answer = schema("task_history").read(&long, 1 << 20).unwrap_err();
+        assert!(answer.message.contains("there is no field xxx") && answer.message.len() < 3_000);
+        let answer = schema("task_status").read("{}", 1024).unwrap_err();
         assert!(
-            told.message.contains("task_id: missing; status: missing"),
+            answer.message.contains("task_id: missing; status: missing"),
             "{}",
-            told.message
+            answer.message
         );
         assert!(
-            told.hint
+            answer
+                .hint
                 .starts_with("Expected: note (text), status (text, required), task_id (text, required)."),
             "{}",
-            told.hint
+            answer.hint
         );
     }
 

@@ -235,8 +235,8 @@ mod tests {
     #[test]
     fn what_an_agent_is_told_is_inert() {
         for &hostile in testkit::hostile::TEXTS {
-            let told = ToolAnswer::failed("c", hostile, hostile).text();
-            assert_eq!(quote::inert(&told), told, "{hostile:?}");
+            let text = ToolAnswer::failed("c", hostile, hostile).text();
+            assert_eq!(quote::inert(&text), text, "{hostile:?}");
         }
     }
 }

@@ -77,7 +77,7 @@ impl Capability<'_> {
     /// this wait needs no limit of its own.
     pub fn waits_for_earlier(&self, call: &Presented<'_>, admitted: &Result<(), Refusal>) -> bool {
         let counts = match admitted.as_ref().err().map(Refusal::consequence) {
-            None | Some(Consequence::ToolAnswer) => true,
+            None | Some(Consequence::Answered) => true,
             Some(Consequence::Late | Consequence::Buried) => false,
         };
         counts && claimed(self, call).is_some_and(|(_, turn)| !turn.earlier.is_empty())

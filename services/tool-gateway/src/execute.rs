@@ -202,7 +202,7 @@ impl Executor {
         };
         let may = admitted.map_err(|refusal| refusal.told());
         let outcome = match may.and(wanted.arguments) {
-            Err(told) => Err(told),
+            Err(answer) => Err(answer),
             Ok(Parsed { arguments, task }) => {
                 let running = Running {
                     tx,
@@ -250,9 +250,9 @@ impl Executor {
                 "Nothing was changed. Try again later in this turn, or say in your reply whom you wanted to ask.",
             ))),
         });
-        let told = match outcome {
+        let answer = match outcome {
             Ok(effect) => return Ok(Ok(effect)),
-            Err(ToolError::ToolAnswer(told)) => told,
+            Err(ToolError::ToolAnswer(answer)) => answer,
             Err(ToolError::Storage(error)) if error.is_statement_timeout() => ToolAnswer::failed(
                 "too_slow",
                 format!("{} took too long and was stopped.", tool.definition.name),
@@ -276,7 +276,7 @@ impl Executor {
             }
         };
         store::savepoint_rollback(tx).await?;
-        Ok(Err(told))
+        Ok(Err(answer))
     }
 }
 
@@ -322,7 +322,7 @@ fn cause(asked: &CallRequest, turn: Option<TurnId>) -> String {
 fn ended(asked: &CallRequest, outcome: Result<Effect, ToolAnswer>, now: OffsetDateTime) -> (Record, Vec<Owned>) {
     let (state, late, result, messages) = match outcome {
         Ok(effect) => (ToolCallState::Finished, false, ok_text(effect.result), effect.messages),
-        Err(told) => (told.state, told.late, told.text(), Vec::new()),
+        Err(answer) => (answer.state, answer.late, answer.text(), Vec::new()),
     };
     let record = Record {
         name: asked.name.clone(),

@@ -55,10 +55,10 @@ fn tool_arguments() {
                         class = "read";
                     }
                     // The error goes into the model's context, so its size is bounded.
-                    Err(told) => assert!(
-                        told.message.len() + told.hint.len() < 16 * 1024,
+                    Err(answer) => assert!(
+                        answer.message.len() + answer.hint.len() < 16 * 1024,
                         "{}",
-                        told.message.len()
+                        answer.message.len()
                     ),
                 }
             }

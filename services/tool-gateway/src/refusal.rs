@@ -51,7 +51,7 @@ pub enum Consequence {
     /// The call came after its turn or session ended: recorded as late, answered, without effect (B1).
     Late,
     /// The agent lacks the right: recorded and answered, so that it can do something else.
-    ToolAnswer,
+    Answered,
 }
 
 impl Refusal {
@@ -62,7 +62,7 @@ impl Refusal {
             Self::UnknownTool { .. }
             | Self::NotOffered { .. }
             | Self::NotThere { .. }
-            | Self::AwaitsApproval { .. } => Consequence::ToolAnswer,
+            | Self::AwaitsApproval { .. } => Consequence::Answered,
         }
     }
 
@@ -76,7 +76,7 @@ impl Refusal {
 
     pub fn told(&self) -> ToolAnswer {
         let finish = "Nothing was changed. Make no more tool calls; finish your turn with what you have.";
-        let told = match self {
+        let answer = match self {
             Self::Disagrees => ToolAnswer::refused(
                 "session_mismatch",
                 "The call does not agree with the session it was made in.",
@@ -128,7 +128,7 @@ impl Refusal {
         };
         ToolAnswer {
             late: self.consequence() == Consequence::Late,
-            ..told
+            ..answer
         }
     }
 }
@@ -182,14 +182,14 @@ mod tests {
         let table: Vec<String> = refusals
             .iter()
             .map(|refusal| {
-                let told = refusal.told();
-                assert_eq!(told.late, refusal.consequence() == Consequence::Late);
+                let answer = refusal.told();
+                assert_eq!(answer.late, refusal.consequence() == Consequence::Late);
                 format!(
                     "{:?} {}: {} {}",
                     refusal.consequence(),
-                    told.code,
-                    told.message,
-                    told.hint
+                    answer.code,
+                    answer.message,
+                    answer.hint
                 )
             })
             .collect();

@@ -49,7 +49,7 @@ impl Body {
         on_text: &mut (impl FnMut(&str) + Send),
     ) -> Result<Ending, ProviderError> {
         let mut splitter = Splitter::new(self.limits.event_bytes_max());
-        let (mut bytes, mut lines, mut told) = (0, 0, false);
+        let (mut bytes, mut lines, mut has_text) = (0, 0, false);
         let mut idle = Instant::now() + self.limits.idle_timeout;
         loop {
             let chunk = match timeout_at(idle.min(self.deadline), self.response.chunk()).await {
@@ -58,7 +58,7 @@ impl Body {
                 Err(_) => return Err(silent("the stream had no new line within idle_timeout_ms")),
             };
             let Some(chunk) = chunk else {
-                return last_events(splitter, reader, told, on_text);
+                return last_events(splitter, reader, has_text, on_text);
             };
             bytes += chunk.len();
             let mut events = Vec::new();
@@ -66,7 +66,7 @@ impl Body {
                 return Err(too_large("the stream"));
             }
             for event in &events {
-                if let Some(ending) = take(event, reader, &mut told, on_text).map_err(unreadable)? {
+                if let Some(ending) = take(event, reader, &mut has_text, on_text).map_err(unreadable)? {
                     return Ok(ending);
                 }
             }
@@ -82,11 +82,11 @@ impl Body {
 fn last_events(
     splitter: Splitter,
     reader: &mut Reader,
-    mut told: bool,
+    mut has_text: bool,
     on_text: &mut impl FnMut(&str),
 ) -> Result<Ending, ProviderError> {
     for event in &splitter.finish() {
-        match take(event, reader, &mut told, on_text) {
+        match take(event, reader, &mut has_text, on_text) {
             Ok(Some(ending)) => return Ok(ending),
             Ok(None) | Err(Unreadable::Malformed(_)) => {}
             Err(error) => return Err(unreadable(error)),
@@ -102,27 +102,27 @@ fn last_events(
 fn take(
     event: &Event,
     reader: &mut Reader,
-    told: &mut bool,
+    has_text: &mut bool,
     on_text: &mut impl FnMut(&str),
 ) -> Result<Option<Ending>, Unreadable> {
     match reader.event(event)? {
         Step::Going => Ok(None),
         Step::Text(text) => {
-            *told = true;
+            *has_text = true;
             on_text(&text);
             Ok(None)
         }
         Step::Ended(ending) => {
-            send_missing_text(&ending, *told, on_text);
+            send_missing_text(&ending, *has_text, on_text);
             Ok(Some(ending))
         }
     }
 }
 
 /// Passes the text on when no delta contained it.
-fn send_missing_text(ending: &Ending, told: bool, on_text: &mut impl FnMut(&str)) {
+fn send_missing_text(ending: &Ending, has_text: bool, on_text: &mut impl FnMut(&str)) {
     if let Ending::Answer(answer) = ending
-        && !told
+        && !has_text
         && !answer.text.is_empty()
     {
         on_text(&answer.text);

@@ -280,7 +280,7 @@ mod tests {
     #[derive(Debug, PartialEq)]
     struct Outcome {
         ending: Option<Ending>,
-        told: String,
+        streamed: String,
         unreadable: Option<Unreadable>,
     }
 
@@ -301,13 +301,13 @@ mod tests {
         let mut reader = Reader::new(LIMITS);
         let mut outcome = Outcome {
             ending: None,
-            told: String::new(),
+            streamed: String::new(),
             unreadable: None,
         };
         for event in events {
             match reader.event(&event) {
                 Ok(Step::Going) => {}
-                Ok(Step::Text(text)) => outcome.told.push_str(&text),
+                Ok(Step::Text(text)) => outcome.streamed.push_str(&text),
                 Ok(Step::Ended(ending)) => {
                     return Outcome {
                         ending: Some(ending),
@@ -594,13 +594,13 @@ mod tests {
             data: {\"type\":\"response.completed\",\"response\":{\"output\":5,\"usage\":\"none\"}}\n\n";
         let Outcome {
             ending: Some(Ending::Answer(answer)),
-            told,
+            streamed,
             ..
         } = read(noise, &[])
         else {
             panic!("no answer")
         };
-        assert_eq!((answer.text.as_str(), told.as_str()), ("by name", "by name"));
+        assert_eq!((answer.text.as_str(), streamed.as_str()), ("by name", "by name"));
         assert_eq!(answer.usage, None);
 
         let malformed = |bytes: &[u8]| matches!(read(bytes, &[]).unreadable, Some(Unreadable::Malformed(_)));

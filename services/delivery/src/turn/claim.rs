@@ -161,18 +161,18 @@ impl Claimer {
         let now = OffsetDateTime::now_utc();
         let mut new_turns = Vec::with_capacity(start.len());
         let mut work = Vec::with_capacity(start.len() + resumed.len());
-        let mut told: Vec<Owned> = Vec::with_capacity(start.len());
+        let mut events: Vec<Owned> = Vec::with_capacity(start.len());
         for ((session, item), slot) in start.into_iter().zip(slots) {
             let begun = self.begin(&session, item, &surroundings);
             let Some((new_turn, mut begun)) = possible(begun, &session, None) else {
                 continue;
             };
             begun.slot = slot.map(Arc::new);
-            told.push(turn_started(&self.root, &begun, now));
+            events.push(turn_started(&self.root, &begun, now));
             new_turns.push(new_turn);
             work.push(begun);
         }
-        let mut outbox = turns_begin(&tx, &new_turns, replica, told, &self.kept).await?;
+        let mut outbox = turns_begin(&tx, &new_turns, replica, events, &self.kept).await?;
         let carried_on: Vec<Resumed> = resumed.iter().map(Work::resumed).collect();
         turns_resume(&tx, &carried_on, replica).await?;
         work.extend(resumed);

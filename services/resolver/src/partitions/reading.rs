@@ -81,7 +81,7 @@ pub enum End {
 #[derive(Debug, thiserror::Error)]
 enum ReadingError {
     #[error("reading a partition's offset")]
-    PartitionOffset(#[from] StorageError),
+    Offset(#[from] StorageError),
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]

@@ -133,10 +133,10 @@ impl ToolRequestedHandler {
                 why: "earlier calls of the same answer are not finished".to_owned(),
             },
             Ok(Executed::Unowned(refusal)) => {
-                let told = refusal.told();
+                let answer = refusal.told();
                 Verdict::Dead {
-                    reason: told.code.to_owned(),
-                    detail: told.message,
+                    reason: answer.code.to_owned(),
+                    detail: answer.message,
                 }
             }
             Err(Error::UnknownSession) => Verdict::Dead {

@@ -211,8 +211,8 @@ const STATUSES: [(&str, StatusCode); 13] = [
 /// Statuses after which the client may retry.
 const PASSES: [StatusCode; 2] = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
 
-fn problem(told: &ToolAnswer) -> Problem {
-    problem_of(told.code, told.message.clone(), told.hint.clone())
+fn problem(answer: &ToolAnswer) -> Problem {
+    problem_of(answer.code, answer.message.clone(), answer.hint.clone())
 }
 
 fn problem_of(code: &str, message: String, hint: String) -> Problem {

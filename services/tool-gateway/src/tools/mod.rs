@@ -66,8 +66,8 @@ pub(crate) enum ToolError {
 }
 
 impl From<ToolAnswer> for ToolError {
-    fn from(told: ToolAnswer) -> Self {
-        Self::ToolAnswer(told)
+    fn from(answer: ToolAnswer) -> Self {
+        Self::ToolAnswer(answer)
     }
 }
 

@@ -34,15 +34,15 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         chat_check(running, chat, &asked).await?;
     }
     let mut messages = Vec::with_capacity(asked.len());
-    let mut told = Vec::with_capacity(asked.len());
+    let mut requests = Vec::with_capacity(asked.len());
     for (agent, slug) in &asked {
         let (id, message) = request(running, task.as_ref(), *agent, body);
         messages.push(message);
-        told.push(json!({"agent": slug, "agent_id": agent, "notification_id": id}));
+        requests.push(json!({"agent": slug, "agent_id": agent, "notification_id": id}));
     }
     let note = "They will answer in the thread, not here. Finish your turn.";
     Ok(Effect::new(
-        json!({"task_id": task, "asked": told, "note": note}),
+        json!({"task_id": task, "asked": requests, "note": note}),
         messages,
     ))
 }
@@ -79,20 +79,20 @@ async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<
         }
     }
     if !unknown.is_empty() {
-        let told = ToolAnswer::failed(
+        let answer = ToolAnswer::failed(
             "unknown_agent",
             format!("There is no agent {} in this account.", quoted(&unknown)),
             "Nobody was asked. Call again with names that you know, or say in your reply whom you are missing.",
         );
-        return Err(told.into());
+        return Err(answer.into());
     }
     if found.iter().any(|(id, _)| *id == running.facts.agent) {
-        let told = ToolAnswer::failed(
+        let answer = ToolAnswer::failed(
             "own_name",
             format!("You are {}: you cannot ask yourself.", running.facts.agent_slug),
             "Nobody was asked. Leave your own name out, or do it now.",
         );
-        return Err(told.into());
+        return Err(answer.into());
     }
     if found.is_empty() || found.len() > AGENTS_MAX {
         return Err(invalid_field("agents", &format!("expected 1 to {AGENTS_MAX} agents")).into());
@@ -118,7 +118,7 @@ async fn chat_check(running: Running<'_>, chat: &TaskId, asked: &[(AgentId, Agen
     if strangers.is_empty() {
         return Ok(());
     }
-    let told = ToolAnswer::failed(
+    let answer = ToolAnswer::failed(
         "coordinator_chat",
         format!(
             "Task {chat} is the coordinator's chat, and {} has no part in it.",
@@ -126,7 +126,7 @@ async fn chat_check(running: Running<'_>, chat: &TaskId, asked: &[(AgentId, Agen
         ),
         "Nobody was asked. Call again with the task that it is about in task_id.",
     );
-    Err(told.into())
+    Err(answer.into())
 }
 
 /// The notification for one agent. Its id is derived from the call and the agent.

@@ -310,8 +310,8 @@ mod tests {
     #[test]
     fn hostile_texts_are_values_and_visible() {
         for &hostile in testkit::hostile::TEXTS {
-            let mut told = task(hostile);
-            hostile.clone_into(&mut told.title);
+            let mut shown = task(hostile);
+            hostile.clone_into(&mut shown.title);
             let mut messages = messages(1, hostile);
             hostile.clone_into(&mut messages[0].author.name);
             hostile.clone_into(&mut messages[0].author.id);
@@ -319,7 +319,7 @@ mod tests {
             let mut activities = activities(1, hostile);
             hostile.clone_into(&mut activities[0].actor_name);
             activities[0].detail = json!({ hostile: [hostile] });
-            let result = fitted(&told, &[], &messages, &activities, limits(&json!({})));
+            let result = fitted(&shown, &[], &messages, &activities, limits(&json!({})));
             let text = crate::call::ok_text(result.as_object().unwrap().clone());
             assert_eq!(text.lines().count(), 1);
             assert_eq!(contracts::quote::inert(&text), text, "{hostile:?}");

@@ -64,7 +64,7 @@ fn with_before(mut facts: Facts, id: &str, before: &Received, agent: Option<&str
 }
 
 /// A short text of a decision.
-fn told(decision: &Decision) -> String {
+fn summary(decision: &Decision) -> String {
     match decision {
         Decision::Duplicate => "duplicate".to_owned(),
         Decision::Refuse(refused) => {
@@ -105,7 +105,7 @@ fn check(facts: &Facts, message: &Received, expected: &str) {
         items_max: 10,
     };
     let decision = decide(message, facts, &limits);
-    assert_eq!(told(&decision), expected, "{}: {decision:?}", message.subject);
+    assert_eq!(summary(&decision), expected, "{}: {decision:?}", message.subject);
 }
 
 fn message(subject: &str, json: &str) -> Received {
