@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_is_taken_and_what_is_meant_is_understood() {
+    fn correct_and_misspelled_arguments_are_parsed() {
         let check = |tool: &str, text: &str, expected: Value| {
             let read = schema(tool)
                 .read(text, 1024)
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_so_that_it_can_be_put_right() {
+    fn errors_name_the_correction() {
         let check = |tool: &str, text: &str, words: &[&str]| {
             let answer = schema(tool).read(text, 1024).expect_err(text);
             for word in words {

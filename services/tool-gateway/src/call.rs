@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_agent_is_told_is_inert() {
+    fn answers_for_agents_are_inert() {
         for &hostile in testkit::hostile::TEXTS {
             let text = ToolAnswer::failed("c", hostile, hostile).text();
             assert_eq!(quote::inert(&text), text, "{hostile:?}");

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_follows_from_secret_turn_and_place() {
+    fn a_mark_is_derived_from_secret_turn_and_place() {
         let first = marks(1, "acme", 7).next("");
         assert_eq!(first.len(), MARK_BITS.div_ceil(5));
         assert_eq!(marks(1, "acme", 7).next("another text"), first);

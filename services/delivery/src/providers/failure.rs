@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_may_follow_a_failure() {
+    fn names_the_next_step_after_a_failure() {
         use FailureClass as C;
         use NextStep::{GiveUp, Pause, Reconcile, SendAgain, TellTheAgent};
         use Sent::{Maybe, No, Yes};

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_aside_has_a_limit_and_a_wake_up_meanwhile_is_kept() {
+    fn sessions_set_aside_are_limited_and_a_wake_up_meanwhile_is_kept() {
         let mut queue = DispatchQueue::new(DispatchLimits {
             waiting_max: 2,
             ..LIMITS
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_is_closed_while_it_waits_aside_is_seen_to_without_a_slot() {
+    fn a_session_closed_while_set_aside_needs_no_slot() {
         let mut queue = DispatchQueue::new(LIMITS);
         for session in 0..2 {
             queue.wake(name("acme", session));
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_may_want_less_and_a_full_line_says_so() {
+    fn an_account_may_lower_its_limit_and_a_full_queue_drops_wake_ups() {
         let mut queue = DispatchQueue::new(DispatchLimits {
             waiting_max: 3,
             ..LIMITS
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_over_its_share_of_a_full_line_loses_only_its_own_wake_ups() {
+    fn an_account_over_its_share_of_a_full_queue_loses_only_its_own_wake_ups() {
         let mut queue = DispatchQueue::new(DispatchLimits {
             waiting_max: 6,
             in_flight_max: 100,

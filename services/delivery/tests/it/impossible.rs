@@ -22,7 +22,7 @@ async fn plant(scene: &Scene, sql: &'static str) {
 }
 
 #[tokio::test]
-async fn a_turn_that_is_over_is_not_sent_again_and_holds_up_no_other_session() {
+async fn an_ended_turn_is_not_resent_and_blocks_no_other_session() {
     let scene = Scene::with(|_| Reply::text("ok")).await;
     let running = scene.run().await;
     scene.enqueue("n-1", "x").await;

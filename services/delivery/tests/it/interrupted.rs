@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use crate::scene::Scene;
 
 #[tokio::test]
-async fn a_turn_whose_holder_died_is_carried_on_by_another_under_the_same_id() {
+async fn a_turn_whose_holder_died_is_resumed_under_the_same_id() {
     let gate = Arc::new(Semaphore::new(0));
     let script = Arc::clone(&gate);
     let scene = Scene::with(move |seen| match seen.nth_of_key {
@@ -37,7 +37,7 @@ async fn a_turn_whose_holder_died_is_carried_on_by_another_under_the_same_id() {
 }
 
 #[tokio::test]
-async fn an_agent_with_tools_of_its_own_is_told_and_never_sent_the_same_blindly() {
+async fn an_agent_with_tools_of_its_own_never_gets_a_blind_resend() {
     let mut scene = Scene::with(|seen| {
         if seen.nth_of_key == 0 {
             Reply::CutStream

@@ -116,7 +116,7 @@ fn instructions_are_pinned() {
 
 /// Every section has a placeholder in the templates.
 #[test]
-fn what_tools_say_of_themselves_is_in_the_policy() {
+fn the_policy_holds_every_tools_section() {
     let text = profile("", true, true, "").0;
     for tool in contracts::tools::all() {
         for (_, item) in tool.wording {
@@ -258,7 +258,7 @@ fn structure(text: &str) -> String {
 
 /// The prompt distinguishes the author from the actor that the author names.
 #[test]
-fn whose_word_a_sender_is_is_said() {
+fn the_prompt_names_who_claims_a_sender() {
     let from = |kind, via: Option<&str>| {
         let sender = Actor {
             via: via.map(str::to_owned),

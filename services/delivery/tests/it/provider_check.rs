@@ -128,7 +128,7 @@ async fn settings_that_were_chosen_and_fit_are_kept() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_used_is_asked_no_more_than_it_takes_to_see_that() {
+async fn an_unusable_server_gets_few_calls() {
     let unauthorized = r#"{"error": {"message": "Incorrect API key provided: sk-secret", "code": "invalid_api_key"}}"#;
     let stub = StubProvider::start(|_| Reply::Status(401, unauthorized.to_owned(), vec![])).await;
     let report = checked(&stub, json!({})).await;

@@ -36,7 +36,7 @@ async fn crowd(scene: &Scene, account: &str, sessions: usize) -> AccountId {
 }
 
 #[tokio::test]
-async fn sessions_that_wait_for_a_slow_provider_hold_up_no_session_of_another() {
+async fn sessions_of_a_slow_provider_block_no_other_provider() {
     let gate = Arc::new(Semaphore::new(0));
     let (mut scene, quick) = slow_and_quick(&gate).await;
     scene.world.set("delivery.turns_in_flight_max", 4);

@@ -37,7 +37,7 @@ async fn locked(scene: &Scene, session: SessionId) -> Transaction<'static, Postg
 }
 
 #[tokio::test]
-async fn a_locked_session_holds_up_no_other_at_its_claim() {
+async fn a_locked_session_does_not_block_other_claims() {
     let (scene, gate) = gated().await;
     gate.add_permits(10);
     scene.enqueue("n-1", "x").await;
@@ -85,7 +85,7 @@ async fn a_wake_up_that_meets_a_lock_is_not_lost() {
 }
 
 #[tokio::test]
-async fn a_locked_session_holds_up_no_other_at_its_record() {
+async fn a_locked_session_does_not_block_other_records() {
     let (scene, gate) = gated().await;
     scene.enqueue("n-1", "x").await;
     let running = scene.run().await;
@@ -105,7 +105,7 @@ async fn a_locked_session_holds_up_no_other_at_its_record() {
 }
 
 #[tokio::test]
-async fn an_answer_is_kept_while_the_database_is_slow_with_everything() {
+async fn an_answer_is_kept_while_the_database_is_slow() {
     let (mut scene, gate) = gated().await;
     scene.world.set("database.statement_timeout_ms", 300);
     scene.enqueue("n-1", "x").await;

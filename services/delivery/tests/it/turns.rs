@@ -222,7 +222,7 @@ async fn tool_results_go_back_on_the_same_key_from_any_replica() {
 }
 
 #[tokio::test]
-async fn missing_tool_results_are_asked_for_again_and_in_the_end_gone_without() {
+async fn missing_tool_results_are_requested_again_until_the_wait_ends() {
     let mut scene = Scene::with(|seen| {
         if seen.nth_of_key == 0 {
             Reply::call("c-1", "task_history", json!({}))

@@ -166,7 +166,7 @@ async fn twins_in_one_batch_stay_apart() {
 }
 
 #[tokio::test]
-async fn the_turns_that_twins_have_in_flight_are_counted_apart() {
+async fn turns_in_flight_of_twins_are_counted_separately() {
     let (scene, names) = twins().await;
     let fixture = scene.world.fixture();
     let task = fixture.task(&scene.account, "OTHER-1", &[]).await;
@@ -195,7 +195,7 @@ async fn the_turns_that_twins_have_in_flight_are_counted_apart() {
 }
 
 #[tokio::test]
-async fn the_tools_of_twins_are_asked_for_again_apart() {
+async fn tools_of_twins_are_requested_again_separately() {
     let (scene, names) = twins().await;
     let (claimer, database) = claimer(&scene).await;
     let replica = replica(&database).await;
@@ -224,7 +224,7 @@ async fn the_tools_of_twins_are_asked_for_again_apart() {
 
 /// However many calls an answer has, one of them is in the stream at a time.
 #[tokio::test]
-async fn calls_of_an_answer_are_asked_for_one_by_one() {
+async fn calls_of_an_answer_are_requested_one_by_one() {
     let scene = Scene::with(|_| Reply::text("never asked")).await;
     scene.enqueue("n-1", "x").await;
     let names = [(scene.account.clone(), scene.session)];
@@ -266,7 +266,7 @@ async fn calls_of_an_answer_are_asked_for_one_by_one() {
 /// Two of the first answer's calls were never requested when its wait was over. The second answer's calls do not wait
 /// for them.
 #[tokio::test]
-async fn what_an_earlier_answer_is_missing_holds_up_no_call_of_a_later_one() {
+async fn missing_results_of_an_earlier_answer_block_no_later_call() {
     let scene = Scene::with(|_| Reply::text("never asked")).await;
     scene.enqueue("n-1", "x").await;
     let names = [(scene.account.clone(), scene.session)];

@@ -216,7 +216,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_message_says_who_what_and_where() {
+    fn parses_account_task_content_and_offset() {
         let received = received(
             "signalbox.partition.3.acme.PROJ-7",
             &[
@@ -238,7 +238,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn without_an_id_the_place_names_it() {
+    fn without_an_id_the_offset_gives_one() {
         let read = |created: i64, sequence: u64, published: i64| {
             let mut incoming = incoming("signalbox.partition.3.acme.-", &[], r#"{"body": "b"}"#);
             incoming.stream_sequence = sequence;
@@ -255,7 +255,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_broken_address_keeps_what_it_has() {
+    fn an_invalid_subject_keeps_its_valid_account() {
         let check = |subject: &str, account: Option<&str>| {
             let received = received(subject, &[], r#"{"body": "b"}"#);
             assert_eq!(received.account.as_ref().map(AccountId::as_str), account, "{subject}");
@@ -291,7 +291,7 @@ pub(crate) mod tests {
 
     /// The sender as parsed: from a publisher, from a service, and from a service that redrives a dead letter.
     #[test]
-    fn a_sender_is_taken_as_it_stands_from_our_services_only() {
+    fn only_our_services_may_name_any_sender() {
         let check = |sender: &str, headers: &[(&str, &str)], is_signed: bool, expected: Result<Option<&str>, &str>| {
             let payload = format!(r#"{{"body": "b", "sender": {sender}}}"#);
             let incoming = incoming("signalbox.partition.3.acme.t", headers, &payload);
@@ -332,7 +332,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_redrive_begins_to_count_again_and_is_signed() {
+    fn a_redrive_restarts_the_hop_count_and_is_signed() {
         let subject = "signalbox.partition.3.acme.t";
         let headers = [
             (header::HOPS, "99"),

@@ -450,7 +450,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_slow_is_tried_again_and_what_is_refused_is_given_up() {
+    fn slow_messages_are_retried_and_rejected_ones_are_buried() {
         let check = |tried: Treatment, is_slow: bool, tries: u32, next: Option<Treatment>| {
             assert_eq!(tried.next(is_slow, tries), next, "{tried:?} {is_slow} {tries}");
         };

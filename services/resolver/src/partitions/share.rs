@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_takes_an_even_share() {
+    fn replicas_take_even_shares() {
         let check = |replicas, mine, free, expected| {
             assert_eq!(
                 plan(&census(replicas, mine, free), 8, 8),

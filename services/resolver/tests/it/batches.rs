@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::scene::{Message, message, raw, scene, to_coder};
 
 #[tokio::test]
-async fn places_are_given_in_the_order_of_the_stream() {
+async fn queue_positions_follow_the_stream() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let ids: Vec<String> = (0..300).map(|n| format!("n-{:03}", (n * 7919) % 1000)).collect();
@@ -93,7 +93,7 @@ async fn reading_a_committed_batch_again_does_nothing() {
 
 /// A transaction that is not committed leaves nothing, and a retry of the batch has the same result.
 #[tokio::test]
-async fn a_batch_that_was_not_committed_is_as_if_it_never_was() {
+async fn an_uncommitted_batch_leaves_nothing_and_can_be_retried() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let batch = [
@@ -136,7 +136,7 @@ pub(crate) async fn poison(scene: &crate::scene::Scene) {
 }
 
 #[tokio::test]
-async fn a_message_that_the_database_does_not_take_is_buried() {
+async fn a_message_that_cannot_be_stored_is_buried() {
     let scene = scene().await;
     let reader = scene.reader().await;
     let batch = [message(

@@ -93,7 +93,7 @@ async fn ids_are_an_account_s_own() {
 }
 
 #[tokio::test]
-async fn without_an_id_reading_again_finds_what_was_read() {
+async fn without_an_id_reading_again_finds_the_stored_row() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let nameless = || message("acme", "PROJ-7", &json!({"agent": "coder", "body": "b"}));
@@ -202,7 +202,7 @@ async fn an_unsigned_redrive_is_an_ordinary_message() {
 }
 
 #[tokio::test]
-async fn a_redrive_of_a_refused_one_finds_what_was_mended() {
+async fn a_redrive_of_a_refused_notification_succeeds_after_the_fix() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let to_tester = message("acme", "PROJ-7", &json!({"id": "n", "agent": "tester", "body": "b"}));

@@ -142,7 +142,7 @@ async fn every_service_appends_to_the_open_session() {
 }
 
 #[tokio::test]
-async fn without_an_open_session_the_resolver_places_it() {
+async fn without_an_open_session_the_resolver_queues_it() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     for (n, role) in (1..).zip(ROLES) {

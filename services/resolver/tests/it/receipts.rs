@@ -34,7 +34,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn whatever_is_decided_gives_a_receipt() {
+async fn every_decision_gives_a_receipt() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let ghost = json!({"id": "refused", "agent": "ghost", "body": "b"});
@@ -62,7 +62,7 @@ async fn whatever_is_decided_gives_a_receipt() {
 }
 
 #[tokio::test]
-async fn what_was_not_taken_in_is_not_read() {
+async fn an_uncommitted_message_is_not_read() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let batch = [scene

@@ -139,7 +139,7 @@ async fn tasks_are_refused_where_the_account_does_not_create_them() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_no_account_is_the_operator_s() {
+async fn a_message_without_an_account_is_stored_under_the_operators_account() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let payload = json!({"id": "n", "agent": "coder", "body": "b"});
@@ -184,7 +184,7 @@ async fn what_belongs_to_no_account_is_the_operator_s() {
 }
 
 #[tokio::test]
-async fn another_account_s_things_are_not_there() {
+async fn another_accounts_rows_are_unknown() {
     let scene = scene().await;
     let other = scene.fixture().account("other").await;
     let spy = scene.fixture().agent(&other, "spy").await;
@@ -231,7 +231,7 @@ async fn another_account_s_things_are_not_there() {
 }
 
 #[tokio::test]
-async fn a_refused_one_does_not_hold_up_its_batch() {
+async fn a_refused_notification_does_not_block_its_batch() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     reader

@@ -123,7 +123,7 @@ async fn a_notification_reaches_its_queue_and_wakes_delivery() {
 }
 
 #[tokio::test]
-async fn a_crash_loses_nothing_and_reading_goes_on_in_order() {
+async fn a_crash_loses_nothing_and_reading_resumes_in_order() {
     let stage = stage().await;
     let mut expected = Vec::new();
     for round in 0..4 {
@@ -164,7 +164,7 @@ async fn a_stream_that_was_wiped_is_read_from_its_beginning() {
 }
 
 #[tokio::test]
-async fn a_broker_that_goes_away_for_a_while_costs_nothing_but_time() {
+async fn a_broker_outage_only_delays_messages() {
     let mut stage = stage().await;
     let _running = stage.resolver().await;
     stage.publish("T-1", "before", "b").await;
@@ -177,7 +177,7 @@ async fn a_broker_that_goes_away_for_a_while_costs_nothing_but_time() {
 }
 
 #[tokio::test]
-async fn a_database_that_drops_its_connections_costs_nothing_but_time() {
+async fn dropped_database_connections_only_delay_messages() {
     let stage = stage().await;
     let running = stage.resolver().await;
     let mut expected = Vec::new();
@@ -203,7 +203,7 @@ async fn a_database_that_drops_its_connections_costs_nothing_but_time() {
 }
 
 #[tokio::test]
-async fn one_bad_value_is_taken_out_and_the_rest_goes_on_in_order() {
+async fn one_bad_value_is_buried_and_the_rest_continues_in_order() {
     let stage = stage().await;
     sqlx::raw_sql(
         "create function poison() returns trigger language plpgsql as $$ begin raise exception 'not this one'; end $$;
@@ -237,7 +237,7 @@ async fn one_bad_value_is_taken_out_and_the_rest_goes_on_in_order() {
 }
 
 #[tokio::test]
-async fn a_message_that_takes_too_long_is_buried_and_the_rest_goes_on_in_order() {
+async fn a_slow_message_is_buried_and_the_rest_continues_in_order() {
     let mut stage = stage().await;
     stage.world.set("database.statement_timeout_ms", "1000");
     stage.world.set("database.lock_timeout_ms", "500");
@@ -295,7 +295,7 @@ const MANY_TRIES: &str = "select (last_value > 6)::int::bigint from tries";
 const BURIED: &str = "select count(*) from dead_letter where reason = 'unprocessable' and account_id = 'acme'";
 
 #[tokio::test]
-async fn nothing_is_buried_while_the_database_is_slow_with_everything() {
+async fn nothing_is_buried_while_the_database_is_slow() {
     let mut stage = stage().await;
     stage.world.set("database.statement_timeout_ms", "1000");
     stage.resolver().await.stop().await;

@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn closed_sessions_go_when_their_time_is_over_but_for_the_newest() {
+async fn expired_closed_sessions_are_deleted_except_the_newest() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     for round in 0..4 {
@@ -69,7 +69,7 @@ async fn closed_sessions_go_when_their_time_is_over_but_for_the_newest() {
 
 /// A taskless session of a removed agent, and those of a coordinator: each kind has its own columns.
 #[tokio::test]
-async fn sessions_of_every_kind_go_but_for_their_newest() {
+async fn sessions_of_every_kind_are_deleted_except_the_newest() {
     let scene = scene().await;
     let closed = old_sessions("agent a, generate_series(1, 3) g where a.slug = 'coder'").with("queue_tail", 7);
     for sessions in [
@@ -94,7 +94,7 @@ async fn sessions_of_every_kind_go_but_for_their_newest() {
 /// One session has more rows than one transaction deletes: they are deleted in parts, and the next session does not
 /// wait. Two replicas share the work, and skip each other's locked rows.
 #[tokio::test]
-async fn a_large_session_goes_in_pieces() {
+async fn a_large_session_is_deleted_in_parts() {
     let scene = scene().await;
     large(&scene, 12_000).await;
     scene.execute(BOUNDED).await;
@@ -169,7 +169,7 @@ async fn a_late_call_is_deleted_with_its_session() {
 
 /// The session stays, and all others are deleted.
 #[tokio::test]
-async fn a_session_that_cannot_be_removed_holds_up_none_of_its_account() {
+async fn a_session_that_cannot_be_deleted_does_not_block_the_others() {
     let scene = scene().await;
     generations(&scene).await;
     scene
@@ -224,7 +224,7 @@ async fn refused(scene: &Scene, count: u32, created_at: &str) {
 
 /// The database fails statements of more than three rows: each sweep finishes in smaller parts.
 #[tokio::test]
-async fn what_is_too_much_at_once_goes_in_less() {
+async fn oversized_deletes_are_split() {
     let scene = scene().await;
     scene
         .execute(
@@ -308,7 +308,7 @@ const READ: &str = "
 
 /// One account's refused notifications cannot be deleted; the others' are, and the failure is reported.
 #[tokio::test]
-async fn what_fails_for_one_account_is_done_for_the_next() {
+async fn a_failure_for_one_account_does_not_stop_the_next() {
     let scene = scene().await;
     scene.fixture().account("beta").await;
     refused(&scene, 5, "now() - interval '40 days' + n * interval '1 s'").await;
@@ -332,7 +332,7 @@ async fn what_fails_for_one_account_is_done_for_the_next() {
 }
 
 #[tokio::test]
-async fn refused_notifications_go_when_their_time_is_over_and_nothing_else() {
+async fn only_expired_refused_notifications_are_deleted() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     reader.take(&[to_coder("n-1", "b"), to_coder("n-2", "b")]).await;
@@ -401,7 +401,7 @@ async fn the_stream_is_purged_up_to_what_was_read() {
 
 /// Publishes three times the stream's size, as fast as possible, with a setting that would keep all messages by number.
 #[tokio::test]
-async fn a_stream_that_fills_keeps_nothing_that_was_read() {
+async fn a_full_stream_keeps_no_read_messages() {
     let mut stage = stage().await;
     let limits = TopologyLimits {
         notification_bytes_max: Bytes::new(64 * 1024),

@@ -40,7 +40,7 @@ fn of_both(task: &str, payload: &Value) -> [Message; 2] {
 }
 
 #[tokio::test]
-async fn what_a_batch_knows_of_twins_is_each_ones_own() {
+async fn a_batch_reads_each_twins_own_facts() {
     let scene = scene().await;
     let fixture = scene.fixture();
     let about = fixture.message(&scene.account, &scene.task, "hello").await;
@@ -92,7 +92,7 @@ async fn what_a_batch_knows_of_twins_is_each_ones_own() {
 }
 
 #[tokio::test]
-async fn what_a_batch_changes_of_twins_is_each_ones_own() {
+async fn a_batch_changes_each_twins_own_rows() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     reader
@@ -149,7 +149,7 @@ async fn what_a_batch_changes_of_twins_is_each_ones_own() {
 }
 
 #[tokio::test]
-async fn the_parts_of_one_take_no_place_of_its_twin_s_whole() {
+async fn parts_of_one_account_do_not_replace_the_twins_whole() {
     let scene = scene().await;
     scene.fixture().twin(&scene.account, "umbra").await;
     let mut reader = scene.reader().await;

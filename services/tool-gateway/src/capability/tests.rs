@@ -162,7 +162,7 @@ fn check(case: &Case, by: Check, expected: &Refusal) {
 }
 
 #[test]
-fn what_its_turn_waits_for_is_admitted() {
+fn an_awaited_call_is_admitted() {
     let check = |case: &Case| assert_eq!(case.check_all(&CHECKS), Ok(()), "{case:?}");
     check(&Case::genuine());
     check(&genuine(|case| case.claims().session_key = "KEY".to_owned()));
@@ -188,7 +188,7 @@ fn what_its_turn_waits_for_is_admitted() {
 }
 
 #[test]
-fn a_call_says_of_its_session_what_the_session_is() {
+fn a_calls_claims_must_match_its_session() {
     for case in [
         genuine(|case| case.claims().generation = Generation(1)),
         genuine(|case| case.claims().session_key = "other".to_owned()),
@@ -269,7 +269,7 @@ fn a_call_of_an_earlier_round_is_late() {
 }
 
 #[test]
-fn a_tool_is_one_that_the_turn_was_offered() {
+fn a_tool_must_be_in_the_turns_offer() {
     let names = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
     let unknown = genuine(|case| case.tool = None);
     let refusal = Refusal::UnknownTool {
@@ -371,7 +371,7 @@ fn a_call_waits_for_earlier_ones_while_it_may_run_itself() {
 }
 
 #[test]
-fn what_may_be_called_is_what_is_listed() {
+fn the_listed_tools_are_the_callable_ones() {
     let names = |case: &Case| {
         let capability = Capability {
             session: SESSION,

@@ -77,7 +77,7 @@ async fn a_forged_call_is_buried_and_leaves_the_genuine_calls_id_free() {
 
 /// A call of another session, of this account or another one, under this session's ids or its own.
 #[tokio::test]
-async fn a_call_is_no_use_in_another_session() {
+async fn a_call_of_another_session_is_refused() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
@@ -128,7 +128,7 @@ async fn a_call_is_no_use_in_another_session() {
 /// Genuine calls that were delayed: after their fence moved, their task was done, or their time was over, while the
 /// turn's row still names them.
 #[tokio::test]
-async fn a_call_that_was_held_back_is_late() {
+async fn a_delayed_call_is_late() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let held_back = async |account: &str, since: &'static str| {

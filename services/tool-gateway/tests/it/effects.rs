@@ -454,7 +454,7 @@ async fn an_agent_wide_session_has_its_turns_task() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_run_is_told_and_leaves_no_trace_but_its_record() {
+async fn a_failed_call_is_answered_and_leaves_only_its_record() {
     let world = World::new().await;
     let gateway = world.gateway_with("statement_timeout_ms = 300").await;
     let coder = world.coder("acme").await;

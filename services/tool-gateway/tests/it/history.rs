@@ -101,7 +101,7 @@ async fn a_long_thread_is_cut_to_what_fits_and_says_so() {
 }
 
 #[tokio::test]
-async fn nothing_of_another_task_or_account_shows() {
+async fn no_row_of_another_task_or_account_is_shown() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let ours = world.coder("acme").await;

@@ -124,7 +124,7 @@ async fn a_live_key_opens_every_route_in_every_form_it_is_given() {
 }
 
 #[tokio::test]
-async fn keys_that_are_closed_foreign_made_up_or_not_for_this() {
+async fn closed_foreign_and_invented_keys_are_refused() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
@@ -200,7 +200,7 @@ async fn keys_that_are_closed_foreign_made_up_or_not_for_this() {
 
 /// While a turn runs, the agent has the turn's offered tools; a request with two keys is refused.
 #[tokio::test]
-async fn a_key_opens_what_the_running_turn_was_offered() {
+async fn a_key_opens_the_tools_of_the_running_turn() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
@@ -336,7 +336,7 @@ async fn an_idempotency_key_makes_a_repeated_request_the_same_call() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_is_a_problem_with_the_tools_own_words() {
+async fn errors_are_problems_with_the_tools_own_text() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder: Session = world.coder("acme").await;

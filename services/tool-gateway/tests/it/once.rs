@@ -177,7 +177,7 @@ async fn a_turns_calls_run_in_its_order_whatever_order_they_come_in() {
 }
 
 #[tokio::test]
-async fn a_call_waits_for_the_one_before_it_however_often_it_comes_and_fails() {
+async fn a_call_waits_for_the_previous_one_through_redeliveries_and_failures() {
     let world = World::new().await;
     let gateway = world.gateway_with("postpone_delay_ms = 20").await;
     let coder = world.coder("acme").await;
@@ -205,7 +205,7 @@ async fn a_call_waits_for_the_one_before_it_however_often_it_comes_and_fails() {
 }
 
 #[tokio::test]
-async fn when_the_turn_waits_no_longer_neither_call_of_an_answer_runs() {
+async fn no_call_runs_after_its_turn_stopped_waiting() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
@@ -226,7 +226,7 @@ async fn when_the_turn_waits_no_longer_neither_call_of_an_answer_runs() {
 }
 
 #[tokio::test]
-async fn a_call_waits_for_none_that_its_answer_does_not_have() {
+async fn a_call_waits_only_for_calls_of_its_own_answer() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
@@ -292,7 +292,7 @@ async fn the_same_call_id_in_a_later_answer_is_another_call() {
 }
 
 #[tokio::test]
-async fn what_is_no_call_of_any_session_is_buried() {
+async fn an_unconfirmed_call_is_buried() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;

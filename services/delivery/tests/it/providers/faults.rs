@@ -53,7 +53,7 @@ async fn check_within(what: &str, script: Script, class: FailureClass, sent: Sen
 }
 
 #[tokio::test]
-async fn tells_apart_what_never_left() {
+async fn distinguishes_calls_that_were_never_sent() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed = taken.local_addr().unwrap();
     drop(taken);
@@ -320,7 +320,7 @@ async fn does_not_wait_for_a_stream_to_close() {
 }
 
 #[tokio::test]
-async fn uses_a_connection_again_after_a_stream() {
+async fn reuses_a_connection_after_a_stream() {
     let stub = Stub::start([stream(&[completed("one")]), stream(&[completed("two")])]).await;
     let driver = driver("openclaw", &stub, json!({}));
     for text in ["one", "two"] {

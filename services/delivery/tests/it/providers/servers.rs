@@ -272,7 +272,7 @@ async fn reasoning_keeps_its_place_and_never_costs_the_answer() {
 }
 
 #[tokio::test]
-async fn a_model_without_reasoning_is_asked_for_none_after_its_first_refusal() {
+async fn reasoning_is_not_requested_again_after_a_refusal() {
     let error = json!({"message": "Encrypted content is not supported with this model.", "type": "invalid_request_error",
         "param": "include", "code": null});
     let stub = Stub::start([refused("400 Bad Request", error), done(), done()]).await;
@@ -291,7 +291,7 @@ async fn a_model_without_reasoning_is_asked_for_none_after_its_first_refusal() {
 }
 
 #[tokio::test]
-async fn another_refusal_is_sent_no_second_time() {
+async fn other_refusals_are_not_resent() {
     let error = json!({"message": "Unknown parameter: 'include'.", "code": "unknown_parameter"});
     let stub = Stub::start([refused("400 Bad Request", error)]).await;
     let error = called(
@@ -322,7 +322,7 @@ async fn a_credential_that_is_repeated_does_not_get_into_an_error() {
 }
 
 #[tokio::test]
-async fn results_that_are_refused_say_which_setting_to_look_at() {
+async fn refused_results_name_the_setting_to_check() {
     let results = tool_results(&[("c1", "task_history", "{}", "out")], None);
     let check = async |kind: &str, settings: Value, call: &ProviderCall, advised: bool| {
         let error =

@@ -212,7 +212,7 @@ fn tasks_are_created_where_the_account_wants_it() {
 }
 
 #[test]
-fn a_message_belongs_to_the_task_it_comes_with() {
+fn a_message_must_belong_to_the_notifications_task() {
     let facts = facts(true);
     let unknown = Uuid::nil();
     let check = |subject: &str, id: &str, expected: &str| {
@@ -312,7 +312,7 @@ fn the_same_again_is_a_duplicate_and_something_else_a_conflict() {
 }
 
 #[test]
-fn a_redrive_starts_over_what_came_to_nothing() {
+fn a_redrive_queues_refused_and_failed_notifications_again() {
     use NotificationState::{Cancelled, Delivered, Failed, Queued, Refused, Running};
     let json = r#"{"body": "b", "agent": "coder", "id": "n"}"#;
     let again = redriven(TASK, &[], json);
@@ -339,7 +339,7 @@ fn a_redrive_starts_over_what_came_to_nothing() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_once() {
+fn an_unreadable_message_is_refused_once() {
     let json = r#"{"id": "n", "body": 7}"#;
     let first = message(TASK, json);
     let facts = with_before(facts(true), "n", &first, None, NotificationState::Refused);
