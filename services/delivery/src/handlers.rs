@@ -1,5 +1,5 @@
-//! Messages that delivery consumes: `session.resolved`, `session.closed`, `tool.finished`. All are wake-ups. The work is in
-//! Postgres, so the handler passes the session's name on, and a lost or repeated message costs time at most.
+//! Consumes `session.resolved`, `session.closed` and `tool.finished`. All are wake-ups: the work is in Postgres, so the
+//! handler passes the session's name on, and a lost or repeated message only costs time.
 //!
 //! Decides nothing: the claim reads the session under lock.
 //! Writes nothing.
@@ -22,7 +22,7 @@ use crate::{
     store::SessionName,
 };
 
-/// A message that tells of work for a session.
+/// A message that wakes a session.
 pub trait Wake: Addressed + Send + Sync + 'static {
     const SIGNAL: fn(Vec<SessionName>) -> Signal;
     fn session(self) -> SessionName;
@@ -35,7 +35,7 @@ impl Wake for SessionResolved {
     }
 }
 
-/// A turn that waits for its next attempt is woken by this, to be ended.
+/// Also wakes a turn that waits for its next attempt, so that it is ended.
 impl Wake for SessionClosed {
     const SIGNAL: fn(Vec<SessionName>) -> Signal = Signal::Closed;
     fn session(self) -> SessionName {
@@ -43,7 +43,7 @@ impl Wake for SessionClosed {
     }
 }
 
-/// When the last missing result is in, the turn goes on, on the same session key (S8).
+/// Once the last missing result is recorded, the turn resumes on the same session key (S8).
 impl Wake for ToolFinished {
     const SIGNAL: fn(Vec<SessionName>) -> Signal = Signal::Wake;
     fn session(self) -> SessionName {

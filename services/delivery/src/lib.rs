@@ -1,12 +1,12 @@
 //! Delivery: runs the agents' turns.
 //!
-//! A wake-up says that a session has work ([`handlers`], [`sweeps`]). The [`queue`] decides whether it may be seen to
-//! now; the claim takes its lease and fence and writes the turn ([`turn`]), whose words the [`prompt`] chooses. A driver
-//! of [`providers`] makes the call, with no transaction open. The outcome is recorded with many others in one
-//! transaction, under the fence: a reply ends the turn; tool calls are passed on, and the turn waits in Postgres,
-//! without a lease, until any replica carries it on; a failure is tried again, looked up, or given up.
+//! A wake-up names a session with work ([`handlers`], [`sweeps`]). The [`queue`] decides when the session may be
+//! claimed; the claim takes its lease and fence and writes the turn ([`turn`]) with its prompt ([`prompt`]). A driver
+//! of [`providers`] makes the call, with no transaction open. The outcome is recorded in a batch, in one transaction,
+//! under the fence. A reply ends the turn. Tool calls are passed on, and the turn waits in Postgres, without a lease,
+//! until any replica resumes it. A failed call is retried, looked up, or fails the turn.
 //!
-//! [`service`] wires it; every query is in [`store`].
+//! [`service`] wires the parts; every query is in [`store`].
 
 pub mod handlers;
 pub mod metrics;

@@ -1,4 +1,4 @@
-//! What delivery counts. Labels are few and bounded: states and classes, never accounts or ids.
+//! Delivery's metrics. Labels are few and bounded: states and classes, never accounts or ids.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -30,7 +30,9 @@ static CALL: LazyLock<Histogram<f64>> = LazyLock::new(|| {
 static IMPOSSIBLE_STEPS: LazyLock<Counter<u64>> = LazyLock::new(|| {
     global::meter("delivery")
         .u64_counter("signalbox.impossible_steps")
-        .with_description("Steps of sessions and turns that were not written, since the stored state allows none such")
+        .with_description(
+            "Steps of sessions and turns that were not written because the stored state does not allow them",
+        )
         .build()
 });
 
@@ -43,7 +45,7 @@ pub fn impossible_step(step: &ImpossibleStep) {
     IMPOSSIBLE_STEPS.add(1, &labels);
 }
 
-/// How long a provider call took, under the operator's name for the provider.
+/// Records the duration of a provider call, under the operator's name for the provider.
 pub fn called(provider: &str, driver: &Driver, failed: Option<FailureClass>, took: Duration) {
     let mut labels = vec![
         KeyValue::new("gen_ai.operation.name", "chat"),
@@ -75,7 +77,7 @@ impl Metrics {
         Metrics {
             settled: meter
                 .u64_counter("signalbox.delivery.calls")
-                .with_description("Provider calls by what followed")
+                .with_description("Provider calls by outcome")
                 .build(),
             failures: meter
                 .u64_counter("signalbox.delivery.failures")
@@ -83,7 +85,7 @@ impl Metrics {
                 .build(),
             stale: meter
                 .u64_counter("signalbox.delivery.stale")
-                .with_description("Outcomes that came too late: another replica held the session")
+                .with_description("Outcomes discarded because another replica held the session")
                 .build(),
             tokens: meter
                 .u64_counter("signalbox.delivery.tokens")
@@ -95,32 +97,30 @@ impl Metrics {
                 .build(),
             in_flight: meter
                 .u64_gauge("signalbox.delivery.sessions_in_flight")
-                .with_description("Sessions in this process's hands, of delivery.turns_in_flight_max")
+                .with_description("Sessions that this process works on; at most delivery.turns_in_flight_max")
                 .build(),
             waiting: meter
                 .u64_gauge("signalbox.delivery.sessions_waiting")
-                .with_description("Sessions with work that wait in this process; several replicas may know of one")
+                .with_description("Sessions in this process's dispatch queue; several replicas may queue the same one")
                 .build(),
             taken_over: meter
                 .u64_counter("signalbox.delivery.taken_over")
-                .with_description("Turns taken over from a holder whose lease had run out")
+                .with_description("Turns taken over from a holder whose lease had expired")
                 .build(),
             queue_age: meter
                 .f64_gauge("signalbox.queue.age")
                 .with_unit("s")
-                .with_description(
-                    "How long the oldest accepted notification has waited for its turn, over all accounts",
-                )
+                .with_description("How long the oldest accepted notification has been queued, over all accounts")
                 .build(),
             queue_sessions: meter
                 .u64_gauge("signalbox.queue.sessions")
-                .with_description("Sessions with something in their queue, over all accounts and replicas")
+                .with_description("Sessions with queued notifications, over all accounts and replicas")
                 .build(),
         }
     }
 
-    /// How busy this process is: what replicas are added and taken away by.
-    pub fn line(&self, in_flight: usize, waiting: usize) {
+    /// Records the load of this process; autoscaling uses it.
+    pub fn load(&self, in_flight: usize, waiting: usize) {
         self.in_flight.record(in_flight as u64, &[]);
         self.waiting.record(waiting as u64, &[]);
     }
@@ -131,7 +131,7 @@ impl Metrics {
         }
     }
 
-    /// What waits for its turn, as of now.
+    /// Records the age and size of the queues.
     pub fn queue(&self, waiting: &Waiting, now: OffsetDateTime) {
         let age = waiting
             .oldest
@@ -144,7 +144,7 @@ impl Metrics {
         self.stale.add(1, &[]);
     }
 
-    /// A turn that finished: how, and what the provider counted.
+    /// Records a finished turn and its token counts.
     pub fn finished(&self, task_history_called: bool, profile_version: &str, usage: Option<Tokens>) {
         let labels = [
             KeyValue::new("task_history_called", task_history_called),

@@ -1,8 +1,8 @@
-//! What the server behind a provider's entry can do, found out by asking it: a turn with a tool call, each round as
-//! delivery would send it; then its result is handed back in each of the other ways in which a turn may be continued.
+//! Checks which features the server behind a provider's entry supports: a turn with a tool call, each round as delivery
+//! would send it; then the result is handed back in each other way to continue a turn.
 //!
-//! Nothing is written, and nothing of Signalbox's data is sent. Three random codes show what the model was told: only who
-//! still knows the first round can repeat the one that stood there.
+//! The check writes nothing and sends none of Signalbox's data. Three random codes show what the model received: only a
+//! model that still has the first round can repeat its code.
 
 mod way;
 
@@ -23,28 +23,28 @@ use crate::{
     turn::resume::call_input,
 };
 
-/// So many calls reach the model at most: two rounds with the settings as they are, one more first round, and four more
-/// second ones.
+/// Maximum number of calls that reach the model: two rounds with the configured settings, one more first round, and
+/// four more second rounds.
 pub const CALLS_MAX: usize = 7;
 
 const FUNCTION: &str = "code_of_colour";
 
-/// What was found out.
+/// The result of the check.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// A whole turn went well with the settings as they are.
+    /// A whole turn succeeded with the configured settings.
     pub fits: bool,
     pub findings: Vec<Finding>,
-    /// Lines of the entry with which a whole turn went well. Empty: there are none.
+    /// Lines of the entry with which a whole turn succeeded. Empty if there are none.
     pub settings: Vec<String>,
 }
 
-/// One thing that a server may be able to do.
+/// One feature of a server.
 #[derive(Debug, Serialize)]
 pub struct Finding {
     pub what: &'static str,
     pub seen: Seen,
-    /// Why. A server's own words in it are bounded, and without our credential.
+    /// The reason. A server's own text in it is bounded and does not contain our credential.
     pub detail: String,
 }
 
@@ -53,11 +53,11 @@ pub struct Finding {
 pub enum Seen {
     Yes,
     No,
-    /// The model did not do what would have shown it.
+    /// The model did not do what the check needed.
     NotSeen,
 }
 
-/// Makes the turn. An error when no driver can be made of these settings.
+/// Runs the check. Fails when no driver can be built from the settings.
 pub async fn check(settings: &ProviderSettings) -> Result<Report, DriverError> {
     let mut check = Check::of(settings);
     let configured = Way::of(settings);
@@ -69,7 +69,7 @@ pub async fn check(settings: &ProviderSettings) -> Result<Report, DriverError> {
         }
         let went = check.turn(way).await?;
         check.tried.push(Tried { way, went });
-        if check.is_hopeless {
+        if check.no_way_left {
             break;
         }
     }
@@ -79,7 +79,7 @@ pub async fn check(settings: &ProviderSettings) -> Result<Report, DriverError> {
 
 struct Tried {
     way: Way,
-    /// Why a turn did not go well in this way.
+    /// The reason why a turn failed in this way.
     went: Result<(), String>,
 }
 
@@ -99,48 +99,48 @@ struct Opening {
 
 struct Check<'a> {
     settings: &'a ProviderSettings,
-    /// The codes: in the instructions, in the turn's own input, in the function's result.
-    instructed: String,
-    told: String,
-    returned: String,
+    /// The codes in the instructions, in the turn's own input, and in the function's result.
+    instructions_code: String,
+    input_code: String,
+    result_code: String,
     input: String,
     openings: Vec<Opening>,
     tried: Vec<Tried>,
     calls: u32,
-    /// First rounds that came to no call of the function, and why.
+    /// First rounds without a call of the function, and the reasons.
     unopened: Vec<(Way, Seen, String)>,
-    /// No other way would go better.
-    is_hopeless: bool,
+    /// No other way can succeed.
+    no_way_left: bool,
     has_obeyed: bool,
-    /// Pieces of text in the answer that had most of them.
+    /// The largest number of text pieces in one answer.
     pieces: usize,
 }
 
 impl Check<'_> {
     fn of(settings: &ProviderSettings) -> Check<'_> {
         let code = || Uuid::new_v4().simple().to_string()[..8].to_owned();
-        let told = code();
+        let input_code = code();
         let input = format!(
-            "This is a test of the connection. The first code is {told}. Call the function whose name ends with {FUNCTION}, \
+            "This is a test of the connection. The first code is {input_code}. Call the function whose name ends with {FUNCTION}, \
              once, with the colour blue: its result holds the second code. Then answer with both codes."
         );
         Check {
             settings,
-            instructed: code(),
-            told,
-            returned: code(),
+            instructions_code: code(),
+            input_code,
+            result_code: code(),
             input,
             openings: Vec::new(),
             tried: Vec::new(),
             calls: 0,
             unopened: Vec::new(),
-            is_hopeless: false,
+            no_way_left: false,
             has_obeyed: false,
             pieces: 0,
         }
     }
 
-    /// A turn in this way; its first round may be that of another way that would have been the same.
+    /// Runs a turn in this way; reuses the first round of another way if it would be the same.
     async fn turn(&mut self, way: Way) -> Result<Result<(), String>, DriverError> {
         if let Some((.., why)) = self.unopened.iter().find(|(unopened, ..)| unopened.has_words_of(way)) {
             return Ok(Err(why.clone()));
@@ -171,12 +171,12 @@ impl Check<'_> {
             turn_id: Uuid::new_v4(),
             attempt: self.number(),
             session_key: fresh_key(),
-            instructions: Some(format!("End your last answer with the code {}.", self.instructed).into()),
+            instructions: Some(format!("End your last answer with the code {}.", self.instructions_code).into()),
             input: CallInput::Message(self.input.clone()),
             tools: [ToolDefinition {
                 name: FUNCTION.to_owned(),
                 description: "Gives the code of a colour.".to_owned(),
-                parameters: to_raw_value(&parameters).expect("JSON is written as JSON"),
+                parameters: to_raw_value(&parameters).expect("JSON values always serialise"),
             }]
             .into(),
             traceparent: None,
@@ -184,15 +184,15 @@ impl Check<'_> {
         let answer = match driver.call(&call, |_| {}).await {
             Ok(answer) => answer,
             Err(error) => {
-                // What one wording is refused for, another may lack.
-                self.is_hopeless = error.class != FailureClass::BadRequest;
+                // Another wording may lack the part that was refused here.
+                self.no_way_left = error.class != FailureClass::BadRequest;
                 let why = words(&error);
                 self.unopened.push((way, Seen::No, why.clone()));
                 return Err(why);
             }
         };
         if answer.calls.is_empty() {
-            self.is_hopeless = true;
+            self.no_way_left = true;
             let hint = match self.settings.kind {
                 ProviderKind::OpenClaw => "; the gateway offers functions only with tools.toolSearch = false",
                 ProviderKind::OpenResponses => "",
@@ -219,7 +219,7 @@ impl Check<'_> {
             attempt: self.number(),
             session_key: match way.continuation {
                 Continuation::Key => opening.call.session_key.clone(),
-                // A server that goes by the key would remember all the same.
+                // With the same key, a server that continues by key would still have the first round.
                 Continuation::Response | Continuation::Whole => fresh_key(),
             },
             input: call_input(&self.input, &journal, &results, way.continuation),
@@ -231,9 +231,9 @@ impl Check<'_> {
             .await
             .map_err(|error| words(&error))?;
         self.pieces = self.pieces.max(pieces);
-        self.has_obeyed |= answer.text.contains(&self.instructed);
+        self.has_obeyed |= answer.text.contains(&self.instructions_code);
         let has = |code: &str| answer.text.contains(code);
-        match (answer.calls.is_empty(), has(&self.told), has(&self.returned)) {
+        match (answer.calls.is_empty(), has(&self.input_code), has(&self.result_code)) {
             (true, true, true) => Ok(()),
             (false, ..) => Err("the model called the function again instead of answering".to_owned()),
             (true, false, true) => Err("the model no longer knew the turn's first round".to_owned()),
@@ -249,11 +249,11 @@ impl Check<'_> {
     fn result(&self, call: &Call) -> ToolResult {
         ToolResult {
             ordinal: call.ordinal,
-            result: json!({"second_code": self.returned}).to_string(),
+            result: json!({"second_code": self.result_code}).to_string(),
         }
     }
 
-    /// Whether the server says afterwards what became of a call.
+    /// Whether the server's record shows the outcome of a call.
     async fn look_up(&self) -> Result<Option<Finding>, DriverError> {
         let keeps = |opening: &&Opening| opening.way.server == Server::Generic || opening.way.thread != Thread::None;
         let Some(opening) = self.openings.iter().find(keeps) else {
@@ -330,7 +330,7 @@ impl Check<'_> {
             findings.push(finding("streams", seen(self.pieces > 1), &pieces));
             for (what, continuation) in rounds {
                 let mut tried = self.tried.iter().filter(|tried| tried.way.continuation == continuation);
-                // The last one: a way is tried after another like it only when that did not go well.
+                // The last one: a second way like it is tried only after the first failed.
                 findings.extend(tried.next_back().map(|tried| Finding::of(what, tried.went.clone())));
             }
         }
@@ -363,7 +363,7 @@ fn words(error: &ProviderError) -> String {
     format!("{}: {}", error.class, error.detail)
 }
 
-/// As delivery's journal has an answer.
+/// Converts an answer as delivery's journal stores it.
 fn round(answer: ProviderAnswer) -> Round {
     let calls = (1..).zip(answer.calls).map(|(ordinal, call)| Call {
         call_id: call.call_id,

@@ -1,12 +1,12 @@
-//! The wiring: who hands what to whom.
+//! The wiring of the service's workers.
 //!
 //! ```text
 //!  handlers, sweep ─ wake ─► conductor ─ batch ─► claimer ─ work ─► one worker a turn ─ report ─► recorder
 //!                               ▲                    │                                              │
 //!                               └────── free ────────┴──────────────────── free ────────────────────┘
 //! ```
-//! Claimer and recorder each have one transaction in progress. Sessions that are woken and turns that end meanwhile are the next
-//! batch, so batches are as large as the load makes them.
+//! Claimer and recorder each have one transaction in progress. Sessions woken and turns ended meanwhile form the next
+//! batch, so the batch size follows the load.
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
@@ -33,11 +33,11 @@ use crate::{
     },
 };
 
-/// Pieces of live text that wait for the broker; more are dropped.
+/// Pieces of live text that wait for the broker; further pieces are dropped.
 const LIVE_WAITING_MAX: usize = 4_096;
 const SIGNALS_WAITING_MAX: usize = 4_096;
 
-/// Starts the service's workers. Gives the address of its health pages.
+/// Starts the service's workers. Returns the address of its health pages.
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let config: Arc<DeliverySettings> = Arc::new(context.settings.section("delivery")?);
     let drivers = Arc::new(drivers(&context)?);
@@ -46,7 +46,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let keys = context.settings.envelope.keyring()?;
     let secret = keys
         .derived(MARKS_LABEL)
-        .expect("a keyring of settings has a key that signs");
+        .expect("a keyring from the settings has a signing key");
 
     let (signals, signalled) = mpsc::channel(SIGNALS_WAITING_MAX);
     let (batches, batched) = mpsc::channel(1);
@@ -88,7 +88,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         let (bus, stop) = (context.bus.clone(), context.shutdown.support_token());
         async move {
             tokio::select! {
-                // Live text may be lost at any moment; at the end it is. Its senders are gone before that.
+                // Live text may be lost at any time, and is lost at the stop. Its senders have ended before that.
                 () = call::live_publisher(bus, pieces) => stop.cancelled().await,
                 () = stop.cancelled() => {}
             }
@@ -132,16 +132,16 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
-/// `[providers.{name}]`: a driver each.
+/// Builds a driver for each `[providers.{name}]`.
 fn drivers(context: &Context) -> anyhow::Result<HashMap<String, Arc<Driver>>> {
     let settings: HashMap<String, ProviderSettings> = context.settings.section("providers")?;
     if settings.is_empty() {
-        warn!("no provider is configured: every turn will fail until [providers.default] is");
+        warn!("no provider is configured; every turn will fail until [providers.default] is set");
     }
     settings
         .into_iter()
         .map(|(name, settings)| {
-            let driver = Driver::new(&settings).with_context(|| format!("provider `{name}` cannot be used"))?;
+            let driver = Driver::new(&settings).with_context(|| format!("building the driver of provider `{name}`"))?;
             Ok((name, Arc::new(driver)))
         })
         .collect()

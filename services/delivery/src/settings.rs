@@ -11,33 +11,33 @@ pub struct DeliverySettings {
     /// `/healthz`, `/readyz`, `/metrics`.
     #[serde(deserialize_with = "runtime::settings::address")]
     pub listen: SocketAddr,
-    /// Turns at once in this process. Each is one call to a provider; a turn that waits for tools counts for nothing.
+    /// Turns at once in this process. Each is one provider call; a turn that waits for tools does not count.
     pub turns_in_flight_max: Count,
-    /// Of one account in this process.
+    /// Turns at once of one account in this process.
     pub turns_in_flight_account_max: Count,
-    /// Sessions that wait in this process; more are found by the sweep.
+    /// Sessions that wait in this process; the sweep finds the others.
     pub waiting_sessions_max: Count,
-    /// Sessions claimed, and outcomes written, in one transaction.
+    /// Sessions claimed, and outcomes recorded, in one transaction.
     pub claim_batch_max: Count,
     pub settle_batch_max: Count,
-    /// Failed attempts at a notification, the last one included, before it is given up.
+    /// Attempts at a notification before it fails.
     pub attempts_max: Count,
-    /// Provider calls answered with tool calls, and tool calls, in one turn.
+    /// Limits of one turn: provider calls answered with tool calls, and tool calls.
     pub rounds_max: Count,
     pub calls_max: Count,
-    /// Doubled with every failure.
+    /// Pause before the next attempt, doubled with every failure.
     pub retry_delay_ms: Millis,
     pub retry_delay_ms_max: Millis,
-    /// After a failure that only the operator can mend (a refused credential, an empty quota).
+    /// Pause after a failure that only the operator can fix (a refused credential, an empty quota).
     pub pause_delay_ms: Millis,
-    /// Between two looks into a provider's own record of a lost call.
+    /// Interval of lookups in a provider's own record of a lost call.
     pub look_up_delay_ms: Millis,
-    /// How long to look before the outcome counts as unknown.
+    /// How long to look up a call before its outcome counts as unknown.
     pub look_up_ms_max: Millis,
-    /// When to ask for a missing tool result again, and when to go on without it.
+    /// When to request a missing tool result again, and when to resume without it.
     pub tools_again_ms: Millis,
     pub tools_wait_ms_max: Millis,
-    /// How often to look for sessions that nobody is seeing to.
+    /// How often to look for neglected sessions.
     pub sweep_interval_ms: Millis,
     pub sweep_sessions_max: Count,
     /// Messages of the thread in a prompt, and tasks in the coordinator's overview.

@@ -1,12 +1,12 @@
 //! Resolver: finds or opens the one session that a notification belongs to.
 //!
-//! Replicas share the partitions of the notification stream ([`partitions`]); each is read by one of them, in order,
-//! from a place that lies in Postgres. A batch of messages is read and decided by pure functions ([`intake`]): who is
-//! to act, was this said before, which conversation is it. [`handlers::notification`] writes what was decided, in one
-//! transaction with the partition's place: a row in the session's queue, the next generation where none is active, or
-//! a dead letter that says why not. Then delivery is woken.
+//! Replicas share the partitions of the notification stream ([`partitions`]). One replica reads a partition, in order,
+//! from an offset in Postgres. Pure functions parse and decide a batch of messages ([`intake`]): the recipients,
+//! whether it is a duplicate, and the conversation. [`handlers::notification`] writes the decisions in one transaction
+//! with the partition's offset: a row in the session's queue, the next generation where none is active, or a dead
+//! letter with the reason. Then delivery is woken.
 //!
-//! [`sweeps`] remove what is over. Every query is in [`store`]; [`service`] wires it all.
+//! [`sweeps`] delete expired rows and consumed messages. Every query is in [`store`]; [`service`] wires the parts.
 
 pub mod handlers;
 pub mod intake;

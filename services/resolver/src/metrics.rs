@@ -1,4 +1,4 @@
-//! What the resolver counts and logs about its decisions (S13). Labels are few and bounded: kinds and reasons, never
+//! The metrics and log lines of the resolver's decisions (S13). Labels are few and bounded: kinds and reasons, never
 //! accounts or ids.
 
 use std::time::Duration;
@@ -30,9 +30,7 @@ impl Metrics {
         Metrics {
             resolutions: meter
                 .u64_counter("signalbox.resolver.resolutions")
-                .with_description(
-                    "Sessions found for work, by kind and by whether they were created, reused or reopened",
-                )
+                .with_description("Resolved sessions, by kind and by whether they were created, reused or reopened")
                 .build(),
             notifications: meter
                 .u64_counter("signalbox.resolver.notifications")
@@ -57,7 +55,7 @@ impl Metrics {
                 .build(),
             stale: meter
                 .u64_counter("signalbox.resolver.stale")
-                .with_description("Batches that came too late: another replica reads the partition")
+                .with_description("Batches rejected because another replica holds the partition")
                 .build(),
         }
     }
@@ -99,8 +97,8 @@ impl Default for Metrics {
     }
 }
 
-/// A new generation is news. That the active one was found again is the usual thing, thousands of times a second: it is
-/// in the debug log, in the counter and in the notification's trace.
+/// Logs a new generation at info. Reusing the active session happens thousands of times a second: it is in the debug
+/// log, in the counter and in the notification's trace.
 fn log(resolution: &Resolution) {
     macro_rules! line {
         ($level:ident) => {

@@ -1,4 +1,4 @@
-//! The wiring: one keeper that leases partitions, a reading for each, and the sweeps.
+//! The wiring: one keeper that leases partitions, a reader for each, and the sweeps.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -20,7 +20,7 @@ use crate::{
     sweeps,
 };
 
-/// Starts the service's workers. Gives the address of its health pages.
+/// Starts the service's workers. Returns the address of its health pages.
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let config: ResolverSettings = context.settings.section("resolver")?;
     context

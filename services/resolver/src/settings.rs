@@ -11,33 +11,34 @@ pub struct ResolverSettings {
     /// `/healthz`, `/readyz`, `/metrics`.
     #[serde(deserialize_with = "runtime::settings::address")]
     pub listen: SocketAddr,
-    /// Partitions that this process reads at once. There are eight, shared evenly among the resolvers that are alive.
+    /// Partitions that this process reads at once. There are eight, shared evenly among the live resolvers.
     pub partitions_max: Count,
     /// Notifications in one transaction.
     pub batch_messages_max: Count,
-    /// Wake-ups of agents by agents behind a notification; more are refused (B5).
+    /// Hops (agents woken by agents) before a notification; more are refused (B5).
     pub hops_max: CountOrNone,
-    /// Notifications that wait in one session; more are refused. The last tenth is for people.
+    /// Notifications queued in one session; more are refused. The last tenth is reserved for people.
     pub queue_items_max: Count,
-    /// How often to look whether a partition is to be taken or given up. So long, at most, it takes until others go on with
-    /// a dead resolver's; where its machine is gone, too, until its lease (`replica.lease_ms`) is over.
+    /// How often to check whether to claim or release a partition. Others take over a dead resolver's partitions within
+    /// this interval; if its machine is gone, after its lease (`replica.lease_ms`) at the latest.
     pub claim_interval_ms: Millis,
-    /// Between tries of what failed for a reason that passes; doubled with every failure.
+    /// Pause after a transient failure; doubled with every failure.
     pub retry_delay_ms: Millis,
     pub retry_delay_ms_max: Millis,
     /// How long a closed session is kept, with its turns and notifications (S12). Not shorter than the notification
-    /// stream keeps its messages: reading one again finds what came of it.
+    /// stream keeps its messages: a message that is read again must find its stored result.
     pub closed_sessions_days: Days,
-    /// How long a refused notification is kept. Not shorter than the notification stream keeps its messages either:
-    /// reading one again finds that it was refused.
+    /// How long a refused notification is kept. Not shorter than the notification stream keeps its messages: a message
+    /// that is read again must find its refusal.
     pub refused_days: Days,
     /// How often the sweeps run.
     pub sweep_interval_ms: Millis,
-    /// Sessions removed in one transaction.
+    /// Sessions deleted in one transaction.
     pub sweep_sessions_max: Count,
-    /// Refused notifications removed at a time.
+    /// Refused notifications deleted in one transaction.
     pub sweep_refused_max: Count,
-    /// Notifications that stay in the stream after they were read, for people to look at, while it is less than half full.
+    /// Notifications that stay in the stream after they were read, for people to inspect, while the stream is less than
+    /// half full.
     pub consumed_messages_kept: CountOrNone,
 }
 

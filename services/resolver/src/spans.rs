@@ -1,12 +1,12 @@
-//! The span `resolve` of a notification: the resolver's part of the trace that its publisher began. What is stored with
-//! the row, and sent on with every message that follows, is this span's context.
+//! The resolver's span of a notification: a child of the publisher's trace. The row, and every message that follows,
+//! carries this span's context.
 
 use messaging::trace;
 use tracing::{Span, info_span};
 
 use crate::intake::received::Received;
 
-/// Begins the span; it ends when it is dropped. Without a tracer, the publisher's own context goes on.
+/// Starts the span; it ends when dropped. Without a tracer, the publisher's own context is passed on.
 pub fn begin(mut received: Received) -> (Received, Span) {
     let span = info_span!(
         target: trace::TARGET,

@@ -1,5 +1,5 @@
-//! Reads a call's arguments: JSON, an object, as the tool's schema says. Pure. What is wrong is said so that a model
-//! can put it right: which field, what was expected, what was found.
+//! Parses a call's arguments: a JSON object that matches the tool's schema. Pure. An error tells the model what to
+//! correct: the field, the expected value and the value found.
 
 use contracts::storable::holds_nul;
 use jsonschema::{
@@ -10,25 +10,25 @@ use serde_json::{Map, Value};
 
 use crate::call::{ToolAnswer, cut};
 
-/// More than this is not told at once.
+/// Maximum number of problems in one answer.
 const PROBLEMS_MAX: usize = 5;
-/// Of all that is told. Names of fields are the caller's, and what it is told goes into its context.
+/// Maximum size of all problems together. Field names come from the caller, and the answer goes into its context.
 const PROBLEMS_BYTES_MAX: usize = 2_048;
-/// Of a value that was found, in an error text.
+/// Maximum size of a found value in an error text.
 const FOUND_BYTES_MAX: usize = 80;
 
-/// A tool's schema, compiled.
+/// A compiled schema of a tool.
 pub(crate) struct Schema {
     validator: Validator,
-    /// Names and whether each is required, in the schema's order.
+    /// Field names in the schema's order, and whether each is required.
     fields: Vec<(String, bool)>,
-    /// "task_id (text, required), note (text)".
+    /// For example "task_id (text, required), note (text)".
     summary: String,
 }
 
 impl Schema {
     /// # Panics
-    /// When the schema is none: schemas are constants, checked by a test of `contracts`.
+    /// When the schema is invalid: schemas are constants, checked by a test of `contracts`.
     pub(crate) fn compile(parameters: &Value) -> Schema {
         let validator = jsonschema::validator_for(parameters).expect("the definitions' schemas compile");
         let none = Map::new();
@@ -56,7 +56,7 @@ impl Schema {
         }
     }
 
-    /// The arguments, or what to tell the agent.
+    /// Returns the parsed arguments, or the error for the agent.
     pub(crate) fn read(&self, text: &str, bytes_max: usize) -> Result<Map<String, Value>, ToolAnswer> {
         if text.len() > bytes_max {
             return Err(ToolAnswer::failed(
@@ -92,7 +92,7 @@ impl Schema {
         }
     }
 
-    /// What models get wrong without meaning anything else: camel case, and `null` for what is left out.
+    /// Corrects common spellings of models: camel case, and `null` for an absent field.
     fn tolerated(&self, fields: Map<String, Value>) -> Map<String, Value> {
         let (known, other): (Vec<_>, Vec<_>) = fields.into_iter().partition(|(name, _)| self.known(name).is_some());
         let mut tolerated: Map<String, Value> = known.into_iter().collect();
@@ -104,7 +104,7 @@ impl Schema {
         tolerated
     }
 
-    /// Whether there is a field of this name, and whether it is required.
+    /// The field's name, and whether it is required; none when the schema has no such field.
     fn known(&self, name: &str) -> Option<bool> {
         let field = self.fields.iter().find(|(field, _)| field == name);
         field.map(|(_, required)| *required)
@@ -126,7 +126,7 @@ impl Schema {
     }
 }
 
-/// A problem with one field that only the tool itself can see.
+/// An error of one field that only the tool itself can check.
 pub(crate) fn invalid_field(field: &str, what: &str) -> ToolAnswer {
     ToolAnswer::failed(
         "invalid_arguments",
@@ -137,7 +137,7 @@ pub(crate) fn invalid_field(field: &str, what: &str) -> ToolAnswer {
 
 fn problem(error: &ValidationError<'_>) -> String {
     let path = error.instance_path().to_string();
-    // "/agents/0" as people write it; the arguments themselves have no name.
+    // "/agents/0" as "agents.0"; the arguments themselves have no name.
     let place = match path.trim_start_matches('/').replace('/', ".") {
         place if place.is_empty() => String::new(),
         place => format!("{place}: "),
@@ -167,7 +167,7 @@ fn problem(error: &ValidationError<'_>) -> String {
         ValidationErrorKind::MaxLength { limit } => format!("longer than {limit} characters"),
         ValidationErrorKind::MinItems { limit } => format!("expected at least {limit} entries"),
         ValidationErrorKind::MaxItems { limit } => format!("more than {limit} entries"),
-        // The definitions use no other keyword; if one comes, the library's words are better than none.
+        // The definitions use no other keyword. For another one, the library's text is used.
         _ => error.to_string(),
     };
     format!("{place}{what}")
@@ -182,7 +182,7 @@ fn type_word(kind: &str) -> &str {
     }
 }
 
-/// A value in an error text: short, and still recognisable.
+/// A value in an error text, cut but still recognisable.
 fn shown(value: &Value) -> String {
     let text = value.to_string();
     if text.len() <= FOUND_BYTES_MAX {
@@ -215,11 +215,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_is_taken_and_what_is_meant_is_understood() {
+    fn correct_and_misspelled_arguments_are_parsed() {
         let check = |tool: &str, text: &str, expected: Value| {
             let read = schema(tool)
                 .read(text, 1024)
-                .unwrap_or_else(|told| panic!("{text}: {told:?}"));
+                .unwrap_or_else(|answer| panic!("{text}: {answer:?}"));
             assert_eq!(Value::Object(read), expected, "{text}");
         };
         check("task_history", r#"{"task_id": "T"}"#, json!({"task_id": "T"}));
@@ -249,11 +249,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_so_that_it_can_be_put_right() {
+    fn errors_name_the_correction() {
         let check = |tool: &str, text: &str, words: &[&str]| {
-            let told = schema(tool).read(text, 1024).expect_err(text);
+            let answer = schema(tool).read(text, 1024).expect_err(text);
             for word in words {
-                assert!(told.message.contains(word), "{text}: {}", told.message);
+                assert!(answer.message.contains(word), "{text}: {}", answer.message);
             }
         };
         check("task_history", "{}", &["task_id: missing"]);
@@ -321,19 +321,20 @@ mod tests {
             &["nested deeper than 64"],
         );
         let long = format!(r#"{{"task_id": "T", "{}": 1}}"#, "x".repeat(900_000));
-        let told = schema("task_history").read(&long, 1 << 20).unwrap_err();
-        assert!(told.message.contains("there is no field xxx") && told.message.len() < 3_000);
-        let told = schema("task_status").read("{}", 1024).unwrap_err();
+        let answer = schema("task_history").read(&long, 1 << 20).unwrap_err();
+        assert!(answer.message.contains("there is no field xxx") && answer.message.len() < 3_000);
+        let answer = schema("task_status").read("{}", 1024).unwrap_err();
         assert!(
-            told.message.contains("task_id: missing; status: missing"),
+            answer.message.contains("task_id: missing; status: missing"),
             "{}",
-            told.message
+            answer.message
         );
         assert!(
-            told.hint
+            answer
+                .hint
                 .starts_with("Expected: note (text), status (text, required), task_id (text, required)."),
             "{}",
-            told.hint
+            answer.hint
         );
     }
 

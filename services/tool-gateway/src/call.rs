@@ -1,5 +1,5 @@
-//! The words of one call: what is asked, by whom, and what it came to. No I/O; the text of a result is made here, and
-//! nowhere else, since models read it.
+//! The types of one call: the request, the caller and the result. No I/O. The text of a result is made only here, since
+//! models read it.
 
 use contracts::{TraceContext, quote, tools::OfferContext};
 use domain::{
@@ -12,12 +12,13 @@ use storage::outbox::Owned;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// What somebody says they want.
+/// A call as requested.
 #[derive(Clone, Debug)]
 pub struct CallRequest {
     pub account: AccountId,
     pub session: SessionId,
-    /// Of the call's record: follows from session, turn, place and call id, so that a second arrival is the same call.
+    /// Id of the call's record. It is derived from session, turn, place and call id, so that a second delivery has the
+    /// same id.
     pub id: Uuid,
     pub call_id: CallId,
     /// Place among the turn's calls, from 1; 0 over HTTP, where calls have no place.
@@ -26,20 +27,20 @@ pub struct CallRequest {
     /// JSON text, unchecked.
     pub arguments: String,
     pub origin: Origin,
-    /// As it came with the call.
+    /// The trace context of the request.
     pub trace: TraceContext,
 }
 
-/// Where a call comes from.
+/// The source of a call.
 #[derive(Clone, Debug)]
 pub enum Origin {
-    /// Delivery, for a turn. What it says of the session must agree with the session.
+    /// Delivery, for a turn. The claims about the session must match the session's row.
     Turn(Claims),
     /// The agent itself, over `/agent/*`: it holds the session's key and a gateway token of the account.
     Http,
 }
 
-/// What a `tool.requested` says of its session.
+/// The claims of a `tool.requested` about its session.
 #[derive(Clone, Debug)]
 pub struct Claims {
     pub turn: TurnId,
@@ -50,7 +51,7 @@ pub struct Claims {
     pub agent: AgentId,
 }
 
-/// What the database says of the session and its turn, under lock.
+/// The rows of the session and its turn, read under lock.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub session_key: String,
@@ -63,14 +64,14 @@ pub struct Facts {
     pub session_task: Option<TaskId>,
     /// The account's coordinator task, if it has one.
     pub coordinator_task: Option<TaskId>,
-    /// The agent is among those it is assigned to, or it is assigned to nobody.
+    /// The agent is assigned to the coordinator task, or that task has no assignee.
     pub coordinates: bool,
     pub turn: Option<Turn>,
-    /// Hops of the session's newest turn, over or not: what an agent does after it follows from it.
+    /// Hops of the session's newest turn, ended or not: an agent's act after the turn counts as caused by it.
     pub newest_hops: u16,
 }
 
-/// Why the session is closed; nothing in it when this version does not know the reason.
+/// The close reason; none when this version does not know the stored reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Closed(pub Option<CloseReason>);
 
@@ -79,21 +80,21 @@ pub struct Turn {
     pub id: TurnId,
     pub session: SessionId,
     pub state: TurnState,
-    /// Of the claim that wrote the turn last.
+    /// Fence of the last claim that wrote the turn.
     pub fence: Fence,
     pub task: Option<TaskId>,
     pub hops: u16,
-    /// Names of the tools that it was offered; absent when an older version began it.
+    /// Names of the offered tools; none when an older version began the turn.
     pub tools: Option<Vec<String>>,
-    /// Until when it waits for its calls.
+    /// When the turn stops waiting for its calls.
     pub until: Option<OffsetDateTime>,
-    /// The call that it waits for at the place in question, as the agent asked for it.
+    /// The recorded call at the claimed place, if the turn waits for it.
     pub call: Option<RecordedCall>,
-    /// The places of calls of the same answer that come before it and are not over.
+    /// Places of the earlier unfinished calls of the same answer.
     pub earlier: Vec<i32>,
 }
 
-/// A call in the record of its turn.
+/// A call in the turn's journal.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct RecordedCall {
     pub call_id: CallId,
@@ -102,7 +103,7 @@ pub struct RecordedCall {
 }
 
 impl Facts {
-    /// The task that the caller works on: its turn's, since an agent-wide session works on many (S14).
+    /// The caller's task. It is the turn's task, since an agent-wide session has many (S14).
     pub fn task(&self) -> Option<&TaskId> {
         self.turn
             .as_ref()
@@ -132,7 +133,7 @@ impl Facts {
         self.turn.as_ref().map_or(self.newest_hops, |turn| turn.hops)
     }
 
-    /// The agent, as the author of what its call does.
+    /// The agent, as the author of the call's effects.
     pub fn actor(&self) -> Actor {
         Actor {
             kind: ActorKind::Agent,
@@ -143,7 +144,7 @@ impl Facts {
     }
 }
 
-/// What a tool did: what the agent reads, and what the rest of the system is told in the same transaction.
+/// The effect of a tool: the result for the agent, and the messages that the same transaction stores.
 #[derive(Debug, Default)]
 pub(crate) struct Effect {
     pub result: Map<String, Value>,
@@ -159,14 +160,14 @@ impl Effect {
     }
 }
 
-/// Why the agent does not get what it asked for, in words that it can act on.
+/// An error for the agent, with a hint for what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ToolAnswer {
     /// `Failed` or `Refused`.
     pub state: ToolCallState,
-    /// The session or turn was over: recorded, changes nothing.
+    /// The session or turn had ended: the call is recorded and changes nothing.
     pub late: bool,
-    /// One word for programs.
+    /// The error code.
     pub code: &'static str,
     pub message: String,
     /// What to do instead.
@@ -196,7 +197,7 @@ impl ToolAnswer {
     }
 }
 
-/// A call that is over, as recorded.
+/// The record of a finished call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
     pub name: String,
@@ -208,7 +209,7 @@ pub struct Record {
     pub finished_at: OffsetDateTime,
 }
 
-/// The text of a result that went well. What others wrote stands in it as JSON texts, made inert.
+/// The text of a successful result. Text of other authors is escaped and stands in JSON strings.
 pub(crate) fn ok_text(mut result: Map<String, Value>) -> String {
     result.insert("ok".to_owned(), Value::Bool(true));
     let mut result = Value::Object(result);
@@ -216,13 +217,13 @@ pub(crate) fn ok_text(mut result: Map<String, Value>) -> String {
     result.to_string()
 }
 
-/// Statuses as a list for a sentence.
+/// Statuses as a list in a sentence.
 pub(crate) fn words(statuses: &[TaskStatus]) -> String {
     let words: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
     words.join(", ")
 }
 
-/// At most this many bytes of a text, cut between characters.
+/// Cuts a text to at most this many bytes, between characters.
 pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
@@ -232,10 +233,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_agent_is_told_is_inert() {
+    fn answers_for_agents_are_inert() {
         for &hostile in testkit::hostile::TEXTS {
-            let told = ToolAnswer::failed("c", hostile, hostile).text();
-            assert_eq!(quote::inert(&told), told, "{hostile:?}");
+            let text = ToolAnswer::failed("c", hostile, hostile).text();
+            assert_eq!(quote::inert(&text), text, "{hostile:?}");
         }
     }
 }

@@ -1,25 +1,25 @@
-//! What the calls of a session may do, now. Pure.
+//! Decides what a session's call may do now. Pure.
 //!
-//! A capability is nothing that somebody holds: it is read from the rows of the session and its turn, under their locks,
-//! in the transaction that runs the call. What a message says is held against it and adds nothing to it.
+//! A capability is not a token: it is read from the rows of the session and its turn, under their locks, in the
+//! transaction that runs the call. The claims of a message are compared with the rows and grant nothing.
 //!
-//! | bound to | by | until |
+//! | bound to | read from | ends when |
 //! |---|---|---|
-//! | account | the transaction, which sees no other | |
-//! | session, generation, agent | `session` | it is closed: its task is done, its agent removed, … |
-//! | turn | `turn` | it is over |
-//! | fence | `turn.fence` ≤ the call's ≤ `session.fence` | a newer claim takes the turn further |
-//! | the calls asked for | the last round of `turn.journal` | the next round |
-//! | time | `turn.waiting_since`, `turn.tools_wait_ms` | the turn goes on without them |
-//! | tools | `turn.tools`, and to whom a tool is offered | |
-//! | tasks | the turn's; the account's, for the coordinator and tools that reach so far | |
+//! | account | the transaction, which sees no other account | |
+//! | session, generation, agent | `session` | the session is closed: its task is done, its agent removed, … |
+//! | turn | `turn` | the turn ends |
+//! | fence | `turn.fence` ≤ the call's ≤ `session.fence` | a newer claim writes the turn |
+//! | the requested calls | the last round of `turn.journal` | the next round begins |
+//! | time | `turn.waiting_since`, `turn.tools_wait_ms` | the turn continues without the results |
+//! | tools | `turn.tools`, and the tool's own offer rule | |
+//! | tasks | the turn's task; the account's tasks, for the coordinator and tools with that reach | |
 //!
-//! An agent that calls over HTTP presents its session's key and a gateway key of the account instead of a turn's call:
-//! what it may do is bound to the session, to the tools and tasks of the turn that runs, if one does, and to nothing
-//! that a provider call of that turn could be told apart by (ADR 32).
+//! An agent that calls over HTTP presents its session's key and a gateway key of the account instead of a turn's call.
+//! Its capability is bound to the session, and to the tools and tasks of the running turn, if there is one. It is not
+//! bound to a single provider call of that turn (ADR 32).
 //!
-//! `Ask` (an approval bound to the hash of the arguments, O26) becomes an answer beside yes and no; its call then stays
-//! `requested` until somebody answered.
+//! `Ask` (an approval bound to the hash of the arguments, O26) will become a third answer beside yes and no; its call
+//! will stay `requested` until it is answered.
 
 use contracts::tools::{self, Reach, ToolDefinition};
 use domain::{SessionId, TaskId};
@@ -38,20 +38,20 @@ pub struct Capability<'a> {
     pub now: OffsetDateTime,
 }
 
-/// A call as it is held against a capability.
+/// A call to check against a capability.
 #[derive(Clone, Copy, Debug)]
 pub struct Presented<'a> {
     pub asked: &'a CallRequest,
-    /// The tool of that name, if there is one.
+    /// The tool of that name, if it exists.
     pub tool: Option<&'a ToolDefinition>,
-    /// The task that its arguments name, if they name one.
+    /// The task in the arguments, if there is one.
     pub task: Option<&'a TaskId>,
 }
 
 type Check = fn(&Capability<'_>, &Presented<'_>) -> Option<Refusal>;
 
-/// In this order: what the session's task is depends on the turn, and a call that came late was asked for once, though
-/// its turn's record has moved on.
+/// The order matters: the session's task depends on the turn, and a late call is reported as late although the turn's
+/// journal has moved on.
 const CHECKS: [Check; 10] = [
     of_turn,
     agrees,
@@ -66,28 +66,24 @@ const CHECKS: [Check; 10] = [
 ];
 
 impl Capability<'_> {
-    /// Whether the call may have its effect.
+    /// Checks whether the call may have its effect.
     pub fn admit(&self, call: &Presented<'_>) -> Result<(), Refusal> {
-        self.held_against(call, CHECKS.iter())
+        self.check_all(call, CHECKS.iter())
     }
 
-    /// Whether a call that was held against this has to wait: an agent that posts and then ends its task means it in that
-    /// order. An earlier call of the same answer that is not over can run for as long as this one can: its turn waits for
-    /// both until the same moment, and asks for both again until then. After that neither may run, which is said here as
-    /// [`Consequence::Late`], to the one as to the other. So this waits without a limit of its own.
+    /// Whether a checked call must wait for an earlier one: an agent that posts and then ends its task expects that
+    /// order. An earlier unfinished call of the same answer can run as long as this one can: the turn waits for both
+    /// until the same time, and requests both again until then. After that time [`Consequence::Late`] refuses both. So
+    /// this wait needs no limit of its own.
     pub fn waits_for_earlier(&self, call: &Presented<'_>, admitted: &Result<(), Refusal>) -> bool {
         let counts = match admitted.as_ref().err().map(Refusal::consequence) {
-            None | Some(Consequence::ToolAnswer) => true,
+            None | Some(Consequence::Answered) => true,
             Some(Consequence::Late | Consequence::Buried) => false,
         };
         counts && claimed(self, call).is_some_and(|(_, turn)| !turn.earlier.is_empty())
     }
 
-    fn held_against<'c>(
-        &self,
-        call: &Presented<'_>,
-        mut checks: impl Iterator<Item = &'c Check>,
-    ) -> Result<(), Refusal> {
+    fn check_all<'c>(&self, call: &Presented<'_>, mut checks: impl Iterator<Item = &'c Check>) -> Result<(), Refusal> {
         checks.find_map(|check| check(self, call)).map_or(Ok(()), Err)
     }
 
@@ -99,8 +95,7 @@ impl Capability<'_> {
         }
     }
 
-    /// Calling what was not offered is not a way around the offer, and neither is an offer to somebody who has lost the
-    /// right to it since.
+    /// A tool must be in the turn's offer, and the agent must still be one that the tool is offered to.
     fn allows(&self, tool: &ToolDefinition) -> bool {
         let offer = self.facts.turn.as_ref().and_then(|turn| turn.tools.as_ref());
         tool.offered_to.includes(self.facts.offer())
@@ -108,7 +103,7 @@ impl Capability<'_> {
     }
 }
 
-/// What a message says of its session, and the session's own words.
+/// The claims of the message must match the session's row.
 fn agrees(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
     let facts = capability.facts;
     let same = |claims: &Claims| {
@@ -145,15 +140,15 @@ fn turn_in_progress(capability: &Capability<'_>, call: &Presented<'_>) -> Option
     turn.state.is_over().then_some(Refusal::TurnOver)
 }
 
-/// Nobody newer has taken the turn further, and nobody made the fence up. A newer claim that has not touched the turn
-/// will ask for the same calls again, and they are the same calls.
+/// No newer claim has written the turn, and the fence was assigned by a claim. A newer claim that has not written the
+/// turn requests the same calls again.
 fn not_superseded(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
     let (claims, turn) = claimed(capability, call)?;
     let counts = turn.fence <= claims.fence && claims.fence <= capability.facts.fence;
     (!counts).then_some(Refusal::Superseded)
 }
 
-/// The message names a call; what is run is the one in the turn's record.
+/// The requested call must be the call in the turn's journal.
 fn asked_for(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
     let (_, turn) = claimed(capability, call)?;
     let asked = call.asked;
@@ -189,8 +184,8 @@ fn offered(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal>
     (!capability.allows(tool)).then_some(Refusal::NotOffered { tool: tool.name })
 }
 
-/// Its own task, or, for the coordinator in its chat, any of the account's if the tool is made for that. Whether there is
-/// such a task is the tool's to find out, and it answers in the same words.
+/// The call's task is its own; or any task of the account, for the coordinator in its chat with a tool that allows
+/// this. The tool checks whether the task exists, and answers with the same text if not.
 fn own_task(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
     let (tool, task, facts) = (call.tool?, call.task?, capability.facts);
     let is_in_reach = match tool.reach {
@@ -208,7 +203,7 @@ fn claims<'a>(call: &Presented<'a>) -> Option<&'a Claims> {
     }
 }
 
-/// What a turn's call says, and its turn.
+/// The claims of a turn's call, and its turn.
 fn claimed<'a>(capability: &Capability<'a>, call: &Presented<'a>) -> Option<(&'a Claims, &'a Turn)> {
     claims(call).zip(capability.facts.turn.as_ref())
 }

@@ -1,28 +1,28 @@
-//! Why a call could not be brought to an end. What went wrong for the agent is not here: that is an end, and a result
+//! Errors that leave a call unfinished. An error for the agent is not here: it is a result
 //! ([`crate::call::ToolAnswer`]).
 
 use storage::StorageError;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// Nothing of the call is in the database; the same call may be tried again.
-    #[error("the call could not be run")]
+    /// Nothing of the call is stored; the same call may be retried.
+    #[error("running the call")]
     Storage(#[from] StorageError),
-    /// Without a session there is nothing to record the call under.
-    #[error("there is no such session in the account")]
+    /// Without a session the call cannot be recorded.
+    #[error("the account has no such session")]
     UnknownSession,
-    /// Somebody else is running it. Tools of this service commit only what is over, so today this means a bug.
-    #[error("the call is recorded and not over")]
+    /// The record is not finished. Tools of this service commit only finished calls, so today this is a bug.
+    #[error("the recorded call is not finished")]
     Unfinished,
 }
 
 impl Error {
-    /// Whether it is the call that the database finds too much.
+    /// Whether the call exceeds a limit of the database.
     pub(crate) fn is_too_much(&self) -> bool {
         matches!(self, Self::Storage(error) if error.is_too_much())
     }
 
-    /// Whether the same call may go through later.
+    /// Whether a retry of the same call may succeed.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
             Self::Storage(error) => error.is_retryable(),

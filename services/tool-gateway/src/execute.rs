@@ -1,15 +1,14 @@
-//! Runs one call, once: its record, its checks, its effect and its result are one transaction (B4).
+//! Runs each call once: its record, its checks, its effect and its result are one transaction (B4).
 //!
 //! ```text
-//! record ── there already ──────────────────────────────► the first result again, nothing else
+//! record ── exists ─────────────────────────────────────► the first result again, nothing else
 //!   │ new
 //! locks ► facts ► capability ► order ► arguments ► effect (savepoint) ► result ► outbox ► commit
-//!                     │           └── not yet: undone, and the call comes again
+//!                     │           └── not yet: undone, and the call is redelivered
 //!                     └─────────── no ────────── undone ────────────────┘
 //! ```
-//! A crash anywhere leaves nothing, and the call comes again. Whatever is wrong with a call ends as its result, in words
-//! for the agent; only what is wrong with the database ends as an error here, and what is no call of anybody's leaves no
-//! record.
+//! A crash anywhere leaves nothing, and the call is redelivered. An invalid call ends with a result for the agent. Only
+//! a database failure ends with an error here. A call that the rows do not confirm leaves no record.
 
 use std::{sync::Arc, time::Instant};
 
@@ -39,11 +38,11 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub arguments_bytes_max: usize,
-    /// Of each statement of a tool.
+    /// Timeout of each statement of a tool.
     pub statement_timeout_ms: u64,
 }
 
-/// Everything that running a call takes.
+/// The dependencies of running a call.
 #[derive(Clone)]
 pub(crate) struct Executor {
     pub database: Database,
@@ -51,35 +50,35 @@ pub(crate) struct Executor {
     pub toolbox: Arc<Toolbox>,
     pub limits: Limits,
     pub metrics: Arc<Metrics>,
-    /// What the accounts' agents may have waiting.
+    /// The accounts' limits of unread requests.
     pub shares: Shares,
-    /// For its crash points.
+    /// Triggers crash points.
     pub shutdown: Shutdown,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(crate) enum Executed {
     Over {
         record: Record,
-        /// It had been run before; this is the first result.
+        /// The call had run before; this is the first result.
         is_replay: bool,
-        /// To be published, now that they are committed.
+        /// Committed rows to publish.
         outbox: Vec<OutboxRow>,
     },
-    /// Calls of the same answer that come before it are not over yet. Nothing was changed.
+    /// Earlier calls of the same answer are not finished. Nothing was changed.
     OutOfTurn,
-    /// The rows know nothing of such a call. Nothing was changed or recorded.
+    /// The rows do not confirm the call. Nothing was changed or recorded.
     Unowned(Refusal),
 }
 
-/// A call whose transaction leads to no record.
+/// A call whose transaction is rolled back without a record.
 enum Undone {
     OutOfTurn,
     Unowned(Refusal),
 }
 
-/// What a call wants of which tool, as far as it was understood.
+/// The requested tool and arguments, as far as they could be parsed.
 struct Requested<'t> {
     tool: Option<&'t Tool>,
     arguments: Result<Parsed, ToolAnswer>,
@@ -88,7 +87,7 @@ struct Requested<'t> {
 #[derive(Default)]
 struct Parsed {
     arguments: Map<String, Value>,
-    /// The task that they name.
+    /// The task in the arguments.
     task: Option<TaskId>,
 }
 
@@ -102,7 +101,7 @@ impl Requested<'_> {
 }
 
 impl Executor {
-    /// Runs the call, or finds what it came to.
+    /// Runs the call, or returns its first result.
     pub(crate) async fn execute(&self, asked: &CallRequest) -> Result<Executed, Error> {
         let begun = Instant::now();
         let executed = self.execute_once(asked).await?;
@@ -111,8 +110,8 @@ impl Executor {
             self.metrics.call(tool, record, *is_replay, begun.elapsed());
             tracing::info!(
                 account = %asked.account,
-                session = %asked.session,
-                call = %asked.id,
+                session_id = %asked.session,
+                tool_call_id = %asked.id,
                 tool = tool.unwrap_or("unknown"),
                 state = %record.state,
                 late = record.late,
@@ -152,7 +151,7 @@ impl Executor {
         })
     }
 
-    /// From the locks to the result's row; or why there is none.
+    /// Takes the locks, checks the call, runs it and writes its result; or returns why there is no record.
     async fn decide_and_run(
         &self,
         tx: &Tx,
@@ -203,7 +202,7 @@ impl Executor {
         };
         let may = admitted.map_err(|refusal| refusal.told());
         let outcome = match may.and(wanted.arguments) {
-            Err(told) => Err(told),
+            Err(answer) => Err(answer),
             Ok(Parsed { arguments, task }) => {
                 let running = Running {
                     tx,
@@ -231,14 +230,14 @@ impl Executor {
         Requested { tool, arguments }
     }
 
-    /// Runs the tool inside a savepoint, so that what it says no to leaves no trace but the record.
+    /// Runs the tool inside a savepoint, so that an error of the tool leaves only the record.
     async fn run(
         &self,
         tool: &Tool,
         running: Running<'_>,
         arguments: Map<String, Value>,
     ) -> Result<Result<Effect, ToolAnswer>, StorageError> {
-        let tx = running.tx;
+        let (tx, account, call) = (running.tx, running.account, running.call);
         store::savepoint(tx, self.limits.statement_timeout_ms).await?;
         let outcome = match tool.run {
             Run::InTransaction(handler) => handler(running, arguments).await,
@@ -251,18 +250,20 @@ impl Executor {
                 "Nothing was changed. Try again later in this turn, or say in your reply whom you wanted to ask.",
             ))),
         });
-        let told = match outcome {
+        let answer = match outcome {
             Ok(effect) => return Ok(Ok(effect)),
-            Err(ToolError::ToolAnswer(told)) => told,
+            Err(ToolError::ToolAnswer(answer)) => answer,
             Err(ToolError::Storage(error)) if error.is_statement_timeout() => ToolAnswer::failed(
                 "too_slow",
                 format!("{} took too long and was stopped.", tool.definition.name),
                 "Nothing was changed. Ask for less, or try again later in this turn.",
             ),
-            // The connection, a deadlock, a lock: the whole call comes again.
+            // The connection, a deadlock, a lock: the whole call is redelivered.
             Err(ToolError::Storage(error)) if error.is_retryable() => return Err(error),
             Err(ToolError::Storage(error)) => {
                 tracing::error!(
+                    %account,
+                    tool_call_id = %call,
                     tool = tool.definition.name,
                     error = &error as &dyn std::error::Error,
                     "tool failed"
@@ -275,7 +276,7 @@ impl Executor {
             }
         };
         store::savepoint_rollback(tx).await?;
-        Ok(Err(told))
+        Ok(Err(answer))
     }
 }
 
@@ -303,7 +304,7 @@ fn replayed(record: Record) -> Result<Executed, Error> {
     })
 }
 
-/// Keeps what the checks will look at from changing before the commit.
+/// Locks the rows that the checks read, until the commit.
 async fn lock(tx: &Tx, asked: &CallRequest, wanted: &Requested<'_>) -> Result<(), StorageError> {
     match wanted.task() {
         Some(task) if wanted.tool.is_some_and(|tool| tool.definition.moves_task) => {
@@ -313,7 +314,7 @@ async fn lock(tx: &Tx, asked: &CallRequest, wanted: &Requested<'_>) -> Result<()
     }
 }
 
-/// What the messages that follow name as their cause: the turn, which tells everything else.
+/// The cause of the messages that follow: the turn, which leads to all other ids.
 fn cause(asked: &CallRequest, turn: Option<TurnId>) -> String {
     turn.map_or_else(|| asked.id.to_string(), |turn| turn.to_string())
 }
@@ -321,7 +322,7 @@ fn cause(asked: &CallRequest, turn: Option<TurnId>) -> String {
 fn ended(asked: &CallRequest, outcome: Result<Effect, ToolAnswer>, now: OffsetDateTime) -> (Record, Vec<Owned>) {
     let (state, late, result, messages) = match outcome {
         Ok(effect) => (ToolCallState::Finished, false, ok_text(effect.result), effect.messages),
-        Err(told) => (told.state, told.late, told.text(), Vec::new()),
+        Err(answer) => (answer.state, answer.late, answer.text(), Vec::new()),
     };
     let record = Record {
         name: asked.name.clone(),

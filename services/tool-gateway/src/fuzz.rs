@@ -1,4 +1,4 @@
-//! What a model may send as arguments, against every tool's schema, and what may stand in an agent's headers.
+//! Fuzzes the arguments of models against every tool's schema, and the headers of agents.
 
 use axum::http::{HeaderMap, HeaderValue};
 use contracts::tools::IdOf;
@@ -23,7 +23,7 @@ fn tool_arguments() {
     let said = definitions
         .iter()
         .flat_map(|tool| [true, false].map(|also| arguments(tool, |_| also, id, "done").to_string()));
-    // As models misspell them, and nothing at all.
+    // Common misspellings of models, and an empty text.
     let misspelt = [r#"{"task_id":"PROJ-7","message_limit":5,"activityLimit":null}"#, ""];
     let names: Vec<&'static str> = definitions
         .iter()
@@ -35,7 +35,7 @@ fn tool_arguments() {
         .words(&names)
         .words(&["taskId", "assigned", "in_progress", "done", "archived"])
         .flood(BYTES_MAX)
-        // Each input is read by every tool.
+        // Every tool reads each input.
         .work_per_byte(256 * tools.len() as u64)
         .must_meet(&["read", "invalid_arguments", "too large"])
         .run(|input| {
@@ -54,11 +54,11 @@ fn tool_arguments() {
                         assert!(tool.read(&written, 2 * BYTES_MAX).is_ok(), "what was read reads back");
                         class = "read";
                     }
-                    // What the model is told goes into its context: it must not be a way to fill that.
-                    Err(told) => assert!(
-                        told.message.len() + told.hint.len() < 16 * 1024,
+                    // The error goes into the model's context, so its size is bounded.
+                    Err(answer) => assert!(
+                        answer.message.len() + answer.hint.len() < 16 * 1024,
                         "{}",
-                        told.message.len()
+                        answer.message.len()
                     ),
                 }
             }

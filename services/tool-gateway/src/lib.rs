@@ -1,11 +1,12 @@
-//! Runs the tools that agents call, once.
+//! Runs each tool call of the agents once.
 //!
-//! A call comes from delivery (`tool.requested`, [`handlers`]) or from an agent itself (`/agent/*`, [`http`]). Either
-//! way it becomes a [`call`] and goes to [`execute`]: record, checks, effect and result in one transaction. [`capability`]
-//! says what it may do, [`refusal`] why not, [`arguments`] what a tool was asked, [`tools`] what each of them does. Everything is looked up
-//! in Postgres at every call ([`store`]), so that any replica serves any session, right after any restart.
+//! A call comes from delivery (`tool.requested`, [`handlers`]) or from an agent itself (`/agent/*`, [`http`]). Both
+//! become a [`call`] for [`execute`]: record, checks, effect and result in one transaction. [`capability`] decides what
+//! the call may do, [`refusal`] names the reasons against it, [`arguments`] parses its arguments, [`tools`] has the
+//! handlers. Every call reads its state from Postgres ([`store`]), so that any replica serves any session, right after
+//! any restart.
 //!
-//! What tools there are, and what models read about them, is in `contracts::tools`.
+//! The definitions of the tools, and their texts for models, are in `contracts::tools`.
 
 mod handlers;
 mod http;
@@ -25,10 +26,10 @@ mod service;
 mod settings;
 mod store;
 
-/// As in `ce-source`.
+/// The `ce-source` of what this service publishes.
 const SOURCE: &str = "/signalbox/tool-gateway";
 
-/// What this service decides, without its database: for the simulation, which runs the same decisions against a model.
+/// The decisions of this service without its database, for the simulation, which runs them against a model.
 pub mod decisions {
     pub use crate::{
         call::{CallRequest, Claims, Closed, Facts, Origin, Record, RecordedCall, ToolAnswer, Turn},

@@ -1,4 +1,4 @@
-//! What operators see of tools: how many calls, what they came to, how long they took.
+//! The metrics of tool calls: number, outcome, duration.
 
 use std::time::Duration;
 
@@ -20,18 +20,18 @@ impl Metrics {
         Metrics {
             calls: meter
                 .u64_counter("signalbox.tool.calls")
-                .with_description("Tool calls by tool, state, whether late and whether seen before")
+                .with_description("Tool calls by tool, state, whether late and whether replayed")
                 .build(),
             seconds: meter
                 .f64_histogram("signalbox.tool.duration")
                 .with_unit("s")
-                .with_description("From taking a call up to its commit")
+                .with_description("From receiving a call to its commit")
                 .with_boundaries(vec![0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0])
                 .build(),
         }
     }
 
-    /// `tool`: the definition's name. What agents make up is one series, not one each.
+    /// `tool`: the definition's name. Names that models invent share one series.
     pub(crate) fn call(&self, tool: Option<&'static str>, record: &Record, is_replay: bool, took: Duration) {
         let tool = KeyValue::new("tool", tool.unwrap_or("unknown"));
         self.seconds.record(took.as_secs_f64(), std::slice::from_ref(&tool));

@@ -1,5 +1,5 @@
-//! Why a call does not get what it asks for: the one table of what is wrong, what the agent is told, and what it can do.
-//! Pure. What a tool itself has to say (a field that is wrong, an agent that is not there) is the tool's.
+//! The reasons to refuse a call: one table of the reasons, the error for the agent and its hint. Pure. Errors of a tool
+//! itself (a wrong field, an unknown agent) are in the tool.
 
 use domain::{CloseReason, TaskId};
 
@@ -7,50 +7,51 @@ use crate::call::{Facts, ToolAnswer};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// What the request says of its session is not what the session is.
+    /// The request's claims do not match the session.
     Disagrees,
-    /// It belongs to no turn of its session.
+    /// The turn is not one of the session's.
     UnknownTurn,
-    /// Its turn did not ask for it, or asked for it in other words.
+    /// The turn did not request this call, or requested it with another name or arguments.
     NotAsked,
-    /// This generation is closed, and why, as far as this version knows.
+    /// The generation is closed; the reason, if this version knows it.
     SessionClosed {
         reason: Option<CloseReason>,
     },
     TurnOver,
-    /// The turn was taken up again by a newer claim and went on.
+    /// A newer claim has written the turn.
     Superseded,
-    /// Its time is over: the turn goes on without it.
+    /// The turn's waiting time is over: the turn goes on without the call.
     Expired,
-    /// There is no such tool. Those that may be called instead.
+    /// The tool does not exist; `allowed` names the tools of the turn.
     UnknownTool {
         allowed: Vec<String>,
     },
-    /// Its turn was not offered the tool.
+    /// The turn was not offered the tool.
     NotOffered {
         tool: &'static str,
     },
-    /// Not there, somebody else's task, another account's: the same answer, so that nobody can ask which.
+    /// The task does not exist, or is not the caller's. The answer is the same, so that the caller cannot learn which
+    /// tasks exist.
     NotThere {
         task: TaskId,
         own: Option<TaskId>,
     },
-    /// The task stands before a gate, and the agent is not the one who opens it.
+    /// The task awaits approval, and the agent is not its approver.
     AwaitsApproval {
         task: TaskId,
     },
 }
 
-/// What is to be done about a refused call.
+/// What happens to a refused call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Consequence {
-    /// The rows know nothing of such a call, so it is nobody's: the operator is shown it, and it is recorded nowhere,
-    /// lest it stand in the place of the call that its turn did ask for.
+    /// The rows do not confirm the call. It becomes a dead letter for the operator. It is not recorded, since its
+    /// record would take the id of the turn's genuine call.
     Buried,
-    /// It came after the end of what it belonged to: recorded as late, answered, without effect (B1).
+    /// The call came after its turn or session ended: recorded as late, answered, without effect (B1).
     Late,
-    /// The agent may not: recorded and answered, so that it can do something else.
-    ToolAnswer,
+    /// The agent lacks the right: recorded and answered, so that it can do something else.
+    Answered,
 }
 
 impl Refusal {
@@ -61,11 +62,11 @@ impl Refusal {
             Self::UnknownTool { .. }
             | Self::NotOffered { .. }
             | Self::NotThere { .. }
-            | Self::AwaitsApproval { .. } => Consequence::ToolAnswer,
+            | Self::AwaitsApproval { .. } => Consequence::Answered,
         }
     }
 
-    /// The answer to a task that is not the caller's, and to one that is not there.
+    /// The answer for a task that is not the caller's or does not exist.
     pub fn not_there(task: &TaskId, facts: &Facts) -> Refusal {
         Self::NotThere {
             task: task.clone(),
@@ -75,7 +76,7 @@ impl Refusal {
 
     pub fn told(&self) -> ToolAnswer {
         let finish = "Nothing was changed. Make no more tool calls; finish your turn with what you have.";
-        let told = match self {
+        let answer = match self {
             Self::Disagrees => ToolAnswer::refused(
                 "session_mismatch",
                 "The call does not agree with the session it was made in.",
@@ -127,7 +128,7 @@ impl Refusal {
         };
         ToolAnswer {
             late: self.consequence() == Consequence::Late,
-            ..told
+            ..answer
         }
     }
 }
@@ -149,7 +150,7 @@ fn closed_by(reason: Option<CloseReason>) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Every refusal: its code, what becomes of the call, and words for the agent.
+    /// Every refusal: its code, its consequence, and the text for the agent.
     #[test]
     fn the_table_is_pinned() {
         let task = |id: &str| TaskId::parse(id).unwrap();
@@ -181,14 +182,14 @@ mod tests {
         let table: Vec<String> = refusals
             .iter()
             .map(|refusal| {
-                let told = refusal.told();
-                assert_eq!(told.late, refusal.consequence() == Consequence::Late);
+                let answer = refusal.told();
+                assert_eq!(answer.late, refusal.consequence() == Consequence::Late);
                 format!(
                     "{:?} {}: {} {}",
                     refusal.consequence(),
-                    told.code,
-                    told.message,
-                    told.hint
+                    answer.code,
+                    answer.message,
+                    answer.hint
                 )
             })
             .collect();

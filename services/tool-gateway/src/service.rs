@@ -1,4 +1,4 @@
-//! Wiring: one consumer of calls, one HTTP server for agents, both over the same executor.
+//! The wiring: one consumer of calls and one HTTP server for agents, both on the same executor.
 
 use std::{net::SocketAddr, sync::Arc};
 

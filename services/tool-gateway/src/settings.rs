@@ -1,5 +1,5 @@
 //! `[tool_gateway]`: every limit of this service, units in the names. Sizes that are part of the contract (arguments,
-//! results, bodies) are constants there and no settings.
+//! results, bodies) are constants in `contracts`, not settings.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -12,18 +12,18 @@ pub struct ToolGatewaySettings {
     /// `/agent/*`, `/healthz`, `/readyz`, `/metrics`.
     #[serde(deserialize_with = "runtime::settings::address")]
     pub listen: SocketAddr,
-    /// Loops that take calls from the bus.
+    /// Workers that take calls from the bus.
     pub loops: Count,
     pub batch_messages_max: Count,
-    /// Sessions that a loop works on at one time; it takes no further batch while there are so many. Each takes a connection
-    /// of the pool.
+    /// Sessions that one worker processes at once; it takes no further batch at this limit. Each uses a connection of
+    /// the pool.
     pub sessions_in_flight_max: Count,
-    /// Failed attempts after which a call is buried.
+    /// Failed attempts after which a call becomes a dead letter.
     pub attempts_max: Count,
     pub retry_delay_ms: Millis,
-    /// How long a call waits when Postgres is away. Counts as no attempt.
+    /// How long a call is postponed while Postgres is unavailable. Does not count as an attempt.
     pub postpone_delay_ms: Millis,
-    /// Of each statement of a tool; a tool that takes longer fails, and its agent is told.
+    /// Timeout of each statement of a tool. A tool that exceeds it fails, and the agent gets an error.
     pub statement_timeout_ms: Millis,
 }
 

@@ -1,5 +1,5 @@
-//! The input of a turn: the notification, the task it belongs to, a short extract of that task's thread; for the
-//! coordinator's chat also the overview of tasks and the briefing. Strangers' text enters as a quotation (`text.rs`).
+//! The input of a turn: the notification, its task and a short extract of the task's thread; for the coordinator's chat
+//! also the overview of tasks and the briefing. Text from outside is quoted (`text.rs`).
 
 use domain::{Actor, MessageId, NotificationId, TaskId, TaskStatus};
 use sea_orm::FromQueryResult;
@@ -8,16 +8,16 @@ use time::OffsetDateTime;
 
 use super::{manifest::Manifest, marks::Marks, text::ModelText};
 
-/// A notification's body is shown whole up to this; the publisher may send up to 256 KiB.
+/// Limit of a notification's body in the prompt; a publisher may send up to 256 KiB.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 const MESSAGE_BYTES_MAX: usize = 600;
 const DESCRIPTION_BYTES_MAX: usize = 2_000;
 const BRIEFING_BYTES_MAX: usize = 16 * 1024;
 const TITLE_BYTES_MAX: usize = 200;
-/// Of what a publisher calls its notification: 128 characters of any script.
+/// Limit of a publisher's notification id: 128 characters of any script.
 const ID_BYTES_MAX: usize = 512;
-/// A thread is counted up to this; of a longer one it is said that it is longer. Counting all of it would make each turn
-/// dearer than the one before.
+/// Messages of a thread are counted up to this limit; a longer thread is shown as "more than" it. Counting all of them
+/// would make each turn slower than the one before.
 pub const THREAD_COUNTED_MAX: i64 = 100;
 
 #[derive(Clone, Debug)]
@@ -29,11 +29,11 @@ pub struct InputFacts {
     pub body: String,
     pub about_message: Option<MessageId>,
     pub task: Option<TaskFacts>,
-    /// Oldest first; the newest few of the thread.
+    /// The newest few messages of the thread, oldest first.
     pub thread: Vec<ThreadMessage>,
     /// At most one more than [`THREAD_COUNTED_MAX`].
     pub thread_total: i64,
-    /// For the coordinator's chat alone (S6).
+    /// For the coordinator's chat only (S6).
     pub overview: Option<(String, Vec<OverviewEntry>)>,
     pub interruption: Option<Interruption>,
 }
@@ -63,14 +63,14 @@ pub struct OverviewEntry {
     pub status: TaskStatus,
 }
 
-/// The turn before this one broke off and nobody knows how far it got.
+/// The previous turn was interrupted, and its progress is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interruption;
 
 const INTERRUPTED: &str = "Note from Signalbox: your previous turn in this conversation was interrupted, and what it did \
 before that is not known. Look at what has already been done before you act; do not repeat it.\n\n";
 
-/// Builds the input and enters its parts into the manifest. The same facts and marks give the same bytes.
+/// Builds the input and adds its parts to the manifest. The same facts and marks give the same bytes.
 pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> String {
     let mut input = Input {
         text: String::new(),
@@ -114,7 +114,7 @@ pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> Strin
     }
     for message in &facts.thread {
         let piece = ModelText::default()
-            .moment(message.at)
+            .timestamp(message.at)
             .ours(" ")
             .actor(&message.author)
             .ours(":\n")
@@ -140,7 +140,7 @@ pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> Strin
     input.text
 }
 
-/// An input that is being put together.
+/// An input under construction.
 struct Input<'a> {
     text: String,
     marks: Marks,

@@ -1,5 +1,5 @@
-//! The instructions: a versioned template, filled in. What the policy says of a tool stands with the tool
-//! (`contracts::tools`). A change of either is a new version.
+//! Fills in the instructions, a versioned template. The policy about a tool is stored with the tool
+//! (`contracts::tools`). A change of either requires a new version.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,18 +11,18 @@ use domain::{AccountId, AgentSlug};
 
 use super::manifest::{Manifest, sha256};
 
-/// Of the templates below, and of what tools say in them.
+/// Version of the templates below and of the tools' texts in them.
 pub const PROFILE_VERSION: &str = "2";
 static PROFILE: LazyLock<String> = LazyLock::new(|| with_tools(include_str!("profile.md")));
 static COORDINATOR: LazyLock<String> = LazyLock::new(|| with_tools(include_str!("coordinator.md")));
 const ROLE: &str = include_str!("role.md");
 const TASKLESS: &str = include_str!("taskless.md");
 
-/// An agent's own words about its role are part of the instructions, up to this.
+/// Limit of an agent's role text in the instructions.
 const ROLE_BYTES_MAX: usize = 16 * 1024;
 const NAME_BYTES_MAX: usize = 128;
 
-/// Everything that the instructions depend on: no clock, no notification, so that they are the same turn after turn.
+/// All inputs of the instructions. No clock and no notification, so that they stay the same from turn to turn.
 #[derive(Clone, Debug)]
 pub struct InstructionFacts<'a> {
     pub account: &'a AccountId,
@@ -35,7 +35,7 @@ pub struct InstructionFacts<'a> {
     pub tools: &'a ToolNames,
 }
 
-/// Every tool's name, as we know it and as the model sees it: some providers change it.
+/// Every tool's own name and its name on the wire: some providers change it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ToolNames(Vec<(&'static str, String)>);
 
@@ -45,7 +45,7 @@ impl ToolNames {
     }
 }
 
-/// Instructions as sent, with what stands on the turn.
+/// The instructions as sent, with the values stored with the turn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Profile {
     pub version: &'static str,
@@ -53,7 +53,7 @@ pub struct Profile {
     pub text: Arc<str>,
 }
 
-/// Fills the templates in and enters the parts into the manifest.
+/// Fills in the templates and adds the parts to the manifest.
 pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Profile {
     let mut text = String::new();
     let mut add = |part: &str, source: String, piece: String, cut: usize| {
@@ -94,7 +94,7 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
     }
 }
 
-/// Each section's items, in the place that its list keeps for them.
+/// Inserts each section's items at the placeholder of their list.
 fn with_tools(template: &str) -> String {
     let tools = tools::all();
     let sections = [
@@ -110,7 +110,7 @@ fn with_tools(template: &str) -> String {
     })
 }
 
-/// Names are put in last and once: a name that looks like a placeholder is not filled in again.
+/// Names are inserted last and once: a name that looks like a placeholder is not filled in again.
 fn fill(template: &str, facts: &InstructionFacts<'_>) -> String {
     let tools = facts.tools.0.iter();
     let text = tools.fold(template.to_owned(), |text, (name, shown)| {

@@ -1,5 +1,5 @@
-//! The context manifest (B2): every part of a prompt, where it came from, its size and hash, and what was cut. From it
-//! an audit can prove that nothing of another task or account ever entered.
+//! The context manifest (B2): every part of a prompt with its source, size and hash, and the number of cut bytes. An
+//! audit can prove from it that a prompt holds no part of another task or account.
 
 use domain::InstructionLayout;
 use serde::{Deserialize, Serialize};
@@ -16,14 +16,14 @@ pub struct Manifest {
 pub struct Part {
     /// `instructions` or `input`.
     pub layer: String,
-    /// What it is: `policy`, `role`, `notification`, `message` …
+    /// The kind of part: `policy`, `role`, `notification`, `message` …
     pub part: String,
-    /// Where it is stored: `profile/1`, `notification/ci-4711`, `message/0190…`.
+    /// Where the part is stored: `profile/1`, `notification/ci-4711`, `message/0190…`.
     pub source: String,
-    /// As sent.
+    /// Size as sent.
     pub bytes: usize,
     pub sha256: String,
-    /// Bytes of the source that were left out.
+    /// Bytes of the source that were cut.
     pub cut_bytes: usize,
 }
 

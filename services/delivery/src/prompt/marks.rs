@@ -1,9 +1,9 @@
-//! The marks between which quotations stand: what a stranger would have to write to end one. They follow from a secret
-//! of the installation and from the turn, so that who writes what is quoted cannot know them, and they do not stand in
-//! the text that they enclose.
+//! The marks around quotations. Text can only end its quotation by containing the mark. A mark is derived from a secret
+//! of the installation and from the turn, so that the author of quoted text cannot know it, and the mark does not occur
+//! in the quoted text.
 //!
-//! A turn's marks are made once, with its input, and kept in its row with it: the turn sends the same bytes on another
-//! replica, after a restart, and when keys have been exchanged.
+//! A turn's marks are made once, with its input, and stored with the input in the turn's row. So the turn sends the
+//! same bytes on another replica, after a restart, and after the keys were changed.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ use domain::{AccountId, TurnId};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// What the installation's key is asked for.
+/// The label for deriving the secret from the installation's key.
 pub const LABEL: &str = "quotation marks";
 
 const MARK_BITS: usize = 128;
-/// Without the letters that look like a digit.
+/// No letters that look like a digit.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// The secret of an installation's marks. Cheap to clone; never shown.
+/// The secret of an installation's marks. Cheap to clone; its `Debug` does not print it.
 #[derive(Clone)]
 pub struct MarkSecret(Hmac<Sha256>);
 
@@ -44,14 +44,14 @@ impl fmt::Debug for MarkSecret {
     }
 }
 
-/// Another mark for each quotation of a turn.
+/// Gives a new mark for each quotation of a turn.
 pub struct Marks {
     mac: Hmac<Sha256>,
     made: u64,
 }
 
 impl Marks {
-    /// A mark that the text does not contain.
+    /// A mark that does not occur in the text.
     pub(super) fn next(&mut self, text: &str) -> String {
         self.made += 1;
         (0_u64..)
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_follows_from_secret_turn_and_place() {
+    fn a_mark_is_derived_from_secret_turn_and_place() {
         let first = marks(1, "acme", 7).next("");
         assert_eq!(first.len(), MARK_BITS.div_ceil(5));
         assert_eq!(marks(1, "acme", 7).next("another text"), first);
@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    /// As if somebody had guessed it.
+    /// Simulates a guessed mark.
     #[test]
     fn a_text_that_contains_its_mark_gets_another() {
         let first = marks(1, "acme", 7).next("");

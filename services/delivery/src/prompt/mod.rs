@@ -1,9 +1,9 @@
-//! What the model is sent: `instructions` (policy and profile, resent every turn), `input` (this notification and a
-//! short extract of the thread), and the manifest that says what went in and from where. Pure: the same facts give the
-//! same bytes, between marks that follow from the turn and a secret ([`Marks`]), and the profile's hash stands on every turn. Pinned by golden files (tests/it/prompt.rs). [`Profiles`] keeps
-//! instructions that were made already.
+//! Builds a prompt: `instructions` (policy and profile, resent every turn), `input` (the notification and a short
+//! extract of the thread), and the manifest of their parts and sources. Pure: the same facts give the same bytes, with
+//! marks derived from the turn and a secret ([`Marks`]). The profile's hash is stored with every turn. Golden files pin
+//! the texts (tests/it/prompt.rs). [`Profiles`] caches instructions.
 //!
-//! Instructions are layered in a fixed order, and earlier wins: policy, safety, coordinator block, role; persona,
+//! Instructions are layered in a fixed order, and earlier layers win: policy, safety, coordinator block, role. Persona,
 //! repository notes and task context will follow in that order.
 
 mod input;

@@ -1,6 +1,5 @@
-//! Instructions that were made already: they depend on an agent and not on the moment, and every one of its turns is sent
-//! the same. What is kept is compared with what is asked for, so a name, a role or a tool's name that changed makes them
-//! anew.
+//! Caches instructions: they depend on an agent and not on the time, and every turn of the agent sends the same ones.
+//! The cached facts are compared with the current ones, so a changed name, role or tool name rebuilds the instructions.
 
 use std::{
     collections::HashMap,
@@ -11,10 +10,10 @@ use domain::{AccountId, AgentSlug};
 
 use super::{InstructionFacts, Manifest, Part, Profile, ToolNames, instructions};
 
-/// Agents whose instructions are kept. With one more it begins anew.
+/// Maximum number of cached agents. The cache is cleared when it is full.
 const KEPT_MAX: usize = 1_024;
 
-/// Whose they are, and for which kind of turn.
+/// The agent and the kind of turn.
 type Key = (AccountId, AgentSlug, bool, bool);
 
 #[derive(Debug, Default)]
@@ -30,7 +29,7 @@ struct Kept {
 }
 
 impl Profiles {
-    /// As [`instructions`].
+    /// Returns the same as [`instructions`].
     pub fn instructions(&self, facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Profile {
         let key = (
             facts.account.clone(),
@@ -79,7 +78,7 @@ mod tests {
         let slugs = ["coder", "planner"].map(|slug| AgentSlug::parse(slug).unwrap());
         let tools = ["", "signalbox_"].map(names);
         let profiles = Profiles::default();
-        // Twice: the second time everything is kept, or was just replaced.
+        // Twice: the second time every entry is cached, or was just replaced.
         for _ in 0..2 {
             for n in 0..64 {
                 let bit = |place: u32| (n >> place) & 1;

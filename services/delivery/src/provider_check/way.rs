@@ -1,8 +1,8 @@
-//! The ways to continue a turn that a check tries, and the settings that say them.
+//! The ways to continue a turn that a check tries, and their settings.
 
 use crate::providers::{Continuation, ProviderKind, ProviderSettings, Server, Thread};
 
-/// A way to continue a turn, as settings say it.
+/// A way to continue a turn, in terms of the settings.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Way {
     pub(super) server: Server,
@@ -19,7 +19,7 @@ impl Way {
         }
     }
 
-    /// All that differ, the first choice first.
+    /// All distinct ways, the preferred one first.
     pub(super) fn all(kind: ProviderKind) -> Vec<Way> {
         let way = |server, thread, continuation| Way {
             server,
@@ -37,7 +37,7 @@ impl Way {
         }
     }
 
-    /// Calls of both are the same.
+    /// Whether the calls of both ways are the same.
     pub(super) fn is_like(self, other: Way) -> bool {
         self.continuation == other.continuation && self.has_words_of(other)
     }

@@ -1,5 +1,5 @@
-//! Reads the body of an answer, as a stream of events or in one piece, within its time and size; and names what can
-//! break while doing so. An answer is whole or it is an error.
+//! Reads the body of an answer, as a stream of events or in one piece, within its limits of time and size, and
+//! classifies read errors. The result is a whole answer or an error.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use super::response::{Ending, Reader, Step, Unreadable};
 use super::settings::Limits;
 use super::sse::{Event, Splitter};
 
-/// How long we wait for a stream to close after its last event. A connection that is read to its end can be used
-/// again; one that stays open is not worth more.
+/// How long to wait for a stream to close after its last event. A connection that was read to its end can be reused; a
+/// longer wait is not worth it.
 const CLOSE_WAIT: Duration = Duration::from_millis(100);
 
-/// A body not read yet.
+/// An unread body.
 pub(super) struct Body {
     pub(super) response: Response,
     pub(super) limits: Limits,
-    /// When the call has taken too long as a whole.
+    /// The deadline of the whole call.
     pub(super) deadline: Instant,
 }
 
@@ -39,7 +39,7 @@ impl Body {
         let body = read(self.response, self.limits.event_bytes_max(), self.deadline).await;
         let body = body.map_err(|error| error.into_error("the answer"))?;
         let ending = Reader::new(self.limits).whole(&body).map_err(unreadable)?;
-        tell_untold(&ending, false, &mut on_text);
+        send_missing_text(&ending, false, &mut on_text);
         Ok(ending)
     }
 
@@ -49,16 +49,16 @@ impl Body {
         on_text: &mut (impl FnMut(&str) + Send),
     ) -> Result<Ending, ProviderError> {
         let mut splitter = Splitter::new(self.limits.event_bytes_max());
-        let (mut bytes, mut lines, mut told) = (0, 0, false);
+        let (mut bytes, mut lines, mut has_text) = (0, 0, false);
         let mut idle = Instant::now() + self.limits.idle_timeout;
         loop {
             let chunk = match timeout_at(idle.min(self.deadline), self.response.chunk()).await {
                 Ok(chunk) => chunk.map_err(|error| broken(error, "reading the stream"))?,
-                Err(_) if Instant::now() >= self.deadline => return Err(silent("call_timeout_ms_max is over")),
-                Err(_) => return Err(silent("no line in the stream for idle_timeout_ms")),
+                Err(_) if Instant::now() >= self.deadline => return Err(silent("call_timeout_ms_max exceeded")),
+                Err(_) => return Err(silent("the stream had no new line within idle_timeout_ms")),
             };
             let Some(chunk) = chunk else {
-                return last_events(splitter, reader, told, on_text);
+                return last_events(splitter, reader, has_text, on_text);
             };
             bytes += chunk.len();
             let mut events = Vec::new();
@@ -66,7 +66,7 @@ impl Body {
                 return Err(too_large("the stream"));
             }
             for event in &events {
-                if let Some(ending) = take(event, reader, &mut told, on_text).map_err(unreadable)? {
+                if let Some(ending) = take(event, reader, &mut has_text, on_text).map_err(unreadable)? {
                     return Ok(ending);
                 }
             }
@@ -78,15 +78,15 @@ impl Body {
     }
 }
 
-/// The stream ended. What is left may still be the last event, without its closing line; or a piece of one.
+/// Handles the end of the stream. The remaining bytes may be the last event without its blank line, or a part of one.
 fn last_events(
     splitter: Splitter,
     reader: &mut Reader,
-    mut told: bool,
+    mut has_text: bool,
     on_text: &mut impl FnMut(&str),
 ) -> Result<Ending, ProviderError> {
     for event in &splitter.finish() {
-        match take(event, reader, &mut told, on_text) {
+        match take(event, reader, &mut has_text, on_text) {
             Ok(Some(ending)) => return Ok(ending),
             Ok(None) | Err(Unreadable::Malformed(_)) => {}
             Err(error) => return Err(unreadable(error)),
@@ -102,34 +102,34 @@ fn last_events(
 fn take(
     event: &Event,
     reader: &mut Reader,
-    told: &mut bool,
+    has_text: &mut bool,
     on_text: &mut impl FnMut(&str),
 ) -> Result<Option<Ending>, Unreadable> {
     match reader.event(event)? {
         Step::Going => Ok(None),
         Step::Text(text) => {
-            *told = true;
+            *has_text = true;
             on_text(&text);
             Ok(None)
         }
         Step::Ended(ending) => {
-            tell_untold(&ending, *told, on_text);
+            send_missing_text(&ending, *has_text, on_text);
             Ok(Some(ending))
         }
     }
 }
 
-/// Text that no delta told.
-fn tell_untold(ending: &Ending, told: bool, on_text: &mut impl FnMut(&str)) {
+/// Passes the text on when no delta contained it.
+fn send_missing_text(ending: &Ending, has_text: bool, on_text: &mut impl FnMut(&str)) {
     if let Ending::Answer(answer) = ending
-        && !told
+        && !has_text
         && !answer.text.is_empty()
     {
         on_text(&answer.text);
     }
 }
 
-/// A body that could not be read in full.
+/// Why a body could not be read in full.
 pub(super) enum Unread {
     Silent,
     TooLong,
@@ -159,7 +159,7 @@ pub(super) async fn read(mut response: Response, bytes_max: usize, deadline: Ins
     }
 }
 
-/// A connection that could not be made, or broke.
+/// Classifies a connection error.
 pub(super) fn broken(error: reqwest::Error, attempted: &str) -> ProviderError {
     let (class, sent) = if error.is_builder() {
         (FailureClass::BadRequest, Sent::No)

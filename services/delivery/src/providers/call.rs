@@ -1,5 +1,5 @@
-//! What goes into a provider call and what comes out of it, in Signalbox's own words.
-//! Not the wire: the JSON that each kind of provider speaks is made and read by its driver.
+//! The request and the answer of a provider call, in Signalbox's own types. The drivers convert them to and from each
+//! kind of provider's JSON.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,19 +9,19 @@ use uuid::Uuid;
 
 use super::failure::ProviderError;
 
-/// One call to a model: the first of a turn, or the one that hands back tool results.
+/// One call to a model: the first of a turn, or one that hands back tool results.
 #[derive(Debug, Clone)]
 pub struct ProviderCall {
     /// The turn this call belongs to.
     pub turn_id: Uuid,
-    /// Numbers the calls of a turn. A call that is *sent again* because nobody knows what became of it keeps its
-    /// number; a new call gets the next one. `{turn_id}:{attempt}` is the idempotency key.
+    /// Numbers the calls of a turn. A call that is *sent again* because its outcome is unknown keeps its number; a new
+    /// call gets the next one. `{turn_id}:{attempt}` is the idempotency key.
     pub attempt: u32,
-    /// Signalbox's session key; the driver turns it into the provider's.
+    /// Signalbox's session key; the driver converts it to the provider's.
     pub session_key: String,
-    /// The profile, resent with every call.
+    /// The instructions, resent with every call.
     pub instructions: Option<Arc<str>>,
-    /// What is new since the last call on this key.
+    /// The new input since the last call on this key.
     pub input: CallInput,
     /// Functions the model may call, under Signalbox's names.
     pub tools: Arc<[ToolDefinition]>,
@@ -30,7 +30,7 @@ pub struct ProviderCall {
 }
 
 impl ProviderCall {
-    /// `{turn_id}:{attempt}`: the idempotency key, and what recognises this call in a provider's history.
+    /// `{turn_id}:{attempt}`: the idempotency key, and the text that identifies this call in a provider's history.
     pub fn delivery_id(&self) -> String {
         delivery_id(self.turn_id, self.attempt)
     }
@@ -44,12 +44,12 @@ pub enum CallInput {
     /// All results of the calls in the previous answer, in its order.
     ToolResults {
         results: Vec<ToolOutput>,
-        /// The answer that asked for the calls, where the provider continues a conversation by it.
+        /// Id of the answer that requested the calls, where the provider continues a conversation by it.
         response_id: Option<String>,
-        /// Something the agent is to read together with the results: an injected message, an interruption.
+        /// Text for the agent next to the results: an injected message, an interruption.
         note: Option<String>,
     },
-    /// All of the turn so far, for a provider that is not continued ([`super::Continuation::Whole`]).
+    /// The whole turn so far, for a provider that keeps no conversation ([`super::Continuation::Whole`]).
     Conversation(Vec<InputItem>),
 }
 
@@ -64,14 +64,14 @@ pub enum InputItem {
     Result(ToolOutput),
 }
 
-/// What a tool call came to.
+/// The result of a tool call.
 #[derive(Debug, Clone)]
 pub struct ToolOutput {
     pub call_id: String,
     /// Signalbox's name of the tool.
     pub name: String,
-    /// The arguments as the model gave them. Some providers do not show the model which of its calls an output
-    /// answers, so the driver repeats the beginning of them in the text.
+    /// The arguments as the model gave them. Some providers do not show the model which call an output answers, so the
+    /// driver repeats the beginning of the arguments in the text.
     pub arguments: String,
     pub output: String,
 }
@@ -81,7 +81,7 @@ pub struct ToolOutput {
 pub struct ToolDefinition {
     pub name: String,
     pub description: String,
-    /// JSON Schema of the arguments, as it is sent: it is the same in thousands of calls.
+    /// JSON Schema of the arguments, serialised once: it is the same in thousands of calls.
     pub parameters: Box<RawValue>,
 }
 
@@ -89,23 +89,23 @@ pub struct ToolDefinition {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProviderAnswer {
     pub response_id: Option<String>,
-    /// The reply when `calls` is empty; otherwise what the agent said on the way. May be empty.
+    /// The reply when `calls` is empty; otherwise the agent's interim text. May be empty.
     pub text: String,
-    /// Calls the agent wants made, in its order. Untrusted: names, ids and arguments are as the provider sent them.
+    /// The tool calls, in the agent's order. Untrusted: names, ids and arguments are as the provider sent them.
     pub calls: Vec<FunctionCall>,
-    /// What the model thought, sealed by the provider. Empty unless the provider is to have it back.
+    /// The model's reasoning, encrypted by the provider. Empty unless it must be sent back.
     pub reasoning: Vec<Reasoning>,
-    /// `None` when the provider did not count, which is not the same as zero.
+    /// `None` when the provider did not count, which is not zero.
     pub usage: Option<Usage>,
-    /// Why the answer stops short (`max_output_tokens`, …); `None` when it is whole.
+    /// Why the answer is incomplete (`max_output_tokens`, …); `None` when it is complete.
     pub incomplete_reason: Option<String>,
 }
 
-/// A piece of a model's reasoning that only its provider can read. Without it the model loses its thread between the
+/// A piece of a model's reasoning that only its provider can read. Without it the model loses context between the
 /// rounds of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reasoning {
-    /// How many calls of the same answer stand before it.
+    /// Number of calls before it in the same answer.
     pub calls_before: usize,
     /// The item, as JSON text, unchanged.
     pub item: String,
@@ -115,7 +115,7 @@ pub struct Reasoning {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionCall {
     pub call_id: String,
-    /// Signalbox's name of the tool, or whatever the model made up.
+    /// Signalbox's name of the tool, or a name that the model made up.
     pub name: String,
     /// JSON text, unchecked.
     pub arguments: String,
@@ -131,7 +131,7 @@ pub struct Usage {
     pub total_tokens: u64,
 }
 
-/// A call that was sent and of which no answer was received ([`super::Sent::Maybe`]).
+/// A call that was sent and whose answer was not received ([`super::Sent::Maybe`]).
 #[derive(Debug, Clone)]
 pub struct LostCall {
     pub turn_id: Uuid,
@@ -139,7 +139,7 @@ pub struct LostCall {
     pub session_key: String,
     /// From [`ProviderError::response_id`], when the stream had begun.
     pub response_id: Option<String>,
-    /// How long ago the connection was lost. What is not in the history *yet* may still come.
+    /// Time since the connection was lost. A call may enter the history with a delay.
     pub lost_for: Duration,
 }
 
@@ -149,33 +149,34 @@ impl LostCall {
     }
 }
 
-/// What the provider's own record says about a lost call.
+/// The outcome of a lost call, by the provider's own record.
 #[derive(Debug)]
 pub enum Reconciled {
-    /// It ran to its end; this is its answer.
+    /// The call completed with this answer.
     Ran(ProviderAnswer),
-    /// It ran and failed on the provider's side.
+    /// The call ran and failed at the provider.
     Failed(ProviderError),
-    /// It never began: sending it again is no repetition.
+    /// The call never began: sending it again is no repetition.
     DidNotRun,
-    /// It began, or may be about to; ask again later.
+    /// The call began, or may begin; ask again later.
     StillRunning,
     /// The provider could not be asked; ask again later.
     Unreachable(ProviderError),
-    /// It will not be known. The next turn has to tell the agent so.
+    /// The outcome stays unknown. The next turn must tell the agent so.
     Unknown { reason: &'static str },
 }
 
-/// Did a turn run in the session that it was meant for?
+/// Whether a turn ran in the intended session.
 #[derive(Debug)]
 pub enum SessionCheck {
     Confirmed,
-    /// The provider put it somewhere else: this generation has no thread, and somebody else's may have its text.
+    /// The provider ran the turn in another session: this generation has no thread, and another conversation may hold
+    /// its text.
     RanElsewhere {
         asked: String,
         observed: Option<String>,
     },
-    /// This provider has no record to look at, or it could not be read.
+    /// The provider has no readable record.
     NotChecked {
         reason: String,
     },

@@ -1,29 +1,30 @@
-//! How a provider call can fail, and what may be done about it. Two questions, kept apart: would trying again help
-//! ([`FailureClass`]), and is trying again a repetition ([`Sent`])? The table is [`ProviderError::next_step`].
+//! The failures of a provider call and the possible next steps. Two separate questions: may a retry succeed
+//! ([`FailureClass`]), and is a retry a repetition ([`Sent`])? The table is [`ProviderError::next_step`].
 
 use std::fmt;
 use std::time::Duration;
 
 use super::settings::Effects;
 
-/// Longest detail kept: enough for a provider's message, too short to carry a prompt.
+/// Maximum length of a detail: enough for a provider's message, too short for a prompt.
 const DETAIL_CHARS_MAX: usize = 400;
 
-/// A call without an answer.
+/// A call that ended without an answer.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("provider call failed ({class}, {sent}): {detail}")]
 pub struct ProviderError {
     pub class: FailureClass,
     pub sent: Sent,
-    /// What the provider asked us to wait, capped.
+    /// The wait that the provider requested, capped.
     pub retry_after: Option<Duration>,
-    /// Known when the stream had begun: finds the call in the provider's history.
+    /// Known when the stream had begun; identifies the call in the provider's history.
     pub response_id: Option<String>,
-    /// For operators: what was attempted and what came back. Bounded, without control characters; never a credential.
+    /// For operators: what was attempted and what was returned. Bounded, without control characters, never a
+    /// credential.
     pub detail: String,
 }
 
-/// Why it failed.
+/// The cause of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailureClass {
     /// No connection: refused, no such host, TLS.
@@ -32,63 +33,64 @@ pub enum FailureClass {
     Unauthorized,
     /// The agent behind the provider has no valid credential for its own model.
     AgentUnauthorized,
-    /// The account is out of money or quota.
+    /// The account has no money or quota left.
     Quota,
-    /// Too fast, here or further up.
+    /// Rate limit, at the provider or at its own upstream.
     RateLimited,
-    /// The provider is starting, stopping, overloaded or broken.
+    /// The provider is starting, stopping, overloaded or failing.
     ServerError,
-    /// Silence for too long, or an answer that never ended.
+    /// The provider was silent for too long, or its answer never ended.
     Timeout,
     /// The connection closed, or the stream ended, before the answer was complete.
     Truncated,
-    /// What came back is not what the protocol says.
+    /// The answer violates the protocol.
     Malformed,
-    /// The answer is over a limit of ours.
+    /// The answer exceeds one of our limits.
     TooLarge,
     /// The request is wrong: settings, model name, tool definitions, size.
     BadRequest,
-    /// The turn ran and failed inside the provider, for a reason that trying again does not cure.
+    /// The turn ran and failed at the provider, for a reason that a retry does not cure.
     Failed,
 }
 
-/// Did the provider run it?
+/// Whether the provider ran the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sent {
-    /// Nothing ran: it never left, or it was turned away at the door.
+    /// The call did not run: it was not sent, or it was refused.
     No,
-    /// Unknown. Ask the provider's history before sending it again, unless all effects go through our tools.
+    /// Unknown. Check the provider's history before a retry, unless all effects go through our tools.
     Maybe,
-    /// It ran and ended without an answer; the provider said so. Its text may stand in the provider's thread.
+    /// The call ran and ended without an answer, by the provider's own report. Its text may be in the provider's
+    /// thread.
     Yes,
 }
 
-/// What the class alone says.
+/// The advice of a class alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Advice {
-    /// Later, with a limit on attempts.
+    /// Retry later, with a limit on attempts.
     Retry,
-    /// The same call will fail the same way: the turn fails.
+    /// The same call will fail the same way: fail the turn.
     GiveUp,
-    /// Every call to this provider will fail until somebody acts: hold its work, tell the operator.
+    /// Every call to this provider will fail until the operator acts: hold its work, tell the operator.
     Pause,
 }
 
-/// What to do with the turn.
+/// The next step of the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NextStep {
     /// Send the same call again, after the wait.
     SendAgain,
-    /// Find out first ([`super::Driver::reconcile`]).
+    /// Check the provider's record first ([`super::Driver::reconcile`]).
     Reconcile,
-    /// Only as a new call whose text says that the previous one broke off: the agent may already have acted.
+    /// Only as a new call whose text says that the previous one was interrupted: the agent may already have acted.
     TellTheAgent,
     GiveUp,
     Pause,
 }
 
 impl FailureClass {
-    /// Would trying again help?
+    /// Whether a retry may succeed.
     pub fn advice(self) -> Advice {
         match self {
             Self::Refused | Self::RateLimited | Self::ServerError | Self::Timeout => Advice::Retry,
@@ -98,7 +100,7 @@ impl FailureClass {
         }
     }
 
-    /// One word for logs, metrics and rows.
+    /// The name for logs, metrics and rows.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Refused => "refused",
@@ -152,11 +154,11 @@ impl ProviderError {
         Self { response_id, ..self }
     }
 
-    /// What may follow, given who causes the agent's side effects (product.md, "Settled").
+    /// The next step, depending on who causes the agent's side effects (product.md, "Settled").
     ///
     /// With [`Effects::GatewayOnly`] a repetition is harmless: our tools answer a repeated call with the first result.
-    /// An agent with tools of its own is never sent the same thing twice on a guess, not even when a class that gives
-    /// up says so: whether it ran still decides what its next turn must be told.
+    /// An agent with tools of its own never gets the same call twice on a guess, not even when its class advises
+    /// failing the turn: the next turn must be told whether the call ran.
     pub fn next_step(&self, effects: Effects) -> NextStep {
         if self.sent == Sent::Maybe && effects == Effects::Own {
             return NextStep::Reconcile;
@@ -170,7 +172,7 @@ impl ProviderError {
     }
 }
 
-/// One line of at most [`DETAIL_CHARS_MAX`] characters: details end in logs and on pages, and come from outside.
+/// One line of at most [`DETAIL_CHARS_MAX`] characters: details come from outside and appear in logs and on pages.
 fn bounded(detail: &str) -> String {
     let mut line: String = detail
         .chars()
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_may_follow_a_failure() {
+    fn names_the_next_step_after_a_failure() {
         use FailureClass as C;
         use NextStep::{GiveUp, Pause, Reconcile, SendAgain, TellTheAgent};
         use Sent::{Maybe, No, Yes};

@@ -1,4 +1,4 @@
-//! What a provider may answer, against everything that reads it. A session's history is fuzzed beside its reader.
+//! Fuzzes every reader of a provider's answer. The session history is fuzzed next to its reader.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::sse::{Event, Splitter, TooLarge};
 use super::transport::{Transport, call_headers};
 use super::{refusal, retry_after};
 
-/// Small, so that limits are met by small inputs.
+/// Small, so that small inputs reach the limits.
 const LIMITS: Limits = Limits {
     connect_timeout: Duration::from_secs(1),
     first_byte_timeout: Duration::from_secs(1),
@@ -84,7 +84,7 @@ fn fuzz(target: &'static str) -> Fuzz {
     Fuzz::new(target, env!("CARGO_MANIFEST_DIR")).words(WORDS)
 }
 
-/// The bodies of what a real gateway answered, whose text contains `sign`.
+/// The bodies of a real gateway's recorded answers that contain `sign`.
 pub(in crate::providers) fn recorded(sign: &str) -> Vec<String> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/openclaw");
     let mut bodies: Vec<String> = std::fs::read_dir(folder)
@@ -126,7 +126,7 @@ fn judged(ending: &Ending) -> &'static str {
                     .iter()
                     .all(|call| call.arguments.len() <= LIMITS.arguments_bytes_max)
             );
-            // Items are joined by an empty line, which nobody sent.
+            // Items are joined by an empty line, which the provider did not send.
             assert!(
                 answer.text.len() <= 2 * LIMITS.answer_bytes_max,
                 "{}",
@@ -219,7 +219,7 @@ fn whole_answer() {
         });
 }
 
-/// Its first byte is the status.
+/// The first byte of the input selects the status.
 #[test]
 fn refused_call() {
     testkit::install_tls_provider();
@@ -334,7 +334,7 @@ fn provider_key() {
             };
             assert!(key.as_str().ends_with(std::str::from_utf8(input).unwrap()));
             assert!(!key.in_path().contains(['/', '?', '#', ':']));
-            call_headers(Some(key.as_str()), "id", Some("00-\u{1}")).expect("a key stands in a header");
+            call_headers(Some(key.as_str()), "id", Some("00-\u{1}")).expect("a key is a valid header value");
             "read"
         });
 }

@@ -1,4 +1,4 @@
-//! The output items of one answer, collected from events that may come incomplete, twice or out of order.
+//! Collects the output items of one answer from events that may be incomplete, repeated or out of order.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::call::{FunctionCall, Reasoning};
 use super::response::{SHORT_CHARS_MAX, Unreadable, short};
 use super::settings::Limits;
 
-/// What an item and a part count for besides their text, so that a million empty ones are no way around the limit.
+/// Bytes counted per item and part besides its text, so that a million empty ones still reach the limit.
 const ITEM_BYTES: usize = 256;
 const PART_BYTES: usize = 64;
 
@@ -19,14 +19,14 @@ pub(super) struct Items {
     held_bytes: usize,
 }
 
-/// Which item an event speaks of: by place, by id, or the latest when it names neither.
+/// The item of an event: by place, by id, or the latest when the event names neither.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Which<'a> {
     pub(super) place: Option<u64>,
     pub(super) id: Option<&'a str>,
 }
 
-/// A message, a function call or something else; what is not known yet is absent.
+/// A message, a function call or another item; unknown fields are absent.
 #[derive(Debug, Default)]
 pub(super) struct Item {
     place: Option<u64>,
@@ -36,7 +36,7 @@ pub(super) struct Item {
     phase: Option<String>,
     call_id: Option<String>,
     name: Option<String>,
-    /// The whole item as JSON, if it is reasoning that the provider has sealed.
+    /// The whole item as JSON, if it is encrypted reasoning.
     reasoning: Option<String>,
     pub(super) arguments: String,
     pub(super) parts: BTreeMap<u64, String>,
@@ -51,7 +51,7 @@ impl Items {
         }
     }
 
-    /// Changes an item, which is made if it is not known.
+    /// Changes an item; adds it if it is unknown.
     pub(super) fn edit(&mut self, which: Which<'_>, change: impl FnOnce(&mut Item)) -> Result<(), Unreadable> {
         let at = self.find(which).unwrap_or_else(|| {
             self.list.push(Item::default());
@@ -65,7 +65,7 @@ impl Items {
         change(item);
         self.held_bytes = self.held_bytes + item.bytes() - before;
         if self.held_bytes > self.limits.answer_bytes_max {
-            // An answer is worth more than the way to it.
+            // The answer is worth more than its reasoning.
             for item in &mut self.list {
                 self.held_bytes -= item.reasoning.take().map_or(0, |reasoning| reasoning.len());
             }
@@ -78,7 +78,7 @@ impl Items {
 
     fn find(&self, which: Which<'_>) -> Option<usize> {
         let by_place = |item: &Item| which.place.is_some() && item.place == which.place;
-        // Some providers use one id for several items: places that differ tell them apart.
+        // Some providers use one id for several items: different places tell them apart.
         let by_id = |item: &Item| {
             which.id.is_some() && item.id.as_deref() == which.id && (item.place.is_none() || which.place.is_none())
         };
@@ -97,11 +97,11 @@ impl Items {
 
     fn in_order(&self) -> Vec<&Item> {
         let mut items: Vec<&Item> = self.list.iter().collect();
-        items.sort_by_key(|item| item.place); // stable: items without a place stay as they came
+        items.sort_by_key(|item| item.place); // stable: items without a place keep their order
         items
     }
 
-    /// The reply. What a message calls commentary is left out once there is a final answer.
+    /// The reply. Messages in the commentary phase are left out once there is a final answer.
     pub(super) fn text(&self) -> String {
         let messages: Vec<(&Item, String)> = self
             .in_order()
@@ -120,7 +120,7 @@ impl Items {
         texts.join("\n\n")
     }
 
-    /// What the provider may want back, by its place among the calls.
+    /// The reasoning to send back, with its place among the calls.
     pub(super) fn reasoning(&self) -> Vec<Reasoning> {
         let mut calls_before = 0;
         let mut found = Vec::new();
@@ -131,7 +131,7 @@ impl Items {
         found
     }
 
-    /// The function calls. Of an answer that was cut short, only those that are whole.
+    /// The function calls. Of an incomplete answer, only the complete calls.
     pub(super) fn calls(&self, cut_short: bool) -> Result<Vec<FunctionCall>, Unreadable> {
         let mut calls: Vec<FunctionCall> = Vec::new();
         for item in self.in_order().into_iter().filter(|item| item.is_call()) {
@@ -156,7 +156,7 @@ impl Items {
 }
 
 impl Item {
-    /// Takes over what an announced or finished item says. Text and arguments that came as deltas stay if it has none.
+    /// Merges an announced or finished item. Text and arguments from deltas stay if the item has none.
     pub(super) fn merge(&mut self, wire: &Value) {
         let said = |key: &str| wire[key].as_str().map(short);
         self.kind = said("type").or(self.kind.take());
@@ -230,7 +230,7 @@ impl Item {
     }
 }
 
-/// The visible text of a content part; a refusal is one.
+/// The visible text of a content part; a refusal counts as text.
 pub(super) fn part_text(part: &Value) -> Option<&str> {
     part["text"].as_str().or(part["refusal"].as_str())
 }

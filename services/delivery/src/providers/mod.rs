@@ -1,19 +1,18 @@
-//! Calling an agent: one interface, two dialects, and the servers that speak them.
+//! Calls an agent's provider: one interface, two dialects, and the servers that speak them.
 //!
-//! A turn makes one or more provider calls. Each is a [`ProviderCall`]; it ends in a [`ProviderAnswer`] or a
-//! [`ProviderError`], never in half an answer. When the connection is lost after sending, what became of the call is
-//! unknown: [`ProviderError::next_step`] says what follows, and [`Driver::reconcile`] asks the provider's own record
-//! where there is one.
+//! A turn makes one or more provider calls. Each is a [`ProviderCall`]; it ends in a complete [`ProviderAnswer`] or in
+//! a [`ProviderError`]. When the connection is lost after sending, the call's outcome is unknown:
+//! [`ProviderError::next_step`] decides the next step, and [`Driver::reconcile`] checks the provider's own record where
+//! there is one.
 //!
-//! Reading order: [`call`] and [`failure`] are the interface, [`settings`] is what an operator writes, and [`server`] what
-//! follows from the kind of server that is named there. A call is put
-//! into words by its driver ([`openresponses`], [`openclaw`]), made into a body by [`request`], posted by [`transport`]
-//! to an address that it may have ([`runtime::egress`]); what comes back is read ([`body`]), cut into events ([`sse`]), parsed
-//! ([`contracts::json`]), collected ([`items`]) and understood ([`response`]), or else classified ([`refusal`],
-//! [`retry_after`]).
+//! Reading order: [`call`] and [`failure`] are the interface, [`settings`] an operator's entry, and [`server`] the
+//! presets for the named kind of server. A driver words the call ([`openresponses`], [`openclaw`]), [`request`] builds
+//! its body, and [`transport`] posts it to an allowed address ([`runtime::egress`]). The answer is read ([`body`]),
+//! split into events ([`sse`]), parsed ([`contracts::json`]), collected ([`items`]) and converted ([`response`]), or
+//! classified as a failure ([`refusal`], [`retry_after`]).
 //!
-//! Nothing here knows the database, the broker or the queue. What a provider returns is untrusted input: bounded in
-//! size, number, depth and time, and never interpreted.
+//! No module here uses the database, the broker or the queue. A provider's output is untrusted input: bounded in size,
+//! number, depth and time, and never interpreted.
 
 mod body;
 mod call;
@@ -49,10 +48,10 @@ pub use server::{Continuation, Server, ThreadBy};
 pub use settings::{Effects, HistoryLookup, Limits, Pool, ProviderKind, ProviderSettings, SettingsError, Thread};
 pub use transport::DriverError;
 
-/// The right to make one call at a time; given back when dropped.
+/// A permit for one concurrent call; released when dropped.
 pub type Slot = OwnedSemaphorePermit;
 
-/// One provider, ready to be called. Cheap to share behind an `Arc`.
+/// One configured provider. Cheap to share behind an `Arc`.
 #[derive(Debug)]
 pub struct Driver {
     dialect: Dialect,
@@ -91,7 +90,7 @@ impl Driver {
         self.kind
     }
 
-    /// What calls ask for.
+    /// The model that calls request.
     pub fn model(&self) -> &str {
         &self.model
     }
@@ -101,12 +100,13 @@ impl Driver {
         self.continuation
     }
 
-    /// Who causes a turn's side effects; what [`ProviderError::next_step`] asks for.
+    /// Who causes a turn's side effects; input of [`ProviderError::next_step`].
     pub fn effects(&self) -> Effects {
         self.effects
     }
 
-    /// A slot, if one is free. The claim takes it before it writes: a turn never holds a lease while it waits for a slot.
+    /// A slot, if one is free. The claim takes it before it writes: a turn never holds a lease while it waits for a
+    /// slot.
     pub fn slot(&self) -> Option<Slot> {
         Arc::clone(&self.slots).try_acquire_owned().ok()
     }
@@ -115,8 +115,8 @@ impl Driver {
         self.slots.available_permits()
     }
 
-    /// Makes one call. `on_text` gets text as it is generated; it is not the reply, and a call that fails may have
-    /// told some. Dropping the future closes the connection, and a provider that notices stops the turn.
+    /// Makes one call. `on_text` gets text while it is generated. That text is not the reply, and a call that fails may
+    /// have produced some. Dropping the future closes the connection, and a provider that notices stops the turn.
     pub async fn call(
         &self,
         call: &ProviderCall,
@@ -128,7 +128,7 @@ impl Driver {
         }
     }
 
-    /// What a person should read in the turn whose call failed so.
+    /// Adds a hint for the operator to a failed call's error.
     pub fn advised(&self, error: ProviderError, call: &ProviderCall) -> ProviderError {
         match &self.dialect {
             Dialect::OpenResponses(driver) => driver.advised(error, call),
@@ -136,8 +136,8 @@ impl Driver {
         }
     }
 
-    /// Asks the provider's own record what became of a call of which no answer was received. To be asked before
-    /// anything else is sent on that key: the next turn takes a cancelled one's text out of the record.
+    /// Checks the provider's own record for the outcome of a call without an answer. Must run before anything else is
+    /// sent on that key: the next turn takes a cancelled one's text out of the record.
     pub async fn reconcile(&self, lost: &LostCall) -> Reconciled {
         match &self.dialect {
             Dialect::OpenResponses(driver) => driver.reconcile(lost).await,
@@ -145,17 +145,17 @@ impl Driver {
         }
     }
 
-    /// After the first turn of a generation: did it run in the session that it was meant for?
+    /// After the first turn of a generation: checks whether it ran in the intended session.
     pub async fn session_check(&self, call: &ProviderCall) -> SessionCheck {
         match &self.dialect {
             Dialect::OpenResponses(_) => SessionCheck::NotChecked {
-                reason: "the provider keeps no record to ask".to_owned(),
+                reason: "the provider keeps no record of calls".to_owned(),
             },
             Dialect::OpenClaw(driver) => driver.session_check(call).await,
         }
     }
 
-    /// A tool's name as the model sees it: what a prompt must call it.
+    /// A tool's name on the wire: the name that prompts must use.
     pub fn tool_name_on_wire<'a>(&self, name: &'a str) -> Cow<'a, str> {
         match &self.dialect {
             Dialect::OpenResponses(_) => Cow::Borrowed(name),

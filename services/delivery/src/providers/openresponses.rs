@@ -1,7 +1,7 @@
-//! The driver for servers that follow the OpenResponses specification. What differs between them is [`Server`].
+//! The driver for servers that follow the OpenResponses specification. [`Server`] holds their differences.
 //!
-//! Most keep no record that could be asked for, so a lost call stays unknown. OpenAI's API does, for responses that it was
-//! told to keep.
+//! Most servers keep no record, so the outcome of a lost call stays unknown. OpenAI's API keeps a record of responses
+//! that it was told to store.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,9 +17,9 @@ use super::server::{Continuation, Server};
 use super::settings::ProviderSettings;
 use super::transport::{DriverError, Transport, call_headers};
 
-/// Asks for reasoning that only the server can read, so that the next round can bring it back.
+/// Requests encrypted reasoning, so that the next round can send it back.
 const SEALED_REASONING: &[&str] = &["reasoning.encrypted_content"];
-/// A prompt cache key is this much of a hash.
+/// Length of a prompt cache key, in characters of a hash.
 const CACHE_KEY_CHARS: usize = 32;
 
 #[derive(Debug)]
@@ -29,7 +29,8 @@ pub struct OpenResponses {
     stream: bool,
     server: Server,
     continuation: Continuation,
-    /// The model was seen to have no reasoning to seal. A fact about the model: nothing of a conversation is kept here.
+    /// The model has no encrypted reasoning, as a refusal showed. A property of the model; no part of a conversation is
+    /// stored here.
     is_plain_model: AtomicBool,
 }
 
@@ -55,7 +56,7 @@ impl OpenResponses {
         let mut called = self.send(call, &words, &mut on_text).await;
         if asks_for_reasoning && called.as_ref().is_err_and(refuses_reasoning) {
             self.is_plain_model.store(true, Ordering::Relaxed);
-            // Refused before it ran, so this is no repetition.
+            // The server refused it before it ran, so this is no repetition.
             called = self.send(call, &self.words(&call.session_key), &mut on_text).await;
         }
         let mut answer = called?;
@@ -77,7 +78,7 @@ impl OpenResponses {
         self.transport.call(body, headers, on_text).await
     }
 
-    /// What this server is told besides what every server is told.
+    /// The fields for this server besides those for every server.
     fn words(&self, session_key: &str) -> Words {
         if !self.server.has_openai_fields() {
             return Words {
@@ -92,12 +93,12 @@ impl OpenResponses {
             store: Some(is_kept),
             include: if is_plain { &[] } else { SEALED_REASONING },
             prompt_cache_key: Some(hex::encode(Sha256::digest(session_key))[..CACHE_KEY_CHARS].to_owned()),
-            // The default there is true, and our schemas have optional fields.
+            // The server's default is true, and our schemas have optional fields.
             strict_tools: Some(false),
         }
     }
 
-    /// The commonest mistake in an entry shows only when results are handed back.
+    /// Adds a hint: the most common mistake in an entry shows only when results are handed back.
     pub(super) fn advised(&self, mut error: ProviderError, call: &ProviderCall) -> ProviderError {
         let is_refused = error.class == FailureClass::BadRequest && error.sent == Sent::No;
         let hands_results = matches!(call.input, CallInput::ToolResults { .. });
@@ -110,11 +111,11 @@ impl OpenResponses {
         error
     }
 
-    /// What became of a lost call, from the server's record of its response.
+    /// The outcome of a lost call, from the server's record of its response.
     pub(super) async fn reconcile(&self, lost: &LostCall) -> Reconciled {
         if self.server != Server::OpenAi || self.continuation != Continuation::Response {
             return Reconciled::Unknown {
-                reason: "the provider keeps no record to ask",
+                reason: "the provider keeps no record of calls",
             };
         }
         let Some(id) = &lost.response_id else {
@@ -145,7 +146,7 @@ impl OpenResponses {
         };
         match record["status"].as_str() {
             Some("queued" | "in_progress") => Reconciled::StillRunning,
-            // It noticed that the connection broke.
+            // The server noticed that the connection broke.
             Some("cancelled") => Reconciled::Failed(ProviderError::new(
                 FailureClass::Truncated,
                 Sent::Yes,
@@ -162,7 +163,7 @@ impl OpenResponses {
     }
 }
 
-/// A model without reasoning, of a server that has others: "Encrypted content is not supported with this model."
+/// Recognises a model without reasoning: "Encrypted content is not supported with this model."
 fn refuses_reasoning(error: &ProviderError) -> bool {
     error.class == FailureClass::BadRequest
         && error.sent == Sent::No

@@ -1,5 +1,5 @@
-//! What a provider's own words about a failure mean: an HTTP status, an error code, a failed response object.
-//! The general table; a dialect overrides lines of it.
+//! Classifies a failure by the provider's own report: an HTTP status, an error code, a failed response object. This is
+//! the general table; a dialect overrides lines of it.
 
 use super::failure::{FailureClass, Sent};
 
@@ -10,20 +10,20 @@ pub(super) struct Refusal<'a> {
     pub(super) status: Option<u16>,
     pub(super) code: Option<&'a str>,
     pub(super) message: Option<&'a str>,
-    /// It came as a response object: the provider accepted the call and its turn failed. Otherwise it came instead of
-    /// a response.
+    /// The failure is in a response object: the provider accepted the call and its turn failed. Otherwise the failure
+    /// came instead of a response.
     pub(super) in_response: bool,
 }
 
-/// How one dialect reads a failure.
+/// How one dialect classifies a failure.
 pub(super) type Classify = fn(Refusal<'_>) -> (FailureClass, Sent);
 
-/// By code where there is a known one, else by status.
+/// Classifies by a known code, else by status.
 pub(super) fn classify(refusal: Refusal<'_>) -> (FailureClass, Sent) {
     let class = refusal.code.and_then(by_code).or_else(|| refusal.status.map(by_status));
     let class = class.unwrap_or(FailureClass::Failed);
     if refusal.in_response {
-        // It is the agent behind the provider that was not let in; our own credential got us this far.
+        // The agent behind the provider was refused; our own credential was accepted.
         let class = if class == FailureClass::Unauthorized {
             FailureClass::AgentUnauthorized
         } else {
@@ -37,7 +37,7 @@ pub(super) fn classify(refusal: Refusal<'_>) -> (FailureClass, Sent) {
     (class, if turned_away { Sent::No } else { Sent::Maybe })
 }
 
-/// OpenResponses' error types, and the codes that its larger speakers add.
+/// OpenResponses' error types, and the codes that its larger servers add.
 fn by_code(code: &str) -> Option<FailureClass> {
     Some(match code {
         "too_many_requests" | "rate_limit_exceeded" | "rate_limit_error" | "rate_limited" => FailureClass::RateLimited,
@@ -60,7 +60,7 @@ fn by_status(status: u16) -> FailureClass {
         408 | 504 => FailureClass::Timeout,
         429 => FailureClass::RateLimited,
         500.. => FailureClass::ServerError,
-        // Redirects are not followed: an address that moved is a setting to correct.
+        // Redirects are not followed: the operator must correct the address.
         _ => FailureClass::BadRequest,
     }
 }

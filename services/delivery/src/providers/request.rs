@@ -1,5 +1,5 @@
-//! The body of a call. Nothing is ever `null`, and nothing is there that its server does not know ([`Words`]): one with a
-//! strict schema refuses either.
+//! Builds the body of a call. No field is ever `null`, and no field is sent that the server does not know ([`Words`]):
+//! a server with a strict schema refuses either.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -24,18 +24,18 @@ struct Body<'a> {
 /// The fields that not every server knows. Absent ones are not sent.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Words {
-    /// The provider's session key, for servers that do not look at the header.
+    /// The provider's session key, for servers that ignore the header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) user: Option<String>,
-    /// Whether the server is to keep the response.
+    /// Whether the server stores the response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) store: Option<bool>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub(super) include: &'static [&'static str],
-    /// Leads calls of one session to one cache. Says nothing of the session.
+    /// Routes calls of one session to one cache. Does not reveal the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) prompt_cache_key: Option<String>,
-    /// `strict` of every tool: whether the server holds the model to the schema, which it must then rewrite.
+    /// `strict` of every tool: whether the server enforces the schema, which it must then rewrite.
     #[serde(skip)]
     pub(super) strict_tools: Option<bool>,
 }
@@ -51,7 +51,7 @@ enum Input<'a> {
 #[serde(untagged)]
 enum Entry<'a> {
     Ours(Item<'a>),
-    /// Of the provider, unchanged.
+    /// An item of the provider, unchanged.
     Theirs(&'a RawValue),
 }
 
@@ -101,7 +101,7 @@ pub(super) fn body(call: &ProviderCall, model: &str, stream: bool, words: &Words
     bytes
 }
 
-/// About what a first call takes; one that carries results of tools grows from there.
+/// The approximate size of a first call; a call with tool results grows from there.
 fn size_hint(call: &ProviderCall) -> usize {
     const REST: usize = 1_024;
     let tools = call
@@ -112,7 +112,7 @@ fn size_hint(call: &ProviderCall) -> usize {
         CallInput::Message(text) => text.len(),
         CallInput::ToolResults { .. } | CallInput::Conversation(_) => 0,
     };
-    // DispatchQueue breaks and quotes take two bytes.
+    // Line breaks and quotes take two bytes.
     let texts = call.instructions.as_ref().map_or(0, |text| text.len()) + input;
     tools.sum::<usize>() + texts + texts / 16 + REST
 }
@@ -135,7 +135,7 @@ fn entry(item: &InputItem) -> Option<Entry<'_>> {
             role: "assistant",
             content,
         },
-        // It was JSON when it came.
+        // It was valid JSON when it was received.
         InputItem::Reasoning(item) => return serde_json::from_str(item).ok().map(Entry::Theirs),
         InputItem::Call(call) => Item::FunctionCall {
             call_id: &call.call_id,
@@ -146,8 +146,8 @@ fn entry(item: &InputItem) -> Option<Entry<'_>> {
     }))
 }
 
-/// Servers parse the arguments of earlier calls, and refuse a whole request for those that a model got wrong. What was
-/// wrong with them stands in the call's result.
+/// Servers parse the arguments of earlier calls and refuse a whole request for invalid ones. The error is in the call's
+/// result.
 fn object_or_none(arguments: &str) -> &str {
     match serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(arguments) {
         Ok(_) => arguments,

@@ -1,8 +1,8 @@
-//! From the wire to an answer: reads OpenResponses events, or one whole response object, into a [`ProviderAnswer`].
+//! Converts OpenResponses events, or one whole response object, into a [`ProviderAnswer`].
 //!
-//! The specification is the guide, not the judge. Fields may be missing or of another type (then they are absent),
-//! event types unknown (skipped), items finished twice, arguments sent only as deltas or only at the end. Two things
-//! are not tolerated: an answer without its last event is no answer, and a call without name or id is not a call.
+//! Reading is tolerant. Fields may be missing or have another type (then they are absent), event types may be unknown
+//! (skipped), items may be finished twice, arguments may be sent only as deltas or only at the end. Two errors are not
+//! tolerated: an answer without its last event, and a call without name or id.
 
 use contracts::json::NotJson;
 use serde_json::Value;
@@ -12,20 +12,20 @@ use super::items::{Items, Which, part_text};
 use super::settings::Limits;
 use super::sse::Event;
 
-/// Longest id, name, status or error message taken.
+/// Maximum length of an id, name, status or error message.
 pub(super) const SHORT_CHARS_MAX: usize = 256;
 
-/// What one event added.
+/// The effect of one event.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
-    /// Nothing to tell yet.
+    /// No text yet.
     Going,
     /// More text, as it is generated.
     Text(String),
     Ended(Ending),
 }
 
-/// How the provider says it ended.
+/// How the response ended, by the provider's report.
 #[derive(Debug, PartialEq)]
 pub(super) enum Ending {
     Answer(ProviderAnswer),
@@ -36,14 +36,14 @@ pub(super) enum Ending {
     },
 }
 
-/// The provider's answer cannot be used.
+/// The provider's answer is unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("{0}")]
     Malformed(&'static str),
     #[error("the answer exceeds {0}")]
     TooLarge(&'static str),
-    #[error("the stream said that it is done before the response had ended")]
+    #[error("the stream ended with [DONE] before the response ended")]
     EndedEarly,
 }
 
@@ -64,12 +64,12 @@ impl Reader {
         }
     }
 
-    /// Known from the first event on, if the provider names its responses.
+    /// Known from the first event on, if the provider gives ids to its responses.
     pub(super) fn response_id(&self) -> Option<&str> {
         self.response_id.as_deref()
     }
 
-    /// Takes the next event of a stream.
+    /// Handles the next event of a stream.
     pub(super) fn event(&mut self, event: &Event) -> Result<Step, Unreadable> {
         let foreign = event
             .name
@@ -121,13 +121,13 @@ impl Reader {
                 };
                 return Ok(Step::Ended(self.failed(error)));
             }
-            // response.created, .in_progress, .queued, content_part.added, reasoning, annotations, and what is new
+            // response.created, .in_progress, .queued, content_part.added, reasoning, annotations, and unknown events
             _ => self.note_response_id(&data["response"]),
         }
         Ok(Step::Going)
     }
 
-    /// Reads an answer that came in one piece.
+    /// Reads an answer in one piece.
     pub(super) fn whole(mut self, body: &[u8]) -> Result<Ending, Unreadable> {
         let response = json(body)?;
         if !response["error"].is_object() && !response["output"].is_array() {
@@ -155,8 +155,8 @@ impl Reader {
         })
     }
 
-    /// The response object of the last event, or of a whole body. What it says counts; the items collected so far
-    /// stand in for what it leaves out.
+    /// Reads the response object of the last event, or of a whole body. Its fields take precedence; the items collected
+    /// so far replace missing ones.
     fn end(&mut self, response: &Value, assumed_status: &str) -> Result<Ending, Unreadable> {
         self.note_response_id(response);
         let status = response["status"].as_str().unwrap_or(assumed_status);
@@ -231,7 +231,7 @@ fn content_place(data: &Value) -> u64 {
     data["content_index"].as_u64().unwrap_or_default()
 }
 
-/// Token counts. All zero means that nobody counted, not that it was free.
+/// Token counts. All zero means that the provider did not count.
 fn usage(wire: &Value) -> Option<Usage> {
     let tokens = |value: &Value| value.as_u64().unwrap_or_default();
     let usage = Usage {
@@ -244,7 +244,7 @@ fn usage(wire: &Value) -> Option<Usage> {
     (usage != Usage::default()).then_some(usage)
 }
 
-/// Ids and the like, bounded. They end in rows, and Postgres keeps no NUL in a text.
+/// Ids and other short texts, bounded. They are stored in rows, and Postgres cannot store NUL in a text.
 pub(super) fn short(text: &str) -> String {
     text.chars()
         .take(SHORT_CHARS_MAX)
@@ -276,11 +276,11 @@ mod tests {
         tool_calls_max: 3,
     };
 
-    /// What a stream came to: its ending, the text told on the way, and why it could not be read.
+    /// The result of a stream: its ending, the streamed text, and the read error.
     #[derive(Debug, PartialEq)]
     struct Outcome {
         ending: Option<Ending>,
-        told: String,
+        streamed: String,
         unreadable: Option<Unreadable>,
     }
 
@@ -301,13 +301,13 @@ mod tests {
         let mut reader = Reader::new(LIMITS);
         let mut outcome = Outcome {
             ending: None,
-            told: String::new(),
+            streamed: String::new(),
             unreadable: None,
         };
         for event in events {
             match reader.event(&event) {
                 Ok(Step::Going) => {}
-                Ok(Step::Text(text)) => outcome.told.push_str(&text),
+                Ok(Step::Text(text)) => outcome.streamed.push_str(&text),
                 Ok(Step::Ended(ending)) => {
                     return Outcome {
                         ending: Some(ending),
@@ -344,9 +344,7 @@ mod tests {
     }
 
     fn unreadable(events: &[Value]) -> Unreadable {
-        read(&stream(events), &[])
-            .unreadable
-            .expect("it should not be readable")
+        read(&stream(events), &[]).unreadable.expect("reading should fail")
     }
 
     fn call(call_id: &str, name: &str, arguments: &str) -> FunctionCall {
@@ -596,13 +594,13 @@ mod tests {
             data: {\"type\":\"response.completed\",\"response\":{\"output\":5,\"usage\":\"none\"}}\n\n";
         let Outcome {
             ending: Some(Ending::Answer(answer)),
-            told,
+            streamed,
             ..
         } = read(noise, &[])
         else {
             panic!("no answer")
         };
-        assert_eq!((answer.text.as_str(), told.as_str()), ("by name", "by name"));
+        assert_eq!((answer.text.as_str(), streamed.as_str()), ("by name", "by name"));
         assert_eq!(answer.usage, None);
 
         let malformed = |bytes: &[u8]| matches!(read(bytes, &[]).unreadable, Some(Unreadable::Malformed(_)));
@@ -637,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_tokens_where_somebody_counted() {
+    fn counts_tokens_where_the_provider_counted() {
         let with = |usage: Value| {
             answered(&[json!({"type": "response.completed", "response": {"output": [], "usage": usage}})]).usage
         };

@@ -1,4 +1,4 @@
-//! Reads `Retry-After` (RFC 9110, 10.2.3): seconds, or one of the three forms of an HTTP date.
+//! Parses `Retry-After` (RFC 9110, 10.2.3): seconds, or one of the three forms of an HTTP date.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
 use time::{OffsetDateTime, PrimitiveDateTime};
 
-/// Longest wait taken from a provider. Beyond it, looking again costs less than believing.
+/// Longest wait accepted from a provider. Beyond it, a retry is cheaper than the wait.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(15 * 60);
 
 const IMF_FIXDATE: &[BorrowedFormatItem<'_>] =
@@ -17,11 +17,11 @@ const RFC_850: &[BorrowedFormatItem<'_>] = format_description!(
 const ASCTIME: &[BorrowedFormatItem<'_>] =
     format_description!("[weekday repr:short] [month repr:short] [day padding:space] [hour]:[minute]:[second] [year]");
 
-/// How long to wait, at most [`WAIT_MAX`]; a date in the past is no wait. `None` for what is neither form.
+/// The wait, at most [`WAIT_MAX`]; a date in the past is no wait. `None` for an invalid value.
 pub(super) fn parse(value: &str, now: OffsetDateTime) -> Option<Duration> {
     let value = value.trim();
     if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
-        // Only a number too long for u64 fails to parse here.
+        // Only a number too large for u64 fails to parse here.
         let seconds = value.parse().unwrap_or(u64::MAX);
         return Some(Duration::from_secs(seconds).min(WAIT_MAX));
     }
@@ -37,7 +37,7 @@ fn date(value: &str) -> Option<OffsetDateTime> {
         .map(PrimitiveDateTime::assume_utc)
 }
 
-/// The obsolete form has a year of two digits; waits are short, so it is one of this century.
+/// The obsolete form has a two-digit year; waits are short, so it is a year of this century.
 fn rfc_850(value: &str) -> Option<PrimitiveDateTime> {
     let mut parsed = time::parsing::Parsed::new();
     let rest = parsed.parse_items(value.as_bytes(), RFC_850).ok()?;

@@ -1,20 +1,20 @@
-//! Which server answers at a provider's URL: a preset of a provider's settings. It says how the rounds of a turn are
-//! continued there and how a call is worded. What a preset fixes cannot be set otherwise: [`continued`] refuses an entry
-//! that cannot work, and says what to write instead.
+//! The kind of server at a provider's URL: a preset of a provider's settings. It decides how the rounds of a turn are
+//! continued and how a call is worded. A setting cannot contradict its preset: [`continued`] refuses an entry that
+//! cannot work, and names the correction.
 
 use serde::Deserialize;
 
 use super::settings::{ProviderKind, SettingsError, Thread};
 
-/// `server` of an entry. The default follows from its kind: `generic`, or `openclaw`.
+/// `server` of an entry. The default depends on its kind: `generic`, or `openclaw`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Server {
-    /// Keeps the conversation under a session key, in `user` and in a header; or does what the other settings say.
+    /// Keeps the conversation under a session key, in `user` and in a header, unless other settings differ.
     Generic,
     /// OpenAI's API.
     OpenAi,
-    /// vLLM. Its store is in memory, off by default, and loses function calls.
+    /// vLLM. Its store is in memory, disabled by default, and loses function calls.
     Vllm,
     /// Ollama. It ignores `previous_response_id`.
     Ollama,
@@ -24,7 +24,7 @@ pub enum Server {
 }
 
 impl Server {
-    /// As it is written in the settings.
+    /// The name in the settings.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Generic => "generic",
@@ -36,7 +36,7 @@ impl Server {
         }
     }
 
-    /// A call carries OpenAI's own fields, and no session key of ours.
+    /// Whether a call carries OpenAI's own fields, and no session key of ours.
     pub(crate) fn has_openai_fields(self) -> bool {
         match self {
             Self::OpenAi | Self::Vllm | Self::Ollama | Self::LmStudio => true,
@@ -45,28 +45,28 @@ impl Server {
     }
 }
 
-/// How a server that keeps a conversation finds it: `thread_by` of an entry.
+/// How a server finds its stored conversation: `thread_by` of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ThreadBy {
     /// By our session key.
     Key,
-    /// By the id of the response before (`previous_response_id`).
+    /// By the id of the previous response (`previous_response_id`).
     Response,
 }
 
-/// How the second and every further call of a turn says what came before it in this turn.
+/// How the second and every further call of a turn refers to the calls before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Continuation {
-    /// Results of tools alone, under the session key.
+    /// Only the tool results, under the session key.
     Key,
-    /// Results of tools alone, with the id of the response that asked for them.
+    /// Only the tool results, with the id of the response that requested them.
     Response,
     /// The turn's own input, and the calls and results of all its rounds, each time.
     Whole,
 }
 
-/// The server of an entry, what it remembers, and how a turn is continued there.
+/// The server of an entry, how long it remembers, and how a turn is continued there.
 pub(super) fn continued(
     kind: ProviderKind,
     server: Option<Server>,

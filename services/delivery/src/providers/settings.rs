@@ -1,5 +1,5 @@
-//! One provider in the operator's settings: `[providers.{name}]`. Tenants name a provider, they never describe one.
-//! What the driver may rely on is checked here, once, so that a bad setting stops the start with one line.
+//! One provider in the operator's settings: `[providers.{name}]`. Tenants name a provider; they never describe one. All
+//! values that a driver relies on are checked here, once, so that a bad setting stops the start with one line.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::openclaw::key::GatewayAgent;
 use super::server::{self, Continuation, Server, ThreadBy};
 
-/// Which dialect is spoken.
+/// The dialect of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProviderKind {
@@ -23,7 +23,7 @@ pub enum ProviderKind {
 }
 
 impl ProviderKind {
-    /// As settings, metrics and traces name it.
+    /// The name in settings, metrics and traces.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OpenResponses => "openresponses",
@@ -38,9 +38,9 @@ impl ProviderKind {
 pub enum Thread {
     /// Survives a restart of the provider.
     Durable,
-    /// Gone when its process ends.
+    /// Lost when its process ends.
     Process,
-    /// Not at all: every call carries the whole conversation.
+    /// Never: every call carries the whole conversation.
     None,
 }
 
@@ -48,21 +48,21 @@ pub enum Thread {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effects {
-    /// All of them go through Signalbox's tools, which run once per call.
+    /// All effects go through Signalbox's tools, which run once per call.
     GatewayOnly,
     /// The agent has tools of its own as well.
     Own,
 }
 
-/// One provider, with every default filled in.
+/// One provider, with all defaults filled in.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "Fields")]
 pub struct ProviderSettings {
     pub kind: ProviderKind,
     /// Where calls are posted, path included.
     pub url: Url,
-    /// It may be at an address that is not public. Who writes this file decides where calls go, and providers often
-    /// stand beside us, so it may unless the file says otherwise.
+    /// Whether the address may be non-public. The author of this file decides where calls go, and providers often run
+    /// next to Signalbox, so it may unless the file says otherwise.
     pub private_addresses: bool,
     pub model: String,
     pub api_key: Option<SecretString>,
@@ -70,24 +70,24 @@ pub struct ProviderSettings {
     pub thread: Thread,
     pub continuation: Continuation,
     pub effects: Effects,
-    /// Ask for a stream. Only for providers that cannot.
+    /// Request a stream. False only for providers that cannot.
     pub stream: bool,
-    /// Which agent of an OpenClaw gateway runs the sessions of this provider. Always set for that kind, never else.
+    /// The agent of an OpenClaw gateway that runs this provider's sessions. Always set for that kind, otherwise never.
     pub gateway_agent: Option<GatewayAgent>,
     pub limits: Limits,
     pub pool: Pool,
     pub history: HistoryLookup,
 }
 
-/// What one call may cost us.
+/// Limits of one call.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub connect_timeout: Duration,
     /// From the request to the first byte of the answer.
     pub first_byte_timeout: Duration,
-    /// Longest silence within an answer, counted from one whole line to the next.
+    /// Longest silence within an answer, from one whole line to the next.
     pub idle_timeout: Duration,
-    /// Longest call, however lively.
+    /// Longest duration of a call.
     pub call_timeout_max: Duration,
     pub request_bytes_max: usize,
     /// Text and arguments of one answer together.
@@ -99,14 +99,14 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// One event of a stream, or a whole body. The last event repeats the answer, escaped, next to an echo of the
-    /// request, so it may be several times the size of the answer.
+    /// Limit of one event of a stream, or of a whole body. The last event repeats the answer, escaped, next to an echo
+    /// of the request, so it may be several times the answer's size.
     pub fn event_bytes_max(&self) -> usize {
         self.answer_bytes_max.saturating_mul(4).saturating_add(1024 * 1024)
     }
 
-    /// All bytes of a stream. Each delta is a line of JSON for a few characters, so this is generous: it stops a
-    /// stream that never ends, memory is bounded by [`Self::event_bytes_max`].
+    /// Limit of all bytes of a stream. Each delta is a line of JSON for a few characters, so the limit is generous: it
+    /// stops a stream that never ends. [`Self::event_bytes_max`] bounds the memory.
     pub fn stream_bytes_max(&self) -> usize {
         self.event_bytes_max().saturating_mul(64)
     }
@@ -115,25 +115,25 @@ impl Limits {
 /// Connections to one provider.
 #[derive(Debug, Clone, Copy)]
 pub struct Pool {
-    /// Calls at one time; the claim takes one of [`super::Driver::slot`] for each turn.
+    /// Concurrent calls; the claim takes one [`super::Driver::slot`] for each turn.
     pub in_flight_max: usize,
-    /// Must be shorter than the provider keeps an idle connection open, or a call is written into a closing one and
-    /// its outcome is unknown.
+    /// Must be shorter than the provider keeps an idle connection open. Otherwise a call may be written into a closing
+    /// connection, and its outcome is unknown.
     pub idle_timeout: Duration,
     pub idle_connections_max: usize,
 }
 
-/// Reading a provider's own record of a session.
+/// Limits for reading a provider's own record of a session.
 #[derive(Debug, Clone, Copy)]
 pub struct HistoryLookup {
     pub enabled: bool,
-    /// How long after a loss a call may still turn up in the record.
+    /// How long after a loss a call may still appear in the record.
     pub settle: Duration,
-    /// How long after a loss a call without an answer counts as running; then its outcome is unknown.
+    /// How long after a loss an unanswered call counts as running; then its outcome is unknown.
     pub unanswered_max: Duration,
 }
 
-/// As written by the operator.
+/// The entry as the operator wrote it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Fields {
@@ -164,7 +164,7 @@ struct Fields {
     history_unanswered_ms_max: Option<Millis>,
 }
 
-/// What differs by kind when the operator is silent.
+/// The defaults of a kind.
 struct Defaults {
     effects: Effects,
     first_byte_timeout_ms: Millis,
@@ -188,7 +188,7 @@ impl Defaults {
                 history: false,
             },
             // The gateway is silent while it retries its own provider (170 s seen) and while a call waits for one of
-            // its run slots; it closes idle connections after 5 s; eight turns at once on two cores.
+            // its run slots. It closes idle connections after 5 s. It runs eight turns at once on two cores.
             ProviderKind::OpenClaw => Self {
                 effects: Effects::Own,
                 first_byte_timeout_ms: Millis::new(60_000),
@@ -202,7 +202,7 @@ impl Defaults {
     }
 }
 
-/// A provider's settings that cannot work.
+/// Provider settings that cannot work.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     #[error("url is not an absolute http or https URL")]
@@ -225,7 +225,7 @@ pub enum SettingsError {
     GatewayAgent,
     #[error("model and gateway_agent name different agents; the gateway would run the second and report the first")]
     GatewayAgentsDiffer,
-    #[error("an openclaw gateway keeps the conversation whether asked or not: thread cannot be none")]
+    #[error("an openclaw gateway always keeps the conversation: thread cannot be none")]
     GatewayThread,
     #[error("an openclaw gateway finds the conversation by its session key: leave out thread_by")]
     GatewayThreadBy,
@@ -282,7 +282,7 @@ impl TryFrom<Fields> for ProviderSettings {
         let (server, thread, continuation) =
             server::continued(fields.kind, fields.server, fields.thread, fields.thread_by)?;
         let stream = fields.stream.unwrap_or(true);
-        // Without a stream the first byte comes with the last.
+        // Without a stream the first byte arrives with the last.
         let first_byte_default = if stream {
             defaults.first_byte_timeout_ms
         } else {
@@ -348,7 +348,7 @@ fn checked_url(text: &str, kind: ProviderKind) -> Result<Url, SettingsError> {
     if !url.username().is_empty() || url.password().is_some() {
         return Err(SettingsError::UrlCredentials);
     }
-    // The session history is found beside this path; the path is exact, `/v1/responses/` is a 404 there.
+    // The session history's path is derived from this path; `/v1/responses/` is a 404 there.
     if kind == ProviderKind::OpenClaw && !url.path().ends_with(super::openclaw::RESPONSES_PATH) {
         return Err(SettingsError::GatewayPath);
     }

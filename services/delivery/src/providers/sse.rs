@@ -1,8 +1,8 @@
-//! Cuts a byte stream into server-sent events, within a memory limit. Written here because the answer must not depend
-//! on how the bytes were cut into chunks, and because a line that never ends must not fill the memory.
+//! Splits a byte stream into server-sent events, within a memory limit. Written here because the result must not depend
+//! on the chunk boundaries, and because an endless line must not exhaust the memory.
 //!
-//! Lines end at LF, CR or CRLF and at nothing else: gateways send U+2028 raw inside their JSON. Event ids and `retry`
-//! are skipped; nobody resumes a model's answer.
+//! Lines end at LF, CR or CRLF only: gateways send raw U+2028 inside their JSON. Event ids and `retry` are skipped,
+//! since a model's answer is never resumed.
 
 /// One event: its data lines joined by LF.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) struct Splitter {
     name: Option<String>,
     /// `None` until the event's first data line; `Some("")` is an event with empty data.
     data: Option<String>,
-    /// A CR ended the last line: an LF that follows belongs to it.
+    /// The last line ended with CR: a following LF belongs to it.
     after_cr: bool,
     lines: u64,
 }
@@ -40,13 +40,13 @@ impl Splitter {
         }
     }
 
-    /// Whole lines seen so far, comments and blank ones included: the sign that the other side is alive. Bytes are
-    /// not: one a second could go on for ever.
+    /// Whole lines so far, comments and blank ones included: the sign that the other side is alive. Bytes are no sign:
+    /// one per second could arrive for ever.
     pub(super) fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// Takes the next bytes, appends the events they complete.
+    /// Takes the next bytes and appends the events that they complete.
     pub(super) fn push(&mut self, chunk: &[u8], events: &mut Vec<Event>) -> Result<(), TooLarge> {
         let mut rest = chunk;
         while let Some(&first) = rest.first() {
@@ -68,8 +68,8 @@ impl Splitter {
         Ok(())
     }
 
-    /// The stream ended in good order. The specification drops an event without its closing blank line; some servers
-    /// forget that line after their last event, and whoever reads the data sees whether it is whole.
+    /// Handles the regular end of the stream. The specification drops an event without its closing blank line. Some
+    /// servers omit that line after their last event, and the reader of the data checks whether it is complete.
     pub(super) fn finish(mut self) -> Vec<Event> {
         let mut events = Vec::new();
         if !self.line.is_empty() {

@@ -1,4 +1,4 @@
-//! One HTTP exchange with a provider, bounded in time and size. Knows statuses, headers and streams, no dialect.
+//! One HTTP exchange with a provider, bounded in time and size. Handles statuses, headers and streams, not dialects.
 //!
 //! Dropping the future closes the connection, which makes a provider that notices stop the turn.
 
@@ -20,7 +20,7 @@ use super::settings::{Limits, ProviderKind, ProviderSettings, bearer};
 const SESSION_KEY: HeaderName = HeaderName::from_static("x-openclaw-session-key");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// What is read of an error's body.
+/// Bytes that are read of an error's body.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
 /// A provider's address, credential and connections.
@@ -33,14 +33,14 @@ pub(super) struct Transport {
     classify: Classify,
 }
 
-/// A driver could not be built.
+/// Why a driver could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     #[error("building the HTTP client")]
     Client(#[source] reqwest::Error),
 }
 
-/// A body read in full.
+/// A fully read body.
 pub(super) struct Fetched {
     pub(super) status: StatusCode,
     pub(super) body: Vec<u8>,
@@ -74,7 +74,7 @@ impl Transport {
         on_text: impl FnMut(&str) + Send,
     ) -> Result<ProviderAnswer, ProviderError> {
         if body.len() > self.limits.request_bytes_max {
-            let detail = format!("the request has {} bytes, request_bytes_max is less", body.len());
+            let detail = format!("the request has {} bytes, more than request_bytes_max", body.len());
             return Err(ProviderError::new(FailureClass::BadRequest, Sent::No, detail));
         }
         let deadline = Instant::now() + self.limits.call_timeout_max;
@@ -89,7 +89,7 @@ impl Transport {
         let first_byte = deadline.min(Instant::now() + self.limits.first_byte_timeout);
         let response = match timeout_at(first_byte, request.send()).await {
             Ok(sent) => sent.map_err(|error| body::broken(error, "sending the call"))?,
-            Err(_) => return Err(body::silent("no first byte in time")),
+            Err(_) => return Err(body::silent("no first byte within first_byte_timeout_ms")),
         };
         if !response.status().is_success() {
             return Err(self.refused(response, deadline).await);
@@ -99,7 +99,9 @@ impl Transport {
             .get(CONTENT_ENCODING)
             .is_some_and(|encoding| encoding != "identity")
         {
-            return Err(body::malformed("the answer is compressed, which was not asked for"));
+            return Err(body::malformed(
+                "the answer is compressed, although no compression was requested",
+            ));
         }
         let body = Body {
             response,
@@ -114,7 +116,7 @@ impl Transport {
         self.answered(ending)
     }
 
-    /// What a response came to, in a call's answer or in the provider's record.
+    /// Converts the end of a response: of a call's answer, or of the provider's record.
     pub(super) fn answered(&self, ending: Ending) -> Result<ProviderAnswer, ProviderError> {
         match ending {
             Ending::Answer(answer) => Ok(answer),
@@ -136,7 +138,7 @@ impl Transport {
         self.limits
     }
 
-    /// Reads something small and whole, with the same credential.
+    /// Reads a small body in full, with the same credential.
     pub(super) async fn get(&self, url: Url, bytes_max: usize) -> Result<Fetched, ProviderError> {
         let deadline = Instant::now() + self.limits.first_byte_timeout;
         let request = self
@@ -146,7 +148,7 @@ impl Transport {
             .header(ACCEPT, "application/json");
         let response = match timeout_at(deadline, request.send()).await {
             Ok(sent) => sent.map_err(|error| body::broken(error, "asking the provider"))?,
-            Err(_) => return Err(body::silent("no first byte in time")),
+            Err(_) => return Err(body::silent("no first byte within first_byte_timeout_ms")),
         };
         let status = response.status();
         let body = body::read(response, bytes_max, deadline)
@@ -155,7 +157,7 @@ impl Transport {
         Ok(Fetched { status, body })
     }
 
-    /// A status that is not a success, as an error.
+    /// Converts an error status into an error.
     pub(super) fn refusal(&self, status: StatusCode, body: &[u8]) -> ProviderError {
         let body = contracts::json::read(body).unwrap_or_default();
         let error = &body["error"];
@@ -178,7 +180,7 @@ impl Transport {
             .and_then(|value| value.to_str().ok());
         let retry_after = retry_after.and_then(|value| retry_after::parse(value, OffsetDateTime::now_utc()));
         let deadline = deadline.min(Instant::now() + self.limits.idle_timeout);
-        // The status says enough if the body does not come, or is too long.
+        // The status suffices if the body is missing or too long.
         let body = body::read(response, REFUSAL_BYTES_MAX, deadline)
             .await
             .unwrap_or_default();
@@ -208,7 +210,7 @@ impl Transport {
         ProviderError::new(class, sent, self.without_key(detail.concat()))
     }
 
-    /// Some servers repeat the credential that they refuse.
+    /// Removes the credential: some servers repeat the one that they refuse.
     fn without_key(&self, text: String) -> String {
         match self.api_key.as_ref().map(ExposeSecret::expose_secret) {
             Some(key) if !key.is_empty() => text.replace(key, "(api_key)"),
@@ -228,7 +230,7 @@ impl Transport {
     }
 }
 
-/// The headers that name a call. `session_key`: of a server that knows one.
+/// The headers that identify a call. `session_key`: for a server that uses one.
 pub(super) fn call_headers(
     session_key: Option<&str>,
     delivery_id: &str,
@@ -238,12 +240,12 @@ pub(super) fn call_headers(
     let mut headers = HeaderMap::from_iter([(IDEMPOTENCY_KEY, id)]);
     if let Some(key) = session_key {
         let key = HeaderValue::from_str(key).map_err(|_| {
-            let detail = "the session key cannot stand in a header";
+            let detail = "the session key is not a valid header value";
             ProviderError::new(FailureClass::BadRequest, Sent::No, detail)
         })?;
         headers.insert(SESSION_KEY, key);
     }
-    // A trace is worth nothing compared to the call: one that cannot be sent is left out.
+    // A trace context that cannot be sent is left out: the call matters more.
     if let Some(trace) = traceparent.and_then(|value| HeaderValue::from_str(value).ok()) {
         headers.insert(TRACEPARENT, trace);
     }
@@ -256,7 +258,7 @@ enum MediaType {
     Other(String),
 }
 
-/// A stream that does not say what it is was asked for; anything else must say that it is JSON.
+/// A response without a media type counts as the requested stream; any other must be JSON.
 fn media_type(response: &Response) -> MediaType {
     let Some(value) = response.headers().get(CONTENT_TYPE) else {
         return MediaType::EventStream;

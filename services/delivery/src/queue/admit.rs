@@ -1,4 +1,4 @@
-//! What may happen to a session that something woke, given its row, locked. The table is [`admit`].
+//! Decides what to do with a woken session. Pure; the caller holds the row lock. The table is [`admit`].
 //!
 //! | phase | and | then |
 //! |---|---|---|
@@ -6,9 +6,9 @@
 //! | idle | else | leave |
 //! | backoff | due, no turn | as idle |
 //! | backoff | due, a turn | resume it |
-//! | waiting | all results are in, or were awaited too long | resume it |
-//! | waiting | the next missing result was not asked for, or is due | ask for it |
-//! | running | the holder is gone | resume its turn, or as idle |
+//! | waiting | all results are recorded, or the wait was too long | resume it |
+//! | waiting | the next missing result was not requested, or is due | request it |
+//! | running | the holder's lease has expired | resume its turn, or as idle |
 //! | any | else | leave |
 
 use domain::{SessionPhase, TurnState};
@@ -16,14 +16,14 @@ use storage::session::sessions_lock::SessionFacts;
 
 use crate::store::{claim::Turn, journal::NO_PLACE};
 
-/// What decides, of its turn in progress.
+/// The facts about the turn in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TurnFacts {
     pub state: TurnState,
-    /// The place of the first call of the last answer that has no result; [`NO_PLACE`] where all have theirs. Nobody waits for a
-    /// call of an earlier answer any more: the agent was told that its result is missing.
+    /// The place of the first call of the last answer that has no result; [`NO_PLACE`] where all have theirs. Calls of
+    /// earlier answers no longer count: the agent was told that their results are missing.
     pub next: i32,
-    /// Results have been awaited for longer than any tool may take.
+    /// The turn has waited for results longer than any tool may take.
     pub awaited_too_long: bool,
 }
 
@@ -39,13 +39,13 @@ impl From<&Turn> for TurnFacts {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
-    /// Take the next item of the queue.
+    /// Start a turn with the next item of the queue.
     Start,
-    /// Carry the turn in progress on.
+    /// Resume the turn in progress.
     Resume,
-    /// Ask the tool-gateway for the next missing result; nobody takes the lease.
+    /// Request the next missing result from the tool-gateway, without taking the lease.
     Ask,
-    /// Somebody else sees to it, or there is nothing to see to.
+    /// Leave the session: another replica holds it, or it has no work.
     Leave,
 }
 
@@ -66,7 +66,8 @@ pub fn admit(session: SessionFacts, turn: Option<TurnFacts>) -> Admission {
             Some(turn) if turn.next == NO_PLACE || turn.awaited_too_long => Admission::Resume,
             Some(turn) if session.due || session.asked < turn.next => Admission::Ask,
             Some(_) => Admission::Leave,
-            // A wait without a turn cannot be written; if it stood there all the same, it must not stand for ever.
+            // The code never writes a waiting session without a turn. If one is stored nevertheless, it must not wait
+            // for ever.
             None => start,
         },
         SessionPhase::Running => match turn {

@@ -1,4 +1,4 @@
-//! The conductor keeps the queue of woken sessions and never waits for I/O.
+//! The conductor maintains the dispatch queue and never waits for I/O.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -9,7 +9,7 @@ use tracing::info;
 use super::{dispatcher::DispatchQueue, signal::Signal};
 use crate::{metrics::Metrics, providers::Driver, settings::DeliverySettings, store::SessionName};
 
-/// Ends when the process stops: another replica finds the sessions that wait.
+/// Ends when the process stops: another replica's sweep finds the waiting sessions.
 pub async fn conduct(
     config: Arc<DeliverySettings>,
     drivers: Arc<HashMap<String, Arc<Driver>>>,
@@ -18,36 +18,36 @@ pub async fn conduct(
     context: Context,
     metrics: Metrics,
 ) {
-    let mut line = DispatchQueue::new((&*config).into());
+    let mut queue = DispatchQueue::new((&*config).into());
     let mut claimer_idle = true;
     let mut dropped = 0_u64;
     loop {
         tokio::select! {
             // A signal that is not received stays in the channel.
             signal = signals.recv() => match signal {
-                Some(Signal::Wake(names)) => dropped += names.into_iter().map(|name| u64::from(!line.wake(name))).sum::<u64>(),
-                Some(Signal::Closed(names)) => dropped += names.into_iter().map(|name| u64::from(!line.wake_closed(name))).sum::<u64>(),
-                Some(Signal::Free(names)) => names.into_iter().for_each(|(name, more)| line.free(name, more)),
-                Some(Signal::WithoutSlot(names)) => names.into_iter().for_each(|(name, provider)| line.set_aside(name, &provider)),
+                Some(Signal::Wake(names)) => dropped += names.into_iter().map(|name| u64::from(!queue.wake(name))).sum::<u64>(),
+                Some(Signal::Closed(names)) => dropped += names.into_iter().map(|name| u64::from(!queue.wake_closed(name))).sum::<u64>(),
+                Some(Signal::Free(names)) => names.into_iter().for_each(|(name, more)| queue.free(name, more)),
+                Some(Signal::WithoutSlot(names)) => names.into_iter().for_each(|(name, provider)| queue.set_aside(name, &provider)),
                 Some(Signal::Limits(limits)) => for (account, limit) in limits {
-                    line.limit(&account, limit.and_then(|limit| usize::try_from(limit).ok()));
+                    queue.limit(&account, limit.and_then(|limit| usize::try_from(limit).ok()));
                 },
                 Some(Signal::Idle) => claimer_idle = true,
                 None => return,
             },
             () = context.shutdown.cancelled() => return,
         }
-        if dropped > 0 && line.waiting() < config.waiting_sessions_max.usize() {
+        if dropped > 0 && queue.waiting() < config.waiting_sessions_max.usize() {
             info!(
                 dropped,
-                "the line of woken sessions was full; the sweep finds those that did not fit"
+                "dispatch queue was full; the sweep will find the dropped sessions"
             );
             dropped = 0;
         }
         if claimer_idle {
-            // A slot is given back before its session is released, so that signal comes after it.
-            line.call_back(|provider| drivers.get(provider).map_or(usize::MAX, |driver| driver.slots_free()));
-            let batch = line.take(config.claim_batch_max.usize());
+            // A slot is released before its session, so the session's signal comes after it.
+            queue.call_back(|provider| drivers.get(provider).map_or(usize::MAX, |driver| driver.slots_free()));
+            let batch = queue.take(config.claim_batch_max.usize());
             if !batch.is_empty() {
                 claimer_idle = false;
                 if batches.send(batch).await.is_err() {
@@ -55,6 +55,6 @@ pub async fn conduct(
                 }
             }
         }
-        metrics.line(line.in_flight(), line.waiting() + line.waiting_aside());
+        metrics.load(queue.in_flight(), queue.waiting() + queue.waiting_aside());
     }
 }

@@ -1,10 +1,11 @@
-//! What waits in this process, and who is next: one account after the other, each with a limit, all with a limit.
+//! The sessions that wait in this process, and their order: accounts take turns, with a limit per account and a total
+//! limit.
 //!
-//! [`DispatchQueue`] is the data structure, without time or I/O; `service.rs` runs it. Nothing here is the truth: a wake-up that
-//! is dropped because the line is full is found by the sweep. The line is everybody's, and a full one is shared evenly:
-//! whoever has the most waiting makes room for those who have less.
+//! [`DispatchQueue`] is the data structure, without time or I/O; the conductor runs it. It is not the source of truth:
+//! the sweep finds a session whose wake-up was dropped because the queue was full. All accounts share the queue, and a
+//! full queue is divided evenly: the account with the most waiting sessions makes room for accounts with fewer.
 //!
-//! A session whose provider has no free slot waits aside, under the provider's name, so that it takes no place of a
+//! A session whose provider has no free slot is set aside, under the provider's name, so that it takes no place from a
 //! session of another provider.
 
 use std::collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry};
@@ -36,7 +37,7 @@ impl From<&DeliverySettings> for DispatchLimits {
 #[derive(Debug)]
 enum Standing {
     Waiting,
-    /// In somebody's hands; `again`: something woke it meanwhile.
+    /// A worker has the session; `again`: it was woken meanwhile.
     Busy {
         again: bool,
     },
@@ -52,7 +53,7 @@ struct Account {
     limit: Option<usize>,
 }
 
-/// Sessions that wait for a slot of one provider, with the accounts taking turns.
+/// Sessions that wait for a slot of one provider; accounts take turns.
 #[derive(Debug, Default)]
 struct Aside {
     turn: VecDeque<AccountId>,
@@ -72,11 +73,8 @@ impl Aside {
 
     fn pop(&mut self) -> Option<SessionName> {
         let account = self.turn.pop_front()?;
-        let waiting = self
-            .sessions
-            .get_mut(&account)
-            .expect("an account in turn has a session");
-        let session = waiting.pop_front().expect("an account in turn has a session");
+        let waiting = self.sessions.get_mut(&account).expect("a queued account has a session");
+        let session = waiting.pop_front().expect("a queued account has a session");
         if waiting.is_empty() {
             self.sessions.remove(&account);
         } else {
@@ -86,19 +84,19 @@ impl Aside {
     }
 }
 
-/// Sessions that were woken, by account, with the accounts taking turns.
+/// Woken sessions, by account; accounts take turns.
 #[derive(Debug)]
 pub struct DispatchQueue {
     limits: DispatchLimits,
     places: HashMap<SessionName, Standing>,
     accounts: HashMap<AccountId, Account>,
-    /// Accounts with somebody waiting, in the order in which they are next.
+    /// Accounts with waiting sessions, in the order of their turns.
     turn: VecDeque<AccountId>,
-    /// The same by how many wait: the last one makes room when the line is full.
+    /// The same accounts by number of waiting sessions: the last one makes room when the queue is full.
     shares: BTreeSet<(usize, AccountId)>,
     in_flight: usize,
     waiting: usize,
-    /// By the name of the provider.
+    /// By provider name.
     aside: HashMap<String, Aside>,
     /// Entries in `aside`.
     waiting_aside: usize,
@@ -119,8 +117,8 @@ impl DispatchQueue {
         }
     }
 
-    /// A session may have something to do. `false`: there was no room for all, and this wake-up, or one of the account
-    /// with the most of them, is forgotten.
+    /// Queues a session that may have work. `false`: the queue was full, and this wake-up, or one of the account with
+    /// the most, was dropped.
     pub fn wake(&mut self, name: SessionName) -> bool {
         match self.places.get_mut(&name) {
             Some(Standing::Waiting | Standing::Aside) => true,
@@ -141,24 +139,25 @@ impl DispatchQueue {
         }
     }
 
-    /// As [`DispatchQueue::wake`], of a session that was closed: its turn is ended without a slot, so it waits for none any more.
+    /// Like [`DispatchQueue::wake`], for a closed session: ending its turn needs no slot, so it no longer waits for
+    /// one.
     pub fn wake_closed(&mut self, name: SessionName) -> bool {
         if matches!(self.places.get(&name), Some(Standing::Aside)) {
-            // Its entry aside stays, and is passed over.
+            // The entry in `aside` stays and is skipped later.
             self.places.remove(&name);
         }
         self.wake(name)
     }
 
-    /// Takes up to `max` sessions that may be seen to now; each is busy until it is [`DispatchQueue::free`]d.
+    /// Takes up to `max` sessions; each is busy until it is [`DispatchQueue::free`]d.
     pub fn take(&mut self, max: usize) -> Vec<SessionName> {
         let mut taken = Vec::new();
-        // Every account is looked at once after the last success; if none may go, nobody may.
+        // Every account is checked once after the last success; if none is below its limit, the loop ends.
         let mut passed = 0;
         while taken.len() < max && self.in_flight < self.limits.in_flight_max && passed < self.turn.len() {
             let Some(id) = self.turn.pop_front() else { break };
             let limit = self.limits.in_flight_account_max;
-            let account = self.accounts.get_mut(&id).expect("an account in line has an entry");
+            let account = self.accounts.get_mut(&id).expect("a queued account has an entry");
             if account.in_flight >= account.limit.map_or(limit, |own| own.min(limit)) {
                 self.turn.push_back(id);
                 passed += 1;
@@ -167,7 +166,7 @@ impl DispatchQueue {
             let session = account
                 .waiting
                 .pop_front()
-                .expect("an account in line has somebody waiting");
+                .expect("a queued account has a waiting session");
             account.in_flight += 1;
             self.in_flight += 1;
             self.waiting -= 1;
@@ -183,7 +182,7 @@ impl DispatchQueue {
         taken
     }
 
-    /// A session left somebody's hands. `more`: it has more to do. It goes to the end of its account's line.
+    /// Releases a busy session. `more`: it has more work, and is queued again at the end of its account.
     pub fn free(&mut self, name: SessionName, more: bool) {
         let Some(Standing::Busy { again }) = self.places.remove(&name) else {
             return;
@@ -201,11 +200,11 @@ impl DispatchQueue {
         }
     }
 
-    /// A session left somebody's hands, since its provider has no free slot. Where too many wait aside it is forgotten: the
-    /// sweep finds it.
+    /// Releases a busy session whose provider has no free slot, and sets it aside. If too many are set aside, it is
+    /// dropped: the sweep finds it.
     pub fn set_aside(&mut self, name: SessionName, provider: &str) {
         self.free(name.clone(), false);
-        // Woken meanwhile: it waits in its account's line, and comes here from there.
+        // Woken meanwhile: it is queued in its account already, and will be set aside from there.
         if self.places.contains_key(&name) || self.waiting_aside >= self.limits.waiting_max {
             return;
         }
@@ -214,7 +213,8 @@ impl DispatchQueue {
         self.waiting_aside += 1;
     }
 
-    /// Moves as many of those that wait aside as their providers have slots free to the front of their accounts' lines.
+    /// Moves sessions that were set aside to the front of their accounts' queues, as many as their providers have free
+    /// slots.
     pub fn call_back(&mut self, slots_free: impl Fn(&str) -> usize) {
         let mut back = Vec::new();
         let (places, waiting_aside) = (&self.places, &mut self.waiting_aside);
@@ -224,13 +224,13 @@ impl DispatchQueue {
             back.extend(still_aside.take(slots_free(provider)));
             !aside.turn.is_empty()
         });
-        // The first one called is the first in its line.
+        // In reverse, so that the first session called back is the first in its queue.
         for name in back.into_iter().rev() {
             self.insert(name, VecDeque::push_front);
         }
     }
 
-    /// What the account itself allows, as just read.
+    /// Sets the account's own limit, as just read.
     pub fn limit(&mut self, account: &AccountId, limit: Option<usize>) {
         if let Some(entry) = self.accounts.get_mut(account) {
             entry.limit = limit;
@@ -249,17 +249,18 @@ impl DispatchQueue {
         self.waiting_aside
     }
 
-    /// Forgets the newest of the account with the most waiting, if that leaves it with no less than `account` then has.
+    /// Drops the newest session of the account with the most, if that account then still has at least as many as
+    /// `account` with its new session.
     fn make_room(&mut self, account: &AccountId) -> bool {
         let own = self.accounts.get(account).map_or(0, |account| account.waiting.len());
         let Some((most, id)) = self.shares.last().filter(|(most, _)| own + 1 < *most).cloned() else {
             return false;
         };
-        let crowd = self.accounts.get_mut(&id).expect("an account in line has an entry");
-        let session = crowd
+        let largest = self.accounts.get_mut(&id).expect("a queued account has an entry");
+        let session = largest
             .waiting
             .pop_back()
-            .expect("an account in line has somebody waiting");
+            .expect("a queued account has a waiting session");
         shared(&mut self.shares, &id, most, most - 1);
         self.places.remove(&(id, session));
         self.waiting -= 1;
@@ -287,7 +288,7 @@ impl DispatchQueue {
     }
 }
 
-/// Notes that of this account as many wait `now`.
+/// Updates an account's count of waiting sessions.
 fn shared(shares: &mut BTreeSet<(usize, AccountId)>, account: &AccountId, before: usize, now: usize) {
     shares.remove(&(before, account.clone()));
     if now > 0 {
@@ -317,152 +318,156 @@ mod tests {
 
     #[test]
     fn accounts_take_turns_and_limits_hold() {
-        let mut line = DispatchQueue::new(LIMITS);
+        let mut queue = DispatchQueue::new(LIMITS);
         for session in 0..10 {
-            line.wake(name("big", session));
+            queue.wake(name("big", session));
         }
-        line.wake(name("small", 100));
-        let taken = line.take(10);
+        queue.wake(name("small", 100));
+        let taken = queue.take(10);
         assert_eq!(accounts(&taken), ["big", "small", "big", "big"]);
-        assert!(line.take(10).is_empty(), "the process is full");
-        line.free(taken[1].clone(), false);
-        assert!(line.take(10).is_empty(), "the account is full");
-        line.free(taken[0].clone(), false);
-        assert_eq!(accounts(&line.take(10)), ["big"]);
-        assert_eq!((line.in_flight(), line.waiting()), (3, 6));
+        assert!(queue.take(10).is_empty(), "the process is full");
+        queue.free(taken[1].clone(), false);
+        assert!(queue.take(10).is_empty(), "the account is full");
+        queue.free(taken[0].clone(), false);
+        assert_eq!(accounts(&queue.take(10)), ["big"]);
+        assert_eq!((queue.in_flight(), queue.waiting()), (3, 6));
     }
 
     #[test]
-    fn a_session_is_in_one_pair_of_hands_and_a_wake_up_meanwhile_is_kept() {
-        let mut line = DispatchQueue::new(LIMITS);
+    fn a_session_has_one_worker_and_a_wake_up_meanwhile_is_kept() {
+        let mut queue = DispatchQueue::new(LIMITS);
         let session = name("acme", 1);
-        line.wake(session.clone());
-        line.wake(session.clone());
-        assert_eq!(line.take(10).len(), 1);
-        line.wake(session.clone());
-        assert!(line.take(10).is_empty());
-        line.free(session.clone(), false);
-        assert_eq!(line.take(10), std::slice::from_ref(&session));
-        line.free(session.clone(), false);
-        assert!(line.take(10).is_empty());
+        queue.wake(session.clone());
+        queue.wake(session.clone());
+        assert_eq!(queue.take(10).len(), 1);
+        queue.wake(session.clone());
+        assert!(queue.take(10).is_empty());
+        queue.free(session.clone(), false);
+        assert_eq!(queue.take(10), std::slice::from_ref(&session));
+        queue.free(session.clone(), false);
+        assert!(queue.take(10).is_empty());
         assert!(
-            line.accounts.is_empty() && line.places.is_empty() && line.shares.is_empty(),
-            "nothing is kept of who is gone"
+            queue.accounts.is_empty() && queue.places.is_empty() && queue.shares.is_empty(),
+            "an idle account leaves no entry"
         );
     }
 
     #[test]
     fn a_session_without_a_slot_waits_aside_and_comes_back_when_there_is_one() {
-        let mut line = DispatchQueue::new(LIMITS);
+        let mut queue = DispatchQueue::new(LIMITS);
         for session in 0..3 {
-            line.wake(name("big", session));
+            queue.wake(name("big", session));
         }
-        line.wake(name("small", 100));
-        for taken in line.take(10) {
-            line.set_aside(taken, "slow");
+        queue.wake(name("small", 100));
+        for taken in queue.take(10) {
+            queue.set_aside(taken, "slow");
         }
-        assert_eq!((line.in_flight(), line.waiting(), line.waiting_aside()), (0, 0, 4));
-        assert!(line.wake(name("big", 0)), "it is known already");
-        line.call_back(|_| 0);
-        assert!(line.take(10).is_empty());
+        assert_eq!((queue.in_flight(), queue.waiting(), queue.waiting_aside()), (0, 0, 4));
+        assert!(queue.wake(name("big", 0)), "it is known already");
+        queue.call_back(|_| 0);
+        assert!(queue.take(10).is_empty());
 
-        // A session of another provider has all the places, and one that is called back comes first.
-        line.wake(name("big", 7));
-        line.call_back(|provider| usize::from(provider == "slow"));
-        assert_eq!((line.waiting(), line.waiting_aside()), (2, 3));
-        assert_eq!(line.take(10), [name("big", 0), name("big", 7)]);
+        // A session of another provider can take all places, and a session that is called back comes first.
+        queue.wake(name("big", 7));
+        queue.call_back(|provider| usize::from(provider == "slow"));
+        assert_eq!((queue.waiting(), queue.waiting_aside()), (2, 3));
+        assert_eq!(queue.take(10), [name("big", 0), name("big", 7)]);
 
         // Accounts take turns here as well.
-        line.call_back(|_| 2);
-        assert_eq!(line.take(10), [name("big", 1), name("small", 100)]);
-        line.free(name("big", 0), false);
-        line.call_back(|_| usize::MAX);
-        assert_eq!(line.take(10), [name("big", 2)]);
+        queue.call_back(|_| 2);
+        assert_eq!(queue.take(10), [name("big", 1), name("small", 100)]);
+        queue.free(name("big", 0), false);
+        queue.call_back(|_| usize::MAX);
+        assert_eq!(queue.take(10), [name("big", 2)]);
         for session in [1, 2, 7] {
-            line.free(name("big", session), false);
+            queue.free(name("big", session), false);
         }
-        line.free(name("small", 100), false);
-        assert!(line.accounts.is_empty() && line.places.is_empty() && line.aside.is_empty() && line.shares.is_empty());
+        queue.free(name("small", 100), false);
+        assert!(
+            queue.accounts.is_empty() && queue.places.is_empty() && queue.aside.is_empty() && queue.shares.is_empty()
+        );
     }
 
     #[test]
-    fn what_waits_aside_has_a_limit_and_a_wake_up_meanwhile_is_kept() {
-        let mut line = DispatchQueue::new(DispatchLimits {
+    fn sessions_set_aside_are_limited_and_a_wake_up_meanwhile_is_kept() {
+        let mut queue = DispatchQueue::new(DispatchLimits {
             waiting_max: 2,
             ..LIMITS
         });
         for session in 0..2 {
-            line.wake(name("acme", session));
+            queue.wake(name("acme", session));
         }
-        let taken = line.take(10);
-        line.wake(name("acme", 2));
-        line.wake(taken[0].clone());
+        let taken = queue.take(10);
+        queue.wake(name("acme", 2));
+        queue.wake(taken[0].clone());
         for name in taken.clone() {
-            line.set_aside(name, "slow");
+            queue.set_aside(name, "slow");
         }
         assert_eq!(
-            (line.waiting(), line.waiting_aside()),
+            (queue.waiting(), queue.waiting_aside()),
             (2, 1),
-            "the one that was woken is in its line"
+            "the woken session is queued"
         );
-        assert_eq!(line.take(10), [name("acme", 2), taken[0].clone()]);
-        line.set_aside(name("acme", 2), "slow");
-        line.set_aside(taken[0].clone(), "slow");
-        assert_eq!(line.waiting_aside(), 2, "the sweep finds the third");
-        assert!(!line.places.contains_key(&taken[0]));
+        assert_eq!(queue.take(10), [name("acme", 2), taken[0].clone()]);
+        queue.set_aside(name("acme", 2), "slow");
+        queue.set_aside(taken[0].clone(), "slow");
+        assert_eq!(queue.waiting_aside(), 2, "the sweep finds the third");
+        assert!(!queue.places.contains_key(&taken[0]));
     }
 
     #[test]
-    fn a_session_that_is_closed_while_it_waits_aside_is_seen_to_without_a_slot() {
-        let mut line = DispatchQueue::new(LIMITS);
+    fn a_session_closed_while_set_aside_needs_no_slot() {
+        let mut queue = DispatchQueue::new(LIMITS);
         for session in 0..2 {
-            line.wake(name("acme", session));
+            queue.wake(name("acme", session));
         }
-        for taken in line.take(10) {
-            line.set_aside(taken, "slow");
+        for taken in queue.take(10) {
+            queue.set_aside(taken, "slow");
         }
-        assert!(line.wake_closed(name("acme", 0)));
-        line.call_back(|_| 0);
-        assert_eq!(line.take(10), [name("acme", 0)]);
-        line.free(name("acme", 0), false);
-        line.call_back(|_| 1);
-        assert_eq!(line.take(10), [name("acme", 1)]);
-        line.free(name("acme", 1), false);
-        assert_eq!(line.waiting_aside(), 0);
-        assert!(line.accounts.is_empty() && line.places.is_empty() && line.aside.is_empty() && line.shares.is_empty());
+        assert!(queue.wake_closed(name("acme", 0)));
+        queue.call_back(|_| 0);
+        assert_eq!(queue.take(10), [name("acme", 0)]);
+        queue.free(name("acme", 0), false);
+        queue.call_back(|_| 1);
+        assert_eq!(queue.take(10), [name("acme", 1)]);
+        queue.free(name("acme", 1), false);
+        assert_eq!(queue.waiting_aside(), 0);
+        assert!(
+            queue.accounts.is_empty() && queue.places.is_empty() && queue.aside.is_empty() && queue.shares.is_empty()
+        );
     }
 
     #[test]
-    fn an_account_may_want_less_and_a_full_line_says_so() {
-        let mut line = DispatchQueue::new(DispatchLimits {
+    fn an_account_may_lower_its_limit_and_a_full_queue_drops_wake_ups() {
+        let mut queue = DispatchQueue::new(DispatchLimits {
             waiting_max: 3,
             ..LIMITS
         });
         for session in 0..3 {
-            assert!(line.wake(name("acme", session)));
+            assert!(queue.wake(name("acme", session)));
         }
-        assert!(!line.wake(name("acme", 3)));
-        line.limit(&AccountId::parse("acme").unwrap(), Some(1));
-        assert_eq!(line.take(10).len(), 1);
+        assert!(!queue.wake(name("acme", 3)));
+        queue.limit(&AccountId::parse("acme").unwrap(), Some(1));
+        assert_eq!(queue.take(10).len(), 1);
     }
 
     #[test]
-    fn an_account_over_its_share_of_a_full_line_loses_only_its_own_wake_ups() {
-        let mut line = DispatchQueue::new(DispatchLimits {
+    fn an_account_over_its_share_of_a_full_queue_loses_only_its_own_wake_ups() {
+        let mut queue = DispatchQueue::new(DispatchLimits {
             waiting_max: 6,
             in_flight_max: 100,
             in_flight_account_max: 100,
         });
         for session in 0..1_000 {
-            line.wake(name("big", session));
+            queue.wake(name("big", session));
         }
-        assert_eq!(line.waiting(), 6);
-        assert!(!line.wake(name("small", 1)), "somebody lost a wake-up");
-        assert!(!line.wake(name("small", 2)));
-        assert!(!line.wake(name("other", 3)));
-        assert!(!line.wake(name("big", 1_000)));
-        assert!(!line.wake(name("small", 4)), "as much as anybody has now");
-        let taken = line.take(100);
+        assert_eq!(queue.waiting(), 6);
+        assert!(!queue.wake(name("small", 1)), "a wake-up was dropped");
+        assert!(!queue.wake(name("small", 2)));
+        assert!(!queue.wake(name("other", 3)));
+        assert!(!queue.wake(name("big", 1_000)));
+        assert!(!queue.wake(name("small", 4)), "the account has as many as any other");
+        let taken = queue.take(100);
         let of = |account: &str| accounts(&taken).iter().filter(|one| **one == account).count();
         assert_eq!((of("big"), of("small"), of("other")), (3, 2, 1));
         assert_eq!(
@@ -470,12 +475,12 @@ mod tests {
             Some(&name("big", 0)),
             "the oldest keep their places"
         );
-        assert!(line.wake(name("big", 5)), "who was forgotten can be woken again");
+        assert!(queue.wake(name("big", 5)), "a dropped session can be woken again");
         for name in taken {
-            line.free(name, false);
+            queue.free(name, false);
         }
-        assert_eq!(line.take(100), [name("big", 5)]);
-        line.free(name("big", 5), false);
-        assert!(line.accounts.is_empty() && line.places.is_empty() && line.shares.is_empty());
+        assert_eq!(queue.take(100), [name("big", 5)]);
+        queue.free(name("big", 5), false);
+        assert!(queue.accounts.is_empty() && queue.places.is_empty() && queue.shares.is_empty());
     }
 }

@@ -1,20 +1,20 @@
-//! What workers tell the conductor.
+//! The signals of workers to the conductor.
 
 use domain::AccountId;
 use tokio::sync::mpsc;
 
 use crate::store::SessionName;
 
-/// What the conductor is told.
+/// A signal to the conductor.
 #[derive(Debug)]
 pub enum Signal {
-    /// These sessions may have something to do.
+    /// These sessions may have work.
     Wake(Vec<SessionName>),
     /// These sessions were closed, and may have a turn to end.
     Closed(Vec<SessionName>),
-    /// These sessions left our hands; `true`: there is more to do.
+    /// These sessions were released; `true`: the session has more work.
     Free(Vec<(SessionName, bool)>),
-    /// These sessions were left as they are, since their providers have no slot free.
+    /// These sessions were left unchanged, since their providers have no free slot.
     WithoutSlot(Vec<(SessionName, String)>),
     /// Accounts' own limits, as just read.
     Limits(Vec<(AccountId, Option<i32>)>),
@@ -22,7 +22,7 @@ pub enum Signal {
     Idle,
 }
 
-/// Refused only when the conductor has ended with the process.
+/// The send fails only when the conductor has ended with the process.
 pub async fn tell(signals: &mpsc::Sender<Signal>, signal: Signal) {
     let _ = signals.send(signal).await;
 }

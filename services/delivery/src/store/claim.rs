@@ -1,4 +1,4 @@
-//! Reading turns in progress, whose sessions the caller has locked, and whether the holders of leases are alive.
+//! Reads turns in progress, whose sessions the caller has locked, and checks the holders of leases.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -20,11 +20,11 @@ struct AliveRow {
 
 pub const REPLICAS_ALIVE: &str = "select id from replica where id = any($1::uuid[]) and lease_until > now()";
 
-/// Says of each session whether nobody works under its lease. In a statement of its own: the one that waited for the
-/// locks sees replicas as they were before, and would take a holder that has just entered for one that is not there.
+/// Sets for each session whether its lease's holder is dead. A statement of its own: the statement that waited for the
+/// locks has an older snapshot of the replicas, and would miss a holder that has just registered.
 ///
-/// A lease of `replica`, who is about to claim, is one of those: a session that is worked on here is not claimed here
-/// (the line sees to it), so the lease was taken by a claim whose commit was not answered.
+/// A lease of `replica`, the claiming one, counts as dead: the dispatch queue never gives a session to the claim while
+/// this replica works on it, so the lease is from a claim whose commit was not confirmed.
 pub async fn leases_check(tx: &Tx, sessions: &mut [Session], replica: Uuid) -> Result<(), StorageError> {
     let mut owners: Vec<Uuid> = sessions.iter().filter_map(|session| session.lease_owner).collect();
     owners.retain(|owner| *owner != replica);
@@ -42,12 +42,13 @@ pub async fn leases_check(tx: &Tx, sessions: &mut [Session], replica: Uuid) -> R
     Ok(())
 }
 
-/// Claims for an account with a limit of its own take turns, so that two of them do not count the same free place.
+/// Claims for an account with a limit of its own run one after the other, so that two claims do not count the same free
+/// place.
 const IN_FLIGHT_LOCK: &str = "
     select pg_advisory_xact_lock(hashtextextended('turns in flight ' || a.id, 0))::text as locked
     from unnest($1::text[]) as a (id)";
-/// Relies on index turn_open, whose order is asked for: where the table was counted when it was empty, the primary key costs
-/// the same and reads all of the account's. Who is running has a turn that has not ended.
+/// Relies on index turn_open, whose order is requested: for a table that was analysed while it was empty, the primary
+/// key costs the same and reads all of the account's rows. A running session has an unfinished turn.
 pub const IN_FLIGHT_COUNT: &str = "
     select w.account_id, (
         select count(*) from (
@@ -66,8 +67,8 @@ struct InFlightRow {
     turns: i64,
 }
 
-/// Turns in flight of these accounts, in all processes together; nobody else adds any until the transaction ends.
-/// Accounts in order: two claims take them in the same one.
+/// Counts turns in flight of these accounts, over all processes; no other claim adds any until the transaction ends.
+/// Accounts are locked in order, so two claims cannot deadlock.
 pub async fn in_flight_lock(tx: &Tx, accounts: &BTreeSet<AccountId>) -> Result<HashMap<AccountId, i64>, StorageError> {
     const ATTEMPT: &str = "count turns in flight";
     let accounts: Vec<AccountId> = accounts.iter().cloned().collect();
@@ -92,11 +93,11 @@ pub struct Turn {
     pub instructions: String,
     pub profile_version: String,
     pub input: String,
-    /// The instructions stand in front of the input.
+    /// The instructions are in front of the input.
     pub inline: bool,
     pub is_coordinator: bool,
     pub journal: Journal,
-    /// What it was offered when it began; absent when an older version began it.
+    /// The tools offered when the turn began; none when an older version began it.
     pub tools: Option<Vec<String>>,
     pub attempt: i32,
     pub failures: i32,
@@ -106,7 +107,7 @@ pub struct Turn {
     pub sent_at: Option<OffsetDateTime>,
     pub lost_at: Option<OffsetDateTime>,
     pub notification_ids: Vec<String>,
-    /// Attempts that its notifications have behind them.
+    /// Attempts at its notifications so far.
     pub attempts: i32,
     pub awaited_too_long: bool,
     #[sea_orm(skip)]
@@ -114,8 +115,8 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The first call of the last answer that has no result yet. A call of an earlier answer is not asked for any more: the
-    /// tool-gateway runs calls of the last one only.
+    /// The first call of the last answer without a result. Calls of earlier answers are no longer requested: the
+    /// tool-gateway runs calls of the last answer only.
     pub fn next(&self) -> Option<&Call> {
         let is_over = |call: &Call| self.results.iter().any(|result| result.ordinal == call.ordinal);
         let calls = self.journal.last().map_or(&[][..], |round| &round.calls);
@@ -130,7 +131,8 @@ pub struct ToolResult {
     pub result: String,
 }
 
-/// Relies on primary keys only. A turn is looked up by itself, lest all turns of the accounts are read to find a few.
+/// Relies on primary keys only. Each turn is looked up by itself, so that the planner does not read all turns of the
+/// accounts.
 pub const TURNS_LOAD: &str = concat!(
     "
     select t.account_id, t.id, t.session_id, k.display_id, t.agent_id, t.number, t.state, t.provider, t.profile_version,
@@ -158,8 +160,8 @@ struct ResultRow {
     result: Option<String>,
 }
 
-/// Relies on index tool_call_turn, whose order is asked for: without it an empty table's other index costs the same. Calls
-/// over HTTP inside a turn have ordinal 0: nobody waits for them.
+/// Relies on index tool_call_turn, whose order is requested: for an empty table another index costs the same. Calls
+/// over HTTP inside a turn have ordinal 0, and no turn waits for them.
 pub const RESULTS_LOAD: &str = "
     select c.account_id, c.turn_id, c.ordinal, c.result
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)

@@ -1,5 +1,5 @@
-//! What the prompt of a new turn is made of: the next item of the queue, the agent, the task, a few messages of its
-//! thread. Thread reads go by account and task, always (S9).
+//! Reads the inputs of a new turn's prompt: the next item of the queue, the agent, the task, a few messages of its
+//! thread. Thread reads always go by account and task (S9).
 
 use domain::{AccountId, Actor, AgentId, AgentSlug, InstructionLayout, MessageId, NotificationId, SessionId};
 use sea_orm::{FromQueryResult, TryGetableFromJson};
@@ -9,7 +9,7 @@ use storage::{StorageError, Tx, statement::pairs};
 use super::SessionName;
 use crate::prompt::{OverviewEntry, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage};
 
-/// The next item of a session's queue, with what the prompt says of its surroundings.
+/// The next item of a session's queue, with the facts for its prompt.
 #[derive(Clone, Debug, FromQueryResult)]
 pub struct Item {
     #[sea_orm(from_alias = "account_id")]
@@ -45,7 +45,7 @@ pub struct Item {
     pub briefing: String,
 }
 
-/// The newest few messages of a task's thread, oldest first, and how many there are, counted up to a limit.
+/// The newest few messages of a task's thread, oldest first, and their number, counted up to a limit.
 #[derive(Clone, Debug, Default, FromQueryResult)]
 pub struct Extract {
     pub messages: Messages,
@@ -57,10 +57,9 @@ pub struct Messages(pub Vec<ThreadMessage>);
 
 impl TryGetableFromJson for Messages {}
 
-/// Relies on index notification_queue, on primary keys, and on index message_thread, whose order is asked for twice: where
-/// the table was counted when it was empty, another index costs the same. Bodies of messages are cut by the prompt anyway,
-/// and far below this. The session is locked by the caller, so nobody else takes
-/// the item.
+/// Relies on index notification_queue, on primary keys, and on index message_thread, whose order is requested twice:
+/// for a table that was analysed while it was empty, another index costs the same. The prompt cuts messages' bodies
+/// anyway, far below this limit. The caller holds the session's lock, so no other transaction takes the item.
 pub const QUEUE_NEXT: &str = concat!(
     "
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.sender_via,

@@ -1,19 +1,19 @@
-//! The journal of a turn: one entry a provider call that was answered with tool calls. With the recorded results it is
-//! enough to carry the turn on, or to run it again (B3).
+//! The journal of a turn: one entry per provider call that was answered with tool calls. Together with the recorded
+//! results it suffices to resume the turn, or to run it again (B3).
 
 use sea_orm::TryGetableFromJson;
 use serde::{Deserialize, Serialize};
 
 use crate::providers::{Reasoning, Usage};
 
-/// What an agent may be told of a call whose result did not come.
+/// The agent's result for a call whose own result did not arrive.
 pub const RESULT_MISSING: &str = r#"{"error":{"code":"outcome_unknown","message":"The tool did not answer in time. It may or may not have run.","hint":"Look at what has been done, for example with task_history, before you try again."}}"#;
 
-/// Of a model's reasoning, as JSON text, in the journal of one turn.
+/// Limit of a model's reasoning, as JSON text, in the journal of one turn.
 const REASONING_BYTES_MAX: usize = 256 * 1024;
 
-/// Of a call that we answer ourselves. The tool-gateway waits for every place before a call's own, so that a place which
-/// it never hears of would hold up the calls behind it.
+/// The ordinal of a call that delivery answers itself. The tool-gateway waits for all earlier ordinals of a call, so an
+/// ordinal that it never receives would block the calls after it.
 pub const NO_PLACE: i32 = 0;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -27,9 +27,9 @@ impl TryGetableFromJson for Journal {}
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Round {
     pub response_id: Option<String>,
-    /// What the agent said on the way.
+    /// The agent's interim text.
     pub text: String,
-    /// What the provider is to have back with the results. Absent in rounds of older versions.
+    /// The reasoning to send back with the results. Absent in rounds of older versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasoning: Vec<Reasoning>,
     pub calls: Vec<Call>,
@@ -38,20 +38,20 @@ pub struct Round {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Call {
-    /// The provider's id. Unique in its answer only.
+    /// The provider's id. Unique within its answer only.
     pub call_id: String,
-    /// Ours: place among the calls of the turn that are passed on, from 1; [`NO_PLACE`] for one that is not.
+    /// Our number: place among the turn's calls that are passed on, from 1; [`NO_PLACE`] for a call that is not.
     pub ordinal: i32,
     pub name: String,
     pub arguments: String,
-    /// Said by us instead of a tool: the call was not passed on.
+    /// Delivery's own answer: the call was not passed on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered: Option<String>,
 }
 
 impl Round {
-    /// The first call that is passed on. Delivery requests each further call when the call before it is over, so that a turn has one
-    /// call in the stream at a time.
+    /// The first call that is passed on. Delivery requests each further call when the previous one has finished, so
+    /// that a turn has one call in the stream at a time.
     pub fn first(&self) -> Option<&Call> {
         self.calls.iter().find(|call| call.answered.is_none())
     }
@@ -66,7 +66,7 @@ impl Journal {
         self.rounds.iter().flat_map(|round| &round.calls)
     }
 
-    /// Calls that were passed on.
+    /// Number of calls that were passed on.
     pub fn requested(&self) -> i32 {
         i32::try_from(self.calls().filter(|call| call.answered.is_none()).count()).expect("calls of a turn are limited")
     }
@@ -76,7 +76,8 @@ impl Journal {
         self.calls().map(|call| call.ordinal).max().unwrap_or(NO_PLACE)
     }
 
-    /// The reasoning of the next answer, or none of it where there is no room: a turn goes on without, only worse.
+    /// The reasoning of the next answer, or none where the journal has no room: a turn continues without it, with less
+    /// context.
     pub fn room_for(&self, reasoning: Vec<Reasoning>) -> Vec<Reasoning> {
         let held = self.rounds.iter().flat_map(|round| &round.reasoning).chain(&reasoning);
         let bytes: usize = held.map(|reasoning| reasoning.item.len()).sum();
@@ -87,13 +88,13 @@ impl Journal {
         }
     }
 
-    /// All that the provider counted in this turn so far.
+    /// The sum of the provider's counts in this turn so far.
     pub fn usage(&self) -> Option<Tokens> {
         self.rounds.iter().filter_map(|round| round.usage).reduce(Tokens::plus)
     }
 }
 
-/// Tokens as they stand on a turn. Sums of what the provider counted; absent when it counted nothing.
+/// A turn's token counts: sums of the provider's counts; absent when it counted nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Tokens {
     pub input_tokens: u64,

@@ -1,5 +1,5 @@
-//! A notification as its publisher could have sent it, read back from its row: what a dead letter of a failed turn
-//! holds, so that it explains itself and can be redriven under the same id.
+//! Rebuilds a notification's message from its row. It is the payload of a failed turn's dead letter, so that the letter
+//! is complete and can be redriven under the same id.
 
 use contracts::{Headers, Root, header, notification::NotificationMessage};
 use domain::{AccountId, Actor, AgentId, MessageId, NotificationId, QueueMode, TaskId};
@@ -45,7 +45,7 @@ pub async fn notifications_load(
     ids: &[String],
 ) -> Result<Vec<Refused>, StorageError> {
     let rows: Vec<Row> = tx
-        .rows("read notifications back", LOAD, [account.into(), ids.to_vec().into()])
+        .rows("read failed notifications", LOAD, [account.into(), ids.to_vec().into()])
         .await?;
     Ok(rows.into_iter().map(|row| message(row, root, account)).collect())
 }
@@ -68,7 +68,7 @@ fn message(row: Row, root: &Root, account: &AccountId) -> Refused {
     headers.set(header::HOPS, row.hops.to_string());
     headers.set(header::CAUSE, row.cause.unwrap_or_default());
     headers.set(header::TRACEPARENT, row.traceparent.unwrap_or_default());
-    // The row's sender is as the resolver took it.
+    // The row's sender is as the resolver stored it.
     headers.set(header::VOUCHED, "1");
     let payload = serde_json::to_vec(&message).expect("wire types have string keys and no failing serializer");
     Refused {

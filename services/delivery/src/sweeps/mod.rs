@@ -1,4 +1,5 @@
-//! Sweeps: without input, safe to run twice and from every replica. They find what a lost wake-up or a dead replica left.
+//! Sweeps: without input, safe to run twice and from every replica. They find sessions after a lost wake-up or a dead
+//! replica.
 
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ use tracing::debug;
 
 use crate::{metrics::Metrics, queue::signal::Signal};
 
-/// Looks for sessions that something should happen to and nobody is seeing to: queued work without a lease, a retry
-/// that is due, tools awaited too long, a lease whose holder is gone. At intervals, and at once when a holder dies.
+/// Finds neglected sessions: queued work without a lease, a due retry, tools awaited too long, a lease whose holder is
+/// dead. Runs at intervals, and at once when a holder dies.
 pub async fn neglected(
     database: Database,
     interval: Duration,
@@ -44,15 +45,15 @@ pub async fn neglected(
     }
 }
 
-/// Sessions whose queues one look may come by: some milliseconds of Postgres.
-const SESSIONS_LOOKED_AT_MAX: i32 = 1_000;
+/// Maximum number of sessions per query: some milliseconds of Postgres.
+const SESSIONS_READ_MAX: i32 = 1_000;
 
-/// Looks how long what is queued has waited, for the gauge; changes nothing.
+/// Reads the age of the queue for the gauge; writes nothing.
 pub async fn waiting(database: Database, interval: Duration, metrics: Metrics, stop: CancellationToken) {
     let mut round = WaitingRound::default();
     let mut ticks = Ticks::every(interval, stop);
     while ticks.next().await {
-        match round.look(&database, SESSIONS_LOOKED_AT_MAX).await {
+        match round.look(&database, SESSIONS_READ_MAX).await {
             Ok(waiting) => metrics.queue(&waiting, OffsetDateTime::now_utc()),
             Err(error) => debug!(error = error_chain(&error), "could not read queue age"),
         }

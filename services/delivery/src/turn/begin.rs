@@ -1,5 +1,5 @@
-//! What a claimed session becomes: a new turn, with its prompt and its row, or the turn in progress, as work for any
-//! replica. Pure, but for the span of a new turn.
+//! Turns a claimed session into work: a new turn with its prompt and its row, or the turn in progress. Pure, but for
+//! the span of a new turn.
 
 use std::{
     collections::HashMap,
@@ -27,14 +27,14 @@ use crate::{
 };
 use storage::session::{sessions_lock::Session, turns_begin::NewTurn};
 
-/// What a new turn is given besides its session and its item.
+/// The inputs of a new turn besides its session and its item.
 #[derive(Debug)]
 pub struct Beginning {
     pub turn_id: TurnId,
     pub prompt: Prompt,
     pub effects: Effects,
     pub tools: Arc<[ToolDefinition]>,
-    /// How long its calls count.
+    /// How long the turn waits for its tool calls.
     pub tools_wait_ms: i64,
     pub trace: TraceContext,
 }
@@ -63,7 +63,7 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> Result<(New
         profile_hash: prompt.profile.hash.clone(),
         instructions: Arc::clone(&prompt.profile.text),
         input: prompt.input.clone(),
-        manifest: serde_json::to_string(&prompt.manifest).expect("a manifest is texts and numbers"),
+        manifest: serde_json::to_string(&prompt.manifest).expect("a manifest serialises: texts and numbers"),
         tools: tools.iter().map(|tool| tool.name.clone()).collect(),
         tools_wait_ms,
         hops,
@@ -99,7 +99,7 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> Result<(New
     Ok((new_turn, work))
 }
 
-/// A turn in progress, as any replica finds it. Pure.
+/// Work for a turn in progress. Pure.
 pub fn carry_on(
     session: &Session,
     turn: Turn,
@@ -137,7 +137,7 @@ pub fn carry_on(
     })
 }
 
-/// What the prompts of a batch have around their items.
+/// Additional facts for the prompts of a batch.
 pub(super) struct Surroundings {
     pub overviews: HashMap<AccountId, Vec<OverviewEntry>>,
 }
@@ -210,7 +210,7 @@ fn tool_names(driver: Option<&Driver>) -> ToolNames {
     ToolNames::new(|name| driver.map_or_else(|| name.to_owned(), |driver| driver.tool_name_on_wire(name).into_owned()))
 }
 
-/// What a turn in progress is offered: what it was offered when it began, whatever has become of its agent since.
+/// The tools of a turn in progress: those offered when it began, whatever changed since.
 pub(super) fn offered_still(turn: &Turn) -> Arc<[ToolDefinition]> {
     let context = OfferContext {
         has_task: turn.task.is_some(),
@@ -229,7 +229,7 @@ pub(super) fn offered_still(turn: &Turn) -> Arc<[ToolDefinition]> {
     }
 }
 
-/// Made once: a list holds many schemas, and every turn has one of these.
+/// Built once: a list holds many schemas, and every turn shares one of these.
 pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {
     const YES_AND_NO: [bool; 2] = [false, true];
     static OFFERED: LazyLock<Vec<(OfferContext, Arc<[ToolDefinition]>)>> = LazyLock::new(|| {
@@ -246,7 +246,7 @@ pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {
     let (_, tools) = OFFERED
         .iter()
         .find(|(made_for, _)| *made_for == context)
-        .expect("there is one for every context");
+        .expect("every context has a list");
     Arc::clone(tools)
 }
 
@@ -255,7 +255,7 @@ fn definitions(tools: impl Iterator<Item = tools::ToolDefinition>) -> Arc<[ToolD
         .map(|tool| ToolDefinition {
             name: tool.name.to_owned(),
             description: tool.description.to_owned(),
-            parameters: to_raw_value(&tool.parameters).expect("JSON is written as JSON"),
+            parameters: to_raw_value(&tool.parameters).expect("JSON values always serialise"),
         })
         .collect()
 }
@@ -269,8 +269,8 @@ impl Turn {
     }
 }
 
-/// The span of a new turn, a child of its notification's. It ends here: a turn outlives processes, and what it causes
-/// refers to it by the stored context.
+/// The span of a new turn, a child of its notification's. It ends here: a turn outlives processes, and later spans
+/// refer to it by the stored context.
 pub(super) fn turn_span(turn: TurnId, session: &Session, item: &Item) -> TraceContext {
     let span = tracing::info_span!(
         target: trace::TARGET,

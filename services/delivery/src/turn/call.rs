@@ -1,4 +1,4 @@
-//! One provider call: no transaction open, cancelled when the lease may be another's, text passed on as it comes.
+//! Makes one provider call: no transaction open, cancelled when the lease is lost, text passed on as it arrives.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -21,19 +21,19 @@ use crate::providers::{
 };
 use crate::{SOURCE, metrics};
 
-/// A piece of text for pages.
+/// A piece of live text for pages.
 pub type Live = Outgoing;
 
-/// How a turn's call went, for the record.
+/// The result of a turn's call, for recording.
 #[derive(Debug)]
 pub struct Report {
     pub work: Work,
     pub outcome: Outcome,
-    /// The provider was seen to run another session than the key says.
+    /// The provider ran another session than the key names.
     pub mismatch: Option<String>,
 }
 
-/// As [`run`]. A provider's answer that makes our code panic must not stop the process, and not come again for ever:
+/// Like [`run`]. A panic while processing a provider's answer must not stop the process, and must not repeat for ever:
 /// it counts as a failed attempt.
 pub async fn run_guarded(
     mut work: Work,
@@ -42,17 +42,20 @@ pub async fn run_guarded(
     live: &mpsc::Sender<Live>,
     incarnation: &Incarnation,
 ) -> Option<Report> {
-    // Given back when the call has ended, before its record.
+    // Released when the call has ended, before it is recorded.
     let slot = work.slot.take();
     let calling = AssertUnwindSafe(run(&work, driver, root, live, incarnation)).catch_unwind();
     let (outcome, mismatch) = match calling.await {
         Ok(ended) => ended?,
         Err(_) => {
-            tracing::error!(turn_id = %work.turn.id, "a provider call panicked; the turn counts it as a malformed answer");
+            tracing::error!(
+                turn_id = %work.turn.id, session_id = %work.turn.session,
+                "provider call panicked; it counts as a malformed answer"
+            );
             let error = failure(
                 FailureClass::Malformed,
                 Sent::Maybe,
-                "the answer could not be processed".to_owned(),
+                "processing the answer failed".to_owned(),
             );
             (Outcome::Failed(error), None)
         }
@@ -66,9 +69,9 @@ pub async fn run_guarded(
 }
 
 impl Report {
-    /// The same call, of whose outcome nothing can be kept: it counts as a failed attempt.
+    /// The same call with a failed outcome, for an outcome that cannot be stored.
     pub fn unrecordable(self) -> Report {
-        let detail = "the answer could not be recorded; delivery's log says why".to_owned();
+        let detail = "recording the answer failed; delivery's log has the cause".to_owned();
         Report {
             outcome: Outcome::Failed(failure(FailureClass::Malformed, Sent::Yes, detail)),
             mismatch: None,
@@ -87,9 +90,8 @@ fn failure(class: FailureClass, sent: Sent, detail: String) -> ProviderError {
     }
 }
 
-/// Makes the call that is due, or looks up what became of the last one; says whether the provider was seen to run another
-/// session than the key says. `None`: the lease was lost, and whoever has it
-/// now finds the turn as it stands.
+/// Makes the due call, or looks up the outcome of the last one; also returns whether the provider ran another session
+/// than the key names. `None`: the lease was lost, and its next holder resumes the turn as stored.
 pub async fn run(
     work: &Work,
     driver: Option<Arc<Driver>>,
@@ -102,30 +104,33 @@ pub async fn run(
     }
     let Some(driver) = driver else {
         let detail = format!(
-            "the agent's provider `{}` is not among the operator's settings ([providers.{}])",
+            "the agent's provider `{}` is missing in the operator's settings ([providers.{}])",
             work.provider, work.provider
         );
         let error = failure(FailureClass::BadRequest, Sent::No, detail);
         return Some((Outcome::Failed(error), None));
     };
     let span = call_span(work, &driver);
-    // Between the claim and this call the lease may have been lost.
+    // The lease may have been lost between the claim and this call.
     if !incarnation.is_alive() {
         return None;
     }
     let ended = tokio::select! {
-        // Dropping a call closes its connection, which a provider that notices takes as "stop"; and that is meant.
+        // Dropping a call closes its connection, which a provider that notices treats as a stop; that is intended.
         ended = exchange(work, &driver, root, live).instrument(span) => Some(ended),
         () = incarnation.lost.cancelled() => None,
     };
     if ended.is_none() {
-        warn!(turn_id = %work.turn.id, session_id = %work.turn.session, "the lease was lost during a provider call; its next holder carries the turn on");
+        warn!(
+            turn_id = %work.turn.id, session_id = %work.turn.session,
+            "lease lost during a provider call; its next holder resumes the turn"
+        );
     }
     ended
 }
 
-/// By OpenTelemetry's conventions for generative AI, as far as the provider says it. What only a trace's reader wants is
-/// no field, which would stand on every line of the log.
+/// By OpenTelemetry's conventions for generative AI, as far as the provider reports it. Attributes instead of fields
+/// where only traces need them, since fields would appear on every log line.
 fn call_span(work: &Work, driver: &Driver) -> Span {
     let span = tracing::info_span!(
         "provider_call",
@@ -149,7 +154,7 @@ fn call_span(work: &Work, driver: &Driver) -> Span {
     span
 }
 
-/// What became of a call, onto its span and into the metrics.
+/// Records the outcome of a call on its span and in the metrics.
 fn note(work: &Work, driver: &Driver, called: &Result<ProviderAnswer, ProviderError>, took: Duration) {
     let span = Span::current();
     match called {
@@ -202,14 +207,14 @@ async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender
         Due::Abort => Outcome::Aborted,
     };
     let mismatch = match &outcome {
-        // Right after the first turn of a generation, while a wrong session has one turn in it and not a hundred.
+        // Right after the first turn of a generation, so that a wrong session has one turn and not a hundred.
         Outcome::Answered(ProviderAnswer { .. }) if work.first => mismatch(driver.session_check(&call).await),
         _ => None,
     };
     (outcome, mismatch)
 }
 
-/// What the provider's record of a lost call means. Pure.
+/// Converts the provider's record of a lost call. Pure.
 pub fn looked_up(reconciled: Reconciled) -> Outcome {
     match reconciled {
         Reconciled::Ran(answer) => Outcome::Answered(answer),
@@ -217,7 +222,7 @@ pub fn looked_up(reconciled: Reconciled) -> Outcome {
         Reconciled::DidNotRun => Outcome::DidNotRun,
         Reconciled::StillRunning | Reconciled::Unreachable(_) => Outcome::NotKnownYet,
         Reconciled::Unknown { reason } => Outcome::Lost {
-            why: format!("the call was sent, no answer came, and its outcome is unknown: {reason}"),
+            why: format!("the call was sent, no answer was received, and its outcome is unknown: {reason}"),
         },
     }
 }
@@ -228,7 +233,7 @@ fn lost_call(work: &Work, response_id: Option<String>) -> LostCall {
         attempt: u32::try_from(work.attempt).unwrap_or(1),
         session_key: work.turn.key.clone(),
         response_id,
-        // In the call that was just lost, nobody has waited yet.
+        // For a call that was lost just now, no time has passed.
         lost_for: match work.due {
             Due::LookUp => work.lost_for(OffsetDateTime::now_utc()),
             Due::Send | Due::Abort => Duration::ZERO,
@@ -246,7 +251,7 @@ fn mismatch(check: SessionCheck) -> Option<String> {
     }
 }
 
-/// Passes text on without ever waiting: pages may miss a piece, a turn must not wait for them.
+/// Passes text on without waiting: pages may miss a piece, and a turn must not wait for them.
 fn speaker<'a>(work: &'a Work, root: &Root, live: &'a mpsc::Sender<Live>) -> impl FnMut(&str) + Send + 'a {
     let about = (&work.turn.account, work.turn.task.as_ref());
     let (subject, origin) = (root.subject::<LiveText>(about.0, about.1), work.origin());
@@ -264,12 +269,12 @@ fn speaker<'a>(work: &'a Work, root: &Root, live: &'a mpsc::Sender<Live>) -> imp
         sequence += 1;
         let (id, at) = (piece.message_id(), Timestamp::from(OffsetDateTime::now_utc()));
         let message = Outgoing::new(subject.clone(), &id, SOURCE, about, &origin, at, &piece);
-        // Full: the broker is slow, and this text is not worth waiting for.
+        // The channel is full: the broker is slow, and this text is dropped.
         let _ = live.try_send(message);
     }
 }
 
-/// Sends live text to the broker until all speakers are gone.
+/// Sends live text to the broker until all senders are dropped.
 pub async fn live_publisher(bus: Bus, mut pieces: mpsc::Receiver<Live>) {
     while let Some(piece) = pieces.recv().await {
         bus.publish_live(piece).await;

@@ -1,4 +1,4 @@
-//! What a settled outcome makes of the three rows: the turn's, its session's and its notifications'. Pure.
+//! Converts a settled outcome into the changes of the turn's, the session's and the notifications' rows. Pure.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use storage::session::{
     turns_record::{ItemChange, SessionChange, TurnChange, TurnRecord},
 };
 
-/// Everything that one report leads to.
+/// All changes of one report.
 #[derive(Debug)]
 pub struct Change {
     pub turn: TurnChange,
     pub session: SessionChange,
     pub items: Option<ItemChange>,
-    /// The session has more to do at once.
+    /// The session has more work at once.
     pub more: bool,
 }
 
-/// What the settled outcome makes of the three rows.
+/// The row changes of the settled outcome.
 pub(super) fn change(
     report: &Report,
     session: &Session,
@@ -118,13 +118,13 @@ impl Change {
     fn await_tools(&mut self, work: &Work, round: &Round, config: &DeliverySettings) {
         let mut journal = work.journal.clone();
         journal.rounds.push(round.clone());
-        // Calls that we answered ourselves need no waking.
+        // Calls that delivery answered itself need no wake-up.
         self.more = journal.requested() == work.journal.requested();
         self.turn.attempt = work.attempt + 1;
         self.turn.calls_requested = journal.requested();
         self.turn.waits = true;
         self.turn.usage = total(&journal, None);
-        self.turn.round = Some(serde_json::to_value(round).expect("a round is texts and numbers"));
+        self.turn.round = Some(serde_json::to_value(round).expect("a round serialises: texts and numbers"));
         self.session.wake_ms = Some(config.tools_again_ms.i64());
         self.session.asked = round.first().map(|call| call.ordinal);
     }
@@ -173,7 +173,7 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Why a turn ended with its session, in the words that its waiting items got.
+/// Why a turn ended with its session, in the text of the session's cancelled items.
 pub(super) fn ended_because(session: &Session) -> &'static str {
     match session.close_reason.as_deref().and_then(CloseReason::parse) {
         Some(CloseReason::AgentRemoved) => AGENT_REMOVED,
@@ -182,11 +182,11 @@ pub(super) fn ended_because(session: &Session) -> &'static str {
     }
 }
 
-/// All that the provider counted in the turn, the last answer included.
+/// The provider's counts in the turn, the last answer included.
 fn total(journal: &Journal, last: Option<Tokens>) -> Option<serde_json::Value> {
     let sum = match (journal.usage(), last) {
         (Some(before), Some(last)) => Some(before.plus(last)),
         (before, last) => before.or(last),
     };
-    sum.map(|tokens| serde_json::to_value(tokens).expect("tokens are numbers"))
+    sum.map(|tokens| serde_json::to_value(tokens).expect("token counts serialise"))
 }

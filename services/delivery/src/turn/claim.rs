@@ -1,8 +1,7 @@
-//! Taking sessions: one transaction for a batch of woken sessions, from their locks to turns that may be sent.
+//! Claims sessions: one transaction for a batch of woken sessions, from their locks to turns that may be sent.
 //!
-//! Reads under lock, asks [`admit`] for each session, then writes what follows: leases and new turns, leases of turns
-//! that are carried on, or the next of their tool calls that is asked for. What comes out
-//! is [`Work`]; the rest of the batch is free again.
+//! Reads under lock, applies [`admit`] to each session, then writes: leases and new turns, leases of resumed turns, or
+//! requests of the next tool calls. The result is [`Work`]; the other sessions of the batch are released.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -47,7 +46,7 @@ use storage::session::{
     turns_resume::{Resumed, turns_resume, turns_wait},
 };
 
-/// What claiming needs and does not change.
+/// The dependencies of claiming.
 #[derive(Clone)]
 pub struct Claimer {
     pub database: Database,
@@ -57,31 +56,31 @@ pub struct Claimer {
     pub profiles: Arc<Profiles>,
     pub kept: Arc<KeptTexts>,
     pub marks: MarkSecret,
-    /// For its crash points.
+    /// Triggers crash points.
     pub shutdown: Shutdown,
 }
 
-/// What came of a batch.
+/// The result of a batch.
 #[derive(Default)]
 pub struct Claimed {
     pub work: Vec<Work>,
-    /// Sessions that were not taken: somebody else's, or with nothing to do.
+    /// Sessions that were not claimed: another replica holds them, or they have no work.
     pub left: Vec<SessionName>,
-    /// Those of `left` that somebody else has locked: nobody knows yet whether there is something to do.
+    /// Those of `left` that another transaction has locked: whether they have work is unknown.
     pub locked: Vec<SessionName>,
-    /// Sessions whose provider has no slot free, with its name. Nothing was written of them.
+    /// Sessions whose provider has no free slot, with its name. Nothing was written for them.
     pub without_slot: Vec<(SessionName, String)>,
     /// Accounts' own limits, as read.
     pub limits: Vec<(AccountId, Option<i32>)>,
     /// Committed messages, for the relay.
     pub outbox: Vec<OutboxRow>,
-    /// How many were taken from a holder whose time was over.
+    /// Number of turns taken over from a holder whose lease had expired.
     pub taken_over: usize,
 }
 
 impl Claimer {
-    /// Claims what may be claimed of `names`, in the name of `replica`. None of them may be worked on by this replica.
-    /// After an error nobody knows whether they were claimed; claiming them again finds out.
+    /// Claims sessions of `names` for `replica`. This replica must not be working on any of them. After an error it is
+    /// unknown whether they were claimed; claiming them again resolves that.
     pub async fn claim(&self, names: &[SessionName], replica: Uuid) -> Result<Claimed, StorageError> {
         let claimed = self.claim_all(names, replica).await;
         if claimed.is_err() {
@@ -116,7 +115,7 @@ impl Claimer {
             .map(|session| (session.account.clone(), session.turns_in_flight_max))
             .collect();
 
-        // Only sessions with an item in their queue are taken: a counter that is off must not hold a lease for nothing.
+        // Only sessions with a queued item are claimed: a wrong counter must not hold a lease without work.
         let names_of_start: Vec<SessionName> = start.iter().map(Session::name).collect();
         let items = queue_next(&tx, &names_of_start, self.config.thread_messages_max.get().into()).await?;
         let mut items: HashMap<SessionName, Item> = items
@@ -129,7 +128,7 @@ impl Claimer {
             .collect();
         let start = within_limits(&tx, start).await?;
 
-        // Before anything is written: a turn that has begun is about to be sent.
+        // Before any write: a turn that has begun is about to be sent.
         let mut without_slot = Vec::new();
         let (start, slots): (Vec<(Session, Item)>, Vec<Option<Slot>>) = start
             .into_iter()
@@ -162,18 +161,18 @@ impl Claimer {
         let now = OffsetDateTime::now_utc();
         let mut new_turns = Vec::with_capacity(start.len());
         let mut work = Vec::with_capacity(start.len() + resumed.len());
-        let mut told: Vec<Owned> = Vec::with_capacity(start.len());
+        let mut events: Vec<Owned> = Vec::with_capacity(start.len());
         for ((session, item), slot) in start.into_iter().zip(slots) {
             let begun = self.begin(&session, item, &surroundings);
             let Some((new_turn, mut begun)) = possible(begun, &session, None) else {
                 continue;
             };
             begun.slot = slot.map(Arc::new);
-            told.push(turn_started(&self.root, &begun, now));
+            events.push(turn_started(&self.root, &begun, now));
             new_turns.push(new_turn);
             work.push(begun);
         }
-        let mut outbox = turns_begin(&tx, &new_turns, replica, told, &self.kept).await?;
+        let mut outbox = turns_begin(&tx, &new_turns, replica, events, &self.kept).await?;
         let carried_on: Vec<Resumed> = resumed.iter().map(Work::resumed).collect();
         turns_resume(&tx, &carried_on, replica).await?;
         work.extend(resumed);
@@ -203,12 +202,12 @@ impl Claimer {
         self.kept.add(&new_turns);
         self.shutdown.crash_point("delivery.claim_committed").await;
 
-        let seen_to: HashSet<SessionName> = work
+        let handled: HashSet<SessionName> = work
             .iter()
             .map(Work::name)
             .chain(without_slot.iter().map(|(name, _)| name.clone()))
             .collect();
-        let left = names.iter().filter(|name| !seen_to.contains(name)).cloned().collect();
+        let left = names.iter().filter(|name| !handled.contains(name)).cloned().collect();
         Ok(Claimed {
             work,
             left,
@@ -220,7 +219,7 @@ impl Claimer {
         })
     }
 
-    /// A slot of this provider; none is needed where the operator's settings do not have it: no call is made.
+    /// A slot of this provider. None is needed where the settings do not have the provider, since no call is made.
     fn slot(&self, provider: &str) -> Result<Option<Slot>, NoSlot> {
         let Some(driver) = self.drivers.get(provider) else {
             return Ok(None);
@@ -244,7 +243,7 @@ impl Claimer {
         Ok(Surroundings { overviews })
     }
 
-    /// A new turn: its prompt, its row, its work.
+    /// Builds a new turn: its prompt, its row, its work.
     fn begin(
         &self,
         session: &Session,
@@ -284,12 +283,16 @@ impl Claimer {
     }
 }
 
-/// What is possible is done; of a session whose rows say what cannot be, nothing is written, and the others of its batch go on.
+/// Unwraps a possible step. For an impossible step, nothing of the session is written, and the rest of the batch
+/// continues.
 pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, session: &Session, turn: Option<TurnId>) -> Option<T> {
     step.inspect_err(|error| {
         metrics::impossible_step(error);
         let (session_id, turn_id) = (session.id, turn.map(TurnId::uuid).map(tracing::field::display));
-        tracing::error!(%session_id, account = %session.account, turn_id, %error, "left a session as it is: its rows allow no such step");
+        tracing::error!(
+            %session_id, account = %session.account, turn_id, %error,
+            "step not written: the session's stored state does not allow it"
+        );
     })
     .ok()
 }
@@ -297,7 +300,7 @@ pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, session: &Session, tu
 /// All slots of a provider are taken.
 struct NoSlot;
 
-/// What is to be done with the sessions of a batch; the rest of them is left alone.
+/// The actions for the sessions of a batch; sessions without an action are left alone.
 #[derive(Debug, Default)]
 pub struct Admitted {
     pub start: Vec<Session>,
@@ -305,7 +308,7 @@ pub struct Admitted {
     pub ask: Vec<(Session, Turn)>,
 }
 
-/// Asks [`admit`] for each of them, with its turn in progress. Pure.
+/// Applies [`admit`] to each session, with its turn in progress. Pure.
 pub fn admitted(sessions: Vec<Session>, turns: Vec<Turn>) -> Admitted {
     let mut turns: HashMap<TurnName, Turn> = turns
         .into_iter()
@@ -326,8 +329,8 @@ pub fn admitted(sessions: Vec<Session>, turns: Vec<Turn>) -> Admitted {
     admitted
 }
 
-/// Those that their accounts' own limits leave room for; the sweep brings the others back. Turns that are carried on are
-/// not held up: what they began should end.
+/// Keeps the sessions that fit their accounts' own limits; the sweep finds the others later. Resumed turns are not
+/// limited, so that begun turns end.
 async fn within_limits(
     tx: &storage::Tx,
     mut start: Vec<(Session, Item)>,

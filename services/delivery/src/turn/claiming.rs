@@ -1,4 +1,5 @@
-//! Claims batches of sessions and sets a worker on each turn. One batch at a time: sessions that are woken meanwhile are the next.
+//! Claims batches of sessions and starts a worker for each turn. One batch at a time: sessions woken meanwhile form the
+//! next.
 
 use domain::error_chain;
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -23,9 +24,9 @@ use crate::{
     store::SessionName,
 };
 
-/// Before another try for sessions that somebody else has locked.
+/// Pause before a retry of sessions that another transaction has locked.
 const LOCKED_PAUSE: Duration = Duration::from_millis(100);
-/// What a claimed turn is given to.
+/// The dependencies of a turn's worker.
 pub struct WorkerContext {
     pub context: Context,
     pub replica: Replica,
@@ -63,13 +64,13 @@ pub async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName
             let Err(error) = workers.claim(claimer, part, &incarnation).await else {
                 continue;
             };
-            // One session that cannot be read, or too much at once, must not hold the others up: the same ones would come
-            // together again.
+            // One session that cannot be read, or an oversized batch, must not block the others: the same sessions
+            // would meet again in the next batch.
             if is_of_the_batch(&error) && parts.halve(part) {
                 warn!(
                     error = error_chain(&error),
                     sessions = part.len(),
-                    "could not claim sessions together; trying in halves"
+                    "claiming a batch failed; retrying it in halves"
                 );
             } else {
                 if error.is_retryable() {
@@ -86,7 +87,7 @@ pub async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName
 }
 
 impl WorkerContext {
-    /// Claims a batch and sets a worker on each turn.
+    /// Claims a batch and starts a worker for each turn.
     async fn claim(
         &self,
         claimer: &Claimer,
@@ -109,7 +110,7 @@ impl WorkerContext {
                 .spawn_once("delivery locked sessions", async move {
                     tokio::select! {
                         () = tokio::time::sleep(LOCKED_PAUSE) => tell(&signals, Signal::Wake(claimed.locked)).await,
-                        // What waits is found by another replica.
+                        // Another replica's sweep finds the waiting sessions.
                         () = stop.cancelled() => {}
                     }
                 });
@@ -120,9 +121,9 @@ impl WorkerContext {
         Ok(())
     }
 
-    /// Where trying again may help they are tried again: if only the answer to the commit was lost, their leases are
-    /// ours, and no sweep finds what a living replica holds. What can never be claimed must not spin: the sweep brings it
-    /// back, slowly.
+    /// Releases unclaimed sessions. Those whose error is retryable are retried: if only the confirmation of the commit
+    /// was lost, this replica holds their leases, and no sweep finds sessions of a live replica. The others must not
+    /// spin: the sweep finds them later.
     async fn not_claimed(&self, batch: Vec<SessionName>, error: StorageError) {
         let again = !is_of_the_batch(&error);
         warn!(
@@ -135,7 +136,7 @@ impl WorkerContext {
         tell(&self.signals, Signal::Free(names)).await;
     }
 
-    /// One worker a turn, for the length of one provider call.
+    /// Starts a worker for the length of one provider call.
     fn take(&self, work: Work, incarnation: Incarnation) {
         let driver = self.drivers.get(&work.provider).cloned();
         let (reports, live, signals) = (self.reports.clone(), self.live.clone(), self.signals.clone());
@@ -150,14 +151,14 @@ impl WorkerContext {
             };
             let report = tokio::select! {
                 // Boxed: a call is large and there are many. Dropped only when the process stops; then the call counts
-                // as lost, and the next holder of the lease acts by the provider's rules.
+                // as lost, and the next holder of the lease follows the provider's rules.
                 report = Box::pin(call::run_guarded(work, driver, &root, &live, &incarnation)) => report,
                 () = drained => None,
             };
             match report {
                 Some(report) => {
                     shutdown.crash_point("delivery.turn_answered").await;
-                    // Refused only when the recorder has ended with the process.
+                    // The send fails only when the recorder has ended with the process.
                     let _ = reports.send(report).await;
                 }
                 None => tell(&signals, Signal::Free(vec![(name, false)])).await,

@@ -1,5 +1,5 @@
-//! The messages of a turn: made here from what was decided, written to the outbox in the transaction that decided it.
-//! The same turn and call give the same message, whoever makes it and however often.
+//! The messages of a turn: built here from a decision, written to the outbox in the transaction of that decision. The
+//! same turn and call give the same message on every replica and every attempt.
 
 use std::collections::HashSet;
 
@@ -23,7 +23,7 @@ use super::{
 use crate::{SOURCE, store::journal::Call};
 use storage::session::{TurnName, sessions_lock::Session, turns_record::Changed};
 
-/// What stands on every message that a turn causes.
+/// The origin of every message that a turn causes.
 pub(super) fn origin(turn: TurnId, hops: i32, trace: TraceContext) -> Origin {
     Origin {
         cause: Some(turn.to_string()),
@@ -61,7 +61,7 @@ pub(super) fn turn_started(root: &Root, work: &Work, now: OffsetDateTime) -> Own
     )
 }
 
-/// A tool call for the tool-gateway. The same call gives the same message, whoever sends it and however often.
+/// A tool call for the tool-gateway. The same call gives the same message on every replica and every attempt.
 pub fn tool_requested(
     root: &Root,
     turn: TurnRef,
@@ -89,7 +89,7 @@ pub fn tool_requested(
     (Some(message.account), outgoing)
 }
 
-/// What follows from an outcome that was written down. `ended` are the notifications that got theirs by it.
+/// The messages of a recorded outcome. `ended` are the notifications that ended with it.
 pub(super) fn outcome_messages(
     root: &Root,
     report: &Report,
@@ -176,7 +176,8 @@ fn cut(mut text: String, bytes_max: usize) -> String {
     text
 }
 
-/// A notification was given up with its turn. A redriven one may fail again: the letter tells the two events apart.
+/// The event of a notification that failed with its turn. A redriven notification may fail again: the dead letter's id
+/// distinguishes the two events.
 pub(super) fn notification_failed(
     root: &Root,
     work: &Work,

@@ -1,10 +1,10 @@
-//! A turn, from the call that is due to the record of how it went.
+//! A turn, from its due call to the record of the outcome.
 //!
-//! Between provider calls the turn is in Postgres: its input, and a [`journal`](crate::store::journal) of what the provider asked for. So any
-//! replica carries it on. [`claim`] takes sessions; [`begin`] makes [`work`] of them, and [`resume`] says what is due of
-//! a turn in progress (both pure); [`call`] makes the provider call. [`settle`] says what its outcome means and
-//! [`change`] what that makes of the rows (both pure); [`recorder`] writes it, many turns at once. Both transactions
-//! send [`messages`]. [`claiming`] and [`recording`] run them in batches.
+//! Between provider calls the turn is in Postgres: its input, and a [`journal`](crate::store::journal) of the
+//! provider's answers. So any replica can resume it. [`claim`] takes sessions; [`begin`] makes [`work`] of them, and
+//! [`resume`] decides the due call of a turn in progress (both pure); [`call`] makes the provider call. [`settle`]
+//! decides what its outcome means and [`change`] computes the row changes (both pure); [`recorder`] writes them, many
+//! turns at once. Both transactions send [`messages`]. [`claiming`] and [`recording`] run them in batches.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ pub mod resume;
 pub mod settle;
 pub mod work;
 
-/// Between tries of a transaction that failed for a reason that passes.
+/// Pause before a retry of a transaction that failed with a transient error.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// How long wake-ups and outcomes may come together after several have come at once: a transaction costs as much as many
-/// of its sessions. A batch of one is processed immediately.
+/// How long to collect wake-ups and outcomes after a batch of several: a transaction costs as much as many of its
+/// sessions. A batch of one is processed immediately.
 const GATHER: Duration = Duration::from_millis(3);
 
-/// Whether a smaller batch may go through: a retry mends nothing, or the batch was too large.
+/// Whether a smaller batch may succeed: the error is not transient, or the batch was too large.
 fn is_of_the_batch(error: &StorageError) -> bool {
     !error.is_retryable() || error.is_too_much()
 }

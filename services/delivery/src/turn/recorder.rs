@@ -1,5 +1,5 @@
-//! Recording outcomes: one transaction for all turns that ended close together. Locks their sessions, checks each fence,
-//! asks [`settle`] what the outcome means, writes it, and says which sessions have more to do.
+//! Records outcomes: one transaction for all turns that ended close together. Locks their sessions, checks each fence,
+//! applies [`settle`] to each outcome, writes the result, and returns which sessions have more work.
 
 use std::{
     collections::HashMap,
@@ -45,20 +45,20 @@ pub struct Recorder {
     pub config: Arc<DeliverySettings>,
     pub metrics: Metrics,
     pub outbox: Outbox,
-    /// How many batches went through, of all who record here.
+    /// Number of committed batches, of all recorders of this process.
     pub recorded: Arc<AtomicU64>,
-    /// For its crash points.
+    /// Triggers crash points.
     pub shutdown: Shutdown,
 }
 
-/// What came of a batch of reports.
+/// The result of a batch of reports.
 #[derive(Default)]
 pub struct Recorded {
-    /// Sessions, and whether there is more for them now.
+    /// Sessions, and whether each has more work now.
     pub free: Vec<(SessionName, bool)>,
 }
 
-/// A report under a fence that is still ours, and what it means.
+/// A report with a current fence, and its meaning.
 #[derive(Debug)]
 pub struct Decided<'a> {
     pub report: &'a Report,
@@ -68,8 +68,8 @@ pub struct Decided<'a> {
 }
 
 impl Recorder {
-    /// Writes all reports or none. Safe to repeat, also when a commit was not answered: a turn that was written is not in
-    /// flight any more.
+    /// Writes all reports or none. Safe to repeat, also after an unconfirmed commit: a written turn is no longer in
+    /// flight.
     pub async fn record(&self, reports: &[Report]) -> Result<Recorded, StorageError> {
         let names: Vec<SessionName> = reports.iter().map(|report| report.work.name()).collect();
         let tx = self
@@ -85,12 +85,13 @@ impl Recorder {
         let mut recorded = Recorded::default();
         let mut decided = Vec::with_capacity(reports.len());
         for report in reports {
-            // A newer fence: somebody took the session over and carries the turn on. A normal outcome.
+            // A newer fence: another replica took the session over and resumes the turn. A normal outcome.
             match sessions
                 .get(&report.work.name())
                 .filter(|session| session.fence == report.work.turn.fence)
             {
-                // Ours by its fence, and given back: an earlier try recorded the outcome, and its commit was not answered.
+                // The fence is current and the session is released: an earlier try recorded the outcome, and its commit
+                // was not confirmed.
                 Some(session) if session.facts.phase != SessionPhase::Running => {
                     recorded.free.push((report.work.name(), true));
                 }
@@ -104,7 +105,10 @@ impl Recorder {
                 None => {
                     self.metrics.stale();
                     let (turn_id, fence) = (report.work.turn.id, report.work.turn.fence);
-                    tracing::info!(%turn_id, %fence, "an outcome came too late: another replica holds the session");
+                    tracing::info!(
+                        %turn_id, session_id = %report.work.turn.session, %fence,
+                        "outcome discarded: another replica holds the session"
+                    );
                     recorded.free.push((report.work.name(), true));
                 }
             }
@@ -119,7 +123,8 @@ impl Recorder {
             .filter_map(|decided| {
                 let work = &decided.report.work;
                 let changed = turns.remove(&work.turn_name());
-                // Ours by its fence and not in flight any more: written by an earlier try whose commit was not answered.
+                // The fence is current and the turn is no longer in flight: an earlier try with an unconfirmed commit
+                // wrote it.
                 recorded
                     .free
                     .push((work.name(), changed.is_none() || decided.change.more));
@@ -157,7 +162,7 @@ impl Recorder {
         Ok(recorded)
     }
 
-    /// Dead letters of a turn that was given up: the notifications themselves, so that they can be sent again.
+    /// Dead letters of a failed turn: the notifications themselves, so that they can be redriven.
     async fn bury(
         &self,
         tx: &Tx,
@@ -200,7 +205,7 @@ impl Recorder {
     }
 }
 
-/// What a report means for its session, which is locked and whose fence is the report's own. Pure.
+/// Decides a report for its session, which is locked and has the report's fence. Pure.
 pub fn decide<'a>(
     report: &'a Report,
     session: &'a Session,
@@ -238,15 +243,15 @@ fn count(metrics: &Metrics, work: &Work, settled: &Settled, changed: &Changed) {
     metrics.settled(settled.as_str());
 }
 
-/// Logs one line a turn (S13): sizes and ids, never texts of the conversation. A turn that succeeds is logged at debug, since
-/// events and metrics report it; every other outcome at info.
+/// Logs one line per turn (S13): sizes and ids, never texts of the conversation. A turn that succeeds is logged at
+/// debug, since events and metrics report it; every other outcome at info.
 fn log(work: &Work, settled: &Settled, changed: &Changed) {
     let class = settled.error().map_or("", |(_, class)| class);
     let what = match settled {
         Settled::Finished { late: true, .. } => "finished late",
         Settled::Finished { .. } => "finished",
         Settled::AwaitTools { .. } => "waits for tools",
-        Settled::Again { .. } => "will be tried again",
+        Settled::Again { .. } => "will be retried",
         Settled::LookAgain { .. } => "is being looked up",
         Settled::Interrupted { .. } => "was interrupted",
         Settled::GaveUp { .. } => "failed",

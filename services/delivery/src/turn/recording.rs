@@ -1,4 +1,4 @@
-//! Records outcomes in batches. A batch that the database refuses is taken apart; an outcome that it never takes is recorded as a
+//! Records outcomes in batches. A batch that fails is split; an outcome that cannot be stored alone is recorded as a
 //! failed attempt.
 
 use domain::{Backoff, error_chain};
@@ -11,7 +11,7 @@ use tracing::warn;
 use super::{GATHER, RETRY_PAUSE, call::Report, is_of_the_batch, recorder::Recorder};
 use crate::queue::signal::{Signal, tell};
 
-/// Records until every worker is gone, also after the stop: what was answered is written down.
+/// Records until every worker has ended, also after the stop: received answers are stored.
 pub async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals: mpsc::Sender<Signal>) {
     let hurried = Recorder {
         database: recorder.database.hurried(),
@@ -27,7 +27,7 @@ pub async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, sig
             return;
         }
         let several = batch.len() > 1;
-        // One transaction holds one outcome a session; a session is in one pair of hands, so there are no two.
+        // One transaction holds one outcome per session. One worker has a session at a time, so a batch never has two.
         let mut alone = BTreeSet::new();
         let mut parts = Parts::of(&batch);
         while let Some(part) = parts.next() {
@@ -35,12 +35,12 @@ pub async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, sig
             let Err(error) = record_patiently(recorder, part, &signals, StorageError::waits_for_lock).await else {
                 continue;
             };
-            // One bad report must not hold the others up, nor one whose session is locked.
+            // One bad report, or one locked session, must not block the others.
             if parts.halve(part) {
                 warn!(
                     error = error_chain(&error),
                     reports = part.len(),
-                    "could not record outcomes together; trying in halves"
+                    "recording a batch failed; retrying it in halves"
                 );
             } else {
                 alone.insert(part[0].work.turn.id);
@@ -57,11 +57,12 @@ pub async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, sig
     }
 }
 
-/// So often an outcome that takes too long is tried alone before its attempt counts as failed, if others were recorded meanwhile.
+/// A slow outcome is retried alone this many times before its attempt counts as failed, if other outcomes were recorded
+/// meanwhile.
 const ALONE_TRIES_MAX: u32 = 3;
 const ALONE_PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Records one outcome that the database refused in its batch. Runs in a worker of its own, so that no batch waits for it.
+/// Records one outcome that failed in its batch. Runs in a worker of its own, so that no batch waits for it.
 async fn record_alone(recorder: Recorder, report: Report, signals: mpsc::Sender<Signal>) {
     let one = [report];
     if let Err(error) = record_while_slow(&recorder, &one, &signals).await {
@@ -70,8 +71,8 @@ async fn record_alone(recorder: Recorder, report: Report, signals: mpsc::Sender<
     }
 }
 
-/// Tries one outcome until it is recorded, or the database takes it in no form, or in no time though it took others: where it
-/// takes none, it is the database that is slow.
+/// Retries one outcome until it is recorded or cannot be stored. A slow outcome fails only if others were
+/// recorded meanwhile; otherwise the database is slow.
 async fn record_while_slow(
     recorder: &Recorder,
     one: &[Report; 1],
@@ -89,9 +90,9 @@ async fn record_while_slow(
     }
 }
 
-/// What the database takes in no form, or in no time, must not leave its session in our hands for as long as we live: the attempt is
-/// recorded as failed, without any of the provider's words. Failing even that, the lease stays until this process ends
-/// or loses it, and its next holder finds the turn in flight and acts by the provider's rules.
+/// An outcome that cannot be stored, or only too slowly, must not keep its session leased for the life of this process:
+/// the attempt is recorded as failed, without the provider's text. If even that fails, the lease stays until this
+/// process ends or loses it. The next holder then finds the turn in flight and follows the provider's rules.
 async fn record_unrecordable(
     recorder: &Recorder,
     report: Report,
@@ -99,15 +100,21 @@ async fn record_unrecordable(
     signals: &mpsc::Sender<Signal>,
 ) {
     let (turn_id, session_id) = (report.work.turn.id, report.work.turn.session);
-    tracing::error!(%turn_id, %session_id, error = error as &dyn std::error::Error, "an outcome could not be recorded; its attempt counts as failed");
+    tracing::error!(
+        %turn_id, %session_id, error = error as &dyn std::error::Error,
+        "could not record the outcome; recording the attempt as failed"
+    );
     let name = report.work.name();
     if let Err(error) = record_while_slow(recorder, &[report.unrecordable()], signals).await {
-        tracing::error!(%turn_id, %session_id, error = &error as &dyn std::error::Error, "not even the failure could be recorded");
+        tracing::error!(
+            %turn_id, %session_id, error = &error as &dyn std::error::Error,
+            "could not record the failed attempt; the session stays leased"
+        );
         tell(signals, Signal::Free(vec![(name, false)])).await;
     }
 }
 
-/// Tries until it is recorded or cannot be. `ends`: what else is no reason to try again.
+/// Retries until it is recorded or cannot be. `ends`: further errors that end the retries.
 async fn record_patiently(
     recorder: &Recorder,
     reports: &[Report],
@@ -126,7 +133,7 @@ async fn record_patiently(
                 warn!(
                     error = error_chain(&error),
                     reports = reports.len(),
-                    "could not record outcomes yet"
+                    "recording outcomes failed; will retry"
                 );
                 tokio::time::sleep(RETRY_PAUSE).await;
             }

@@ -1,4 +1,4 @@
-//! What is due for a turn in progress that a replica has just claimed. Pure.
+//! Decides the due step of a turn in progress that a replica has just claimed. Pure.
 
 use domain::TurnState;
 use time::OffsetDateTime;
@@ -13,11 +13,11 @@ use crate::{
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Due {
-    /// The call that is due, for the first time or again, is sent.
+    /// Send the due call, for the first time or again.
     Send,
-    /// A call may have been running when its holder died, or its connection broke: ask the provider's record first.
+    /// A call may have been running when its holder died or its connection broke: check the provider's record first.
     LookUp,
-    /// The session closed while nothing was in flight: the turn ends here.
+    /// The session closed while no call was in flight: the turn ends here.
     Abort,
 }
 
@@ -27,17 +27,17 @@ pub fn due(state: TurnState, closed: bool, effects: Effects) -> Due {
     match (state, closed, effects) {
         (TurnState::Started, true, _) => Due::Abort,
         (TurnState::Started, false, _) | (TurnState::AwaitingTools, _, _) => Due::Send,
-        // What the agent does goes through our tools, which answer a repeated call with the first result.
+        // The agent's effects go through our tools, which answer a repeated call with the first result.
         (TurnState::Calling, false, Effects::GatewayOnly) => Due::Send,
         (TurnState::Calling, true, Effects::GatewayOnly) => Due::Abort,
         (TurnState::Calling, _, Effects::Own) => Due::LookUp,
-        // An ended turn is nobody's to carry on: its session would not name it any more.
+        // An ended turn is not resumed. Its session no longer refers to it, so this state is not expected.
         (TurnState::Finished | TurnState::Failed | TurnState::Aborted | TurnState::Unknown, _, _) => Due::Abort,
     }
 }
 
-/// Since when nobody knows what became of the call that is due. A call that is sent now is not lost, however long ago the
-/// turn's last one was sent.
+/// Since when the outcome of the due call is unknown. A call that is sent now is not lost, however long ago the turn's
+/// last call was sent.
 pub fn lost_since(
     due: Due,
     lost_at: Option<OffsetDateTime>,
@@ -49,8 +49,8 @@ pub fn lost_since(
     }
 }
 
-/// The input of the call that is due: the turn's own, or the results of the calls in the last answer. A provider that is
-/// not continued is sent the whole turn; so is one that is continued by an answer's id, after an answer without one.
+/// The input of the due call: the turn's own, or the results of the calls in the last answer. A provider that keeps no
+/// conversation gets the whole turn, and so does one that continues by an answer's id when the last answer had none.
 pub fn call_input(input: &str, journal: &Journal, results: &[ToolResult], continuation: Continuation) -> CallInput {
     let output_of = |call: &Call| ToolOutput {
         call_id: call.call_id.clone(),
@@ -85,7 +85,7 @@ pub fn call_input(input: &str, journal: &Journal, results: &[ToolResult], contin
     }
 }
 
-/// What the model said in one round, in its order: its text stands before its calls.
+/// The model's output in one round, in its order: its text stands before its calls.
 fn answer(round: &Round) -> Vec<InputItem> {
     let thought_before = |calls: usize| {
         let reasoning = round
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    /// A line for each item, as the model is to read them.
+    /// A line for each item, as the model reads them.
     fn lines(input: &CallInput) -> Vec<String> {
         let output = |output: &ToolOutput| format!("{} = {}", output.call_id, output.output);
         match input {

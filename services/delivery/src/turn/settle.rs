@@ -1,5 +1,5 @@
-//! What the outcome of a provider call means for its turn, its notifications and its session. Pure: [`settle`] is the
-//! rule, `store.rs` writes what it says.
+//! Decides what the outcome of a provider call means for its turn, its notifications and its session. Pure: [`settle`]
+//! is the rule, and `change.rs` converts its result into row changes.
 
 use std::time::Duration;
 
@@ -12,39 +12,39 @@ use crate::{
 };
 use contracts::tool::ARGUMENTS_BYTES_MAX;
 
-/// How a provider call went.
+/// The outcome of a provider call.
 #[derive(Debug)]
 pub enum Outcome {
     Answered(ProviderAnswer),
     Failed(ProviderError),
-    /// The provider's record says that it is still running, or could not be asked.
+    /// The provider's record says that the call is still running, or could not be read.
     NotKnownYet,
-    /// The record says that it never began.
+    /// The record says that the call never began.
     DidNotRun,
-    /// It will not be known.
+    /// The outcome stays unknown.
     Lost {
         why: String,
     },
-    /// The turn was not to be carried on.
+    /// The turn was not resumed.
     Aborted,
 }
 
-/// What decides besides the outcome.
+/// The facts that decide besides the outcome.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub effects: Effects,
-    /// The generation has ended meanwhile: recorded, changes nothing.
+    /// The generation has ended meanwhile: the reply is recorded and changes nothing.
     pub closed: bool,
     /// Failures of this call before this one.
     pub failures: i32,
     /// Provider calls answered before this one.
     pub rounds: i32,
-    /// Tool calls asked for before, and the place of the last one that was passed on.
+    /// Tool calls requested before, and the place of the last one that was passed on.
     pub calls_before: i32,
     pub ordinal_before: i32,
-    /// Attempts that its notifications have behind them.
+    /// Attempts at its notifications so far.
     pub attempts: i32,
-    /// Since when nobody knows what became of the call.
+    /// How long the outcome of the call has been unknown.
     pub lost_for: Duration,
 }
 
@@ -55,11 +55,11 @@ pub struct Limits {
     pub calls_max: i32,
     pub retry_delay: Duration,
     pub retry_delay_max: Duration,
-    /// After a failure that only the operator can mend.
+    /// Pause after a failure that only the operator can fix.
     pub pause_delay: Duration,
-    /// Between two looks into a provider's record.
+    /// Interval of lookups in a provider's record.
     pub look_up_delay: Duration,
-    /// After this, what the record does not say will not be known.
+    /// After this time without an entry in the record, the outcome counts as unknown.
     pub look_up_max: Duration,
 }
 
@@ -78,7 +78,7 @@ impl From<&DeliverySettings> for Limits {
     }
 }
 
-/// What follows.
+/// The decision.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Settled {
     /// The turn ended with a reply.
@@ -91,30 +91,31 @@ pub enum Settled {
     },
     /// The agent asked for tools; its turn waits without a lease.
     AwaitTools { round: Round },
-    /// A call is due again, after a while. `repeats`: it is the same call, under the same idempotency key, since nobody
-    /// knows what became of the last one.
+    /// A call is due again after a pause. `repeats`: it is the same call, under the same idempotency key, since the
+    /// last one's outcome is unknown.
     Again {
         after: Duration,
         repeats: bool,
         error: String,
         class: &'static str,
     },
-    /// Whether it ran is to be found out after a while: the call counts as in flight.
+    /// The call's outcome is looked up after a pause; until then the call counts as in flight.
     LookAgain { after: Duration },
-    /// The turn ended and its notifications wait again, first in the queue; the next turn is told. `step`: lost or given up.
+    /// The turn ended and its notifications are queued again, first in the queue; the next turn is told. `step`: lost
+    /// or failed.
     Interrupted {
         step: TurnStep,
         after: Duration,
         error: String,
         class: &'static str,
     },
-    /// The turn and its notifications failed. `interrupted`: nobody knows how far the agent got, so the next turn is told.
+    /// The turn and its notifications failed. `interrupted`: the agent's progress is unknown, so the next turn is told.
     GaveUp {
         error: String,
         class: &'static str,
         interrupted: bool,
     },
-    /// The turn ended because its session had.
+    /// The turn ended because its session was closed.
     Aborted,
 }
 
@@ -127,7 +128,7 @@ pub struct Ended<'a> {
 }
 
 impl Settled {
-    /// What happens to the turn.
+    /// The step of the turn.
     pub fn step(&self) -> TurnStep {
         match self {
             Settled::Finished { .. } => TurnStep::Reply,
@@ -140,7 +141,7 @@ impl Settled {
         }
     }
 
-    /// What happens to its session.
+    /// The event of its session.
     pub fn event(&self) -> SessionEvent {
         match self {
             Settled::AwaitTools { .. } => SessionEvent::ToolsAsked,
@@ -162,7 +163,7 @@ impl Settled {
         }
     }
 
-    /// None: the turn goes on. `because`: why its session ended, if it did.
+    /// None: the turn continues. `because`: why its session was closed, if it was.
     pub fn ended<'a>(&'a self, because: &'a str) -> Option<Ended<'a>> {
         let (reply, late, error) = match self {
             Settled::AwaitTools { .. } | Settled::Again { .. } | Settled::LookAgain { .. } => return None,
@@ -173,7 +174,7 @@ impl Settled {
         Some(Ended { reply, late, error })
     }
 
-    /// For logs and counters.
+    /// The name for logs and metrics.
     pub fn as_str(&self) -> &'static str {
         match self {
             Settled::Finished { .. } => "finished",
@@ -192,7 +193,8 @@ pub fn settle(outcome: &Outcome, facts: &Facts, limits: &Limits) -> Settled {
         Outcome::Answered(answer) => answered(answer, facts, limits),
         Outcome::Failed(error) => failed(error, facts, limits),
         Outcome::NotKnownYet if facts.lost_for > limits.look_up_max => {
-            let why = "the call was sent, no answer came, and the provider's record could not be read".to_owned();
+            let why =
+                "the call was sent, no answer was received, and the provider's record could not be read".to_owned();
             interrupted(TurnStep::Lose, why, "outcome_unknown", facts, limits)
         }
         Outcome::NotKnownYet => Settled::LookAgain {
@@ -215,7 +217,7 @@ fn answered(answer: &ProviderAnswer, facts: &Facts, limits: &Limits) -> Settled 
             note: answer
                 .incomplete_reason
                 .as_ref()
-                .map(|reason| format!("the provider stopped short: {reason}")),
+                .map(|reason| format!("the answer is incomplete: {reason}")),
             late: facts.closed,
         };
     }
@@ -223,7 +225,7 @@ fn answered(answer: &ProviderAnswer, facts: &Facts, limits: &Limits) -> Settled 
     if facts.rounds + 1 > limits.rounds_max || facts.calls_before.saturating_add(calls) > limits.calls_max {
         return Settled::GaveUp {
             error: format!(
-                "the agent kept calling tools: more than {} rounds or {} calls in one turn",
+                "tool call limit exceeded: more than {} rounds or {} calls in one turn",
                 limits.rounds_max, limits.calls_max
             ),
             class: "tool_loop",
@@ -236,13 +238,13 @@ fn answered(answer: &ProviderAnswer, facts: &Facts, limits: &Limits) -> Settled 
         .iter()
         .map(|call| {
             let answered = (call.arguments.len() > ARGUMENTS_BYTES_MAX).then(too_large);
-            // What is not passed on is not kept either.
+            // The arguments of a call that is not passed on are not stored.
             let arguments = if answered.is_some() {
                 String::new()
             } else {
                 clean(&call.arguments)
             };
-            // Places are for calls that are passed on, without a gap: a call is not run before those in front of it.
+            // Ordinals number the calls that are passed on, without a gap: a call runs after all earlier ordinals.
             let ordinal = match answered {
                 Some(_) => NO_PLACE,
                 None => ordinals.next().expect("calls of a turn are limited"),
@@ -304,7 +306,7 @@ fn failed(error: &ProviderError, facts: &Facts, limits: &Limits) -> Settled {
     }
 }
 
-/// Sent again at once the first time. A provider that loses call after call is no better than one that fails.
+/// The call is resent at once the first time. A provider that loses call after call is treated like one that fails.
 fn not_run(facts: &Facts, limits: &Limits) -> Settled {
     let (error, class) = ("the provider never began the call".to_owned(), "not_run");
     if facts.failures + 1 >= limits.attempts_max {
@@ -326,7 +328,7 @@ fn not_run(facts: &Facts, limits: &Limits) -> Settled {
     }
 }
 
-/// The turn is over and did not answer; what it was for is not lost.
+/// The turn ended without an answer; its notifications are queued again.
 fn interrupted(step: TurnStep, error: String, class: &'static str, facts: &Facts, limits: &Limits) -> Settled {
     if facts.closed {
         return Settled::Aborted;
@@ -346,18 +348,18 @@ fn interrupted(step: TurnStep, error: String, class: &'static str, facts: &Facts
     }
 }
 
-/// Doubled with every failure; never shorter than the provider asked for.
+/// Doubled with every failure; never shorter than the provider's requested wait.
 fn delay(failures: i32, retry_after: Option<Duration>, limits: &Limits) -> Duration {
     let own = Backoff::new(limits.retry_delay, limits.retry_delay_max).after(failures.max(0).unsigned_abs());
     own.max(retry_after.unwrap_or_default())
 }
 
-/// Postgres keeps no NUL in a text, and a provider may send one.
+/// Replaces NUL, which Postgres cannot store in a text and a provider may send.
 pub(super) fn clean(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
-/// Names and ids of calls are strangers' too.
+/// Bounds names and ids of calls, which come from the provider.
 fn short(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(256));
     text

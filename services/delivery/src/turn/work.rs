@@ -1,5 +1,5 @@
-//! A turn in a replica's hands: everything that its provider call and the record of it need, so that nothing is read
-//! again in between.
+//! A claimed turn: all data that its provider call and the record of its outcome need, so that nothing is read again in
+//! between.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,33 +17,33 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Work {
     pub turn: TurnRef,
-    /// Of the session and of the turn, as the claim left them.
+    /// The phase of the session and the state of the turn after the claim.
     pub phase: SessionPhase,
     pub state: TurnState,
-    /// The first turn of its generation: where it ran is checked, if the provider can say.
+    /// The first turn of its generation: its session is checked, if the provider supports that.
     pub first: bool,
     pub number: i64,
     pub agent_id: AgentId,
     pub provider: String,
-    /// Of the provider, until the call has ended. None where no call is made.
+    /// The provider's slot, until the call has ended. None where no call is made.
     pub slot: Option<Arc<Slot>>,
     pub effects: Effects,
     pub profile_version: String,
     pub due: Due,
-    /// Absent when they stand in front of the input.
+    /// Absent when they are in front of the input.
     pub instructions: Option<Arc<str>>,
     pub input: CallInput,
     pub tools: Arc<[ToolDefinition]>,
     pub journal: Journal,
     pub attempt: i32,
     pub failures: i32,
-    /// Attempts that its notifications have behind them.
+    /// Attempts at its notifications so far.
     pub attempts: i32,
     pub notification_ids: Vec<String>,
     pub hops: i32,
-    /// Of the turn: the parent of everything that it causes.
+    /// The turn's context: the parent of all spans that the turn causes.
     pub trace: TraceContext,
-    /// Since when nobody knows what became of the call.
+    /// Since when the call's outcome is unknown.
     pub lost_at: Option<OffsetDateTime>,
 }
 
@@ -56,7 +56,7 @@ impl Work {
         (self.turn.account.clone(), self.turn.id)
     }
 
-    /// As the claim of a turn in progress is written.
+    /// The row change for claiming a turn in progress.
     pub(super) fn resumed(&self) -> Resumed {
         Resumed {
             session: self.name(),
@@ -66,19 +66,19 @@ impl Work {
         }
     }
 
-    /// Their ids, as events carry them.
+    /// The notifications' ids, as events carry them.
     pub fn notifications(&self) -> Vec<NotificationId> {
         let ids = self.notification_ids.iter();
         ids.filter_map(|id| NotificationId::parse(id).ok()).collect()
     }
 
-    /// How long nobody has known what became of the call.
+    /// How long the call's outcome has been unknown.
     pub fn lost_for(&self, now: OffsetDateTime) -> Duration {
         self.lost_at
             .map_or(Duration::ZERO, |at| (now - at).try_into().unwrap_or(Duration::ZERO))
     }
 
-    /// What stands on every message that this turn causes.
+    /// The origin of every message that this turn causes.
     pub fn origin(&self) -> Origin {
         Origin {
             cause: Some(self.turn.id.to_string()),

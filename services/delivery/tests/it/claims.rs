@@ -1,4 +1,4 @@
-//! Claims against a real Postgres, without a service around them: what stands when a claim's answer was lost.
+//! Claims with a real Postgres, without the service's workers: the state after a claim's answer was lost.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -47,7 +47,7 @@ async fn a_claim_whose_answer_was_lost_is_taken_up_by_its_replica_only() {
     let (ours, other) = (replica(&database).await, replica(&database).await);
     let name = [(scene.account.clone(), scene.session)];
 
-    // It was committed, and nobody was told.
+    // The claim was committed, and its answer was lost.
     let lost = claimer.claim(&name, ours).await.unwrap();
     assert_eq!(lost.work.len(), 1);
 
@@ -55,7 +55,7 @@ async fn a_claim_whose_answer_was_lost_is_taken_up_by_its_replica_only() {
     assert!(theirs.work.is_empty(), "the lease's holder is alive");
     assert_eq!(theirs.left, name);
 
-    // The keys have been exchanged meanwhile.
+    // The keys were changed meanwhile.
     claimer.marks = MarkSecret::new([8; 32]);
     let found = claimer.claim(&name, ours).await.unwrap();
     assert_eq!(found.work.len(), 1);

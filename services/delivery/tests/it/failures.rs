@@ -1,4 +1,4 @@
-//! Providers that fail, and outcomes that cannot be written: tried again, given up with a reason, never in the way of others.
+//! Failing providers, and outcomes that cannot be stored: retried, failed with a reason, and never blocking others.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ async fn recovers_from(failure: Reply, settings: &[(&str, &str)]) {
 }
 
 #[tokio::test]
-async fn passing_failures_are_tried_again() {
+async fn transient_failures_are_retried() {
     recovers_from(Reply::Status(500, "{}".to_owned(), vec![]), &[]).await;
     recovers_from(Reply::Status(503, "{}".to_owned(), vec![]), &[]).await;
     recovers_from(
@@ -49,7 +49,7 @@ async fn passing_failures_are_tried_again() {
 }
 
 #[tokio::test]
-async fn broken_answers_are_tried_again() {
+async fn broken_answers_are_retried() {
     recovers_from(Reply::Malformed, &[]).await;
     recovers_from(Reply::CutStream, &[]).await;
     recovers_from(Reply::Silence, &[("providers.default.idle_timeout_ms", "200")]).await;
@@ -57,7 +57,7 @@ async fn broken_answers_are_tried_again() {
 }
 
 #[tokio::test]
-async fn what_cannot_succeed_fails_with_its_reason_and_can_be_redriven() {
+async fn a_permanent_failure_has_its_reason_and_can_be_redriven() {
     let check = async |reply: Reply, calls: usize, class: &str| {
         let mut scene = Scene::with(move |_| reply.clone()).await;
         scene.world.set("delivery.attempts_max", 3);
@@ -100,7 +100,7 @@ async fn what_cannot_succeed_fails_with_its_reason_and_can_be_redriven() {
         assert_eq!(scene.turns("error_class").await, [class, class]);
         running.stop().await;
     };
-    // Boxed: a scene with what listens to it is a large future.
+    // Boxed: a scene with its listeners is a large future.
     Box::pin(check(Reply::Status(500, "{}".to_owned(), vec![]), 3, "server_error")).await;
     Box::pin(check(
         Reply::Status(400, r#"{"error":{"message":"no such model"}}"#.to_owned(), vec![]),
@@ -112,9 +112,9 @@ async fn what_cannot_succeed_fails_with_its_reason_and_can_be_redriven() {
 }
 
 #[tokio::test]
-async fn a_provider_that_is_not_there_is_tried_again_and_given_up() {
+async fn an_unreachable_provider_is_retried_until_the_turn_fails() {
     let mut scene = Scene::with(|_| Reply::text("never")).await;
-    // Bound and not listening: nobody else can take the port, and whoever connects is refused.
+    // Bound and not listening: no other process can take the port, and connections are refused.
     let closed = tokio::net::TcpSocket::new_v4().unwrap();
     closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = closed.local_addr().unwrap().port();
@@ -166,10 +166,10 @@ async fn an_unknown_provider_fails_the_turn_with_the_setting_to_mend() {
     running.stop().await;
 }
 
-/// What a provider says of itself is a stranger's word too: no part of it may keep an outcome from being recorded, since
-/// its session would then be ours for as long as we live.
+/// A provider's output is untrusted: no character in it may keep an outcome from being recorded, since its session
+/// would then stay leased for the life of this process.
 #[tokio::test]
-async fn characters_that_postgres_does_not_keep_hold_no_session_up() {
+async fn characters_that_postgres_cannot_store_block_no_session() {
     let scene = Scene::with(|_| {
         let response = json!({"id": "resp\0", "status": "incomplete", "incomplete_details": {"reason": "why\0"},
             "output": [{"type": "message", "content": [{"type": "output_text", "text": "some\0thing"}]}]});

@@ -1,4 +1,4 @@
-//! How many turns run at once, by account and in all, and who comes next.
+//! Limits of concurrent turns, by account and in total, and the order of sessions.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ async fn an_account_s_limit_holds() {
     running.stop().await;
 }
 
-/// The limit is known only once a session was read, and is the account's in all processes together.
+/// The limit is read with the account's first session, and holds over all processes.
 #[tokio::test]
 async fn an_account_s_own_limit_holds_from_the_first_turn_on_and_over_all_replicas() {
     let gate = Arc::new(Semaphore::new(0));
@@ -80,10 +80,10 @@ async fn an_account_s_own_limit_holds_from_the_first_turn_on_and_over_all_replic
     two.stop().await;
 }
 
-/// The sweep looks at a few sessions at a time. Those that stay as they are hide nobody behind them: one account's at
+/// The sweep reads a few sessions at a time. Sessions that stay unchanged do not hide others: those of an account at
 /// its limit, and one that closed while it waited for another attempt.
 #[tokio::test]
-async fn the_sweep_comes_to_everybody() {
+async fn the_sweep_reaches_every_account() {
     let gate = Arc::new(Semaphore::new(0));
     let script = Arc::clone(&gate);
     let mut scene = Scene::with(move |seen| {

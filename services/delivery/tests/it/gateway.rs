@@ -1,5 +1,5 @@
-//! Turns over an OpenClaw gateway: what is sent again, and what is looked up in its session history first. The gateway
-//! is a stub that keeps a history in the recorded shape and loses the first answer.
+//! Turns over an OpenClaw gateway: which calls are resent, and which are first looked up in the session history. The
+//! gateway is a stub that keeps a history in the recorded form and loses the first answer.
 
 use std::{
     net::SocketAddr,
@@ -20,21 +20,21 @@ use tokio::net::TcpListener;
 
 use crate::scene::Scene;
 
-/// What the gateway does with its first request, which it never answers.
+/// How the gateway handles its first request, which it never answers.
 #[derive(Clone, Copy, PartialEq)]
 enum First {
     RunsAndLosesTheAnswer,
     NeverBegins,
     BeginsAndSaysNothing,
     AnswersFromAnotherSession,
-    /// Runs, and its answer never leaves.
+    /// The turn runs, and its answer is never sent.
     RunsAndHoldsTheAnswer,
 }
 
 #[derive(Default)]
 struct History {
     posts: Vec<(String, Value)>,
-    /// By gateway key: rows of its history.
+    /// Rows of the history, by gateway key.
     rows: Vec<(String, Value)>,
 }
 
@@ -129,7 +129,7 @@ async fn rows(State(gateway): State<Gateway>, Path(key): Path<String>) -> Respon
     Json(json!({"sessionKey": key, "items": items, "messages": items, "hasMore": false})).into_response()
 }
 
-/// The scene over a gateway whose records settle at once.
+/// The scene with a gateway whose records settle at once.
 async fn scene(first: First) -> (Scene, Gateway) {
     let (gateway, url) = Gateway::start(first).await;
     let provider = StubProvider::answering("never asked").await;
@@ -167,7 +167,7 @@ async fn an_answer_that_was_lost_is_found_in_the_history_and_nothing_is_sent_aga
     running.stop().await;
 }
 
-/// Whoever takes the session over knows only that a call may have left: it asks before it sends.
+/// The next holder knows only that a call may have been sent: it looks the call up before it sends one.
 #[tokio::test]
 async fn a_call_whose_holder_died_is_looked_up_by_the_next_one_and_not_sent_again() {
     let (scene, gateway) = scene(First::RunsAndHoldsTheAnswer).await;

@@ -1,4 +1,4 @@
-//! Rows that allow no such step: the session is left as it is, and what came together with it goes on.
+//! Rows that allow no step: the session is left unchanged, and the rest of the batch continues.
 
 use testkit::Reply;
 
@@ -22,7 +22,7 @@ async fn plant(scene: &Scene, sql: &'static str) {
 }
 
 #[tokio::test]
-async fn a_turn_that_is_over_is_not_sent_again_and_holds_up_no_other_session() {
+async fn an_ended_turn_is_not_resent_and_blocks_no_other_session() {
     let scene = Scene::with(|_| Reply::text("ok")).await;
     let running = scene.run().await;
     scene.enqueue("n-1", "x").await;

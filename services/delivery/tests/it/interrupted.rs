@@ -1,4 +1,4 @@
-//! Turns whose holder died, whose outcome nobody knows, or whose session closed under them.
+//! Turns whose holder died, whose outcome is unknown, or whose session closed meanwhile.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use crate::scene::Scene;
 
 #[tokio::test]
-async fn a_turn_whose_holder_died_is_carried_on_by_another_under_the_same_id() {
+async fn a_turn_whose_holder_died_is_resumed_under_the_same_id() {
     let gate = Arc::new(Semaphore::new(0));
     let script = Arc::clone(&gate);
     let scene = Scene::with(move |seen| match seen.nth_of_key {
@@ -37,7 +37,7 @@ async fn a_turn_whose_holder_died_is_carried_on_by_another_under_the_same_id() {
 }
 
 #[tokio::test]
-async fn an_agent_with_tools_of_its_own_is_told_and_never_sent_the_same_blindly() {
+async fn an_agent_with_tools_of_its_own_never_gets_a_blind_resend() {
     let mut scene = Scene::with(|seen| {
         if seen.nth_of_key == 0 {
             Reply::CutStream
@@ -64,7 +64,7 @@ async fn an_agent_with_tools_of_its_own_is_told_and_never_sent_the_same_blindly(
     running.stop().await;
 }
 
-/// The notification is given up, and what the agent did for it is still not known: whatever comes next begins with that.
+/// The notification failed, and the agent's progress on it is unknown: the next turn starts with a note of that.
 #[tokio::test]
 async fn an_interruption_that_was_the_last_attempt_is_told_to_the_next_notification() {
     let mut scene = Scene::with(|seen| {

@@ -1,5 +1,5 @@
 //! Integration tests of this service, one binary.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue must fail")]
 
 mod claims;
 mod failures;

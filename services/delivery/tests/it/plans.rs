@@ -1,5 +1,5 @@
-//! How the statements of a claim and of a record find their rows: by the index that each is said to rely on, whether the
-//! tables are empty, full but not yet counted, counted, or counted when they held little.
+//! The plans of the statements of a claim and of a record use the indexes that the comments name, whether the tables
+//! are empty, full but not analysed, analysed, or analysed while they held few rows.
 
 use delivery::store::{claim, context};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -63,7 +63,7 @@ const STATEMENTS: [Planned; 14] = [
 
 #[tokio::test]
 async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
-    // A plan may also have been made when a table had been counted and held next to nothing, or a few rows.
+    // A plan may also have been made after the table was analysed with no or few rows.
     for (counted_when_new, count) in [(false, 3000), (true, 3000), (false, 25), (true, 25)] {
         let test = TestDatabase::fresh().await;
         let fixture = Fixture(&test);

@@ -1,4 +1,4 @@
-//! Golden files of what models are sent: a change here is a change of every agent's behaviour, and needs a new version.
+//! Golden files of the prompts: a change here changes every agent's behaviour, and needs a new version.
 
 use contracts::quote;
 use delivery::prompt::{
@@ -114,9 +114,9 @@ fn instructions_are_pinned() {
     );
 }
 
-/// Every section has a place in the templates.
+/// Every section has a placeholder in the templates.
 #[test]
-fn what_tools_say_of_themselves_is_in_the_policy() {
+fn the_policy_holds_every_tools_section() {
     let text = profile("", true, true, "").0;
     for tool in contracts::tools::all() {
         for (_, item) in tool.wording {
@@ -153,7 +153,8 @@ fn a_long_thread_is_not_counted_to_its_end() {
     assert!(heading(101).contains(" of more than 100 messages "), "{}", heading(101));
 }
 
-/// All fields that others write, each with a text put into it; `None` when the field does not take it.
+/// All fields with text from outside, each with a function that sets it; `None` when the field does not accept the
+/// text.
 type Put = fn(&mut InputFacts, &str) -> Option<()>;
 const FIELDS: [(&str, Put); 17] = [
     ("notification", |facts, text| {
@@ -193,12 +194,12 @@ fn put(field: &mut String, text: &str) -> Option<()> {
     Some(())
 }
 
-/// A blank one is left out.
+/// A blank text is left out.
 fn put_visible(field: &mut String, text: &str) -> Option<()> {
     (!text.trim().is_empty()).then(|| put(field, text)).flatten()
 }
 
-/// With something in every field.
+/// Every field has a value.
 fn full() -> InputFacts {
     let entry = |id: &str| OverviewEntry {
         id: TaskId::parse(id).unwrap(),
@@ -221,7 +222,7 @@ fn full() -> InputFacts {
     }
 }
 
-/// What stands outside of quotations, as somebody reads it who knows the two forms of a quotation and nothing else.
+/// The text outside of quotations, for a reader that knows only the two forms of a quotation.
 fn structure(text: &str) -> String {
     let mut outside = String::new();
     let mut lines = text.split('\n');
@@ -255,9 +256,9 @@ fn structure(text: &str) -> String {
     outside
 }
 
-/// The words by which a model tells who speaks from who is said to speak.
+/// The prompt distinguishes the author from the actor that the author names.
 #[test]
-fn whose_word_a_sender_is_is_said() {
+fn the_prompt_names_who_claims_a_sender() {
     let from = |kind, via: Option<&str>| {
         let sender = Actor {
             via: via.map(str::to_owned),
@@ -276,7 +277,7 @@ fn whose_word_a_sender_is_is_said() {
     assert_eq!(from(ActorKind::Service, Some("CI")), says);
 }
 
-/// Whoever writes into whatever field: the text keeps its form, and no character is invisible or ends a line.
+/// For every field and every text: the prompt keeps its form, and no character is invisible or ends a line.
 #[test]
 fn hostile_texts_do_not_leave_their_field() {
     let form = structure(&built(&full()));
@@ -315,7 +316,7 @@ fn hostile_names_do_not_leave_their_place_in_the_instructions() {
             "{text:?}"
         );
         assert_eq!(quote::inert(&made), made, "{text:?}");
-        // A role is the account's own instructions; it hides nothing either.
+        // A role is the account's own instructions; its characters are visible as well.
         let role = named("Coder", text);
         assert_eq!(quote::inert(&role), role, "{text:?}");
     }

@@ -1,4 +1,4 @@
-//! `provider check` against each server that a setting names: what it finds out, and the settings that it recommends.
+//! `provider check` with each kind of server: its findings, and its recommended settings.
 
 use delivery::{
     provider_check::{CALLS_MAX, Report, Seen, check},
@@ -30,7 +30,7 @@ fn seen(report: &Report) -> Vec<(&'static str, Seen)> {
         .collect()
 }
 
-/// What a server is found to do, in the order of the report.
+/// The findings about a server, in the order of the report.
 fn found(key: Seen, response: Seen, whole: Seen, look_up: Seen) -> Vec<(&'static str, Seen)> {
     vec![
         ("answers", Seen::Yes),
@@ -61,7 +61,7 @@ async fn finds_out_what_each_server_can_do_and_which_settings_fit() {
         .into_iter()
         .filter(|(server, _)| *server != Server::OpenClaw)
     {
-        // With the entry that names it, and with one that names none.
+        // With the entry that names the server, and with one that names none.
         let stub = StubProvider::like(server, repeating_codes).await;
         let report = checked(&stub, json!({"server": name})).await;
         assert!(report.fits, "{name}: {report:?}");
@@ -128,7 +128,7 @@ async fn settings_that_were_chosen_and_fit_are_kept() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_used_is_asked_no_more_than_it_takes_to_see_that() {
+async fn an_unusable_server_gets_few_calls() {
     let unauthorized = r#"{"error": {"message": "Incorrect API key provided: sk-secret", "code": "invalid_api_key"}}"#;
     let stub = StubProvider::start(|_| Reply::Status(401, unauthorized.to_owned(), vec![])).await;
     let report = checked(&stub, json!({})).await;
@@ -140,7 +140,7 @@ async fn a_server_that_cannot_be_used_is_asked_no_more_than_it_takes_to_see_that
     );
     assert_eq!(stub.seen().len(), 1);
 
-    // A model that has no functions.
+    // A model without functions.
     let stub = StubProvider::start(|_| Reply::text("Blue is a colour.")).await;
     let report = checked(&stub, json!({})).await;
     assert!(!report.fits && report.settings.is_empty(), "{report:?}");
@@ -150,7 +150,7 @@ async fn a_server_that_cannot_be_used_is_asked_no_more_than_it_takes_to_see_that
     );
     assert_eq!(stub.seen().len(), 1);
 
-    // One whose name is wrong, in whatever words it is asked.
+    // A wrong model name, refused in every wording.
     let refused = r#"{"error": {"message": "no such model", "code": "model_not_found"}}"#;
     let stub = StubProvider::start(|_| Reply::Status(404, refused.to_owned(), vec![])).await;
     let report = checked(&stub, json!({})).await;
@@ -158,7 +158,7 @@ async fn a_server_that_cannot_be_used_is_asked_no_more_than_it_takes_to_see_that
     assert_eq!(stub.seen().len(), 2, "once in each wording");
 }
 
-/// It calls the function, and the results never reach it.
+/// The server calls the function, and drops the results.
 #[tokio::test]
 async fn a_server_that_drops_results_fits_nothing() {
     let stub = StubProvider::start(|seen| match seen.body["tools"][0]["name"].as_str() {

@@ -1,4 +1,4 @@
-//! One account, one agent, one task, an open session; delivery runs against a stub provider.
+//! One account, one agent, one task, an open session, and delivery with a stub provider.
 
 use std::net::SocketAddr;
 

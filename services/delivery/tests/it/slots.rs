@@ -1,4 +1,4 @@
-//! A provider's slots: a session that waits for one holds no lease, and no place of another provider's session.
+//! A provider's slots: a session that waits for one holds no lease, and takes no place of another provider's session.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ async fn slow_and_quick(gate: &Arc<Semaphore>) -> (Scene, StubProvider) {
     (Scene::of(world, slow).await, quick)
 }
 
-/// So many sessions with one notification each; gives the account.
+/// `sessions` sessions with one notification each; returns the account.
 async fn crowd(scene: &Scene, account: &str, sessions: usize) -> AccountId {
     let fixture = scene.world.fixture();
     let account = fixture.account(account).await;
@@ -36,7 +36,7 @@ async fn crowd(scene: &Scene, account: &str, sessions: usize) -> AccountId {
 }
 
 #[tokio::test]
-async fn sessions_that_wait_for_a_slow_provider_hold_up_no_session_of_another() {
+async fn sessions_of_a_slow_provider_block_no_other_provider() {
     let gate = Arc::new(Semaphore::new(0));
     let (mut scene, quick) = slow_and_quick(&gate).await;
     scene.world.set("delivery.turns_in_flight_max", 4);
@@ -67,10 +67,10 @@ async fn sessions_that_wait_for_a_slow_provider_hold_up_no_session_of_another() 
             .count("select count(*) from session where phase = 'running'")
             .await,
         1,
-        "whoever waits for a slot holds no lease"
+        "a session that waits for a slot holds no lease"
     );
 
-    // Slots that are given back are taken again, by all who wait.
+    // Released slots are taken again, by all waiting sessions.
     gate.add_permits(40);
     eventually("all are delivered", || async {
         let delivered = "select count(*) from notification where state = 'delivered'";
@@ -85,7 +85,7 @@ async fn sessions_that_wait_for_a_slow_provider_hold_up_no_session_of_another() 
 async fn a_session_that_waits_for_a_slot_when_its_process_dies_was_not_sent() {
     let gate = Arc::new(Semaphore::new(0));
     let (mut scene, _quick) = slow_and_quick(&gate).await;
-    // What was sent to it is never sent again blindly.
+    // A call that was sent is never resent without a lookup.
     scene.world.set("providers.default.effects", "own");
     crowd(&scene, "one", 10).await;
     let first = scene.run().await;

@@ -1,4 +1,5 @@
-//! A session that somebody has locked, and a database that is slow with everything: others go on, and no answer is lost.
+//! A session that another transaction has locked, and a database that is slow for all: others continue, and no answer
+//! is lost.
 
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ async fn locked(scene: &Scene, session: SessionId) -> Transaction<'static, Postg
 }
 
 #[tokio::test]
-async fn a_locked_session_holds_up_no_other_at_its_claim() {
+async fn a_locked_session_does_not_block_other_claims() {
     let (scene, gate) = gated().await;
     gate.add_permits(10);
     scene.enqueue("n-1", "x").await;
@@ -50,7 +51,7 @@ async fn a_locked_session_holds_up_no_other_at_its_claim() {
     running.stop().await;
 }
 
-/// The result of a call comes while somebody has the session locked who has nothing to say afterwards.
+/// A call's result arrives while a transaction holds the session's lock and sends no wake-up afterwards.
 #[tokio::test]
 async fn a_wake_up_that_meets_a_lock_is_not_lost() {
     let mut scene = Scene::with(|seen| match seen.tool_outputs().len() {
@@ -58,7 +59,7 @@ async fn a_wake_up_that_meets_a_lock_is_not_lost() {
         _ => Reply::text("ok"),
     })
     .await;
-    // Nothing else wakes the session again.
+    // No other event wakes the session again.
     scene.world.set("delivery.tools_again_ms", 600_000);
     scene.enqueue("n-1", "x").await;
     let running = scene.run().await;
@@ -75,7 +76,7 @@ async fn a_wake_up_that_meets_a_lock_is_not_lost() {
     .await;
     let held = locked(&scene, scene.session).await;
     scene.tool_finished("c-1", 1, "{}").await;
-    // What came later went through the claim, so the claim has met the lock.
+    // The later notification passed the claim, so the claim has met the lock.
     another(&scene).await;
     scene.until("other", "delivered").await;
     held.rollback().await.unwrap();
@@ -84,7 +85,7 @@ async fn a_wake_up_that_meets_a_lock_is_not_lost() {
 }
 
 #[tokio::test]
-async fn a_locked_session_holds_up_no_other_at_its_record() {
+async fn a_locked_session_does_not_block_other_records() {
     let (scene, gate) = gated().await;
     scene.enqueue("n-1", "x").await;
     let running = scene.run().await;
@@ -104,7 +105,7 @@ async fn a_locked_session_holds_up_no_other_at_its_record() {
 }
 
 #[tokio::test]
-async fn an_answer_is_kept_while_the_database_is_slow_with_everything() {
+async fn an_answer_is_kept_while_the_database_is_slow() {
     let (mut scene, gate) = gated().await;
     scene.world.set("database.statement_timeout_ms", 300);
     scene.enqueue("n-1", "x").await;
@@ -125,7 +126,7 @@ async fn an_answer_is_kept_while_the_database_is_slow_with_everything() {
         create trigger slow_down before update on turn for each row execute function slow_down()";
     sqlx::raw_sql(slow).execute(&database.owner).await.unwrap();
     gate.add_permits(10);
-    eventually("it was tried more often than one that is slow by itself", || async {
+    eventually("more attempts than a single slow outcome gets", || async {
         (database.count("select last_value from tries").await >= 6).then_some(())
     })
     .await;

@@ -1,5 +1,5 @@
-//! Turns against a real Postgres, a real broker and a provider that does what a script says: one notification, many of one
-//! session, many sessions, tools in between, and what the prompt says.
+//! Turns with a real Postgres, a real broker and a scripted provider: one notification, many of one session, many
+//! sessions, tools in between, and the prompt's content.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -89,7 +89,7 @@ async fn a_notification_becomes_a_recorded_turn() {
         .await;
     assert_eq!(row, ["idle 0 -"]);
     eventually("the relay sends what was committed", || async {
-        // The end of the turn is the orchestrator's to read, and there is none.
+        // Only the orchestrator reads the end of a turn, and none runs here.
         let left = "select count(*) from outbox where stored_at is null or subject not like '%.turn.finished'";
         (scene.world.database.count(left).await == 0).then_some(())
     })
@@ -97,7 +97,7 @@ async fn a_notification_becomes_a_recorded_turn() {
     running.stop().await;
 }
 
-/// As when the database is put back to an earlier day under a delivery that goes on.
+/// Simulates a database that was restored to an earlier state under a running delivery.
 #[tokio::test]
 async fn instructions_that_are_gone_are_stored_again_before_a_turn_begins() {
     let scene = Scene::with(|_| Reply::text("ok")).await;
@@ -146,7 +146,7 @@ async fn a_thousand_sessions_are_worked_at_once_and_none_twice() {
     let provider = StubProvider::start(|_| Reply::text("ok")).await;
     let mut world = World::start().await;
     world.provider(&provider);
-    // On a machine so busy that leases are lost, calls are rightly made again.
+    // On a machine so busy that leases expire, repeated calls are correct.
     world.set("replica.lease_ms", 60_000);
     let scene = Scene::of(world, provider).await;
     let fixture = scene.world.fixture();
@@ -173,7 +173,7 @@ async fn a_thousand_sessions_are_worked_at_once_and_none_twice() {
 }
 
 #[tokio::test]
-async fn tool_results_go_back_on_the_same_key_whoever_carries_the_turn_on() {
+async fn tool_results_go_back_on_the_same_key_from_any_replica() {
     let scene = Scene::with(|seen| match seen.nth_of_key {
         0 => Reply::Calls(vec![
             (
@@ -195,10 +195,10 @@ async fn tool_results_go_back_on_the_same_key_whoever_carries_the_turn_on() {
     let session = scene
         .world
         .database
-        .texts("select phase || ' ' || coalesce(lease_owner::text, 'nobody') from session")
+        .texts("select phase || ' ' || coalesce(lease_owner::text, '-') from session")
         .await;
-    assert_eq!(session, ["waiting nobody"], "a turn that waits holds no lease");
-    // Delivery dies; another takes its place.
+    assert_eq!(session, ["waiting -"], "a turn that waits holds no lease");
+    // Delivery dies; another replica takes over.
     first.cut_off();
     let second = scene.run().await;
     scene.tool_finished("c-1", 1, "one").await;
@@ -222,7 +222,7 @@ async fn tool_results_go_back_on_the_same_key_whoever_carries_the_turn_on() {
 }
 
 #[tokio::test]
-async fn missing_tool_results_are_asked_for_again_and_in_the_end_gone_without() {
+async fn missing_tool_results_are_requested_again_until_the_wait_ends() {
     let mut scene = Scene::with(|seen| {
         if seen.nth_of_key == 0 {
             Reply::call("c-1", "task_history", json!({}))
@@ -286,7 +286,7 @@ async fn only_the_coordinator_sees_the_overview() {
             && !other.text().contains("COORD")
             && !other.text().contains("Coordinate only")
     );
-    // Assigned to somebody, it is theirs alone: whoever else still has something to do in it is shown nothing of it.
+    // Assigned to an agent, the chat belongs to that agent alone: another agent with a session in it sees none of it.
     let lead = fixture.agent(&scene.account, "lead").await;
     fixture.assign(&scene.account, &coordinator, lead).await;
     let (of_lead, lead_key) = fixture.session(&scene.account, &coordinator, lead).await;

@@ -1,6 +1,5 @@
-//! Two accounts in one batch that are the same but for their name: the same ids of agents, tasks, sessions, messages,
-//! notifications and turns. Row-level security lets a batch see both of them, so nothing but its own conditions keeps
-//! them apart, in SQL and in memory.
+//! Two accounts in one batch with the same ids of agents, tasks, sessions, messages, notifications and turns. Row-level
+//! security shows a batch the rows of both, so only the code's own conditions separate them, in SQL and in memory.
 
 use std::sync::Arc;
 
@@ -22,7 +21,7 @@ use crate::{
 
 const TWIN: &str = "umbra";
 
-/// `acme`, whose agent coordinates, with a thread, a briefing and something to do; then its twin.
+/// `acme`, whose agent coordinates, with a thread, a briefing and queued work; then its twin.
 async fn twins() -> (Scene, [SessionName; 2]) {
     let scene = Scene::with(|_| Reply::text("never asked")).await;
     let fixture = scene.world.fixture();
@@ -51,7 +50,7 @@ fn of<'a>(work: &'a [Work], account: &AccountId) -> &'a Work {
     one
 }
 
-/// Each has what is its own, and no word of the other.
+/// Each work holds its own texts, and none of the other account.
 fn check_apart(work: &[Work], names: &[SessionName; 2], own: &[&str]) {
     for ((ours, _), (theirs, _)) in [(&names[0], &names[1]), (&names[1], &names[0])] {
         let text = format!("{:?}", of(work, ours));
@@ -78,7 +77,7 @@ fn answered(text: String, calls: Vec<FunctionCall>) -> Outcome {
     })
 }
 
-/// Each has said something, and asks for a tool.
+/// Each turn has text and requests a tool.
 fn asking(work: &[Work]) -> Vec<Report> {
     let call = FunctionCall {
         call_id: "c-1".to_owned(),
@@ -122,7 +121,7 @@ async fn twins_in_one_batch_stay_apart() {
     );
     recorder.record(&asking(&begun)).await.unwrap();
 
-    // Both go on, in turns of one id, with what their tools said.
+    // Both resume, in turns of one id, with their tools' results.
     sqlx::raw_sql(
         "update turn set id = (select id from turn where account_id = 'acme') where account_id = 'umbra';
          update session set active_turn_id = (select id from turn where account_id = 'acme');
@@ -137,9 +136,9 @@ async fn twins_in_one_batch_stay_apart() {
     calls.from("turn t").insert(&scene.world.database.owner).await;
     let resumed = claimer.claim(&names, replica).await.unwrap().work;
     check_apart(&resumed, &names, &["on the way", "result"]);
-    assert_eq!(resumed[0].turn.id, resumed[1].turn.id, "that is what is tried");
+    assert_eq!(resumed[0].turn.id, resumed[1].turn.id, "the twins share a turn id");
 
-    // One has its answer, the other was not to be carried on.
+    // One has its answer, the other was not resumed.
     let acme = report(
         of(&resumed, &names[0].0),
         answered("reply of acme".to_owned(), Vec::new()),
@@ -167,7 +166,7 @@ async fn twins_in_one_batch_stay_apart() {
 }
 
 #[tokio::test]
-async fn the_turns_that_twins_have_in_flight_are_counted_apart() {
+async fn turns_in_flight_of_twins_are_counted_separately() {
     let (scene, names) = twins().await;
     let fixture = scene.world.fixture();
     let task = fixture.task(&scene.account, "OTHER-1", &[]).await;
@@ -196,7 +195,7 @@ async fn the_turns_that_twins_have_in_flight_are_counted_apart() {
 }
 
 #[tokio::test]
-async fn the_tools_of_twins_are_asked_for_again_apart() {
+async fn tools_of_twins_are_requested_again_separately() {
     let (scene, names) = twins().await;
     let (claimer, database) = claimer(&scene).await;
     let replica = replica(&database).await;
@@ -211,7 +210,7 @@ async fn the_tools_of_twins_are_asked_for_again_apart() {
     .unwrap();
 
     let claimed = claimer.claim(&names, replica).await.unwrap();
-    assert_eq!(claimed.left, names, "nobody takes the lease");
+    assert_eq!(claimed.left, names, "no replica takes the lease");
     let asked: Vec<&str> = claimed.outbox.iter().map(|row| row.outgoing.subject.as_str()).collect();
     assert_eq!(asked, ["signalbox.tool.requested.acme.PROJ-7"]);
     let looked_after = "select concat_ws(' ', account_id, phase, case when wake_at < now() then 'due'
@@ -223,9 +222,9 @@ async fn the_tools_of_twins_are_asked_for_again_apart() {
     );
 }
 
-/// However many calls an answer has, one of them is on its way.
+/// However many calls an answer has, one of them is in the stream at a time.
 #[tokio::test]
-async fn calls_of_an_answer_are_asked_for_one_by_one() {
+async fn calls_of_an_answer_are_requested_one_by_one() {
     let scene = Scene::with(|_| Reply::text("never asked")).await;
     scene.enqueue("n-1", "x").await;
     let names = [(scene.account.clone(), scene.session)];
@@ -247,7 +246,7 @@ async fn calls_of_an_answer_are_asked_for_one_by_one() {
 
     let claim = async || -> Vec<i64> {
         let claimed = claimer.claim(&names, replica).await.unwrap();
-        assert_eq!(claimed.left, names, "nobody takes the lease");
+        assert_eq!(claimed.left, names, "no replica takes the lease");
         let ordinal =
             |payload: &[u8]| serde_json::from_slice::<serde_json::Value>(payload).unwrap()["ordinal"].as_i64();
         let asked = claimed.outbox.iter().filter_map(|row| ordinal(&row.outgoing.payload));
@@ -257,16 +256,17 @@ async fn calls_of_an_answer_are_asked_for_one_by_one() {
     for (call, next) in [("c-1", 2), ("c-2", 3)] {
         scene.tool_recorded(call, next - 1, "{}").await;
         assert_eq!(claim().await, [i64::from(next)]);
-        assert!(claim().await.is_empty(), "whatever else wakes the session");
+        assert!(claim().await.is_empty(), "for any other wake-up");
     }
     let due = "update session set wake_at = now() - interval '1 s'";
     sqlx::query(due).execute(&scene.world.database.owner).await.unwrap();
     assert_eq!(claim().await, [3], "asked for again");
 }
 
-/// Two of the first answer's calls were never asked for when its wait was over. The second answer's calls do not wait for them.
+/// Two of the first answer's calls were never requested when its wait was over. The second answer's calls do not wait
+/// for them.
 #[tokio::test]
-async fn what_an_earlier_answer_is_missing_holds_up_no_call_of_a_later_one() {
+async fn missing_results_of_an_earlier_answer_block_no_later_call() {
     let scene = Scene::with(|_| Reply::text("never asked")).await;
     scene.enqueue("n-1", "x").await;
     let names = [(scene.account.clone(), scene.session)];
@@ -290,7 +290,7 @@ async fn what_an_earlier_answer_is_missing_holds_up_no_call_of_a_later_one() {
     let second = report(&resumed[0], answer(&["d-1", "d-2"]));
     recorder.record(&[second]).await.unwrap();
 
-    // One of the first answer comes late.
+    // A result of the first answer arrives late.
     scene.tool_recorded("c-1", 1, "{}").await;
     assert!(claimer.claim(&names, replica).await.unwrap().outbox.is_empty());
     scene.tool_recorded("d-1", 4, "{}").await;
@@ -304,5 +304,5 @@ async fn what_an_earlier_answer_is_missing_holds_up_no_call_of_a_later_one() {
     assert_eq!((asked.len(), &asked[0]["ordinal"]), (1, &serde_json::json!(5)));
     scene.tool_recorded("d-2", 5, "{}").await;
     let work = claimer.claim(&names, replica).await.unwrap().work;
-    assert_eq!(work.len(), 1, "all that it waits for is there");
+    assert_eq!(work.len(), 1, "all awaited results are recorded");
 }

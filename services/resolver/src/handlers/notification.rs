@@ -1,10 +1,12 @@
-//! Notifications: each gets a place in the queue of the one session it belongs to, or a reason why not.
+//! Notifications: each accepted notification is queued in the one session that it belongs to; each other one is refused
+//! with a reason.
 //!
 //! Consumes `{root}.notification.{account}.{task}`, a batch of one partition, in stream order.
-//! Decides who is to act and in which session (`intake`).
-//! Writes notifications, sessions, tasks that were unknown, dead letters, and the partition's place, in one transaction; gives
-//! receipts, which end the outbox rows of the messages.
-//! Publishes `session.resolved` for every session that got work and had none; events and dead letters through the outbox.
+//! Decides the recipients and their sessions (`intake`).
+//! Writes notifications, sessions, unknown tasks, dead letters and the partition's offset in one transaction. Returns
+//! receipts, which delete the messages' outbox rows.
+//! Publishes `session.resolved` for every idle session that received work; events and dead letters go through the
+//! outbox.
 
 use contracts::{
     Outgoing, Root,
@@ -49,26 +51,26 @@ pub struct NotificationHandler {
     pub database: Database,
     pub root: Root,
     pub limits: QueueLimits,
-    /// For its crash points.
+    /// Triggers crash points.
     pub shutdown: Shutdown,
 }
 
 #[derive(Debug)]
 pub enum Handled {
     Committed(Committed),
-    /// The partition is another's by now; nothing was written.
+    /// Another replica holds the partition. Nothing was written.
     Stale,
-    /// Somebody else opened the same session or used the same id meanwhile; nothing was written. Begun again, the batch
-    /// will see what they did.
+    /// Another transaction opened the same session or used the same id. Nothing was written. A retry of the batch reads
+    /// the other transaction's rows.
     Raced,
 }
 
-/// What a batch came to.
+/// The result of a committed batch.
 #[derive(Debug, Default)]
 pub struct Committed {
-    /// For the relay.
+    /// Committed outbox rows, for the relay.
     pub outbox: Vec<OutboxRow>,
-    /// To be published once: wake-ups, not worth keeping.
+    /// Wake-ups. They are published once and not stored.
     pub wakes: Vec<Outgoing>,
     pub resolutions: Vec<Resolution>,
     pub refusals: Vec<RefusalReason>,
@@ -76,7 +78,7 @@ pub struct Committed {
     pub requeued: u64,
 }
 
-/// How a session came to be at hand (S13).
+/// How the session of a notification was found (S13).
 #[derive(Clone, Debug)]
 pub struct Resolution {
     pub account: AccountId,
@@ -88,7 +90,7 @@ pub struct Resolution {
 }
 
 impl NotificationHandler {
-    /// The same with little time for each statement.
+    /// The same handler with a short statement timeout.
     #[must_use]
     pub fn hurried(&self) -> NotificationHandler {
         NotificationHandler {
@@ -97,7 +99,7 @@ impl NotificationHandler {
         }
     }
 
-    /// Takes a batch in, and moves the partition's place to its end.
+    /// Processes a batch and moves the partition's offset to its end.
     pub async fn handle(
         &self,
         lease: &Lease,
@@ -131,7 +133,7 @@ impl NotificationHandler {
         }
     }
 
-    /// Does all of it and undoes it: whether the database would take this now.
+    /// Processes the batch and rolls back: checks whether the database would accept it now.
     pub async fn rehearse(&self, batch: &[Received], now: OffsetDateTime) -> Result<(), StorageError> {
         let tx = self.database.begin(&accounts(batch)).await?;
         if let Some(taken) = self.take_in(&tx, batch, now).await? {
@@ -140,7 +142,7 @@ impl NotificationHandler {
         tx.rollback().await
     }
 
-    /// Gives a message up that the database takes in no form or in no time, and moves the place past it.
+    /// Stores a dead letter for a message that the database cannot store or times out on, and moves the offset past it.
     pub async fn bury(
         &self,
         lease: &Lease,
@@ -159,12 +161,12 @@ impl NotificationHandler {
         let refused = Refused {
             refusal: Refusal::new(
                 RefusalReason::Unprocessable,
-                "the database does not take this notification, or takes too long over it; the resolver's log says why",
+                "the database rejected this notification, or timed out on it; the resolver's log has the cause",
             ),
             agent: None,
             account_exists,
             task: None,
-            // The row may be what it does not take.
+            // The row may be the part that the database rejects.
             keep_row: false,
         };
         let messages = refusals_write(&tx, &self.root, &[(received, refused)], now).await?;
@@ -178,7 +180,7 @@ impl NotificationHandler {
         }))
     }
 
-    /// Moves the place past a message of which nothing can be kept.
+    /// Moves the offset past a message of which nothing can be stored.
     pub async fn skip(
         &self,
         lease: &Lease,
@@ -196,7 +198,7 @@ impl NotificationHandler {
         Ok(Handled::Committed(Committed::default()))
     }
 
-    /// Everything but the place and the outbox. None: raced.
+    /// Writes everything but the offset and the outbox. None: lost a race.
     async fn take_in(&self, tx: &Tx, batch: &[Received], now: OffsetDateTime) -> Result<Option<TakenIn>, StorageError> {
         let mut facts = facts(tx, batch).await?;
         let mut decided = decide_all(batch, &mut facts, &self.limits);
@@ -231,7 +233,7 @@ impl NotificationHandler {
         Ok(Some(TakenIn { done, messages }))
     }
 
-    /// Each once: after the first, the task is a fact for the rest of the batch.
+    /// Creates each task once: after the first message, the task is a fact for the rest of the batch.
     async fn tasks_create(
         &self,
         tx: &Tx,
@@ -278,7 +280,7 @@ impl NotificationHandler {
         }
     }
 
-    /// The event of a session that was opened here.
+    /// The event of a session that this batch opened.
     fn opened(&self, work: &Work<'_>, now: OffsetDateTime) -> Option<Owned> {
         match work.finding() {
             Finding::Reused => None,
@@ -307,13 +309,14 @@ struct TakenIn {
     messages: Vec<Owned>,
 }
 
-/// Accounts are a stranger's words here, checked for their form only; one that is not there has no rows to see. The
-/// operator's are for dead letters that belong to no account.
+/// Accounts of the batch. A publisher chose the names, and only their form was checked; an account that does not exist
+/// has no visible rows. The operator's account is for dead letters without an account.
 fn accounts(batch: &[Received]) -> Accounts {
     Accounts::many(batch.iter().filter_map(|received| received.account.as_ref())).with_operator()
 }
 
-/// Whatever was decided about it, it was read: whoever keeps it to publish it again need not.
+/// Receipts for all messages: each was read, whatever was decided, so a sender that stores a message for republishing
+/// can delete it.
 fn receipts(batch: &[Received]) -> Vec<Receipt> {
     batch
         .iter()
@@ -331,7 +334,7 @@ async fn facts(tx: &Tx, batch: &[Received]) -> Result<Facts, StorageError> {
     Ok(facts)
 }
 
-/// `false`: somebody else was first with one of the ids.
+/// `false`: another transaction stored one of the ids first.
 async fn rows_write(tx: &Tx, decided: &Decided<'_>, queued: &Queued<'_>) -> Result<bool, StorageError> {
     let wholes: Vec<(AccountId, NotificationId)> = decided
         .accepted

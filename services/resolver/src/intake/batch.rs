@@ -1,4 +1,5 @@
-//! A whole batch: every decision sees the ones before it, every accepted notification gets its place. Pure.
+//! Decides a whole batch: every decision sees the ones before it, and every accepted notification gets its queue
+//! position. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ use storage::session::items_append::NewItem;
 
 use crate::SOURCE;
 
-/// What was decided about a batch, each in the order of the stream.
+/// The decisions of a batch, each list in stream order.
 #[derive(Debug, Default)]
 pub struct Decided<'a> {
     pub accepted: Vec<(&'a Received, Accepted)>,
@@ -25,7 +26,7 @@ pub struct Decided<'a> {
     pub duplicates: u64,
 }
 
-/// Decides about each message. What is decided becomes a fact for the next.
+/// Decides each message. Each decision becomes a fact for the next.
 pub fn decide_all<'a>(batch: &'a [Received], facts: &mut Facts, limits: &QueueLimits) -> Decided<'a> {
     let mut decided = Decided::default();
     for received in batch {
@@ -71,12 +72,15 @@ fn remember_refused(received: &Received, refused: &Refused, facts: &mut Facts) {
     }
 }
 
-/// Of a notification that was accepted.
+/// The account of an accepted notification.
 pub fn account_of(received: &Received) -> &AccountId {
-    received.account.as_ref().expect("without an account it is refused")
+    received
+        .account
+        .as_ref()
+        .expect("a notification without an account is refused")
 }
 
-/// Every conversation that something was accepted for.
+/// The conversations of all accepted notifications.
 pub fn conversations(decided: &Decided<'_>, facts: &Facts) -> BTreeSet<Conversation> {
     decided
         .accepted
@@ -94,12 +98,12 @@ pub fn conversation(received: &Received, accepted: &Accepted, agent: domain::Age
     let account = account_of(received);
     let scope = facts
         .account(account)
-        .expect("without an account it is refused")
+        .expect("a notification without an account is refused")
         .session_scope;
     Conversation::of(account, scope, accepted.task.id(), agent)
 }
 
-/// Refuses, as a whole, what was accepted for an agent that was removed meanwhile, and what would be too much for a session.
+/// Refuses, as a whole, each notification whose agent was removed meanwhile or whose session's queue would be too long.
 pub fn refuse_unplaced(decided: &mut Decided<'_>, resolved: &Resolved, facts: &Facts, limits: &QueueLimits) {
     let entries: usize = decided
         .accepted
@@ -136,7 +140,7 @@ pub fn refuse_unplaced(decided: &mut Decided<'_>, resolved: &Resolved, facts: &F
             decided.accepted.push((received, accepted));
             continue;
         };
-        // A row of the whole would speak for parts that were accepted before.
+        // A row of the whole would also describe parts that were accepted before.
         let is_first = accepted.duplicates == 0 && accepted.replaces.is_none();
         let refused = Refused {
             refusal,
@@ -149,7 +153,7 @@ pub fn refuse_unplaced(decided: &mut Decided<'_>, resolved: &Resolved, facts: &F
     }
 }
 
-/// The rows of what was accepted, and the sessions as they are afterwards.
+/// The rows of the accepted notifications, and the sessions after this batch.
 #[derive(Debug, Default)]
 pub struct Queued<'a> {
     pub new: Vec<NewItem<'a>>,
@@ -157,20 +161,20 @@ pub struct Queued<'a> {
     pub work: Vec<Work<'a>>,
 }
 
-/// What a session got from this batch.
+/// The work that a session received from this batch.
 #[derive(Debug)]
 pub struct Work<'a> {
     pub conversation: &'a Conversation,
     pub session: Session,
     pub items: u64,
-    /// PartitionOffset of the newest.
+    /// Stream offset of the newest notification.
     pub position: i64,
     /// The newest notification, and its task as its client spelled it.
     pub newest: &'a Received,
     pub task: Option<&'a TaskId>,
 }
 
-/// Gives every accepted notification its place: the order in a queue is the order of the stream.
+/// Queues every accepted notification: the order of a queue is the order of the stream.
 pub fn queue<'a>(decided: &'a Decided<'a>, facts: &Facts, sessions: &'a BTreeMap<Conversation, Session>) -> Queued<'a> {
     let mut queued = Queued::default();
     let mut work: BTreeMap<&Conversation, Work<'a>> = BTreeMap::new();
@@ -210,7 +214,7 @@ pub fn queue<'a>(decided: &'a Decided<'a>, facts: &Facts, sessions: &'a BTreeMap
     queued
 }
 
-/// A row of what was sent, not queued anywhere.
+/// An unqueued row of the received message.
 pub fn row<'a>(received: &'a Received, account: &'a AccountId) -> NewItem<'a> {
     let content = received.content.as_ref().ok();
     let lineage = (received.cause.as_deref(), received.hops, &received.trace);
@@ -222,8 +226,8 @@ impl Work<'_> {
         self.conversation.key(self.session.generation)
     }
 
-    /// Nothing more than a wake-up: the truth is in the rows, and a lost one is found by delivery's sweep. None where
-    /// somebody has been told already, or sees to the session as it is.
+    /// Builds the wake-up for delivery. The rows hold the state, and delivery's sweep finds a session whose wake-up was
+    /// lost. None when delivery was already woken for the session, or already works on it.
     pub fn wake(&self, root: &Root, now: OffsetDateTime) -> Option<Outgoing> {
         if !self.session.rests {
             return None;

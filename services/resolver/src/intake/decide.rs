@@ -1,11 +1,12 @@
-//! What becomes of a notification: accepted for these agents, known already, or refused. Pure.
+//! Decides what happens to a notification: accepted for these agents, a duplicate, or refused. Pure.
 //!
-//! In this order, since the earlier answer is the more useful one: is there such an account; was this said before; did
-//! it come through too many agents; do task and message agree (S9); is there such a task, or may it be created; who is
-//! to act; and may they be told, if it is the coordinator's chat (S6). Nothing is accepted in part: one unknown agent of three refuses all three.
+//! The checks run in this order, since the earlier answer is the more useful one: the account exists; the notification
+//! is not a duplicate; the hop limit holds; task and message agree (S9); the task exists, or may be created; the
+//! recipients are known; and they may receive it, if it is for the coordinator's chat (S6). Nothing is accepted in
+//! part: one unknown agent of three refuses all three.
 //!
-//! A notification that fans out is not stored itself. Its parts are, one an agent, under ids of their own; they are how
-//! a second arrival is recognised, and an agent assigned since then gets its part.
+//! A notification that fans out is not stored itself. One part is stored per agent, under its own id. The parts' ids
+//! identify a duplicate, and an agent assigned since then gets its part.
 
 use contracts::notification::{Notification, Recipients, Refusal, RefusalReason};
 use domain::{AgentId, AgentRef, NotificationId, NotificationState, QueueLimits, TaskId, session::admission};
@@ -18,7 +19,7 @@ use super::{
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decision {
     Accept(Accepted),
-    /// All of it was accepted, or refused, before.
+    /// All of it was accepted or refused before.
     Duplicate,
     Refuse(Refused),
 }
@@ -28,18 +29,18 @@ pub struct Accepted {
     pub task: AcceptedTask,
     /// At least one.
     pub entries: Vec<Entry>,
-    /// Parts that were accepted before.
+    /// Number of parts that were accepted before.
     pub duplicates: u64,
-    /// The row of a refused whole, whose parts now take its place.
+    /// The row of a refused whole. The parts replace it.
     pub replaces: Option<NotificationId>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AcceptedTask {
     None,
-    /// As its first client spelled it.
+    /// An existing task, with the id as its first client spelled it.
     Known(TaskId),
-    /// To be created.
+    /// A task to create.
     New(TaskId),
 }
 
@@ -52,29 +53,30 @@ impl AcceptedTask {
     }
 }
 
-/// One row of the queue to be.
+/// One queue row to write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     pub id: NotificationId,
     pub agent: AgentId,
-    /// A row that was refused or had failed is queued again, instead of a new one.
+    /// Queue an existing refused or failed row again instead of inserting a new one.
     pub requeue: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
     pub refusal: Refusal,
-    /// The one agent it was for, if it is known.
+    /// The single recipient, if it is known.
     pub agent: Option<AgentId>,
-    /// Whether the account is there: what belongs to none is the operator's.
+    /// Whether the account exists. A dead letter without an account is stored under the operator's account.
     pub account_exists: bool,
-    /// The task, if it is there.
+    /// The task, if it exists.
     pub task: Option<TaskId>,
-    /// Whether a row shall answer whoever asks for the id. Not when the id is taken, nor when nobody knows it.
+    /// Whether to store a row that answers queries for the id. False when the id is taken, and when the publisher gave
+    /// none.
     pub keep_row: bool,
 }
 
-/// Decides about one message. The batch's earlier decisions must be among the facts.
+/// Decides one message. The facts must contain the batch's earlier decisions.
 pub fn decide(received: &Received, facts: &Facts, limits: &QueueLimits) -> Decision {
     let Some(account) = &received.account else {
         let refusal = match &received.content {
@@ -103,7 +105,7 @@ pub fn decide(received: &Received, facts: &Facts, limits: &QueueLimits) -> Decis
             task: received.task.as_ref().and_then(|task| known.task(task)).cloned(),
             keep_row: received.given_id.is_some()
                 && known.notification(&received.id).is_none()
-                // Where a part's id was taken, a row of the whole would speak for what its parts were before.
+                // Where a part's id was taken, a row of the whole would describe the parts' earlier state.
                 && refusal.reason != RefusalReason::IdConflict,
             refusal,
         }),
@@ -122,8 +124,8 @@ impl Refused {
     }
 }
 
-/// Ids under which the parts of a notification that fans out are stored; none when it does not, or when its recipients
-/// are not all known.
+/// Ids under which the parts of a fanned-out notification are stored. Empty when it does not fan out, or when a
+/// recipient is unknown.
 pub fn part_ids(received: &Received, facts: &Facts) -> Vec<NotificationId> {
     let Some((account, notification)) = received
         .account
@@ -161,7 +163,7 @@ fn judge(
     if before == Some(Before::Same) {
         return Ok(Verdict::Duplicate);
     }
-    // How much waits is known when the session is locked.
+    // The queue length is checked later, when the session is locked.
     let admitted = admission(received.hops, &notification.sender, 0, limits);
     admitted.map_err(|why| Refusal::inadmissible(why, received.cause.as_deref()))?;
     message_check(received, notification, account)?;
@@ -198,11 +200,11 @@ fn judge(
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
     Same,
-    /// Redriven: it is to be queued again.
+    /// Redriven: queue it again.
     Again,
 }
 
-/// What a stored notification of this id means for the one that came.
+/// Compares a stored notification with a new one of the same id.
 fn before(
     received: &Received,
     known: &Known,
@@ -210,7 +212,7 @@ fn before(
     recipients: &Recipients,
 ) -> Result<Before, Refusal> {
     let was_refused = known.state == NotificationState::Refused;
-    // A refused one came to nobody. Agents that cannot be told any more (removed since) are not held against it.
+    // A refused notification reached no agent. Agents that were removed since are not compared.
     let agrees = was_refused
         || match (known.agent, agents, recipients) {
             (Some(then), Ok(Agents::One(now)), _) => then == *now,
@@ -237,7 +239,7 @@ fn message_check(received: &Received, notification: &Notification, account: &Acc
     let mismatch = |detail: String| Err(Refusal::new(RefusalReason::MessageMismatch, detail));
     match (account.message_task(message), task) {
         (Some(home), Some(task)) if *home == task => Ok(()),
-        // Which thread it is in is not said: its publisher may not be one who should know.
+        // The error does not name the thread: the publisher may have no right to know it.
         (Some(_) | None, Some(task)) => mismatch(format!("message {message} is not in the thread of task {task}")),
         (Some(_) | None, None) => mismatch(format!(
             "message {message} cannot go with a notification that names no task"
@@ -245,7 +247,7 @@ fn message_check(received: &Received, notification: &Notification, account: &Acc
     }
 }
 
-/// S6: what is said in the coordinator's chat reaches the coordinator alone.
+/// S6: notifications of the coordinator's chat reach the coordinator only.
 fn coordinator_check(task: Option<&TaskId>, agents: &Agents, account: &AccountFacts) -> Result<(), Refusal> {
     let Some(task) = task else { return Ok(()) };
     let all = match agents {
@@ -280,7 +282,7 @@ fn task(received: &Received, account: &AccountFacts) -> Result<AcceptedTask, Ref
 
 enum Agents {
     One(AgentId),
-    /// Fans out: at least one, each once.
+    /// Fans out: at least one agent, each once.
     Many(Vec<AgentId>),
 }
 
@@ -297,7 +299,7 @@ fn agents(received: &Received, notification: &Notification, account: &AccountFac
         Recipients::One(agent) => find(agent).map(Agents::One),
         Recipients::Many(agents) => {
             let mut found = agents.iter().map(find).collect::<Result<Vec<_>, _>>()?;
-            // The same agent may be named by id and by slug.
+            // One agent may be named by id and by slug.
             found.sort_unstable();
             found.dedup();
             Ok(Agents::Many(found))
@@ -310,9 +312,7 @@ fn agents(received: &Received, notification: &Notification, account: &AccountFac
             if !found.is_empty() {
                 return Ok(Agents::Many(found));
             }
-            Err(no_agent(format!(
-                "no agent is named, and nobody is assigned to task {task}"
-            )))
+            Err(no_agent(format!("no agent is named, and task {task} has no assignee")))
         }
     }
 }
@@ -330,7 +330,7 @@ fn part_id(whole: &NotificationId, agent: AgentId) -> Result<NotificationId, Ref
     })
 }
 
-/// The parts that are to be queued, and how many are queued already.
+/// The parts to queue, and the number of parts that are queued already.
 fn parts(received: &Received, agents: &[AgentId], account: &AccountFacts) -> Result<(Vec<Entry>, u64), Refusal> {
     let (mut entries, mut duplicates) = (Vec::new(), 0);
     for &agent in agents {
@@ -354,7 +354,7 @@ fn parts(received: &Received, agents: &[AgentId], account: &AccountFacts) -> Res
     Ok((entries, duplicates))
 }
 
-/// For the row of a refusal.
+/// The agent for the row of a refusal.
 fn sole_agent(received: &Received, account: &AccountFacts) -> Option<AgentId> {
     match &received.content.as_ref().ok()?.recipients {
         Recipients::One(agent) => account.agent(agent),

@@ -1,5 +1,5 @@
-//! What has to be known about a batch before anything is decided, and what is known. Facts hang below their account, so
-//! that no decision can look at another's.
+//! The questions of a batch, and the facts that answer them. Facts are grouped by account, so that no decision can read
+//! another account's facts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,7 +10,7 @@ use domain::{
 
 use super::{decide, received::Received};
 
-/// What is asked of the database, all at once. Sets: a batch names the same things over and over.
+/// The keys to look up, all at once. Sets, since a batch repeats the same names.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Questions {
     pub accounts: BTreeSet<AccountId>,
@@ -18,7 +18,7 @@ pub struct Questions {
     pub slugs: BTreeSet<(AccountId, AgentSlug)>,
     /// By their keys.
     pub tasks: BTreeSet<(AccountId, TaskId)>,
-    /// Tasks whose assignees matter.
+    /// Tasks whose assignees are needed.
     pub assigned: BTreeSet<(AccountId, TaskId)>,
     pub messages: BTreeSet<(AccountId, MessageId)>,
     pub notifications: BTreeSet<(AccountId, NotificationId)>,
@@ -34,7 +34,7 @@ impl Questions {
     }
 
     fn add(&mut self, received: &Received) {
-        // Without an account there is nobody to ask about.
+        // Without an account there is nothing to look up.
         let Some(account) = &received.account else { return };
         self.accounts.insert(account.clone());
         self.notifications.insert((account.clone(), received.id.clone()));
@@ -58,7 +58,7 @@ impl Questions {
         }
     }
 
-    /// The parts of notifications that fan out, known only once their recipients are.
+    /// Looks up the parts of fanned-out notifications. Their ids are known only when their recipients are.
     pub fn about_parts(batch: &[Received], facts: &Facts) -> Questions {
         let parts = batch
             .iter()
@@ -71,7 +71,7 @@ impl Questions {
     }
 }
 
-/// What the database knows, and what this batch has decided so far.
+/// The rows of the database, and the decisions of this batch so far.
 #[derive(Clone, Default, Debug)]
 pub struct Facts {
     accounts: HashMap<AccountId, AccountFacts>,
@@ -82,25 +82,25 @@ pub struct AccountFacts {
     pub session_scope: SessionScope,
     pub auto_create_tasks: bool,
     agents: HashMap<AgentRef, AgentId>,
-    /// Key to the id as its client spelled it.
+    /// The task's key, and the id as its client spelled it.
     tasks: HashMap<TaskId, TaskId>,
     assignees: HashMap<TaskId, Vec<AgentId>>,
-    /// By the key of the coordinator's chat: whom it is assigned to. Empty where it is assigned to nobody.
+    /// Assignees by the key of the coordinator's chat. Empty where the chat has no assignee.
     coordinators: HashMap<TaskId, Vec<AgentId>>,
     messages: HashMap<MessageId, TaskId>,
     notifications: BTreeMap<NotificationId, Known>,
 }
 
-/// A notification that is stored, or will be with this batch.
+/// A notification that is stored, or that this batch will store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
     pub hash: ContentHash,
-    /// None: it was refused before it came to one.
+    /// None: it was refused before an agent was chosen.
     pub agent: Option<AgentId>,
     pub state: NotificationState,
 }
 
-/// One thing that is known.
+/// One fact.
 #[derive(Clone, Debug)]
 pub enum Fact {
     Account {
@@ -119,7 +119,7 @@ pub enum Fact {
 }
 
 impl Facts {
-    /// Adds a fact. An account comes before what belongs to it; what belongs to none is left out.
+    /// Adds a fact. An account is added before its own facts; facts of an unknown account are ignored.
     pub fn add(&mut self, account: &AccountId, fact: Fact) {
         if let Fact::Account {
             session_scope,
@@ -150,7 +150,7 @@ impl Facts {
 impl AccountFacts {
     fn add(&mut self, fact: Fact) {
         match fact {
-            Fact::Account { .. } => unreachable!("the account is there"),
+            Fact::Account { .. } => unreachable!("the account was added before its facts"),
             Fact::Agent(agent, id) => drop(self.agents.insert(agent, id)),
             Fact::Task(task) => drop(self.tasks.insert(task.key(), task)),
             Fact::Assignee(task, agent) => self.assignees.entry(task).or_default().push(agent),
@@ -160,7 +160,7 @@ impl AccountFacts {
         }
     }
 
-    /// An agent that was not removed.
+    /// The agent, unless it was removed.
     pub fn agent(&self, agent: &AgentRef) -> Option<AgentId> {
         self.agents.get(agent).copied()
     }
@@ -177,14 +177,15 @@ impl AccountFacts {
         agents
     }
 
-    /// Whether what is on this task may reach the agent: in the coordinator's chat, its coordinators alone.
+    /// Whether a notification of this task may reach the agent. In the coordinator's chat, only its coordinators may be
+    /// reached.
     pub fn may_reach(&self, task: &TaskId, agent: AgentId) -> bool {
         self.coordinators
             .get(&task.key())
             .is_none_or(|coordinators| coordinators.contains(&agent))
     }
 
-    /// The key of the task in whose thread a message is.
+    /// The key of the task whose thread holds the message.
     pub fn message_task(&self, message: MessageId) -> Option<&TaskId> {
         self.messages.get(&message)
     }

@@ -1,8 +1,8 @@
-//! From a message to a place in a session's queue. Everything here but [`sessions`] and [`refusals`] is pure.
+//! From a message to a queue position in a session. All modules but [`sessions`] and [`refusals`] are pure.
 //!
-//! In reading order: [`received`] (the message, read), [`facts`] (what must be
-//! known), [`decide`] (accepted, known already, or refused), [`batch`] (all decisions of a batch, and its rows),
-//! [`resolve`] (which session), [`sessions`] (locks it or opens it), [`refusals`] (what a refusal leaves behind).
+//! In reading order: [`received`] (parses the message), [`facts`] (what must be known), [`decide`] (accepted,
+//! duplicate, or refused), [`batch`] (all decisions of a batch, and its rows), [`resolve`] (which session),
+//! [`sessions`] (locks it or opens it), [`refusals`] (what a refusal writes).
 
 pub mod batch;
 pub mod decide;

@@ -1,5 +1,5 @@
-//! A message from the stream, read as far as that goes without asking the database. Pure; a message that cannot be read
-//! keeps what could be told of it, so that its refusal can say so.
+//! Parses a message of the stream, without the database. Pure. A message that cannot be parsed keeps its readable parts
+//! for the refusal.
 
 use bytes::Bytes;
 use contracts::{
@@ -20,32 +20,32 @@ pub struct Received {
     pub subject: String,
     pub headers: Headers,
     pub payload: Bytes,
-    /// PartitionOffset in the stream.
+    /// Sequence in the stream.
     pub sequence: u64,
     pub published: OffsetDateTime,
-    /// The account that the subject names. Whether it exists is another question.
+    /// The account in the subject. It may not exist.
     pub account: Option<AccountId>,
     pub task: Option<TaskId>,
-    /// As its publisher gave it. Without one nobody can ask for it.
+    /// The id that the publisher gave. Without one the notification cannot be queried.
     pub given_id: Option<NotificationId>,
-    /// The given id, or one that follows from the place in the stream: reading again gives the same.
+    /// The given id, or an id derived from the stream offset: reading the message again gives the same id.
     pub id: NotificationId,
     pub content: Result<Notification, Refusal>,
     pub hash: ContentHash,
-    /// A person sent it again after it was refused or had failed: the orchestrator says so, and signed it.
+    /// A person resent it after it was refused or failed. Set only by a signed message of the orchestrator.
     pub is_redrive: bool,
-    /// Of what this message follows from, else of the message itself.
+    /// The id of the message that caused this one, else of the message itself.
     pub cause: Option<String>,
     pub hops: u16,
     pub trace: TraceContext,
 }
 
 impl Received {
-    /// `stream_created` tells this stream from an earlier one that counted the same sequences. `is_signed`: one of our
-    /// services put the message on its subject.
+    /// `stream_created` distinguishes this stream from an earlier one with the same sequences. `is_signed`: one of our
+    /// services published the message.
     pub fn read(root: &Root, stream_created: OffsetDateTime, mut incoming: Incoming, is_signed: bool) -> Received {
         if !is_signed {
-            // Anybody can write it; sending again what was refused is the orchestrator's.
+            // Any publisher can write this header; only the orchestrator may redrive.
             incoming.headers.0.remove(header::REDRIVE);
         }
         let address = Address::of(root, &incoming.subject);
@@ -57,18 +57,19 @@ impl Received {
             .headers
             .get(header::REDRIVE)
             .is_some_and(|letter| Uuid::try_parse(letter).is_ok());
-        // What is sent again was signed by who sent it again, and said by another: its letter knows how that stood.
+        // A redriven message carries the orchestrator's signature. Whether the original was signed is in its dead
+        // letter's header.
         let is_vouched = is_signed && (!is_redrive || incoming.headers.get(header::VOUCHED).is_some());
         incoming.headers.0.remove(header::VOUCHED);
         if is_vouched {
-            // For the dead letter that this may become.
+            // Stored with the dead letter that this message may become.
             incoming.headers.set(header::VOUCHED, "1");
         }
         let content = content.and_then(|notification| match is_vouched {
             true => Ok(notification),
-            false => said_by_a_publisher(notification),
+            false => publisher_sender_check(notification),
         });
-        // An address that is none says more than what is wrong with the payload.
+        // A wrong address is reported before a wrong payload.
         let content = match address.fault {
             Some(fault) => Err(Refusal::new(RefusalReason::InvalidSubject, fault.to_string())),
             None => content,
@@ -79,7 +80,7 @@ impl Received {
         };
         let id = given_id
             .clone()
-            .unwrap_or_else(|| id_of_place(stream_created, incoming.stream_sequence, incoming.published));
+            .unwrap_or_else(|| id_from_offset(stream_created, incoming.stream_sequence, incoming.published));
         let cause = [header::CAUSE, header::MESSAGE_ID, header::CE_ID]
             .iter()
             .find_map(|name| incoming.headers.get(name))
@@ -96,7 +97,7 @@ impl Received {
             hash,
             is_redrive,
             cause: cause.map(str::to_owned),
-            // A redrive is a person's decision, made with the chain before their eyes: the count begins again.
+            // A redrive is a person's decision, made with the chain in view: the count restarts.
             hops: if is_redrive { 0 } else { incoming.headers.hops() },
             trace: trace(&incoming.headers),
             headers: incoming.headers,
@@ -104,7 +105,7 @@ impl Received {
         }
     }
 
-    /// What follows from it says so.
+    /// The origin of every message that this one causes.
     pub fn origin(&self) -> Origin {
         Origin {
             cause: Some(self.id.to_string()),
@@ -114,8 +115,8 @@ impl Received {
     }
 }
 
-/// A sender is a publisher's word where none of our services knew it.
-fn said_by_a_publisher(notification: Notification) -> Result<Notification, Refusal> {
+/// Marks the sender as claimed by a publisher, or refuses a sender that no publisher may claim.
+fn publisher_sender_check(notification: Notification) -> Result<Notification, Refusal> {
     let sender = Actor::publisher().speaks_as(&notification.sender).map_err(|error| {
         let detail = format!("sender: {error}");
         Refusal::new(RefusalReason::InvalidField, detail)
@@ -123,7 +124,7 @@ fn said_by_a_publisher(notification: Notification) -> Result<Notification, Refus
     Ok(Notification { sender, ..notification })
 }
 
-/// What a subject says, token by token: a stranger's account can be right where the task is not.
+/// The parts of a subject, parsed separately: the account can be valid where the task is not.
 struct Address {
     account: Option<AccountId>,
     task: Option<TaskId>,
@@ -153,21 +154,21 @@ impl Address {
     }
 }
 
-/// Namespace of ids that follow from a place in a stream.
-const PLACES: Uuid = Uuid::from_u128(0x51b0_91ac_0000_4000_8000_0000_0000_0001);
+/// Namespace of ids that are derived from stream offsets.
+const OFFSET_NAMESPACE: Uuid = Uuid::from_u128(0x51b0_91ac_0000_4000_8000_0000_0000_0001);
 
-/// The moment is part of the place: a stream that lost its tail writes other messages under the same numbers.
-fn id_of_place(stream_created: OffsetDateTime, sequence: u64, published: OffsetDateTime) -> NotificationId {
+/// The publish time is part of the id: a stream that lost its tail reuses sequence numbers for other messages.
+fn id_from_offset(stream_created: OffsetDateTime, sequence: u64, published: OffsetDateTime) -> NotificationId {
     let name = format!(
         "{}\n{sequence}\n{}",
         stream_created.unix_timestamp_nanos(),
         published.unix_timestamp_nanos()
     );
-    let id = Uuid::new_v5(&PLACES, name.as_bytes()).to_string();
+    let id = Uuid::new_v5(&OFFSET_NAMESPACE, name.as_bytes()).to_string();
     NotificationId::parse(&id).expect("a UUID is a notification id")
 }
 
-/// Headers end in texts of Postgres and in other messages' headers, and a stranger wrote them.
+/// Checks headers from outside before they are stored in Postgres or copied to other messages' headers.
 fn is_printable(text: &str) -> bool {
     text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
 }
@@ -207,7 +208,7 @@ pub(crate) mod tests {
         Received::read(&Root::default(), OffsetDateTime::UNIX_EPOCH, incoming, false)
     }
 
-    /// Sent again by the orchestrator, who signs.
+    /// Redriven by the orchestrator, which signs.
     pub(crate) fn redriven(subject: &str, headers: &[(&str, &str)], payload: &str) -> Received {
         let letter = (header::REDRIVE, "0190b5a8-0000-7000-8000-0000000000ff");
         let incoming = incoming(subject, &[headers, &[letter]].concat(), payload);
@@ -215,7 +216,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_message_says_who_what_and_where() {
+    fn parses_account_task_content_and_offset() {
         let received = received(
             "signalbox.partition.3.acme.PROJ-7",
             &[
@@ -237,7 +238,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn without_an_id_the_place_names_it() {
+    fn without_an_id_the_offset_gives_one() {
         let read = |created: i64, sequence: u64, published: i64| {
             let mut incoming = incoming("signalbox.partition.3.acme.-", &[], r#"{"body": "b"}"#);
             incoming.stream_sequence = sequence;
@@ -254,7 +255,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_broken_address_keeps_what_it_has() {
+    fn an_invalid_subject_keeps_its_valid_account() {
         let check = |subject: &str, account: Option<&str>| {
             let received = received(subject, &[], r#"{"body": "b"}"#);
             assert_eq!(received.account.as_ref().map(AccountId::as_str), account, "{subject}");
@@ -288,9 +289,9 @@ pub(crate) mod tests {
         assert!(!received.is_redrive);
     }
 
-    /// Who sends, as it comes out; by way of a stranger, of a service, and of a service that sends a letter again.
+    /// The sender as parsed: from a publisher, from a service, and from a service that redrives a dead letter.
     #[test]
-    fn a_sender_is_taken_as_it_stands_from_our_services_only() {
+    fn only_our_services_may_name_any_sender() {
         let check = |sender: &str, headers: &[(&str, &str)], is_signed: bool, expected: Result<Option<&str>, &str>| {
             let payload = format!(r#"{{"body": "b", "sender": {sender}}}"#);
             let incoming = incoming("signalbox.partition.3.acme.t", headers, &payload);
@@ -331,7 +332,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_redrive_begins_to_count_again_and_is_signed() {
+    fn a_redrive_restarts_the_hop_count_and_is_signed() {
         let subject = "signalbox.partition.3.acme.t";
         let headers = [
             (header::HOPS, "99"),

@@ -1,5 +1,4 @@
-//! What a refusal leaves behind: a dead letter that explains itself, an event, and a row that answers whoever asks for
-//! the id (B6).
+//! What a refusal writes: a dead letter with the reason, an event, and a row that answers queries for the id (B6).
 
 use contracts::{
     Root,
@@ -18,7 +17,7 @@ use storage::session::items_append::NewItem;
 
 use crate::SOURCE;
 
-/// Writes the dead letters; gives what is to be published. One statement each: refusals are few, and each is long.
+/// Writes the dead letters and returns the messages to publish. One statement each: refusals are few, and each is long.
 pub async fn refusals_write(
     tx: &Tx,
     root: &Root,
@@ -43,7 +42,7 @@ pub async fn refusals_write(
         };
         let (letter, message) = dead_letter_insert(tx, root, &given).await?;
         messages.push(message);
-        // Whoever publishes for an account that is not there may be listening all the same.
+        // A publisher may listen for events of an account that does not exist.
         let Some(claimed) = &received.account else { continue };
         let setting = Setting {
             root,
@@ -69,7 +68,7 @@ pub async fn refusals_write(
     Ok(messages)
 }
 
-/// The rows of those that somebody may ask for.
+/// Rows of the refusals whose ids can be queried.
 pub fn refusal_rows<'a>(refused: &'a [(&'a Received, Refused)]) -> Vec<NewItem<'a>> {
     refused
         .iter()
@@ -88,7 +87,7 @@ pub fn refusal_rows<'a>(refused: &'a [(&'a Received, Refused)]) -> Vec<NewItem<'
         .collect()
 }
 
-/// As its publisher named it.
+/// The agent as the publisher named it.
 fn agent_named(received: &Received) -> Option<String> {
     use contracts::notification::Recipients;
     match &received.content.as_ref().ok()?.recipients {

@@ -1,18 +1,18 @@
-//! Which session a notification goes to: the active one, or the next generation. Pure. There is one resolver for every
-//! kind of work (S1); the account's `session_scope` is a choice inside of it and not a second way (S14).
+//! Chooses the session of a notification: the active one, or the next generation. Pure. One function serves every kind
+//! of work (S1); the account's `session_scope` is an input of it and not a second path (S14).
 
 use contracts::notification::{Refusal, RefusalReason};
 use domain::Generation;
 use storage::session::sessions_lock::ActiveSession;
 
-/// What is known of a conversation.
+/// The state of a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     Active(ActiveSession),
-    /// None is active; the newest there was.
+    /// No session is active; the newest generation.
     Closed(Generation),
     Never,
-    /// Its agent was removed since it was looked up.
+    /// Its agent was removed after the facts were read.
     AgentRemoved,
 }
 
@@ -30,12 +30,12 @@ pub fn resolve(found: Found) -> Resolution {
         Found::Never => Resolution::OpenNext(Generation::FIRST),
         Found::AgentRemoved => Resolution::Refuse(Refusal::new(
             RefusalReason::UnknownAgent,
-            "the agent was removed just now",
+            "the agent was removed while its notification was read",
         )),
     }
 }
 
-/// How a session came to be at hand, for logs and counters (S13).
+/// How a session was found, for logs and counters (S13).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Finding {
     Created,

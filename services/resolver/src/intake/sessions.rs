@@ -1,8 +1,8 @@
-//! Locks the sessions of a batch, and opens those that are missing.
+//! Locks the sessions of a batch, and opens the missing ones.
 //!
-//! Locks go in one order: sessions by account and id, then agents without waiting, then what is inserted. Whoever closes sessions
-//! locks them in the same order (storage::session), so whichever comes second sees what the first one did: an item
-//! is in the queue when the closer judges it, or finds its session closed and opens the next generation.
+//! Order of locks: sessions by account and id, then agents without waiting, then inserted rows. Closing sessions uses
+//! the same order (storage::session), so the later transaction sees the result of the earlier one: the item is in the
+//! queue when the session is closed, or the item finds its session closed and opens the next generation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,15 +17,15 @@ use storage::session::{
     sessions_open::{NewSession, sessions_newest, sessions_open},
 };
 
-/// An active session, ours until the transaction ends.
+/// An active session, locked until the transaction ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Session {
     pub id: SessionId,
     pub generation: Generation,
     pub queue_tail: i64,
-    /// Items that wait in it, before this batch.
+    /// Queued items before this batch.
     pub waiting: u32,
-    /// As found, before this batch ([`ActiveSession::rests`](super::resolve::ActiveSession)).
+    /// Idle before this batch ([`ActiveSession::rests`](super::resolve::ActiveSession)).
     pub rests: bool,
     pub finding: Finding,
 }
@@ -36,8 +36,8 @@ pub struct Resolved {
     pub refused: BTreeMap<Conversation, Refusal>,
 }
 
-/// Finds or opens the session of each conversation. None: another resolver opened one of them meanwhile; begun again,
-/// the batch will find it.
+/// Finds or opens the session of each conversation. None: another resolver opened one of them meanwhile; a retry of the
+/// batch will find it.
 pub async fn sessions_resolve(
     tx: &Tx,
     conversations: BTreeSet<Conversation>,
@@ -79,7 +79,7 @@ pub async fn sessions_resolve(
     Ok((opened == new.len() as u64).then_some(resolved))
 }
 
-/// What [`resolve`] says of each conversation; `fresh` names the sessions that are to be opened. Pure.
+/// Applies [`resolve`] to each conversation; `fresh` holds the ids for sessions to open. Pure.
 pub fn assign<'a>(
     found: impl IntoIterator<Item = (&'a Conversation, Found)>,
     mut fresh: impl FnMut() -> SessionId,

@@ -1,5 +1,5 @@
-//! Holds this replica's share of the partitions: claims what is free, gives up what is above the share, and starts and
-//! stops the readings.
+//! Holds this replica's share of the partitions: claims free partitions, releases those above the share, and starts and
+//! stops the readers.
 
 use domain::error_chain;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -25,16 +25,16 @@ pub struct Keeper {
     pub interval: Duration,
 }
 
-/// A partition that is being read.
+/// A partition that this replica reads.
 struct Held {
     lease: Lease,
     stop: CancellationToken,
-    /// Resolves when the reading has ended, however it ended.
+    /// Resolves when the reader has ended, for any reason.
     ended: oneshot::Receiver<End>,
 }
 
 impl Keeper {
-    /// Until the process stops; then the partitions are free at once.
+    /// Runs until the process stops, then releases the partitions.
     pub async fn run(self) {
         while let Some(incarnation) = self.incarnation().await {
             self.keep(&incarnation).await;
@@ -47,26 +47,26 @@ impl Keeper {
     /// None: the process stops.
     async fn incarnation(&self) -> Option<Incarnation> {
         tokio::select! {
-            // Waiting again loses nothing.
+            // Dropping the wait loses nothing.
             incarnation = self.replica.alive() => incarnation,
             () = self.context.shutdown.cancelled() => None,
         }
     }
 
-    /// Holds partitions in the name of one incarnation, until it is lost or the process stops.
+    /// Holds partitions for one incarnation, until it is lost or the process stops.
     async fn keep(&self, incarnation: &Incarnation) {
         let mut held = BTreeMap::new();
-        // Told by a reading that ends.
+        // Notified by a reader that ends.
         let ended = Arc::new(Notify::new());
         let mut others = self.replica.others();
         loop {
             held.retain(|_, one: &mut Held| one.ended.try_recv() == Err(oneshot::error::TryRecvError::Empty));
-            if let Err(error) = self.tend(incarnation, &mut held, &ended).await {
+            if let Err(error) = self.rebalance(incarnation, &mut held, &ended).await {
                 let error = error_chain(&error);
-                warn!(error, "could not look after the partitions; trying again");
+                warn!(error, "partition upkeep failed; will retry");
             }
             tokio::select! {
-                // None of these was begun when it is dropped.
+                // Each branch can be dropped: no work has started in it.
                 () = tokio::time::sleep(self.interval) => {}
                 () = ended.notified() => {}
                 () = others.one_ended() => {}
@@ -81,7 +81,7 @@ impl Keeper {
         }
     }
 
-    async fn tend(
+    async fn rebalance(
         &self,
         incarnation: &Incarnation,
         held: &mut BTreeMap<u16, Held>,
@@ -92,12 +92,12 @@ impl Keeper {
         held.retain(|partition, one| {
             let is_ours = census.mine.contains(&(*partition, one.lease.fence));
             if !is_ours {
-                // It would find out at its next message, which may be long in coming.
+                // The reader would notice only at its next message, which may take long to arrive.
                 one.stop.cancel();
             }
             is_ours
         });
-        // What is ours and nobody reads: the answer to a claim was lost.
+        // A lease of ours without a reader: the response to the claim was lost.
         for &(partition, fence) in &census.mine {
             let lease = Lease {
                 partition,
@@ -110,7 +110,7 @@ impl Keeper {
             Plan::Stay => {}
             Plan::Claim(count) => {
                 for lease in partitions_claim(database, incarnation.id, count).await? {
-                    info!(partition = lease.partition, fence = lease.fence, "reading a partition");
+                    info!(partition = lease.partition, fence = lease.fence, "claimed partition");
                     held.insert(lease.partition, self.start(lease, ended));
                 }
             }
@@ -120,7 +120,7 @@ impl Keeper {
                     let lease = one.lease;
                     stop([one]).await;
                     self.release(&lease).await;
-                    info!(partition, "gave a partition up");
+                    info!(partition, "released partition");
                 }
             }
         }
@@ -140,27 +140,27 @@ impl Keeper {
         let ended = Arc::clone(ended);
         self.context.shutdown.spawn_once("resolver partition", async move {
             let end = reading.run().await;
-            // Refused only when the keeper has gone, and with it whoever wants to know.
+            // The send fails only when the keeper has ended.
             let _ = tx.send(end);
             ended.notify_one();
         });
         Held { lease, stop, ended: rx }
     }
 
-    /// Failing that, the lease ends with this replica.
+    /// Releases a lease. If that fails, the lease expires with this replica.
     async fn release(&self, lease: &Lease) {
         if let Err(error) = partition_release(&self.context.database, lease).await {
             let error = error_chain(&error);
-            warn!(partition = lease.partition, error, "a partition was not given up");
+            warn!(partition = lease.partition, error, "could not release partition");
         }
     }
 }
 
-/// Stops readings and waits until each has finished its batch.
+/// Stops readers and waits until each has finished its batch.
 async fn stop(held: impl IntoIterator<Item = Held>) {
     let held: Vec<Held> = held.into_iter().inspect(|one| one.stop.cancel()).collect();
     for one in held {
-        // An error means that it ended without a word, which is an end all the same.
+        // An error means that the reader ended without a report.
         let _ = one.ended.await;
     }
 }

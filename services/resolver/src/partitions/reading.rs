@@ -1,10 +1,10 @@
-//! Reads one partition from its place, a batch after the other, until told to stop or replaced.
+//! Reads one partition from its stored offset, batch after batch, until stopped or replaced.
 //!
-//! A batch is what has arrived: under load it grows by itself while the one before is being written, and there is never
-//! a wait for more. What fails for a reason that passes is tried again with growing pauses, and the place stands still
-//! meanwhile: order is worth more than speed. What fails for what it holds, or because it is too much at once, is written in
-//! halves, and a message that cannot be written alone is given up. One that is only slow is given up where others go through:
-//! else it is the database that is slow, and has to be waited for.
+//! A batch is the messages that have arrived: under load it grows while the previous batch is written, and the reader
+//! never waits for more. A transient failure is retried with growing pauses, and the offset does not move meanwhile:
+//! order is worth more than speed. A batch that fails because of its content or its size is written in halves. A single
+//! message that cannot be written is dead-lettered. A single message that is only slow is dead-lettered if other
+//! messages succeed; otherwise the database is slow, and the reader waits for it.
 
 use domain::{Backoff, error_chain};
 use std::{
@@ -33,23 +33,24 @@ use crate::{
     store::partitions::{Lease, PartitionOffset, place_find},
 };
 
-/// How long a reader waits in silence before it looks by itself: a message whose ring was lost is missed for no longer than
-/// this.
-const QUIET: Duration = Duration::from_secs(1);
-/// A batch that lost a race is begun again at once, this often; then it waits like after any failure.
+/// How long a reader waits without a notification before it polls. A message whose notification was lost is delayed by
+/// at most this.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// A batch that lost a race is retried at once, this many times; then it waits like after any failure.
 const RACES_MAX: u32 = 5;
 
-/// Transactions at once, over all partitions of a process. Those that wait get larger meanwhile: under load a few full
-/// batches cost less than many small ones. More than one, so that a batch that waits for a lock holds up nobody else.
+/// Transactions at once, over all partitions of a process. Waiting batches grow meanwhile: under load a few full
+/// batches cost less than many small ones. More than one, so that a batch that waits for a lock does not block the
+/// others.
 pub const WRITING_MAX: usize = 2;
 
-/// What all partitions of a process share.
+/// State that all partitions of a process share.
 #[derive(Clone, Debug)]
 pub struct ReaderContext {
-    /// [`WRITING_MAX`] places.
+    /// [`WRITING_MAX`] permits.
     pub writing: Arc<Semaphore>,
     pub handler: NotificationHandler,
-    /// Parts of batches that were written.
+    /// Number of committed batches and parts of batches.
     pub committed: Arc<AtomicU64>,
     pub outbox: Outbox,
     pub metrics: Metrics,
@@ -58,7 +59,7 @@ pub struct ReaderContext {
     pub retry_delay_max: Duration,
 }
 
-/// One partition in our hands.
+/// The reader of one leased partition.
 pub struct Reading {
     pub context: ReaderContext,
     pub bus: Bus,
@@ -67,20 +68,20 @@ pub struct Reading {
     pub stop: CancellationToken,
 }
 
-/// Why a reading ended.
+/// Why a reader ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     Stopped,
-    /// Another replica has the partition.
+    /// Another replica holds the partition.
     Replaced,
-    /// The database takes too long with everything: reading begins again at its place.
+    /// The database is slow for all messages: reading restarts at the stored offset.
     Slow,
 }
 
 #[derive(Debug, thiserror::Error)]
 enum ReadingError {
-    #[error("the place of a partition could not be read")]
-    PartitionOffset(#[from] StorageError),
+    #[error("reading a partition's offset")]
+    Offset(#[from] StorageError),
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]
@@ -88,7 +89,7 @@ enum ReadingError {
 }
 
 impl Reading {
-    /// Reads on, whatever happens to the broker, until the end.
+    /// Reads until stopped or replaced, and restarts after errors of the broker.
     pub async fn run(self) -> End {
         let mut backoff = self.context.backoff();
         let mut reading = self.read().await;
@@ -101,7 +102,7 @@ impl Reading {
                     let error = error_chain(&error);
                     info!(
                         partition = self.lease.partition,
-                        error, "reading begins again at its place"
+                        error, "restarting partition reader at stored offset"
                     );
                 }
             }
@@ -109,21 +110,21 @@ impl Reading {
                 return End::Stopped;
             }
             reading = self.read_again().await;
-            // One that went well for a while starts over with short pauses.
+            // A reader that ran well for a while restarts with short pauses.
             if begun.elapsed() > self.context.retry_delay_max * 2 {
                 backoff = self.context.backoff();
             }
         }
     }
 
-    /// Whatever ended the reading, the stream itself may be gone: a broker that lost its store starts with none, until the
-    /// operator has made them again.
+    /// Restarts the reader. The stream itself may be missing: a broker that lost its store has none until the operator
+    /// has created them again.
     async fn read_again(&self) -> Result<End, ReadingError> {
         self.topology.ensure(&self.bus).await?;
         self.read().await
     }
 
-    /// From the place on, for as long as nothing goes wrong.
+    /// Reads from the offset until an error.
     async fn read(&self) -> Result<End, ReadingError> {
         let Some(place) = place_find(&self.context.handler.database, &self.lease).await? else {
             return Ok(End::Replaced);
@@ -132,7 +133,7 @@ impl Reading {
         let mut reader = self.open(start(&place, stream_created)).await?;
         loop {
             let batch = tokio::select! {
-                // A batch that was not handed out yet is read again from the place.
+                // A batch that was not returned yet is read again from the offset.
                 batch = self.batch(&mut reader) => batch?,
                 () = self.stop.cancelled() => return Ok(End::Stopped),
             };
@@ -147,16 +148,16 @@ impl Reading {
         }
     }
 
-    /// What has arrived by the time that it may be written; none where nothing has for a while.
+    /// The messages that have arrived when a write permit is free; none after a while without messages.
     async fn batch(
         &self,
         reader: &mut PartitionReader,
     ) -> Result<Option<(Vec<Incoming>, OwnedSemaphorePermit)>, ReadError> {
-        reader.ready(QUIET).await;
-        // Before the read, so that one request brings all that came meanwhile.
+        reader.ready(POLL_INTERVAL).await;
+        // Before the read, so that one request returns all messages that arrived meanwhile.
         let writing = Arc::clone(&self.context.writing).acquire_owned().await;
         let batch = reader.next_batch(self.context.batch_messages_max).await?;
-        Ok((!batch.is_empty()).then(|| (batch, writing.expect("it is never closed"))))
+        Ok((!batch.is_empty()).then(|| (batch, writing.expect("the semaphore is never closed"))))
     }
 
     async fn open(&self, start: messaging::StreamOffset) -> Result<PartitionReader, ReadError> {
@@ -164,11 +165,8 @@ impl Reading {
         match PartitionReader::open(&self.bus, partition, start).await {
             Err(error @ ReadError::Rewritten { .. }) => {
                 let error = error_chain(&error);
-                // Reading again does no harm, since every notification has its id; skipping would.
-                warn!(
-                    partition,
-                    error, "the stream lost messages; reading all that it holds now"
-                );
+                // Reading again is harmless, since every notification has its id; skipping would lose messages.
+                warn!(partition, error, "the stream lost messages; reading it from the start");
                 PartitionReader::open(&self.bus, partition, messaging::StreamOffset::default()).await
             }
             opened => opened,
@@ -176,7 +174,7 @@ impl Reading {
     }
 }
 
-/// Where to begin: behind the place, if it is a place in this stream.
+/// The offset to start at: after the stored one, if that belongs to this stream.
 pub fn start(place: &PartitionOffset, stream_created: OffsetDateTime) -> messaging::StreamOffset {
     match place.stream_created {
         Some(created) if is_same_moment(created, stream_created) => messaging::StreamOffset {
@@ -187,16 +185,16 @@ pub fn start(place: &PartitionOffset, stream_created: OffsetDateTime) -> messagi
     }
 }
 
-/// What came of a part of a batch.
+/// The result of one part of a batch.
 enum Settled {
     Committed,
     Ended(End),
-    /// What it holds is to blame, or how much of it.
+    /// The content or the size of the part is the cause.
     Refused(StorageError),
 }
 
 impl ReaderContext {
-    /// Takes a batch in, for good. Some: reading ends, and what is not taken in stays behind the place.
+    /// Writes a batch, retrying. Some: the reader ends, and the rest of the batch stays after the offset.
     pub async fn take(
         &self,
         bus: &Bus,
@@ -232,7 +230,7 @@ impl ReaderContext {
     }
 }
 
-/// What is tried with a message, from the best to the last.
+/// How a message is written, from the best treatment to the last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Treatment {
     Handle,
@@ -240,12 +238,13 @@ enum Treatment {
     Skip,
 }
 
-/// So often one message that takes too long is tried alone before it is asked whether others go through.
+/// A slow message is retried alone this many times before the reader checks whether other messages succeed.
 const ALONE_TRIES_MAX: u32 = 3;
 
 impl Treatment {
-    /// What is tried after this was refused for one message, `tries` times so far; none when nothing is left. `is_slow`: it
-    /// took too much, and no value in it is to blame. What is too slow today may be quick in a moment; and where a dead letter is too much as well, it is not the message.
+    /// The treatment after this one failed for one message `tries` times; none when nothing is left. `is_slow`: the
+    /// statement took too long or too much, and no value is the cause. A slow message may be quick on a retry. Where
+    /// its dead letter is slow as well, the message is not the cause.
     fn next(self, is_slow: bool, tries: u32) -> Option<Treatment> {
         match self {
             Treatment::Handle if is_slow && tries < ALONE_TRIES_MAX => Some(Treatment::Handle),
@@ -258,7 +257,7 @@ impl Treatment {
 }
 
 struct Write<'a> {
-    /// A place among those who write, until something goes wrong: whoever waits to try again is in nobody's way.
+    /// A write permit, released on the first failure: a batch that waits for its retry blocks no other.
     writing: Option<OwnedSemaphorePermit>,
     context: &'a ReaderContext,
     bus: &'a Bus,
@@ -278,7 +277,7 @@ impl Write<'_> {
                 Settled::Committed => {}
                 Settled::Ended(end) => return Some(end),
                 Settled::Refused(cause) => {
-                    // A statement may have taken all of its time: nobody else waits for the rest.
+                    // A statement may have used its full timeout: other batches do not wait for the rest.
                     self.writing = None;
                     if self.stop.is_cancelled() {
                         return Some(End::Stopped);
@@ -289,9 +288,9 @@ impl Write<'_> {
                             partition = self.lease.partition,
                             messages = part.len(),
                             error,
-                            "the database refused a batch; writing it in halves"
+                            "batch failed; retrying it in halves"
                         );
-                    } else if let Some(end) = self.alone(&part[0], behind(batch, &part[0]), cause).await {
+                    } else if let Some(end) = self.retry_alone(&part[0], behind(batch, &part[0]), cause).await {
                         return Some(end);
                     }
                 }
@@ -300,8 +299,8 @@ impl Write<'_> {
         None
     }
 
-    /// One message that was refused by itself, to its end; `behind` are others that wait for it.
-    async fn alone(&mut self, received: &Received, behind: &[Received], mut cause: StorageError) -> Option<End> {
+    /// Handles one message that failed alone; `behind` are the messages after it.
+    async fn retry_alone(&mut self, received: &Received, behind: &[Received], mut cause: StorageError) -> Option<End> {
         let (mut tried, mut tries, mut backoff) = (Treatment::Handle, 1, self.context.backoff());
         let committed = self.context.committed.load(Ordering::Relaxed);
         loop {
@@ -317,7 +316,7 @@ impl Write<'_> {
                 tries,
                 ?next,
                 error,
-                "the database refused a notification"
+                "writing a notification failed"
             );
             let treatment = next?;
             if is_slow && treatment == Treatment::Bury && !self.others_go_through(committed, received, behind).await {
@@ -340,8 +339,9 @@ impl Write<'_> {
         }
     }
 
-    /// Another part was written by anybody here since so many were; or one of those behind would be, of another account
-    /// if there is one. Where neither is, none is known to wait, or the database is slow.
+    /// Whether other messages succeed: another part was committed in this process since `committed`, or a rehearsal of
+    /// one message behind succeeds, preferably of another account. False when no other message waits, or when the
+    /// database is slow.
     async fn others_go_through(&self, committed: u64, received: &Received, behind: &[Received]) -> bool {
         if self.context.committed.load(Ordering::Relaxed) > committed {
             return true;
@@ -356,7 +356,7 @@ impl Write<'_> {
         }
     }
 
-    /// Tries until it is committed, or cannot be.
+    /// Retries until the part is committed, or cannot be.
     async fn settle(&mut self, handler: &NotificationHandler, batch: &[Received], treatment: Treatment) -> Settled {
         let Some(last) = batch.last() else {
             return Settled::Committed;
@@ -392,7 +392,10 @@ impl Write<'_> {
                     if races <= RACES_MAX {
                         continue;
                     }
-                    warn!(partition = self.lease.partition, races, "a batch keeps losing races");
+                    warn!(
+                        partition = self.lease.partition,
+                        races, "batch keeps losing races; will retry"
+                    );
                 }
                 Err(error) if error.blames_batch() => return Settled::Refused(error),
                 Err(error) => {
@@ -401,7 +404,7 @@ impl Write<'_> {
                         partition = self.lease.partition,
                         messages = batch.len(),
                         error,
-                        "a batch could not be written yet"
+                        "batch failed; will retry"
                     );
                 }
             }
@@ -412,7 +415,7 @@ impl Write<'_> {
         }
     }
 
-    /// Outbox first: handing over costs nothing. A wake-up that is lost is found by delivery's sweep.
+    /// Hands over the outbox rows first, which costs nothing. Delivery's sweep finds a session whose wake-up was lost.
     async fn publish(&self, outbox: Vec<storage::outbox::OutboxRow>, wakes: &[contracts::Outgoing]) {
         self.context.outbox.publish_soon(outbox);
         let failed: Vec<_> = self
@@ -426,18 +429,18 @@ impl Write<'_> {
             let error = error_chain(&first);
             info!(
                 partition = self.lease.partition,
-                error, "wake-ups were not published; delivery will look by itself"
+                error, "could not publish wake-ups; delivery's sweep will find the sessions"
             );
         }
     }
 }
 
-/// What comes behind one message of a batch.
+/// The messages after one message of a batch.
 fn behind<'b>(batch: &'b [Received], one: &Received) -> &'b [Received] {
     &batch[batch.partition_point(|other| other.sequence <= one.sequence)..]
 }
 
-/// `false`: told to stop meanwhile.
+/// Waits. `false`: stopped meanwhile.
 async fn waited(pause: Duration, stop: &CancellationToken) -> bool {
     stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_some()
 }
@@ -447,7 +450,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_slow_is_tried_again_and_what_is_refused_is_given_up() {
+    fn slow_messages_are_retried_and_rejected_ones_are_buried() {
         let check = |tried: Treatment, is_slow: bool, tries: u32, next: Option<Treatment>| {
             assert_eq!(tried.next(is_slow, tries), next, "{tried:?} {is_slow} {tries}");
         };
@@ -456,7 +459,7 @@ mod tests {
         check(Treatment::Skip, false, 1, None);
         check(Treatment::Handle, true, 1, Some(Treatment::Handle));
         check(Treatment::Handle, true, ALONE_TRIES_MAX, Some(Treatment::Bury));
-        // Nothing is thrown away because the database is slow with everything.
+        // No message is skipped while the database is slow for all.
         check(Treatment::Bury, true, 1, Some(Treatment::Handle));
         check(Treatment::Skip, true, 1, Some(Treatment::Handle));
     }

@@ -1,17 +1,17 @@
-//! How many partitions a replica should hold. Pure; every replica decides for itself, from what all of them see.
+//! How many partitions a replica should hold. Pure; every replica decides for itself, from the same census.
 
 use crate::store::partitions::Census;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plan {
     Stay,
-    /// At most this many of those that nobody holds.
+    /// Claim at most this many free partitions.
     Claim(usize),
     GiveUp(usize),
 }
 
-/// No more than an even share, rounded up: then whoever comes later finds something free as soon as the others have
-/// looked. Nobody waits for anybody; for a moment a partition may be nobody's.
+/// Plans an even share, rounded up, so that a new replica finds free partitions as soon as the others have checked. No
+/// replica waits for another; a partition may be free for a moment.
 pub fn plan(census: &Census, partitions: usize, held_max: usize) -> Plan {
     let share = partitions.div_ceil(census.replicas.max(1)).min(held_max);
     let held = census.mine.len();
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_takes_an_even_share() {
+    fn replicas_take_even_shares() {
         let check = |replicas, mine, free, expected| {
             assert_eq!(
                 plan(&census(replicas, mine, free), 8, 8),
@@ -61,14 +61,14 @@ mod tests {
         assert_eq!(plan(&census(1, 0, 8), 8, 3), Plan::Claim(3));
     }
 
-    /// Replicas that look one after the other, again and again, come to rest with everything read by somebody.
+    /// Replicas that check in turn converge, and every partition is read.
     #[test]
-    fn it_comes_to_rest() {
+    fn shares_converge() {
         for replicas in 1..=10 {
             let mut held = vec![0_usize; replicas];
             held[0] = 8;
             for round in 0.. {
-                assert!(round < 20, "{replicas} replicas do not come to rest: {held:?}");
+                assert!(round < 20, "{replicas} replicas do not converge: {held:?}");
                 let mut rests = true;
                 for n in 0..replicas {
                     let free = 8 - held.iter().sum::<usize>();

@@ -1,4 +1,4 @@
-//! What a batch asks of the database, in one round trip.
+//! Looks up the facts of a batch in one round trip.
 
 use std::error::Error;
 
@@ -21,8 +21,8 @@ struct FactRow {
 }
 
 /// Relies on the primary keys of account, agent, task, message and notification, on agent_slug, and on the primary key
-/// of task_assignee. The account comes first: what follows hangs below it. `offset 0` keeps the planner from turning a
-/// look-up for each of the batch into a walk through all there is.
+/// of task_assignee. The account comes first: the other facts are joined to it. `offset 0` keeps the planner from
+/// turning a look-up per row of the batch into a scan of the table.
 pub const FACTS_FIND: &str = "
     select 'account' as fact, a.id as account_id, a.session_scope as name, a.auto_create_tasks::text as value,
            null::uuid as id, null::bytea as hash
@@ -68,9 +68,9 @@ pub const FACTS_FIND: &str = "
         select n.account_id, n.id, n.state, n.agent_id, n.content_hash from notification n
         where n.account_id = w.account_id and n.id = w.id offset 0) as n";
 
-/// Adds what the database answers to the facts.
+/// Adds the rows of the database to the facts.
 pub async fn facts_find(tx: &Tx, questions: &Questions, facts: &mut Facts) -> Result<(), StorageError> {
-    const ATTEMPT: &str = "look up what a batch names";
+    const ATTEMPT: &str = "look up the facts of a batch";
     let accounts: Vec<AccountId> = questions.accounts.iter().cloned().collect();
     let (agent_accounts, agents) = pairs(&questions.agents);
     let (slug_accounts, slugs) = pairs(&questions.slugs);
@@ -122,13 +122,13 @@ impl FactRow {
                         .hash
                         .as_deref()
                         .and_then(ContentHash::from_bytes)
-                        .ok_or("a content hash that is none")?,
+                        .ok_or("an invalid content hash")?,
                     agent: self.id.map(AgentId),
                     state: self.value.parse()?,
                 };
                 Fact::Notification(NotificationId::parse(&self.name)?, known)
             }
-            other => return Err(format!("a fact of kind {other}").into()),
+            other => return Err(format!("an unknown kind of fact: {other}").into()),
         })
     }
 }

@@ -1,11 +1,11 @@
-//! The partitions of the notification stream: who reads which, and how far.
+//! The partitions of the notification stream: owners and offsets.
 
 use sea_orm::FromQueryResult;
 use storage::{Database, StorageError, Tx};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// The right to read a partition now. A later claim has a higher fence, and everything under this one is then in vain.
+/// The lease of a partition. A later claim has a higher fence, and every write under this one then fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lease {
     pub partition: u16,
@@ -13,12 +13,12 @@ pub struct Lease {
     pub fence: i64,
 }
 
-/// How far a partition was read, and in which stream.
+/// The offset up to which a partition was read, and its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PartitionOffset {
     pub sequence: u64,
     pub published: Option<OffsetDateTime>,
-    /// None before anything was read.
+    /// None before the first read.
     pub stream_created: Option<OffsetDateTime>,
 }
 
@@ -30,14 +30,14 @@ pub async fn partitions_ensure(database: &Database, count: u16) -> Result<(), St
     ensured.await.map(|_| ())
 }
 
-/// Who reads what, as everybody sees it.
+/// The leases of all partitions.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Census {
-    /// Resolvers that are alive, the asking one included.
+    /// Live resolvers, the asking one included.
     pub replicas: usize,
-    /// Partitions that the asking one holds, with their fences.
+    /// Partitions of the asking resolver, with their fences.
     pub mine: Vec<(u16, i64)>,
-    /// Partitions that nobody holds who is alive.
+    /// Partitions without a live owner.
     pub free: usize,
 }
 
@@ -50,9 +50,9 @@ struct CensusRow {
     replicas: i64,
 }
 
-/// SQL: resolvers that are alive, as the one that asks sees it. A reader that was cut off from the database can do no harm:
-/// all that it does is a transaction under its fence. So its partitions are free as soon as its connection is gone, and
-/// not only when its time is over. Who asks is alive.
+/// SQL: live resolvers, as the asking one sees them. A reader that was cut off from the database can do no harm: all
+/// its writes are transactions under its fence. So its partitions are free as soon as its connection is gone, before
+/// its lease expires. The asking resolver counts as alive.
 macro_rules! alive {
     () => {
         concat!(
@@ -78,7 +78,7 @@ const CENSUS: &str = concat!(
 
 pub async fn partitions_census(database: &Database, replica: Uuid) -> Result<Census, StorageError> {
     let rows: Vec<CensusRow> = database
-        .query_alone("look at partitions", CENSUS, [replica.into()])
+        .query_alone("read partition leases", CENSUS, [replica.into()])
         .await?;
     Ok(Census {
         replicas: rows
@@ -99,7 +99,7 @@ struct ClaimedRow {
     fence: i64,
 }
 
-/// Rows that are locked belong to a batch that is being written, or to somebody who claims at the same moment.
+/// A locked row belongs to a batch that is being written, or to another claim.
 const CLAIM: &str = concat!(
     "
     with ",
@@ -114,7 +114,7 @@ const CLAIM: &str = concat!(
     returning p.partition, p.fence"
 );
 
-/// Takes up to `limit` partitions that nobody reads.
+/// Claims up to `limit` free partitions.
 pub async fn partitions_claim(database: &Database, replica: Uuid, limit: usize) -> Result<Vec<Lease>, StorageError> {
     let limit = i64::try_from(limit).expect("a number of partitions");
     let rows: Vec<ClaimedRow> = database
@@ -132,7 +132,7 @@ pub async fn partitions_claim(database: &Database, replica: Uuid, limit: usize) 
 
 const RELEASE: &str = "update resolver_partition set owner = null where partition = $1 and owner = $2 and fence = $3";
 
-/// Gives a partition up; nothing happens when it is another's already.
+/// Releases a partition; does nothing when another replica holds it.
 pub async fn partition_release(database: &Database, lease: &Lease) -> Result<(), StorageError> {
     let released = database.execute_alone("release partition", RELEASE, guard(lease));
     released.await.map(|_| ())
@@ -148,17 +148,19 @@ struct PlaceRow {
 const PLACE_FIND: &str = "
     select sequence, published, stream_created from resolver_partition where partition = $1 and owner = $2 and fence = $3";
 
-/// How far the holder of a lease has read; none when the lease is another's.
+/// The offset of a lease's partition; none when another replica holds the lease.
 pub async fn place_find(database: &Database, lease: &Lease) -> Result<Option<PartitionOffset>, StorageError> {
-    let rows: Vec<PlaceRow> = database.query_alone("find place", PLACE_FIND, guard(lease)).await?;
+    let rows: Vec<PlaceRow> = database
+        .query_alone("read a partition offset", PLACE_FIND, guard(lease))
+        .await?;
     Ok(rows.into_iter().next().map(PartitionOffset::from))
 }
 
-const PLACES: &str = "select sequence, published, stream_created from resolver_partition order by partition";
+const OFFSETS: &str = "select sequence, published, stream_created from resolver_partition order by partition";
 
-/// How far each partition was read, in order.
+/// The offset of each partition, in order of the partitions.
 pub async fn places_find(database: &Database) -> Result<Vec<PartitionOffset>, StorageError> {
-    let rows: Vec<PlaceRow> = database.query_alone("find places", PLACES, []).await?;
+    let rows: Vec<PlaceRow> = database.query_alone("read partition offsets", OFFSETS, []).await?;
     Ok(rows.into_iter().map(PartitionOffset::from).collect())
 }
 
@@ -176,7 +178,8 @@ const PLACE_MOVE: &str = "
     update resolver_partition set sequence = $4, published = $5, stream_created = $6
     where partition = $1 and owner = $2 and fence = $3";
 
-/// Moves the place, in the batch's own transaction. `false`: the lease is another's; nothing of the batch may stay.
+/// Moves the offset in the batch's own transaction. `false`: another replica holds the lease, and the batch must be
+/// rolled back.
 pub async fn place_move(tx: &Tx, lease: &Lease, to: &PartitionOffset) -> Result<bool, StorageError> {
     let [partition, owner, fence] = guard(lease);
     let sequence = i64::try_from(to.sequence).expect("a stream does not reach 2^63 messages");

@@ -1,5 +1,5 @@
-//! Closed sessions are kept for a set time, then removed with all that hangs on them (S12). Of the newest generation of
-//! each the row stays: it carries the number.
+//! Closed sessions are kept for a set time, then deleted with all their rows (S12). The row of each newest generation
+//! stays, since it carries the number.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-/// Removes all that was closed longer ago than `kept`; gives how many sessions. It goes round, a page of `limit` and a piece of
-/// each a transaction, until a round leaves nothing: a session with a million notifications takes many rounds, and delays
-/// nobody else's.
+/// Deletes sessions that were closed longer ago than `kept`; returns how many. One transaction deletes a part of each
+/// session of a page of `limit`, and rounds repeat until nothing is left: a session with a million notifications takes
+/// many rounds and does not delay the others.
 pub async fn closed_sessions_remove(
     database: &Database,
     kept: Duration,
@@ -46,7 +46,7 @@ pub async fn closed_sessions_remove(
     }
     let removed = sessions.end()?;
     if removed > 0 {
-        info!(sessions = removed, "removed closed sessions");
+        info!(sessions = removed, "deleted closed sessions");
     }
     Ok(removed)
 }

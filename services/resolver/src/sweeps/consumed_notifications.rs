@@ -1,5 +1,5 @@
-//! Notifications that every partition has read are deleted from the stream, which would otherwise fill up and refuse
-//! new ones of every account. Some stay, for people to look at, while the stream is less than half full.
+//! Deletes notifications that every partition has read from the stream, which would otherwise fill up and refuse new
+//! ones of every account. Some stay for people to inspect while the stream is less than half full.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use tracing::{debug, warn};
 
 use crate::store::partitions::places_find;
 
-/// How often it is looked at whether the stream fills: one question that the server answers from memory. Large messages can
-/// fill in seconds what the other sweeps' interval leaves them.
-const FILL_LOOK: Duration = Duration::from_secs(2);
+/// How often the stream's size is checked: one request, answered from the server's memory. Large messages can fill the
+/// stream in seconds, long before the other sweeps' interval.
+const FILL_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Makes room as soon as the stream is half full.
+/// Purges as soon as the stream is half full.
 pub async fn keep_room(context: Context) {
-    let mut ticks = Ticks::every(FILL_LOOK, context.shutdown.token());
+    let mut ticks = Ticks::every(FILL_CHECK_INTERVAL, context.shutdown.token());
     while ticks.next().await {
         let (database, bus) = (&context.database, &context.bus);
-        // Without an answer there is nothing to be done; the sweep says why.
+        // On an error there is nothing to do; the sweep logs the cause.
         let filling = notification_stream_identity(bus).await;
         if !filling.is_ok_and(|stream| stream.is_half_full()) {
             continue;
@@ -29,15 +29,15 @@ pub async fn keep_room(context: Context) {
         if let Err(error) = consumed_notifications_purge(database, bus, 0).await {
             warn!(
                 error = format!("{error:#}"),
-                "could not purge a stream that is half full"
+                "could not purge the half-full notification stream"
             );
         }
     }
 }
 
-/// Deletes what was read, but for the last `kept`, or all of it where the stream is half full; gives how many.
+/// Deletes read messages except the last `kept`, or all of them where the stream is half full; returns how many.
 pub async fn consumed_notifications_purge(database: &Database, bus: &Bus, kept: u32) -> anyhow::Result<u64> {
-    // Asked first: what comes after this is not read yet, and is above what we delete.
+    // Read first: later messages are unread and have higher sequences than the deleted ones.
     let stream = notification_stream_identity(bus).await?;
     let places = places_find(database).await?;
     if places.len() != usize::from(PARTITIONS) {
@@ -45,12 +45,12 @@ pub async fn consumed_notifications_purge(database: &Database, bus: &Bus, kept: 
     }
     let mut unread = stream.last_sequence + 1;
     for (partition, place) in (0..PARTITIONS).zip(places) {
-        // A place in an earlier stream says nothing about this one: nothing of the partition was read yet.
+        // An offset in an earlier stream does not apply to this one: nothing of the partition was read yet.
         let after = match place.stream_created {
             Some(created) if is_same_moment(created, stream.created) => place.sequence,
             Some(_) | None => 0,
         };
-        // A quiet partition's place is far behind, though everything of it was read.
+        // A quiet partition's offset is far behind, though all its messages were read.
         if let Some(first) = first_unread(bus, partition, after).await? {
             unread = unread.min(first.sequence);
         }

@@ -18,7 +18,7 @@ pub use unread_notifications::{unread_since, watch_unread};
 
 use crate::settings::ResolverSettings;
 
-/// Runs all, now and then.
+/// Runs all sweeps at their intervals.
 pub async fn run(context: Context, config: ResolverSettings) {
     let [closed, refused, consumed] = ["closed_sessions", "refused_notifications", "consumed_notifications"]
         .map(|name| Sweep::new(Role::Resolver.service(), name));

@@ -1,5 +1,5 @@
-//! Refused notifications are kept for a set time, for their publishers to ask about, then removed. Until then their ids
-//! are taken: the same one with the same content is refused again, without another dead letter.
+//! Refused notifications are kept for a set time, so that publishers can query them, then deleted. Until then their ids
+//! are taken: the same id with the same content is refused again, without another dead letter.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use tracing::info;
 
 use storage::session::items_refuse::refused_remove;
 
-/// Removes all that was refused longer ago than `kept`, the oldest first and a bounded number in a transaction; gives how many.
+/// Deletes notifications that were refused longer ago than `kept`, the oldest first and a bounded number per
+/// transaction; returns how many.
 pub async fn refused_notifications_remove(
     database: &Database,
     kept: Duration,
@@ -35,7 +36,7 @@ pub async fn refused_notifications_remove(
     }
     let removed = notifications.end()?;
     if removed > 0 {
-        info!(notifications = removed, "removed refused notifications");
+        info!(notifications = removed, "deleted refused notifications");
     }
     Ok(removed)
 }

@@ -1,5 +1,5 @@
-//! How long the oldest notification has waited that no resolver has read: what the resolver's consumers lag behind, for a
-//! gauge and for the doctor. Changes nothing.
+//! How long the oldest unread notification has waited: the lag of the resolver's consumers, for a gauge and for the
+//! doctor. Writes nothing.
 
 use messaging::{Bus, first_unread, is_same_moment, notification_stream_identity, topology::PARTITIONS};
 use opentelemetry::{global, metrics::Gauge};
@@ -10,17 +10,18 @@ use tracing::debug;
 
 use crate::store::partitions::places_find;
 
-/// When it was published; none when everything is read. A few requests to the broker, whatever waits.
+/// When the oldest unread notification was published; none when all are read. A few requests to the broker, whatever
+/// the backlog.
 pub async fn unread_since(database: &Database, bus: &Bus) -> anyhow::Result<Option<OffsetDateTime>> {
     let stream = notification_stream_identity(bus).await?;
     let mut oldest: Option<OffsetDateTime> = None;
     for (partition, place) in (0..PARTITIONS).zip(places_find(database).await?) {
         let after = match place.stream_created {
             Some(created) if is_same_moment(created, stream.created) => place.sequence,
-            // A place in an earlier stream says nothing about this one: nothing of the partition was read yet.
+            // An offset in an earlier stream does not apply to this one: nothing of the partition was read yet.
             Some(_) | None => 0,
         };
-        // A partition that was read to the end of the stream need not be asked about.
+        // A partition that was read to the end of the stream needs no request.
         if after < stream.last_sequence
             && let Some(first) = first_unread(bus, partition, after).await?
         {
@@ -30,12 +31,12 @@ pub async fn unread_since(database: &Database, bus: &Bus) -> anyhow::Result<Opti
     Ok(oldest)
 }
 
-/// Keeps the gauge, in every replica.
+/// Updates the gauge, in every replica.
 pub async fn watch_unread(context: Context) {
     let gauge: Gauge<f64> = global::meter("resolver")
         .f64_gauge("signalbox.resolver.unread_age")
         .with_unit("s")
-        .with_description("How long the oldest notification has waited on the broker that no resolver has read")
+        .with_description("How long the oldest unread notification has waited on the broker")
         .build();
     let every = context.settings.telemetry.metrics_interval_ms.duration();
     let mut ticks = Ticks::every(every, context.shutdown.token());
@@ -45,7 +46,7 @@ pub async fn watch_unread(context: Context) {
                 let age = since.map_or(0.0, |since| (OffsetDateTime::now_utc() - since).as_seconds_f64());
                 gauge.record(age.max(0.0), &[]);
             }
-            Err(error) => debug!(error = format!("{error:#}"), "could not look for unread notifications"),
+            Err(error) => debug!(error = format!("{error:#}"), "could not read the unread age"),
         }
     }
 }

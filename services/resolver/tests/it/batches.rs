@@ -1,4 +1,4 @@
-//! Whole batches: order, many accounts, crashes, and values that the database does not take.
+//! Whole batches: order, many accounts, crashes, and values that the database cannot store.
 
 use resolver::handlers::notification::Handled;
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::scene::{Message, message, raw, scene, to_coder};
 
 #[tokio::test]
-async fn places_are_given_in_the_order_of_the_stream() {
+async fn queue_positions_follow_the_stream() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let ids: Vec<String> = (0..300).map(|n| format!("n-{:03}", (n * 7919) % 1000)).collect();
@@ -40,7 +40,7 @@ async fn a_batch_mixes_accounts_agents_and_tasks() {
         })
         .collect();
     let committed = reader.take(&messages).await;
-    // account-5 is not there.
+    // account-5 does not exist.
     assert_eq!(
         committed.refusals.len(),
         messages.iter().filter(|one| one.subject.contains("account-5")).count()
@@ -60,8 +60,8 @@ async fn a_batch_mixes_accounts_agents_and_tasks() {
     scene.check().await;
 }
 
-/// Committed and then the process died, before anything was published: read once more from an older place, everything is
-/// known, and nothing is done twice.
+/// The process died after the commit, before it published anything. Read again from an older offset, every message is a
+/// duplicate, and nothing is done twice.
 #[tokio::test]
 async fn reading_a_committed_batch_again_does_nothing() {
     let scene = scene().await;
@@ -76,7 +76,7 @@ async fn reading_a_committed_batch_again_does_nothing() {
             "PROJ-7",
             &json!({"id": "refused", "agent": "ghost", "body": "b"}),
         ),
-        message("ghost", "-", &json!({"id": "nobody's", "body": "b"})),
+        message("ghost", "-", &json!({"id": "unowned", "body": "b"})),
     ];
     reader.take(&batch).await;
     let rows = "select (select count(*) from notification) * 10000 + (select count(*) from dead_letter) * 100
@@ -91,9 +91,9 @@ async fn reading_a_committed_batch_again_does_nothing() {
     scene.check().await;
 }
 
-/// A transaction that does not commit leaves nothing, and the same batch comes to the same.
+/// A transaction that is not committed leaves nothing, and a retry of the batch has the same result.
 #[tokio::test]
-async fn a_batch_that_was_not_committed_is_as_if_it_never_was() {
+async fn an_uncommitted_batch_leaves_nothing_and_can_be_retried() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let batch = [
@@ -123,7 +123,7 @@ async fn a_batch_that_was_not_committed_is_as_if_it_never_was() {
     scene.check().await;
 }
 
-/// Makes the database refuse bodies that say `poison`.
+/// Makes the database reject bodies that contain `poison`.
 pub(crate) async fn poison(scene: &crate::scene::Scene) {
     scene
         .execute(
@@ -136,7 +136,7 @@ pub(crate) async fn poison(scene: &crate::scene::Scene) {
 }
 
 #[tokio::test]
-async fn a_message_that_the_database_does_not_take_is_buried() {
+async fn a_message_that_cannot_be_stored_is_buried() {
     let scene = scene().await;
     let reader = scene.reader().await;
     let batch = [message(

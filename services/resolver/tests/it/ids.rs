@@ -1,4 +1,4 @@
-//! What an id stands for: duplicates, conflicts, parts, redrives.
+//! Ids: duplicates, conflicts, parts, redrives.
 
 use resolver::intake::resolve::Finding;
 use serde_json::json;
@@ -93,7 +93,7 @@ async fn ids_are_an_account_s_own() {
 }
 
 #[tokio::test]
-async fn without_an_id_reading_again_finds_what_was_read() {
+async fn without_an_id_reading_again_finds_the_stored_row() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let nameless = || message("acme", "PROJ-7", &json!({"agent": "coder", "body": "b"}));
@@ -123,7 +123,7 @@ async fn a_notification_for_several_is_stored_as_its_parts() {
     assert_eq!(scene.stored("all").await, None);
     assert_eq!(reader.take(std::slice::from_ref(&all)).await.duplicates, 1);
 
-    // Somebody joins: they get theirs, nobody else anything.
+    // An agent joins: it gets its part, and no other agent gets anything.
     let tester = scene.fixture().agent(&scene.account, "tester").await;
     scene.fixture().assign(&scene.account, &scene.task, tester).await;
     let committed = reader.take(&[all]).await;
@@ -148,12 +148,12 @@ async fn a_redrive_queues_a_failed_one_again_at_the_end() {
     let mut reader = scene.reader().await;
     reader.take(&[to_coder("n", "b"), to_coder("later", "b")]).await;
     set_state(&scene, "n", "failed").await;
-    // As delivery reads it back: by the agent's id, everything spelt out.
+    // As delivery rebuilds it: with the agent's id, and every field explicit.
     let id = scene.coder.to_string();
     let spelt = json!({"id": "n", "type": "notification", "agent": id, "body": "b", "queue_mode": "followup",
         "sender": {"kind": "service", "id": "publisher", "name": "publisher"}, "metadata": {}});
     let committed = reader.take(&[message("acme", "PROJ-7", &spelt).again()]).await;
-    // The other one still waits, so delivery has been told.
+    // The other notification is still queued, so delivery was woken already.
     assert_eq!((committed.requeued, committed.wakes.len()), (1, 0));
     let stored = scene.stored("n").await.unwrap();
     assert_eq!(
@@ -161,7 +161,7 @@ async fn a_redrive_queues_a_failed_one_again_at_the_end() {
         ("queued", Some(3), 0)
     );
     assert_eq!(stored.reason, None);
-    // It is queued by now: once more is once too often.
+    // It is queued now: a second redrive is a duplicate.
     assert_eq!(
         reader
             .take(&[message("acme", "PROJ-7", &spelt).again()])
@@ -180,9 +180,9 @@ async fn a_redrive_queues_a_failed_one_again_at_the_end() {
     scene.check().await;
 }
 
-/// Anybody can write the header; it takes a service of ours to send something again.
+/// Every publisher can write the header; only a service of ours can redrive.
 #[tokio::test]
-async fn a_redrive_that_nobody_signed_is_a_message_like_any_other() {
+async fn an_unsigned_redrive_is_an_ordinary_message() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     reader.take(&[to_coder("n", "b")]).await;
@@ -202,31 +202,31 @@ async fn a_redrive_that_nobody_signed_is_a_message_like_any_other() {
 }
 
 #[tokio::test]
-async fn a_redrive_of_a_refused_one_finds_what_was_mended() {
+async fn a_redrive_of_a_refused_notification_succeeds_after_the_fix() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let to_tester = message("acme", "PROJ-7", &json!({"id": "n", "agent": "tester", "body": "b"}));
-    let to_nobody = message("acme", "EMPTY", &json!({"id": "all", "body": "b"}));
+    let unassigned = message("acme", "EMPTY", &json!({"id": "all", "body": "b"}));
     let too_far = to_coder("far", "b").with(contracts::header::HOPS, "99");
     reader
-        .take(&[to_tester.clone(), to_nobody.clone(), too_far.clone()])
+        .take(&[to_tester.clone(), unassigned.clone(), too_far.clone()])
         .await;
     assert_eq!(scene.stored("n").await.unwrap().state, "refused");
     assert_eq!(scene.stored("all").await.unwrap().state, "refused");
-    // Published once more without being redriven, it stays what it is.
+    // Published again without a redrive, it keeps its state.
     assert_eq!(reader.take(std::slice::from_ref(&to_tester)).await.duplicates, 1);
 
     let tester = scene.fixture().agent(&scene.account, "tester").await;
     scene.fixture().task(&scene.account, "EMPTY", &[tester]).await;
     let committed = reader
-        .take(&[to_tester.again(), to_nobody.again(), too_far.again()])
+        .take(&[to_tester.again(), unassigned.again(), too_far.again()])
         .await;
     assert_eq!((committed.requeued, committed.refusals.len()), (2, 0));
     let stored = scene.stored("n").await.unwrap();
     assert_eq!((stored.state.as_str(), stored.reason), ("queued", None));
     assert_eq!(stored.key.unwrap(), format!("task:proj-7:agent:{tester}:acme:v1"));
     assert_eq!(scene.stored("far").await.unwrap().hops, 0);
-    // The parts take the place of the refused whole.
+    // The parts replace the refused whole.
     assert_eq!(scene.stored("all").await, None);
     assert!(scene.stored(&format!("all:{tester}")).await.is_some());
     scene.check().await;
@@ -241,7 +241,7 @@ async fn a_redrive_that_is_still_wrong_is_another_dead_letter() {
     reader.take(&[ghost.clone().again()]).await;
     assert_eq!(scene.test.count("select count(*) from dead_letter").await, 2);
     assert_eq!(scene.stored("n").await.unwrap().state, "refused");
-    // Read again after a crash, a refusal is the same letter.
+    // Read again after a crash, a refusal is the same dead letter.
     reader.rewind();
     reader.take(&[raw("acme", "PROJ-7", "nonsense")]).await;
     reader.rewind();

@@ -1,4 +1,4 @@
-//! `item_enter`: whoever knows a conversation enters an item, beside a resolver that reads the same and a task that closes.
+//! `item_enter`: services enter items directly, next to a resolver that reads the same ids and a task that closes.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn said(body: &str, sender: Actor) -> NotificationMessage {
     serde_json::from_value(message).unwrap()
 }
 
-/// What [`said`] is on the wire, to `coder` on PROJ-7, signed by a service.
+/// The wire form of [`said`], to `coder` on PROJ-7, signed by a service.
 fn sent(id: &str, body: &str, sender: Actor) -> Message {
     let payload = json!({"id": id, "agent": "coder", "type": "answer", "body": body, "sender": sender});
     Message {
@@ -87,7 +87,7 @@ impl Scene {
         entered
     }
 
-    /// The notifications that wait in the outbox, as the resolver will read them; then they are gone from it.
+    /// Takes the notifications out of the outbox, as the resolver will read them.
     async fn relayed(&self) -> Vec<Message> {
         let rows: Vec<(Value, Vec<u8>)> = sqlx::query_as(
             "delete from outbox where split_part(subject, '.', 2) = 'notification' returning headers, payload",
@@ -131,7 +131,7 @@ async fn every_service_appends_to_the_open_session() {
     let stored = scene.stored("answer-1").await.unwrap();
     assert_eq!((stored.body.as_str(), stored.task.as_deref()), ("Yes", Some("proj-7")));
     assert_eq!((stored.cause.as_deref(), stored.hops), (Some("turn-1"), 2));
-    // Delivery is woken once: after the first item the session does not rest any more.
+    // Delivery is woken once: after the first item the session is no longer idle.
     let wakes = scene.outgoing().await;
     assert_eq!(wakes.len(), 1, "{wakes:?}");
     assert_eq!(wakes[0].0, "signalbox.session.resolved.acme.PROJ-7");
@@ -142,7 +142,7 @@ async fn every_service_appends_to_the_open_session() {
 }
 
 #[tokio::test]
-async fn without_an_open_session_the_resolver_places_it() {
+async fn without_an_open_session_the_resolver_queues_it() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     for (n, role) in (1..).zip(ROLES) {
@@ -161,7 +161,7 @@ async fn without_an_open_session_the_resolver_places_it() {
             "{role:?}"
         );
         assert_eq!((stored.cause.as_deref(), stored.hops), (Some("turn-1"), 2));
-        // The act is repeated after the resolver placed its item.
+        // The act is repeated after the resolver queued its item.
         let entered = scene.enter(role, &id, said("Yes", person()), 2, &LIMITS).await;
         assert_eq!(entered, Entered::Known(NotificationState::Queued));
         scene.task_close(domain::TaskStatus::Cancelled).await;
@@ -176,7 +176,7 @@ async fn without_an_open_session_the_resolver_places_it() {
 }
 
 #[tokio::test]
-async fn an_id_is_one_item_whichever_way_it_comes() {
+async fn an_id_is_one_item_on_every_path() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     reader.take(&[to_coder("first", "b"), sent("n", "Yes", person())]).await;
@@ -215,7 +215,7 @@ async fn the_limits_are_the_resolver_s() {
     };
     let service = || Actor::publisher();
 
-    // Nothing open: a chain that is too long is not sent on.
+    // No session is open: a chain that is too long is not passed on.
     let far = scene
         .enter(
             Role::Orchestrator,
@@ -234,14 +234,14 @@ async fn the_limits_are_the_resolver_s() {
         .enter(Role::Delivery, "eighth", said("x", service()), 0, &limits)
         .await;
     assert_eq!(reason(last), None);
-    // One has room for one, and its batch for one.
+    // The session has room for one item of the batch.
     let committed = reader.take(&[to_coder("ninth", "b"), to_coder("tenth", "b")]).await;
     assert_eq!(committed.refusals, [RefusalReason::QueueFull]);
     let full = scene
         .enter(Role::Delivery, "more", said("x", service()), 0, &limits)
         .await;
     assert_eq!(reason(full), Some(RefusalReason::QueueFull));
-    // The last tenth is for people, and Signalbox itself is not stopped.
+    // The last tenth is for people, and Signalbox itself is not limited.
     assert_eq!(reader.take(&[sent("person", "x", person())]).await.refusals, []);
     let full = scene
         .enter(Role::Delivery, "person-2", said("x", person()), 0, &limits)
@@ -251,7 +251,7 @@ async fn the_limits_are_the_resolver_s() {
         .enter(Role::Delivery, "system", said("x", Actor::system()), 0, &limits)
         .await;
     assert_eq!(reason(system), None);
-    // Nothing is accepted in part: `reviewer` has room.
+    // Nothing is accepted in part, although `reviewer` has room.
     let both = json!({"id": "both", "agents": ["coder", "reviewer"], "body": "b"});
     assert_eq!(
         reader.take(&[message("acme", "PROJ-7", &both)]).await.refusals,
@@ -269,7 +269,7 @@ async fn the_limits_are_the_resolver_s() {
                 .starts_with(if id == "far" { "hop_limit: " } else { "queue_full: " })
         );
     }
-    // The refused one goes in when there is room.
+    // The refused one is queued once there is room.
     let letter = "select count(*) from dead_letter where reason = 'queue_full'";
     assert_eq!(scene.test.count(letter).await, 2);
     scene.task_close(domain::TaskStatus::Cancelled).await;
@@ -277,9 +277,9 @@ async fn the_limits_are_the_resolver_s() {
     scene.check().await;
 }
 
-/// Two services enter the same items, a resolver reads the same notifications, and the task closes again and again.
+/// Two services enter the same items, a resolver reads the same notifications, and the task closes repeatedly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn each_item_is_there_once_whoever_is_first() {
+async fn each_item_is_stored_once_in_every_order_of_arrival() {
     const ITEMS: usize = 30;
     let scene = Arc::new(scene().await);
     let entering = [Role::Delivery, Role::Orchestrator].map(|role| {

@@ -1,6 +1,6 @@
-//! Integration tests of this service, one binary. Batches go straight into the handler where the broker does not matter
-//! (`scene.rs`); `stream.rs` and `replicas.rs` run the service against a real one.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Integration tests of this service, one binary. Batches are passed straight to the handler where the broker does not
+//! matter (`scene.rs`); `stream.rs` and `replicas.rs` run the service with a real broker.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue must fail")]
 
 mod batches;
 mod ids;

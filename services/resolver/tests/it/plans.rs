@@ -1,5 +1,6 @@
-//! How the statements of a batch find their rows: by the index that each is said to rely on, whether the tables are
-//! empty, full but not yet counted, counted, or counted when they held little. A prepared plan outlives all of them. The relay's statements are here, too.
+//! The plans of a batch's statements use the indexes that the comments name, whether the tables are empty, full but not
+//! analysed, analysed, or analysed while they held few rows. A prepared plan outlives all of these states. The relay's
+//! statements are here, too.
 
 use resolver::store::facts;
 use sqlx::AssertSqlSafe;
@@ -60,7 +61,7 @@ const STATEMENTS: [Planned; 13] = [
 
 #[tokio::test]
 async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
-    // A plan may also have been made when a table had been counted and held next to nothing, or a few rows.
+    // A plan may also have been made after the table was analysed with no or few rows.
     for (counted_when_new, count) in [(false, 5000), (true, 5000), (false, 25), (true, 25)] {
         let scene = scene().await;
         if counted_when_new {
@@ -78,7 +79,7 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
     }
 }
 
-/// What removes is given its rows, and finds what hangs on them.
+/// A delete statement gets its rows by id, and finds their dependent rows.
 const REMOVALS: [Planned; 8] = [
     (sessions_remove::LOCK, 2, &["session_pkey"]),
     (sessions_remove::BEFORE, 2, &["session_pkey", "session_generation"]),

@@ -1,4 +1,4 @@
-//! Several at once: resolvers against each other, and against whoever closes sessions.
+//! Concurrent transactions: resolvers with each other, and with closing sessions.
 
 use std::sync::Arc;
 
@@ -70,10 +70,10 @@ async fn one_id_published_to_two_tasks_is_accepted_once() {
     scene.check().await;
 }
 
-/// A closer locks sessions and judges what waits; a resolver locks sessions and adds to what waits. Whoever is second
-/// sees what the first one did: nothing waits in a closed session.
+/// Closing locks sessions and decides their queued items; a resolver locks sessions and adds items. The later
+/// transaction sees the earlier one's result: no item is queued in a closed session.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nothing_falls_between_closing_and_queueing() {
+async fn no_item_is_queued_in_a_closed_session() {
     let scene = Arc::new(scene().await);
     let mut reader = scene.reader().await;
     let resolving = tokio::spawn(async move {
@@ -99,8 +99,8 @@ async fn nothing_falls_between_closing_and_queueing() {
     assert_eq!(states, 60);
 }
 
-/// Everybody who locks several sessions takes them by account and id, whatever their kind. So whoever holds the first of
-/// them can take the rest, and two who meet never wait for each other.
+/// Every transaction that locks several sessions locks them by account and id, whatever their kind. So the holder of
+/// the first lock can take the rest, and two transactions cannot deadlock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_are_locked_in_one_order() {
     let scene = scene().await;
@@ -108,7 +108,7 @@ async fn sessions_are_locked_in_one_order() {
     let zeta = fixture.account("zeta").await;
     let other = fixture.agent(&zeta, "coder").await;
     let other_task = fixture.task(&zeta, "PROJ-7", &[]).await;
-    // Made in an order that no kind and no account would give them.
+    // Created in an order that differs from every kind and account.
     fixture.session(&zeta, &other_task, other).await;
     let system = uuid::Uuid::now_v7();
     let row = rows("session").with("id", system).with("agent_id", scene.coder);
@@ -142,13 +142,13 @@ async fn sessions_are_locked_in_one_order() {
     sqlx::query("select id from session for no key update nowait")
         .execute(&mut *holder)
         .await
-        .expect("whoever has the first one can have all");
+        .expect("the holder of the first lock can take all");
     holder.rollback().await.unwrap();
     assert_eq!(resolving.await.unwrap().resolutions.len(), 3);
     scene.check().await;
 }
 
-/// Removing an agent and opening sessions for it: afterwards it has none.
+/// An agent is removed while sessions are opened for it: afterwards it has none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_removed_agent_has_no_session() {
     for _ in 0..10 {
@@ -195,7 +195,7 @@ async fn a_reader_that_was_replaced_changes_nothing() {
     let scene = scene().await;
     let mut old = scene.reader().await;
     old.take(&[to_coder("n-1", "b")]).await;
-    // Its time is over; another takes the same partition.
+    // The lease has expired; another replica claims the partition.
     scene
         .execute("update replica set lease_until = now() - interval '1 second'")
         .await;

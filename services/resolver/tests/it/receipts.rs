@@ -1,4 +1,4 @@
-//! Who keeps a message until it was read learns that it was: with the batch, whatever was decided, and not before.
+//! Receipts: the sender's outbox row ends with the batch that read the message, whatever was decided, and not before.
 
 use contracts::header;
 use resolver::handlers::notification::Handled;
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Scene {
-    /// The row that somebody else's relay keeps of a message, as the message names it.
+    /// The row that another service's relay keeps of a message, as the message names it.
     async fn kept(&self, owner: &str, message: Message) -> Message {
         let id = Uuid::now_v7();
         let kept = rows("outbox")
@@ -34,7 +34,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn whatever_is_decided_gives_a_receipt() {
+async fn every_decision_gives_a_receipt() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let ghost = json!({"id": "refused", "agent": "ghost", "body": "b"});
@@ -55,14 +55,14 @@ async fn whatever_is_decided_gives_a_receipt() {
     assert_eq!(scene.unread().await, 7);
     reader.take(&batch).await;
     assert_eq!(scene.unread().await, 0);
-    // Once more, after a crash that nobody noticed: there is nothing left to give.
+    // Again, after an unnoticed crash: no receipt is left to give.
     reader.rewind();
     reader.take(&batch).await;
     scene.check().await;
 }
 
 #[tokio::test]
-async fn what_was_not_taken_in_is_not_read() {
+async fn an_uncommitted_message_is_not_read() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let batch = [scene
@@ -78,7 +78,7 @@ async fn what_was_not_taken_in_is_not_read() {
     poison(&scene).await;
     reader.handle(&batch).await.unwrap_err();
     assert_eq!(scene.unread().await, 1);
-    // Given up is read, even where nothing can be kept of it.
+    // A dead-lettered message counts as read, even where nothing of it can be stored.
     let received = reader.received(&batch);
     let to = reader.place(&received);
     let handled = reader.handler.skip(&reader.lease, &to, &received[0]).await.unwrap();
@@ -87,7 +87,7 @@ async fn what_was_not_taken_in_is_not_read() {
 }
 
 #[tokio::test]
-async fn nobody_gives_a_receipt_for_another_account() {
+async fn a_receipt_never_ends_another_accounts_row() {
     let scene = scene().await;
     scene.fixture().account("other").await;
     let mut reader = scene.reader().await;

@@ -1,4 +1,4 @@
-//! Every refusal, and what it leaves behind: a dead letter, an event, and a row where somebody may ask.
+//! Every refusal and its traces: a dead letter, an event, and a row where the id can be queried.
 
 use contracts::header;
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ async fn every_refusal_explains_itself() {
 
     let outgoing = scene.outgoing().await;
     for (reason, sent) in &cases {
-        // The row says why to whoever asks for the id.
+        // The row holds the reason for queries of the id.
         let stored = scene
             .stored(reason)
             .await
@@ -81,7 +81,7 @@ async fn every_refusal_explains_itself() {
             sentence.starts_with(&format!("{reason}: ")) && sentence.len() > reason.len() + 10,
             "{sentence}"
         );
-        // The dead letter holds the message as it came.
+        // The dead letter holds the message as received.
         let letters: Vec<(String, String)> =
             sqlx::query_as("select subject, payload from dead_letter where account_id = 'acme' and reason = $1")
                 .bind(reason)
@@ -90,7 +90,7 @@ async fn every_refusal_explains_itself() {
                 .unwrap();
         let subject = sent.subject.replace("partition.0", "notification");
         assert_eq!(letters, [(subject, sent.payload.clone())], "{reason}");
-        // The event and the letter on the bus.
+        // The event and the dead letter on the bus.
         let told = |kind: &str, field: &dyn Fn(&Value) -> bool| {
             outgoing
                 .iter()
@@ -133,13 +133,13 @@ async fn tasks_are_refused_where_the_account_does_not_create_them() {
             .starts_with("unknown_task: ")
     );
     assert_eq!(scene.test.count("select count(*) from task").await, 1);
-    // It keeps its task as it was addressed, and is redriven there.
+    // The dead letter keeps the task of the subject, and is redriven there.
     let letters = scene.test.texts("select subject from dead_letter").await;
     assert_eq!(letters, ["signalbox.notification.acme.NEW"]);
 }
 
 #[tokio::test]
-async fn what_belongs_to_no_account_is_the_operator_s() {
+async fn a_message_without_an_account_is_stored_under_the_operators_account() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     let payload = json!({"id": "n", "agent": "coder", "body": "b"});
@@ -169,7 +169,7 @@ async fn what_belongs_to_no_account_is_the_operator_s() {
             "signalbox.dead.-.-",
             "signalbox.dead.-.-",
             "signalbox.event.acme.PROJ-7.session.opened",
-            // Where an account can be told from the subject, whoever listens there is told.
+            // Where the subject names an account, its listeners get the event.
             "signalbox.event.ghost.T-1.notification.refused",
         ]
     );
@@ -184,14 +184,14 @@ async fn what_belongs_to_no_account_is_the_operator_s() {
 }
 
 #[tokio::test]
-async fn another_account_s_things_are_not_there() {
+async fn another_accounts_rows_are_unknown() {
     let scene = scene().await;
     let other = scene.fixture().account("other").await;
     let spy = scene.fixture().agent(&other, "spy").await;
     let task = scene.fixture().task(&other, "SECRET", &[spy]).await;
     let secret = scene.fixture().message(&other, &task, "secret").await;
     let mut reader = scene.reader().await;
-    // In one batch with the other account's own, so that its rows are within reach of the transaction.
+    // In one batch with the other account's own message, so that the transaction can see that account's rows.
     reader
         .take(&[
             message("other", "SECRET", &json!({"id": "theirs", "agent": "spy", "body": "b"})),
@@ -231,7 +231,7 @@ async fn another_account_s_things_are_not_there() {
 }
 
 #[tokio::test]
-async fn a_refused_one_does_not_hold_up_its_batch() {
+async fn a_refused_notification_does_not_block_its_batch() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     reader

@@ -1,4 +1,4 @@
-//! Several resolvers: they share the partitions, and hand them over without losing or reordering anything.
+//! Several resolvers: they share the partitions, and hand them over without losing or reordering messages.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::stream::{Stage, stage};
 
-/// How many partitions each replica that is alive holds, the fewest first.
+/// The number of partitions of each live replica, the fewest first.
 async fn shares(stage: &Stage) -> Vec<i64> {
     let rows: Vec<(i64,)> = sqlx::query_as(
         "select count(*) from resolver_partition p join replica r on r.id = p.owner and r.lease_until > now()
@@ -40,7 +40,7 @@ async fn replicas_share_and_take_over() {
     until_shares(&stage, &[4, 4]).await;
     let third = stage.resolver().await;
     until_shares(&stage, &[2, 3, 3]).await;
-    // An orderly stop frees at once, a crash when the lease is over.
+    // An orderly stop releases at once, a crash when the lease expires.
     second.stop().await;
     until_shares(&stage, &[4, 4]).await;
     third.cut_off();
@@ -48,8 +48,8 @@ async fn replicas_share_and_take_over() {
     first.stop().await;
 }
 
-/// A process that has died is replaced as soon as the server has noticed that its connection is gone, and not only when its
-/// time is over. One that shows no connection, as an older version does, keeps what it holds for its time.
+/// A dead process is replaced as soon as the server has noticed that its connection is gone, before its lease expires.
+/// A process without a registered connection, as in older versions, keeps its partitions until its lease expires.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn partitions_are_free_when_the_connection_of_their_reader_has_ended() {
     const HOUR_MS: i64 = 60 * 60 * 1000;
@@ -73,7 +73,7 @@ async fn partitions_are_free_when_the_connection_of_their_reader_has_ended() {
             .unwrap()
     };
     let free = partitions_claim(&database, Uuid::now_v7(), 8).await.unwrap();
-    assert!(free.is_empty(), "both are there");
+    assert!(free.is_empty(), "both resolvers are alive");
     let running = stage.resolver().await;
     drop(presence);
     until_shares(&stage, &[4, 4]).await;

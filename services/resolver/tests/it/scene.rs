@@ -1,5 +1,5 @@
-//! A database with an account, two agents and a task, and the handler as the service has it. Messages are handed over
-//! as the stream would: numbered, in order, a batch at a time.
+//! A database with an account, two agents and a task, and the handler as in the service. Messages are passed as by the
+//! stream: numbered, in order, a batch at a time.
 
 use contracts::{Headers, Root, TraceContext};
 use domain::{AccountId, AgentId, QueueLimits, TaskId};
@@ -32,20 +32,20 @@ pub(crate) struct Scene {
     pub(crate) task: TaskId,
 }
 
-/// One reader: a lease, and how far it has counted.
+/// One reader: a lease, and its last sequence.
 pub(crate) struct Reader {
     pub(crate) handler: NotificationHandler,
     pub(crate) lease: Lease,
     sequence: u64,
 }
 
-/// A message on its way.
+/// A message to read.
 #[derive(Clone)]
 pub(crate) struct Message {
     pub(crate) subject: String,
     pub(crate) headers: Headers,
     pub(crate) payload: String,
-    /// By one of our services.
+    /// Signed by one of our services.
     pub(crate) is_signed: bool,
 }
 
@@ -73,7 +73,7 @@ impl Message {
         self
     }
 
-    /// A redrive of some dead letter, as the orchestrator sends it.
+    /// A redrive of a dead letter, as the orchestrator sends it.
     pub(crate) fn again(self) -> Message {
         Message {
             is_signed: true,
@@ -82,7 +82,7 @@ impl Message {
     }
 }
 
-/// A notification as it is stored, with its session.
+/// A stored notification, with its session.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Stored {
     pub(crate) state: String,
@@ -175,7 +175,7 @@ impl Scene {
             .collect()
     }
 
-    /// What is on its way out, by subject.
+    /// The outbox, by subject.
     pub(crate) async fn outgoing(&self) -> Vec<(String, Value)> {
         sqlx::query("select subject, payload from outbox order by subject, created_at, id")
             .fetch_all(&self.test.owner)
@@ -190,7 +190,7 @@ impl Scene {
         sqlx::raw_sql(sql).execute(&self.test.owner).await.unwrap();
     }
 
-    /// What must hold whatever happened: counters agree with rows, places are unique, generations have no gap.
+    /// The invariants: counters agree with rows, positions are unique, generations have no gap.
     pub(crate) async fn check(&self) {
         let wrong = self
             .test
@@ -220,7 +220,7 @@ impl Scene {
         assert_eq!(wrong, Vec::<String>::new());
     }
 
-    /// Closes what the task has open, as whoever moves it does.
+    /// Closes the task's open sessions, as a status change does.
     pub(crate) async fn task_close(&self, status: domain::TaskStatus) {
         use contracts::outgoing::Origin;
         use storage::{
@@ -268,7 +268,7 @@ impl Scene {
 }
 
 impl Reader {
-    /// Messages as the stream hands them out, numbered from where this reader is.
+    /// Messages as the stream delivers them, numbered from this reader's sequence.
     pub(crate) fn received(&self, messages: &[Message]) -> Vec<Received> {
         (self.sequence + 1..)
             .zip(messages)
@@ -299,7 +299,7 @@ impl Reader {
         }
     }
 
-    /// One try with a batch.
+    /// One attempt at a batch.
     pub(crate) async fn handle(&mut self, messages: &[Message]) -> Result<Handled, storage::StorageError> {
         let batch = self.received(messages);
         let (to, now) = (self.place(&batch), OffsetDateTime::now_utc());
@@ -310,12 +310,12 @@ impl Reader {
         Ok(handled)
     }
 
-    /// Takes a batch in, as often as races demand.
+    /// Processes a batch, with a retry after each lost race.
     pub(crate) async fn take(&mut self, messages: &[Message]) -> Committed {
         for _ in 0..100 {
             match self.handle(messages).await {
                 Ok(Handled::Committed(committed)) => return committed,
-                Ok(Handled::Stale) => panic!("the lease is another's"),
+                Ok(Handled::Stale) => panic!("another replica holds the lease"),
                 Ok(Handled::Raced) => {}
                 Err(error) => assert!(error.is_retryable(), "{:#}", error_chain(error)),
             }
@@ -323,7 +323,7 @@ impl Reader {
         panic!("a batch that keeps losing races");
     }
 
-    /// Forgets that it has read so far: what comes next has the same numbers.
+    /// Resets the sequence: the next messages have the same numbers again.
     pub(crate) fn rewind(&mut self) {
         self.sequence = 0;
     }

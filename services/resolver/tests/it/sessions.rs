@@ -1,4 +1,4 @@
-//! Which session: S1, S2, S3, S11, S14.
+//! Choosing the session: S1, S2, S3, S11, S14.
 
 use contracts::{event::SessionOpened, session::SessionResolved};
 use domain::TaskStatus;
@@ -19,7 +19,7 @@ async fn the_first_notification_opens_generation_one_and_the_next_reuse_it() {
     assert_eq!((stored.state.as_str(), stored.position), ("queued", Some(1)));
     assert_eq!(stored.key.as_deref(), Some(key.as_str()));
     assert_eq!(stored.task.as_deref(), Some("proj-7"));
-    // The wake-up says which session, and where the newest item stands.
+    // The wake-up names the session and the newest item's position.
     let wake: SessionResolved = serde_json::from_slice(&committed.wakes[0].payload).unwrap();
     assert_eq!(committed.wakes[0].subject, "signalbox.session.resolved.acme.PROJ-7");
     assert_eq!((wake.session_key.as_str(), wake.position), (key.as_str(), 1));
@@ -39,9 +39,9 @@ async fn the_first_notification_opens_generation_one_and_the_next_reuse_it() {
     scene.check().await;
 }
 
-/// Whoever has been told of it, or works on it, finds what else has come under the session's lock.
+/// A delivery that was woken, or works on the session, finds further items under the session's lock.
 #[tokio::test]
-async fn delivery_is_told_of_a_session_that_rests_and_of_no_other() {
+async fn delivery_is_woken_only_for_idle_sessions() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     reader.take(&[to_coder("first", "b")]).await;
@@ -75,7 +75,7 @@ async fn a_closed_session_is_followed_by_the_next_generation() {
     {
         reader.take(&[to_coder(&format!("n-{round}"), "b")]).await;
         scene.task_close(status).await;
-        // Reopening alone opens nothing.
+        // Reopening the task alone opens no session.
         scene.task_close(TaskStatus::InProgress).await;
         assert_eq!(scene.sessions().await.iter().filter(|session| !session.3).count(), 0);
     }
@@ -141,14 +141,14 @@ async fn one_scope_puts_all_of_an_agent_s_work_into_its_taskless_session() {
     ] {
         let stored = scene.stored(id).await.unwrap();
         assert_eq!(stored.key.as_deref(), Some(system.as_str()), "{id}");
-        // The notification keeps its task, whatever session it is in.
+        // The notification keeps its task in every session.
         assert_eq!(
             (stored.task.as_deref(), stored.position),
             (task, Some(position)),
             "{id}"
         );
     }
-    // And back again, to the session that was left as it was.
+    // And back, to the session that was left unchanged.
     scene
         .fixture()
         .account_set(&scene.account, "session_scope", "task")
@@ -200,7 +200,7 @@ async fn renaming_an_agent_changes_no_key_and_removing_it_ends_its_sessions() {
         );
     }
     assert_eq!(scene.sessions().await.iter().filter(|session| !session.3).count(), 0);
-    // The removed agent's assignment counts no more.
+    // The removed agent's assignment no longer counts.
     let committed = reader
         .take(&[message("acme", "PROJ-7", &json!({"id": "all", "body": "b"}))])
         .await;

@@ -1,4 +1,4 @@
-//! The service against a real broker: from a publisher to the queue, and what happens when things go away.
+//! The service with a real broker: from a publisher to the queue, and during outages.
 
 use async_nats::{HeaderMap, jetstream};
 use contracts::session::SessionResolved;
@@ -13,7 +13,7 @@ pub(crate) struct Stage {
     pub(crate) client: async_nats::Client,
 }
 
-/// Account `acme` with agent `coder`; nothing runs yet.
+/// Account `acme` with agent `coder`; no service runs yet.
 pub(crate) async fn stage() -> Stage {
     let mut world = World::start().await;
     world.set("resolver.claim_interval_ms", 50);
@@ -22,7 +22,7 @@ pub(crate) async fn stage() -> Stage {
     world.set("nats.ping_interval_ms", 100);
     let account = world.fixture().account("acme").await;
     world.fixture().agent(&account, "coder").await;
-    // Reads along on every subject, besides publishing.
+    // Subscribes to every subject, besides publishing.
     let client = world.operator().await;
     Stage { world, client }
 }
@@ -32,7 +32,7 @@ impl Stage {
         self.world.run(Role::Resolver, resolver::start).await
     }
 
-    /// Publishes until the stream has it, whatever happens to the broker meanwhile.
+    /// Publishes until the stream has stored it, through outages of the broker.
     pub(crate) async fn publish(&self, task: &str, id: &str, body: &str) {
         self.send(task, &json!({"id": id, "agent": "coder", "body": body}).to_string())
             .await;
@@ -93,8 +93,8 @@ async fn a_notification_reaches_its_queue_and_wakes_delivery() {
     let resolved: SessionResolved = serde_json::from_slice(&wake.payload).unwrap();
     assert_eq!(resolved.task, Some(TaskId::parse("PROJ-7").unwrap()));
     let trace = wake.headers.unwrap().get("traceparent").unwrap().to_string();
-    assert_eq!(trace[3..35], parent[3..35], "the publisher's trace goes on");
-    // The task is new, and so is the session.
+    assert_eq!(trace[3..35], parent[3..35], "the publisher's trace continues");
+    // The task and the session are new.
     let subjects = [
         events.next().await.unwrap().subject,
         events.next().await.unwrap().subject,
@@ -110,7 +110,7 @@ async fn a_notification_reaches_its_queue_and_wakes_delivery() {
     );
     assert_eq!(stage.ids("proj-7").await, ["n-1"]);
     running.stop().await;
-    // An orderly stop leaves nothing behind.
+    // An orderly stop leaves an empty outbox.
     assert_eq!(stage.world.database.count("select count(*) from outbox").await, 0);
     assert_eq!(
         stage
@@ -123,7 +123,7 @@ async fn a_notification_reaches_its_queue_and_wakes_delivery() {
 }
 
 #[tokio::test]
-async fn a_crash_loses_nothing_and_reading_goes_on_in_order() {
+async fn a_crash_loses_nothing_and_reading_resumes_in_order() {
     let stage = stage().await;
     let mut expected = Vec::new();
     for round in 0..4 {
@@ -149,10 +149,10 @@ async fn a_stream_that_was_wiped_is_read_from_its_beginning() {
         stage.publish("T-1", &format!("old-{n:02}"), "b").await;
     }
     stage.until_count("the first stream is read", QUEUED, 20).await;
-    // The broker comes back with nothing: the service makes the streams again.
+    // The broker returns without its store: the service creates the streams again.
     stage.world.nats.wipe_store().await.unwrap();
     stage.world.nats.restart().await.unwrap();
-    // Some of it is published again, by whoever did not trust the broker; some is new.
+    // Some messages are published again by their senders; some are new.
     for n in 15..20 {
         stage.publish("T-1", &format!("old-{n:02}"), "b").await;
     }
@@ -164,7 +164,7 @@ async fn a_stream_that_was_wiped_is_read_from_its_beginning() {
 }
 
 #[tokio::test]
-async fn a_broker_that_goes_away_for_a_while_costs_nothing_but_time() {
+async fn a_broker_outage_only_delays_messages() {
     let mut stage = stage().await;
     let _running = stage.resolver().await;
     stage.publish("T-1", "before", "b").await;
@@ -177,7 +177,7 @@ async fn a_broker_that_goes_away_for_a_while_costs_nothing_but_time() {
 }
 
 #[tokio::test]
-async fn a_database_that_drops_its_connections_costs_nothing_but_time() {
+async fn dropped_database_connections_only_delay_messages() {
     let stage = stage().await;
     let running = stage.resolver().await;
     let mut expected = Vec::new();
@@ -186,7 +186,7 @@ async fn a_database_that_drops_its_connections_costs_nothing_but_time() {
         stage.publish("T-1", &id, "b").await;
         expected.push(id);
         if n % 10 == 5 {
-            // The connections of batches, not those that keep the replica alive.
+            // Terminates the connections of batches, not those of the replica's lease.
             stage
                 .world
                 .database
@@ -203,7 +203,7 @@ async fn a_database_that_drops_its_connections_costs_nothing_but_time() {
 }
 
 #[tokio::test]
-async fn one_bad_value_is_taken_out_and_the_rest_goes_on_in_order() {
+async fn one_bad_value_is_buried_and_the_rest_continues_in_order() {
     let stage = stage().await;
     sqlx::raw_sql(
         "create function poison() returns trigger language plpgsql as $$ begin raise exception 'not this one'; end $$;
@@ -213,7 +213,7 @@ async fn one_bad_value_is_taken_out_and_the_rest_goes_on_in_order() {
     .execute(&stage.world.database.owner)
     .await
     .unwrap();
-    // All of it waits in the stream, so that it comes as one batch.
+    // All messages are in the stream before the start, so that they form one batch.
     stage.resolver().await.stop().await;
     let mut expected = Vec::new();
     for n in 0..30 {
@@ -237,11 +237,11 @@ async fn one_bad_value_is_taken_out_and_the_rest_goes_on_in_order() {
 }
 
 #[tokio::test]
-async fn a_message_that_takes_too_long_is_buried_and_the_rest_goes_on_in_order() {
+async fn a_slow_message_is_buried_and_the_rest_continues_in_order() {
     let mut stage = stage().await;
     stage.world.set("database.statement_timeout_ms", "1000");
     stage.world.set("database.lock_timeout_ms", "500");
-    // All of it waits in the stream, so that it comes as one batch.
+    // All messages are in the stream before the start, so that they form one batch.
     stage.resolver().await.stop().await;
     sqlx::raw_sql(
         "create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(60); return new; end $$;
@@ -265,7 +265,7 @@ async fn a_message_that_takes_too_long_is_buried_and_the_rest_goes_on_in_order()
     running.stop().await;
 }
 
-/// Notifications of these bodies take for ever; the empty one stands for all. Each is noted as a try.
+/// Notifications with these bodies never finish; an empty body matches all. Each attempt is counted.
 async fn slow_with(stage: &Stage, bodies: &[&str]) {
     sqlx::raw_sql(
         "create table slow_body (body text);
@@ -290,12 +290,12 @@ async fn slow_with(stage: &Stage, bodies: &[&str]) {
         .unwrap();
 }
 
-/// More than a message is tried before it is found to be slow by itself.
+/// More attempts than one message gets before it counts as slow by itself.
 const MANY_TRIES: &str = "select (last_value > 6)::int::bigint from tries";
 const BURIED: &str = "select count(*) from dead_letter where reason = 'unprocessable' and account_id = 'acme'";
 
 #[tokio::test]
-async fn nothing_is_buried_while_the_database_is_slow_with_everything() {
+async fn nothing_is_buried_while_the_database_is_slow() {
     let mut stage = stage().await;
     stage.world.set("database.statement_timeout_ms", "1000");
     stage.resolver().await.stop().await;
@@ -316,9 +316,10 @@ async fn nothing_is_buried_while_the_database_is_slow_with_everything() {
     running.stop().await;
 }
 
-/// While no other message waits, a slow message is tried again. Once another message goes through, the slow one is a dead letter.
+/// While no other message waits, a slow message is retried. Once another message succeeds, the slow one becomes a dead
+/// letter.
 #[tokio::test]
-async fn one_that_is_slow_by_itself_stands_in_nobodys_way() {
+async fn a_slow_message_does_not_block_the_others() {
     let mut stage = stage().await;
     stage.world.set("database.statement_timeout_ms", "1000");
     stage.resolver().await.stop().await;
@@ -335,7 +336,7 @@ async fn one_that_is_slow_by_itself_stands_in_nobodys_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_has_read_grows_old_until_somebody_reads_it() {
+async fn the_unread_age_grows_until_a_resolver_reads() {
     let stage = stage().await;
     let bus = stage.world.bus().await;
     let database = stage.world.database.connect(Role::Resolver).await;
@@ -351,8 +352,8 @@ async fn what_nobody_has_read_grows_old_until_somebody_reads_it() {
     let before = time::OffsetDateTime::now_utc();
     stage.publish("t-1", "n-2", "x").await;
     stage.publish("t-2", "n-3", "x").await;
-    let oldest = since().await.expect("nobody reads");
-    // The server's clock is ours.
+    let oldest = since().await.expect("an unread notification");
+    // The server and this process share a clock.
     assert!(
         before <= oldest && oldest <= time::OffsetDateTime::now_utc(),
         "{oldest}"

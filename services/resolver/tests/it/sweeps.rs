@@ -1,4 +1,4 @@
-//! What is over is removed, and nothing else.
+//! The sweeps delete expired rows, and no others.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn closed_sessions_go_when_their_time_is_over_but_for_the_newest() {
+async fn expired_closed_sessions_are_deleted_except_the_newest() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     for round in 0..4 {
@@ -29,11 +29,11 @@ async fn closed_sessions_go_when_their_time_is_over_but_for_the_newest() {
             .unwrap(),
         0
     );
-    // Three are old: the first two, and the newest, of which only the row stays, for its number.
+    // Three are old: the first two, and the newest, of which only the row stays, since it carries the number.
     scene
         .execute("update session set closed_at = closed_at - interval '40 days' where generation <> 3")
         .await;
-    // Until nothing is left, however small a page is.
+    // Repeats until nothing is left, for any page size.
     assert_eq!(
         closed_sessions_remove(&scene.database, month, 1, &stop).await.unwrap(),
         3
@@ -51,10 +51,10 @@ async fn closed_sessions_go_when_their_time_is_over_but_for_the_newest() {
     assert_eq!(left, ["3", "4"]);
     let left = scene.test.texts("select id from notification order by id").await;
     assert_eq!(left, ["n-2"]);
-    // The number goes on.
+    // The generation numbers continue.
     let committed = reader.take(&[to_coder("n-4", "b")]).await;
     assert_eq!(committed.resolutions[0].generation.0, 5);
-    // The row that was the newest when it was emptied goes with the one that came after it.
+    // The row that was the newest when it was emptied is deleted with its successor.
     scene.task_close(domain::TaskStatus::Cancelled).await;
     scene
         .execute("update session set closed_at = closed_at - interval '40 days'")
@@ -67,9 +67,9 @@ async fn closed_sessions_go_when_their_time_is_over_but_for_the_newest() {
     assert_eq!(left, ["5"]);
 }
 
-/// A taskless session of an agent that was removed, and those of a coordinator: each kind has its own columns.
+/// A taskless session of a removed agent, and those of a coordinator: each kind has its own columns.
 #[tokio::test]
-async fn sessions_of_every_kind_go_but_for_their_newest() {
+async fn sessions_of_every_kind_are_deleted_except_the_newest() {
     let scene = scene().await;
     let closed = old_sessions("agent a, generate_series(1, 3) g where a.slug = 'coder'").with("queue_tail", 7);
     for sessions in [
@@ -91,10 +91,10 @@ async fn sessions_of_every_kind_go_but_for_their_newest() {
     );
 }
 
-/// More hangs on one session than goes at a time: it goes in pieces, and the one behind it does not wait for it. Two replicas
-/// share the work, and what one holds is left to it.
+/// One session has more rows than one transaction deletes: they are deleted in parts, and the next session does not
+/// wait. Two replicas share the work, and skip each other's locked rows.
 #[tokio::test]
-async fn a_large_session_goes_in_pieces() {
+async fn a_large_session_is_deleted_in_parts() {
     let scene = scene().await;
     large(&scene, 12_000).await;
     scene.execute(BOUNDED).await;
@@ -105,7 +105,7 @@ async fn a_large_session_goes_in_pieces() {
         .execute(&mut *other)
         .await
         .unwrap();
-    assert_eq!(remove().await.unwrap(), 1, "one is in another's hands");
+    assert_eq!(remove().await.unwrap(), 1, "one is locked by another replica");
     other.rollback().await.unwrap();
     let (one, two) = tokio::join!(remove(), remove());
     assert_eq!(one.unwrap() + two.unwrap(), 1);
@@ -113,7 +113,7 @@ async fn a_large_session_goes_in_pieces() {
     assert_eq!(scene.test.texts(left).await, ["1 0"]);
 }
 
-/// No statement removes more than a piece has.
+/// No statement deletes more rows than one part has.
 const BOUNDED: &str = "
     create function bounded() returns trigger language plpgsql as $$ begin
         if (select count(*) from gone) > 5000 then raise 'more than a piece at once'; end if; return null;
@@ -127,7 +127,7 @@ fn old_sessions(from: &str) -> Rows {
     closed.set("generation", "g").from(from)
 }
 
-/// Two closed sessions, the first one with so many notifications.
+/// Two closed sessions, the first one with `count` notifications.
 async fn large(scene: &Scene, count: u32) {
     let sessions = old_sessions("agent a, generate_series(1, 2) g where a.slug = 'coder'").with("queue_tail", 7);
     let sessions = sessions.set("id", "('00000000-0000-0000-0000-00000000000' || g)::uuid");
@@ -145,9 +145,9 @@ async fn large(scene: &Scene, count: u32) {
     }
 }
 
-/// A call came for a session that was emptied already, and is removed now as the one before its successor.
+/// A call arrived for a session that was emptied already, and that is deleted now since it has a successor.
 #[tokio::test]
-async fn what_came_late_goes_with_the_row_that_it_came_for() {
+async fn a_late_call_is_deleted_with_its_session() {
     let scene = scene().await;
     generations(&scene).await;
     scene
@@ -167,9 +167,9 @@ async fn what_came_late_goes_with_the_row_that_it_came_for() {
     );
 }
 
-/// It stays, and no other with it.
+/// The session stays, and all others are deleted.
 #[tokio::test]
-async fn a_session_that_cannot_be_removed_holds_up_none_of_its_account() {
+async fn a_session_that_cannot_be_deleted_does_not_block_the_others() {
     let scene = scene().await;
     generations(&scene).await;
     scene
@@ -212,7 +212,7 @@ async fn generations(scene: &Scene) {
     sessions.insert(&scene.test.owner).await;
 }
 
-/// So many refused notifications of each account.
+/// `count` refused notifications of each account.
 async fn refused(scene: &Scene, count: u32, created_at: &str) {
     let refused = rows("notification")
         .set("account_id", "a.id")
@@ -222,9 +222,9 @@ async fn refused(scene: &Scene, count: u32, created_at: &str) {
     refused.insert(&scene.test.owner).await;
 }
 
-/// The database finds more than three rows too much: each sweep comes to its end in smaller pieces.
+/// The database fails statements of more than three rows: each sweep finishes in smaller parts.
 #[tokio::test]
-async fn what_is_too_much_at_once_goes_in_less() {
+async fn oversized_deletes_are_split() {
     let scene = scene().await;
     scene
         .execute(
@@ -258,8 +258,8 @@ async fn what_is_too_much_at_once_goes_in_less() {
     assert_eq!(scene.test.texts(left).await, ["1 0"]);
 }
 
-/// However much an account has: what is removed is read a few times, and what stays next to never. Rows are counted, since how
-/// long it takes says nothing.
+/// For any size of an account: a deleted row is read a few times, and a kept row hardly ever. The test counts rows,
+/// since durations prove nothing.
 #[tokio::test]
 async fn a_sweep_reads_what_it_removes_and_little_else() {
     const REMOVED: i64 = 2_000;
@@ -270,7 +270,7 @@ async fn a_sweep_reads_what_it_removes_and_little_else() {
     let removed = closed_sessions_remove(&scene.database, month, 20, &stop).await;
     assert_eq!(removed.unwrap(), REMOVED.cast_unsigned());
     scene.database.close().await;
-    // A backend reports when it ends.
+    // A backend reports its statistics when it ends.
     testkit::eventually("the service's backends have ended", async || {
         let backends = "select count(*) from pg_stat_activity
                         where datname = current_database() and application_name = 'signalbox-resolver'";
@@ -281,7 +281,7 @@ async fn a_sweep_reads_what_it_removes_and_little_else() {
     assert!(read < 50 * REMOVED, "{read} rows were read");
 }
 
-/// Two generations of each of a thousand sessions, one with much that stays beside them.
+/// Two generations of each of a thousand sessions, and one session with many rows that stay.
 async fn old(scene: &Scene) {
     let pairs = "agent a, generate_series(1, 1000) n, generate_series(1, 2) g where a.slug = 'coder'";
     let old = old_sessions(pairs).set("closed_at", "now() - interval '40 days' + n * interval '1 s'");
@@ -306,9 +306,9 @@ const READ: &str = "
             + (select sum(i.idx_tup_read) from pg_stat_user_indexes i where i.relname in ('session', 'notification')))::bigint
     from pg_stat_user_tables t where t.relname in ('session', 'notification')";
 
-/// One account's refusals cannot be removed; the others' are, and the failure is not kept quiet.
+/// One account's refused notifications cannot be deleted; the others' are, and the failure is reported.
 #[tokio::test]
-async fn what_fails_for_one_account_is_done_for_the_next() {
+async fn a_failure_for_one_account_does_not_stop_the_next() {
     let scene = scene().await;
     scene.fixture().account("beta").await;
     refused(&scene, 5, "now() - interval '40 days' + n * interval '1 s'").await;
@@ -332,7 +332,7 @@ async fn what_fails_for_one_account_is_done_for_the_next() {
 }
 
 #[tokio::test]
-async fn refused_notifications_go_when_their_time_is_over_and_nothing_else() {
+async fn only_expired_refused_notifications_are_deleted() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     reader.take(&[to_coder("n-1", "b"), to_coder("n-2", "b")]).await;
@@ -347,7 +347,7 @@ async fn refused_notifications_go_when_their_time_is_over_and_nothing_else() {
         .await;
     let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
     let left = "select id from notification order by id";
-    // Until nothing is left, however small a page is.
+    // Repeats until nothing is left, for any page size.
     let removed = refused_notifications_remove(&scene.database, month, 1, &stop)
         .await
         .unwrap();
@@ -359,7 +359,7 @@ async fn refused_notifications_go_when_their_time_is_over_and_nothing_else() {
 async fn the_stream_is_purged_up_to_what_was_read() {
     let stage = stage().await;
     let running = stage.resolver().await;
-    // One task: seven partitions stay quiet and hold nothing up.
+    // One task: seven partitions stay quiet and do not block the purge.
     for n in 0..30 {
         stage.publish("T-1", &format!("n-{n}"), "b").await;
     }
@@ -388,20 +388,20 @@ async fn the_stream_is_purged_up_to_what_was_read() {
     assert_eq!(consumed_notifications_purge(&database, &bus, 100).await.unwrap(), 0);
     assert_eq!(consumed_notifications_purge(&database, &bus, 10).await.unwrap(), 19);
     assert_eq!(messages().await, 21);
-    // The message at the place stays as well: it proves that the stream is the one that was read.
+    // The message at the offset stays as well: it proves that the stream is the one that was read.
     assert_eq!(consumed_notifications_purge(&database, &bus, 0).await.unwrap(), 10);
     assert_eq!(messages().await, 11);
     assert_eq!(consumed_notifications_purge(&database, &bus, 0).await.unwrap(), 0);
 
-    // What was not read is read.
+    // Unread messages are read.
     let running = stage.resolver().await;
     stage.until_count("read", queued, 40).await;
     running.stop().await;
 }
 
-/// Three times what fits into the stream, published as fast as it can be, with all of it to be kept by its number.
+/// Publishes three times the stream's size, as fast as possible, with a setting that would keep all messages by number.
 #[tokio::test]
-async fn a_stream_that_fills_keeps_nothing_that_was_read() {
+async fn a_full_stream_keeps_no_read_messages() {
     let mut stage = stage().await;
     let limits = TopologyLimits {
         notification_bytes_max: Bytes::new(64 * 1024),
@@ -425,7 +425,7 @@ async fn a_stream_that_fills_keeps_nothing_that_was_read() {
     let running = stage.resolver().await;
     let body = "x".repeat(2_500);
     for n in 0..75 {
-        // Again and again where the stream is full.
+        // Retries while the stream is full.
         stage.publish("T-1", &format!("n-{n:02}"), &body).await;
     }
     stage

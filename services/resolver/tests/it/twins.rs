@@ -1,6 +1,6 @@
-//! Two accounts in one batch with the same ids of agents, tasks, messages, notifications, sessions and receipts, each with
-//! something that the other has not. Row-level security lets a batch see both of them, so nothing but its own conditions
-//! keeps them apart, in SQL and in memory.
+//! Two accounts in one batch with the same ids of agents, tasks, messages, notifications, sessions and receipts, and
+//! with some rows that only one of them has. Row-level security shows a batch the rows of both, so only the code's own
+//! conditions separate them, in SQL and in memory.
 
 use contracts::header;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::scene::{Message, Scene, message, scene};
 const ACCOUNTS: [&str; 2] = ["acme", "umbra"];
 
 impl Scene {
-    /// `account id state reason`, and where it is queued.
+    /// `account id state reason`, and the queue.
     async fn ends(&self) -> Vec<String> {
         self.test
             .texts(
@@ -24,13 +24,13 @@ impl Scene {
             )
             .await
             .into_iter()
-            // A refusal's sentence is for people.
+            // The reason's text is for people.
             .map(|end| end.split(": ").next().unwrap_or_default().to_owned())
             .collect()
     }
 }
 
-/// The same of both, but for what the text says.
+/// The same message of both accounts, apart from the body.
 fn of_both(task: &str, payload: &Value) -> [Message; 2] {
     ACCOUNTS.map(|account| {
         let mut payload = payload.clone();
@@ -40,7 +40,7 @@ fn of_both(task: &str, payload: &Value) -> [Message; 2] {
 }
 
 #[tokio::test]
-async fn what_a_batch_knows_of_twins_is_each_ones_own() {
+async fn a_batch_reads_each_twins_own_facts() {
     let scene = scene().await;
     let fixture = scene.fixture();
     let about = fixture.message(&scene.account, &scene.task, "hello").await;
@@ -92,7 +92,7 @@ async fn what_a_batch_knows_of_twins_is_each_ones_own() {
 }
 
 #[tokio::test]
-async fn what_a_batch_changes_of_twins_is_each_ones_own() {
+async fn a_batch_changes_each_twins_own_rows() {
     let scene = scene().await;
     let mut reader = scene.reader().await;
     reader
@@ -116,7 +116,8 @@ async fn what_a_batch_changes_of_twins_is_each_ones_own() {
         .await;
     scene.execute("update notification set state = 'failed' where account_id = 'umbra'; update session set queued = 0 where account_id = 'umbra'").await;
 
-    // Queued again where it had failed, in the session of the same id; known where it waits; a receipt of one of them.
+    // Queued again where it had failed, in the session of the same id; a duplicate where it is queued; a receipt of one
+    // of them.
     let old = json!({"id": "old", "agent": "coder"});
     let [ours, theirs] = of_both("PROJ-7", &old).map(Message::again);
     let ours = ours.with(header::RECEIPT, &receipt.to_string());
@@ -139,7 +140,7 @@ async fn what_a_batch_changes_of_twins_is_each_ones_own() {
         ["umbra"]
     );
 
-    // New in both, in sessions of one id.
+    // New in both accounts, in sessions with the same id.
     reader
         .take(&of_both("PROJ-7", &json!({"id": "new", "agent": "coder"})))
         .await;
@@ -148,7 +149,7 @@ async fn what_a_batch_changes_of_twins_is_each_ones_own() {
 }
 
 #[tokio::test]
-async fn the_parts_of_one_take_no_place_of_its_twin_s_whole() {
+async fn parts_of_one_account_do_not_replace_the_twins_whole() {
     let scene = scene().await;
     scene.fixture().twin(&scene.account, "umbra").await;
     let mut reader = scene.reader().await;
@@ -162,7 +163,7 @@ async fn the_parts_of_one_take_no_place_of_its_twin_s_whole() {
         ]
     );
 
-    // There is such an agent now, in one of them. In the same batch, something else of the other.
+    // One account now has such an agent. The same batch has another message of the other account.
     scene.fixture().agent(&scene.account, "late").await;
     let [ours, _] = of_both("PROJ-7", &both).map(Message::again);
     let [_, theirs] = of_both("PROJ-7", &json!({"id": "2-other", "agent": "coder"}));

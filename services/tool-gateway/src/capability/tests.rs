@@ -1,5 +1,4 @@
-//! Every way to present a call that is not one, and the one check that each is caught by: with that check left out, it
-//! goes through.
+//! Every way to present an invalid call, and the one check that refuses it: without that check, the call is admitted.
 
 use contracts::TraceContext;
 use domain::{AccountId, AgentId, CallId, CloseReason, Fence, Generation, TurnId, TurnState};
@@ -18,7 +17,7 @@ fn task(id: &str) -> TaskId {
     TaskId::parse(id).unwrap()
 }
 
-/// A call, what the rows say, and when.
+/// A call, the rows and the time.
 #[derive(Clone, Debug)]
 struct Case {
     asked: CallRequest,
@@ -29,7 +28,7 @@ struct Case {
 }
 
 impl Case {
-    /// What delivery sends, while the turn waits for it.
+    /// A call of delivery, while the turn waits for it.
     fn genuine() -> Case {
         let call = RecordedCall {
             call_id: CallId("call_1".to_owned()),
@@ -107,7 +106,7 @@ impl Case {
         self.facts.turn.as_mut().unwrap()
     }
 
-    /// On the coordinator's chat, by the coordinator.
+    /// Moves the call to the coordinator's chat, with the coordinator as caller.
     fn in_chat(mut self) -> Case {
         if let Origin::Turn(claims) = &mut self.asked.origin {
             claims.task = Some(task("chat"));
@@ -126,7 +125,7 @@ impl Case {
         self
     }
 
-    fn held_against(&self, checks: &[Check]) -> Result<(), Refusal> {
+    fn check_all(&self, checks: &[Check]) -> Result<(), Refusal> {
         let capability = Capability {
             session: SESSION,
             facts: &self.facts,
@@ -137,11 +136,11 @@ impl Case {
             tool: self.tool.as_ref(),
             task: self.task.as_ref(),
         };
-        capability.held_against(&presented, checks.iter())
+        capability.check_all(&presented, checks.iter())
     }
 }
 
-/// A case with something changed.
+/// A case with one change.
 fn case(mut case: Case, change: impl FnOnce(&mut Case)) -> Case {
     change(&mut case);
     case
@@ -151,23 +150,23 @@ fn genuine(change: impl FnOnce(&mut Case)) -> Case {
     case(Case::genuine(), change)
 }
 
-/// The case is refused so, by that check alone.
+/// The case is refused with this refusal, and by that check alone.
 fn check(case: &Case, by: Check, expected: &Refusal) {
-    assert_eq!(case.held_against(&CHECKS).as_ref(), Err(expected), "{case:?}");
+    assert_eq!(case.check_all(&CHECKS).as_ref(), Err(expected), "{case:?}");
     let place = CHECKS
         .iter()
         .position(|check| std::ptr::fn_addr_eq(*check, by))
         .unwrap();
     let rest: Vec<Check> = [&CHECKS[..place], &CHECKS[place + 1..]].concat();
-    assert_eq!(case.held_against(&rest), Ok(()), "without the check: {case:?}");
+    assert_eq!(case.check_all(&rest), Ok(()), "without the check: {case:?}");
 }
 
 #[test]
-fn what_its_turn_waits_for_is_admitted() {
-    let check = |case: &Case| assert_eq!(case.held_against(&CHECKS), Ok(()), "{case:?}");
+fn an_awaited_call_is_admitted() {
+    let check = |case: &Case| assert_eq!(case.check_all(&CHECKS), Ok(()), "{case:?}");
     check(&Case::genuine());
     check(&genuine(|case| case.claims().session_key = "KEY".to_owned()));
-    // A newer claim that has not moved the turn on, and what it asks for again
+    // A newer claim that has not moved the turn on, and requests the call again
     check(&genuine(|case| case.facts.fence = Fence(6)));
     check(&genuine(|case| {
         case.facts.fence = Fence(6);
@@ -189,7 +188,7 @@ fn what_its_turn_waits_for_is_admitted() {
 }
 
 #[test]
-fn a_call_says_of_its_session_what_the_session_is() {
+fn a_calls_claims_must_match_its_session() {
     for case in [
         genuine(|case| case.claims().generation = Generation(1)),
         genuine(|case| case.claims().session_key = "other".to_owned()),
@@ -244,7 +243,7 @@ fn a_call_is_late_once_its_session_turn_fence_or_time_is_over() {
             &Refusal::TurnOver,
         );
     }
-    // The turn was taken further; and a fence that nobody has given out.
+    // A newer claim wrote the turn; and a fence that no claim assigned.
     let taken = genuine(|case| {
         case.facts.fence = Fence(6);
         case.turn().fence = Fence(6);
@@ -258,7 +257,7 @@ fn a_call_is_late_once_its_session_turn_fence_or_time_is_over() {
     }
 }
 
-/// Once the turn is taken further, its record has moved on as well. That is late, and no forgery.
+/// Once a newer claim wrote the turn, its journal has moved on as well. The call is late, not forged.
 #[test]
 fn a_call_of_an_earlier_round_is_late() {
     let case = genuine(|case| {
@@ -266,11 +265,11 @@ fn a_call_of_an_earlier_round_is_late() {
         case.turn().fence = Fence(6);
         case.turn().call = None;
     });
-    assert_eq!(case.held_against(&CHECKS), Err(Refusal::Superseded));
+    assert_eq!(case.check_all(&CHECKS), Err(Refusal::Superseded));
 }
 
 #[test]
-fn a_tool_is_one_that_the_turn_was_offered() {
+fn a_tool_must_be_in_the_turns_offer() {
     let names = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
     let unknown = genuine(|case| case.tool = None);
     let refusal = Refusal::UnknownTool {
@@ -289,10 +288,10 @@ fn a_tool_is_one_that_the_turn_was_offered() {
 
     let refusal = Refusal::NotOffered { tool: "task_message" };
     for case in [Case::genuine(), Case::over_http()] {
-        // Other tools than this one
+        // The offer holds other tools than this one
         let other = self::case(case.clone(), |case| case.turn().tools = names(&["no_reply"]));
         check(&other, offered, &refusal);
-        // An offer that its reason is gone of
+        // The offer is outdated: its reason no longer holds
         let mut lost = case.without_task();
         lost.task = None;
         check(&lost, offered, &refusal);
@@ -308,13 +307,13 @@ fn a_task_is_the_callers_own() {
     for case in [Case::genuine(), Case::over_http()] {
         let other = self::case(case.clone(), |case| case.task = Some(task("proj-8")));
         check(&other, own_task, &foreign("proj-7"));
-        // In the chat, with a tool that is not for that
+        // In the chat, with a tool that does not allow it
         let narrow = self::case(case.clone().in_chat(), |case| {
             case.tool.as_mut().unwrap().reach = Reach::OwnTask;
             case.task = Some(task("proj-8"));
         });
         check(&narrow, own_task, &foreign("chat"));
-        // In the chat, by an agent that it is not assigned to
+        // In the chat, by an agent that is not assigned to it
         let stranger = self::case(case.in_chat(), |case| {
             case.facts.coordinates = false;
             case.task = Some(task("proj-8"));
@@ -361,7 +360,7 @@ fn a_call_waits_for_earlier_ones_while_it_may_run_itself() {
     };
     check(&Case::genuine(), false);
     check(&after_another(|_| {}), true);
-    // ToolAnswer that there is no such task, perhaps because the earlier one has not made it.
+    // The answer says that the task does not exist, perhaps because the earlier call has not created it yet.
     check(&after_another(|case| case.task = Some(task("proj-8"))), true);
     check(&after_another(|case| case.now = UNTIL), false);
     check(&after_another(|case| case.facts.closed = Some(Closed(None))), false);
@@ -372,7 +371,7 @@ fn a_call_waits_for_earlier_ones_while_it_may_run_itself() {
 }
 
 #[test]
-fn what_may_be_called_is_what_is_listed() {
+fn the_listed_tools_are_the_callable_ones() {
     let names = |case: &Case| {
         let capability = Capability {
             session: SESSION,

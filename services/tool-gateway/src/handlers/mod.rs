@@ -1,4 +1,4 @@
-//! What this service consumes.
+//! The messages that this service consumes.
 //!
 //! | subject | handler |
 //! |---|---|

@@ -1,7 +1,9 @@
 //! Consumes `tool.requested`.
-//! Decides whether the call counts, is allowed and is understood (`capability`, `arguments`); calls of one turn in their order.
-//! Writes the call's record with its result, and what the tool changes, in one transaction a call.
-//! Publishes `tool.finished`, and through the outbox what the tool's effect entails (events, notifications, wake-ups).
+//! Decides whether the call is valid, allowed and well-formed (`capability`, `arguments`); keeps the order of a turn's
+//! calls.
+//! Writes the call's record with its result, and the tool's effects, in one transaction per call.
+//! Publishes `tool.finished`, and through the outbox the messages of the tool's effect (events, notifications,
+//! wake-ups).
 
 use domain::error_chain;
 use std::time::Duration;
@@ -38,8 +40,9 @@ pub(crate) struct ToolRequestedHandler {
 }
 
 impl BatchHandler for ToolRequestedHandler {
-    /// A turn's calls one after the other, turns side by side; a session has one turn at a time. By the message's id, which
-    /// a payload need not be read for: a call in a group of its own is held back by what the rows say.
+    /// Calls of one turn run in sequence, turns run in parallel; a session has one turn at a time. The group comes from
+    /// the message's id, so the payload is not parsed for it. A call in a wrong group is held back by the check of
+    /// earlier calls.
     fn group(&self, incoming: &Incoming) -> String {
         let id = incoming.id().unwrap_or_default();
         id.rsplit_once(':').map_or(id, |(turn, _)| turn).to_owned()
@@ -80,13 +83,13 @@ impl ToolRequestedHandler {
             otel.kind = "consumer",
             otel.status_code = Empty,
             account = %request.account,
-            session = %request.session_id,
-            turn = %request.turn_id,
+            session_id = %request.session_id,
+            turn_id = %request.turn_id,
             ordinal = request.ordinal,
         );
         child_of(&span, &incoming.headers.trace());
-        // By OpenTelemetry's conventions for messaging and generative AI; no fields, which would stand on every line of
-        // the log.
+        // By OpenTelemetry's conventions for messaging and generative AI. Attributes instead of fields, since fields
+        // would appear on every log line.
         for (name, value) in [
             ("messaging.system", "nats"),
             ("messaging.operation.name", "process"),
@@ -106,7 +109,7 @@ impl ToolRequestedHandler {
         self.call(request, incoming).instrument(span).await
     }
 
-    /// What agents make up is not put into traces.
+    /// Names that models invent do not go into traces.
     fn tool_name(&self, name: &str) -> &'static str {
         let tool = self.executor.toolbox.find(name);
         tool.map_or("unknown", |tool| tool.definition.name)
@@ -127,13 +130,13 @@ impl ToolRequestedHandler {
             }
             Ok(Executed::OutOfTurn) => Verdict::Postpone {
                 after: order_delay(deliveries),
-                why: "earlier calls of the same answer are not over".to_owned(),
+                why: "earlier calls of the same answer are not finished".to_owned(),
             },
             Ok(Executed::Unowned(refusal)) => {
-                let told = refusal.told();
+                let answer = refusal.told();
                 Verdict::Dead {
-                    reason: told.code.to_owned(),
-                    detail: told.message,
+                    reason: answer.code.to_owned(),
+                    detail: answer.message,
                 }
             }
             Err(Error::UnknownSession) => Verdict::Dead {
@@ -143,7 +146,7 @@ impl ToolRequestedHandler {
                     request.session_id, request.account
                 ),
             },
-            // What is too much, being one call, may be too much again: that counts as an attempt.
+            // An error of a single call's size may repeat: it counts as an attempt.
             Err(error) if error.is_retryable() && !error.is_too_much() => Verdict::Postpone {
                 after: self.config.postpone_delay_ms.duration(),
                 why: error_chain(&error),
@@ -156,7 +159,7 @@ impl ToolRequestedHandler {
     }
 }
 
-/// Reads a request, and holds it against the subject it came on.
+/// Parses a request, and checks it against its subject.
 fn read(root: &Root, incoming: &Incoming) -> Result<ToolRequested, Verdict> {
     addressed::read(root, &incoming.subject, &incoming.payload).map_err(|error| Verdict::Dead {
         reason: error.reason().to_owned(),
@@ -164,7 +167,7 @@ fn read(root: &Root, incoming: &Incoming) -> Result<ToolRequested, Verdict> {
     })
 }
 
-/// The call that a request asks for. Pure.
+/// Converts a request into a call. Pure.
 pub fn asked(request: &ToolRequested, trace: TraceContext) -> CallRequest {
     CallRequest {
         trace,
@@ -186,7 +189,7 @@ pub fn asked(request: &ToolRequested, trace: TraceContext) -> CallRequest {
     }
 }
 
-/// The one result. The same record gives the same message, its id included.
+/// The result message. The same record gives the same message, its id included.
 fn finished(root: &Root, request: &ToolRequested, incoming: &Incoming, record: &Record) -> Outgoing {
     let finished = ToolFinished {
         account: request.account.clone(),
@@ -210,7 +213,7 @@ fn finished(root: &Root, request: &ToolRequested, incoming: &Incoming, record: &
     Outgoing::of(root, &id, SOURCE, &cause, at, &finished)
 }
 
-/// How long a call that came before earlier ones of its turn is put back.
+/// The delay before an out-of-order call is redelivered.
 pub fn order_delay(deliveries: u32) -> Duration {
     let factor = 2u32.saturating_pow(deliveries.saturating_sub(1));
     ORDER_DELAY.saturating_mul(factor).min(ORDER_DELAY_MAX)

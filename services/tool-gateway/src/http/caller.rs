@@ -1,4 +1,4 @@
-//! Who asks over HTTP: the bearer of a gateway key, for a session of its account.
+//! Authenticates an HTTP caller: the bearer of a gateway key, for a session of its account.
 
 use axum::http::{HeaderMap, HeaderName, request::Parts};
 use domain::{AccountId, ApiKey, KeyRole, SessionId, SessionKey};
@@ -9,19 +9,19 @@ use super::routes::failed;
 use crate::store;
 
 pub(super) const SESSION_KEY_HEADER: &str = "x-openclaw-session-key";
-/// Of a gateway's own name for its agent.
+/// Maximum length of a gateway's own name for its agent.
 const GATEWAY_AGENT_BYTES_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Caller {
     pub account: AccountId,
     pub session: SessionId,
-    /// Its account's place, held until the answer has been taken.
+    /// The account's place among concurrent requests, held until the answer was sent.
     pub under_way: UnderWay,
 }
 
-/// Finds the session. One that is another account's, one that was made up, one whose time is over (S12) and, with a key
-/// that is for one agent, one that is another's are not there, all alike.
+/// Finds the session. The answer is the same 404 for another account's session, an invented one, an expired one (S12)
+/// and, with a key for one agent, another agent's session.
 pub(super) async fn caller(callers: &Database, parts: &Parts) -> Result<Caller, Problem> {
     let headers = &parts.headers;
     let key = bearer(headers)?.ok_or_else(Problem::unauthorized)?;
@@ -60,13 +60,13 @@ pub(super) fn no_session() -> Problem {
     Problem::not_found().detail("there is no such session")
 }
 
-/// `None`: no bearer, or not of a key.
+/// `None`: no bearer token, or not an API key.
 pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<ApiKey>, Problem> {
     let token = runtime::http::bearer(headers)?;
     Ok(token.and_then(|token| ApiKey::parse(token).ok()))
 }
 
-/// A key in any case, as it is or as a gateway names it: `agent:{its own agent}:{key}`.
+/// Parses a session key in any case, plain or in a gateway's form: `agent:{its own agent}:{key}`.
 pub(crate) fn session_key(text: &str) -> Option<SessionKey> {
     let text = text.trim();
     let bare = match text.split_once(':') {
@@ -80,7 +80,7 @@ pub(crate) fn session_key(text: &str) -> Option<SessionKey> {
     SessionKey::parse(bare).ok()
 }
 
-/// A gateway's agent, as delivery's settings take it.
+/// A gateway's agent, in the form that delivery's settings accept.
 fn key_prefix_check(agent: &str) -> Option<()> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     ((1..=GATEWAY_AGENT_BYTES_MAX).contains(&agent.len()) && agent.bytes().all(plain)).then_some(())

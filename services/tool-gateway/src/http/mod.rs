@@ -1,7 +1,7 @@
 //! `/agent/*`: tools for agents whose provider has no tool calls (S10). The same tools, checks and records as on the bus.
 //!
-//! Who asks is two things: a gateway key of the account, and the key of a session of that account. Both are looked up in
-//! the database at every request, so nothing has to be registered and a restart forgets nothing.
+//! A request presents a gateway key of the account and the key of a session of that account. Both are looked up in the
+//! database at every request, so there is no registration and a restart loses nothing.
 
 mod caller;
 mod openapi;

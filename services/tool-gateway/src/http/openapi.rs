@@ -1,5 +1,5 @@
-//! The routes of `/agent/*`, each declared once, and the OpenAPI document of them. The bodies of the short forms are the tools'
-//! own schemas, from `contracts::tools`.
+//! The routes of `/agent/*`, each declared once, and their OpenAPI document. The bodies of the short forms are the
+//! tools' own schemas, from `contracts::tools`.
 
 use axum::{
     extract::{Path, Request, State},
@@ -17,14 +17,14 @@ use super::{
     routes::{Agents, ToolOffers, call, tools_list},
 };
 
-/// With what any route may refuse.
+/// Statuses of refusals on any route.
 const ALWAYS: &[u16] = &[400, 401, 403, 404, 410, 429, 500, 503];
-/// And what a tool may say no with.
+/// Statuses of a tool's errors.
 const OF_A_CALL: &[u16] = &[408, 409, 413, 422];
 
 pub(super) fn declared() -> Vec<Route<Agents>> {
     let offers =
-        |operation: &mut Operation<'_>| operation.answers::<ToolOffers>(StatusCode::OK, "What this session may use");
+        |operation: &mut Operation<'_>| operation.answers::<ToolOffers>(StatusCode::OK, "The tools of this session");
     let mut routes = vec![
         Route::new(
             (Method::GET, "/agent/tools"),
@@ -63,11 +63,11 @@ fn describe_call(operation: &mut Operation<'_>, arguments: Value) {
     let key = json!({"type": "string", "pattern": "^[ -~]{1,255}$"});
     operation.header("Idempotency-Key", "1-255 printable characters", &key);
     operation.body_of(arguments, true);
-    operation.answers::<Value>(StatusCode::OK, "What the tool has to say");
+    operation.answers::<Value>(StatusCode::OK, "The tool's result");
     operation.refuses(OF_A_CALL);
 }
 
-/// The document, as it is served and written to `schemas/`.
+/// The document, as served and as written to `schemas/`.
 pub fn openapi() -> Value {
     let about = "Tools for agents whose provider has no tool calls. Errors are RFC 9457 problems; `code` and `hint` are the tool's.";
     let head = json!({

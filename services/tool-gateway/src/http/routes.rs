@@ -1,5 +1,5 @@
-//! The routes. What a tool has to say comes back as it is; what went wrong comes back as a problem with the tool's own
-//! code and hint.
+//! The routes. A tool's result is returned unchanged; a tool's error is returned as a problem with the tool's own code
+//! and hint.
 
 use std::error::Error as StdError;
 
@@ -40,7 +40,7 @@ const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 #[derive(Clone)]
 pub(super) struct Agents {
     executor: Executor,
-    /// For finding out who is asking.
+    /// Connections for authenticating callers.
     callers: Database,
     outbox: Outbox,
 }
@@ -100,7 +100,7 @@ pub(super) async fn tools_list(State(agents): State<Agents>, request: Request) -
     Ok(caller.under_way.hold(Json(offers).into_response()))
 }
 
-/// The body is read once it is known who sends it, in the room that its account has.
+/// The body is read after authentication, within the account's limit of bodies.
 pub(super) async fn call(State(agents): State<Agents>, name: String, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let executor = &agents.executor;
@@ -120,7 +120,7 @@ pub(super) async fn call(State(agents): State<Agents>, name: String, request: Re
     let asked = CallRequest {
         account,
         session,
-        // Whether a turn runs must not decide whether a repeated request is the same request.
+        // The id does not depend on a running turn: a repeated request must have the same id.
         id: tool_call_id(session, None, 0, &call_id),
         call_id,
         ordinal: 0,
@@ -132,7 +132,7 @@ pub(super) async fn call(State(agents): State<Agents>, name: String, request: Re
     let executed = executor.execute(&asked).await.map_err(|error| match error {
         Error::UnknownSession => no_session(),
         Error::Storage(error) => failed(error),
-        Error::Unfinished => Problem::conflict("in_progress", "the same request is being worked on"),
+        Error::Unfinished => Problem::conflict("in_progress", "the same request is in progress"),
     })?;
     let Executed::Over {
         record,
@@ -140,7 +140,7 @@ pub(super) async fn call(State(agents): State<Agents>, name: String, request: Re
         outbox,
     } = executed
     else {
-        unreachable!("a call over HTTP waits for no other");
+        unreachable!("a call over HTTP never waits for an earlier one");
     };
     agents.outbox.publish_soon(outbox);
     if is_replay && !store::is_same_request(&asked, &record, executor.limits.arguments_bytes_max) {
@@ -186,12 +186,12 @@ fn answer(record: Record) -> Result<Response, Problem> {
             let ErrorText { error } = serde_json::from_str(&record.result).map_err(|_| Problem::internal())?;
             Err(problem_of(&error.code, error.message, error.hint))
         }
-        // Of tools that reach outside, once there are any.
+        // For tools with external effects, once there are any.
         ToolCallState::Requested | ToolCallState::Running | ToolCallState::Unknown => Err(Problem::internal()),
     }
 }
 
-/// Codes that agents are told, and how HTTP says them.
+/// The agents' error codes and their HTTP statuses.
 const STATUSES: [(&str, StatusCode); 13] = [
     ("invalid_arguments", StatusCode::UNPROCESSABLE_ENTITY),
     ("arguments_too_large", StatusCode::PAYLOAD_TOO_LARGE),
@@ -208,11 +208,11 @@ const STATUSES: [(&str, StatusCode); 13] = [
     ("internal", StatusCode::INTERNAL_SERVER_ERROR),
 ];
 
-/// What may be asked again a little later.
+/// Statuses after which the client may retry.
 const PASSES: [StatusCode; 2] = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
 
-fn problem(told: &ToolAnswer) -> Problem {
-    problem_of(told.code, told.message.clone(), told.hint.clone())
+fn problem(answer: &ToolAnswer) -> Problem {
+    problem_of(answer.code, answer.message.clone(), answer.hint.clone())
 }
 
 fn problem_of(code: &str, message: String, hint: String) -> Problem {
@@ -226,7 +226,7 @@ fn problem_of(code: &str, message: String, hint: String) -> Problem {
     }
 }
 
-/// The database: try again, or our fault. The client is told neither what nor why.
+/// A database error as 503 or 500. The client gets no details.
 #[expect(clippy::needless_pass_by_value, reason = "made for map_err")]
 pub(super) fn failed(error: storage::StorageError) -> Problem {
     let is_retryable = error.is_retryable();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_try_again_is_told_when() {
+    fn a_retryable_error_says_when() {
         let check = |code: &str, status: StatusCode, is_told: bool| {
             let answer = problem_of(code, String::new(), String::new()).into_response();
             assert_eq!(answer.status(), status, "{code}");

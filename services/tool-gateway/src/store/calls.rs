@@ -1,4 +1,4 @@
-//! The record of a call: one row, written once, with its result. And the savepoint inside of which its tool runs.
+//! The record of a call: one row, written once, with its result. Also the savepoint in which its tool runs.
 
 use domain::{ToolCallState, TurnId};
 use sea_orm::{ConnectionTrait, FromQueryResult};
@@ -7,11 +7,11 @@ use time::OffsetDateTime;
 
 use crate::call::{CallRequest, Origin, Record, cut};
 
-/// A stranger's name of a tool is not kept longer than this.
+/// Maximum stored length of a tool name that the model chose.
 const NAME_BYTES_MAX: usize = 128;
 
-/// Records the call if it is new and its session is there. Of two that arrive together, the second waits here for the
-/// first one's end. A session without an agent makes no calls.
+/// Records the call if it is new and its session exists. Of two concurrent deliveries, the second waits here until the
+/// first commits or rolls back. A session without an agent makes no calls.
 const CALL_INSERT: &str = "
     insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name,
                            arguments, state, started_at)
@@ -20,7 +20,7 @@ const CALL_INSERT: &str = "
     from session s where s.account_id = $1 and s.id = $2 and s.agent_id is not null
     on conflict do nothing";
 
-/// `false`: there is such a record already, or no such session.
+/// `false`: the record exists already, or the session does not exist.
 pub(crate) async fn call_insert(
     tx: &Tx,
     asked: &CallRequest,
@@ -45,12 +45,12 @@ pub(crate) async fn call_insert(
     Ok(tx.execute("record tool call", CALL_INSERT, values).await? == 1)
 }
 
-/// Postgres keeps no NUL in a text.
+/// Removes NUL, which Postgres cannot store in a text.
 fn storable(text: &str, bytes_max: usize) -> String {
     cut(text, bytes_max).replace('\0', "\u{fffd}")
 }
 
-/// Whether what is asked now is what was recorded under the same id.
+/// Whether the request equals the one recorded under the same id.
 pub(crate) fn is_same_request(asked: &CallRequest, record: &Record, arguments_bytes_max: usize) -> bool {
     record.name == storable(&asked.name, NAME_BYTES_MAX)
         && record.arguments == storable(&asked.arguments, arguments_bytes_max)
@@ -88,7 +88,7 @@ const CALL_FINISH: &str = "
     update tool_call set state = $3, late = $4, result = $5, turn_id = coalesce(turn_id, $6), finished_at = $7
     where account_id = $1 and id = $2";
 
-/// Writes what it came to. `turn`: the one that a call over HTTP happened in.
+/// Writes the result. `turn`: for a call over HTTP, the turn during which it ran.
 pub(crate) async fn call_finish(
     tx: &Tx,
     asked: &CallRequest,
@@ -107,13 +107,13 @@ pub(crate) async fn call_finish(
     tx.execute("finish tool call", CALL_FINISH, values).await.map(|_| ())
 }
 
-/// Opens a savepoint and gives the statements after it a time limit of their own.
+/// Opens a savepoint and sets a timeout for the statements after it.
 pub(crate) async fn savepoint(tx: &Tx, statement_timeout_ms: u64) -> Result<(), StorageError> {
     let sql = format!("savepoint tool; set local statement_timeout = {statement_timeout_ms}");
     tx.execute_unprepared(&sql).await.attempt("begin tool").map(|_| ())
 }
 
-/// Undoes what the tool did, its error state and its time limit.
+/// Undoes the tool's writes, its error state and its timeout.
 pub(crate) async fn savepoint_rollback(tx: &Tx) -> Result<(), StorageError> {
     let undone = tx.execute_unprepared("rollback to savepoint tool").await;
     undone.attempt("undo tool").map(|_| ())

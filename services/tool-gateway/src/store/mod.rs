@@ -1,8 +1,8 @@
-//! Every query of this service: connection first, account always there. [`calls`] is the record that makes a call once,
-//! [`sessions`] what decides about it, [`tasks`] what tools show.
+//! Every query of this service: connection first, account always. [`calls`] is the record that runs a call only once,
+//! [`sessions`] the rows that decide a call, [`tasks`] the rows that tools read.
 //!
 //! Order of locks, the same for every call: its own record, then (for a tool that moves a task) the task, then sessions
-//! by id. Whoever closes sessions takes the task before them as well, so two that meet wait and do not block each other.
+//! by id. Closing sessions locks the task before them as well, so two such transactions cannot deadlock.
 
 mod calls;
 mod sessions;

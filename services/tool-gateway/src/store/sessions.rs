@@ -1,4 +1,4 @@
-//! What a call is held against: its session and its turn, locked so that they stay as they are until the commit.
+//! The rows that a call is checked against: its session and its turn, locked until the commit.
 
 use domain::{AccountId, AgentId, CloseReason, Fence, Generation, SessionId, SessionKey, TaskId, TurnId, TurnState};
 use sea_orm::FromQueryResult;
@@ -8,10 +8,11 @@ use time::OffsetDateTime;
 
 use crate::call::{CallRequest, Closed, Facts, RecordedCall, Turn};
 
-/// Shared: calls of one session need not wait for each other, and nobody closes or claims it meanwhile.
+/// A shared lock: calls of one session do not wait for each other, and the session cannot be closed or claimed
+/// meanwhile.
 const SESSION_LOCK: &str = "select id from session where account_id = $1 and id = $2 for share";
 
-/// Keeps the session as it is until the end of the transaction.
+/// Locks the session until the end of the transaction.
 pub(crate) async fn session_lock(tx: &Tx, asked: &CallRequest) -> Result<(), StorageError> {
     let values = [(&asked.account).into(), asked.session.into()];
     tx.execute("lock session", SESSION_LOCK, values).await.map(|_| ())
@@ -19,8 +20,8 @@ pub(crate) async fn session_lock(tx: &Tx, asked: &CallRequest) -> Result<(), Sto
 
 const TASK_LOCK: &str = "select id from task where account_id = $1 and id = $2 for no key update";
 
-/// The same for a call that moves a task, and may close its sessions: with weaker locks first, two of them would wait
-/// for each other. Takes those that a closer takes, in its order, and the caller's own.
+/// The locks of a call that moves a task and may close its sessions. With weaker locks first, two such calls would
+/// deadlock. Locks the sessions that closing locks, in the same order, and the caller's own session.
 pub(crate) async fn task_and_sessions_lock(tx: &Tx, asked: &CallRequest, task: &TaskId) -> Result<(), StorageError> {
     let values = [(&asked.account).into(), task.key().into()];
     tx.execute("lock task", TASK_LOCK, values).await?;
@@ -55,9 +56,10 @@ struct FactsRow {
     now: OffsetDateTime,
 }
 
-/// Primary keys, turn_number and tool_call_turn only. Tasks as their client spelled them: subjects and texts carry them that
-/// way. Of the turn's journal, the call at that place of the last answer, if it was passed on: that one the turn waits for;
-/// those of the same answer before it; and the turn's calls before it that are over, since a record is seen with its result.
+/// Relies on the primary keys, turn_number and tool_call_turn only. Tasks as their client spelled them, since subjects
+/// and texts use that spelling. From the turn's journal: the call at the claimed place of the last answer, if it was
+/// passed on, since the turn waits for it; and the earlier calls of the same answer. From the records: the turn's
+/// earlier finished calls, since a record becomes visible with its result.
 const FACTS: &str = concat!(
     "
     select s.key, s.generation, s.fence, s.closed_at is not null as is_closed, s.close_reason,
@@ -85,9 +87,9 @@ const FACTS: &str = concat!(
     where s.account_id = $1 and s.id = $2"
 );
 
-/// What is true of the session, of the turn (the claimed one, else the one that runs), of the call at the claimed place of
-/// it and of those before, and the database's time. Read after the lock, in a statement of its own:
-/// only a fresh snapshot shows what the lock waited for.
+/// Reads the facts of the session, of the turn (the claimed one, else the active one), of the claimed call and of the
+/// calls before it, and the database's time. A statement of its own after the lock: only a new snapshot shows the
+/// changes that the lock waited for.
 pub(crate) async fn facts(
     tx: &Tx,
     account: &AccountId,
@@ -137,7 +139,7 @@ pub(crate) async fn facts(
         coordinator_task: row.coordinator_task,
         coordinates: row.coordinates,
         newest_hops: u16::try_from(row.newest_hops.unwrap_or(0)).unwrap_or(u16::MAX),
-        // Over HTTP, a turn that has just ended is none.
+        // Over HTTP, a turn that has just ended does not count.
         turn: turn_row.filter(|row| claimed.is_some() || !row.state.is_over()),
     };
     Ok(Some((facts, row.now)))
@@ -157,7 +159,8 @@ const SESSION_FIND: &str = "
     select id from session
     where account_id = $1 and key = $2 and agent_id is not null and ($3 is null or agent_id = $3) and emptied_at is null";
 
-/// The session of this key, open or closed, until it is emptied: a call that it recorded after that would never be removed. `agent`: whose it must be.
+/// Finds the session of this key, open or closed, unless it was emptied: a call recorded after that would never be
+/// deleted. `agent`: the agent that it must belong to.
 pub(crate) async fn session_find(
     tx: &Tx,
     account: &AccountId,

@@ -1,4 +1,4 @@
-//! What tools show and need of a task: itself, its assignees, its thread, its activities; and agents by their names.
+//! The task rows that tools read: the task, its assignees, its thread, its activities; and agents by name.
 
 use domain::{AccountId, Actor, AgentId, AgentRef, AgentSlug, MessageId, TaskId, TaskStatus};
 use sea_orm::FromQueryResult;
@@ -6,7 +6,7 @@ use storage::{StorageError, Tx};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// A task as an agent is shown it.
+/// A task for an agent.
 #[derive(Debug, FromQueryResult)]
 pub(crate) struct TaskRow {
     #[sea_orm(from_alias = "display_id")]
@@ -48,15 +48,15 @@ pub(crate) struct MessageRow {
     pub id: MessageId,
     #[sea_orm(nested(prefix = "author_"))]
     pub author: Actor,
-    /// Its beginning, when it is longer than what was asked for.
+    /// The beginning of a body that exceeds the limit.
     pub body: String,
     pub body_bytes: i32,
     pub created_at: OffsetDateTime,
-    /// How many there are of those that were asked for, with those that are left out.
+    /// Number of rows within the limit, including those that are left out.
     pub asked_rows: i64,
 }
 
-/// Of a text as it is shown here, at most so many bytes are in so many characters. Relies on message_thread.
+/// `$4` bounds the characters of a body and estimates its shown bytes; `$5` bounds the sum. Relies on message_thread.
 const MESSAGES_NEWEST: &str = "
     select id, author_kind, author_id, author_name, author_via, left(body, $4) as body, octet_length(body) as body_bytes, created_at,
         asked_rows
@@ -72,8 +72,8 @@ const MESSAGES_NEWEST: &str = "
     ) m
     where bytes_before <= $5 order by created_at desc, id desc";
 
-/// A thread's newest messages, newest first, bodies of at most so many characters; as many as could have so many bytes
-/// together.
+/// A thread's newest messages, newest first, with bodies cut to `body_characters_max`; as many as could fit into
+/// `bytes_max`.
 pub(crate) async fn messages_newest(
     tx: &Tx,
     account: &AccountId,
@@ -124,7 +124,7 @@ const AGENTS_FIND: &str = "
     select id, slug from agent
     where account_id = $1 and removed_at is null and (id = any($2::uuid[]) or slug = any($3::text[]))";
 
-/// Those of the named agents that are there.
+/// The agents that exist.
 pub(crate) async fn agents_find(
     tx: &Tx,
     account: &AccountId,

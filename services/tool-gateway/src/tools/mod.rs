@@ -1,8 +1,9 @@
 //! The tools: one file each, with the same name as its definition in `contracts::tools`, which has the table.
 //!
-//! A handler works inside the call's transaction: what it writes is committed together with its result, or not at all.
-//! It finds the session locked, the caller allowed to use the tool, on the task that its arguments name, and the arguments
-//! as the schema says; what is left to it is what only it can see. It gives messages for the outbox and publishes nothing.
+//! A handler works inside the call's transaction: its writes and its result are committed together. Before a handler
+//! runs, the session is locked, the caller may use the tool on the task in the arguments, and the arguments match the
+//! schema. The handler checks only what needs its own queries. It returns messages for the outbox and publishes
+//! nothing.
 
 mod no_reply;
 mod response_request;
@@ -32,29 +33,29 @@ pub(crate) struct Tool {
 
 /// How a tool is run.
 pub(crate) enum Run {
-    /// It touches nothing but Postgres: record, effect and result are one transaction, and that makes it exactly once.
+    /// The tool writes to Postgres only: record, effect and result are one transaction, so it runs exactly once.
     InTransaction(Handler),
-    // A tool that reaches outside (mail, a model, another service) gets its variant here. It cannot be in one
-    // transaction with what it does, so it is three steps: *start* commits the record as `running`, under the same
+    // A tool with external effects (mail, a model, another service) gets its variant here. It cannot share a
+    // transaction with its effect, so it has three steps: *start* commits the record as `running`, under the same
     // checks and with a key for the other side; *run* calls out, with no transaction open; *finish* commits the result.
-    // A record found `running` whose runner is gone is `unknown`: asked at the other side by its key if that can
-    // answer, and otherwise reported to the agent as unknown, never run again.
+    // A record in state `running` whose runner has died is `unknown`. Its outcome is looked up at the other side by its
+    // key, if that is possible; otherwise the agent is told that it is unknown. It is never run again.
 }
 
 pub(crate) type Handler = for<'a> fn(Running<'a>, Map<String, Value>) -> BoxFuture<'a, Outcome>;
 pub(crate) type Outcome = Result<Effect, ToolError>;
 
-/// A call on its way, as a handler sees it.
+/// A call in progress, for a handler.
 #[derive(Clone, Copy)]
 pub(crate) struct Running<'a> {
     pub tx: &'a Tx,
-    /// Id of the call's record: ids of what it makes follow from it.
+    /// Id of the call's record. Ids of the rows that the call creates are derived from it.
     pub call: Uuid,
     pub account: &'a AccountId,
     pub facts: &'a Facts,
-    /// The task that the arguments name; the caller may touch it. Whether it is there is asked with [`task_existing`].
+    /// The task in the arguments; the caller may use it. [`task_existing`] checks whether it exists.
     pub task: Option<&'a TaskId>,
-    /// Cause, hops and time of what it does.
+    /// Cause, hops and time of the call's effects.
     pub setting: &'a Setting<'a>,
 }
 
@@ -65,8 +66,8 @@ pub(crate) enum ToolError {
 }
 
 impl From<ToolAnswer> for ToolError {
-    fn from(told: ToolAnswer) -> Self {
-        Self::ToolAnswer(told)
+    fn from(answer: ToolAnswer) -> Self {
+        Self::ToolAnswer(answer)
     }
 }
 
@@ -76,7 +77,7 @@ impl From<StorageError> for ToolError {
     }
 }
 
-/// Every tool, its schema compiled once.
+/// All tools, each with its schema compiled once.
 pub(crate) struct Toolbox(Vec<Tool>);
 
 macro_rules! handlers {
@@ -98,7 +99,7 @@ impl Toolbox {
         Toolbox(tools.collect())
     }
 
-    /// The tool of this name, or that once had it.
+    /// The tool with this name or former name.
     pub(crate) fn find(&self, name: &str) -> Option<&Tool> {
         self.0
             .iter()
@@ -106,18 +107,18 @@ impl Toolbox {
     }
 }
 
-/// The task that the arguments name, of a tool whose schema requires it.
+/// The task in the arguments of a tool whose schema requires it.
 fn task_named(running: Running<'_>) -> &TaskId {
     running.task.expect("the tool's schema requires the task")
 }
 
-/// The row of a task that the caller may touch; one that is not there is answered as one that is foreign.
+/// The row of a task that the caller may use. A missing task gets the same answer as another caller's task.
 async fn task_existing(running: Running<'_>, task: &TaskId) -> Result<store::TaskRow, ToolError> {
     let row = store::task_find(running.tx, running.account, task).await?;
     row.ok_or_else(|| Refusal::not_there(task, running.facts).told().into())
 }
 
-/// A text that the schema bounds in characters, bounded in bytes.
+/// A text that the schema limits in characters, limited in bytes.
 fn body<'a>(arguments: &'a Map<String, Value>, field: &str) -> Result<&'a str, ToolError> {
     let text = arguments[field].as_str().unwrap_or_default();
     let bytes_max = contracts::tools::BODY_BYTES_MAX;

@@ -1,4 +1,4 @@
-//! `no_reply`: the record of the call is its whole effect. Delivery finds it when the turn ends.
+//! `no_reply`: the call's record is its only effect. Delivery reads the record when the turn ends.
 
 use serde_json::{Map, Value, json};
 

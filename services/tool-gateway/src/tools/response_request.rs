@@ -1,5 +1,5 @@
-//! `response_request`: a notification for each named agent, on the same subject and by the same rules as anybody's.
-//! The resolver decides what becomes of it; the hop count is one higher, so that a ring of agents ends.
+//! `response_request`: publishes a notification for each named agent, on the usual subject and under the usual rules.
+//! The resolver decides it; the hop count is one higher, so that a cycle of agents ends.
 
 use contracts::{
     Outgoing, Timestamp, notification::NotificationMessage, outgoing::Origin, quote,
@@ -18,7 +18,7 @@ use crate::{
     store,
 };
 
-/// Of a name that nobody has.
+/// Maximum length of an unknown name in an error.
 const NAME_BYTES_MAX: usize = 64;
 /// The type of the notification.
 const KIND: &str = "response_request";
@@ -34,26 +34,26 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         chat_check(running, chat, &asked).await?;
     }
     let mut messages = Vec::with_capacity(asked.len());
-    let mut told = Vec::with_capacity(asked.len());
+    let mut requests = Vec::with_capacity(asked.len());
     for (agent, slug) in &asked {
         let (id, message) = request(running, task.as_ref(), *agent, body);
         messages.push(message);
-        told.push(json!({"agent": slug, "agent_id": agent, "notification_id": id}));
+        requests.push(json!({"agent": slug, "agent_id": agent, "notification_id": id}));
     }
     let note = "They will answer in the thread, not here. Finish your turn.";
     Ok(Effect::new(
-        json!({"task_id": task, "asked": told, "note": note}),
+        json!({"task_id": task, "asked": requests, "note": note}),
         messages,
     ))
 }
 
-/// The named agents, each once. All of them, or an error that says which are not to be asked.
+/// The named agents, each once; or an error that names the invalid ones.
 async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<Vec<(AgentId, AgentSlug)>, ToolError> {
     let names: Vec<&str> = arguments["agents"]
         .as_array()
         .map(|names| names.iter().filter_map(Value::as_str).collect())
         .unwrap_or_default();
-    // A name that can be nobody's is as unknown as one that happens to be nobody's.
+    // An invalid name gets the same answer as an unknown one.
     let named: Vec<(&str, Option<AgentRef>)> = names
         .iter()
         .map(|name| {
@@ -79,20 +79,20 @@ async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<
         }
     }
     if !unknown.is_empty() {
-        let told = ToolAnswer::failed(
+        let answer = ToolAnswer::failed(
             "unknown_agent",
             format!("There is no agent {} in this account.", quoted(&unknown)),
             "Nobody was asked. Call again with names that you know, or say in your reply whom you are missing.",
         );
-        return Err(told.into());
+        return Err(answer.into());
     }
     if found.iter().any(|(id, _)| *id == running.facts.agent) {
-        let told = ToolAnswer::failed(
+        let answer = ToolAnswer::failed(
             "own_name",
             format!("You are {}: you cannot ask yourself.", running.facts.agent_slug),
             "Nobody was asked. Leave your own name out, or do it now.",
         );
-        return Err(told.into());
+        return Err(answer.into());
     }
     if found.is_empty() || found.len() > AGENTS_MAX {
         return Err(invalid_field("agents", &format!("expected 1 to {AGENTS_MAX} agents")).into());
@@ -100,13 +100,14 @@ async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<
     Ok(found)
 }
 
-/// Names that are none may be any text.
+/// Quotes unknown names, which may be any text.
 fn quoted(names: &[&str]) -> String {
     let lines: Vec<String> = names.iter().map(|name| quote::line(name, NAME_BYTES_MAX).0).collect();
     lines.join(", ")
 }
 
-/// What is said in the coordinator's chat reaches the coordinator and nobody else (S6): others are asked on a task of theirs.
+/// Notifications of the coordinator's chat reach only the coordinator (S6). Other agents must be asked on a task of
+/// their own.
 async fn chat_check(running: Running<'_>, chat: &TaskId, asked: &[(AgentId, AgentSlug)]) -> Result<(), ToolError> {
     let coordinators = store::assignees(running.tx, running.account, chat).await?;
     let strangers: Vec<&str> = asked
@@ -117,7 +118,7 @@ async fn chat_check(running: Running<'_>, chat: &TaskId, asked: &[(AgentId, Agen
     if strangers.is_empty() {
         return Ok(());
     }
-    let told = ToolAnswer::failed(
+    let answer = ToolAnswer::failed(
         "coordinator_chat",
         format!(
             "Task {chat} is the coordinator's chat, and {} has no part in it.",
@@ -125,10 +126,10 @@ async fn chat_check(running: Running<'_>, chat: &TaskId, asked: &[(AgentId, Agen
         ),
         "Nobody was asked. Call again with the task that it is about in task_id.",
     );
-    Err(told.into())
+    Err(answer.into())
 }
 
-/// The notification for one agent. Its id follows from the call and the agent.
+/// The notification for one agent. Its id is derived from the call and the agent.
 fn request(running: Running<'_>, task: Option<&TaskId>, agent: AgentId, body: &str) -> (NotificationId, Owned) {
     let id = Uuid::new_v5(&running.call, agent.uuid().as_bytes()).to_string();
     let id = NotificationId::parse(&id).expect("a UUID is printable and short");

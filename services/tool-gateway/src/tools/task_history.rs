@@ -1,5 +1,5 @@
-//! `task_history`: a task, its thread and its activities, by (account, task) and nothing else (S7, S9). Fitted into a
-//! limit of bytes: the newest messages stay, and what was left out is said. Texts are made inert before they are measured.
+//! `task_history`: a task, its thread and its activities, by (account, task) only (S7, S9). Fitted into a limit of
+//! bytes: the newest messages stay, and a note names what was left out. Texts are escaped before they are measured.
 
 use contracts::{
     Timestamp,
@@ -16,15 +16,15 @@ use crate::{
     store::{self, ActivityRow, AgentRow, MessageRow, TaskRow},
 };
 
-/// Of one message: a long one must not push out all others.
+/// Limit of one message, so that a long one does not displace all others.
 const BODY_BYTES_MAX: usize = 16 * 1024;
 const DESCRIPTION_BYTES_MAX: usize = 8 * 1024;
 const TITLE_BYTES_MAX: usize = 2 * 1024;
-/// Of one activity's detail.
+/// Limit of one activity's detail.
 const DETAIL_BYTES_MAX: usize = 2 * 1024;
-/// Activities may take this much of the whole; the thread has the rest.
+/// Limit of all activities; the thread gets the rest.
 const ACTIVITIES_BYTES_MAX: usize = 16 * 1024;
-/// What `meta`, names and brackets may take.
+/// Bytes reserved for `meta`, names and brackets.
 const FRAME_BYTES: usize = 1024;
 
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> Outcome {
@@ -47,14 +47,14 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
 struct Limits {
     messages: i64,
     activities: i64,
-    /// What was asked for, where it was more than is given.
+    /// The requested limit, where it exceeds the maximum.
     messages_asked: Option<i64>,
     activities_asked: Option<i64>,
 }
 
 impl Limits {
     fn read(arguments: &Map<String, Value>) -> Limits {
-        // A number beyond i64 is "very many" as well.
+        // A number beyond i64 counts as the maximum.
         let asked = |field: &str, default: i64| match arguments.get(field) {
             None => default,
             Some(value) => value.as_i64().unwrap_or(i64::MAX),
@@ -70,7 +70,7 @@ impl Limits {
     }
 }
 
-/// The result, as JSON text at most [`RESULT_BYTES`] long. Rows come newest first.
+/// Builds the result: JSON text of at most [`RESULT_BYTES`]. Rows come newest first.
 fn fitted(
     task: &TaskRow,
     assignees: &[AgentRow],
@@ -84,7 +84,7 @@ fn fitted(
     let (mut messages_kept, _) = newest_that_fit(messages, room.saturating_sub(used), message_json);
     messages_kept.reverse();
 
-    // Those that could not have fitted were not read.
+    // The query skips messages that cannot fit, so its own count is used.
     let messages_asked = messages.first().map_or(0, |first| first.asked_rows);
     let messages_asked = usize::try_from(messages_asked)
         .unwrap_or_default()
@@ -119,12 +119,12 @@ fn fitted(
     json!({"task": task, "messages": messages_kept, "activities": activities_kept, "meta": meta})
 }
 
-/// As many as fit, from the first on, and their size.
+/// Returns as many rows as fit, from the first on, and their size.
 fn newest_that_fit<T>(rows: &[T], bytes_max: usize, json: fn(&T) -> Value) -> (Vec<Value>, usize) {
     let (mut kept, mut used) = (Vec::new(), 0);
     for row in rows {
         let value = json(row);
-        let bytes = size(&value) + 1; // and its comma
+        let bytes = size(&value) + 1; // the comma
         if used + bytes > bytes_max {
             break;
         }
@@ -170,7 +170,7 @@ fn message_json(message: &MessageRow) -> Value {
         "body": shown,
         "created_at": Timestamp::from(message.created_at),
     });
-    // Cut here, or where it was read.
+    // The body was cut here or by the query.
     let is_longer = usize::try_from(message.body_bytes).is_ok_and(|bytes| bytes > message.body.len());
     if shown.len() < body.len() || is_longer {
         value["body_cut_of_bytes"] = message.body_bytes.into();
@@ -196,7 +196,7 @@ fn activity_json(activity: &ActivityRow) -> Value {
     value
 }
 
-/// The beginning of a text that takes at most so many bytes *as JSON*, where a control character takes six.
+/// The beginning of a text that takes at most this many bytes *as JSON*, where a control character takes six.
 fn cut_json(text: &str, bytes_max: usize) -> &str {
     let mut used = 0;
     for (at, character) in text.char_indices() {
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    /// `count` messages, newest first, with this body; numbered from the newest.
+    /// `count` messages with this body, newest first; numbered from the newest.
     fn messages(count: usize, body: &str) -> Vec<MessageRow> {
         (0..count)
             .map(|number| MessageRow {
@@ -306,12 +306,12 @@ mod tests {
         assert!(result["meta"].get("messages_left_out").is_none());
     }
 
-    /// What others wrote stands in its place, and nothing of it is invisible, whatever field it is in.
+    /// Texts of other authors stay inside their JSON strings, with invisible characters escaped, in every field.
     #[test]
     fn hostile_texts_are_values_and_visible() {
         for &hostile in testkit::hostile::TEXTS {
-            let mut told = task(hostile);
-            hostile.clone_into(&mut told.title);
+            let mut shown = task(hostile);
+            hostile.clone_into(&mut shown.title);
             let mut messages = messages(1, hostile);
             hostile.clone_into(&mut messages[0].author.name);
             hostile.clone_into(&mut messages[0].author.id);
@@ -319,7 +319,7 @@ mod tests {
             let mut activities = activities(1, hostile);
             hostile.clone_into(&mut activities[0].actor_name);
             activities[0].detail = json!({ hostile: [hostile] });
-            let result = fitted(&told, &[], &messages, &activities, limits(&json!({})));
+            let result = fitted(&shown, &[], &messages, &activities, limits(&json!({})));
             let text = crate::call::ok_text(result.as_object().unwrap().clone());
             assert_eq!(text.lines().count(), 1);
             assert_eq!(contracts::quote::inert(&text), text, "{hostile:?}");
@@ -351,7 +351,7 @@ mod tests {
         let left_out = result["meta"]["messages_left_out"].as_u64().unwrap();
         assert_eq!(kept.len() as u64 + left_out, 200);
         assert!(kept.len() > 20, "{}", kept.len());
-        // The newest of all is the last one shown.
+        // The newest message is the last one shown.
         assert_eq!(kept.last().unwrap()["id"], Uuid::from_u128(0).to_string());
         assert!(result["meta"]["activities_left_out"].as_u64().unwrap() > 0);
 
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(result["messages"][1]["body"].as_str().unwrap().len(), BODY_BYTES_MAX);
         assert_eq!(result["activities"][0]["detail"]["cut"], "too long to be shown");
 
-        // What is invisible is longer when it is shown, and does not push out everything else.
+        // Invisible characters take more bytes when escaped, and do not displace everything else.
         let result = check(&task("d"), &messages(2, &"\u{202e}".repeat(40_000)), &[]);
         assert_eq!(result["messages"].as_array().unwrap().len(), 2);
         assert_eq!(result["messages"][1]["body_cut_of_bytes"], 120_000);

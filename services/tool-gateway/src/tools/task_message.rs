@@ -1,4 +1,4 @@
-//! `task_message`: posts to the thread. Wakes nobody.
+//! `task_message`: posts to the thread. Wakes no agent.
 
 use domain::MessageId;
 use serde_json::{Map, Value, json};
@@ -15,7 +15,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     Ok(Effect::new(json!({"task_id": task, "message_id": id}), messages))
 }
 
-/// Posts a text in the agent's name. One a call: the message's id is the call's.
+/// Posts a text in the agent's name. One per call: the message's id is the call's id.
 pub(super) async fn post(
     running: Running<'_>,
     task: &domain::TaskId,
@@ -32,6 +32,6 @@ pub(super) async fn post(
         turn: running.facts.turn.as_ref().map(|turn| turn.id),
     };
     let messages = message_post(running.tx, &new, running.setting).await?;
-    // None: a message of this id is there. The call's record was new, so that cannot be; it would be no error if it were.
+    // None: a message of this id exists. That cannot happen, since the call's record was new; it would be harmless.
     Ok((id, messages.unwrap_or_default()))
 }

@@ -1,5 +1,5 @@
-//! `task_status`: the agent moves its task, by the same function as everybody else. A terminal status closes the task's
-//! sessions, this one included, in this transaction (S3).
+//! `task_status`: the agent moves its task, with the same function as all other callers. A terminal status closes the
+//! task's sessions, this one included, in this transaction (S3).
 
 use contracts::tools::task_status::AGENT_STATUSES;
 use domain::TaskStatus;
@@ -26,7 +26,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     }
     let mut messages = Vec::new();
     let mut result = json!({"task_id": task, "from": from, "status": to, "changed": from != to});
-    // Before the task ends: the thread reads in the order in which things were meant.
+    // Before the task ends, so that the thread keeps the intended order.
     if let Some(note) = note {
         let (id, posted) = task_message::post(running, &task, note).await?;
         messages.extend(posted);
@@ -57,7 +57,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
 
 fn status(arguments: &Map<String, Value>) -> Result<TaskStatus, super::ToolError> {
     let text = arguments["status"].as_str().unwrap_or_default();
-    // The schema allows no other; it and this list are one constant.
+    // The schema allows no other status; it and this list are one constant.
     let status = TaskStatus::parse(text).filter(|status| AGENT_STATUSES.contains(status));
     status.ok_or_else(|| invalid_field("status", &format!("expected one of {}", words(AGENT_STATUSES))).into())
 }

@@ -1,5 +1,5 @@
-//! Calls that nobody may make, signed as a service signs them: each has no effect, and what is nobody's leaves no record
-//! that could stand in the place of a genuine call. `src/capability/tests.rs` shows that each is caught by one check.
+//! Calls that no turn requested, signed as a service signs them: each has no effect, and an unconfirmed call leaves no
+//! record that could take a genuine call's id. `src/capability/tests.rs` shows that one check refuses each.
 
 use contracts::tool::ToolRequested;
 use domain::{AccountId, AgentId, CallId, Fence, Generation, TaskId, ToolCallState::Refused, TurnId};
@@ -23,9 +23,9 @@ async fn nothing_was_done(world: &World) {
     assert_eq!(world.heard("signalbox.tool.finished.").len(), 0);
 }
 
-/// Whoever has the key of the envelopes and a service's rights on the broker still cannot say what an agent wants.
+/// The envelope key and a service's rights on the broker do not suffice to forge an agent's call.
 #[tokio::test]
-async fn a_forged_call_is_buried_and_takes_nobodys_place() {
+async fn a_forged_call_is_buried_and_leaves_the_genuine_calls_id_free() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
@@ -36,7 +36,7 @@ async fn a_forged_call_is_buried_and_takes_nobodys_place() {
         request
     };
     let other_words = json!({"task_id": "PROJ-7", "body": "forged"}).to_string();
-    // Before the turn has asked for anything, and after.
+    // Before the turn has requested a call, and after.
     world.forge(&genuine, "too early").await;
     assert_eq!(world.dead_letters(1).await, ["acme not_asked"]);
     world.record(&genuine).await;
@@ -68,16 +68,16 @@ async fn a_forged_call_is_buried_and_takes_nobodys_place() {
     }
     nothing_was_done(&world).await;
 
-    // The genuine one finds its place free.
+    // The genuine call's id is still free.
     world.ask(&genuine).await;
     world.answer(&genuine).await.ok();
     assert_eq!(world.database.texts("select body from message").await, ["genuine"]);
     gateway.stop().await;
 }
 
-/// A call of another session, of this account or of another one, under this one's name or under its own.
+/// A call of another session, of this account or another one, under this session's ids or its own.
 #[tokio::test]
-async fn a_call_is_no_use_in_another_session() {
+async fn a_call_of_another_session_is_refused() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
@@ -87,17 +87,17 @@ async fn a_call_is_no_use_in_another_session() {
     let genuine = post(&coder, 1);
     world.record(&genuine).await;
 
-    // The turn's call, in the other session; and in it by all its names but the turn's.
+    // The turn's call in the other session, then with all of that session's ids but the turn's.
     let mut moved = genuine.clone();
     moved.session_id = other.id;
     world.forge(&moved, "moved").await;
     moved.session_key = other.key.clone();
     moved.task = other.task.clone();
     world.forge(&moved, "renamed").await;
-    // By all its names, the turn's among them: that turn has not asked for it.
+    // With all ids of the other session, its turn included: that turn did not request the call.
     moved.turn_id = other.turn;
     world.forge(&moved, "all renamed").await;
-    // The same towards the other account. Rows of another account are not there.
+    // The same towards the other account. Rows of another account are invisible.
     let mut abroad = genuine.clone();
     abroad.account = AccountId::parse("globex").expect("an account");
     world.forge(&abroad, "abroad").await;
@@ -125,10 +125,10 @@ async fn a_call_is_no_use_in_another_session() {
     gateway.stop().await;
 }
 
-/// Genuine calls that were held back: after their fence moved, their task was done, their time was over, all at a moment
-/// when the turn's row still names them.
+/// Genuine calls that were delayed: after their fence moved, their task was done, or their time was over, while the
+/// turn's row still names them.
 #[tokio::test]
-async fn a_call_that_was_held_back_is_late() {
+async fn a_delayed_call_is_late() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let held_back = async |account: &str, since: &'static str| {
@@ -151,7 +151,7 @@ async fn a_call_that_was_held_back_is_late() {
     let over = "update turn set state = 'failed' where account_id = $1";
     assert_eq!(held_back("over", over).await, "turn_over");
 
-    // A fence that nobody has given out
+    // A fence that no claim assigned
     let session = world.coder("made-up").await;
     let mut request = post(&session, 1);
     request.fence = Fence(7);
@@ -160,7 +160,7 @@ async fn a_call_that_was_held_back_is_late() {
     world.end(&[&gateway]).await;
 }
 
-/// What the agent itself asked for, and may not: told, so that it can do something else.
+/// Calls that the agent requested and may not make: refused with an answer, so that it can do something else.
 #[tokio::test]
 async fn a_tool_that_was_not_offered_and_a_task_that_is_not_the_turns_are_refused() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! What the other tools change, and what they refuse to.
+//! The effects of the other tools, and their refusals.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use testkit::{
 
 use crate::world::World;
 
-/// A call leaves its record; what else it changes is what its tool's definition says.
+/// A call leaves its record; its other effects are those of its tool's definition.
 #[tokio::test]
 async fn every_tool_has_the_effect_that_it_is_declared_with() {
     let world = World::new().await;
@@ -61,7 +61,7 @@ async fn done_closes_the_tasks_sessions_with_an_outcome_for_all_that_waits() {
     let reviewer = world.session(&coder.account, Some(&task), reviewer).await;
     let other = world.fixture().task(&coder.account, "PROJ-8", &[]).await;
     let other = world.session(&coder.account, Some(&other), coder.agent).await;
-    // Newer than the turn: from a person, from an agent. And one elsewhere, which must survive.
+    // Newer than the turn: from a person, from an agent. One for another session must survive.
     world.waiting(&coder, "from-person", "user").await;
     world.waiting(&coder, "from-agent", "agent").await;
     world.waiting(&reviewer, "from-service", "service").await;
@@ -181,7 +181,7 @@ async fn an_agent_moves_only_its_own_task_and_not_through_a_gate() {
 }
 
 #[tokio::test]
-async fn a_message_is_posted_and_wakes_nobody() {
+async fn a_message_is_posted_and_wakes_no_agent() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
@@ -201,7 +201,7 @@ async fn a_message_is_posted_and_wakes_nobody() {
         )]
     );
     assert_eq!(world.call(&post(2, " \n")).await.code(Failed), "invalid_arguments");
-    // 16 KiB, in bytes: fewer characters may be too many.
+    // The limit is 16 KiB in bytes: fewer characters may exceed it.
     assert_eq!(
         world.call(&post(3, &"ä".repeat(9_000))).await.code(Failed),
         "invalid_arguments"
@@ -236,7 +236,7 @@ async fn a_request_reaches_every_named_agent_once_and_one_hop_further() {
     .await;
     for (heard, agent) in world.heard("signalbox.notification.").iter().zip([reviewer, tester]) {
         assert_eq!(heard.subject, "signalbox.notification.acme.PROJ-7");
-        assert_eq!(heard.headers.hops(), 3, "the turn has two behind it");
+        assert_eq!(heard.headers.hops(), 3, "the turn has two hops");
         assert_eq!(heard.headers.get(header::CAUSE), Some(coder.turn.to_string().as_str()));
         let message: NotificationMessage = serde_json::from_value(heard.payload.clone()).unwrap();
         assert_eq!(message.kind.as_deref(), Some("response_request"));
@@ -249,9 +249,9 @@ async fn a_request_reaches_every_named_agent_once_and_one_hop_further() {
     world.end(&[&gateway]).await;
 }
 
-/// Nobody reads them here, so that all of them wait.
+/// No resolver reads the requests here, so all of them stay unread.
 #[tokio::test]
-async fn an_account_whose_requests_fill_its_share_asks_nobody_more() {
+async fn an_account_whose_requests_fill_its_share_is_refused_more() {
     let world = World::new().await;
     let limits = "[nats.limits]\nnotification_bytes_max = 65536\nmessage_bytes_max = 4096";
     let gateway = world.gateway_with(limits).await;
@@ -271,7 +271,7 @@ async fn an_account_whose_requests_fill_its_share_asks_nobody_more() {
     for ordinal in 1..=2 {
         ask(&coder, ordinal).await.ok();
     }
-    // One that was not committed when its service looked counts from the next look on.
+    // A request that was not committed when the service read the shares counts from the next read on.
     let mut last = ask(&coder, 3).await;
     for ordinal in 4..=6 {
         if last.state == Failed {
@@ -284,7 +284,7 @@ async fn an_account_whose_requests_fill_its_share_asks_nobody_more() {
     world.end(&[&gateway]).await;
 }
 
-/// The overview and the briefing are shown in the coordinator's chat, so nobody else gets a session on it (S6).
+/// The overview and the briefing are shown in the coordinator's chat, so no other agent gets a session on it (S6).
 #[tokio::test]
 async fn the_coordinator_asks_others_on_their_tasks_and_not_in_its_chat() {
     let world = World::new().await;
@@ -318,7 +318,7 @@ async fn the_coordinator_asks_others_on_their_tasks_and_not_in_its_chat() {
         world.heard("signalbox.notification.")[0].subject,
         "signalbox.notification.acme.PROJ-7"
     );
-    // Two who share the chat may ask each other there.
+    // Two coordinators may ask each other in the chat.
     for agent in ["lead", "coder"] {
         world
             .run(
@@ -332,7 +332,7 @@ async fn the_coordinator_asks_others_on_their_tasks_and_not_in_its_chat() {
 }
 
 #[tokio::test]
-async fn a_request_with_one_wrong_name_asks_nobody() {
+async fn a_request_with_one_wrong_name_is_refused() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
@@ -447,14 +447,14 @@ async fn an_agent_wide_session_has_its_turns_task() {
         .call(&wide.request(3, "task_status", &json!({"task_id": "PROJ-7", "status": "done"})))
         .await
         .ok();
-    // The session is not the task's, so it goes on.
+    // The session is not the task's, so it stays open.
     assert!(result.get("note").is_none());
     world.call(&wide.request(4, "no_reply", &json!({}))).await.ok();
     world.end(&[&gateway]).await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_run_is_told_and_leaves_no_trace_but_its_record() {
+async fn a_failed_call_is_answered_and_leaves_only_its_record() {
     let world = World::new().await;
     let gateway = world.gateway_with("statement_timeout_ms = 300").await;
     let coder = world.coder("acme").await;

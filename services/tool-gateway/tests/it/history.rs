@@ -1,4 +1,4 @@
-//! `task_history`: limits, order, and nothing of another task or account.
+//! `task_history`: limits, order, and no row of another task or account.
 
 use domain::ToolCallState::{Failed, Refused};
 use serde_json::{Value, json};
@@ -101,7 +101,7 @@ async fn a_long_thread_is_cut_to_what_fits_and_says_so() {
 }
 
 #[tokio::test]
-async fn nothing_of_another_task_or_account_shows() {
+async fn no_row_of_another_task_or_account_is_shown() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let ours = world.coder("acme").await;
@@ -124,7 +124,7 @@ async fn nothing_of_another_task_or_account_shows() {
         .ok();
     assert_eq!(bodies(&result), Vec::<&str>::new());
 
-    // There, but not ours; another account's; nobody's: told alike
+    // An existing task of another agent, one of another account and an unknown one: the same answer
     let mut told = Vec::new();
     for (ordinal, task) in [(2, "PROJ-8"), (3, "SECRET-1"), (4, "NOBODY-1")] {
         let answer = world
@@ -171,14 +171,14 @@ async fn the_coordinator_reads_every_task_of_its_account() {
         told.push(answer.result.to_string().replace(task, "X"));
     }
     assert_eq!(told[0], told[1]);
-    // Assigned to somebody, it is theirs alone.
+    // Assigned to an agent, the chat belongs to that agent alone.
     let boss = fixture.agent(&coder.account, "boss").await;
     fixture.assign(&coder.account, &chat, boss).await;
     let answer = world
         .call(&lead.request(4, "task_history", &json!({"task_id": "PROJ-7"})))
         .await;
     assert_eq!(answer.code(Refused), "task_not_found");
-    // It is the chat that makes the coordinator, not the agent.
+    // An agent is coordinator only in the chat.
     let elsewhere = world.session(&coder.account, coder.task.as_ref(), lead.agent).await;
     let answer = world
         .call(&elsewhere.request(1, "task_history", &json!({"task_id": "Chat"})))

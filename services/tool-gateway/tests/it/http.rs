@@ -1,4 +1,4 @@
-//! `/agent/*`: for any live key, right after any restart, and for nothing else.
+//! `/agent/*`: works for every live key, right after a restart, and for no other key.
 
 use domain::AccountId;
 use reqwest::{RequestBuilder, Response, StatusCode};
@@ -44,7 +44,7 @@ async fn read(request: RequestBuilder) -> (StatusCode, Value) {
     (status, value)
 }
 
-/// Without what differs from request to request.
+/// Without the fields that differ from request to request.
 async fn problem(request: RequestBuilder) -> (StatusCode, Value) {
     let (status, mut value) = read(request).await;
     value.as_object_mut().expect("an object").remove("instance");
@@ -103,7 +103,7 @@ async fn a_live_key_opens_every_route_in_every_form_it_is_given() {
     .await;
     assert_eq!((status, &result["status"]), (StatusCode::OK, &json!("review")));
 
-    // They belong to the turn that runs, so that its end knows of them; no result goes to delivery.
+    // The calls belong to the running turn, so that its end includes them; delivery gets no results.
     assert_eq!(
         world
             .database
@@ -124,7 +124,7 @@ async fn a_live_key_opens_every_route_in_every_form_it_is_given() {
 }
 
 #[tokio::test]
-async fn keys_that_are_closed_foreign_made_up_or_not_for_this() {
+async fn closed_foreign_and_invented_keys_are_refused() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
@@ -133,7 +133,7 @@ async fn keys_that_are_closed_foreign_made_up_or_not_for_this() {
     let body = json!({"task_id": "PROJ-7"});
     let history = |key: &str| agent.post("/agent/task-history", key, &body);
 
-    // Foreign and made up cannot be told apart.
+    // A foreign key and an invented one get the same answer.
     let foreign = problem(history(&globex.key)).await;
     assert_eq!(foreign.0, StatusCode::NOT_FOUND);
     let later_generation = coder.key.replace(":v1", ":v2");
@@ -148,7 +148,7 @@ async fn keys_that_are_closed_foreign_made_up_or_not_for_this() {
         assert_eq!(problem(agent.get("/agent/tools", made_up)).await, foreign, "{made_up}");
     }
 
-    // Who asks has to be known first.
+    // Authentication comes first.
     for token in ["", "nonsense", &agent.token[..agent.token.len() - 1]] {
         let request = agent.client.post(format!("{}/agent/task-history", agent.base));
         let request = request
@@ -175,7 +175,7 @@ async fn keys_that_are_closed_foreign_made_up_or_not_for_this() {
         .bearer_auth(&agent.token);
     assert_eq!(problem(without).await.0, StatusCode::BAD_REQUEST);
 
-    // Closed: said so, recorded as late.
+    // Closed: the answer says so, and the call is recorded as late.
     world
         .run(sqlx::query(
             "update session set closed_at = now(), close_reason = 'reset' where account_id = 'acme'",
@@ -192,15 +192,15 @@ async fn keys_that_are_closed_foreign_made_up_or_not_for_this() {
         ["refused true"]
     );
 
-    // A revoked key is worth nothing at once.
+    // A revoked key stops working at once.
     world.run(sqlx::query("update api_key set revoked_at = now()")).await;
     assert_eq!(problem(history(&coder.key)).await.0, StatusCode::UNAUTHORIZED);
     world.end(&[&gateway]).await;
 }
 
-/// While a turn runs, the agent has what the turn was offered; and whoever sends two keys has none.
+/// While a turn runs, the agent has the turn's offered tools; a request with two keys is refused.
 #[tokio::test]
-async fn a_key_opens_what_the_running_turn_was_offered() {
+async fn a_key_opens_the_tools_of_the_running_turn() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
@@ -233,7 +233,7 @@ async fn a_key_opens_what_the_running_turn_was_offered() {
     world.end(&[&gateway]).await;
 }
 
-/// What a session's key is made of can be known in its account. A gateway key for one agent keeps the others out.
+/// A session's key can be known within its account. A gateway key for one agent does not open the others' sessions.
 #[tokio::test]
 async fn a_gateway_key_for_one_agent_opens_its_sessions_only() {
     let world = World::new().await;
@@ -295,10 +295,10 @@ async fn an_idempotency_key_makes_a_repeated_request_the_same_call() {
         assert_eq!(answer, &answers[0]);
         assert_eq!(answer.0, StatusCode::OK);
     }
-    // After the turn has ended: still the same request
+    // After the turn has ended it is still the same request
     world.run(sqlx::query("update session set active_turn_id = null")).await;
     assert_eq!(read(post("once", "k-1")).await, answers[0]);
-    // Whichever gateway key asks
+    // With any gateway key
     let second = Agent::of(&world, &gateway, &coder.account).await;
     let body = json!({"task_id": "PROJ-7", "body": "once"});
     let again = second.post("/agent/task-message", &coder.key, &body);
@@ -336,7 +336,7 @@ async fn an_idempotency_key_makes_a_repeated_request_the_same_call() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_is_a_problem_with_the_tools_own_words() {
+async fn errors_are_problems_with_the_tools_own_text() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder: Session = world.coder("acme").await;
@@ -393,7 +393,7 @@ async fn what_goes_wrong_is_a_problem_with_the_tools_own_words() {
     world.end(&[&gateway]).await;
 }
 
-/// An agent that goes on by itself after its turn does not begin a new chain: two of them would wake each other for ever.
+/// An agent that continues after its turn does not start a new chain: two of them would wake each other for ever.
 #[tokio::test]
 async fn a_request_after_the_turn_follows_from_that_turn() {
     let world = World::new().await;
@@ -417,6 +417,6 @@ async fn a_request_after_the_turn_follows_from_that_turn() {
     })
     .await;
     let heard = &world.heard("signalbox.notification.")[0];
-    assert_eq!(heard.headers.hops(), 3, "the turn that is over has two behind it");
+    assert_eq!(heard.headers.hops(), 3, "the ended turn has two hops");
     world.end(&[&gateway]).await;
 }

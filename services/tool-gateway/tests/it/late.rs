@@ -1,4 +1,4 @@
-//! Calls that come after the end of what they belong to: recorded, answered, without effect.
+//! Calls that arrive after their turn or session ended: recorded, answered, without effect.
 
 use contracts::tool::ToolRequested;
 use domain::{Fence, ToolCallState::Refused};
@@ -20,7 +20,7 @@ async fn a_closed_session_and_a_turn_that_is_over_or_went_on_or_has_waited_take_
         let answer = world.call(&post(&coder, ordinal)).await;
         assert_eq!(answer.code(Refused), code, "{change}");
         assert!(answer.late, "{change}");
-        // The same again, and the same answer
+        // The same call again gets the same answer
         world.ask_as(&post(&coder, ordinal), &format!("again-{ordinal}")).await;
     };
     check(1, "update turn set fence = 2", "superseded").await;
@@ -52,7 +52,7 @@ async fn a_claim_that_has_not_moved_the_turn_does_not_make_its_calls_late() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
-    // Delivery looked after the turn meanwhile, and asks again under its new fence.
+    // Delivery resumed the turn meanwhile, and requests the call again under its new fence.
     world.run(sqlx::query("update session set fence = 2")).await;
     let old = post(&coder, 1);
     let mut new = old.clone();

@@ -1,5 +1,5 @@
-//! The tool-gateway against a real Postgres and a real broker, spoken to as delivery and agents speak to it: over the
-//! bus and over HTTP. What it did is read from the database and from the bus.
+//! The tool-gateway with a real Postgres and a real broker. Requests come over the bus and over HTTP, as delivery and
+//! agents send them. Effects are read from the database and from the bus.
 
 mod capability;
 mod effects;

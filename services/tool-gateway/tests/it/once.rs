@@ -1,4 +1,4 @@
-//! Once, however often a call arrives, whoever takes it, and whatever breaks in between; and in the turn's order.
+//! A call runs once, however often it is delivered, on every replica and after every failure; and in the turn's order.
 
 use contracts::{Headers, Outgoing, header};
 use domain::{CallId, SessionId};
@@ -18,7 +18,7 @@ async fn a_replay_gives_the_first_result_and_does_nothing() {
     for copy in 0..3 {
         world.ask_as(&request, &format!("copy-{copy}")).await;
     }
-    // Another call of the same id, for what it is worth: who asks twice with other words meant the first ones.
+    // Another call of the same id: the first request counts, and a repeated one with other arguments gets its result.
     let mut other = request.clone();
     other.arguments = json!({"task_id": "PROJ-7", "body": "twice"}).to_string();
     world.ask_as(&other, "copy-other").await;
@@ -103,13 +103,13 @@ async fn a_call_whose_transaction_is_cut_off_is_run_again_and_counts_once() {
 }
 
 #[tokio::test]
-async fn calls_that_were_asked_for_while_nobody_was_there_are_run_later() {
+async fn calls_requested_during_an_outage_are_run_later() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
     gateway.stop().await;
-    // The server has noticed, too: it gives nothing to the request that the stopped one left behind.
-    eventually("nobody asks for messages", async || {
+    // The server has noticed as well: it delivers no message to the stopped process's open request.
+    eventually("no request for messages is open", async || {
         (world.consumer().await.num_waiting == 0).then_some(())
     })
     .await;
@@ -150,7 +150,8 @@ async fn a_turns_calls_run_in_its_order_whatever_order_they_come_in() {
     };
     let done = coder.request(4, "task_status", &json!({"task_id": "PROJ-7", "status": "done"}));
     let after = coder.request(5, "task_message", &json!({"task_id": "PROJ-7", "body": "too late"}));
-    // An agent that posts and then ends its task means it in that order. Its answer is recorded before a call of it goes out.
+    // An agent that posts and then ends its task expects that order. Its answer is recorded before any of its calls is
+    // sent.
     let requests = [&after, &done, &post(3), &post(2), &post(1)];
     for request in requests {
         world.record(request).await;
@@ -176,18 +177,18 @@ async fn a_turns_calls_run_in_its_order_whatever_order_they_come_in() {
 }
 
 #[tokio::test]
-async fn a_call_waits_for_the_one_before_it_however_often_it_comes_and_fails() {
+async fn a_call_waits_for_the_previous_one_through_redeliveries_and_failures() {
     let world = World::new().await;
     let gateway = world.gateway_with("postpone_delay_ms = 20").await;
     let coder = world.coder("acme").await;
     let post = coder.request(1, "task_message", &json!({"task_id": "PROJ-7", "body": "first"}));
     let done = coder.request(2, "task_status", &json!({"task_id": "PROJ-7", "status": "done"}));
-    // The turn asked for both, and the first one is still on its way.
+    // The turn requested both, and the first one has not arrived.
     world.record(&post).await;
     world.ask(&done).await;
     world.delivered(15).await;
     assert_eq!(world.database.count("select count(*) from tool_call").await, 0);
-    // Postgres is away, for both: that counts for nothing.
+    // Postgres is unavailable for both: that counts as no attempt.
     let away = "create function away() returns trigger language plpgsql as
                 $$ begin raise exception 'away' using errcode = '57P01'; end $$;
                 create trigger away before insert on tool_call for each row execute function away()";
@@ -204,7 +205,7 @@ async fn a_call_waits_for_the_one_before_it_however_often_it_comes_and_fails() {
 }
 
 #[tokio::test]
-async fn when_the_turn_waits_no_longer_neither_call_of_an_answer_runs() {
+async fn no_call_runs_after_its_turn_stopped_waiting() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
@@ -225,23 +226,23 @@ async fn when_the_turn_waits_no_longer_neither_call_of_an_answer_runs() {
 }
 
 #[tokio::test]
-async fn a_call_waits_for_none_that_its_answer_does_not_have() {
+async fn a_call_waits_only_for_calls_of_its_own_answer() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
-    // The first two were of an answer that the turn went on without.
+    // The first two belonged to an answer that the turn no longer waits for.
     let request = coder.request(3, "task_message", &json!({"task_id": "PROJ-7", "body": "b"}));
     world.call(&request).await.ok();
     world.end(&[&gateway]).await;
 }
 
 #[tokio::test]
-async fn a_slow_call_keeps_nobody_elses_result() {
+async fn a_slow_call_does_not_delay_other_results() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let (acme, globex) = (world.coder("acme").await, world.coder("globex").await);
     gateway.stop().await;
-    eventually("nobody asks for messages", async || {
+    eventually("no request for messages is open", async || {
         (world.consumer().await.num_waiting == 0).then_some(())
     })
     .await;
@@ -255,7 +256,7 @@ async fn a_slow_call_keeps_nobody_elses_result() {
     let quick = request(&globex, post(1, "quick"));
     world.ask(&slow).await;
     world.ask(&quick).await;
-    // Longer than this test waits for anything: the slow one goes on when it is let, and not before.
+    // Longer than this test waits: the slow call continues only when it is released.
     let settings = "loops = 1\nstatement_timeout_ms = 120000\n[database]\nstatement_timeout_ms = 120000\n\
                     lock_timeout_ms = 120000";
     let gateway = world.gateway_with(settings).await;
@@ -266,7 +267,7 @@ async fn a_slow_call_keeps_nobody_elses_result() {
     })
     .await;
     world.answer(&quick).await.ok();
-    // And in the next batch.
+    // The same in the next batch.
     let next = request(&globex, post(2, "next"));
     world.call(&next).await.ok();
     assert!(world.finished(&slow).is_empty());
@@ -291,7 +292,7 @@ async fn the_same_call_id_in_a_later_answer_is_another_call() {
 }
 
 #[tokio::test]
-async fn what_is_no_call_of_any_session_is_buried() {
+async fn an_unconfirmed_call_is_buried() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
@@ -342,7 +343,7 @@ async fn what_is_no_call_of_any_session_is_buried() {
 }
 
 #[tokio::test]
-async fn many_who_end_one_task_at_once_end_it_once_and_do_not_block_each_other() {
+async fn concurrent_ends_of_one_task_end_it_once_without_deadlock() {
     const TASKS: usize = 6;
     const AGENTS: usize = 4;
     let world = World::new().await;
@@ -393,7 +394,7 @@ async fn many_who_end_one_task_at_once_end_it_once_and_do_not_block_each_other()
             now: time::OffsetDateTime::now_utc(),
         };
         let moved = storage::lifecycle::task_status_set(&tx, &asked, &setting).await;
-        moved.expect("no deadlock").expect("the task is there");
+        moved.expect("no deadlock").expect("the task exists");
         tx.commit().await.expect("commit");
     };
     let asking = async {
@@ -414,7 +415,7 @@ async fn many_who_end_one_task_at_once_end_it_once_and_do_not_block_each_other()
     let still_open = "select count(*) from session where closed_at is null and generation = 1";
     assert_eq!(world.database.count(still_open).await, 0);
     world.end(&gateways).await;
-    // A backend reports when it ends.
+    // A backend reports its statistics when it ends.
     people.close().await;
     let deadlocks = "select deadlocks from pg_stat_database where datname = current_database()";
     assert_eq!(world.database.count(deadlocks).await, 0);

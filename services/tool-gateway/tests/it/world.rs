@@ -1,4 +1,4 @@
-//! A database, a broker and tool-gateways on them; accounts with sessions and turns; and everything that was published.
+//! A database, a broker and tool-gateways on them; accounts with sessions and turns; and all published messages.
 
 use std::{
     net::SocketAddr,
@@ -36,7 +36,7 @@ pub(crate) struct World {
     heard: Arc<Mutex<Vec<Heard>>>,
 }
 
-/// A message as it went over the bus.
+/// A message as published on the bus.
 #[derive(Clone, Debug)]
 pub(crate) struct Heard {
     pub subject: String,
@@ -78,7 +78,7 @@ impl World {
             ..BusOptions::new(nats.url(), Root::default(), "test")
         };
         let bus = Bus::connect(options).await.expect("a connection");
-        // As `signalbox migrate` does: a service alone makes only what it reads from.
+        // As `signalbox migrate` does: a service alone creates only what it reads from.
         let topology = Topology {
             limits: TopologyLimits::default(),
             provision: Provision::Update,
@@ -96,7 +96,7 @@ impl World {
                     headers.set(name, values[0].as_str());
                 }
                 let payload = serde_json::from_slice(&message.payload).unwrap_or(Value::Null);
-                listening.lock().expect("nobody panics with it").push(Heard {
+                listening.lock().expect("no holder of the lock panics").push(Heard {
                     subject: message.subject.to_string(),
                     headers,
                     payload,
@@ -115,7 +115,7 @@ impl World {
         self.gateway_with("").await
     }
 
-    /// A tool-gateway with more in its section.
+    /// A tool-gateway with further lines in its section.
     pub(crate) async fn gateway_with(&self, section: &str) -> Gateway {
         let urls = [
             ("DATABASE_URL", self.database.url.as_str()),
@@ -132,7 +132,7 @@ impl World {
         Gateway { address, shutdown }
     }
 
-    /// Waits until all that was to be published is, and only what a resolver would read is left.
+    /// Waits until all messages are published, except those that only a resolver would read.
     pub(crate) async fn told(&self) {
         eventually("the outbox is empty", async || {
             let left = "select count(*) from outbox where stored_at is null or subject not like '%.notification.%'";
@@ -141,7 +141,7 @@ impl World {
         .await;
     }
 
-    /// Everything that an orderly end leaves behind: nothing but notifications, since no resolver reads them here.
+    /// Checks the state after an orderly end: only notifications are left, since no resolver reads them here.
     pub(crate) async fn end(&self, gateways: &[&Gateway]) {
         self.told().await;
         for gateway in gateways {
@@ -166,12 +166,12 @@ impl World {
         sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
             .execute(&self.database.owner)
             .await
-            .expect("the database is there");
-        let mut held = self.database.owner.begin().await.expect("the database is there");
+            .expect("the database is available");
+        let mut held = self.database.owner.begin().await.expect("the database is available");
         sqlx::query("select pg_advisory_xact_lock(1)")
             .execute(&mut *held)
             .await
-            .expect("the database is there");
+            .expect("the database is available");
         held
     }
 
@@ -219,7 +219,7 @@ impl World {
         session
     }
 
-    /// The turn of the session, awaiting tools under fence 1: offered all that its task allows, with time left.
+    /// The turn of the session, awaiting tools under fence 1: all tools of its task are offered, and time is left.
     pub(crate) async fn turn(&self, session: &Session, number: i64) {
         let row = rows("turn")
             .with("id", session.turn)
@@ -251,12 +251,12 @@ impl World {
         self.api_key_of(account, role, None).await
     }
 
-    /// The same for one agent.
+    /// A key of the account for one agent.
     pub(crate) async fn api_key_of(&self, account: &AccountId, role: &str, agent: Option<AgentId>) -> String {
         let mut random = [0; 40];
         random[..16].copy_from_slice(Uuid::now_v7().as_bytes());
         random[16..32].copy_from_slice(Uuid::now_v7().as_bytes());
-        // The id is the first eight bytes, and the first of a v7 are the time.
+        // The id is the first eight bytes, and the first bytes of a v7 UUID are the time.
         random[..8].copy_from_slice(&Uuid::now_v7().as_bytes()[8..]);
         let key = ApiKey::from_random(account, random);
         let mut row = rows("api_key")
@@ -273,7 +273,7 @@ impl World {
         key.expose().to_owned()
     }
 
-    /// A notification that waits in the session's queue.
+    /// A notification that is queued in the session.
     pub(crate) async fn waiting(&self, session: &Session, id: &str, sender: &str) {
         let row = enqueued(&session.account, session.id)
             .with("id", id)
@@ -281,7 +281,7 @@ impl World {
         row.insert(&self.database.owner).await;
     }
 
-    /// Waits for so many dead letters, and gives the account and reason of each.
+    /// Waits for this number of dead letters, and returns the account and reason of each.
     pub(crate) async fn dead_letters(&self, count: i64) -> Vec<String> {
         eventually("dead letters", async || {
             (self.database.count("select count(*) from dead_letter").await == count).then_some(())
@@ -303,7 +303,7 @@ impl World {
         consumer.info().await.expect("a look at it").clone()
     }
 
-    /// Waits until requests were delivered so often, redeliveries included.
+    /// Waits for this number of deliveries of requests, redeliveries included.
     pub(crate) async fn delivered(&self, times: u64) {
         eventually("deliveries", async || {
             (self.consumer().await.delivered.consumer_sequence >= times).then_some(())
@@ -316,13 +316,13 @@ impl World {
         self.ask_as(request, &request.message_id()).await;
     }
 
-    /// The same under another message id, which the broker takes for another message. What is recorded stays.
+    /// The same under another message id, which the broker treats as another message. The record stays.
     pub(crate) async fn ask_as(&self, request: &ToolRequested, id: &str) {
         self.record(request).await;
         self.forge(request, id).await;
     }
 
-    /// As the agent asked for it, in the turn's last round.
+    /// Records the call in the turn's last round, as the agent requested it.
     pub(crate) async fn record(&self, request: &ToolRequested) {
         let call = json!({
             "call_id": request.call_id,
@@ -346,7 +346,7 @@ impl World {
         .await;
     }
 
-    /// Publishes a request that no turn has asked for, with the signature of a service.
+    /// Publishes a request that no turn made, with the signature of a service.
     pub(crate) async fn forge(&self, request: &ToolRequested, id: &str) {
         let mut headers = Headers::default();
         headers.set(header::MESSAGE_ID, id);
@@ -364,7 +364,7 @@ impl World {
         }
     }
 
-    /// Asks, and waits for the result.
+    /// Publishes the request and waits for the result.
     pub(crate) async fn call(&self, request: &ToolRequested) -> Answer {
         self.ask(request).await;
         self.answer(request).await
@@ -394,7 +394,7 @@ impl World {
         }
     }
 
-    /// Every result of the request that was published.
+    /// Every published result of the request.
     pub(crate) fn finished(&self, request: &ToolRequested) -> Vec<ToolFinished> {
         self.heard("signalbox.tool.finished.")
             .into_iter()
@@ -403,9 +403,9 @@ impl World {
             .collect()
     }
 
-    /// What was published on subjects that begin so.
+    /// Messages published on subjects with this prefix.
     pub(crate) fn heard(&self, prefix: &str) -> Vec<Heard> {
-        let heard = self.heard.lock().expect("nobody panics with it");
+        let heard = self.heard.lock().expect("no holder of the lock panics");
         heard
             .iter()
             .filter(|heard| heard.subject.starts_with(prefix))
@@ -414,7 +414,7 @@ impl World {
     }
 }
 
-/// What a turn is offered outside of the coordinator's chat.
+/// The tools of a turn outside of the coordinator's chat.
 pub(crate) fn offered(has_task: bool) -> Vec<&'static str> {
     let tools = contracts::tools::offered(OfferContext {
         has_task,
@@ -427,7 +427,7 @@ fn finished_id(request: &ToolRequested) -> String {
     format!("tool.finished:{}:{}", request.turn_id, request.ordinal)
 }
 
-/// A result as delivery gets it and as it is recorded, which must agree.
+/// A result as delivery gets it and as it is recorded; both must agree.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub state: ToolCallState,

@@ -1,9 +1,9 @@
-//! Reads a gateway's session history (`GET /sessions/{key}/history`) and decides from it what became of a call.
+//! Reads a gateway's session history (`GET /sessions/{key}/history`) and decides the outcome of a call from it.
 //!
 //! A turn's user row appears when the turn starts, its assistant row when it ends; that row's run id is the response
-//! id. After a crash the gateway takes the turn up again by itself: it adds a user row of its own, and the answer has
-//! another run id. So a call is found by its run id or else by its delivery id, which stands in its user row. A running
-//! turn and one that was cancelled look alike; only time tells them apart.
+//! id. After a crash the gateway resumes the turn by itself: it adds a user row of its own, and the answer has another
+//! run id. So a call is found by its run id or else by its delivery id, which is in its user row. A running turn and a
+//! cancelled one look alike; only time distinguishes them.
 
 use contracts::json;
 use reqwest::{StatusCode, Url};
@@ -17,27 +17,27 @@ use crate::providers::response::short;
 use crate::providers::settings::HistoryLookup;
 use crate::providers::transport::Transport;
 
-/// A page answers its rows twice over, each of at most 8,000 characters.
+/// Rows per page. A page's body holds its rows twice, each of at most 8,000 characters.
 const PAGE_ROWS: u32 = 50;
 const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The call in question is the session's latest, so the first page should do.
+/// The call is the session's latest, so the first page should suffice.
 const PAGES_MAX: usize = 5;
-/// Ends a text that the history cut.
+/// The end of a text that the history cut.
 const CUT_MARK: &str = "\n...(truncated)...";
 
-/// Where the histories are.
+/// The address of the histories.
 #[derive(Debug)]
 pub(super) struct Lookup {
     base: Url,
 }
 
-/// What was read: the latest rows, oldest first.
+/// The rows that were read: the latest, oldest first.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Record {
-    /// The key under which the gateway says it found them; `None` if there is no such session.
+    /// The session key that the gateway returned; `None` if there is no such session.
     session_key: Option<String>,
     rows: Vec<Row>,
-    /// Nothing older was left out.
+    /// No older row was left out.
     is_whole: bool,
 }
 
@@ -47,7 +47,7 @@ struct Row {
     text: String,
     run_id: Option<String>,
     end: End,
-    /// A call of one of our tools stands in it.
+    /// The row contains a call of one of our tools.
     calls_us: bool,
     usage: Option<Usage>,
 }
@@ -55,10 +55,10 @@ struct Row {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Role {
     User,
-    /// A user row that the gateway wrote itself, to take up an interrupted turn.
+    /// A user row that the gateway wrote itself, to resume an interrupted turn.
     Internal,
     Assistant,
-    /// Tool results and the like.
+    /// Tool results and other rows.
     #[default]
     Other,
 }
@@ -70,13 +70,13 @@ enum End {
     /// At the model's token limit.
     CutShort,
     Failed,
-    /// Not at all: more is to come.
+    /// The turn did not end here: more rows follow.
     #[default]
     Open,
 }
 
 impl Lookup {
-    /// The settings made sure that the URL ends with the responses path.
+    /// The settings check that the URL ends with the responses path.
     pub(super) fn beside(responses: &Url) -> Self {
         let mut base = responses.clone();
         let prefix = responses
@@ -103,7 +103,7 @@ impl Lookup {
         url
     }
 
-    /// Reads backwards until the call is found, the beginning is reached, or it has been enough.
+    /// Reads backwards until the call is found, the beginning is reached, or `PAGES_MAX` pages were read.
     pub(super) async fn rows(
         &self,
         transport: &Transport,
@@ -140,7 +140,7 @@ impl Lookup {
     }
 }
 
-/// A session that does not exist, and not a gateway without histories.
+/// Distinguishes a missing session from a gateway without histories.
 fn says_no_session(body: &[u8]) -> bool {
     json::read(body).is_ok_and(|body| body["error"]["type"] == "not_found")
 }
@@ -216,7 +216,7 @@ fn usage(wire: &Value) -> Option<Usage> {
 }
 
 impl Record {
-    /// The rows of one call, from its user row or the first of its run on, up to the next call's.
+    /// The rows of one call: from its user row, or the first row of its run, to the next call's user row.
     fn find(&self, marker: &str, response_id: Option<&str>) -> Option<&[Row]> {
         let marked = self
             .rows
@@ -229,7 +229,7 @@ impl Record {
     }
 }
 
-/// What became of the call?
+/// Decides the outcome of the call.
 pub(super) fn decide(record: &Record, key: &GatewayKey, lost: &LostCall, limits: HistoryLookup) -> Reconciled {
     if record.session_key.as_deref().is_some_and(|found| found != key.as_str()) {
         return Reconciled::Unknown {
@@ -246,10 +246,10 @@ pub(super) fn decide(record: &Record, key: &GatewayKey, lost: &LostCall, limits:
             _ => Reconciled::DidNotRun,
         };
     };
-    // Calls that were handed to us and lost cannot be answered: the history has the model's ids for them, not ours.
+    // Calls of our tools that were lost cannot be answered: the history has the model's ids for them, not ours.
     if rows.iter().any(|row| row.calls_us) {
         return Reconciled::Unknown {
-            reason: "it called tools of ours, and the calls were lost",
+            reason: "the turn called Signalbox's tools, and the calls were lost",
         };
     }
     let last = rows.last().filter(|row| row.role == Role::Assistant);
@@ -261,7 +261,7 @@ pub(super) fn decide(record: &Record, key: &GatewayKey, lost: &LostCall, limits:
         ),
         Some((_, End::Open)) | None if lost.lost_for < limits.unanswered_max => Reconciled::StillRunning,
         Some((_, End::Open)) | None => Reconciled::Unknown {
-            reason: "it began and left no answer",
+            reason: "the turn began and has no answer",
         },
     }
 }
@@ -280,7 +280,7 @@ fn answer(row: &Row, incomplete: Option<&str>) -> ProviderAnswer {
     })
 }
 
-/// Does the session that we asked for have this call?
+/// Checks whether the requested session contains this call.
 pub(super) fn check_session(record: &Record, key: &GatewayKey, marker: &str) -> SessionCheck {
     let asked_for = record.session_key.as_deref() == Some(key.as_str());
     if asked_for && record.find(marker, None).is_some() {

@@ -1,8 +1,8 @@
-//! Session keys as an OpenClaw gateway wants them: `agent:{gateway agent}:{session key}`.
+//! Session keys in an OpenClaw gateway's form: `agent:{gateway agent}:{session key}`.
 //!
 //! The agent must be in the key: with two agents configured a bare key is an error 500. The gateway folds case, so two
-//! keys that differ in case only would share one history; ours are lower case by construction, and a key that is not
-//! is refused here rather than folded.
+//! keys that differ only in case would share one history. Our keys are lower case by construction, and another key is
+//! refused here rather than folded.
 
 use std::fmt;
 
@@ -19,8 +19,8 @@ impl fmt::Display for GatewayAgent {
 }
 
 impl GatewayAgent {
-    /// From `model = "openclaw/<agent>"`, or from `gateway_agent` where the model leaves it open. The key's agent beats
-    /// the model's without a word, so two different names are an error.
+    /// From `model = "openclaw/<agent>"`, or from `gateway_agent` where the model names none. The gateway silently
+    /// prefers the key's agent to the model's, so two different names are an error.
     pub(in crate::providers) fn from_settings(model: &str, gateway_agent: Option<&str>) -> Result<Self, SettingsError> {
         let named_by_model = match model.strip_prefix("openclaw") {
             Some("" | "/default") => None,
@@ -63,7 +63,7 @@ impl GatewayKey {
         &self.0
     }
 
-    /// For a path segment. The key's alphabet leaves only the colon to escape.
+    /// For a path segment. The colon is the only character of a key that needs escaping.
     pub(in crate::providers) fn in_path(&self) -> String {
         self.0.replace(':', "%3A")
     }
@@ -75,7 +75,7 @@ impl fmt::Display for GatewayKey {
     }
 }
 
-/// A session key that the gateway would fold into another, or could not carry in a header.
+/// A session key that the gateway would fold into another, or that cannot be sent in a header.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("session key is not made of a-z, 0-9, ':', '-', '_' and '.'")]
 pub(in crate::providers) struct UnusableKey;

@@ -1,9 +1,9 @@
-//! The OpenClaw dialect: what that gateway does differently from the OpenResponses specification.
+//! The OpenClaw dialect: the gateway's differences from the OpenResponses specification.
 //!
 //! A session is chosen by a key that must name one of the gateway's agents ([`key`]). Tool names carry a prefix and
-//! texts a delivery id ([`wording`]). There is no idempotency: whoever posts twice runs twice, so a lost call is looked
-//! up in the session's history ([`history`]). All of it was recorded from a running gateway; the tests replay the
-//! recordings.
+//! texts a delivery id ([`wording`]). The gateway has no idempotency: a call that is posted twice runs twice, so a lost
+//! call is looked up in the session's history ([`history`]). All of this was recorded from a running gateway; the tests
+//! replay the recordings.
 
 mod history;
 pub(super) mod key;
@@ -18,12 +18,13 @@ use super::request::{self, Words};
 use super::settings::{HistoryLookup, ProviderSettings};
 use super::transport::{DriverError, Transport, call_headers};
 
-/// The gateway's endpoint, below whatever prefix a proxy adds. Exact: a trailing slash is a 404.
+/// The gateway's endpoint, below any prefix of a proxy. Exact: a trailing slash is a 404.
 pub(super) const RESPONSES_PATH: &str = "/v1/responses";
 
-/// What the gateway says when the agent's answer had no visible text.
+/// The gateway's text for an answer without visible text.
 const NO_ANSWER: &str = "No response from OpenClaw.";
-/// Begins the notice that a body in one piece, but not a stream, gets when the answer was cut at the token limit.
+/// The start of the gateway's notice when the answer was cut at the token limit. Only a body in one piece has it, a
+/// stream does not.
 const CUT_NOTICE: &str = "\n\n⚠️ Reply truncated at the model's output token limit.";
 
 #[derive(Debug)]
@@ -40,7 +41,7 @@ impl OpenClaw {
     pub(super) fn new(settings: &ProviderSettings, agent: GatewayAgent) -> Result<Self, DriverError> {
         Ok(Self {
             transport: Transport::new(settings, classify)?,
-            // A gateway with several agents refuses the bare `openclaw`, also beside a key that names one.
+            // A gateway with several agents refuses the bare `openclaw`, even with a key that names one.
             model: format!("openclaw/{agent}"),
             stream: settings.stream,
             agent,
@@ -64,11 +65,11 @@ impl OpenClaw {
         self.transport.call(body, headers, on_text).await.map(tidied)
     }
 
-    /// What became of a lost call, from the session's history.
+    /// The outcome of a lost call, from the session's history.
     pub(super) async fn reconcile(&self, lost: &LostCall) -> Reconciled {
         if !self.history.enabled {
             return Reconciled::Unknown {
-                reason: "looking into the history is switched off",
+                reason: "history lookups are disabled",
             };
         }
         let key = match self.key(&lost.session_key) {
@@ -86,12 +87,12 @@ impl OpenClaw {
         }
     }
 
-    /// Did this call run under the key it asked for? Worth asking after the first turn of a generation: a header that
-    /// a proxy drops makes the gateway open a session of its own, without a word.
+    /// Checks whether this call ran under the requested key. Worth one request after the first turn of a generation: if
+    /// a proxy drops the header, the gateway silently opens a session of its own.
     pub(super) async fn session_check(&self, call: &ProviderCall) -> SessionCheck {
         if !self.history.enabled {
             return SessionCheck::NotChecked {
-                reason: "looking into the history is switched off".to_owned(),
+                reason: "history lookups are disabled".to_owned(),
             };
         }
         let marker = wording::marker(&call.delivery_id());
@@ -121,7 +122,7 @@ impl OpenClaw {
     }
 }
 
-/// The agent's words and our names, without what the gateway put in their place.
+/// The agent's text and our tool names, without the gateway's substitutes.
 fn tidied(mut answer: ProviderAnswer) -> ProviderAnswer {
     answer.reasoning.clear(); // the gateway keeps it
     for call in &mut answer.calls {
@@ -138,8 +139,9 @@ fn tidied(mut answer: ProviderAnswer) -> ProviderAnswer {
     answer
 }
 
-/// Where this gateway's refusals differ. Its own trouble is `gateway_unavailable`; `api_error` is its model's, which
-/// it has already retried for minutes, or, as "internal error", anything at all: a run timeout, a bad key, a cooldown.
+/// The gateway's deviations from the general table. Its own failure is `gateway_unavailable`. An `api_error` is its
+/// model's failure, already retried for minutes; as "internal error" it can be anything: a run timeout, a bad key, a
+/// cooldown.
 fn classify(refusal: Refusal<'_>) -> (FailureClass, Sent) {
     let upstream = refusal
         .message

@@ -1,22 +1,23 @@
-//! What the model behind an OpenClaw gateway gets to read.
+//! The text that the model behind an OpenClaw gateway reads.
 //!
-//! The gateway keeps no id of ours, so the delivery id stands at the head of the text, where the history, which cuts
-//! long texts at their end, still shows it. It hands a tool result to the model as a line `Tool:<call id>: <output>`
-//! with an id the model has never seen, and folds several results into one message: so each says what it answers.
+//! The gateway stores none of our ids, so the delivery id stands at the head of the text, where the history still shows
+//! it (the history cuts long texts at their end). The gateway hands a tool result to the model as a line `Tool:<call
+//! id>: <output>` with an id that the model has never seen, and folds several results into one message. So each result
+//! names its call.
 
 use contracts::quote;
 
 use crate::providers::call::{CallInput, ProviderCall, ToolDefinition, ToolOutput};
 use crate::providers::failure::{FailureClass, ProviderError, Sent};
 
-/// In front of our tools' names: a name of the gateway's own, offered or not, is an error 400.
+/// The prefix of our tools' names: one of the gateway's own names, offered or not, is an error 400.
 const TOOL_PREFIX: &str = "signalbox_";
-/// How much of a call's arguments is repeated with its result.
+/// Bytes of a call's arguments that are repeated with its result.
 const ARGUMENTS_BYTES_MAX: usize = 300;
 const NAME_BYTES_MAX: usize = 128;
 
-/// The line that recognises a call in the session's history. Not in square brackets: the history takes a bracketed
-/// head that looks like a date or a channel's name for an envelope, and strips it.
+/// The line that identifies a call in the session's history. Not in square brackets: the history strips a bracketed
+/// head that looks like a date or a channel's name.
 pub(super) fn marker(delivery_id: &str) -> String {
     format!("(Signalbox delivery {delivery_id})")
 }
@@ -25,7 +26,7 @@ pub(super) fn tool_name_on_wire(name: &str) -> String {
     format!("{TOOL_PREFIX}{name}")
 }
 
-/// A name without the prefix was made up by the model, and is passed on as it is to be refused.
+/// A name without the prefix was made up by the model. It is passed on unchanged, to be refused.
 pub(super) fn tool_name_off_wire(name: &str) -> &str {
     name.strip_prefix(TOOL_PREFIX).unwrap_or(name)
 }
@@ -34,7 +35,7 @@ pub(super) fn is_our_tool(name: &str) -> bool {
     name.starts_with(TOOL_PREFIX)
 }
 
-/// The call as this gateway's model is to see it.
+/// Rewords the call for this gateway's model.
 pub(super) fn reworded(call: &ProviderCall) -> Result<ProviderCall, ProviderError> {
     let marker = marker(&call.delivery_id());
     let input = match &call.input {
@@ -45,7 +46,7 @@ pub(super) fn reworded(call: &ProviderCall) -> Result<ProviderCall, ProviderErro
             note: note.clone(),
         },
         CallInput::Conversation(_) => {
-            let detail = "the gateway keeps the conversation; sending it again would double it";
+            let detail = "the gateway keeps the conversation; resending it would duplicate it";
             return Err(ProviderError::new(FailureClass::BadRequest, Sent::No, detail));
         }
     };
@@ -61,7 +62,7 @@ pub(super) fn reworded(call: &ProviderCall) -> Result<ProviderCall, ProviderErro
 }
 
 fn standalone(result: &ToolOutput, marker: &str) -> ToolOutput {
-    // The model wrote them, and may have been made to.
+    // The model wrote the arguments, possibly under the influence of an attacker's text.
     let (name, _) = quote::line(&tool_name_on_wire(&result.name), NAME_BYTES_MAX);
     let (arguments, _) = quote::line(&result.arguments, ARGUMENTS_BYTES_MAX);
     let output = format!(

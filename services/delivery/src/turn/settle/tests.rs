@@ -1,4 +1,4 @@
-//! What an outcome comes to, as tables of cases.
+//! The decisions, as tables of cases.
 
 use super::*;
 use crate::providers::{FailureClass, FunctionCall};
@@ -54,7 +54,7 @@ fn reply() -> Outcome {
 }
 
 #[test]
-fn failures_are_tried_again_by_class_and_given_up_in_the_end() {
+fn failures_are_retried_by_class_up_to_the_limit() {
     let check = |outcome, facts: Facts, expected: &dyn Fn(&Settled) -> bool| {
         let settled = settle(&outcome, &facts, &LIMITS);
         assert!(expected(&settled), "{settled:?}");

@@ -1,6 +1,6 @@
-//! What the drivers make of a provider that does not answer, answers wrongly, or does not stop.
+//! The drivers with a provider that does not answer, answers wrongly, or does not stop.
 //!
-//! The same for both kinds, so most of it is tested with the plain one.
+//! Both kinds behave alike, so most cases use the plain one.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use tokio::net::TcpListener;
 use super::stub::{Act, Script, Stub, chunk, stream, stream_end, stream_head, whole};
 use super::{called, driver, message, new_driver};
 
-/// Limits that a small answer reaches. Time is not among them: a slow machine must not change what is found.
+/// Limits that a small answer reaches. No time limits: a slow machine must not change the result.
 fn small() -> Value {
     json!({"answer_bytes_max": 20_000, "arguments_bytes_max": 1_000, "tool_calls_max": 3})
 }
 
-/// Little patience, for faults that nothing but time reveals.
+/// Short timeouts, for faults that only time reveals.
 fn impatient() -> Value {
     json!({"first_byte_timeout_ms": 100, "idle_timeout_ms": 100, "call_timeout_ms_max": 400})
 }
@@ -53,7 +53,7 @@ async fn check_within(what: &str, script: Script, class: FailureClass, sent: Sen
 }
 
 #[tokio::test]
-async fn tells_apart_what_never_left() {
+async fn distinguishes_calls_that_were_never_sent() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed = taken.local_addr().unwrap();
     drop(taken);
@@ -157,7 +157,7 @@ async fn gives_up_on_silence() {
     check_silent("half a head", vec![Act::Send(b"HTTP/1.1 200".to_vec()), Act::Hold]).await;
     check_silent("idle in a stream", vec![stream_head(), created(), Act::Hold]).await;
     let dripping = vec![stream_head(), Act::Drip(b"1\r\nx\r\n".to_vec())];
-    // Patient as a whole: only the silence between lines can end it.
+    // The whole call may be long: only the silence between lines can end it.
     let limits = json!({"idle_timeout_ms": 100});
     check_within(
         "bytes, but no line",
@@ -320,7 +320,7 @@ async fn does_not_wait_for_a_stream_to_close() {
 }
 
 #[tokio::test]
-async fn uses_a_connection_again_after_a_stream() {
+async fn reuses_a_connection_after_a_stream() {
     let stub = Stub::start([stream(&[completed("one")]), stream(&[completed("two")])]).await;
     let driver = driver("openclaw", &stub, json!({}));
     for text in ["one", "two"] {
@@ -338,7 +338,7 @@ async fn leaves_when_it_is_dropped() {
         _ = called(&driver, &call) => panic!("it cannot end"),
         () = stub.until(|counts| counts.requests == 1) => {}
     }
-    stub.until(|counts| counts.left == 1).await; // closing the connection is how a gateway is told to stop
+    stub.until(|counts| counts.left == 1).await; // closing the connection stops the gateway's turn
 }
 
 #[tokio::test]

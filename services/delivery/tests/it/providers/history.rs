@@ -1,4 +1,4 @@
-//! What the OpenClaw driver learns from a session's history about a call of which no answer came.
+//! How the OpenClaw driver decides a lost call's outcome from the session's history.
 
 use std::time::Duration;
 
@@ -25,11 +25,11 @@ pub(super) const RECORDINGS: [&str; 10] = [
 
 const HIST: &str = "task:hist:1795167601";
 const SOON: Duration = Duration::from_secs(1);
-/// Longer than a call may take to turn up, shorter than one may stay without an answer.
+/// Longer than a call may take to appear, shorter than a call may stay unanswered.
 const LATER: Duration = Duration::from_secs(60);
 const LONG_AFTER: Duration = Duration::from_secs(600);
 
-/// A recorded history in which the user text `text` is ours. The recorded client put no delivery id into its texts.
+/// A recorded history with a delivery id before the user text `text`. The recorded client sent no delivery ids.
 fn marked(name: &str, text: &str) -> Recording {
     Recording::load(name).with(
         &format!("\"content\":\"{text}"),
@@ -52,7 +52,7 @@ async fn reconciled(pages: Vec<Script>, lost: &LostCall) -> Reconciled {
     driver("openclaw", &stub, json!({})).reconcile(lost).await
 }
 
-/// One line for a table: what was decided, and the text that goes with it.
+/// One line for a table: the decision and its text.
 fn told(outcome: &Reconciled) -> String {
     match outcome {
         Reconciled::Ran(answer) => format!("ran: {}", answer.text),
@@ -121,7 +121,7 @@ async fn takes_the_answer_that_the_gateway_made_after_its_crash() {
     for kind in ["plain", "stream"] {
         let session = format!("task:sigkill:{kind}");
         let name = format!("l03-sigkill-{kind}-history");
-        // The response id of the stream that broke off (l01-sigkill-stream) is in no row: the recovery has its own.
+        // The response id of the interrupted stream (l01-sigkill-stream) is in no row: the recovery has its own.
         let before_the_crash = Some("resp_a8101a97-6afd-498f-861a-8f70450e8825");
         let history = marked(&name, "interrupted");
         check(history.clone(), lost(&session, before_the_crash, LATER), "ran: SLOW: 6").await;
@@ -135,7 +135,7 @@ async fn takes_the_answer_that_the_gateway_made_after_its_crash() {
         );
         assert!(history.body.contains(&answer.response_id.unwrap()));
 
-        // While the recovery runs, its answer is not there.
+        // While the recovery runs, the history has no answer.
         let mut running: Value = serde_json::from_str(&history.body).unwrap();
         running["items"].as_array_mut().unwrap().pop();
         let page = || vec![page(&running)];
@@ -143,7 +143,7 @@ async fn takes_the_answer_that_the_gateway_made_after_its_crash() {
             told(&reconciled(page(), &lost(&session, None, LATER)).await),
             "still running"
         );
-        let unknown = "unknown: it began and left no answer";
+        let unknown = "unknown: the turn began and has no answer";
         assert_eq!(
             told(&reconciled(page(), &lost(&session, None, LONG_AFTER)).await),
             unknown
@@ -171,7 +171,7 @@ async fn cannot_tell_a_running_call_from_a_cancelled_one_but_by_time() {
         check(
             marked(name, text),
             lost(HIST, None, LONG_AFTER),
-            "unknown: it began and left no answer",
+            "unknown: the turn began and has no answer",
         )
         .await;
     }
@@ -256,7 +256,7 @@ async fn decides_from_the_rows_of_this_call_alone() {
     .await;
     let calls_us = json!({"role": "assistant", "stopReason": "toolUse", "content":
         [{"type": "toolCall", "id": "x", "name": "signalbox_task_status", "arguments": {}}]});
-    let reason = "unknown: it called tools of ours, and the calls were lost";
+    let reason = "unknown: the turn called Signalbox's tools, and the calls were lost";
     check(&[ours(), calls_us, row("assistant", "made without the result")], reason).await;
 
     let cut = row("assistant", "long text\n...(truncated)...");

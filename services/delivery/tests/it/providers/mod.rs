@@ -1,4 +1,4 @@
-//! The provider drivers against a scripted server on loopback: recordings of a real gateway, and faults of our own.
+//! The provider drivers with a scripted server on loopback: recordings of a real gateway, and scripted faults.
 #![allow(clippy::needless_pass_by_value, reason = "`json!` reads best where it is used")]
 #![allow(
     clippy::unwrap_used,
@@ -38,7 +38,7 @@ fn driver(kind: &str, stub: &Stub, extra: Value) -> Driver {
 }
 
 fn new_driver(settings: Value) -> Driver {
-    let _ = rustls::crypto::ring::default_provider().install_default(); // an error means that it is there already
+    let _ = rustls::crypto::ring::default_provider().install_default(); // an error means that it is installed already
     Driver::new(&serde_json::from_value(settings).unwrap()).unwrap()
 }
 
@@ -79,7 +79,7 @@ fn tool_results(results: &[(&str, &str, &str, &str)], note: Option<&str>) -> Pro
     }
 }
 
-/// Makes one call; returns what it came to and the text that was told on the way.
+/// Makes one call; returns its result and the streamed text.
 async fn called(driver: &Driver, call: &ProviderCall) -> (Result<ProviderAnswer, ProviderError>, String) {
     let mut told = String::new();
     let answer = tokio::time::timeout(LIMIT, driver.call(call, |text| told.push_str(text)));

@@ -1,5 +1,5 @@
-//! Reads the recordings of a real OpenClaw gateway (`tests/fixtures/openclaw/`, made with version 2026.9.6) and turns
-//! them into scripts. A recording has its request and response as they were on the wire, bodies de-chunked.
+//! Reads the recordings of a real OpenClaw gateway (`tests/fixtures/openclaw/`, made with version 2026.9.6) and
+//! converts them into scripts. A recording has its request and response as on the wire, with de-chunked bodies.
 
 use std::path::PathBuf;
 
@@ -50,7 +50,8 @@ impl Recording {
                 .map(|line| line.split_once(": ").unwrap())
                 .map(|(n, v)| (n.into(), v.into()))
                 .collect(),
-            // The file adds line ends after a body. A stream's own end with an empty line; that of JSON do not matter.
+            // The file adds line ends after a body. A stream's own body ends with an empty line; the line ends of JSON
+            // do not matter.
             body: if is_stream {
                 format!("{}\n\n", body.trim_end())
             } else {
@@ -60,19 +61,19 @@ impl Recording {
         }
     }
 
-    /// The gateway took the request: whatever came of it, the body was not at fault.
+    /// The gateway accepted the request: any failure was not caused by the body.
     pub(super) fn was_accepted(&self) -> bool {
         self.status.starts_with("200")
     }
 
-    /// The same answer with other words in it, for what the recorded client did not say.
+    /// The same answer with one text replaced, for texts that the recorded client did not send.
     pub(super) fn with(mut self, old: &str, new: &str) -> Self {
         assert!(self.body.contains(old), "nothing to replace");
         self.body = self.body.replace(old, new);
         self
     }
 
-    /// Answers as the gateway did. Pieces of a prime size, so that lines and characters are cut anywhere.
+    /// Answers as the gateway did. The pieces have a prime size, so that lines and characters are cut anywhere.
     pub(super) fn script(&self) -> Script {
         if self.status.is_empty() {
             return vec![Act::Close];

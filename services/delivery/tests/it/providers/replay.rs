@@ -1,5 +1,5 @@
-//! What the OpenClaw driver makes of recorded answers: text and calls of the good ones, class and certainty of the
-//! bad ones. Every recording is in one of the tables here, or in those of `history.rs` and `requests.rs`.
+//! The OpenClaw driver with recorded answers: text and calls of good answers, class and certainty of failed ones. Every
+//! recording is in one of the tables here, or in those of `history.rs` and `requests.rs`.
 
 use std::time::Duration;
 
@@ -138,7 +138,7 @@ async fn check_good(good: &Good) {
         "{}",
         good.name
     );
-    // The notice of a cut answer is taken off the answer, not off what was told live.
+    // The notice of a cut answer is removed from the answer, not from the streamed text.
     assert!(told.starts_with(good.text), "{}: told {told:?}", good.name);
 }
 
@@ -150,7 +150,7 @@ type Bad = (&'static str, FailureClass, Sent, Option<u64>);
 
 /// Name, class, certainty, seconds to wait.
 const BAD: &[Bad] = &[
-    // The gateway itself says no: nothing ran.
+    // The gateway itself refused: nothing ran.
     ("a14-field-metadata-num", FailureClass::BadRequest, Sent::No, None),
     (
         "a14-field-parallel_tool_calls",
@@ -170,7 +170,7 @@ const BAD: &[Bad] = &[
     ("d35-not-found", FailureClass::BadRequest, Sent::No, None),
     ("d49-xff", FailureClass::BadRequest, Sent::No, None),
     ("i02-good-during-lockout", FailureClass::RateLimited, Sent::No, Some(5)),
-    // Its turn failed: a response object says so, whatever the status.
+    // The turn failed: a response object says so, with any status.
     ("b05-key-bare", FailureClass::Failed, Sent::Yes, None),
     ("c29-name-conflict", FailureClass::BadRequest, Sent::Yes, None),
     ("c30-name-conflict-hidden", FailureClass::BadRequest, Sent::Yes, None),
@@ -193,7 +193,7 @@ const BAD: &[Bad] = &[
     ("e15-402", FailureClass::Quota, Sent::Yes, None),
     ("h01-run-timeout", FailureClass::Failed, Sent::Yes, None),
     ("h01-run-timeout-stream", FailureClass::Failed, Sent::Yes, None),
-    // It was killed: nobody knows.
+    // The gateway was killed: the outcome is unknown.
     ("l01-sigkill-plain", FailureClass::Truncated, Sent::Maybe, None),
     ("l01-sigkill-stream", FailureClass::Truncated, Sent::Maybe, None),
 ];

@@ -1,4 +1,4 @@
-//! What the drivers send.
+//! The requests of the drivers.
 
 use std::collections::BTreeSet;
 
@@ -166,7 +166,7 @@ async fn sends_the_gateway_only_what_it_was_seen_to_accept() {
     }
 }
 
-/// The paths of all keys in a body. A tool's JSON Schema is the tool's own affair.
+/// The paths of all keys in a body, without those inside a tool's JSON Schema.
 fn collect(value: &Value, path: &str, paths: &mut BTreeSet<String>) {
     assert!(!value.is_null(), "{path} is null");
     match value {

@@ -1,5 +1,5 @@
-//! What differs between the servers that a provider's setting names: the bytes that each is sent, the shape in which each
-//! calls a function, and what is done when one refuses.
+//! The differences between the kinds of servers: the bytes that each is sent, the form in which each calls a function,
+//! and the handling of a refusal.
 
 use delivery::providers::{
     CallInput, Driver, FailureClass, FunctionCall, InputItem, LostCall, ProviderAnswer, ProviderCall, Reasoning,
@@ -11,7 +11,7 @@ use super::stub::{Script, Stub, stream, whole};
 use super::{SESSION_KEY, TURN, called, driver, message, tool_results};
 
 const DONE: &str = r#"{"id":"resp_2","status":"completed","output":[]}"#;
-/// Of [`SESSION_KEY`].
+/// The cache key of [`SESSION_KEY`].
 const CACHE_KEY: &str = "7a7c62a3dc92ac794116a33c59e8cefc";
 
 fn done() -> Script {
@@ -27,7 +27,7 @@ fn refused(status: &str, error: Value) -> Script {
     )]
 }
 
-/// The second call of a turn, as it goes to a provider that is sent all of it.
+/// The second call of a turn, for a provider that gets the whole turn.
 fn whole_turn() -> ProviderCall {
     let call = |call_id: &str, arguments: &str| {
         InputItem::Call(FunctionCall {
@@ -52,7 +52,7 @@ fn whole_turn() -> ProviderCall {
             InputItem::Reasoning(sealed.to_owned()),
             InputItem::Assistant("looking".to_owned()),
             call("c1", r#"{"task_id":"t-1"}"#),
-            // What the model got wrong, and what was too large to keep: servers parse these.
+            // The model's invalid arguments, and arguments that were too large to store: servers parse these.
             call("c2", "{\"task_id\":"),
             call("c3", ""),
             result("c1"),
@@ -136,7 +136,7 @@ async fn a_whole_turn_goes_out_in_its_order_and_can_be_parsed() {
     assert_eq!(body["input"], expected);
 }
 
-/// Each calls a function in a shape of its own.
+/// Each calls a function in its own form.
 #[tokio::test]
 async fn reads_the_call_of_each_server() {
     let arguments = r#"{"task_id":"t-1"}"#;
@@ -202,7 +202,7 @@ async fn reads_the_call_of_each_server() {
         ("vllm", &vllm, None),
         ("ollama", &ollama, Some(&thinking)),
         ("lmstudio", &lm_studio, None),
-        // It keeps its reasoning itself.
+        // The server stores its reasoning itself.
         ("generic", &openai, None),
     ] {
         let stub = Stub::start([stream(events)]).await;
@@ -262,17 +262,17 @@ async fn reasoning_keeps_its_place_and_never_costs_the_answer() {
     .await;
     let places: Vec<usize> = kept.reasoning.iter().map(|reasoning| reasoning.calls_before).collect();
     assert_eq!(places, [0, 1, 2]);
-    // Without a seal only the server itself could use it.
+    // Unencrypted reasoning is of use only to the server itself.
     let unsealed =
         answer(json!([{"type": "reasoning", "id": "r1", "summary": []}, reasoning("r2", 0), call("a")])).await;
     assert_eq!(unsealed.reasoning, []);
-    // More than an answer may have: it goes, and the call stays.
+    // More reasoning than an answer may hold: it is dropped, and the call stays.
     let large = answer(json!([reasoning("r1", 9_000), reasoning("r2", 9_000), call("a")])).await;
     assert_eq!((large.reasoning.len(), large.calls.len()), (0, 1));
 }
 
 #[tokio::test]
-async fn a_model_without_reasoning_is_asked_for_none_after_its_first_refusal() {
+async fn reasoning_is_not_requested_again_after_a_refusal() {
     let error = json!({"message": "Encrypted content is not supported with this model.", "type": "invalid_request_error",
         "param": "include", "code": null});
     let stub = Stub::start([refused("400 Bad Request", error), done(), done()]).await;
@@ -291,7 +291,7 @@ async fn a_model_without_reasoning_is_asked_for_none_after_its_first_refusal() {
 }
 
 #[tokio::test]
-async fn another_refusal_is_sent_no_second_time() {
+async fn other_refusals_are_not_resent() {
     let error = json!({"message": "Unknown parameter: 'include'.", "code": "unknown_parameter"});
     let stub = Stub::start([refused("400 Bad Request", error)]).await;
     let error = called(
@@ -305,7 +305,7 @@ async fn another_refusal_is_sent_no_second_time() {
     assert_eq!(stub.counts().requests, 1);
 }
 
-/// A server that says which credential it refuses.
+/// A server that repeats the refused credential.
 #[tokio::test]
 async fn a_credential_that_is_repeated_does_not_get_into_an_error() {
     let error = json!({"message": "Incorrect API key provided: secret-token.", "code": "invalid_api_key"});
@@ -322,7 +322,7 @@ async fn a_credential_that_is_repeated_does_not_get_into_an_error() {
 }
 
 #[tokio::test]
-async fn results_that_are_refused_say_which_setting_to_look_at() {
+async fn refused_results_name_the_setting_to_check() {
     let results = tool_results(&[("c1", "task_history", "{}", "out")], None);
     let check = async |kind: &str, settings: Value, call: &ProviderCall, advised: bool| {
         let error =
@@ -411,7 +411,7 @@ async fn a_lost_call_is_looked_up_where_responses_are_stored() {
     .await;
     assert!(matches!(page, Reconciled::Unknown { .. }), "{page:?}");
 
-    // Nothing to ask for, and servers that are not asked.
+    // Without a response id, and servers without records.
     let (unnamed, asked) = looked_up(stored(), None, done()).await;
     assert!(
         matches!(unnamed, Reconciled::Unknown { .. }) && asked.is_empty(),

@@ -1,5 +1,5 @@
-//! A server that does as it is told: each request gets the next script, byte for byte. Raw TCP, because most of what
-//! is tested here is what a proper HTTP server would not do.
+//! A scripted server: each request gets the next script, byte for byte. Raw TCP, because most tests need behaviour that
+//! a proper HTTP server does not have.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,22 +12,22 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
-/// What to do after a request was read. When a script is over, the connection takes the next request.
+/// The actions after a request was read. When a script ends, the connection takes the next request.
 pub(super) type Script = Vec<Act>;
 
 #[derive(Debug, Clone)]
 pub(super) enum Act {
     Send(Vec<u8>),
-    /// These bytes again and again, as fast as they are taken, until the client leaves.
+    /// Sends these bytes repeatedly, as fast as possible, until the client disconnects.
     Flood(Vec<u8>),
-    /// These bytes again and again, slowly, until the client leaves.
+    /// Sends these bytes repeatedly, slowly, until the client disconnects.
     Drip(Vec<u8>),
-    /// Nothing, until the client leaves.
+    /// Sends nothing until the client disconnects.
     Hold,
     Close,
 }
 
-/// A request as it arrived.
+/// A request as received.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     pub(super) line: String,
@@ -48,12 +48,12 @@ impl Seen {
     }
 }
 
-/// Counts of what happened, to wait for.
+/// Counters to wait for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
     pub(super) connections: usize,
     pub(super) requests: usize,
-    /// Clients that left before their script was over.
+    /// Clients that disconnected before their script ended.
     pub(super) left: usize,
 }
 
@@ -98,7 +98,7 @@ impl Stub {
         *self.shared.counts.borrow()
     }
 
-    /// Waits until the counts are as wanted.
+    /// Waits until the counters match.
     pub(super) async fn until(&self, wanted: impl FnMut(&Counts) -> bool) {
         let mut counts = self.shared.counts.subscribe();
         let waited = tokio::time::timeout(super::LIMIT, counts.wait_for(wanted));

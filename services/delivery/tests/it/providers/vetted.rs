@@ -1,5 +1,5 @@
-//! A provider that must be at a public address is connected to nowhere else, however its host is written. A listener
-//! counts the connections; the same forms reach it where the operator allows them to.
+//! A provider that must have a public address is connected to no other one, however its host is written. A listener
+//! counts the connections; with the operator's permission the same forms reach it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use super::stub::{Stub, whole};
 use super::{called, message};
 
-/// One of each range that is not public.
+/// One address of each non-public range.
 const PRIVATE: [Ipv4Addr; 24] = [
     Ipv4Addr::new(0, 0, 0, 0),
     Ipv4Addr::new(0, 1, 2, 3),
@@ -54,7 +54,7 @@ const PRIVATE_V6: [&str; 14] = [
     "0:0:0:0:0:0:0:1",
 ];
 
-/// The ways to write one IPv4 address as the host of a URL.
+/// The spellings of one IPv4 address as the host of a URL.
 fn spellings(ip: Ipv4Addr) -> Vec<String> {
     let [a, b, c, d] = ip.octets();
     let whole = u32::from(ip);
@@ -116,7 +116,7 @@ async fn no_form_of_a_host_reaches_an_address_that_is_not_public() {
     let mut forms: Vec<String> = PRIVATE.iter().flat_map(|ip| spellings(*ip)).collect();
     forms.extend(PRIVATE_V6.iter().map(|ip| format!("[{ip}]")));
     forms.extend(["[::1%25lo]", "[fe80::1%25eth0]", "[0000:0000::0001]", "[::0:1]"].map(str::to_owned));
-    // Names, which only the resolver sees.
+    // Names, whose addresses only the resolver knows.
     let names = [
         "localhost",
         "LOCALHOST",
@@ -128,7 +128,7 @@ async fn no_form_of_a_host_reaches_an_address_that_is_not_public() {
         "ｌocalhost",
     ];
     forms.extend(names.map(str::to_owned));
-    // Whoever hides the host behind a user name, or puts a credential beside it, and schemes that are none of ours.
+    // Hosts hidden behind a user name, credentials in the URL, and unsupported schemes.
     let hidden = [
         "8.8.8.8@127.0.0.1",
         "a:b@127.0.0.1",
@@ -148,7 +148,7 @@ async fn no_form_of_a_host_reaches_an_address_that_is_not_public() {
             let host = settings.url.host_str().unwrap();
             assert!(
                 host.parse::<std::net::IpAddr>().is_err(),
-                "{form}: an address came through"
+                "{form}: an address was not refused"
             );
             let driver = Driver::new(&settings).unwrap();
             let error = called(&driver, &message("m")).await.0.expect_err(form);
@@ -160,7 +160,7 @@ async fn no_form_of_a_host_reaches_an_address_that_is_not_public() {
             refused_at_the_call += 1;
         }
     }
-    // A backslash ends the host: for who vets and for who connects, which have one parser.
+    // A backslash ends the host, both for the check and for the connection: they share one parser.
     let backslash = settings("http", "8.8.8.8\\@127.0.0.1", port, false).unwrap();
     assert_eq!(backslash.url.host_str(), Some("8.8.8.8"));
     for scheme in ["ftp", "file", "gopher", "ws", "unix", "javascript", "data"] {
@@ -176,7 +176,7 @@ async fn no_form_of_a_host_reaches_an_address_that_is_not_public() {
         forms.len()
     );
 
-    // The listener would have seen it.
+    // The listener would have counted it.
     let mut seen = 0;
     for form in spellings(Ipv4Addr::LOCALHOST)
         .iter()
@@ -194,7 +194,7 @@ async fn no_form_of_a_host_reaches_an_address_that_is_not_public() {
     assert!(seen >= 15, "{seen}");
 }
 
-/// Wherever an answer points: nobody is asked, and nobody has the credential, but who was configured, guard or no guard.
+/// No address in an answer is followed, and no other server gets the credential, with or without the address check.
 #[tokio::test]
 async fn no_redirect_is_followed() {
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -1,4 +1,4 @@
-//! The decisions, as a table: what is known, what comes, what becomes of it.
+//! The decisions, as a table: facts, message, expected decision.
 
 use contracts::header;
 use domain::{AccountId, MessageId, SessionScope};
@@ -25,7 +25,7 @@ fn task_id(id: &str) -> TaskId {
 }
 
 /// Account `acme` with agents `coder` and `reviewer`, both on task PROJ-7, whose thread has a message; task EMPTY has
-/// nobody.
+/// no assignee.
 fn facts(auto_create_tasks: bool) -> Facts {
     let account = AccountId::parse("acme").unwrap();
     let slug = |slug: &str| AgentRef::parse(slug).unwrap();
@@ -51,7 +51,7 @@ fn facts(auto_create_tasks: bool) -> Facts {
     facts
 }
 
-/// Remembers what an earlier message came to.
+/// Adds an earlier message and its state to the facts.
 fn with_before(mut facts: Facts, id: &str, before: &Received, agent: Option<&str>, state: NotificationState) -> Facts {
     let known = Known {
         hash: before.hash,
@@ -63,8 +63,8 @@ fn with_before(mut facts: Facts, id: &str, before: &Received, agent: Option<&str
     facts
 }
 
-/// What a decision comes to, in a few words.
-fn told(decision: &Decision) -> String {
+/// A short text of a decision.
+fn summary(decision: &Decision) -> String {
     match decision {
         Decision::Duplicate => "duplicate".to_owned(),
         Decision::Refuse(refused) => {
@@ -105,7 +105,7 @@ fn check(facts: &Facts, message: &Received, expected: &str) {
         items_max: 10,
     };
     let decision = decide(message, facts, &limits);
-    assert_eq!(told(&decision), expected, "{}: {decision:?}", message.subject);
+    assert_eq!(summary(&decision), expected, "{}: {decision:?}", message.subject);
 }
 
 fn message(subject: &str, json: &str) -> Received {
@@ -212,7 +212,7 @@ fn tasks_are_created_where_the_account_wants_it() {
 }
 
 #[test]
-fn a_message_belongs_to_the_task_it_comes_with() {
+fn a_message_must_belong_to_the_notifications_task() {
     let facts = facts(true);
     let unknown = Uuid::nil();
     let check = |subject: &str, id: &str, expected: &str| {
@@ -236,7 +236,7 @@ fn the_coordinator_s_chat_reaches_the_coordinator_alone() {
             &format!(r#"{{"id": "n", {agents}, "body": "b"}}"#),
         )
     };
-    // Assigned to nobody, it is whose it is said to be.
+    // A chat without an assignee reaches the named agent.
     check(&facts, &chat(r#""agent": "coder""#), "EMPTY: coder");
     facts.add(&account, Fact::Coordinator(task_id("empty"), agent(REVIEWER)));
     check(&facts, &chat(r#""agent": "reviewer""#), "EMPTY: reviewer");
@@ -246,7 +246,7 @@ fn the_coordinator_s_chat_reaches_the_coordinator_alone() {
         &chat(r#""agents": ["reviewer", "coder"]"#),
         "not_coordinator +row",
     );
-    // Other tasks are nobody's but their own.
+    // Other tasks reach their own assignees only.
     check(
         &facts,
         &message(TASK, r#"{"id": "n", "agent": "coder", "body": "b"}"#),
@@ -277,7 +277,7 @@ fn the_same_again_is_a_duplicate_and_something_else_a_conflict() {
             &message("signalbox.partition.3.acme.proj-7", &by_id),
             "duplicate",
         );
-        // An agent that is not there any more changes nothing about what was said.
+        // A removed agent does not make the content different.
         check(
             &facts,
             &message(TASK, r#"{"body": "b", "agent": "ghost", "id": "n"}"#),
@@ -296,7 +296,7 @@ fn the_same_again_is_a_duplicate_and_something_else_a_conflict() {
         );
         check(&facts, &message("signalbox.partition.3.acme.-", &by_id), "id_conflict");
         let other_agent = message(TASK, r#"{"body": "b", "agent": "reviewer", "id": "n"}"#);
-        // What was refused came to no agent.
+        // A refused notification reached no agent.
         check(
             &facts,
             &other_agent,
@@ -312,7 +312,7 @@ fn the_same_again_is_a_duplicate_and_something_else_a_conflict() {
 }
 
 #[test]
-fn a_redrive_starts_over_what_came_to_nothing() {
+fn a_redrive_queues_refused_and_failed_notifications_again() {
     use NotificationState::{Cancelled, Delivered, Failed, Queued, Refused, Running};
     let json = r#"{"body": "b", "agent": "coder", "id": "n"}"#;
     let again = redriven(TASK, &[], json);
@@ -329,9 +329,9 @@ fn a_redrive_starts_over_what_came_to_nothing() {
         check(&facts, &again, expected);
         check(&facts, &other, "id_conflict");
     }
-    // Nothing was stored of it: it is new.
+    // No row was stored, so it is new.
     check(&facts(true), &again, "Proj-7: coder");
-    // And what is still wrong is refused again.
+    // An error that remains is refused again.
     let ghost = r#"{"body": "b", "agent": "ghost", "id": "n"}"#;
     let facts = with_before(facts(true), "n", &message(TASK, ghost), None, Refused);
     check(&facts, &redriven(TASK, &[], ghost), "unknown_agent");
@@ -339,7 +339,7 @@ fn a_redrive_starts_over_what_came_to_nothing() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_once() {
+fn an_unreadable_message_is_refused_once() {
     let json = r#"{"id": "n", "body": 7}"#;
     let first = message(TASK, json);
     let facts = with_before(facts(true), "n", &first, None, NotificationState::Refused);
@@ -370,7 +370,7 @@ fn parts_answer_for_the_whole() {
     check(&both, &redriven(TASK, &[], &alone), "Proj-7: reviewer again");
     check(&both, &message(TASK, &alone), "duplicate");
 
-    // A whole that was refused is a row itself, until a redrive brings its parts.
+    // A refused whole is one row until a redrive creates its parts.
     let refused = with_before(facts(true), "n", &whole, None, Refused);
     check(&refused, &whole, "duplicate");
     check(
@@ -386,7 +386,7 @@ fn parts_answer_for_the_whole() {
 }
 
 #[test]
-fn without_an_id_nobody_asks_but_reading_again_is_noticed() {
+fn without_a_given_id_reading_again_is_a_duplicate() {
     let json = r#"{"body": "b", "agent": "coder"}"#;
     let first = message(TASK, json);
     let facts = with_before(

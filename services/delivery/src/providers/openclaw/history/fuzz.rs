@@ -1,4 +1,4 @@
-//! What a gateway may say of a session, against the reader that decides from it what became of a call.
+//! Fuzzes a gateway's session history against the reader that decides a call's outcome from it.
 
 use std::time::Duration;
 
