@@ -70,7 +70,7 @@ async fn says_what_is_missing() {
     check(load(&[broker]), "setting database.url is missing").await;
     check(
         load(&[("DATABASE_URL", nowhere), broker, ENVELOPE]),
-        "Postgres could not be used within 0 s: cannot connect to the database: ",
+        "Postgres was not available within 0 s: cannot connect to the database: ",
     )
     .await;
     check(load(&[("DATABASE_URL", &database.url)]), "setting nats.url is missing").await;
