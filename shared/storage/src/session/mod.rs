@@ -36,5 +36,5 @@ pub use verdict::{Closing, Judged, Verdict, Waiting, judge, verdict};
 /// A session, account first.
 pub type SessionName = (AccountId, SessionId);
 
-/// A turn, the same way. Ids are unique inside an account and nowhere else.
+/// A turn, account first. Ids are unique within an account only.
 pub type TurnName = (AccountId, TurnId);
