@@ -153,7 +153,7 @@ async fn what_fails_too_often_is_buried_with_the_last_reason() {
         (buried[0].reason.as_str(), buried[0].attempts),
         ("attempts_exhausted", 3)
     );
-    assert_eq!(buried[0].detail, "Given up after 3 attempts: the tool is broken");
+    assert_eq!(buried[0].detail, "Failed after 3 attempts: the tool is broken");
     assert_eq!(text(&buried[0].incoming), "a");
     assert_eq!(handler.seen().len(), 3);
 }
