@@ -260,7 +260,7 @@ impl<H: BatchHandler> Worker<H> {
         if bus.connections_made() != connections {
             match self.unreadable(consumer).await {
                 Ok(unreadable) => deliveries.extend(unreadable),
-                // The next connection that ends is followed by another look.
+                // The next lost connection triggers another attempt.
                 Err(error) => {
                     tracing::debug!(
                         error = error_chain(error.as_ref()),
