@@ -1,4 +1,4 @@
-//! One Postgres for processes that come and go.
+//! One Postgres for many short-lived processes.
 
 use std::fs;
 use std::time::Duration;
@@ -58,7 +58,7 @@ async fn starts_anew_over_state_that_fits_nothing() {
         .await
         .unwrap();
     let pid = pid_written(folder.path());
-    // It ends by accident: what it leaves is not removed.
+    // The server crashes: its files stay.
     signal(pid, "QUIT");
     until("the server is gone", || !is_running(pid)).await;
 
