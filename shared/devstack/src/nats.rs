@@ -150,7 +150,7 @@ impl NatsServer {
         self.process.as_ref().map(ServerProcess::pid)
     }
 
-    /// How it ended, if it did so by itself. For whoever supervises the stack.
+    /// Its exit status, if it ended by itself. For supervisors of the stack.
     pub fn ended(&mut self) -> anyhow::Result<Option<std::process::ExitStatus>> {
         self.process.as_mut().map_or(Ok(None), ServerProcess::exit_status)
     }

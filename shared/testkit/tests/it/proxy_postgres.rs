@@ -1,4 +1,4 @@
-//! The answer of a commit gets lost: the server has done it, and the client cannot know.
+//! The answer to a commit is lost: the server has committed, and the client cannot know.
 
 use sqlx::{Connection, Executor, PgConnection, Row};
 use testkit::{NetworkFault, Proxy, TestDatabase};
