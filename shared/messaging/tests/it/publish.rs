@@ -150,7 +150,7 @@ async fn without_an_answer_the_outcome_is_unknown_and_the_same_id_may_be_sent_ag
             .then_some(())
     })
     .await;
-    // Whether the first one went out when the connection came back or not: one is stored.
+    // The first one may have been sent when the connection came back or not: one is stored.
     until("connected again", async || broker.bus.is_connected().then_some(())).await;
     assert_eq!(stream_info(&broker.bus, Stream::Session).await.state.messages, 1);
 }
@@ -182,7 +182,7 @@ async fn a_server_that_does_not_answer_is_not_waited_for_once_per_message() {
     .await
     .unwrap();
     broker.server.kill().await.unwrap();
-    // Far more than the connection holds back for a server that is away.
+    // Far more than the client buffers for an unavailable server.
     let messages: Vec<Outgoing> = (0..10_000)
         .map(|number| message("signalbox.session.resolved.acme.t-1", &format!("s-{number}"), "{}"))
         .collect();

@@ -1,4 +1,5 @@
-//! Starting: both dependencies, the schema, the health pages, and one clear line when something is missing.
+//! The start of a service: both dependencies, the schema, the health pages, and one clear line for each missing
+//! dependency.
 
 use std::sync::Arc;
 
@@ -91,7 +92,7 @@ async fn says_what_is_missing() {
 async fn refuses_an_old_schema_and_migrates_when_asked() {
     let world = World::new().await;
     world.migrate_streams("").await;
-    // A database of the same server that nothing was made in.
+    // A database of the same server without any objects.
     let name = format!("empty_{}", uuid::Uuid::now_v7().simple());
     let create = format!("create database {name}");
     sqlx::query(sqlx::AssertSqlSafe(create))
@@ -113,7 +114,7 @@ async fn refuses_an_old_schema_and_migrates_when_asked() {
     world.stop().await;
 }
 
-/// Each of these alone stops the start with one line that says what is wrong and how to mend it.
+/// Each of these alone stops the start with one line that names the fault and its fix.
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_a_database_that_does_not_keep_accounts_apart() {
     for (hole, says) in [

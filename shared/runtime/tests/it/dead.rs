@@ -1,5 +1,4 @@
-//! A message that cannot be processed: a row, a message on the dead subject and an event, once however often it is
-//! buried.
+//! An undeliverable message: a row, a message on the dead subject and an event, once however often it is buried.
 
 use bytes::Bytes;
 use contracts::{Headers, Outgoing, header};
@@ -104,7 +103,7 @@ async fn what_names_no_account_is_the_operators() {
     world.stop().await;
 }
 
-/// Given up is read: who keeps the message until then need not say it again.
+/// A dead message counts as read: its publisher's outbox row is deleted, so it is not published again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_buried_is_kept_no_longer() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! After a restart of the server, or whatever else ended all connections: no request fails on a connection that lay idle.
+//! After a restart of the server, or any other end of all connections, no request fails on an idle connection.
 
 use futures::future::join_all;
 use sea_orm::ConnectionTrait;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 const CONNECTIONS: u32 = 16;
 
-/// So many transactions at one time.
+/// Concurrent transactions.
 async fn at_once(database: &Database) -> Vec<Tx> {
     let beginning = (0..CONNECTIONS).map(|_| async {
         let tx = database.begin(&Accounts::none()).await.expect("a transaction");
@@ -18,7 +18,7 @@ async fn at_once(database: &Database) -> Vec<Tx> {
     join_all(beginning).await
 }
 
-/// As many idle connections as there may be, all of them ended by the server.
+/// The maximum number of idle connections, all ended by the server.
 async fn ended(test: &TestDatabase) -> Database {
     let options = DatabaseOptions {
         connections_max: CONNECTIONS,

@@ -1,4 +1,4 @@
-//! What each verdict leads to, and what a failing handler costs.
+//! The effect of each verdict, and the cost of a failing handler.
 
 use std::{collections::HashMap, sync::atomic::Ordering};
 
@@ -36,7 +36,7 @@ async fn done_publishes_what_follows_and_acknowledges() {
     assert_eq!((seen[0].deliveries, seen[0].stream_sequence), (1, 1));
 }
 
-/// The server ends a request with a status, and a message may be stored under one.
+/// The server ends a request with a status, and a message may be stored with one.
 #[tokio::test]
 async fn a_status_above_a_message_ends_no_batch() {
     let broker = broker().await;
@@ -59,7 +59,8 @@ async fn a_status_above_a_message_ends_no_batch() {
     assert_eq!(handler.seen().iter().map(text).collect::<Vec<_>>(), ["a", "b"]);
 }
 
-/// Headers that the client library cannot read end its connection. More of them than may be unsettled at one time hold nothing up.
+/// Headers that the client library cannot parse break its connection. More such messages than may be unsettled at one
+/// time block nothing.
 #[tokio::test]
 async fn headers_that_nobody_can_read_are_buried_and_what_follows_is_handled() {
     let broker = broker_with(TopologyLimits {
@@ -85,7 +86,7 @@ async fn headers_that_nobody_can_read_are_buried_and_what_follows_is_handled() {
     until_settled(&broker).await;
     running.stop().await;
     assert_eq!(handler.seen().iter().map(text).collect::<Vec<_>>(), ["a", "b"]);
-    // None of the five has ended it twice.
+    // None of the five has broken it twice.
     let ended = broker.bus.connections_made() - connections;
     assert!((1..=5).contains(&ended), "{ended}");
 }
@@ -209,7 +210,7 @@ async fn a_dead_message_is_acknowledged_only_once_it_is_buried() {
     running.stop().await;
     assert_eq!(buried.len(), 1);
     assert_eq!((buried[0].reason.as_str(), buried[0].attempts), ("malformed", 1));
-    // Twice refused, then taken; the others were not held up by it.
+    // Refused twice, then accepted; the others were not delayed by it.
     assert_eq!(
         handler.counts(),
         HashMap::from([("good".into(), 1), ("bad".into(), 3), ("better".into(), 1)])
