@@ -155,7 +155,7 @@ impl ServerProcess {
         let child = spawn_from_launcher(command)
             .await
             .with_context(|| format!("could not start {name}"))?;
-        let pid = child.id().expect("a child that nobody waited for has an id");
+        let pid = child.id().expect("a child that was not waited for has an id");
         Ok(ServerProcess {
             child: Some(child),
             pid,

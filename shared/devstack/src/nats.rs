@@ -103,13 +103,12 @@ impl NatsServer {
         Ok(server)
     }
 
-    /// Where clients connect, with the credentials. async-nats (0.51) does not take them from there by itself: they go
-    /// into its options.
+    /// The URL for clients, with the credentials. async-nats (0.51) ignores credentials in the URL: pass them in its options.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Where one of the users connects. The only user there is, where none were given.
+    /// The URL of one of the users; of the only user if none were configured.
     pub fn url_of(&self, user: &str) -> String {
         let port = self.port();
         match &self.options.users {
@@ -118,14 +117,14 @@ impl NatsServer {
         }
     }
 
-    /// Follows from the server's secret, so that a data directory keeps one secret whoever its users are.
+    /// Derived from the server's secret, so that a data directory stores one secret for any set of users.
     fn password_of(&self, user: &str) -> String {
         let digest = Sha256::digest(format!("{}\n{user}", self.password));
-        // The letter keeps the server from reading a number.
+        // The letter keeps the server from parsing the password as a number.
         format!("p{}", hex::encode(&digest[..16]))
     }
 
-    /// What it has refused its users since its first start: a line each, from its log.
+    /// The permission violations of its users since its first start: a line each, from its log.
     pub fn violations(&self) -> anyhow::Result<Vec<String>> {
         let log =
             fs::read_to_string(self.options.directory.join("nats-server.log")).context("no log of nats-server")?;
@@ -133,7 +132,7 @@ impl NatsServer {
         Ok(violations.map(str::to_owned).collect())
     }
 
-    /// How many lines of its log hold these words.
+    /// The number of lines of its log that contain these words.
     pub fn lines_with(&self, words: &str) -> anyhow::Result<usize> {
         let log = fs::read(self.options.directory.join("nats-server.log")).context("no log of nats-server")?;
         let log = String::from_utf8_lossy(&log);

@@ -101,7 +101,7 @@ fn directory_open() -> anyhow::Result<PathBuf> {
     }
     let found = fs::symlink_metadata(&directory).with_context(|| format!("could not open {}", directory.display()))?;
     if !found.is_dir() || found.uid() != user {
-        bail!("{} belongs to someone else", directory.display());
+        bail!("{} belongs to another user", directory.display());
     }
     Ok(directory)
 }

@@ -8,13 +8,13 @@ string_enum! {
 }
 
 string_enum! {
-    /// What may happen to a session next. A lease is held in `running` only.
+    /// The phases of a session. A lease is held in `running` only.
     SessionPhase {
         /// No turn in progress; claimable when its queue is not empty.
         Idle = "idle",
         /// A replica holds the lease.
         Running = "running",
-        /// The turn waits for tool results; nobody holds the lease.
+        /// The turn waits for tool results; the lease is released.
         Waiting = "waiting",
         /// The turn waits for its next attempt.
         Backoff = "backoff",
@@ -35,20 +35,20 @@ string_enum! {
         Entered = "entered",
         /// A replica takes the lease.
         Claimed = "claimed",
-        /// A replica takes the lease over from a holder that is gone.
+        /// A replica takes over the lease of a dead holder.
         LeaseLost = "lease_lost",
-        /// The provider asked for tools.
+        /// The provider requested tools.
         ToolsAsked = "tools_asked",
-        /// A missing result is asked for.
+        /// A missing result is requested again.
         AwaitedLonger = "awaited_longer",
-        /// The turn is to be carried on after a while.
+        /// The turn is resumed after a delay.
         RetryScheduled = "retry_scheduled",
         TurnEnded = "turn_ended",
-        /// The turn ended and its items wait again, for a while.
+        /// The turn ended and its items are queued again, after a delay.
         TurnInterrupted = "turn_interrupted",
         /// The generation ended.
         Closed = "closed",
-        /// Items of the ended generation went on to the next one.
+        /// Items of the ended generation moved to the next one.
         Succeeded = "succeeded",
     }
 }
@@ -160,7 +160,7 @@ mod tests {
             assert_ne!(after.phase, SessionPhase::Running, "{event}");
             assert_eq!(after.on(SessionEvent::Claimed), Ok(running), "{event}");
         }
-        assert!(running.on(SessionEvent::Claimed).is_err(), "somebody works on it");
+        assert!(running.on(SessionEvent::Claimed).is_err(), "another replica holds the lease");
     }
 
     #[test]

@@ -44,7 +44,7 @@ string_enum! {
     TurnStep {
         /// A call is about to be sent: written before the first byte leaves.
         Send = "send",
-        /// Whether the call ran is looked up again after a while.
+        /// Whether the call ran is checked again after a while.
         LookAgain = "look_again",
         /// The provider asked for tools.
         AskTools = "ask_tools",
@@ -54,9 +54,9 @@ string_enum! {
         Retry = "retry",
         /// The call failed for good.
         GiveUp = "give_up",
-        /// Somebody stopped it.
+        /// It was stopped.
         Abort = "abort",
-        /// Sent, and nobody can say whether it ran.
+        /// Sent, and its result is unknown.
         Lose = "lose",
     }
 }

@@ -145,9 +145,9 @@ impl<H: BatchHandler> Processor<H> {
             }
         }
         // Burials may be slow; the other messages are acknowledged before.
-        self.tell(&settled).await;
+        self.acknowledge(&settled).await;
         let buried = self.bury_all(dying).await;
-        self.tell(&buried).await;
+        self.acknowledge(&buried).await;
         self.count(settled.iter().chain(&buried).map(|(_, outcome)| outcome));
         let seconds = started.elapsed().as_secs_f64();
         self.bus.meters().batch(self.consumer, size, seconds);
@@ -202,7 +202,7 @@ impl<H: BatchHandler> Processor<H> {
             result = handling => result,
             // Runs concurrently with the handler, which must not wait for a congested connection. It may be dropped
             // half-way: the messages not yet extended are about to be settled.
-            never = self.keep_in_hand(ackers) => match never {},
+            never = self.extend_deadlines(ackers) => match never {},
         };
         match result {
             Ok(verdicts) if verdicts.len() == messages.len() => Ok(verdicts),
@@ -216,7 +216,7 @@ impl<H: BatchHandler> Processor<H> {
     }
 
     /// Extends the deadline repeatedly, so that slow work is not redelivered meanwhile.
-    async fn keep_in_hand(&self, ackers: &[Acker]) -> Infallible {
+    async fn extend_deadlines(&self, ackers: &[Acker]) -> Infallible {
         let third = self.ack_wait / 3;
         let mut progress = interval_at(Instant::now() + third, third);
         progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -395,8 +395,8 @@ impl<H: BatchHandler> Processor<H> {
 
     /// Sends the settlements to the server, unconfirmed. A lost acknowledgement costs a redelivery. So does one that a
     /// congested connection does not accept in time, since a stop must not wait for the broker.
-    async fn tell(&self, outcomes: &[(&Acker, Outcome)]) {
-        let telling = async {
+    async fn acknowledge(&self, outcomes: &[(&Acker, Outcome)]) {
+        let acknowledging = async {
             for (acker, outcome) in outcomes {
                 let told = match outcome {
                     Outcome::Done | Outcome::Buried => acker.ack().await,
@@ -409,7 +409,7 @@ impl<H: BatchHandler> Processor<H> {
                 }
             }
         };
-        if timeout(TELL_WAIT, telling).await.is_err() {
+        if timeout(ACK_WAIT, acknowledging).await.is_err() {
             tracing::debug!(
                 consumer = self.consumer,
                 "acknowledgements were not sent: the connection is congested"
@@ -436,7 +436,7 @@ impl<H: BatchHandler> Processor<H> {
 }
 
 /// How long sending the acknowledgements of a batch may take.
-const TELL_WAIT: Duration = Duration::from_secs(2);
+const ACK_WAIT: Duration = Duration::from_secs(2);
 
 enum Settlement {
     Settled(Outcome),

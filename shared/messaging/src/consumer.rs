@@ -180,7 +180,7 @@ impl<H: BatchHandler> Worker<H> {
     ) -> Option<Cause> {
         let mut in_hand = JoinSet::new();
         let lost = self.take_batches(consumer, stop, failures, &mut in_hand).await;
-        settled_down_to(0, &mut in_hand).await;
+        wait_until_at_most(0, &mut in_hand).await;
         lost
     }
 
@@ -217,7 +217,7 @@ impl<H: BatchHandler> Worker<H> {
                 let worker = Arc::clone(self);
                 in_hand.spawn(async move { worker.processor.process(group).await }.in_current_span());
             }
-            settled_down_to(self.processor.options.groups_in_flight_max.get() - 1, in_hand).await;
+            wait_until_at_most(self.processor.options.groups_in_flight_max.get() - 1, in_hand).await;
             if !pause.is_zero() {
                 tokio::select! {
                     () = stop.cancelled() => return None,
@@ -350,7 +350,7 @@ fn turned_away(end: &async_nats::Message) -> Result<(), Cause> {
 }
 
 /// Waits until at most `count` groups are in progress. A panic is propagated.
-async fn settled_down_to(count: usize, in_hand: &mut JoinSet<()>) {
+async fn wait_until_at_most(count: usize, in_hand: &mut JoinSet<()>) {
     while in_hand.len() > count {
         if let Some(Err(error)) = in_hand.join_next().await
             && let Ok(panic) = error.try_into_panic()

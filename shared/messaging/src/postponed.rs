@@ -32,7 +32,7 @@ impl Postponed {
     }
 
     fn entries(&self) -> MutexGuard<'_, HashMap<u64, i64>> {
-        self.0.lock().expect("nobody panics while holding this lock")
+        self.0.lock().expect("no holder of this lock panics")
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) async fn bury_outgoing(
         // letter.
         headers.set(header::VOUCHED, "1");
     }
-    let fallen = Undeliverable {
+    let letter = Undeliverable {
         owner: &owner,
         subject,
         headers: &headers,
@@ -62,7 +62,7 @@ pub(crate) async fn bury_outgoing(
     };
     let tx = database.begin(&owner.accounts()).await?;
     // The rows of this transaction are not handed to the relay; the outbox sweep publishes them.
-    write(&tx, root, &fallen).await?;
+    write(&tx, root, &letter).await?;
     tx.commit().await?;
     buried(database, reason);
     Ok(())
@@ -91,28 +91,28 @@ pub(crate) struct Undeliverable<'a> {
     pub(crate) cause: Option<String>,
 }
 
-pub(crate) async fn write(tx: &Tx, root: &Root, fallen: &Undeliverable<'_>) -> Result<Vec<OutboxRow>, StorageError> {
+pub(crate) async fn write(tx: &Tx, root: &Root, letter: &Undeliverable<'_>) -> Result<Vec<OutboxRow>, StorageError> {
     // The account in a subject is not verified. A letter whose account does not exist belongs to the operator.
-    let account = match &fallen.owner.account {
+    let account = match &letter.owner.account {
         Some(account) if account_exists(tx, account).await? => Some(account),
         Some(_) | None => None,
     };
-    let task = fallen.owner.task.as_ref().filter(|_| account.is_some());
+    let task = letter.owner.task.as_ref().filter(|_| account.is_some());
     let origin = Origin {
-        cause: fallen.cause.clone(),
-        hops: fallen.headers.hops(),
-        trace: fallen.headers.trace(),
+        cause: letter.cause.clone(),
+        hops: letter.headers.hops(),
+        trace: letter.headers.trace(),
     };
     let at = OffsetDateTime::now_utc();
     let given = Given {
         account,
         task,
-        subject: fallen.subject,
-        headers: fallen.headers,
-        payload: fallen.payload,
-        reason: fallen.reason,
-        detail: fallen.detail,
-        attempts: fallen.attempts,
+        subject: letter.subject,
+        headers: letter.headers,
+        payload: letter.payload,
+        reason: letter.reason,
+        detail: letter.detail,
+        attempts: letter.attempts,
         origin: origin.clone(),
         at,
     };

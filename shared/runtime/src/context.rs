@@ -18,7 +18,7 @@ use crate::{
     dead::DeadLetters,
     gauges::{self, Gauges},
     http::{self, Health, HttpError},
-    patience::{NATS, POSTGRES, Patience, saying_so},
+    patience::{NATS, POSTGRES, Patience, log_while_waiting},
     replica::{self, EndsWith},
     settings::{DatabaseSettings, NatsSettings, Provision},
     telemetry::TelemetryError,
@@ -395,5 +395,5 @@ async fn bus_connect(service: &str, settings: &Settings, keys: Keyring, left: Du
         ..bus_options(service, &settings.nats)?
     };
     // Boxed: large futures.
-    Ok(saying_so(NATS, Box::pin(Bus::connect(options))).await?)
+    Ok(log_while_waiting(NATS, Box::pin(Bus::connect(options))).await?)
 }

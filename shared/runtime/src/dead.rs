@@ -32,7 +32,7 @@ impl DeadLetterSink for DeadLetters {
     fn bury(&self, dead: DeadMessage) -> BoxFuture<'_, Result<(), BuryError>> {
         async move {
             let owner = owner_of(&self.root, &dead);
-            let fallen = Undeliverable {
+            let letter = Undeliverable {
                 owner: &owner,
                 subject: &dead.incoming.subject,
                 headers: &dead.incoming.headers,
@@ -43,7 +43,7 @@ impl DeadLetterSink for DeadLetters {
                 cause: cause_of(&dead.incoming),
             };
             let tx = self.database.begin(&owner.accounts()).await?;
-            let rows = write(&tx, &self.root, &fallen).await?;
+            let rows = write(&tx, &self.root, &letter).await?;
             // A dead message counts as read: its outbox row must not publish it again.
             let receipts = Receipt::of(owner.account.as_ref(), &dead.incoming.headers);
             outbox_receive(&tx, receipts).await?;

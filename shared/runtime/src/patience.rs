@@ -52,7 +52,7 @@ impl Patience {
     {
         let mut backoff = Backoff::new(PAUSE, PAUSE_MAX);
         loop {
-            let error = match saying_so(what, attempt()).await {
+            let error = match log_while_waiting(what, attempt()).await {
                 Err(error) if error.is_retryable() => error,
                 ended => return ended,
             };
@@ -72,7 +72,7 @@ impl Patience {
 }
 
 /// Waits for a dependency, and logs which one every second.
-pub(crate) async fn saying_so<T>(what: &str, work: impl Future<Output = T>) -> T {
+pub(crate) async fn log_while_waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     let mut lines = interval(WAITING_LINE_EVERY);
     lines.set_missed_tick_behavior(MissedTickBehavior::Delay);

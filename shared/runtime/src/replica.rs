@@ -47,7 +47,7 @@ pub(crate) const CONNECTIONS: u32 = 2;
 /// The fraction of the lease that one renewal may take, so that a lease outlives several failed renewals.
 const TRY_PARTS: u32 = 3;
 /// The delay after the expiry of another replica.
-const OTHERS_MARGIN: Duration = Duration::from_millis(5);
+const PEERS_MARGIN: Duration = Duration::from_millis(5);
 /// The fraction of the lease by which it ends earlier here than in the database.
 const MARGIN_PARTS: u32 = 8;
 /// How long ending the row may take when the process stops. If it fails, the leases expire.
@@ -221,16 +221,16 @@ impl Keeper {
         let mut renew_at = Instant::now() + self.renew;
         // When the next of the other replicas expires. A live one has been renewed by then, which the renewals in
         // between have shown.
-        let mut others_end: Option<Instant> = None;
+        let mut next_expiry: Option<Instant> = None;
         let mut renewed_at = Instant::now();
         loop {
             let end = incarnation.clock.end();
             tokio::select! {
                 () = self.stop.cancelled() => return End::Stopped,
                 () = sleep_until(end.min(renew_at)) => {}
-                () = sleep_until(others_end.unwrap_or(end)), if others_end.is_some() => {
+                () = sleep_until(next_expiry.unwrap_or(end)), if next_expiry.is_some() => {
                     others_ended.send_modify(|count| *count += 1);
-                    others_end = None;
+                    next_expiry = None;
                     continue;
                 }
             }
@@ -255,9 +255,9 @@ impl Keeper {
                     let left = renewed
                         .others_left_ms
                         .map(|ms| Duration::from_millis(ms.unsigned_abs()));
-                    others_end = left.map(|left| Instant::now() + left + OTHERS_MARGIN);
+                    next_expiry = left.map(|left| Instant::now() + left + PEERS_MARGIN);
                     if !renewed.is_present {
-                        self.show_again(incarnation, presence).await;
+                        self.retake_presence(incarnation, presence).await;
                     }
                 }
                 Ok(Ok(None)) => return End::Lost("it had expired by the database's clock"),
@@ -272,7 +272,7 @@ impl Keeper {
 
     /// Takes the presence lock again: the connection has ended, or the server has dropped it. If it fails, the next
     /// renewal tries again.
-    async fn show_again(&self, incarnation: &Incarnation, presence: &mut Option<Presence>) {
+    async fn retake_presence(&self, incarnation: &Incarnation, presence: &mut Option<Presence>) {
         match timeout(self.lease / TRY_PARTS, Presence::show(&self.database, incarnation.id)).await {
             Ok(Ok(shown)) => *presence = Some(shown),
             Ok(Err(error)) => {

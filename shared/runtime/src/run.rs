@@ -31,20 +31,20 @@ where
     let executor = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(executor) => executor,
         Err(error) => {
-            say(role, &error.into());
+            print_error(role, &error.into());
             return ExitCode::FAILURE;
         }
     };
     executor.block_on(async {
         match set_up(role) {
             Ok((settings, telemetry)) => {
-                let code = live(role, settings, start).await;
+                let code = run_service(role, settings, start).await;
                 telemetry.flush().await;
                 code
             }
             Err(error) => {
                 let error = error.into();
-                say(role, &error);
+                print_error(role, &error);
                 exit_code(&error)
             }
         }
@@ -57,7 +57,7 @@ fn set_up(role: Role) -> Result<(Arc<Settings>, TelemetryGuard), StartError> {
     Ok((Arc::new(settings), telemetry))
 }
 
-async fn live<F, W>(role: Role, settings: Arc<Settings>, start: F) -> ExitCode
+async fn run_service<F, W>(role: Role, settings: Arc<Settings>, start: F) -> ExitCode
 where
     F: FnOnce(Context) -> W,
     W: Future<Output = anyhow::Result<()>>,
@@ -142,6 +142,6 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
 
 /// Reports errors before the log exists.
 #[expect(clippy::print_stderr, reason = "there is no log yet")]
-fn say(role: Role, error: &anyhow::Error) {
+fn print_error(role: Role, error: &anyhow::Error) {
     eprintln!("signalbox {}: {error:#}", role.service());
 }

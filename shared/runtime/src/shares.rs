@@ -196,7 +196,7 @@ impl Shares {
     }
 
     fn accounts(&self) -> MutexGuard<'_, BTreeMap<AccountId, Account>> {
-        self.accounts.lock().expect("nobody panics while holding this lock")
+        self.accounts.lock().expect("no holder of this lock panics")
     }
 }
 

@@ -67,7 +67,7 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
         root.dead(given.account, given.task),
         &format!("dead:{id}"),
         &format!("/signalbox/{}", tx.role().service()),
-        (given.account.unwrap_or(&nobody()), given.task),
+        (given.account.unwrap_or(&no_account()), given.task),
         &given.origin,
         letter.created_at,
         &letter,
@@ -79,7 +79,7 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
 }
 
 /// The account of an id without an account; never written to a message.
-fn nobody() -> AccountId {
+fn no_account() -> AccountId {
     AccountId::parse("0").expect("a digit is an account id")
 }
 

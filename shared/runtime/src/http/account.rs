@@ -65,12 +65,12 @@ struct Parts {
     known: KnownKeys,
     unknown: address::Pace,
     held: Mutex<Held>,
-    /// Of all accounts together.
+    /// For all accounts together.
     requests_max: usize,
     account_requests_max: usize,
     connections_max: usize,
     wait: Duration,
-    /// Of all accounts together.
+    /// For all accounts together.
     bytes_max: usize,
     account_bytes_max: usize,
 }
@@ -90,7 +90,7 @@ struct OfAccount {
     bytes: usize,
     connections: Arc<Semaphore>,
     /// A line about a request that waited in vain has been logged.
-    is_told: bool,
+    is_logged: bool,
 }
 
 impl Parts {
@@ -237,7 +237,7 @@ impl AccountLimits {
             requests: 0,
             bytes: 0,
             connections: Arc::new(Semaphore::new(self.0.connections_max)),
-            is_told: false,
+            is_logged: false,
         });
         of_account.requests += 1;
         drop(held);
@@ -330,17 +330,17 @@ impl AccountShare {
             return Ok(permit.expect("the semaphore is never closed"));
         }
         super::refused("account_connections");
-        self.tell();
+        self.log_refusal();
         let detail = "this account's requests use all the database connections that one account may; send fewer at \
                       one time, or ask for less";
         Err(Problem::too_many_requests(Duration::ZERO).detail(detail))
     }
 
     /// Logs once while the account has requests in progress.
-    fn tell(&self) {
+    fn log_refusal(&self) {
         let mut held = self.limits.0.held();
         let of_account = held.accounts.get_mut(&self.account);
-        if of_account.is_some_and(|of_account| !std::mem::replace(&mut of_account.is_told, true)) {
+        if of_account.is_some_and(|of_account| !std::mem::replace(&mut of_account.is_logged, true)) {
             drop(held);
             tracing::warn!(
                 account_id = %self.account,

@@ -2,7 +2,7 @@
 //! belong to the services.
 //!
 //! ```text
-//! server   connections, limits of headers and of who does not read, graceful end
+//! server   connections, limits of headers and of slow readers, graceful end
 //!   └ edge     one request: trace, request id, panic, problem
 //!       └ limits   how fast from one address, how many, how long, how large
 //!           └ the service's routes, which ask [`AccountLimits`] once they know whose request it is

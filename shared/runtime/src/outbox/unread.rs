@@ -49,12 +49,12 @@ impl Relay {
             more: unread.len() >= rows_max.usize()
                 || payload_bytes(unread.iter().map(|one| &one.row)) >= SWEEP_BYTES_MAX,
         };
-        let (mut check, mut again, mut given_up) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut check, mut again, mut expired) = (Vec::new(), Vec::new(), Vec::new());
         for unread in unread {
             match unread.due {
                 Due::Check => check.push(unread),
                 Due::Again => again.push(unread.row),
-                Due::GiveUp => given_up.push(unread.row),
+                Due::GiveUp => expired.push(unread.row),
             }
         }
         let lost = self.lost(check).await;
@@ -70,7 +70,7 @@ impl Relay {
             again.sort_by_key(|row| row.id);
             self.relay(again, "unread").await;
         }
-        self.give_up(given_up).await;
+        self.bury_expired(expired).await;
         Ok(batch)
     }
 
@@ -94,7 +94,7 @@ impl Relay {
             .collect()
     }
 
-    async fn give_up(&self, rows: Vec<OutboxRow>) {
+    async fn bury_expired(&self, rows: Vec<OutboxRow>) {
         let mut settled = Settled::default();
         for row in rows {
             let detail = "this message was not read within the time that it is kept: check that its reader runs, then redrive";

@@ -61,7 +61,7 @@ async fn what_is_awaited_stays_until_it_is_read_and_is_said_once() {
         world.look().await;
     }
     let there = there(&context).await;
-    assert_eq!(there.len(), 1, "the broker has it, so nothing is said again");
+    assert_eq!(there.len(), 1, "the broker has the message, so it is not published again");
     world.read(there).await;
     world.outbox_is_empty().await;
     world.stop().await;
@@ -110,7 +110,7 @@ async fn another_message_at_its_place_does_not_hide_a_lost_one() {
     world.unread(1).await;
     wipe(&mut world, &context).await;
     let stranger = world.notification("n-1");
-    eventually("a stranger's message takes its place", async || {
+    eventually("another message takes its sequence", async || {
         context.bus.publish_all(std::slice::from_ref(&stranger)).await[0]
             .is_ok()
             .then_some(())
@@ -140,7 +140,7 @@ async fn what_nobody_reads_is_said_again_after_long_and_given_up_at_last() {
     let there = there(&context).await;
     assert_eq!(there[0], there[1]);
 
-    eventually("it is noted that it was said", async || {
+    eventually("the message is marked as stored", async || {
         let fresh = "select count(*) from outbox where stored_at > now() - interval '1 hour'";
         (world.database.count(fresh).await == 1).then_some(())
     })

@@ -105,7 +105,7 @@ impl World {
     pub(crate) async fn look(&self) {
         let due = "update outbox set look_at = now() - interval '1 second' where stored_at is not null";
         sqlx::query(due).execute(&self.database.owner).await.expect("an update");
-        eventually("somebody has looked at every row", async || {
+        eventually("a sweep has checked every row", async || {
             (self
                 .database
                 .count("select count(*) from outbox where look_at < now()")

@@ -242,7 +242,7 @@ pub const CARRY: &str = "
 const ITEMS_MAX: usize = 5_000;
 /// The number of cancelled items whose events are returned. Further events are written here and left to the outbox's
 /// sweep, so that the messages of a long queue are not held in memory.
-const TOLD_MAX: usize = 1_000;
+const EVENTS_MAX: usize = 1_000;
 
 /// The `interrupted` flag carries over: the carried items may be the ones that were interrupted.
 const OPEN_NEXT: &str = "
@@ -297,7 +297,7 @@ pub(crate) async fn close(
 
     let ended = |row| ended_messages(account, row, reason, setting);
     let mut messages: Vec<Owned> = sessions.iter().flat_map(ended).collect();
-    for (n, items) in cancelled.chunks(TOLD_MAX).enumerate() {
+    for (n, items) in cancelled.chunks(EVENTS_MAX).enumerate() {
         let told = items.iter().map(|item| {
             let session = by_id.get(&item.session_id);
             let task = session.and_then(|session| session.task()).or_else(|| scope.task());

@@ -119,7 +119,7 @@ impl Scene {
 
     /// Waits until a transaction waits for a lock.
     async fn until_blocked(&self) {
-        testkit::eventually("somebody waits", || async {
+        testkit::eventually("a transaction waits for a lock", || async {
             (self
                 .test
                 .count("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")

@@ -271,7 +271,7 @@ fn variable(name: &str) -> Option<u64> {
 
 #[expect(
     clippy::print_stderr,
-    reason = "for whoever runs it; the harness shows it when it is asked to, or on failure"
+    reason = "for the developer; the harness prints it on request, or on failure"
 )]
 fn complain(line: &str) {
     eprintln!("{line}");

@@ -98,7 +98,7 @@ fn read(recorded: &Recorded) -> Result<Value, String> {
         _ if branch.starts_with("event.") => addressed!(EventMessage),
         _ if branch.starts_with("dead.") => plain!(DeadLetter),
         _ if branch.starts_with("live.") => plain!(LiveText),
-        _ => Err("nobody reads such a subject".to_owned()),
+        _ => Err("no service reads this subject".to_owned()),
     }
 }
 
