@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_called_as_we_are() {
+    fn a_reserved_name_is_refused() {
         let read = |name: &str| serde_json::from_value::<ActorName>(name.into()).map_err(|error| error.to_string());
         assert_eq!(&*read("Coder").unwrap(), "Coder");
         assert_eq!(read("\u{41e}perator").unwrap_err(), NotTheirs::Reserved.to_string());

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_said_otherwise_is_the_same() {
+    fn the_same_content_in_another_encoding_has_the_same_hash() {
         let check = |one: &str, other: &str| assert_eq!(hash("t", one), hash("t", other), "{one} {other}");
         check(
             r#"{"body": "b", "metadata": {"a": 1, "b": 2}}"#,
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn something_else_is_something_else() {
+    fn different_content_has_another_hash() {
         let contents = [
             r#"{"body": "b"}"#,
             r#"{"body": "c"}"#,

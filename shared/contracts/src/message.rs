@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_awaited_that_no_row_tells_of() {
+    fn a_message_without_another_row_is_awaited() {
         let (root, account) = (Root::parse("box").unwrap(), AccountId::parse("acme").unwrap());
         let task = TaskId::parse("PROJ-7").unwrap();
         for task in [Some(&task), None] {

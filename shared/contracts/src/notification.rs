@@ -160,7 +160,9 @@ impl Refusal {
     pub fn id_conflict(id: &NotificationId) -> Refusal {
         Refusal::new(
             RefusalReason::IdConflict,
-            format!("the id {id} was used before for other content, task or agent: give the new notification its own id"),
+            format!(
+                "the id {id} was used before for other content, task or agent: give the new notification its own id"
+            ),
         )
     }
 }

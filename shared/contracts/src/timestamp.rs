@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_that_cannot_be_kept_is_not_read() {
+    fn a_time_that_cannot_be_stored_is_refused() {
         let check = |text: &str, expected: Option<&str>| {
             let read = serde_json::from_value::<Timestamp>(text.into()).ok();
             assert_eq!(read.map(|read| read.to_string()).as_deref(), expected, "{text}");

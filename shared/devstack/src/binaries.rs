@@ -71,7 +71,8 @@ fn nats_candidates(data_dir: &Path) -> Vec<PathBuf> {
 
 async fn nats_version(binary: &Path) -> anyhow::Result<(u32, u32)> {
     let printed = version_printed(binary).await?;
-    parse_nats_version(&printed).with_context(|| format!("{} is not nats-server: it printed {printed:?}", binary.display()))
+    parse_nats_version(&printed)
+        .with_context(|| format!("{} is not nats-server: it printed {printed:?}", binary.display()))
 }
 
 /// From `nats-server: v2.15.1`.

@@ -160,11 +160,14 @@ mod tests {
             assert_ne!(after.phase, SessionPhase::Running, "{event}");
             assert_eq!(after.on(SessionEvent::Claimed), Ok(running), "{event}");
         }
-        assert!(running.on(SessionEvent::Claimed).is_err(), "another replica holds the lease");
+        assert!(
+            running.on(SessionEvent::Claimed).is_err(),
+            "another replica holds the lease"
+        );
     }
 
     #[test]
-    fn a_closed_session_ends_its_turn_and_takes_nothing_new() {
+    fn a_closed_session_ends_its_turn_and_accepts_no_item() {
         let closed = SessionState {
             phase: SessionPhase::Idle,
             closed: true,

@@ -370,13 +370,7 @@ impl<H: BatchHandler> Processor<H> {
             }
             Ok(Err(error)) => {
                 let error = error_chain(error.as_ref());
-                tracing::warn!(
-                    consumer,
-                    sequence,
-                    reason,
-                    error,
-                    "could not bury message; will retry"
-                );
+                tracing::warn!(consumer, sequence, reason, error, "could not bury message; will retry");
                 false
             }
             Err(panic) => {

@@ -406,7 +406,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_server_for_everyone_is_refused_unless_it_is_of_this_machine() {
+    async fn a_server_without_users_is_refused_unless_it_is_local() {
         let check = async |url: &str, lets_anyone_in: bool, refused: bool| {
             let (addresses, _) = parse_url(url).unwrap();
             let is_open = is_open_to_others(is_loopback(&addresses).await, async || lets_anyone_in);

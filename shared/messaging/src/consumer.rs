@@ -155,13 +155,14 @@ impl<H: BatchHandler> Worker<H> {
             self.processor.bus.meters().rebuilt(self.durable.name());
             let error = error_chain(error.as_ref());
             if failures == 1 {
-                tracing::warn!(
+                tracing::warn!(consumer = self.durable.name(), error, "lost the consumer; will retry");
+            } else {
+                tracing::debug!(
                     consumer = self.durable.name(),
                     error,
-                    "lost the consumer; will retry"
+                    failures,
+                    "could not attach to the consumer; will retry"
                 );
-            } else {
-                tracing::debug!(consumer = self.durable.name(), error, failures, "could not attach to the consumer; will retry");
             }
             tokio::select! {
                 () = stop.cancelled() => return,

@@ -26,9 +26,7 @@ impl Metrics {
                 .build(),
             unauthenticated: meter
                 .u64_counter("signalbox.messaging.unauthenticated")
-                .with_description(
-                    "messages without a valid signature for their subject, by defect",
-                )
+                .with_description("messages without a valid signature for their subject, by defect")
                 .build(),
             batch_messages: meter
                 .u64_histogram("signalbox.messaging.batch.messages")

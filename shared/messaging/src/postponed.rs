@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_settle_does_not_pile_up() {
+    fn entries_settled_by_others_do_not_pile_up() {
         let postponed = Postponed::default();
         for sequence in 0..3 * ENTRIES_MAX as u64 {
             postponed.note(sequence);

@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn only_delivery_and_who_redrives_say_that_a_turn_is_finished() {
+    fn only_delivery_and_the_redriver_publish_that_a_turn_is_finished() {
         let root = Root::default();
         let saying: Vec<User> = User::ALL
             .into_iter()

@@ -90,7 +90,9 @@ impl Metrics {
         Metrics {
             up: meter
                 .u64_gauge("signalbox.dependency.up")
-                .with_description("1: Postgres or NATS answered the service's last poll; 0: it did not within two seconds")
+                .with_description(
+                    "1: Postgres or NATS answered the service's last poll; 0: it did not within two seconds",
+                )
                 .build(),
             answer: meter
                 .f64_gauge("signalbox.dependency.answer")

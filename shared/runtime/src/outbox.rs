@@ -243,7 +243,10 @@ impl Relay {
             Ok(()) => true,
             Err(error) => {
                 let error = error_chain(&error);
-                warn!(message = row.outgoing.id(), reason, error, "could not write the dead letter of a message");
+                warn!(
+                    message = row.outgoing.id(),
+                    reason, error, "could not write the dead letter of a message"
+                );
                 false
             }
         }

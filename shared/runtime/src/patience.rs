@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tries_again_what_may_pass() {
+    async fn retries_a_retryable_error() {
         let ended = tries(Duration::from_secs(60), |n| if n < 3 { Err(away()) } else { Ok(n) }).await;
         assert_eq!(ended, (3, Ok(3)));
     }

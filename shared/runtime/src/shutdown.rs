@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_worker_never_dies_silently() {
+    async fn a_worker_that_ends_early_stops_the_process() {
         async fn check<F: Future<Output: WorkerEnd> + Send + 'static>(worker: F, says: &str) {
             let shutdown = Shutdown::new();
             shutdown.spawn("consumer", worker);

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_that_fails_holds_up_no_other_and_is_not_forgotten() {
+    fn a_failed_part_blocks_no_other_and_is_reported() {
         let mut parts = Parts::default();
         assert!(parts.note("acme", Ok::<u64, String>(3)));
         assert!(!parts.note("beta", Err("too slow".to_owned())));

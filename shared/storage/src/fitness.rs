@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_url_says_whose_machine_it_is() {
+    async fn a_url_shows_whether_the_server_is_local() {
         let check = async |url: &str, expected: bool| assert_eq!(is_local(url).await, expected, "{url}");
         check("postgres://u:p@127.0.0.1:5432/d", true).await;
         check("postgres://u:p@[::1]/d", true).await;

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_to_blame_is_found_and_the_rest_is_written_in_order() {
+    fn the_item_at_fault_is_found_and_the_rest_is_written_in_order() {
         for bad in 0..33 {
             let (written, alone, tries) = write(33, |part| part.contains(&bad));
             assert_eq!(alone, [bad]);

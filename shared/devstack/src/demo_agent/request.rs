@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_says_nothing() {
+    fn refuses_a_blank_text() {
         for body in [
             json!({}),
             json!({"input": []}),

@@ -116,7 +116,7 @@ async fn users_have_passwords_and_rights_of_their_own() {
 
 /// The store of a server without accounts moves to the account that holds JetStream.
 #[tokio::test]
-async fn a_server_with_accounts_has_what_one_without_has_stored() {
+async fn a_server_with_accounts_takes_over_the_store_of_one_without() {
     let folder = tempfile::tempdir().unwrap();
     let start = async |users| {
         let options = NatsOptions {

@@ -25,7 +25,7 @@ fn pid_written(folder: &std::path::Path) -> u32 {
 }
 
 #[tokio::test]
-async fn serves_all_comers_and_ends_when_nobody_is_left() {
+async fn serves_many_processes_and_ends_without_users() {
     let folder = open_folder();
     let users = join_all((0..8).map(|_| SharedPostgres::in_directory(folder.path(), IDLE_LIMIT))).await;
     let users: Vec<SharedPostgres> = users.into_iter().map(Result::unwrap).collect();

@@ -100,7 +100,7 @@ fn signed(keys: &Keyring, id: &str) -> Outgoing {
 }
 
 #[tokio::test]
-async fn what_is_forged_never_reaches_a_handler() {
+async fn a_forged_message_never_reaches_a_handler() {
     let broker = broker().await;
     let seen = consume(&broker.bus);
     let altered = |id: &str, change: &dyn Fn(&mut Outgoing)| {

@@ -71,7 +71,7 @@ async fn a_server_without_jetstream_is_refused() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_an_error_after_a_bounded_wait_that_shows_no_password() {
+async fn an_unreachable_server_is_an_error_after_a_bounded_wait_without_the_password() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -94,7 +94,7 @@ async fn a_wrong_password_is_refused_without_trying_again() {
 
 /// A server's greeting does not show it, so it is tried.
 #[tokio::test]
-async fn a_server_that_takes_anyone_is_found_out() {
+async fn a_server_that_accepts_clients_without_credentials_is_detected() {
     let check = async |authorization: &str, user: &str, takes_anyone: bool| {
         let names = [("ann".to_owned(), "ANN".to_owned())];
         let users = NatsUsers {

@@ -93,7 +93,7 @@ async fn reading_goes_on_behind_the_place() {
 }
 
 #[tokio::test]
-async fn a_batch_is_what_is_there_up_to_the_limit() {
+async fn a_batch_holds_the_available_messages_up_to_the_limit() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..2000).await;
     let mut reader = open(&broker, partition, StreamOffset::default()).await;
@@ -116,7 +116,7 @@ async fn silence_is_an_empty_batch() {
 
 /// A reader leaves no state at the server, and works without announcements.
 #[tokio::test]
-async fn what_nobody_rang_for_is_found_by_a_look() {
+async fn an_unannounced_message_is_found_after_the_timeout() {
     let broker = broker().await;
     let mut config = stream_info(&broker.bus, Stream::Notification).await.config;
     config.republish = None;
@@ -193,7 +193,7 @@ async fn headers_of_the_server_cannot_be_forged() {
 /// Headers that the client library cannot parse break each connection that delivers them. Such a message is a
 /// notification like any other, without headers; later messages are read as usual, and the connection stays.
 #[tokio::test]
-async fn headers_that_nobody_can_read_hold_nothing_up() {
+async fn unreadable_headers_block_no_later_message() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..2).await;
     let lines = [
@@ -242,7 +242,7 @@ async fn headers_that_nobody_can_read_hold_nothing_up() {
 }
 
 #[tokio::test]
-async fn a_stream_that_was_made_anew_ends_the_reader_however_much_it_holds() {
+async fn a_recreated_stream_ends_the_reader_whatever_its_size() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..3).await;
     let mut reader = open(&broker, partition, StreamOffset::default()).await;
@@ -340,7 +340,7 @@ async fn a_wiped_store_is_another_stream() {
 }
 
 #[tokio::test]
-async fn a_tail_written_anew_under_the_same_numbers_is_noticed() {
+async fn a_tail_rewritten_under_the_same_sequences_is_detected() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..3).await;
     let mut reader = open(&broker, partition, StreamOffset::default()).await;
@@ -368,7 +368,7 @@ async fn a_tail_written_anew_under_the_same_numbers_is_noticed() {
 
 /// Partitions share their sequences: the lost tail's sequence may now be a message of another partition.
 #[tokio::test]
-async fn a_tail_in_which_another_partition_has_the_place_is_noticed() {
+async fn a_rewritten_tail_with_another_partitions_message_at_the_offset_is_detected() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..3).await;
     let mut subjects = (2..).map(|number| format!("signalbox.notification.acme.t-{number}"));

@@ -187,7 +187,7 @@ async fn a_stream_that_drops_what_was_not_read_stops_the_start() {
 
 /// A stream from before direct reads must be migrated before a resolver reads from it.
 #[tokio::test]
-async fn a_stream_of_the_version_before_is_changed_by_who_may() {
+async fn a_stream_of_an_earlier_version_is_changed_with_the_right_to() {
     let broker = broker().await;
     let mut config = stream_info(&broker.bus, Stream::Notification).await.config;
     (config.allow_direct, config.republish) = (false, None);
@@ -205,7 +205,7 @@ async fn a_stream_of_the_version_before_is_changed_by_who_may() {
 }
 
 #[tokio::test]
-async fn a_service_misses_what_it_reads_from_and_nothing_else() {
+async fn a_service_requires_its_own_streams_and_no_others() {
     let broker = broker().await;
     let missing = async |scope| {
         let topology = Topology {
@@ -236,7 +236,7 @@ async fn a_service_misses_what_it_reads_from_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn who_keeps_them_makes_them_again_after_a_wiped_store() {
+async fn the_operators_process_recreates_streams_after_a_wiped_store() {
     let mut broker = broker().await;
     let (bus, stop) = (broker.bus.clone(), CancellationToken::new());
     let keeping = tokio::spawn({
@@ -277,7 +277,7 @@ async fn a_stream_of_the_wrong_kind_is_reported_with_its_fields() {
 }
 
 #[tokio::test]
-async fn wrong_subjects_are_mended_by_who_may_and_stop_who_may_not() {
+async fn wrong_subjects_are_repaired_with_the_right_to_and_stop_a_start_without() {
     let broker = broker().await;
     let mut config = stream_info(&broker.bus, Stream::Tool).await.config;
     config.subjects = vec!["signalbox.tool.requested.>".to_owned()];

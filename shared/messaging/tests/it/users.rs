@@ -430,7 +430,7 @@ async fn everything(operator: &Bus) -> std::collections::BTreeMap<String, State>
 /// Since only the operator may create a stream, no user can have messages of others copied to a subject that it may
 /// read.
 #[tokio::test]
-async fn nobody_copies_a_stream_that_it_may_not_read() {
+async fn no_user_copies_a_stream_that_it_may_not_read() {
     let server = server().await;
     let operator = bus(&server, User::Operator).await;
     crate::support::raw(&operator)
@@ -484,7 +484,7 @@ async fn a_stored_message_is_not_put_where_its_reader_may_not_publish() {
 }
 
 #[tokio::test]
-async fn a_publisher_sends_with_acknowledgement_and_listens_to_what_becomes_of_it() {
+async fn a_publisher_sends_with_acknowledgement_and_listens_to_events() {
     let server = server().await;
     let publisher = Party::connect(&server, User::Publisher).await;
     let mut news = publisher.client.subscribe("signalbox.event.>").await.unwrap();
@@ -564,7 +564,7 @@ async fn a_service_finds_what_it_reads_from_with_its_own_rights() {
 
 /// A notification, from its publisher's account to the one that stores it, and to its reader's; with an announcement.
 #[tokio::test]
-async fn a_resolver_reads_with_its_own_rights_as_soon_as_something_comes() {
+async fn a_resolver_reads_new_messages_at_once_with_its_own_rights() {
     let server = server().await;
     let resolver = bus(&server, User::Resolver).await;
     let mut readers = Vec::new();

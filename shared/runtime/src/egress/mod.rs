@@ -236,7 +236,7 @@ mod tests {
     /// DNS rebinding: a name that is public at the first lookup, and local from then on. Every connection looks it up
     /// again, and gets a vetted address.
     #[tokio::test]
-    async fn a_name_that_changes_its_mind_leads_nowhere() {
+    async fn dns_rebinding_reaches_no_private_address() {
         testkit::install_tls_provider();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();

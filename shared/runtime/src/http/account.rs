@@ -48,9 +48,7 @@ static WAIT: LazyLock<Histogram<f64>> = LazyLock::new(|| {
     global::meter("runtime")
         .f64_histogram("signalbox.http.connection_wait")
         .with_unit("s")
-        .with_description(
-            "How long a request waited because its account used all its connections to Postgres",
-        )
+        .with_description("How long a request waited because its account used all its connections to Postgres")
         .with_boundaries(vec![0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0])
         .build()
 });
@@ -468,7 +466,7 @@ mod tests {
 
     /// Bodies that are announced and not sent.
     #[test]
-    fn bodies_have_room_within_a_share_and_others_have_theirs() {
+    fn an_accounts_bodies_have_a_share_of_the_room() {
         let limits = AccountLimits::new(&HttpSettings {
             answer_bytes_max: Bytes::new(4_000),
             account_answer_bytes_max: Bytes::new(1_000),

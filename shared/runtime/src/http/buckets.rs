@@ -128,7 +128,7 @@ mod tests {
 
     /// A million made-up names cost no memory and do not reset the bucket of an active name.
     #[test]
-    fn a_million_names_fit_and_release_nobody() {
+    fn a_million_names_fit_and_reset_no_bucket() {
         let now = Instant::now();
         let buckets = Buckets::new(RATE, 4_096, now);
         let before = buckets.bytes();

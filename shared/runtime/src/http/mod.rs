@@ -49,7 +49,9 @@ pub fn router(routes: Router, health: Health, settings: &HttpSettings) -> Router
 static REFUSED: LazyLock<Counter<u64>> = LazyLock::new(|| {
     global::meter("runtime")
         .u64_counter("signalbox.http.refused")
-        .with_description("Connections and requests refused by a limit, and connections closed because the client was too slow")
+        .with_description(
+            "Connections and requests refused by a limit, and connections closed because the client was too slow",
+        )
         .build()
 });
 

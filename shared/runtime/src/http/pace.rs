@@ -153,9 +153,8 @@ impl HttpBody for Paced {
             Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
             Some(Err(_)) | None => 0,
         });
-        within.map(|frame| {
-            frame.unwrap_or_else(|| Some(Err(axum::Error::new(given_up("the body was sent too slowly")))))
-        })
+        within
+            .map(|frame| frame.unwrap_or_else(|| Some(Err(axum::Error::new(given_up("the body was sent too slowly"))))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -220,7 +219,7 @@ mod tests {
     };
 
     #[test]
-    fn who_falls_behind_owes_and_who_catches_up_does_not() {
+    fn a_slow_client_owes_and_a_fast_one_pays_back() {
         let check = |debt: u64, waited: u64, bytes, owed: Option<u64>| {
             let found = PACE.owed(Duration::from_secs(debt), Duration::from_secs(waited), bytes);
             assert_eq!(found, owed.map(Duration::from_secs), "{debt} {waited} {bytes}");
@@ -237,7 +236,7 @@ mod tests {
 
     /// The same for a body.
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_comes_byte_by_byte_is_given_up_and_one_at_the_pace_is_not() {
+    async fn a_slow_body_is_refused_and_one_at_the_pace_is_not() {
         let is_given_up = async |bytes: usize, every: Duration| {
             let pieces = futures::stream::iter(0..400 / bytes).then(move |_| async move {
                 tokio::time::sleep(every).await;
@@ -257,7 +256,7 @@ mod tests {
 
     /// A client that sends one byte every nine seconds is never silent for ten.
     #[tokio::test(start_paused = true)]
-    async fn a_byte_now_and_then_is_not_enough_and_the_pace_is() {
+    async fn an_occasional_byte_is_too_slow_and_the_pace_is_not() {
         let is_given_up = async |bytes: usize, every: Duration| {
             let (ours, mut theirs) = duplex(16);
             let mut ours = Patience::new(ours, PACE);

@@ -15,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_falls_as_the_others_take() {
+    fn a_share_shrinks_as_the_others_grow() {
         let check = |max, others, each_max, expected| {
             assert_eq!(share(max, others, each_max), expected, "{max} {others} {each_max}");
         };

@@ -358,7 +358,7 @@ async fn refuses_headers_that_are_too_large() {
 /// An address over its rate gets a problem with the time of the next attempt. Other addresses, and the health pages,
 /// are served.
 #[tokio::test]
-async fn an_address_that_asks_too_fast_is_told_so() {
+async fn an_address_over_its_rate_gets_429() {
     let settings = HttpSettings {
         address_requests_per_second: Count::new(1),
         address_requests_burst: Count::new(1),
@@ -446,7 +446,7 @@ async fn headers_that_never_end_and_bodies_that_stand_still_are_given_up() {
 }
 
 #[tokio::test]
-async fn a_body_that_drips_has_a_limit_as_a_whole() {
+async fn a_slow_body_has_a_limit_as_a_whole() {
     let settings = HttpSettings {
         request_timeout_ms: Millis::new(50),
         ..HttpSettings::default()
@@ -475,7 +475,7 @@ async fn a_body_that_drips_has_a_limit_as_a_whole() {
 /// A client that sends a request and does not read holds its connection until the server closes it; here it is the only
 /// connection.
 #[tokio::test]
-async fn an_answer_that_nobody_takes_is_given_up() {
+async fn a_response_that_is_not_taken_closes_its_connection() {
     let settings = HttpSettings {
         body_timeout_ms: Millis::new(50),
         connections_max: Count::new(1),

@@ -88,7 +88,10 @@ impl Settlement {
         if let Err(error) = outbox_settle(&self.database, settled, self.look_ms).await {
             // The sweep takes them for unpublished, publishes them a second time, and settles them then.
             let error = error_chain(&error);
-            warn!(rows, error, "could not settle published outbox rows; they will be published again");
+            warn!(
+                rows,
+                error, "could not settle published outbox rows; they will be published again"
+            );
         }
     }
 }

@@ -97,7 +97,8 @@ impl Relay {
     async fn bury_expired(&self, rows: Vec<OutboxRow>) {
         let mut settled = Settled::default();
         for row in rows {
-            let detail = "this message was not read within the time that it is kept: check that its reader runs, then redrive";
+            let detail =
+                "this message was not read within the time that it is kept: check that its reader runs, then redrive";
             if self.bury(&row, "unread", detail).await {
                 settled.over.push(row.key());
             }

@@ -443,7 +443,7 @@ fn an_account_has_no_more_than_a_quarter_of_the_pool() {
 }
 
 #[test]
-fn ignores_what_is_not_ours() {
+fn ignores_foreign_variables() {
     assert!(load("", &[("SIGNALBOX_PORT", "tcp://10.0.0.1:80"), ("PATH", "/bin")]).is_ok());
     assert!(Settings::load_from("", NONE).is_ok());
 }

@@ -160,7 +160,7 @@ async fn refuses_a_database_that_does_not_keep_accounts_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_view_that_asks_as_the_asker_is_no_hole_nor_is_one_of_an_extension() {
+async fn a_security_invoker_view_is_accepted_and_so_is_one_of_an_extension() {
     for view in [
         "create view everything with (security_invoker = true) as select * from task",
         "create extension pg_stat_statements",

@@ -67,7 +67,7 @@ async fn sqlx_insert_of_another_service(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn outlives_a_broker_that_is_away() {
+async fn survives_an_outage_of_the_broker() {
     let mut world = World::new().await;
     let context = world.context(EAGER).await;
     world.nats.kill().await.unwrap();
@@ -89,7 +89,7 @@ async fn outlives_a_broker_that_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_finds_the_queue_full_is_swept() {
+async fn rows_that_overflow_the_queue_are_swept() {
     let world = World::new().await;
     let context = world.context(&format!("{EAGER}queue_messages_max = 2\n")).await;
     let messages = ids(3).iter().map(|id| world.event(id, b"{}")).collect();
@@ -217,7 +217,7 @@ async fn what_can_never_be_published_becomes_a_dead_letter_once() {
 
 /// A service that commits and is then told to stop: its rows are still published.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_waits_for_what_was_handed_over() {
+async fn a_stop_publishes_the_queued_rows() {
     let world = World::new().await;
     let context = world.context(LAZY).await;
     let messages = ids(200).iter().map(|id| world.event(id, b"{}")).collect();

@@ -50,7 +50,7 @@ async fn is_renewed_and_ends_at_a_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn comes_back_under_another_id_when_its_time_was_over() {
+async fn registers_under_another_id_after_its_expiry() {
     let world = World::new().await;
     let replica = world.context(QUICK).await.start_replica(EndsWith::Lease).await.unwrap();
     lost(&replica, &world, "update replica set lease_until = now() returning ''").await;
@@ -119,7 +119,7 @@ async fn shows_itself_by_a_connection_and_again_when_that_has_ended() {
 
 /// Other replicas are reported when they expire, and not before; a live one is not reported.
 #[tokio::test(flavor = "multi_thread")]
-async fn tells_when_another_is_over() {
+async fn reports_the_expiry_of_another_replica() {
     let world = World::new().await;
     let one = world.context(QUICK).await.start_replica(EndsWith::Lease).await.unwrap();
     let two = world.context(QUICK).await.start_replica(EndsWith::Lease).await.unwrap();

@@ -117,7 +117,7 @@ fn off_costs_no_span() {
 }
 
 #[test]
-fn off_costs_no_span_also_where_the_log_tells_everything() {
+fn off_costs_no_span_at_the_log_level_trace() {
     spans_are_begun(&[("RUST_LOG", "trace")], false);
 }
 
@@ -128,7 +128,7 @@ fn on_every_span_is_begun() {
 }
 
 /// Accepts connections and never answers, like a hanging collector; or accepts none.
-fn a_dead_one_holds_nobody_up(hangs: bool) {
+fn a_dead_collector_delays_no_caller(hangs: bool) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let _kept = hangs.then_some(listener);
@@ -154,13 +154,13 @@ fn a_dead_one_holds_nobody_up(hangs: bool) {
 }
 
 #[test]
-fn a_collector_that_hangs_holds_nobody_up() {
-    a_dead_one_holds_nobody_up(true);
+fn a_hanging_collector_delays_no_caller() {
+    a_dead_collector_delays_no_caller(true);
 }
 
 #[test]
-fn a_collector_that_is_not_there_holds_nobody_up() {
-    a_dead_one_holds_nobody_up(false);
+fn an_unreachable_collector_delays_no_caller() {
+    a_dead_collector_delays_no_caller(false);
 }
 
 /// The metrics that alerts are made of.

@@ -48,7 +48,7 @@ async fn wipe(world: &mut World, context: &Context) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_awaited_stays_until_it_is_read_and_is_said_once() {
+async fn an_awaited_row_stays_until_it_is_read_and_is_published_once() {
     let world = World::new().await;
     let context = world.context(WATCHFUL).await;
     let rows = world
@@ -61,7 +61,11 @@ async fn what_is_awaited_stays_until_it_is_read_and_is_said_once() {
         world.look().await;
     }
     let there = there(&context).await;
-    assert_eq!(there.len(), 1, "the broker has the message, so it is not published again");
+    assert_eq!(
+        there.len(),
+        1,
+        "the broker has the message, so it is not published again"
+    );
     world.read(there).await;
     world.outbox_is_empty().await;
     world.stop().await;
@@ -127,7 +131,7 @@ async fn another_message_at_its_place_does_not_hide_a_lost_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_reads_is_said_again_after_long_and_given_up_at_last() {
+async fn an_unread_message_is_published_again_and_buried_at_last() {
     let world = World::new().await;
     let context = world.context(WATCHFUL).await;
     let rows = world.commit(&context, vec![world.notification("n-1")]).await;
@@ -157,7 +161,7 @@ async fn what_nobody_reads_is_said_again_after_long_and_given_up_at_last() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_read_at_once_is_never_touched_again() {
+async fn a_row_that_is_read_at_once_is_never_updated() {
     let world = World::new().await;
     let context = world.context(WATCHFUL).await;
     let rows = world.commit(&context, vec![world.notification("n-1")]).await;

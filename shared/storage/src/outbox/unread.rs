@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_asks_gets_a_receipt() {
+    fn only_a_message_with_the_header_has_a_receipt() {
         let account = AccountId::parse("acme").unwrap();
         let id = Uuid::from_u128(7);
         let check = |headers: &[(&str, &str)], account: Option<&AccountId>, owners: &[&str]| {

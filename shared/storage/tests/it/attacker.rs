@@ -102,7 +102,7 @@ async fn no_service_makes_anything_or_becomes_another() {
 }
 
 #[tokio::test]
-async fn what_services_share_is_each_one_s_own() {
+async fn shared_tables_separate_the_services() {
     let test = TestDatabase::fresh().await;
     Fixture(&test).account("ours").await;
     for service in SERVICES {

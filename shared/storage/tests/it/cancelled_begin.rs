@@ -49,7 +49,7 @@ async fn a_write_after_a_cancelled_begin_is_real() {
 /// sqlx rolls back a `begin()` that got as far as declaring its accounts. It does not roll back a transaction that it
 /// does not count: here such a transaction has declared an account when its future is dropped.
 #[tokio::test]
-async fn accounts_do_not_survive_into_the_next_borrower() {
+async fn declared_accounts_do_not_reach_the_next_borrower() {
     let test = TestDatabase::fresh().await;
     let options = DatabaseOptions {
         connections_max: 1,

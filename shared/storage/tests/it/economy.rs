@@ -42,7 +42,7 @@ async fn a_hurried_transaction_has_a_tenth_of_the_time() {
 }
 
 #[tokio::test]
-async fn a_transaction_costs_two_round_trips_and_what_it_asks() {
+async fn a_transaction_costs_two_round_trips_besides_its_statements() {
     let test = TestDatabase::fresh().await;
     let proxy = in_front_of(&test).await;
     let database = connect(&proxy.url(&test.url), Role::Delivery, 4).await;
@@ -79,7 +79,7 @@ async fn a_transaction_costs_two_round_trips_and_what_it_asks() {
 }
 
 #[tokio::test]
-async fn what_was_not_ended_goes_through_the_pool() {
+async fn an_unfinished_transaction_goes_through_the_pool() {
     let test = TestDatabase::fresh().await;
     let database = connect(&test.url, Role::Owner, 2).await;
     let tx = database.begin(&Accounts::none()).await.unwrap();
@@ -106,7 +106,7 @@ async fn what_was_not_ended_goes_through_the_pool() {
 
 /// Prepared connections are taken from the pool's number; a caller that waits for the pool must not wait for them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_the_pool_gets_what_is_ready() {
+async fn a_caller_that_waits_for_the_pool_gets_a_prepared_connection() {
     let test = TestDatabase::fresh().await;
     for connections_max in 1..=3 {
         let database = connect(&test.url, Role::Owner, connections_max).await;

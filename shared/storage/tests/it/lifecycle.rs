@@ -294,7 +294,7 @@ async fn an_item_between_two_attempts_is_judged_with_those_that_wait() {
 
 /// The `interrupted` flag goes with the items that may have been interrupted.
 #[tokio::test]
-async fn the_next_generation_of_an_interrupted_session_is_told() {
+async fn the_interrupted_flag_goes_to_the_next_generation() {
     let scene = scene().await;
     let past = OffsetDateTime::now_utc() - Duration::minutes(5);
     scene.waiting("reopening", "user", past, r#"{"reopen": true}"#).await;

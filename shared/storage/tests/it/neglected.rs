@@ -45,7 +45,7 @@ fn of<'a>(found: &'a [(AccountId, SessionId)], account: &'a AccountId) -> impl I
 }
 
 #[tokio::test]
-async fn many_of_one_account_hide_nobody() {
+async fn many_sessions_of_one_account_hide_no_other_account() {
     let test = TestDatabase::fresh().await;
     let database = test.connect(Role::Delivery).await;
     let flood = waiting(&test, "a-flood", 100).await;
@@ -74,7 +74,7 @@ async fn many_of_one_account_hide_nobody() {
 }
 
 #[tokio::test]
-async fn more_accounts_than_fit_into_a_look_are_all_come_by() {
+async fn more_accounts_than_a_page_holds_are_all_reached() {
     let test = TestDatabase::fresh().await;
     let database = test.connect(Role::Delivery).await;
     let mut accounts = BTreeSet::new();
@@ -93,7 +93,7 @@ async fn more_accounts_than_fit_into_a_look_are_all_come_by() {
 }
 
 #[tokio::test]
-async fn what_a_dead_holder_left_comes_first_whatever_waits() {
+async fn sessions_of_a_dead_holder_come_first() {
     let test = TestDatabase::fresh().await;
     let database = test.connect(Role::Delivery).await;
     let account = waiting(&test, "acme", 100).await;
@@ -127,7 +127,7 @@ async fn what_a_dead_holder_left_comes_first_whatever_waits() {
 /// Sessions with a turn that waits for another attempt: one call reads a bounded number of them, and the round reads
 /// all.
 #[tokio::test]
-async fn a_look_comes_by_a_bounded_number_and_the_round_by_all() {
+async fn a_page_reads_a_bounded_number_and_the_round_reads_all() {
     let test = TestDatabase::fresh().await;
     let database = test.connect(Role::Delivery).await;
     let account = waiting(&test, "acme", 120).await;
@@ -165,7 +165,7 @@ async fn a_look_comes_by_a_bounded_number_and_the_round_by_all() {
 }
 
 #[tokio::test]
-async fn nothing_is_remembered_of_who_has_nothing_any_more() {
+async fn an_account_without_unread_notifications_is_forgotten() {
     let test = TestDatabase::fresh().await;
     let database = test.connect(Role::Delivery).await;
     waiting(&test, "acme", 10).await;

@@ -52,7 +52,7 @@ async fn no_transaction_fails_that_begins_on_a_connection_that_has_ended() {
 }
 
 #[tokio::test]
-async fn nor_do_as_many_at_once_as_there_may_be() {
+async fn a_full_pool_of_ended_connections_fails_no_transaction() {
     let test = TestDatabase::fresh().await;
     let database = ended(&test).await;
     for tx in at_once(&database).await {
@@ -61,7 +61,7 @@ async fn nor_do_as_many_at_once_as_there_may_be() {
 }
 
 #[tokio::test]
-async fn one_statement_that_fails_is_enough_to_know_of_all() {
+async fn one_failed_statement_retires_all_old_connections() {
     let test = TestDatabase::fresh().await;
     let database = ended(&test).await;
     replica_end(&database, Uuid::now_v7()).await.unwrap_err();
@@ -71,7 +71,7 @@ async fn one_statement_that_fails_is_enough_to_know_of_all() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_back_is_there() {
+async fn a_ping_survives_ended_connections() {
     let test = TestDatabase::fresh().await;
     let database = ended(&test).await;
     for _ in 0..2 * CONNECTIONS {

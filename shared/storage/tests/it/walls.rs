@@ -213,7 +213,7 @@ async fn nothing_can_be_put_in_the_place_of_ours() {
 
 /// A right of every role is also a right of every future role.
 #[tokio::test]
-async fn nothing_is_granted_to_everybody() {
+async fn no_right_is_granted_to_every_role() {
     let test = TestDatabase::fresh().await;
     let granted = test
         .texts(
@@ -275,7 +275,7 @@ async fn what_every_policy_says_is_reviewed() {
 
 /// A policy of the right name that permits everything, an additional one, and one for another role.
 #[tokio::test]
-async fn a_policy_that_says_something_else_is_refused() {
+async fn a_changed_policy_is_refused() {
     let test = TestDatabase::fresh().await;
     let database = test.connect(Role::Resolver).await;
     let mut expected = Vec::new();
@@ -345,7 +345,7 @@ async fn each_role_has_what_was_reviewed_and_no_more() {
 }
 
 #[tokio::test]
-async fn nobody_sees_what_they_did_not_declare() {
+async fn only_declared_accounts_are_visible() {
     let test = TestDatabase::fresh().await;
     let fixture = Fixture(&test);
     let (ours, theirs) = (fixture.account("ours").await, fixture.account("theirs").await);

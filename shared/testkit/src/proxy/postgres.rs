@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_before_the_start_has_no_type() {
+    fn messages_before_the_start_have_no_type() {
         let ssl = [8_u32.to_be_bytes(), SSL_REQUEST.to_be_bytes()].concat();
         let start = [9_u32.to_be_bytes(), 196_608_u32.to_be_bytes()].concat();
         let mut greeting = Greeting::default();

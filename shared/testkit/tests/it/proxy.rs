@@ -193,7 +193,7 @@ async fn closes_one_way_and_leaves_the_other() {
 }
 
 #[tokio::test]
-async fn lets_nobody_in_until_healed() {
+async fn resets_new_connections_until_healed() {
     let proxy = Proxy::start(echo().await).await;
     let mut old = through(&proxy).await;
     said_back(&mut old, b"before").await;

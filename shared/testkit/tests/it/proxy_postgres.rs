@@ -10,7 +10,7 @@ async fn in_front_of(database: &TestDatabase) -> Proxy {
 }
 
 #[tokio::test]
-async fn a_commit_is_done_and_nobody_is_told() {
+async fn a_commit_is_done_and_its_answer_is_lost() {
     let database = TestDatabase::fresh().await;
     let proxy = in_front_of(&database).await;
     database.owner.execute("create table witness (id int)").await.unwrap();

@@ -11,7 +11,7 @@ use super::{Grave, Scripted, durable, options, publish_payloads, start, start_wi
 use crate::support::{broker, broker_with, raw, until, updating, verifying, within};
 
 #[tokio::test]
-async fn a_message_taken_by_a_process_that_died_comes_again() {
+async fn a_message_of_a_dead_process_is_redelivered() {
     let limits = TopologyLimits {
         ack_wait_ms: Millis::new(300),
         ..TopologyLimits::default()
@@ -169,7 +169,7 @@ async fn a_deleted_consumer_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_process_that_may_not_create_waits_until_somebody_does() {
+async fn a_process_without_the_right_to_create_waits_for_the_streams() {
     let broker = broker().await;
     let handler = Scripted::done();
     let topology = verifying(TopologyLimits::default());

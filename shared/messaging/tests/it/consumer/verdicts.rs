@@ -62,7 +62,7 @@ async fn a_status_above_a_message_ends_no_batch() {
 /// Headers that the client library cannot parse break its connection. More such messages than may be unsettled at one
 /// time block nothing.
 #[tokio::test]
-async fn headers_that_nobody_can_read_are_buried_and_what_follows_is_handled() {
+async fn messages_with_unreadable_headers_are_buried_and_later_ones_are_handled() {
     let broker = broker_with(TopologyLimits {
         ack_pending_max: Count::new(4),
         ..TopologyLimits::default()
@@ -251,7 +251,7 @@ async fn a_panic_costs_the_neighbours_nothing_and_the_culprit_is_buried() {
 }
 
 #[tokio::test]
-async fn a_handler_that_forgets_a_verdict_is_as_good_as_a_panic() {
+async fn a_missing_verdict_counts_as_a_panic() {
     struct Forgetful;
     impl BatchHandler for Forgetful {
         async fn handle(&self, _batch: &[Incoming]) -> Vec<Verdict> {
@@ -282,7 +282,7 @@ async fn a_handler_that_forgets_a_verdict_is_as_good_as_a_panic() {
 }
 
 #[tokio::test]
-async fn what_follows_but_cannot_be_published_buries_its_cause() {
+async fn an_unpublishable_outgoing_message_buries_its_cause() {
     let broker = broker().await;
     let handler = Scripted::new(|incoming| {
         let size = if text(incoming) == "large" { 2 * 1024 * 1024 } else { 1 };
@@ -306,7 +306,7 @@ async fn what_follows_but_cannot_be_published_buries_its_cause() {
 }
 
 #[tokio::test]
-async fn what_follows_and_finds_no_stream_waits_for_one() {
+async fn an_outgoing_message_without_a_stream_waits_for_it() {
     let broker = broker().await;
     raw(&broker.bus).delete_stream("SIGNALBOX_TOOL").await.unwrap();
     let handler = Scripted::new(|incoming| {
