@@ -98,7 +98,7 @@ fn push_in_line(line: &mut String, character: char) {
 }
 
 fn escape(text: &mut String, character: char) {
-    write!(text, "\\u{{{:x}}}", u32::from(character)).expect("a text takes what is written to it");
+    write!(text, "\\u{{{:x}}}", u32::from(character)).expect("writing to a String cannot fail");
 }
 
 /// The double quotation mark and its lookalikes. Guillemets and single marks are not.

@@ -207,7 +207,7 @@ impl<H: BatchHandler> Worker<H> {
             };
             if *failures > 0 {
                 *failures = 0;
-                tracing::info!(consumer = self.durable.name(), "attached to the consumer again");
+                tracing::info!(consumer = self.durable.name(), "reattached to the consumer");
             }
             let pause = match deliveries.len() {
                 0 if asked.elapsed() < REQUEST_EXPIRES / 2 => TURNED_AWAY_PAUSE,

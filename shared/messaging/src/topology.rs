@@ -420,7 +420,7 @@ pub fn markdown(root: &Root) -> String {
             age(config.max_age),
             config.description.unwrap_or_default(),
         )
-        .expect("a String takes all that is written to it");
+        .expect("writing to a String cannot fail");
     }
     let message_bytes_max = limits.message_bytes_max.get() / 1024;
     writeln!(
@@ -428,7 +428,7 @@ pub fn markdown(root: &Root) -> String {
         "\nFile storage, limits retention, {} replica; a message has at most {message_bytes_max} KiB, headers included.\n",
         limits.replicas.get()
     )
-    .expect("a String takes all that is written to it");
+    .expect("writing to a String cannot fail");
     text.push_str("## Consumers\n\n| consumer | stream | filter | acknowledged within | unsettled at most |\n|---|---|---|---|---|\n");
     for durable in Durable::all() {
         let config = consumer_config(durable, root, &limits);
@@ -441,7 +441,7 @@ pub fn markdown(root: &Root) -> String {
             config.ack_wait.as_secs(),
             config.max_ack_pending,
         )
-        .expect("a String takes all that is written to it");
+        .expect("writing to a String cannot fail");
     }
     writeln!(
         text,
@@ -449,7 +449,7 @@ pub fn markdown(root: &Root) -> String {
          Notifications have no durable consumer: the resolver reads each of the {PARTITIONS} partitions \
          (`{root}.{PARTITION_TOKEN}.{{p}}.>`) from a\nplace it keeps in Postgres, by sequence (batch direct get), and is told by `{root}.stored.{{p}}` that something came."
     )
-    .expect("a String takes all that is written to it");
+    .expect("writing to a String cannot fail");
     text
 }
 

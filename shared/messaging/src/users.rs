@@ -273,7 +273,7 @@ pub fn accounts(root: &Root) -> String {
     text
 }
 
-const WRITES: &str = "a String takes all that is written to it";
+const WRITES: &str = "writing to a String cannot fail";
 
 fn entry(root: &Root, user: User) -> String {
     let Permissions { publish, subscribe } = user.permissions(root);

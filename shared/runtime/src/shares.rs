@@ -222,7 +222,7 @@ mod tests {
         let send = |account, count| shares.charge(&vec![message(account, "notification", 100); count]);
         assert_eq!(send("acme", 8), Ok(()));
         assert_eq!(send("acme", 3), Err(NoRoom), "1,100 are more than its share");
-        assert_eq!(send("acme", 2), Ok(()), "nothing of what was refused was charged");
+        assert_eq!(send("acme", 2), Ok(()), "a refused request is not charged");
         let acme = AccountId::parse("acme").unwrap();
         assert_eq!(shares.check(&acme), Err(NoRoom));
         assert_eq!(

@@ -8,7 +8,7 @@ pub enum StorageError {
     Database { attempt: &'static str, source: DbErr },
     #[error("cannot connect to the database")]
     Connect { source: sqlx::Error },
-    #[error("{attempt}: a stored value is not what this version writes: {what}")]
+    #[error("{attempt}: a stored value is not valid for this version: {what}")]
     Unreadable { attempt: &'static str, what: String },
 }
 

@@ -158,10 +158,10 @@ impl fmt::Display for Fault {
             }
             Fault::ViewsAbove(views) => write!(f, "{} shows rows of every account", views.join(", ")),
             Fault::FunctionsOpen(functions) => {
-                write!(f, "{} may run what its caller has planted", functions.join(", "))
+                write!(f, "{} may run code of a service", functions.join(", "))
             }
             Fault::RolesMaking(roles) => {
-                write!(f, "objects can be put in the place of ours: {}", roles.join(", "))
+                write!(f, "objects can be created that shadow ours: {}", roles.join(", "))
             }
             Fault::TablesShared(tables) => {
                 write!(
@@ -171,11 +171,7 @@ impl fmt::Display for Fault {
                 )
             }
             Fault::PoliciesChanged(policies) => {
-                write!(
-                    f,
-                    "policies say something else than the migrations: {}",
-                    policies.join(", ")
-                )
+                write!(f, "policies differ from the migrations': {}", policies.join(", "))
             }
             Fault::LoginAbove(login) => write!(f, "login {login} is above row-level security"),
             Fault::LoginOwns(login) => write!(f, "login {login} owns the tables and database.migrate is off"),
@@ -450,12 +446,12 @@ mod tests {
             check(
                 setting,
                 |facts| facts.functions_open = names(&["account_directory(text,integer)"]),
-                &["account_directory(text,integer) may run what its caller has planted"],
+                &["account_directory(text,integer) may run code of a service"],
             );
             check(
                 setting,
                 |facts| facts.roles_making = names(&["temporary objects by everybody"]),
-                &["objects can be put in the place of ours: temporary objects by everybody"],
+                &["objects can be created that shadow ours: temporary objects by everybody"],
             );
             check(
                 setting,
@@ -465,7 +461,7 @@ mod tests {
             check(
                 setting,
                 |facts| facts.policies_changed = names(&["own_resolver on outbox"]),
-                &["policies say something else than the migrations: own_resolver on outbox"],
+                &["policies differ from the migrations': own_resolver on outbox"],
             );
         }
     }

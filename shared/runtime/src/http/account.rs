@@ -394,10 +394,7 @@ mod tests {
         drop(first);
         assert!(enter("acme").is_ok());
         drop(second);
-        assert!(
-            limits.0.held().accounts.is_empty(),
-            "nothing is kept of those that are done"
-        );
+        assert!(limits.0.held().accounts.is_empty(), "ended requests leave no entry");
     }
 
     /// Two accounts that sent many slow bodies had taken every place, and the operator's requests were refused.

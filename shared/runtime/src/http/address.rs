@@ -186,7 +186,10 @@ mod tests {
         let admitted = |text: &str, seconds: u64| pace.admit(peer(text), now + Duration::from_secs(seconds)).is_ok();
         assert!(admitted("203.0.113.9:1000", 0) && admitted("203.0.113.9:1001", 0));
         assert!(!admitted("203.0.113.9:1002", 0));
-        assert!(!admitted("[::ffff:203.0.113.9]:1", 0), "the same in other words");
+        assert!(
+            !admitted("[::ffff:203.0.113.9]:1", 0),
+            "the same address in another form"
+        );
         assert!(admitted("203.0.113.10:1000", 0));
         assert!(admitted("203.0.113.9:1003", 1) && !admitted("203.0.113.9:1004", 1));
         assert!(admitted("[2001:db8:1:2::1]:1", 0) && admitted("[2001:db8:1:2::2]:1", 0));
@@ -209,7 +212,7 @@ mod tests {
         drop(second);
         assert!(
             connections.table().of_sources.is_empty(),
-            "nothing is kept of those that left"
+            "closed connections leave no entry"
         );
     }
 

@@ -66,7 +66,7 @@ impl<'a> NewItem<'a> {
                 .unwrap_or(QueueMode::Followup),
             metadata: content.map_or_else(
                 || "{}".to_owned(),
-                |content| serde_json::to_string(&content.metadata).expect("what was read as JSON is written as JSON"),
+                |content| serde_json::to_string(&content.metadata).expect("parsed JSON can be serialized"),
             ),
             hash: hash.bytes(),
             reason: None,

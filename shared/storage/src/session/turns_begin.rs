@@ -133,7 +133,7 @@ pub async fn turns_begin(
     let begun = tx.execute(ATTEMPT, TURNS_BEGIN, values).await?;
     let asked = turns.len();
     if begun != asked as u64 {
-        let why = format!("the instructions of {begun} of {asked} turns are stored; storing them again");
+        let why = format!("the instructions of {begun} of {asked} turns are stored; will store all of them again");
         return Err(DbErr::Custom(why)).attempt(ATTEMPT);
     }
     Ok(rows)

@@ -119,26 +119,26 @@ async fn a_database_without_these_walls_is_refused() {
     let holes = [
         (
             format!("grant temporary on database {name} to public"),
-            "objects can be put in the place of ours: temporary objects by everybody",
+            "objects can be created that shadow ours: temporary objects by everybody",
         ),
         (
             format!(
                 "revoke temporary on database {name} from public; grant create on schema public to signalbox_sweeper"
             ),
-            "objects can be put in the place of ours: objects in schema public by signalbox_sweeper",
+            "objects can be created that shadow ours: objects in schema public by signalbox_sweeper",
         ),
         (
             "revoke create on schema public from signalbox_sweeper;
              alter function account_directory(text, integer) reset search_path"
                 .to_owned(),
-            "account_directory(text,integer) may run what its caller has planted",
+            "account_directory(text,integer) may run code of a service",
         ),
         (
             "alter function account_directory(text, integer) set search_path = public, pg_temp;
              create function hashtextextended(text, integer) returns bigint language sql as 'select 1::bigint';
              alter function hashtextextended(text, integer) owner to signalbox_sweeper"
                 .to_owned(),
-            "hashtextextended(text,integer) may run what its caller has planted",
+            "hashtextextended(text,integer) may run code of a service",
         ),
         (
             "drop function public.hashtextextended(text, integer); drop policy own_resolver on outbox".to_owned(),

@@ -96,7 +96,7 @@ async fn until(rules: &mut watch::Receiver<Rules>, hold: impl FnMut(&Rules) -> b
         .wait_for(hold)
         .await
         .map(|_| ())
-        .expect("a connection keeps the rules' other end, in what it shares");
+        .expect("a connection holds a sender of the rules");
 }
 
 /// One direction of a connection.
