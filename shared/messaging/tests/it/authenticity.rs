@@ -220,7 +220,7 @@ async fn a_signature_survives_the_wire_whatever_the_headers_hold() {
     assert!(seen.buried().is_empty(), "{:?}", seen.buried());
 }
 
-/// The creator of a pull request names the subject of the replies: here, the subject of another stream. The server then
+/// A client that pulls from a consumer names the reply subject: here, the subject of another stream. The server then
 /// puts a genuine message into that stream, though no service published it there.
 #[tokio::test]
 async fn a_message_that_the_server_was_made_to_deliver_elsewhere_does_not_count() {

@@ -458,7 +458,7 @@ async fn no_user_copies_a_stream_that_it_may_not_read() {
     assert!(found.is_err());
 }
 
-/// The creator of a pull request names the subject of the replies. The tool-gateway may not publish that a turn is
+/// A client that pulls from a consumer names the reply subject. The tool-gateway may not publish that a turn is
 /// finished, and cannot make the server do so.
 #[tokio::test]
 async fn a_stored_message_is_not_put_where_its_reader_may_not_publish() {
