@@ -31,7 +31,7 @@ async fn has<T>(stream: &RawStream<T>, stored: Stored, message: &Outgoing) -> bo
     match stream.get_raw_message(stored.sequence).await {
         Ok(there) => receipt.is_some() && there.headers.get(header::RECEIPT).map(|value| value.as_str()) == receipt,
         Err(error) => {
-            tracing::debug!(sequence = stored.sequence, %error, "message not found at the broker");
+            tracing::debug!(sequence = stored.sequence, %error, "could not find a message at the broker");
             false
         }
     }
