@@ -1,4 +1,4 @@
-//! Accounts: the tenants, and their choices that change what the pipeline does (S6, S14).
+//! Accounts: the tenants, and their settings that change the pipeline's behaviour (S6, S14).
 
 use contracts::Timestamp;
 use domain::{AccountId, InstructionLayout, SessionScope, TaskId};
@@ -17,7 +17,7 @@ pub struct NewAccount {
     pub name: Name,
 }
 
-/// What is asked to change; what is absent stays.
+/// The requested changes; absent fields stay.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccountChange {
@@ -26,15 +26,15 @@ pub struct AccountChange {
     pub session_scope: Option<SessionScope>,
     /// `inline` puts the instructions in front of the input, for providers without a field for them.
     pub instruction_layout: Option<InstructionLayout>,
-    /// Whether a notification for a task that is not there makes it.
+    /// Whether a notification for an unknown task creates it.
     pub auto_create_tasks: Option<bool>,
     /// The task whose thread is the coordinator's chat; null for none.
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<TaskId>")]
     pub coordinator_task: Option<Option<TaskId>>,
-    /// What the coordinator is told of the account in every turn.
+    /// What the coordinator is told about the account in every turn.
     pub briefing: Option<Text<0, { 64 * 1024 }>>,
-    /// Turns of this account at one time; null for the operator's limit.
+    /// Concurrent turns of this account; null for the operator's limit.
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<TurnsMax>")]
     pub turns_in_flight_max: Option<Option<TurnsMax>>,
@@ -64,7 +64,7 @@ impl From<TurnsMax> for i32 {
     }
 }
 
-/// For a field where null says something else than its absence.
+/// For a field whose null differs from its absence.
 fn nullable<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     D: Deserializer<'de>,
@@ -73,7 +73,7 @@ where
     Option::<T>::deserialize(deserializer).map(Some)
 }
 
-/// An account with its choices.
+/// An account with its settings.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
 pub struct Account {
     pub id: String,
@@ -91,7 +91,7 @@ pub struct Account {
     pub created_at: OffsetDateTime,
 }
 
-/// An account in the operator's list, which crosses accounts and so has no more than this.
+/// An account in the operator's list, which spans accounts and so has only these fields.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
 pub struct AccountEntry {
     pub id: String,
@@ -130,7 +130,7 @@ mod tests {
         let one = TurnsMax::try_from(1.0).unwrap();
         let change = read(r#"{"turns_in_flight_max": 1}"#);
         assert_eq!(change.turns_in_flight_max, Some(Some(one)));
-        // What a client writes is what is read.
+        // A body that a client writes is read back unchanged.
         let written = serde_json::to_string(&change).unwrap();
         assert_eq!(read(&written).turns_in_flight_max, Some(Some(one)));
         assert_eq!(read(&written).coordinator_task, None);

@@ -1,4 +1,4 @@
-//! What happened to a task: made, moved, assigned, spoken about.
+//! Activities: what happened to a task.
 
 use contracts::Timestamp;
 use domain::Actor;
@@ -16,7 +16,7 @@ pub struct Activity {
     pub kind: String,
     #[sea_orm(nested(prefix = "actor_"))]
     pub actor: Actor,
-    /// An object, by kind.
+    /// An object that depends on the kind.
     pub detail: Value,
     #[serde(with = "rfc3339")]
     #[schemars(with = "Timestamp")]

@@ -1,4 +1,4 @@
-//! Agents: the named workers of an account. The id never changes and stands in every key; the slug may change (S11).
+//! Agents: the named workers of an account. The id never changes and is part of every key; the slug may change (S11).
 
 use contracts::Timestamp;
 use domain::{AgentRef, AgentSlug};
@@ -15,7 +15,7 @@ use crate::text::{ActorName, Text};
 pub struct NewAgent {
     /// Not a UUID: input names agents by id or by slug.
     pub slug: NewSlug,
-    /// Stands as the author of what the agent says. A name that looks like Signalbox's own is refused.
+    /// The author's name of the agent's messages. A name that resembles Signalbox's own is refused.
     pub name: ActorName,
     /// What the agent is for: part of its instructions in every turn.
     pub role: Option<AgentRole>,
@@ -23,7 +23,7 @@ pub struct NewAgent {
     pub provider: Option<ProviderName>,
 }
 
-/// What is asked to change; what is absent stays.
+/// The requested changes; absent fields stay.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentChange {
@@ -35,7 +35,7 @@ pub struct AgentChange {
 
 pub type AgentRole = Text<0, { 16 * 1024 }>;
 
-/// A slug that does not read as an id: it would name another agent than it seems to.
+/// A slug that does not have the form of an id: otherwise it could be taken for another agent's id.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "AgentSlug")]
 pub struct NewSlug(AgentSlug);
@@ -71,7 +71,7 @@ impl JsonSchema for NewSlug {
     }
 }
 
-/// A name in the operator's settings. Whether there is such a provider, delivery knows.
+/// A name in the operator's settings. Only delivery knows whether the provider exists.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(inline, !try_from)]
@@ -107,7 +107,7 @@ pub struct Agent {
     pub created_at: OffsetDateTime,
 }
 
-/// An agent, as others refer to it: by the id that never changes and the slug it has now.
+/// An agent as other objects refer to it: by its permanent id and its current slug.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
 pub struct AgentName {
     pub id: Uuid,

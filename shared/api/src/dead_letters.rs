@@ -1,4 +1,4 @@
-//! Dead letters: what could not be processed, and why.
+//! Dead letters: messages that could not be processed, and why.
 
 use contracts::Timestamp;
 use schemars::JsonSchema;
@@ -15,16 +15,16 @@ pub struct Redrive {}
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
 pub struct DeadLetter {
     pub id: Uuid,
-    /// Where it was published.
+    /// The subject of the message.
     pub subject: String,
     /// One word, for programs.
     pub reason: String,
     /// One sentence, for people.
     pub detail: String,
-    /// The message as it came; what was no UTF-8 is replaced.
+    /// The message as it arrived; invalid UTF-8 is replaced.
     pub payload: String,
     pub attempts: i32,
-    /// The service that gave it up.
+    /// The service that wrote the letter.
     pub service: String,
     #[serde(with = "rfc3339")]
     #[schemars(with = "Timestamp")]
@@ -32,6 +32,6 @@ pub struct DeadLetter {
     #[serde(with = "rfc3339::option")]
     #[schemars(with = "Option<Timestamp>")]
     pub redriven_at: Option<OffsetDateTime>,
-    /// How often it was sent again.
+    /// How often it was redriven.
     pub redrives: i32,
 }

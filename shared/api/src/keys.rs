@@ -1,5 +1,5 @@
-//! API keys of an account. A key is shown once, in the answer that makes it, and nowhere else, not even in that answer given
-//! again.
+//! API keys of an account. A key is returned once, in the response that creates it, and not when that response is
+//! repeated.
 
 use contracts::Timestamp;
 use domain::{AgentRef, KeyRole};
@@ -14,13 +14,13 @@ use crate::text::ActorName;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewKey {
-    /// Stands as the author of what is done with the key. A name that looks like Signalbox's own is refused.
+    /// The author's name of everything done with the key. A name that resembles Signalbox's own is refused.
     pub name: ActorName,
     /// `admin`: everything in the account. `member`: reads, tasks, messages, notifications. `service`: reads, messages,
-    /// notifications. `publisher`: publishes notifications and reads what became of its own, as a CI or a webhook does.
+    /// notifications. `publisher`: publishes notifications and reads the state of its own, as a CI or a webhook does.
     /// `gateway`: the tool-gateway's `/agent/*` and nothing here.
     pub role: KeyRole,
-    /// From then on the key is worth nothing; a moment that is still to come. Without it, a key is good until it is revoked.
+    /// When the key expires; a time in the future. Without it, the key is valid until it is revoked.
     pub expires_at: Option<Timestamp>,
     /// For `gateway` only: an agent, by id or slug. The key opens that agent's sessions and no others.
     pub agent: Option<AgentRef>,
@@ -38,15 +38,15 @@ pub struct Key {
     #[serde(with = "rfc3339::option")]
     #[schemars(with = "Option<Timestamp>")]
     pub expires_at: Option<OffsetDateTime>,
-    /// Whose sessions it opens: a gateway's key without it opens everybody's.
+    /// The agent whose sessions it opens. A gateway's key without one opens all sessions.
     pub agent_id: Option<Uuid>,
 }
 
-/// A key that was just made.
+/// A new key.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CreatedKey {
     #[serde(flatten)]
     pub public: Key,
-    /// Shown this once; null when the answer is given again for an `Idempotency-Key`.
+    /// Returned once; null when the response is repeated for an `Idempotency-Key`.
     pub key: Option<String>,
 }

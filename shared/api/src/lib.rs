@@ -1,11 +1,12 @@
-//! The bodies of the HTTP API, one file a noun: what a request asks and what is answered. The orchestrator reads and writes
-//! them, clients write and read them, and the OpenAPI document is made of them.
+//! The bodies of the HTTP API, one file a noun: requests and responses. The orchestrator reads and writes them, clients
+//! write and read them, and the OpenAPI document is generated from them.
 //!
-//! - A type says all that is enforced of a field before the database is asked: [`text`] for texts, `domain` for ids and words.
-//!   So the document cannot differ from what is enforced.
-//! - In requests, null is as good as absent, unless the field says what null means. Unknown fields are refused.
-//! - Answers are rows, as a statement fills them. A word of an answer is a text, so that a client reads the words of a newer
-//!   server. A field that is added gets `#[serde(default)]`, so that a client reads the answers of an older one.
+//! - A type declares every check on a field that needs no database: [`text`] for texts, `domain` for ids and words. So
+//!   the document cannot differ from the checks.
+//! - In requests, null counts as absent, unless the field's documentation says otherwise. Unknown fields are refused.
+//! - Responses are rows, as a statement returns them. A word in a response is a text, so that a client can read the
+//!   words of a newer server. A new field gets `#[serde(default)]`, so that a client can read the responses of an older
+//!   one.
 
 pub mod accounts;
 pub mod activities;

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Items_{T}")]
 pub struct Items<T> {
-    /// Fewer than were asked for when they are long, or when a filter leaves most of them out; none is possible, too.
+    /// Fewer than requested if they are long, or if a filter excludes most of them; may be empty.
     pub items: Vec<T>,
-    /// Ask again with `cursor` set to this; null when there is no more.
+    /// Ask again with `cursor` set to this; null on the last page.
     pub next_cursor: Option<String>,
 }

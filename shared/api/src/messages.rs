@@ -14,7 +14,8 @@ use crate::{agents::AgentName, text::Text};
 #[serde(deny_unknown_fields)]
 pub struct NewMessage {
     pub body: Text<1, BODY_BYTES_MAX>,
-    /// For whom a key for services speaks, which is said; else the key speaks for itself, as a person's always does.
+    /// The actor for whom a service's key posts, which is recorded. Without it the key is the author; a person's key
+    /// always is.
     pub author: Option<NewAuthor>,
 }
 
@@ -33,14 +34,14 @@ pub struct Message {
     #[sea_orm(nested(prefix = "author_"))]
     pub author: Actor,
     pub body: String,
-    /// The turn whose reply it is, or whose tool call posted it.
+    /// The turn of this reply, or of the tool call that posted it.
     pub turn_id: Option<Uuid>,
     #[serde(with = "rfc3339")]
     #[schemars(with = "Timestamp")]
     pub created_at: OffsetDateTime,
 }
 
-/// A message that was just posted.
+/// A new message.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PostedMessage {
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! Notifications: reasons for an agent to act, and what became of each.
+//! Notifications: reasons for an agent to act, and their states.
 
 use contracts::{
     Timestamp,
@@ -14,12 +14,12 @@ use uuid::Uuid;
 
 use crate::text::Text;
 
-/// What may be posted: the message of NATS plus `task`. It is read by the rule of NATS, which keeps unknown fields in
-/// `metadata`; the names that it gives are those of that rule.
+/// The body of a new notification: the message of NATS plus `task`. It is parsed as over NATS, which keeps unknown
+/// fields in `metadata`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("not" = {"required": ["agent", "agents"], "properties": {"agent": {"type": "string"}, "agents": {"type": "array"}}}))]
 pub struct NewNotification {
-    /// Null or `-`: on no task.
+    /// Null or `-`: without a task.
     #[schemars(regex(pattern = "^(-|[A-Za-z0-9][A-Za-z0-9_-]{0,63})$"))]
     pub task: Option<String>,
     /// Unique in the account; a UUID when absent.
@@ -35,11 +35,11 @@ pub struct NewNotification {
     pub body: Text<0, BODY_BYTES_MAX>,
     /// The thread message that this is about.
     pub message_id: Option<MessageId>,
-    /// The key itself when absent. A key for services may name another service, or a user on whose behalf it speaks, which
-    /// is said; a person's key speaks for itself.
+    /// The key itself if absent. A service's key may name another service, or a user on whose behalf it speaks, which
+    /// is recorded; a person's key speaks for itself.
     pub sender: Option<NewSender>,
     pub queue_mode: Option<QueueMode>,
-    /// At most 64 KiB. `reopen: true` says that a person means to take a finished task up again.
+    /// At most 64 KiB. `reopen: true`: a person wants to reopen a finished task.
     pub metadata: Option<Map<String, Value>>,
 }
 
@@ -51,18 +51,19 @@ pub struct NewSender {
     pub name: Option<Text<0, 128>>,
 }
 
-/// What was said yes to.
+/// An accepted notification.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Accepted {
     pub id: String,
 }
 
-/// A notification and what became of it.
+/// A notification and its state.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
 pub struct Notification {
     pub id: String,
     pub task: Option<String>,
-    /// The agent's slug; what its publisher wrote, as long as that is all there is. Null for one that fanned out.
+    /// The agent's slug; as the publisher wrote it until the agent is resolved. Null for a notification to several
+    /// agents.
     pub agent: Option<String>,
     pub agent_id: Option<Uuid>,
     #[sea_orm(from_alias = "kind")]
@@ -73,8 +74,8 @@ pub struct Notification {
     pub session_key: Option<String>,
     pub turn_id: Option<Uuid>,
     pub attempts: i32,
-    /// Why it was refused, failed or cancelled. Of one that is queued and was not read yet: `waits_for_broker` (NATS is away,
-    /// or its stream is full; it is kept and sent as soon as it can be) or `waits_for_resolver`.
+    /// Why it was refused, failed or cancelled. For a queued one that is not read yet: `waits_for_broker` (NATS is
+    /// unavailable, or its stream is full; it is stored and will be published) or `waits_for_resolver`.
     pub reason: Option<String>,
     pub title: Option<String>,
     #[sea_orm(nested(prefix = "sender_"))]
@@ -83,18 +84,18 @@ pub struct Notification {
     pub message_id: Option<Uuid>,
     /// Id of the message or turn that caused it.
     pub cause: Option<String>,
-    /// How many wake-ups of agents by agents lie behind it.
+    /// The number of wake-ups of agents by agents that led to it.
     pub hops: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<QueueMode>")]
     pub queue_mode: Option<String>,
-    /// What it says; not in lists.
+    /// Its text; not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// What its publisher added, unknown fields included; not in lists.
+    /// The publisher's additional fields, unknown ones included; not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
-    /// One for several agents: the notifications that it became, one an agent.
+    /// Of a notification to several agents: the resulting notifications, one an agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[sea_orm(skip)]
     pub parts: Vec<Part>,
@@ -103,7 +104,7 @@ pub struct Notification {
     pub created_at: OffsetDateTime,
 }
 
-/// One agent's share of a notification for several.
+/// One agent's part of a notification to several.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Part {
     pub id: String,

@@ -1,4 +1,4 @@
-//! Why there is no other answer.
+//! Problems: the body of every error response.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub struct Problem {
     pub code: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// `urn:signalbox:request:{id}`: the same id stands in the log.
+    /// `urn:signalbox:request:{id}`: the log has the same id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
 }

@@ -24,7 +24,7 @@ pub struct Session {
     pub key: String,
     #[sea_orm(from_alias = "closed_at")]
     pub state: SessionState,
-    /// What may happen to it next: `idle`, `running`, `waiting` (for tools), `backoff` (for its next attempt).
+    /// Its phase: `idle`, `running`, `waiting` (for tools), `backoff` (until its next attempt).
     pub phase: String,
     #[serde(with = "rfc3339")]
     #[schemars(with = "Timestamp")]
@@ -33,17 +33,17 @@ pub struct Session {
     #[schemars(with = "Option<Timestamp>")]
     pub closed_at: Option<OffsetDateTime>,
     pub close_reason: Option<String>,
-    /// Notifications that wait.
+    /// Queued notifications.
     pub queued: i32,
     /// Turns so far.
     #[sea_orm(from_alias = "turn_count")]
     pub turns: i64,
     pub active_turn_id: Option<Uuid>,
-    /// Its provider was seen to run another session than the key says: which. Null as long as nothing of the kind was seen.
+    /// The other session that its provider ran instead of the key's. Null if none was seen.
     pub mismatch: Option<String>,
 }
 
-/// Whether turns may start in it. It is what its row says of its end.
+/// Whether turns may start in it, by the row's close reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionState {

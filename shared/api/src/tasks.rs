@@ -1,4 +1,4 @@
-//! Tasks. Ids compare without case and are shown as their client spelled them.
+//! Tasks. Ids are compared without case and shown as their client spelled them.
 
 use contracts::{
     Timestamp,
@@ -21,7 +21,7 @@ pub struct NewTask {
     pub assignees: Option<Assignees>,
 }
 
-/// What is asked to change; what is absent stays.
+/// The requested changes; absent fields stay.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TaskChange {
@@ -29,7 +29,7 @@ pub struct TaskChange {
     pub status: Option<TaskStatus>,
     pub title: Option<Title>,
     pub description: Option<Description>,
-    /// All of them.
+    /// The complete list of assignees.
     pub assignees: Option<Assignees>,
 }
 

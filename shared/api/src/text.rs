@@ -1,4 +1,4 @@
-//! Texts with limits. Each is checked where it is read, and its schema says the same.
+//! Texts with limits. Each is checked when it is parsed, and its schema declares the same limits.
 
 use std::{borrow::Cow, fmt, ops::Deref};
 
@@ -6,8 +6,8 @@ use domain::{NotTheirs, is_reserved};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// A text of at most so many bytes of UTF-8; with `BYTES_MIN` 1, one with more in it than white space. Without U+0000, which
-/// Postgres does not keep.
+/// A text of at most so many bytes of UTF-8; with `BYTES_MIN` 1, one that is not blank. Without U+0000, which Postgres
+/// cannot store.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Text<const BYTES_MIN: usize, const BYTES_MAX: usize>(String);
@@ -72,7 +72,7 @@ impl<const BYTES_MIN: usize, const BYTES_MAX: usize> JsonSchema for Text<BYTES_M
     }
 }
 
-/// The name under which a key or an agent speaks. It is shown to people and to agents, so it must not look like Signalbox's own.
+/// The name of a key or an agent as an author. People and agents see it, so it must not resemble Signalbox's own.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Name")]
 #[schemars(inline)]
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_called_as_we_are() {
+    fn a_reserved_name_is_refused() {
         let read = |name: &str| serde_json::from_value::<ActorName>(name.into()).map_err(|error| error.to_string());
         assert_eq!(&*read("Coder").unwrap(), "Coder");
         assert_eq!(read("\u{41e}perator").unwrap_err(), NotTheirs::Reserved.to_string());

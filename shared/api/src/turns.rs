@@ -1,4 +1,4 @@
-//! Turns: what an agent was told, what it did, what it said, what it cost.
+//! Turns: the input of an agent, its actions, its reply and its usage.
 
 use contracts::Timestamp;
 use domain::{ToolCallState, TurnState};
@@ -15,7 +15,7 @@ pub struct Turn {
     pub id: Uuid,
     pub session_id: Uuid,
     pub generation: i32,
-    /// Place in its session, from 1.
+    /// Position in its session, from 1.
     pub number: i64,
     #[schemars(with = "TurnState")]
     pub state: String,
@@ -24,14 +24,14 @@ pub struct Turn {
     pub notifications: Vec<String>,
     #[sea_orm(nested(prefix = "profile_"))]
     pub profile: Profile,
-    /// As they were sent; null when they are no longer kept.
+    /// As they were sent; null when they are no longer stored.
     #[sea_orm(skip)]
     pub instructions: Option<String>,
     pub input: String,
     pub reply: Option<String>,
     #[sea_orm(skip)]
     pub tool_calls: Vec<ToolCall>,
-    /// How many further ones there are, where all would be too long: `/turns/{turn}/tool-calls` lists every one.
+    /// The number of omitted tool calls if the list would be too long: `/turns/{turn}/tool-calls` has every one.
     #[serde(default, skip_serializing_if = "is_none")]
     #[sea_orm(skip)]
     pub tool_calls_left_out: usize,
@@ -40,13 +40,14 @@ pub struct Turn {
     pub error: Option<String>,
     pub error_class: Option<String>,
     pub provider: String,
-    /// The provider's name of its last response.
+    /// The provider's id of its last response.
     pub response_id: Option<String>,
-    /// Calls to the provider, the one that is due included; one sent again because its answer was lost counts once.
+    /// Calls to the provider, including the one that is due; a call that was repeated because its answer was lost
+    /// counts once.
     #[sea_orm(from_alias = "attempt")]
     pub provider_calls: i32,
     pub task_history_called: bool,
-    /// The agent said that there was nothing to do: recorded, not posted.
+    /// The agent called the tool `no_reply`: there was nothing to do. Recorded, not posted.
     pub no_reply: bool,
     /// Its session had closed meanwhile: recorded, changes nothing.
     pub late: bool,
@@ -56,11 +57,11 @@ pub struct Turn {
     #[serde(with = "rfc3339::option")]
     #[schemars(with = "Option<Timestamp>")]
     pub finished_at: Option<OffsetDateTime>,
-    /// What went into the prompt, from where, with size and hash.
+    /// The parts of the prompt, with source, size and hash.
     pub manifest: Value,
 }
 
-/// Which instructions the agent had.
+/// The agent's instructions.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
 pub struct Profile {
     pub version: String,
@@ -71,11 +72,11 @@ pub struct Profile {
 pub struct ToolCall {
     pub call_id: String,
     pub name: String,
-    /// As JSON, when it is; else the text that the provider sent.
+    /// As JSON if it is valid; else the text that the provider sent.
     pub arguments: Value,
     #[schemars(with = "ToolCallState")]
     pub state: String,
-    /// What the agent read, as JSON when it is; null as long as there is none.
+    /// The result that the agent read, as JSON if it is valid; null while there is none.
     pub result: Option<Value>,
 }
 

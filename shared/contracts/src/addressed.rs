@@ -1,13 +1,13 @@
-//! Messages between services name their account and task twice: in the subject, by which they are routed and permitted,
-//! and in the payload, by which they are worked on. Whoever reads one holds the two against each other: who may publish
-//! for one account must not speak for another.
+//! Messages between services name their account and task twice: in the subject, which routes and permits them, and in
+//! the payload, which is processed. A reader compares the two: a publisher that is permitted for one account must not
+//! write another's id into the payload.
 
 use crate::{Root, message::Addressed};
 
-/// Why a payload is not worked on. One word for programs, one sentence for people.
+/// Why a payload is refused. One word for programs, one sentence for people.
 #[derive(Debug, thiserror::Error)]
 pub enum Misaddressed {
-    #[error("The payload is not what its subject says: {0}")]
+    #[error("The payload does not have the form of its subject's messages: {0}")]
     Malformed(serde_json::Error),
     #[error("The payload names another account or task than the subject.")]
     SubjectMismatch,
@@ -22,7 +22,7 @@ impl Misaddressed {
     }
 }
 
-/// Reads a payload that came on a subject.
+/// Parses a payload that arrived on a subject.
 pub fn read<M: Addressed>(root: &Root, subject: &str, payload: &[u8]) -> Result<M, Misaddressed> {
     let message: M = serde_json::from_slice(payload).map_err(Misaddressed::Malformed)?;
     if message.subject(root) == subject {

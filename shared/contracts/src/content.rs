@@ -1,6 +1,6 @@
-//! What "the same content" means: a hash over everything a publisher said, in a form that does not depend on how it
-//! was written down. Id and recipients are left out: the id is what the content is compared under, and recipients are
-//! compared by the agent they came to, since a redrive names it by id where its publisher named a slug.
+//! A notification's content hash: a hash over all that its publisher wrote, independent of its encoding. Id and
+//! recipients are excluded: contents of the same id are compared, and recipients are compared by agent, since a redrive
+//! names an agent by id where its publisher used a slug.
 
 use domain::{QueueMode, TaskId};
 use serde_json::{Number, Value};
@@ -13,7 +13,7 @@ use crate::notification::Notification;
 pub struct ContentHash([u8; 32]);
 
 impl ContentHash {
-    /// Of a notification that was read.
+    /// The hash of a parsed notification.
     pub fn of(task: Option<&TaskId>, notification: &Notification) -> ContentHash {
         let mut hasher = Hasher(Sha256::new());
         hasher.text("notification");
@@ -23,7 +23,7 @@ impl ContentHash {
         hasher.optional(notification.title.as_deref().filter(|title| !title.is_empty()));
         hasher.text(&notification.body);
         hasher.optional(notification.message_id.map(|id| id.to_string()).as_deref());
-        // Whose word it is that they send it is not content: the same may come over NATS and over HTTP.
+        // `Actor::by` is not content: the same notification may arrive over NATS and over HTTP.
         let sender = &notification.sender;
         hasher.text(sender.kind.as_str());
         hasher.text(&sender.id);
@@ -33,7 +33,7 @@ impl ContentHash {
         hasher.finish()
     }
 
-    /// Of a message that cannot be read: its bytes.
+    /// The hash of an unreadable message: of its bytes.
     pub fn of_unreadable(payload: &[u8]) -> ContentHash {
         let mut hasher = Hasher(Sha256::new());
         hasher.text("unreadable");
@@ -50,7 +50,7 @@ impl ContentHash {
     }
 }
 
-/// Every part is preceded by its length or its kind, so that no two contents run together into the same bytes.
+/// Every part is preceded by its length or its kind, so that different contents never give the same bytes.
 struct Hasher(Sha256);
 
 impl Hasher {
@@ -73,7 +73,7 @@ impl Hasher {
         }
     }
 
-    /// JSON nesting is bounded by the reader, so this recursion is too.
+    /// The reader bounds JSON nesting, and so this recursion.
     fn value(&mut self, value: &Value) {
         match value {
             Value::Null => self.0.update(b"n"),
@@ -96,7 +96,7 @@ impl Hasher {
         }
     }
 
-    /// Names in order, whatever order the map keeps.
+    /// In the order of the names, whatever the map's order.
     fn object(&mut self, fields: &serde_json::Map<String, Value>) {
         let mut names: Vec<&String> = fields.keys().collect();
         names.sort_unstable();
@@ -113,11 +113,11 @@ impl Hasher {
     }
 }
 
-/// One spelling a number. Postgres writes `1e5` back as `100000`, and what it wrote back may come in again.
+/// One spelling a number. Postgres returns `1e5` as `100000`, and its output may be published again.
 fn canonical(number: &Number) -> String {
     match number.as_f64().filter(|_| number.is_f64()) {
         Some(0.0) => "0".to_owned(), // and `-0.0`, which is equal to it
-        // The fewest digits that read back as the same number, and no exponent.
+        // The fewest digits that parse to the same number, and no exponent.
         Some(float) => float.to_string(),
         None => number.to_string(),
     }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_said_otherwise_is_the_same() {
+    fn the_same_content_in_another_encoding_has_the_same_hash() {
         let check = |one: &str, other: &str| assert_eq!(hash("t", one), hash("t", other), "{one} {other}");
         check(
             r#"{"body": "b", "metadata": {"a": 1, "b": 2}}"#,
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn something_else_is_something_else() {
+    fn different_content_has_another_hash() {
         let contents = [
             r#"{"body": "b"}"#,
             r#"{"body": "c"}"#,

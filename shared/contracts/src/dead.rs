@@ -1,4 +1,4 @@
-//! A dead letter: a message that cannot be processed, with enough said to mend it and send it again.
+//! A dead letter: a message that cannot be processed, with the data to repair and redrive it.
 
 use domain::AccountId;
 use schemars::JsonSchema;
@@ -10,22 +10,22 @@ use crate::{
     message::{Message, SERVICES, Stream, User},
 };
 
-/// A payload longer than this is kept cut, and cannot be redriven from the copy.
+/// A longer payload is truncated, and cannot be redriven from the copy.
 pub const DEAD_PAYLOAD_BYTES_MAX: usize = 512 * 1024;
 
-/// On `{root}.dead.{account}.{task}`, and the row behind `GET …/dead-letters`.
+/// The message on `{root}.dead.{account}.{task}`, and the row behind `GET …/dead-letters`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct DeadLetter {
     pub id: Uuid,
-    /// Absent when it belongs to no account that exists: those are the operator's to read.
+    /// Absent without an existing account: such letters belong to the operator.
     pub account: Option<AccountId>,
-    /// Where it was published.
+    /// The subject of the message.
     pub subject: String,
     /// One word, for programs: `malformed`, `unknown_agent`, `turn_failed` …
     pub reason: String,
-    /// One sentence, for people: what was wrong and what to do.
+    /// One sentence, for people: the error and its remedy.
     pub detail: String,
-    /// The message as it came; not valid UTF-8 is replaced.
+    /// The message as it arrived; invalid UTF-8 is replaced.
     pub payload: String,
     pub attempts: i32,
     pub created_at: Timestamp,

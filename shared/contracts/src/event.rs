@@ -1,5 +1,5 @@
-//! Events: facts for anyone who listens, on `{root}.event.{account}.{task}.{noun}.{fact}`. Past participles; adding a
-//! field or a fact is free, changing one is not.
+//! Events: facts for any listener, on `{root}.event.{account}.{task}.{noun}.{fact}`. Facts are past participles. Fields
+//! and facts may be added and never changed.
 
 use domain::{
     AccountId, Actor, AgentId, CloseReason, Fence, Generation, MessageId, NotificationId, SessionId, SessionKind,
@@ -13,7 +13,7 @@ use crate::{
     message::{Addressed, Hop, Message, SERVICES, Stream, User},
 };
 
-/// A reply longer than this is cut in the event; the whole text is in the turn.
+/// A longer reply is truncated in the event; the turn has the whole text.
 pub const EVENT_REPLY_BYTES_MAX: usize = 64 * 1024;
 
 /// The envelope of every event; `type` and `data` come from [`Event`].
@@ -26,8 +26,8 @@ pub struct EventMessage {
     pub event: Event,
 }
 
-/// An event a line: its fact, its payload, the services that publish it, and the service that acts on it, if one does. What a
-/// service acts on is awaited.
+/// An event a line: its fact, its payload, its publishers, and the service that acts on it, if one does. An event that
+/// a service acts on is awaited.
 macro_rules! events {
     ($($(#[$doc:meta])* $kind:literal $variant:ident($data:ident) from [$($publisher:ident),+] $(to $consumer:ident)?;)+) => {
         #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -74,7 +74,7 @@ events! {
     "turn.started" TurnStarted(TurnStarted) from [Delivery];
     "turn.finished" TurnFinished(TurnFinished) from [Delivery] to Orchestrator;
     "agent.removed" AgentRemoved(AgentRemoved) from [Orchestrator];
-    /// A gateway ran another session than the key said.
+    /// A gateway ran another session than the one of the key.
     "provider.session_mismatched" ProviderSessionMismatched(ProviderSessionMismatched) from [Delivery];
     /// A message could not be processed by a service.
     "message.died" MessageDied(MessageDied) from [Resolver, Delivery, ToolGateway, Orchestrator];
@@ -121,14 +121,14 @@ pub struct TaskStatusChanged {
 pub struct MessagePosted {
     pub message_id: MessageId,
     pub author: Actor,
-    /// The turn whose reply it is, or whose tool call posted it.
+    /// The turn of this reply, or of the tool call that posted it.
     pub turn_id: Option<TurnId>,
 }
 
 /// `notification.refused`, `.cancelled`, `.failed`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct NotificationEnded {
-    /// Absent when the message was too broken to have one.
+    /// Absent if the message was too malformed to have one.
     pub id: Option<NotificationId>,
     pub agent: Option<String>,
     pub reason: String,
@@ -160,7 +160,7 @@ pub struct TurnStarted {
     pub session_id: SessionId,
     pub session_key: String,
     pub generation: Generation,
-    /// Of the claim under which it was written (B1). Absent from messages of older versions.
+    /// The fence of the claim under which it was written (B1). Absent from messages of older versions.
     #[serde(default)]
     pub fence: Fence,
     pub number: i64,
@@ -175,7 +175,7 @@ pub struct TurnFinished {
     pub session_id: SessionId,
     pub session_key: String,
     pub generation: Generation,
-    /// Of the claim under which it was written (B1). Absent from messages of older versions.
+    /// The fence of the claim under which it was written (B1). Absent from messages of older versions.
     #[serde(default)]
     pub fence: Fence,
     pub number: i64,
@@ -183,12 +183,12 @@ pub struct TurnFinished {
     pub notifications: Vec<NotificationId>,
     /// How it ended: finished, failed, aborted or unknown.
     pub state: TurnState,
-    /// The reply, at most 64 KiB of it; the turn has the whole.
+    /// The reply, truncated to 64 KiB; the turn has the whole text.
     pub reply: Option<String>,
     pub reply_cut: bool,
-    /// The agent said, by the tool `no_reply`, that there was nothing to do: recorded, not posted.
+    /// The agent called the tool `no_reply`: there was nothing to do. Recorded, not posted.
     pub no_reply: bool,
-    /// The session had ended meanwhile: recorded, changes nothing.
+    /// The session had closed meanwhile: recorded, changes nothing.
     pub late: bool,
     pub attempts: i32,
     pub error: Option<String>,

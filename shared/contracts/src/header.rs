@@ -1,4 +1,4 @@
-//! Headers: names, the trace context, and the small map they travel in until the broker's own type takes over.
+//! Headers: their names, the trace context, and the map that holds them until the broker's own type does.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -9,17 +9,18 @@ pub const TRACEPARENT: &str = "traceparent";
 pub const TRACESTATE: &str = "tracestate";
 /// Id of the message that caused this one.
 pub const CAUSE: &str = "Signalbox-Cause";
-/// How many wake-ups of agents by agents lie behind this message.
+/// The number of wake-ups of agents by agents that led to this message.
 pub const HOPS: &str = "Signalbox-Hops";
-/// Id of the dead letter that this message is a redrive of.
+/// Id of the dead letter from which this message was redriven.
 pub const REDRIVE: &str = "Signalbox-Redrive";
-/// Id of the outbox row that is kept until this message was read: its reader deletes it as it takes the message in.
+/// Id of the outbox row that is kept until this message was read: its reader deletes the row in its own transaction.
 pub const RECEIPT: &str = "Signalbox-Receipt";
 
-/// That a service of this installation put the message on this subject: `v1.{key id}.{hex}` (`messaging::envelope`).
+/// Proof that a service of this installation published the message on this subject: `v1.{key id}.{hex}`
+/// (`messaging::envelope`).
 pub const SIGNATURE: &str = "Signalbox-Signature";
-/// On a dead letter and its redrive: the sender in the payload is as one of our services knew it. Set by the service that
-/// wrote the letter; what a publisher sets is taken off.
+/// On a dead letter and its redrive: a service has verified the sender in the payload. Set by the service that wrote
+/// the letter; a publisher's header of this name is removed.
 pub const VOUCHED: &str = "Signalbox-Vouched";
 
 pub const CE_SPECVERSION: &str = "ce-specversion";
@@ -48,7 +49,7 @@ pub const NAMES: [&str; 15] = [
     CE_TIME,
 ];
 
-/// A name, as [`Headers`] keeps it.
+/// A name in the form that [`Headers`] stores.
 fn kept(name: &str) -> Cow<'static, str> {
     match NAMES.into_iter().find(|known| *known == name) {
         Some(known) => Cow::Borrowed(known),
@@ -56,11 +57,11 @@ fn kept(name: &str) -> Cow<'static, str> {
     }
 }
 
-/// Header values longer than this are not read: they are a stranger's.
+/// Longer header values are not read: publishers may write anything.
 pub const HEADER_BYTES_MAX: usize = 1024;
 
-/// Header names and values, one value a name, sorted by name. Names that stand above are not copied: a dozen of them are on
-/// every message.
+/// Header names and values, one value a name, sorted by name. The names above are not copied: every message has a dozen
+/// of them.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Headers(pub BTreeMap<Cow<'static, str>, String>);
@@ -73,7 +74,7 @@ impl Headers {
             .filter(|value| value.len() <= HEADER_BYTES_MAX)
     }
 
-    /// Sets a header; an empty value is left out, since some readers take it for a value.
+    /// Sets a header. An empty value is left out, since some readers would take it for a value.
     pub fn set(&mut self, name: &str, value: impl Into<String>) {
         let value = value.into();
         if !value.is_empty() {
@@ -81,7 +82,7 @@ impl Headers {
         }
     }
 
-    /// Hops so far; a header that is no number counts as none, as on a publisher's first message.
+    /// The number of hops; a header that is not a number counts as zero, as on a publisher's first message.
     pub fn hops(&self) -> u16 {
         self.get(HOPS).and_then(|value| value.parse().ok()).unwrap_or(0)
     }

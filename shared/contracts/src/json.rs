@@ -1,17 +1,17 @@
-//! JSON from outside, bounded before a tree is made of it. A value costs about a hundred bytes of memory, an object of
-//! one field six hundred, and `{"":0},` needs seven for both: so depth and values are counted first, without making
-//! any. Among equal keys the last one wins; a number too large for its type reads as absent.
+//! Parses JSON from outside, and limits it before a tree is built. A value costs about a hundred bytes of memory, an
+//! object of one field six hundred, and `{"":0},` is only seven bytes for both. So depth and values are counted first,
+//! without building any. Of equal keys the last one wins; a number too large for its type counts as absent.
 //!
-//! Messages between services are read into their own types instead, which have no room for anything else.
+//! Messages between services are parsed into their own types instead, which bound them.
 
 use serde_json::Value;
 
-/// Nothing that is meant is nested as deep, and what walks through a value may call itself.
+/// No legitimate message is nested as deep, and code that walks a value may recurse.
 pub const DEPTH_MAX: usize = 64;
 /// Enough for a provider's answer that echoes a hundred tools with their schemas; at most some twenty MiB of memory.
 pub const VALUES_MAX: usize = 100_000;
 
-/// The texts are complete: they go to whoever sent it.
+/// The texts are shown to the sender, so they are complete.
 #[derive(Debug, thiserror::Error)]
 pub enum NotJson {
     #[error("not JSON: {0}")]
@@ -22,19 +22,19 @@ pub enum NotJson {
     TooManyValues { at: usize },
 }
 
-/// Reads one value. What the text's length may be is its reader's to say.
+/// Parses one value. The caller limits the text's length.
 pub fn read(text: &[u8]) -> Result<Value, NotJson> {
     bounds_check(text, DEPTH_MAX)?;
     serde_json::from_slice(text).map_err(NotJson::Syntax)
 }
 
-/// Whether a text that was written here may stand within another, so many levels down, and still be read.
+/// Whether a text of our own can be nested so many levels down in another, and still be parsed.
 pub fn fits_within(text: &[u8], levels: usize) -> bool {
     bounds_check(text, DEPTH_MAX.saturating_sub(levels)).is_ok()
 }
 
-/// An upper bound of the values in `text`: each but the first has a comma, a colon or an opening bracket before it. Of a
-/// text that is not JSON it may say anything, and its reader will.
+/// An upper bound of the number of values in `text`: each but the first has a comma, a colon or an opening bracket
+/// before it. For a text that is not JSON the result is arbitrary, and the parser fails.
 fn bounds_check(text: &[u8], depth_max: usize) -> Result<(), NotJson> {
     let (mut values, mut depth, mut in_string, mut escaped) = (1_usize, 0_usize, false, false);
     for (at, &byte) in text.iter().enumerate() {

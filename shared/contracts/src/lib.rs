@@ -1,10 +1,11 @@
-//! Every message on the wire: its subject, its headers, its payload, and the JSON Schemas written from them. Outside
-//! programs rely on these names to the letter; a name changes only by a new one beside it.
+//! Every message on the wire: its subject, its headers, its payload, and the JSON Schemas generated from them. Other
+//! programs rely on these names; a name is only ever replaced by adding a new one beside it.
 //!
-//! [`message`] has the table of all. The payloads: [`notification`] ([`content`]: what counts as the same one) → [`session`] → [`tool`] → [`event`], with [`dead`] for what went nowhere and
-//! [`live`] for text as it is generated; [`tools`] says what agents may call. [`subject`] and [`header`] are the
-//! envelope, [`addressed`] holds a payload against it, [`json`] bounds what strangers put into it, [`quote`] is how it
-//! stands in a text for a model, [`outgoing`] is a message on its way to the broker. No I/O; row types and domain types live elsewhere and are converted at the edge.
+//! [`message`] has the table of all messages. The payloads: [`notification`] ([`content`]: when two are the same) →
+//! [`session`] → [`tool`] → [`event`], with [`dead`] for dead letters and [`live`] for text as it is generated;
+//! [`tools`] defines the tools of agents. [`subject`] and [`header`] are the envelope, [`addressed`] compares a payload
+//! with it, [`json`] limits JSON from publishers, [`quote`] quotes their texts for a model, [`outgoing`] is a message
+//! to be published. No I/O; row types and domain types are defined elsewhere and converted at the edge.
 
 pub mod addressed;
 pub mod content;

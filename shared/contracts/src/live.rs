@@ -10,12 +10,12 @@ use crate::message::{Message, Stream, User};
 pub struct LiveText {
     pub session_id: SessionId,
     pub generation: Generation,
-    /// A higher one took the turn over: what lower ones said of it is void.
+    /// A higher fence took the turn over: text with a lower one is void.
     pub fence: Fence,
     pub turn_id: TurnId,
-    /// Which attempt of the turn speaks; text of an earlier attempt is void when a later one begins.
+    /// The attempt of the turn that generated the text; text of an earlier attempt is void when a later one begins.
     pub attempt: i32,
-    /// From 0, one up for every piece of an attempt.
+    /// From 0, increasing by one for every piece of an attempt.
     pub sequence: u32,
     pub text: String,
 }

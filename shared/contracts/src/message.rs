@@ -1,6 +1,6 @@
 //! Every message on the broker, declared once. A message implements [`Message`] beside its payload and has a line in
-//! [`MESSAGES`]; an event has a line in [`crate::event`]. Streams, consumers, rights on the broker, JSON Schemas, AsyncAPI
-//! and who may bury and redrive a message follow from these tables.
+//! [`MESSAGES`]; an event has a line in [`crate::event`]. Streams, consumers, permissions on the broker, JSON Schemas,
+//! AsyncAPI, and the services that may bury and redrive a message follow from these tables.
 
 use domain::{AccountId, TaskId};
 use schemars::{JsonSchema, generate::SchemaSettings};
@@ -24,7 +24,8 @@ pub enum User {
     Delivery,
     ToolGateway,
     Orchestrator,
-    /// Anyone who sends notifications and listens to what becomes of them. It may hear everything and send nothing else.
+    /// A program that sends notifications and listens to events. It may listen to every message and publish nothing
+    /// else.
     Publisher,
     /// `signalbox migrate`, `signalbox doctor` and the `nats` command.
     Operator,
@@ -72,7 +73,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// In the order in which they are made: the notifications have the dead letters as their source.
+    /// In the order of their creation: the stream of notifications has the dead letters as its source.
     pub const ALL: [Stream; 5] = [
         Stream::Dead,
         Stream::Notification,
@@ -106,7 +107,7 @@ impl Stream {
     }
 }
 
-/// A payload with its place on the broker: the subject is `{root}.{KIND}.{account}.{task}`.
+/// A payload with its address on the broker: the subject is `{root}.{KIND}.{account}.{task}`.
 pub trait Message: Serialize + JsonSchema {
     /// Also the end of the CloudEvents type and the name of the JSON Schema.
     const KIND: &'static str;
@@ -114,8 +115,8 @@ pub trait Message: Serialize + JsonSchema {
     const STREAM: Option<Stream>;
     const PUBLISHERS: &'static [User];
     const CONSUMERS: &'static [User];
-    /// No row but this message's own tells the consumer what was accepted or done, so its outbox row is kept until it is read.
-    /// Any other message is a wake-up, which a sweep replaces, or news.
+    /// Whether the message is the only record for its consumer; then its outbox row is kept until it is read. Any other
+    /// message is a wake-up, which a sweep replaces, or information.
     const AWAITED: bool;
     /// One sentence for AsyncAPI.
     const CARRIES: &'static str;
@@ -126,8 +127,8 @@ pub trait Message: Serialize + JsonSchema {
     }
 }
 
-/// A message whose payload names its account and task too. A subject routes and permits; the payload is worked on. A reader
-/// holds the two against each other ([`crate::addressed::read`]).
+/// A message whose payload also names its account and task. The subject routes and permits; the payload is processed. A
+/// reader compares the two ([`crate::addressed::read`]).
 pub trait Addressed: Message + DeserializeOwned {
     fn about(&self) -> (&AccountId, Option<&TaskId>);
 
@@ -137,7 +138,7 @@ pub trait Addressed: Message + DeserializeOwned {
     }
 }
 
-/// Who publishes and who consumes a message, or one fact of [`EVENTS`].
+/// The publishers and the consumers of a message, or of one fact of [`EVENTS`].
 #[derive(Clone, Copy, Debug)]
 pub struct Hop {
     pub kind: &'static str,
@@ -191,14 +192,14 @@ fn schema<T: JsonSchema>() -> Value {
         .to_value()
 }
 
-/// Every message, with each event on its own.
+/// Every message, with each event separately.
 pub fn hops() -> impl Iterator<Item = &'static Hop> {
     let messages = MESSAGES.iter().map(|message| &message.hop);
     messages.filter(|hop| hop.kind != EventMessage::KIND).chain(EVENTS)
 }
 
 impl Hop {
-    /// Its subjects below the root, whichever account and task.
+    /// Its subjects below the root, for any account and task.
     pub fn pattern(&self) -> String {
         if self.is_event {
             format!("event.*.*.{}", self.kind)
@@ -207,7 +208,8 @@ impl Hop {
         }
     }
 
-    /// Whether this user may publish it. The orchestrator redrives dead letters, so it may publish what any service consumes.
+    /// Whether this user may publish it. The orchestrator redrives dead letters, so it may publish every message that a
+    /// service consumes.
     pub fn is_published_by(&self, user: User) -> bool {
         let is_redriven = user == User::Orchestrator && self.consumers.iter().any(|consumer| consumer.is_service());
         self.publishers.contains(&user) || is_redriven
@@ -218,7 +220,7 @@ impl Hop {
     }
 }
 
-/// The stream of an awaited message, by the subject that it is published on, whatever its root.
+/// The stream of an awaited message, by its subject, whatever its root.
 pub fn awaited(subject: &str) -> Option<Stream> {
     let below = subject.split_once('.').map_or("", |(_root, below)| below);
     hops()
@@ -226,7 +228,7 @@ pub fn awaited(subject: &str) -> Option<Stream> {
         .and_then(|hop| hop.stream)
 }
 
-/// Whether a subject is one of a pattern's, as the server sees it.
+/// Whether a subject matches a pattern, by the server's rules.
 pub fn is_match(pattern: &str, subject: &str) -> bool {
     let mut tokens = subject.split('.');
     for wanted in pattern.split('.') {
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_awaited_that_no_row_tells_of() {
+    fn a_message_without_another_row_is_awaited() {
         let (root, account) = (Root::parse("box").unwrap(), AccountId::parse("acme").unwrap());
         let task = TaskId::parse("PROJ-7").unwrap();
         for task in [Some(&task), None] {

@@ -1,5 +1,5 @@
-//! The notification: what anyone may publish, how it is read, and why it may be refused. Reading is pure and bounded;
-//! whether account, task, agent and message agree is the resolver's to decide, since that needs the database.
+//! The notification: what publishers may send, how it is parsed, and why it may be refused. Parsing is pure and
+//! bounded; the resolver checks account, task, agent and message against each other, since that needs the database.
 
 use domain::{AccountId, Actor, AgentRef, Inadmissible, MessageId, NotificationId, QueueMode};
 use schemars::JsonSchema;
@@ -17,8 +17,9 @@ pub const BODY_BYTES_MAX: usize = 256 * 1024;
 pub const TITLE_BYTES_MAX: usize = 1024;
 pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 pub const AGENTS_MAX: usize = 64;
-/// Longer messages are refused unread. The broker's own limit: what it took is read, since the parts are measured as
-/// texts and some writers of JSON escape every letter beyond ASCII, which makes a body three times as long.
+/// Longer messages are refused unparsed. This is the broker's own limit: an accepted message is parsed, since its parts
+/// are measured as texts and some JSON encoders escape every letter beyond ASCII, which makes a body three times as
+/// long.
 pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 
 /// A notification as published on `{root}.notification.{account}.{task}`. Only `body` has to be there; unknown fields
@@ -50,7 +51,7 @@ pub struct NotificationMessage {
     pub sender: Option<Actor>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_mode: Option<QueueMode>,
-    /// At most 64 KiB. `reopen: true` says that a person means to take a finished task up again.
+    /// At most 64 KiB. `reopen: true`: a person wants to reopen a finished task.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
 }
@@ -70,8 +71,8 @@ impl Message for NotificationMessage {
     const CARRIES: &'static str = "A reason for an agent to act.";
 }
 
-/// Id of the message. The account stands in it, since publishers choose notification ids and a broker that drops what it has
-/// seen knows no accounts.
+/// Id of the message. It contains the account, since publishers choose notification ids and the broker's deduplication
+/// does not consider accounts.
 pub fn message_id(account: &AccountId, id: &NotificationId) -> String {
     format!("{account}:{id}")
 }
@@ -93,9 +94,9 @@ pub enum RefusalReason {
     /// The task is the coordinator's chat, and the agent is not the coordinator (S6).
     NotCoordinator,
     HopLimit,
-    /// As many items as may wait in the session.
+    /// The session's queue is full.
     QueueFull,
-    /// The database takes it in no form. Nothing known leads here; it keeps what is not known from stopping the rest.
+    /// The database accepts it in no form. No known cause; it keeps an unknown one from blocking the rest.
     Unprocessable,
 }
 
@@ -120,7 +121,7 @@ impl RefusalReason {
     }
 }
 
-/// A refusal with its sentence: what was wrong and what the publisher can do.
+/// A refusal with its sentence: the error, and what the publisher can do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
     pub reason: RefusalReason,
@@ -135,7 +136,7 @@ impl Refusal {
         }
     }
 
-    /// `cause` is the id of what woke the sender.
+    /// `cause` is the id of the message or turn that woke the sender.
     pub fn inadmissible(why: Inadmissible, cause: Option<&str>) -> Refusal {
         match why {
             Inadmissible::HopLimit { hops, max } => Refusal::new(
@@ -159,19 +160,21 @@ impl Refusal {
     pub fn id_conflict(id: &NotificationId) -> Refusal {
         Refusal::new(
             RefusalReason::IdConflict,
-            format!("the id {id} was used before for other content, task or agent: give what is new an id of its own"),
+            format!(
+                "the id {id} was used before for other content, task or agent: give the new notification its own id"
+            ),
         )
     }
 }
 
-/// A refused message and what could still be told of it.
+/// A refused message and the parts of it that could be parsed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Unreadable {
     pub id: Option<NotificationId>,
     pub refusal: Refusal,
 }
 
-/// Who is to act: named agents, or whoever the task is assigned to.
+/// The recipients: named agents, or the task's assignees.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Recipients {
     One(AgentRef),
@@ -180,10 +183,10 @@ pub enum Recipients {
     Assignees,
 }
 
-/// A notification that was read: within its limits, its names well formed.
+/// A parsed notification: within its limits, its names well-formed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Notification {
-    /// The publisher's id; `None` means that one is to be generated.
+    /// The publisher's id; `None` means that one is generated.
     pub id: Option<NotificationId>,
     pub kind: String,
     pub recipients: Recipients,
@@ -198,7 +201,7 @@ pub struct Notification {
 /// The type of a notification that names none.
 pub const KIND_DEFAULT: &str = "notification";
 
-/// Reads a published message. Never panics; looks at no more than [`MESSAGE_BYTES_MAX`] bytes.
+/// Parses a published message. Never panics; reads at most [`MESSAGE_BYTES_MAX`] bytes.
 pub fn read(headers: &Headers, payload: &[u8]) -> Result<Notification, Unreadable> {
     let header_id = header_id(headers);
     let refuse = |reason, detail: String| Unreadable {
@@ -227,7 +230,7 @@ pub fn read(headers: &Headers, payload: &[u8]) -> Result<Notification, Unreadabl
             "the payload is JSON, but not an object".to_owned(),
         ));
     };
-    // Postgres keeps no NUL in a text: said here, where the publisher can be told, rather than found at the insert.
+    // Postgres cannot store a NUL in a text. Checked here, where the publisher can be told, rather than at the insert.
     if fields
         .iter()
         .any(|(name, value)| name.contains('\0') || holds_nul(value))
@@ -255,9 +258,10 @@ pub fn read(headers: &Headers, payload: &[u8]) -> Result<Notification, Unreadabl
         .map_err(|refusal| Unreadable { id, refusal })
 }
 
-/// A redriven message has a message id of its own; which notification it is stands in `ce-id`.
+/// The notification id of a redriven message is in `ce-id`, since the message has a message id of its own.
 ///
-/// An error when what stands there is no id: taken for none, its publisher would believe to repeat what is new each time.
+/// An invalid id is an error: if it counted as absent, the publisher's repetitions would each become a new
+/// notification.
 fn header_id(headers: &Headers) -> Result<Option<NotificationId>, String> {
     let names = match headers.get(header::REDRIVE) {
         None => [header::MESSAGE_ID, header::CE_ID],
@@ -315,12 +319,13 @@ fn fields_read(mut fields: Map<String, Value>) -> Result<Notification, Refusal> 
         Some(Value::Object(metadata)) => metadata,
         Some(_) => return Err(invalid("metadata", "not an object")),
     };
-    // Unknown fields are kept; a name that is already in metadata stays as its publisher put it there.
+    // Unknown fields are kept; a name that is in metadata already keeps its value.
     for (name, value) in fields {
         metadata.entry(name).or_insert(value);
     }
     let written = serde_json::to_vec(&metadata).expect("JSON that was read can be written");
-    // Unknown fields go a level down, and who writes the notification anew must be able to have it read.
+    // Unknown fields move a level down, and a program that writes the notification again must be able to have it
+    // parsed.
     if !json::fits_within(&written, 1) {
         return Err(invalid("metadata", "nested too deep, unknown fields included"));
     }
@@ -348,7 +353,7 @@ fn invalid(field: &str, what: &str) -> Refusal {
     Refusal::new(RefusalReason::InvalidField, format!("{field}: {what}"))
 }
 
-/// Takes an optional text; `null` is as good as absent.
+/// Takes an optional text; `null` counts as absent.
 fn text(fields: &mut Map<String, Value>, name: &str, bytes_max: usize) -> Result<Option<String>, Refusal> {
     match fields.remove(name) {
         None | Some(Value::Null) => Ok(None),
@@ -380,7 +385,7 @@ fn agent_ref(field: &str, text: &str) -> Result<AgentRef, Refusal> {
     AgentRef::parse(text).map_err(|error| invalid(field, &error.to_string()))
 }
 
-/// A publisher that names no sender is a service nobody introduced.
+/// A publisher that names no sender is an unnamed service.
 fn sender(fields: &mut Map<String, Value>) -> Result<Actor, Refusal> {
     let mut sender = match fields.remove("sender") {
         None | Some(Value::Null) => {

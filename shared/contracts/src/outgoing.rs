@@ -1,4 +1,4 @@
-//! A message on its way to the broker. Made by handlers and stored by the outbox, so it knows neither.
+//! A message to be published. Handlers make it and the outbox stores it, so it depends on neither.
 
 use domain::{AccountId, TaskId};
 
@@ -21,7 +21,7 @@ impl AsRef<Outgoing> for Outgoing {
     }
 }
 
-/// Where a message comes from: what caused it, how many hops behind it, which trace it belongs to.
+/// The origin of a message: its cause, its number of hops, its trace.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Origin {
     /// Id of the message or turn that caused this one.
@@ -76,7 +76,7 @@ impl Outgoing {
         }
     }
 
-    /// The same of a message that says what it is about.
+    /// The same for a message that names its account and task.
     pub fn of<M: Addressed>(
         root: &Root,
         id: &str,

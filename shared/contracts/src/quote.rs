@@ -1,18 +1,18 @@
-//! What strangers wrote, as it stands in a text that a model reads. Pure.
+//! Quotes texts of publishers in a text for a model. Pure.
 //!
-//! A title, a name or an id becomes a [`line`] in quotation marks that it can neither leave nor end; a longer text keeps
-//! its lines and is [`inert`]: no character in it is invisible or turns others around. What would be is written as an
-//! escape, so that it is seen. How quotations of several lines are marked is delivery's (`delivery/prompt/`).
+//! A title, a name or an id becomes a [`line`] in quotation marks that it can neither leave nor end. A longer text
+//! keeps its lines and becomes [`inert`]: no character in it is invisible or reverses others. Such characters are
+//! written as visible escapes. Delivery (`delivery/prompt/`) marks quotations of several lines.
 
 use std::{borrow::Cow, fmt::Write as _, ops::RangeInclusive};
 
 use serde_json::Value;
 use unicode_general_category::{GeneralCategory, get_general_category};
 
-/// Behind a line that was cut.
+/// Appended to a truncated line.
 const CUT: char = '…';
 
-/// A stranger's single line in quotation marks, at most `bytes_max` long between them, and how many bytes of the text
+/// A single line of a publisher in quotation marks, at most `bytes_max` long between them, and the number of bytes that
 /// were left out.
 pub fn line(text: &str, bytes_max: usize) -> (String, usize) {
     let mut line = String::with_capacity(text.len().min(bytes_max) + 2);
@@ -34,10 +34,10 @@ pub fn line(text: &str, bytes_max: usize) -> (String, usize) {
     (line, left_out)
 }
 
-/// A text with its line breaks and tabs, in which everything is visible. The same text when it is given to it again.
+/// A text with its line breaks and tabs, in which every character is visible. Idempotent.
 pub fn inert(text: &str) -> Cow<'_, str> {
     let is_plain = |character: char| matches!(character, '\n' | '\t') || !is_hidden(character);
-    // A joiner stands behind what it joins, and by itself: a run of them is a text that nobody sees.
+    // A joiner follows the character that it joins, and occurs singly: a run of joiners would be invisible text.
     let may_join = |before: Option<char>| before.is_some_and(|before| !before.is_whitespace() && !is_joiner(before));
     let mut before = None;
     let is_inert = text.chars().all(|character| {
@@ -60,8 +60,8 @@ pub fn inert(text: &str) -> Cow<'_, str> {
     Cow::Owned(inert)
 }
 
-/// Every text of a JSON value, names included, made [`inert`]. JSON's own quotation marks hold it in its place. Nesting is
-/// bounded by whoever read the value, so this recursion is, too.
+/// Makes every text of a JSON value, names included, [`inert`]. JSON's own quotation marks delimit it. The reader of
+/// the value bounds its nesting, and so this recursion.
 pub fn inert_json(value: &mut Value) {
     match value {
         Value::String(text) => {
@@ -87,10 +87,10 @@ fn push_in_line(line: &mut String, character: char) {
         '\n' => line.push_str("\\n"),
         '\r' => line.push_str("\\r"),
         '\t' => line.push_str("\\t"),
-        // Our own texts have names of tools and agents in these.
+        // Our own texts put names of tools and agents into backticks.
         '`' => line.push('\''),
         _ if is_quotation_mark(character) => line.push_str("\\\""),
-        // An emoji or a word loses nothing that a reader of one line would miss.
+        // An emoji or a word loses nothing that matters in a single line.
         _ if is_joiner(character) => {}
         _ if is_hidden(character) => escape(line, character),
         _ => line.push(character),
@@ -98,10 +98,10 @@ fn push_in_line(line: &mut String, character: char) {
 }
 
 fn escape(text: &mut String, character: char) {
-    write!(text, "\\u{{{:x}}}", u32::from(character)).expect("a text takes what is written to it");
+    write!(text, "\\u{{{:x}}}", u32::from(character)).expect("writing to a String cannot fail");
 }
 
-/// The double quotation mark and what looks like it. Guillemets and single marks do not.
+/// The double quotation mark and its lookalikes. Guillemets and single marks are not.
 fn is_quotation_mark(character: char) -> bool {
     const ALIKE: [RangeInclusive<char>; 9] = [
         '"'..='"',
@@ -117,15 +117,15 @@ fn is_quotation_mark(character: char) -> bool {
     ALIKE.iter().any(|range| range.contains(&character))
 }
 
-/// Words of some scripts and emoji cannot be written without them.
+/// Some scripts and emoji cannot be written without them.
 fn is_joiner(character: char) -> bool {
     matches!(character, '\u{200c}' | '\u{200d}' | '\u{fe0e}' | '\u{fe0f}')
 }
 
-/// Draws nothing of its own, ends a line, turns text around, or means something to somebody unknown.
+/// Invisible, ends a line, reverses text, or has an unknown effect.
 fn is_hidden(character: char) -> bool {
     use GeneralCategory::{Control, Format, LineSeparator, ParagraphSeparator, PrivateUse, Surrogate, Unassigned};
-    /// Of categories that draw something, which these do not; and the character in place of what could not be read.
+    /// Invisible characters in categories of visible ones; and the replacement character.
     const DRAWS_NOTHING: [RangeInclusive<char>; 11] = [
         '\u{34f}'..='\u{34f}',
         '\u{115f}'..='\u{1160}',
@@ -239,7 +239,7 @@ mod tests {
             prop_assert!(inner.len() <= bytes_max);
             prop_assert!(left_out <= text.len());
             prop_assert!(!inner.chars().any(|c| is_hidden(c) || c == '`'), "{inner:?}");
-            // Every quotation mark within is escaped.
+            // Every quotation mark inside is escaped.
             let unescaped = inner.replace("\\\\", "").replace("\\\"", "");
             prop_assert!(!unescaped.chars().any(is_quotation_mark), "{inner:?}");
         }

@@ -1,5 +1,5 @@
-//! `session.resolved` and `session.closed`: wake-ups between the resolver, whoever closes sessions, and delivery.
-//! The truth is in Postgres; a lost one costs time, not work.
+//! `session.resolved` and `session.closed`: wake-ups between the resolver, the services that close sessions, and
+//! delivery. The state is in Postgres; a lost wake-up costs time, not work.
 
 use domain::{AccountId, AgentId, CloseReason, Generation, SessionId, TaskId};
 use schemars::JsonSchema;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{Addressed, Message, Stream, User};
 
-/// A session has work waiting.
+/// A session has queued work.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SessionResolved {
     pub account: AccountId,
@@ -16,7 +16,7 @@ pub struct SessionResolved {
     pub session_key: String,
     pub generation: Generation,
     pub agent_id: Option<AgentId>,
-    /// Place in the session's queue of the newest item this wake-up speaks of.
+    /// Position in the session's queue of the newest item that this wake-up covers.
     pub position: i64,
 }
 

@@ -1,9 +1,10 @@
-//! What JSON from outside can be kept: Postgres keeps no NUL in a text. Who takes JSON refuses it with this; what it is
+//! Checks whether JSON from outside can be stored: Postgres cannot store a NUL in a text. The caller refuses the JSON,
+//! and chooses the error.
 //! refused as is theirs to say.
 
 use serde_json::Value;
 
-/// JSON nesting is bounded by its reader, so this recursion is too.
+/// The reader bounds JSON nesting, and so this recursion.
 pub fn holds_nul(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains('\0'),

@@ -1,5 +1,5 @@
-//! Subjects. Ids are checked types, so a subject built here cannot hold a wildcard, an empty token or a blank; a
-//! subject read here may be a stranger's and is checked token by token.
+//! Subjects. Ids are checked types, so a subject built here cannot contain a wildcard, an empty token or a blank. A
+//! parsed subject may come from any publisher and is checked token by token.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use domain::{AccountId, TaskId};
 
 use crate::{dead::DeadLetter, message::Message};
 
-/// The first token of every subject; `signalbox` unless the operator says otherwise.
+/// The first token of every subject; `signalbox` by default.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Root(String);
 
@@ -47,7 +47,7 @@ impl fmt::Display for Root {
 pub enum SubjectError {
     #[error("the root of the subjects is 1-64 characters of A-Z, a-z, 0-9, - and _")]
     Root,
-    #[error("the subject has not the form {{root}}.notification.{{account}}.{{task}}")]
+    #[error("the subject does not have the form {{root}}.notification.{{account}}.{{task}}")]
     Shape,
     #[error("the account in the subject is not an account id")]
     Account,
@@ -55,7 +55,7 @@ pub enum SubjectError {
     Task,
 }
 
-/// The task in a subject: `-` when there is none.
+/// The task in a subject: `-` if there is none.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct TaskToken(pub Option<TaskId>);
 
@@ -79,7 +79,7 @@ impl fmt::Display for TaskToken {
     }
 }
 
-/// The partition token that the notification stream puts in front of what it stores.
+/// The partition token that the notification stream inserts into the stored subject.
 pub const PARTITION_TOKEN: &str = "partition";
 
 impl Root {
@@ -91,7 +91,7 @@ impl Root {
     pub fn event(&self, account: &AccountId, task: Option<&TaskId>, kind: &str) -> String {
         format!("{}.{kind}", self.address("event", account, task))
     }
-    /// `{root}.dead.{account}.{task}`. What belongs to no account goes to `{root}.dead.-.-`.
+    /// `{root}.dead.{account}.{task}`. A letter without an account goes to `{root}.dead.-.-`.
     pub fn dead(&self, account: Option<&AccountId>, task: Option<&TaskId>) -> String {
         match account {
             Some(account) => self.subject::<DeadLetter>(account, task),
@@ -106,7 +106,7 @@ impl Root {
         }
     }
 
-    /// Reads a notification's subject, as published or as its stream stores it:
+    /// Parses a notification's subject, as published or as its stream stores it:
     /// `{root}.notification.{account}.{task}` or `{root}.partition.{p}.{account}.{task}`.
     pub fn read_notification(&self, subject: &str) -> Result<(AccountId, TaskToken), SubjectError> {
         let mut tokens = subject.split('.');
@@ -135,7 +135,8 @@ impl Root {
 }
 
 impl Root {
-    /// Where a stored notification was published: the partition is the stream's doing. Anything else is given as it is.
+    /// The published subject of a stored notification: the stream adds the partition. Any other subject is returned
+    /// unchanged.
     pub fn notification_published(&self, stored: &str) -> String {
         let rest = stored
             .strip_prefix(self.as_str())

@@ -1,5 +1,5 @@
-//! A moment on the wire: RFC 3339, UTC. Whoever reads one gets one that can be kept and shown: an offset may carry the
-//! last second of the year 9999 out of what this type, Postgres and RFC 3339 have in common.
+//! A time on the wire: RFC 3339, UTC. A parsed one can be stored and printed: an offset may move the last second of the
+//! year 9999 out of the range that this type, Postgres and RFC 3339 share.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub struct Timestamp(
 );
 
 impl Timestamp {
-    /// A moment of a stranger's, in UTC. `None` outside of the years 1 to 9999.
+    /// A time from outside, in UTC. `None` outside of the years 1 to 9999.
     pub fn checked(moment: OffsetDateTime) -> Option<Timestamp> {
         let moment = moment.checked_to_offset(UtcOffset::UTC)?;
         (1..=9999).contains(&moment.year()).then_some(Timestamp(moment))
@@ -30,7 +30,7 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// For moments of our own: of a clock, or of the database.
+/// For our own times: from a clock, or from the database.
 impl From<OffsetDateTime> for Timestamp {
     fn from(moment: OffsetDateTime) -> Self {
         Timestamp(moment.to_offset(UtcOffset::UTC))
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_that_cannot_be_kept_is_not_read() {
+    fn a_time_that_cannot_be_stored_is_refused() {
         let check = |text: &str, expected: Option<&str>| {
             let read = serde_json::from_value::<Timestamp>(text.into()).ok();
             assert_eq!(read.map(|read| read.to_string()).as_deref(), expected, "{text}");

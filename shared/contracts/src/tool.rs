@@ -7,24 +7,24 @@ use uuid::Uuid;
 
 use crate::message::{Addressed, Message, Stream, User};
 
-/// Arguments longer than this are refused before they reach the broker.
+/// Longer arguments are refused before they reach the broker.
 pub const ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
-/// A result longer than this stays in Postgres; the message says so.
+/// A longer result stays in Postgres; the message says so.
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;
 
-/// Namespace of ids that follow from what they name.
+/// Namespace of ids that are derived from their content.
 const TOOL_CALLS: Uuid = Uuid::from_u128(0x51b0_ca11_0000_4000_8000_0000_0000_0001);
 
-/// The id of a call's record: follows from (session, turn, call), so that a second arrival is the same call.
+/// The id of a call's record: derived from (session, turn, call), so that a redelivery is the same call.
 ///
-/// The ordinal is part of the call's name, since providers make call ids unique within one answer and not within a
-/// turn. A call over HTTP has ordinal 0 and no turn: its idempotency key holds for the whole session.
+/// The ordinal is part of the id, since providers make call ids unique within one answer and not within a turn. A call
+/// over HTTP has ordinal 0 and no turn: its idempotency key is valid for the whole session.
 pub fn tool_call_id(session: SessionId, turn: Option<TurnId>, ordinal: i32, call: &CallId) -> Uuid {
     let turn = turn.map_or(Uuid::nil(), TurnId::uuid);
     Uuid::new_v5(&TOOL_CALLS, format!("{session}\n{turn}\n{ordinal}\n{call}").as_bytes())
 }
 
-/// An agent asks for a tool. Counts once per (session, turn, call), however often it arrives.
+/// An agent calls a tool. Counts once per (session, turn, call), however often it arrives.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ToolRequested {
     pub account: AccountId,
@@ -36,10 +36,10 @@ pub struct ToolRequested {
     pub turn_id: TurnId,
     pub agent_id: AgentId,
     pub call_id: CallId,
-    /// Place of the call among the turn's calls, from 1.
+    /// Position of the call among the turn's calls, from 1.
     pub ordinal: i32,
     pub name: String,
-    /// The arguments as the provider sent them; JSON if the provider keeps its word.
+    /// The arguments as the provider sent them; usually JSON.
     pub arguments: String,
 }
 
@@ -48,7 +48,7 @@ impl ToolRequested {
         format!("tool.requested:{}:{}", self.turn_id, self.ordinal)
     }
 
-    /// Under which id the call is recorded.
+    /// The id of the call's record.
     pub fn tool_call_id(&self) -> Uuid {
         tool_call_id(self.session_id, Some(self.turn_id), self.ordinal, &self.call_id)
     }
@@ -69,7 +69,7 @@ impl Addressed for ToolRequested {
     }
 }
 
-/// The call has its result.
+/// The result of a call.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ToolFinished {
     pub account: AccountId,
@@ -82,7 +82,7 @@ pub struct ToolFinished {
     pub ordinal: i32,
     pub name: String,
     pub state: ToolCallState,
-    /// What the agent will read; absent when it is longer than 64 KiB and stays in Postgres.
+    /// The text for the agent; absent if it is longer than 64 KiB and stays in Postgres.
     pub result: Option<String>,
 }
 
@@ -126,7 +126,7 @@ mod tests {
         ] {
             assert_ne!(first, other);
         }
-        // Pinned: rows that are in databases are found by it.
+        // Pinned: existing rows are found by it.
         assert_eq!(first.to_string(), "6bb882d7-0373-5930-aa0e-3d5c0da3a502");
     }
 }

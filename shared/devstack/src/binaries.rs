@@ -1,5 +1,5 @@
-//! Finds nats-server and the Postgres programs, and refuses versions that would fail quietly later. Installs nothing:
-//! that is `deploy/provision/provision.sh`.
+//! Finds nats-server and the Postgres programs, and refuses versions that would fail silently later. Installs nothing:
+//! `deploy/provision/provision.sh` does.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use tokio::process::Command;
 
-/// Older servers ignore stream settings that they do not know (message schedules, TTLs) instead of refusing them.
+/// Older servers ignore unknown stream settings (message schedules, TTLs) instead of refusing them.
 const NATS_VERSION_MIN: (u32, u32) = (2, 12);
 const POSTGRES_MAJOR_MIN: u32 = 15;
 
-/// Where `make provision` puts nats-server, below the project's folder.
+/// Where `make provision` installs nats-server, below the project's folder.
 const TOOLS_NATS: &str = ".tools/bin/nats-server";
 
 /// The nats-server to run: the one named by `SIGNALBOX_NATS_SERVER`, else the provisioned one, else the one on `PATH`.
@@ -47,8 +47,8 @@ fn too_old((major, minor): (u32, u32)) -> String {
 
 /// Existing files only, best first.
 fn nats_candidates(data_dir: &Path) -> Vec<PathBuf> {
-    // The executable lies in the project's target folder, and Cargo names a package's folder to what it runs: both are
-    // below the project. The working directory itself counts, its parents do not: anyone could own those.
+    // The executable is in the project's target folder, and Cargo tells a program its package's folder: both are below
+    // the project. The working directory itself counts, its parents do not: any user could own those.
     let mut roots = vec![data_dir.to_path_buf()];
     roots.extend(env::current_dir());
     if let Ok(executable) = env::current_exe() {
@@ -71,7 +71,8 @@ fn nats_candidates(data_dir: &Path) -> Vec<PathBuf> {
 
 async fn nats_version(binary: &Path) -> anyhow::Result<(u32, u32)> {
     let printed = version_printed(binary).await?;
-    parse_nats_version(&printed).with_context(|| format!("{} is no nats-server: it says {printed:?}", binary.display()))
+    parse_nats_version(&printed)
+        .with_context(|| format!("{} is not nats-server: it printed {printed:?}", binary.display()))
 }
 
 /// From `nats-server: v2.15.1`.
@@ -81,7 +82,7 @@ fn parse_nats_version(printed: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The folder of `postgres` and `initdb` to run. A cluster that exists wants its own major version.
+/// The folder of the `postgres` and `initdb` to run. An existing cluster needs its own major version.
 pub(crate) async fn postgres_bin(cluster_major: Option<u32>) -> anyhow::Result<PathBuf> {
     let named = env::var_os("SIGNALBOX_POSTGRES_BIN")
         .filter(|value| !value.is_empty())
@@ -101,7 +102,7 @@ pub(crate) async fn postgres_bin(cluster_major: Option<u32>) -> anyhow::Result<P
     }
     let chosen = match cluster_major {
         Some(wanted) => usable.into_iter().find(|(major, _)| *major == wanted),
-        // Of equals the first, hence reversed: the last is what `PATH` says.
+        // Of equals the first, hence reversed: the last is the one of `PATH`.
         None => usable.into_iter().rev().max_by_key(|(major, _)| *major),
     };
     let wanted = cluster_major.map_or(format!("{POSTGRES_MAJOR_MIN} or newer"), |major| {

@@ -1,5 +1,5 @@
-//! The passwords of the private servers, made once per data directory and kept there, readable by its owner only. Without
-//! them any user of the machine could connect to a loopback port.
+//! The passwords of the private servers, created once per data directory and stored there, readable by its owner only.
+//! Without them any user of the machine could connect to a loopback port.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-/// The one user of either server, and the name of the database.
+/// The only user of either server, and the name of the database.
 pub(crate) const USER: &str = "signalbox";
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ impl Credentials {
         })
     }
 
-    /// Those of the data directory, made now if it is new.
+    /// Loads the data directory's passwords, or creates them if it is new.
     pub(crate) fn load_or_create(data_dir: &Path) -> anyhow::Result<Credentials> {
         let path = data_dir.join("credentials.json");
         match fs::read(&path) {
@@ -51,13 +51,14 @@ fn random_password() -> anyhow::Result<String> {
     Ok(hex::encode(bytes))
 }
 
-/// Writes a file that nobody else ever sees: created with its final mode under another name, then renamed.
+/// Writes a file that only its owner can read at any time: created with its final mode under another name, then
+/// renamed.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let beside = path.with_extension("new");
     let write = || -> std::io::Result<()> {
         match fs::remove_file(&beside) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {} // a leftover of a crash is gone, or there was none
+            Ok(()) | Err(_) => {} // removes a file that a crash left
         }
         let mut file = OpenOptions::new()
             .write(true)

@@ -1,5 +1,5 @@
-//! Runs a server as a child that cannot outlive this process, as another user where it must be, and ends it again. Knows
-//! nothing of what the server is.
+//! Runs a server as a child that cannot outlive this process, as another user if required, and ends it. Independent of
+//! the kind of server.
 //!
 //! The kernel sends a child its "parent death signal" when the *thread* that started it ends, so servers are started
 //! from one thread that lives as long as the process; a worker thread of a runtime may end long before.
@@ -17,9 +17,9 @@ use tokio::process::{Child, Command};
 
 use crate::binaries::on_path;
 
-/// A log that has grown beyond this is moved aside at the next start, replacing the one moved before.
+/// A larger log is renamed at the next start, replacing the previously renamed one.
 const LOG_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// How much of a log is quoted when a server does not come up.
+/// How much of a log is quoted when a server fails to start.
 const LOG_LINES_QUOTED: usize = 5;
 /// How long a dropped process may take to leave the process table; a killed one usually takes under a millisecond.
 const DROP_WAIT: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ impl Signal {
     }
 }
 
-/// Who a program runs as.
+/// The user that a program runs as.
 #[derive(Clone, Debug)]
 pub(crate) enum RunAs {
     CurrentUser,
@@ -70,7 +70,7 @@ impl RunAs {
     /// The command line that runs a program as this user and sends it `death_signal` when the starting thread ends.
     pub(crate) fn command(&self, program: &Path, death_signal: Signal) -> Command {
         let Some(setpriv) = on_path("setpriv") else {
-            // Not on Linux. The program then outlives a killed parent; a parent that ends orderly still ends it.
+            // Not on Linux. The program then outlives a killed parent; a parent that ends in order still ends it.
             let mut command = Command::new(program);
             if let RunAs::User { uid, gid, .. } = self {
                 command.uid(*uid).gid(*gid);
@@ -92,7 +92,7 @@ impl RunAs {
         command
     }
 
-    /// Whether the file belongs to this user. Only asked where that is not the current one.
+    /// Whether the file belongs to this user. Called only if that is not the current user.
     pub(crate) fn owns(&self, file: &fs::Metadata) -> bool {
         match self {
             RunAs::CurrentUser => false,
@@ -100,7 +100,7 @@ impl RunAs {
         }
     }
 
-    /// Makes this user the owner, where it is not the current one anyway.
+    /// Makes this user the owner, unless it is the current user.
     pub(crate) fn give(&self, path: &Path) -> anyhow::Result<()> {
         match self {
             RunAs::CurrentUser => Ok(()),
@@ -132,7 +132,7 @@ pub(crate) struct ServerProcess {
     drop_signal: DropSignal,
 }
 
-/// What a dropped server is sent. Servers that tidy up shared memory are asked first, for as long as [`DROP_WAIT`].
+/// The signal for a dropped server. Servers that release shared memory are asked first, for up to [`DROP_WAIT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DropSignal {
     Kill,
@@ -150,12 +150,12 @@ impl ServerProcess {
         let output = log_open(log)?;
         let errors = output.try_clone().context("could not share the log file")?;
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
-        // Not Ctrl-C's business: whoever started us ends the servers in order.
+        // Not reached by Ctrl-C: the caller ends the servers in order.
         command.process_group(0);
         let child = spawn_from_launcher(command)
             .await
             .with_context(|| format!("could not start {name}"))?;
-        let pid = child.id().expect("a child that nobody waited for has an id");
+        let pid = child.id().expect("a child that was not waited for has an id");
         Ok(ServerProcess {
             child: Some(child),
             pid,
@@ -168,7 +168,7 @@ impl ServerProcess {
         self.pid
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub(crate) fn exit_status(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         match &mut self.child {
             Some(child) => Ok(child.try_wait()?),
@@ -176,7 +176,7 @@ impl ServerProcess {
         }
     }
 
-    /// Asks the process to end and waits; false when it is still there after the limit.
+    /// Asks the process to end and waits; false if it is still running after the limit.
     pub(crate) async fn end(&mut self, signal: Signal, limit: Duration) -> anyhow::Result<bool> {
         let Some(child) = &mut self.child else { return Ok(true) };
         if child.try_wait()?.is_none() {
@@ -187,7 +187,7 @@ impl ServerProcess {
                     pid = self.pid,
                     ?signal,
                     ?limit,
-                    "server did not end when asked"
+                    "server did not end within the limit"
                 );
                 return Ok(false);
             }
@@ -223,7 +223,7 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Waits without a runtime. The directories a server writes to may be removed after it, so it is seen out.
+/// Waits without a runtime. The directories that a server writes to may be removed afterwards, so its end is awaited.
 fn gone_within(child: &mut Child, limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     loop {
@@ -237,20 +237,20 @@ fn gone_within(child: &mut Child, limit: Duration) -> bool {
     }
 }
 
-/// For a pid that is our unreaped child, or is otherwise known to be the server meant.
+/// For a pid that is our unreaped child, or is otherwise known to be the intended server.
 pub(crate) async fn signal_send(pid: u32, signal: Signal) -> anyhow::Result<()> {
     let sent = Command::from(signal_command(pid, signal))
         .status()
         .await
         .context("could not run sh to send a signal")?;
     if !sent.success() {
-        tracing::debug!(pid, ?signal, "nobody there to signal");
+        tracing::debug!(pid, ?signal, "no process to signal");
     }
     Ok(())
 }
 
 fn signal_command(pid: u32, signal: Signal) -> std::process::Command {
-    // The shell has `kill` built in; a minimal system has no such program.
+    // `kill` is built into the shell; a minimal system has no such program.
     let mut command = std::process::Command::new("sh");
     command
         .args(["-c", "kill -s \"$1\" \"$2\"", "sh", signal.name(), &pid.to_string()])
@@ -260,7 +260,7 @@ fn signal_command(pid: u32, signal: Signal) -> std::process::Command {
 
 type Launch = Box<dyn FnOnce() + Send>;
 
-/// The one thread that starts servers; it ends with the process.
+/// The thread that starts all servers; it ends with the process.
 static LAUNCHER: OnceLock<mpsc::Sender<Launch>> = OnceLock::new();
 
 async fn spawn_from_launcher(mut command: Command) -> anyhow::Result<Child> {
@@ -276,7 +276,7 @@ async fn spawn_from_launcher(mut command: Command) -> anyhow::Result<Child> {
     let runtime = tokio::runtime::Handle::current();
     let launch = move || {
         let _guard = runtime.enter();
-        // The receiver is gone only when the caller was dropped; then the child must not stay.
+        // The receiver is gone only if the caller was dropped; then the child must be killed.
         if let Err(Ok(mut child)) = tx.send(command.spawn())
             && let Err(error) = child.start_kill()
         {
@@ -315,7 +315,7 @@ pub(crate) fn log_tail(path: &Path) -> String {
     }
 }
 
-/// Runs a program to its end and returns an error with what it said when it failed.
+/// Runs a program to its end; if it fails, returns an error with its output.
 pub(crate) async fn run_to_end(mut command: Command, what: impl AsRef<OsStr>) -> anyhow::Result<()> {
     let what = what.as_ref().to_string_lossy().into_owned();
     let output = command

@@ -1,12 +1,13 @@
-//! Everything Signalbox needs beside itself, started privately on this machine: nats-server, Postgres, and a scripted
-//! agent in place of a model. Used by `signalbox up` and by tests; a deployment runs its own servers and none of this.
+//! Signalbox's dependencies, started privately on this machine: nats-server, Postgres, and a scripted agent in place of
+//! a model. Used by `signalbox up` and by tests; a deployment runs its own servers.
 //!
 //! In reading order:
-//! - [`Devstack`]: both servers below one data directory. Starting again in the same directory finds the same data.
+//! - [`Devstack`]: both servers below one data directory. A restart in the same directory finds the same data.
 //! - [`NatsServer`], [`PostgresServer`]: one of them alone, with the switches that fault tests need.
-//! - [`SharedPostgres`]: one Postgres for a whole test run, whose processes come and go.
-//! - [`DemoAgent`]: what answers in place of a model.
-//! - `binaries`, `launcher`, `credentials`: which program, how it is run so that nothing outlives us, who may connect.
+//! - [`SharedPostgres`]: one Postgres for a whole test run of many processes.
+//! - [`DemoAgent`]: answers in place of a model.
+//! - `binaries`, `launcher`, `credentials`: which program runs, how it is kept from outliving this process, who may
+//!   connect.
 
 mod binaries;
 mod credentials;
@@ -23,11 +24,12 @@ pub use postgres::{PostgresOptions, PostgresServer};
 pub use shared_postgres::SharedPostgres;
 pub use stack::{Devstack, DevstackOptions};
 
-/// What a server may lose when the machine, not the server, goes down.
+/// The writes that a server may lose when the machine, not the server, fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// Nothing that was acknowledged: every write reaches the disk first.
+    /// No acknowledged write: every write reaches the disk first.
     Durable,
-    /// Anything since the last write-back. For tests: killing a server loses nothing, and a run takes a third of the time.
+    /// Writes since the last write-back. For tests: killing a server loses nothing, and a run takes a third of the
+    /// time.
     Fast,
 }

@@ -1,5 +1,5 @@
-//! A private nats-server: its configuration, start, and the ways in which a test may hurt it. Streams and consumers are
-//! the messaging crate's business.
+//! A private nats-server: its configuration, its start, and fault switches for tests. The messaging crate creates
+//! streams and consumers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,31 +18,31 @@ use crate::binaries;
 use crate::credentials::{self, Credentials, USER};
 use crate::launcher::{DropSignal, RunAs, ServerProcess, Signal, log_tail};
 
-/// A fresh store takes 15 ms; a large one is read first.
+/// A new store takes 15 ms; a large one is read first.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(15);
-/// The account of a server that has none.
+/// The account of a server without accounts.
 const NO_ACCOUNT: &str = "$G";
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Where a server lives and what it may lose.
+/// A server's directory and durability.
 #[derive(Clone, Debug)]
 pub struct NatsOptions {
-    /// Holds the configuration, the log and the JetStream store. Created when missing.
+    /// Holds the configuration, the log and the JetStream store. Created if missing.
     pub directory: PathBuf,
     pub durability: Durability,
-    /// Who may connect and what each may do. None: one user who may do everything.
+    /// The users and their permissions. None: one user who may do everything.
     pub users: Option<NatsUsers>,
 }
 
-/// Users of a private server, in the server's own language: what they may do is not this crate's business.
+/// Users of a private server, in the server's own language: this crate does not know their permissions.
 #[derive(Clone, Debug)]
 pub struct NatsUsers {
     /// `accounts { … }` or `authorization { … }`, with passwords from variables.
     pub config: String,
-    /// The account that holds JetStream. It takes over what a server without accounts has stored here.
+    /// The account that holds JetStream. It takes over the store of a server that had no accounts.
     pub account: Option<String>,
-    /// Each user with the variable of its password. [`NatsServer::url`] speaks for the last one.
+    /// Each user with the variable of its password. [`NatsServer::url`] uses the last one.
     pub names: Vec<(String, String)>,
 }
 
@@ -103,13 +103,12 @@ impl NatsServer {
         Ok(server)
     }
 
-    /// Where clients connect, with the credentials. async-nats (0.51) does not take them from there by itself: they go
-    /// into its options.
+    /// The URL for clients, with the credentials. async-nats (0.51) ignores credentials in the URL: pass them in its options.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Where one of the users connects. The only user there is, where none were given.
+    /// The URL of one of the users; of the only user if none were configured.
     pub fn url_of(&self, user: &str) -> String {
         let port = self.port();
         match &self.options.users {
@@ -118,14 +117,14 @@ impl NatsServer {
         }
     }
 
-    /// Follows from the server's secret, so that a data directory keeps one secret whoever its users are.
+    /// Derived from the server's secret, so that a data directory stores one secret for any set of users.
     fn password_of(&self, user: &str) -> String {
         let digest = Sha256::digest(format!("{}\n{user}", self.password));
-        // The letter keeps the server from reading a number.
+        // The letter keeps the server from parsing the password as a number.
         format!("p{}", hex::encode(&digest[..16]))
     }
 
-    /// What it has refused its users since its first start: a line each, from its log.
+    /// The permission violations of its users since its first start: a line each, from its log.
     pub fn violations(&self) -> anyhow::Result<Vec<String>> {
         let log =
             fs::read_to_string(self.options.directory.join("nats-server.log")).context("no log of nats-server")?;
@@ -133,7 +132,7 @@ impl NatsServer {
         Ok(violations.map(str::to_owned).collect())
     }
 
-    /// How many lines of its log hold these words.
+    /// The number of lines of its log that contain these words.
     pub fn lines_with(&self, words: &str) -> anyhow::Result<usize> {
         let log = fs::read(self.options.directory.join("nats-server.log")).context("no log of nats-server")?;
         let log = String::from_utf8_lossy(&log);
@@ -150,7 +149,7 @@ impl NatsServer {
         self.process.as_ref().map(ServerProcess::pid)
     }
 
-    /// How it ended, if it did so by itself. For whoever supervises the stack.
+    /// Its exit status, if it ended by itself. For supervisors of the stack.
     pub fn ended(&mut self) -> anyhow::Result<Option<std::process::ExitStatus>> {
         self.process.as_mut().map_or(Ok(None), ServerProcess::exit_status)
     }
@@ -182,7 +181,7 @@ impl NatsServer {
     /// Stops the server if it runs and removes every stream and message, as a lost disk would. Start it with `restart`.
     pub async fn wipe_store(&mut self) -> anyhow::Result<()> {
         self.stop().await?;
-        // What is in it, and not the directory: that may be a disk of its own.
+        // Removes its content, and not the directory, which may be a mount point.
         let entries = match fs::read_dir(self.store_dir()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             entries => entries.context("could not read the store")?,
@@ -225,12 +224,12 @@ impl NatsServer {
         Ok(())
     }
 
-    /// A server keeps what is stored below the account's name; without accounts that is [`NO_ACCOUNT`].
+    /// A server stores data below the account's name; without accounts that is [`NO_ACCOUNT`].
     fn take_over_store(&self) -> anyhow::Result<()> {
         let Some(account) = self.options.users.as_ref().and_then(|users| users.account.as_ref()) else {
             return Ok(());
         };
-        // The server adds a folder of its own to what it was told.
+        // The server adds a folder of its own to the configured one.
         let stored = self.store_dir().join("jetstream");
         let (before, after) = (stored.join(NO_ACCOUNT), stored.join(account));
         if before.exists() && !after.exists() {
@@ -296,7 +295,7 @@ impl NatsServer {
             if let Some(port) = port_written(&ports_file)
                 && self.port.is_none_or(|wanted| wanted == port)
             {
-                // A killed server leaves its file behind; a pid may come again.
+                // A killed server leaves its file behind; a pid may be reused.
                 fs::remove_file(&ports_file).context("could not remove the ports file")?;
                 check_greeting(port)
                     .await
@@ -311,7 +310,7 @@ impl NatsServer {
     }
 }
 
-/// Double quotes as in JSON are what the configuration's grammar takes, and they keep `$` from being a variable.
+/// The configuration's grammar accepts JSON's double quotes, and they keep `$` from being a variable.
 fn quoted(path: &Path) -> String {
     serde_json::to_string(&path.to_string_lossy()).expect("a string is valid JSON")
 }
@@ -321,7 +320,7 @@ struct PortsFile {
     nats: Vec<String>,
 }
 
-/// `None` while the file is not there or not complete.
+/// `None` while the file is missing or incomplete.
 fn port_written(ports_file: &Path) -> Option<u16> {
     let ports: PortsFile = serde_json::from_slice(&fs::read(ports_file).ok()?).ok()?;
     ports.nats.first()?.rsplit(':').next()?.parse().ok()
@@ -333,7 +332,7 @@ struct Greeting {
     jetstream: bool,
 }
 
-/// A server greets with `INFO {json}`. Without JetStream it is of no use, whatever its configuration said.
+/// A server greets with `INFO {json}`. Without JetStream it is unusable, whatever its configuration.
 async fn check_greeting(port: u16) -> anyhow::Result<()> {
     let mut line = String::new();
     let mut connection = BufReader::new(

@@ -1,10 +1,10 @@
 //! One Postgres for all processes of a test run. The runner gives every test a process of its own, and a Postgres for
-//! each would cost more than the tests. The first process that asks starts it, under a supervisor (a small shell script)
-//! that belongs to nobody in particular; the supervisor ends it and removes its data when no process has used it for a
-//! minute. Everyone makes a database of their own in it.
+//! each would cost more than the tests. The first process starts it, under a supervisor (a small shell script) that
+//! outlives that process. The supervisor ends the server and removes its data when no process has used it for 300 s.
+//! Every process creates databases of its own in it.
 //!
-//! Who is using it is a shared file lock, which the kernel releases however a process ends; who may start or end it is
-//! an exclusive one. State that does not fit what runs is thrown away together with the data.
+//! A user of the server holds a shared file lock, which the kernel releases however the process ends. Starting and
+//! ending it takes the exclusive lock. State that does not match the running server is removed together with the data.
 
 use std::env;
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions};
@@ -23,15 +23,15 @@ use crate::credentials::{self, Credentials};
 use crate::launcher::log_tail;
 use crate::postgres::{self, Cluster};
 
-/// How long it outlives its last user: long enough for the next run of someone at work.
+/// How long the server runs without users: long enough for a developer's next run.
 const IDLE_LIMIT: Duration = Duration::from_secs(300);
-/// Every test process has a pool or two, and the run decides how many there are at once.
+/// Every test process has a pool or two, and the runner decides how many run at once.
 const CONNECTIONS_MAX: u32 = 400;
-/// Also waited when another process is starting it.
+/// Includes the wait for another process that is starting it.
 const START_LIMIT: Duration = Duration::from_secs(120);
 const SUPERVISOR: &str = include_str!("shared_postgres.sh");
 
-/// A Postgres that other test processes use as well: make a database, and touch no other.
+/// A Postgres that other test processes share: create a database, and use no other.
 pub struct SharedPostgres {
     database_url: String,
     /// The lock that keeps it running.
@@ -47,7 +47,8 @@ struct State {
 }
 
 impl SharedPostgres {
-    /// The server of this workspace and user, started if there is none. It runs for at least as long as the value lives.
+    /// The server of this workspace and user, started if it does not run. It runs for at least as long as the value
+    /// lives.
     pub async fn for_tests() -> anyhow::Result<SharedPostgres> {
         let directory = directory_open()?;
         SharedPostgres::in_directory(&directory, IDLE_LIMIT).await
@@ -56,7 +57,7 @@ impl SharedPostgres {
     /// For tests of the sharing itself.
     #[doc(hidden)]
     pub async fn in_directory(directory: &Path, idle_limit: Duration) -> anyhow::Result<SharedPostgres> {
-        // Held to the end of this function; whoever ends it removes nothing that we still look at.
+        // Held to the end of this function, so that the supervisor removes no file in use here.
         let _starting = lock(&directory.join("start"), File::lock).await?;
         let user = lock(&directory.join("users"), File::lock_shared).await?;
         user.set_times(FileTimes::new().set_modified(SystemTime::now()))
@@ -71,7 +72,7 @@ impl SharedPostgres {
         })
     }
 
-    /// The database `signalbox` as the superuser. Connect to it to create a database, and for nothing else.
+    /// The database `signalbox` as the superuser. Connect to it to create a database only.
     pub fn database_url(&self) -> &str {
         &self.database_url
     }
@@ -100,12 +101,12 @@ fn directory_open() -> anyhow::Result<PathBuf> {
     }
     let found = fs::symlink_metadata(&directory).with_context(|| format!("could not open {}", directory.display()))?;
     if !found.is_dir() || found.uid() != user {
-        bail!("{} belongs to someone else", directory.display());
+        bail!("{} belongs to another user", directory.display());
     }
     Ok(directory)
 }
 
-/// Waits for a lock of the whole file, off the runtime's threads.
+/// Waits for a lock of the whole file, outside of the runtime's threads.
 async fn lock(path: &Path, acquire: fn(&File) -> std::io::Result<()>) -> anyhow::Result<File> {
     let options = OpenOptions::new().append(true).create(true).mode(0o600).to_owned();
     let file = options
@@ -119,7 +120,7 @@ async fn lock(path: &Path, acquire: fn(&File) -> std::io::Result<()>) -> anyhow:
         .with_context(|| format!("could not lock {}", path.display()))
 }
 
-/// The state as written, if it still describes a server that is ready.
+/// The stored state, if it still describes a server that is ready.
 fn state_running(directory: &Path) -> Option<State> {
     let state: State = serde_json::from_slice(&fs::read(directory.join("state.json")).ok()?).ok()?;
     let found = postgres::postmaster(&state.cluster)?;
@@ -127,11 +128,11 @@ fn state_running(directory: &Path) -> Option<State> {
     (fits && postgres::runs_in(state.pid, &state.cluster)).then_some(state)
 }
 
-/// With the start lock held.
+/// The caller holds the start lock.
 async fn start(directory: &Path, idle_limit: Duration) -> anyhow::Result<State> {
     let password = Credentials::generate()?.postgres_password;
     let home = directory.join("postgres");
-    // What lies there is from a server that ended by accident.
+    // Remains of a server that crashed.
     Cluster::clear(&home, Durability::Fast).await?;
     let cluster = Cluster::open(&home, &password, Durability::Fast).await?;
     let port = postgres::free_port()?;
@@ -192,7 +193,7 @@ fn supervise(directory: &Path, idle_limit: Duration, cluster: &Cluster, port: u1
     for (name, _) in server.get_envs().filter(|(_, value)| value.is_none()) {
         supervisor.env_remove(name);
     }
-    // Nothing of this process may stay open in it: a test runner waits for the other end of a test's output.
+    // No file of this process may stay open in it: a test runner waits until a test's output is closed.
     supervisor
         .current_dir("/")
         .stdin(Stdio::null())

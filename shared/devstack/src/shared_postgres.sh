@@ -1,8 +1,8 @@
-# Runs one Postgres for the test processes of a run, which come and go, and ends it when none has used it for a while.
+# Runs one Postgres for the test processes of a run, and ends it when none has used it for IDLE_SECONDS.
 # Usage: sh shared_postgres.sh DIRECTORY IDLE_SECONDS CLUSTER COMMAND...
-# DIRECTORY/users is held locked (shared) by every test process for as long as it lives, and touched when it comes.
-# DIRECTORY/start is held locked by whoever starts or ends the server: a process that comes in while we end it waits
-# and then starts another.
+# DIRECTORY/users is locked (shared) by every test process until it ends, and touched when it starts.
+# DIRECTORY/start is locked by the process that starts or ends the server: a process that starts meanwhile waits, and then
+# starts another server.
 directory=$1 idle_limit=$2 cluster=$3
 shift 3
 
@@ -25,7 +25,7 @@ while kill -s 0 "$server" 2>/dev/null; do
         kill -s INT "$server"
         wait "$server"
         rm -f "$directory/state.json"
-        # Hundreds of databases take minutes to remove on a busy machine: nobody waits for that.
+        # Hundreds of databases take minutes to remove on a busy machine, so this runs in the background.
         mv "$cluster" "$cluster.ended.$$"
         exec 9>&-
         rm -rf "$cluster.ended.$$"

@@ -1,4 +1,4 @@
-//! Both private servers below one data directory, and the lock that makes this process its only user.
+//! Both private servers below one data directory, and the lock that gives this process exclusive use.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::os::unix::fs::DirBuilderExt;
@@ -9,22 +9,22 @@ use anyhow::{Context, bail};
 use crate::credentials::Credentials;
 use crate::{Durability, NatsOptions, NatsServer, NatsUsers, PostgresOptions, PostgresServer};
 
-/// What to start, and where.
+/// The servers to start, and their directory.
 #[derive(Clone, Debug)]
 pub struct DevstackOptions {
-    /// Created when missing. Starting again in it finds the same data; only one process can use it at a time.
+    /// Created if missing. A restart in it finds the same data; only one process can use it at a time.
     pub data_dir: PathBuf,
     pub durability: Durability,
-    /// Users of the NATS server; none: one who may do everything.
+    /// Users of the NATS server; none: one user who may do everything.
     pub nats_users: Option<NatsUsers>,
-    /// False where someone brings their own.
+    /// False if an external server is used.
     pub start_nats: bool,
-    /// False where someone brings their own.
+    /// False if an external server is used.
     pub start_postgres: bool,
 }
 
-/// The running servers. [`Devstack::stop`] ends them in order; dropping the value ends them too, and so does the end of
-/// this process, whatever its cause.
+/// The running servers. [`Devstack::stop`] ends them in order. Dropping the value ends them too, and so does any end of
+/// this process.
 pub struct Devstack {
     nats: Option<NatsServer>,
     postgres: Option<PostgresServer>,
@@ -72,7 +72,7 @@ impl Devstack {
         })
     }
 
-    /// With the credentials; `None` when it was not to be started.
+    /// With the credentials; `None` if it was not started.
     pub fn nats_url(&self) -> Option<&str> {
         self.nats.as_ref().map(NatsServer::url)
     }
@@ -82,22 +82,22 @@ impl Devstack {
         self.nats.as_ref().map(|nats| nats.url_of(user))
     }
 
-    /// The database `signalbox` as its superuser; `None` when it was not to be started.
+    /// The database `signalbox` as its superuser; `None` if it was not started.
     pub fn database_url(&self) -> Option<&str> {
         self.postgres.as_ref().map(PostgresServer::database_url)
     }
 
-    /// For faults and supervision; `None` when it was not to be started.
+    /// For faults and supervision; `None` if it was not started.
     pub fn nats(&mut self) -> Option<&mut NatsServer> {
         self.nats.as_mut()
     }
 
-    /// For faults and supervision; `None` when it was not to be started.
+    /// For faults and supervision; `None` if it was not started.
     pub fn postgres(&mut self) -> Option<&mut PostgresServer> {
         self.postgres.as_mut()
     }
 
-    /// Ends both servers in order: everything is written, nothing is left running.
+    /// Ends both servers in order: all data is written, no process is left.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         let nats = async {
             match &mut self.nats {
@@ -118,7 +118,7 @@ impl Devstack {
 
 fn data_dir_open(data_dir: &Path) -> anyhow::Result<PathBuf> {
     if !data_dir.exists() {
-        // Peers may pass through to what is theirs (Postgres' user is not root), and list or read nothing.
+        // Other users may pass through to their own files (Postgres' user is not root), and list or read nothing.
         DirBuilder::new()
             .recursive(true)
             .mode(0o711)

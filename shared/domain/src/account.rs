@@ -1,4 +1,4 @@
-//! An account's choices that change what the pipeline does.
+//! An account's settings that change the pipeline's behaviour.
 
 use crate::string_enum::string_enum;
 
@@ -19,7 +19,7 @@ string_enum! {
 }
 
 impl KeyRole {
-    /// Whether keys of this role are for programs that carry others' words here, and act as a service themselves.
+    /// Whether keys of this role are for programs that forward texts of others, and act as a service themselves.
     pub fn is_for_services(self) -> bool {
         match self {
             Self::Service | Self::Publisher | Self::Gateway => true,

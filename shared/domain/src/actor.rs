@@ -1,4 +1,4 @@
-//! Who did something. The name is for people; the id and the kind are what rules look at.
+//! Actors. The name is for people; rules compare the id and the kind.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ string_enum! {
     ActorKind { User = "user", Agent = "agent", Service = "service" }
 }
 
-/// The author of a message, the sender of a notification, the one who moved a task.
+/// The author of a message, the sender of a notification, or the actor who moved a task.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "columns", derive(sea_orm::FromQueryResult))]
 pub struct Actor {
@@ -39,7 +39,7 @@ pub enum NotTheirs {
 }
 
 impl Actor {
-    /// Signalbox itself, for what no person, agent or publisher did.
+    /// Signalbox itself, for changes that no person, agent or publisher made.
     pub fn system() -> Actor {
         Actor {
             kind: ActorKind::Service,
@@ -49,7 +49,7 @@ impl Actor {
         }
     }
 
-    /// Whoever may publish over NATS, where nobody is signed in.
+    /// Any publisher over NATS, which is not authenticated.
     pub fn publisher() -> Actor {
         Actor {
             kind: ActorKind::Service,
@@ -59,8 +59,8 @@ impl Actor {
         }
     }
 
-    /// Who is shown as the sender or author of what this one sends, given whom it names. Pure; the one rule for messages and
-    /// notifications, by whatever way they come.
+    /// The sender or author that is shown when this actor names `named`. Pure; the one rule for messages and
+    /// notifications, over NATS and HTTP.
     pub fn speaks_as(&self, named: &Actor) -> Result<Actor, NotTheirs> {
         if named.kind == self.kind && named.id == self.id {
             return Ok(self.clone());
@@ -81,11 +81,10 @@ impl Actor {
     }
 }
 
-/// Whether a name could be read as the operator's or as that of Signalbox, whatever stands between its letters and whichever
-/// script they are of.
+/// Whether a name could be read as the operator's or as that of Signalbox, regardless of separators and script.
 pub fn is_reserved(name: &str) -> bool {
     let name: String = name.nfkc().collect();
-    // A capital may look like another letter than its small one does.
+    // A capital may resemble another letter than its small one does.
     [letters(&name), letters(&name.to_lowercase())]
         .iter()
         .any(|read| RESERVED.iter().any(|reserved| letters(reserved) == *read))
@@ -93,8 +92,8 @@ pub fn is_reserved(name: &str) -> bool {
 
 const RESERVED: [&str; 2] = ["operator", "signalbox"];
 
-/// The Latin letters and digits that a text looks like (UTS 39), in one case. `I`, `l` and `1` look alike there and `i` does not: here
-/// it does.
+/// The Latin letters and digits that a text resembles (UTS 39), in one case. In UTS 39 `I`, `l` and `1` look alike and
+/// `i` does not; here it does.
 fn letters(text: &str) -> String {
     let alike = skeleton(text).filter(char::is_ascii_alphanumeric);
     alike
@@ -116,7 +115,7 @@ mod tests {
         }
     }
 
-    /// Everyone, and whom they name.
+    /// Every kind of actor, and the actors that it names.
     #[test]
     fn only_a_service_names_others_and_it_is_said_that_it_does() {
         use ActorKind::{Agent, Service, User};

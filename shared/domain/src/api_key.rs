@@ -1,6 +1,6 @@
 //! API keys: `sbx_{account}_{id}_{secret}_{crc}`. The prefix lets scanners find a leaked key and the checksum lets them
-//! be sure without asking us; the account stands in it so that a key is looked up inside its own account, behind
-//! row-level security. Only the digest is kept: the secret has 256 random bits, so no slow hash is needed.
+//! verify it offline. The key contains the account so that it is looked up inside its own account, under row-level
+//! security. Only the digest is stored: the secret has 256 random bits, so no slow hash is needed.
 
 use std::{fmt, str::FromStr};
 
@@ -13,14 +13,14 @@ use crate::AccountId;
 const PREFIX: &str = "sbx";
 const ID_BYTES: usize = 8;
 const SECRET_BYTES: usize = 32;
-/// `sbx_`, an account of 63, and three parts in hex. A stranger's header is not read further.
+/// `sbx_`, an account of 63, and three parts in hex. Longer headers are not parsed.
 pub const API_KEY_BYTES_MAX: usize = 4 + 63 + 1 + 2 * ID_BYTES + 1 + 2 * SECRET_BYTES + 1 + 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an API key")]
 pub struct ApiKeyError;
 
-/// The public part of a key: names it in lists, in logs and as the author of what it did.
+/// The public part of a key: identifies it in lists, in logs and as an author.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, JsonSchema)]
 pub struct KeyId(#[schemars(regex(pattern = r"^[0-9a-f]{16}$"))] String);
 
@@ -51,7 +51,7 @@ impl fmt::Display for KeyId {
     }
 }
 
-/// A key as its holder has it. Neither shown nor logged: [`ApiKey::expose`] is for the one answer that hands it out.
+/// A key in plain text. Neither printed nor logged: [`ApiKey::expose`] is for the one response that returns it.
 #[derive(Clone)]
 pub struct ApiKey {
     account: AccountId,
@@ -60,7 +60,7 @@ pub struct ApiKey {
 }
 
 impl ApiKey {
-    /// Makes a key of randomness that is handed in: 8 bytes name it, 32 are the secret.
+    /// Makes a key from the given randomness: 8 bytes are its id, 32 are the secret.
     pub fn from_random(account: &AccountId, random: [u8; ID_BYTES + SECRET_BYTES]) -> ApiKey {
         let (id, secret) = random.split_at(ID_BYTES);
         let id = hex::encode(id);
@@ -72,7 +72,7 @@ impl ApiKey {
         }
     }
 
-    /// Reads a key and checks its checksum; whether it was ever given out, and is still good, the database knows.
+    /// Parses a key and checks its checksum; only the database knows whether it was issued and is still valid.
     pub fn parse(text: &str) -> Result<ApiKey, ApiKeyError> {
         if text.len() > API_KEY_BYTES_MAX {
             return Err(ApiKeyError);
@@ -101,7 +101,7 @@ impl ApiKey {
         &self.id
     }
 
-    /// What is stored: SHA-256 of the whole key.
+    /// The stored form: SHA-256 of the whole key.
     pub fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.text.as_bytes()).into()
     }

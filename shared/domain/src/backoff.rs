@@ -1,4 +1,4 @@
-//! Pauses between attempts that grow.
+//! Growing pauses between attempts.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ impl Backoff {
         pause
     }
 
-    /// The pause behind this many others.
+    /// The pause after this many earlier ones.
     pub fn after(self, pauses: u32) -> Duration {
         self.next.saturating_mul(2u32.saturating_pow(pauses)).min(self.max)
     }

@@ -1,9 +1,9 @@
-//! Ids, words and numbers of this crate as columns: a statement takes them as values, and a row has them as fields. A stored
-//! value that is none of the type is an error that names the type.
+//! Ids, words and numbers of this crate as columns: statements take them as values, and rows have them as fields. A
+//! stored value that is not of the type is an error that names the type.
 //!
 //! In this crate because of the orphan rule (ADR 46), and behind the feature `columns`, which `storage` switches on.
 
-/// How a type is stored: the stored type, what is stored of a value, and how it is read.
+/// How a type is stored: the stored type, the stored value, and its parser.
 macro_rules! column {
     ($name:ident: $stored:ident, $stores:expr, $reads:expr) => {
         #[cfg(feature = "columns")]
@@ -67,11 +67,11 @@ macro_rules! column {
             impl NotU8 for $name {}
         };
     };
-    // Stored as the text that it is shown as, and checked when it is read.
+    // Stored as its printed text, and checked when it is read.
     ($name:ident: text) => {
         $crate::columns::column!($name: String, |value| value.to_string(), |text| text.parse().map_err(|_| text));
     };
-    // A number or a UUID in a tuple, of which every value is one of the type.
+    // A number or a UUID in a tuple struct, of which every stored value is valid.
     ($name:ident: plain $stored:ident) => {
         $crate::columns::column!($name: $stored, |value| value.0, |value| Ok($name(value)));
     };

@@ -1,12 +1,12 @@
-//! A session's name without its generation.
+//! A conversation: a session without its generation.
 
 use crate::{AccountId, AgentId, Generation, SessionKey, SessionKind, SessionScope, TaskId};
 
-/// The conversation: what stays the same over its generations. Ordered, so that locks are taken in one order.
+/// The part of a session's name that all its generations share. Ordered, so that locks are taken in one order.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Conversation {
     pub account: AccountId,
-    /// The key of the task; none: the agent's work on nothing in particular.
+    /// The key of the task; none: the agent's work without a task.
     pub task: Option<TaskId>,
     pub agent: AgentId,
 }

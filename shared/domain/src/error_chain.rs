@@ -1,8 +1,8 @@
-//! An error with its causes.
+//! An error with its causes, as one text.
 
 use std::error::Error;
 
-/// On one line, the causes behind colons, for a log line or a dead letter.
+/// On one line, each cause after a colon, for a log line or a dead letter.
 pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,5 +1,5 @@
-//! The two numbers that only grow. A *generation* is one incarnation of a session; a *fence* is the number of its
-//! lease. Whoever holds an older number than the row may record what happened and may change nothing.
+//! Two numbers that only grow. A *generation* is one incarnation of a session; a *fence* is the number of its lease. A
+//! holder of an older number than the row's may record what happened and may change nothing else.
 
 use std::fmt;
 
@@ -27,13 +27,13 @@ impl fmt::Display for Generation {
     }
 }
 
-/// The number of a session's lease; every claim takes the next. 0: none was given out yet.
+/// The number of a session's lease; every claim takes the next. 0: the session was never claimed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Fence(pub i64);
 
 impl Fence {
-    /// Of the next claim.
+    /// The fence of the next claim.
     pub fn next(self) -> Fence {
         Fence(self.0 + 1)
     }

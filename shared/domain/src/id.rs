@@ -1,5 +1,5 @@
-//! Typed ids. Two plain strings side by side are a defect waiting to be swapped, so every noun has its own type, and
-//! a value of the type has been checked: it can stand in a NATS subject and in a key without escaping.
+//! Typed ids. Two plain strings side by side are easily swapped, so every noun has its own type. A value of the type is
+//! checked: it needs no escaping in a NATS subject or in a key.
 
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::columns::column;
 
-/// Why a text is not an id. The text itself is left out: it is a stranger's.
+/// Why a text is not an id. The text itself is left out: it may be anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
     #[error("an account id is 1-63 characters of a-z, 0-9 and -, and begins with a letter or digit")]
@@ -26,7 +26,7 @@ pub enum IdError {
     Uuid,
 }
 
-/// A text id: checked when made, compared and stored as checked.
+/// A text id: checked when parsed, compared and stored as written.
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident, $error:ident, $pattern:literal, $check:expr) => {
         $(#[$doc])*
@@ -134,7 +134,8 @@ fn lower(text: &str) -> bool {
     !text.bytes().any(|b| b.is_ascii_uppercase())
 }
 
-/// Of any script. What cannot be seen, or turns what can be seen around, would make two ids that look like one.
+/// A printable character of any script. Invisible characters, and those that reverse others, would make two ids look
+/// alike.
 fn is_printable(c: char) -> bool {
     !c.is_control() && (c == ' ' || !c.is_whitespace()) && !INVISIBLE.iter().any(|range| range.contains(&c))
 }
@@ -153,8 +154,8 @@ text_id! {
     AccountId, Account, r"^[a-z0-9][a-z0-9-]{0,62}$", |t| slug_like(t, 63, |_| false) && lower(t)
 }
 impl AccountId {
-    /// Not for a new account: an orchestrator's session key has this word where another has the account. One that is there from
-    /// before works on.
+    /// Not for a new account: an orchestrator's session key has this word where others have the account. An existing
+    /// account of this name keeps working.
     pub fn is_reserved(&self) -> bool {
         self.as_str() == "org"
     }
@@ -196,7 +197,7 @@ uuid_id! {
 }
 
 impl TaskId {
-    /// What the id is compared and stored as.
+    /// The form that is compared and stored.
     pub fn key(&self) -> TaskId {
         TaskId(self.0.to_ascii_lowercase())
     }
@@ -211,8 +212,7 @@ pub enum AgentRef {
 }
 
 impl AgentRef {
-    /// A text that is a UUID is an id; no slug can be taken for one that an agent was given, since a slug of that
-    /// form is refused when an agent is made.
+    /// A text that is a UUID is an id. No slug of an agent can be taken for one, since a slug of that form is refused.
     pub fn parse(text: &str) -> Result<Self, IdError> {
         match Uuid::try_parse(text) {
             Ok(uuid) => Ok(Self::Id(AgentId(uuid))),

@@ -1,9 +1,9 @@
-//! The words of Signalbox as types: ids, session keys, statuses, and the state machines that more than one service
-//! needs. Nothing here does I/O, waits, or reads a clock; time and randomness come in as parameters.
+//! The nouns of Signalbox as types: ids, session keys, statuses, and the state machines that more than one service
+//! needs. Nothing here does I/O, waits, or reads a clock; time and randomness are parameters.
 //!
-//! Reading order: [`id`] (who and what), [`session_key`] (the name of a conversation), [`task`], [`session`],
-//! [`notification`], [`turn`], [`tool`], [`actor`] (who did it), [`fence`] (who may do it now),
-//! [`api_key`] (who may come in), [`limit`] (how much an operator allows).
+//! Reading order: [`id`] (typed ids), [`session_key`] (the name of a generation), [`task`], [`session`],
+//! [`notification`], [`turn`], [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`]
+//! (authentication), [`limit`] (the operator's limits).
 
 pub mod account;
 pub mod actor;

@@ -1,6 +1,5 @@
-//! Limits that an operator sets, each a whole number of its unit. Zero is never a limit: it would mean "at once",
-//! "nothing" or "for ever", depending on who reads it. Where it means "none" and nothing else, the type says so
-//! ([`CountOrNone`]).
+//! Limits that an operator sets, each a whole number of its unit. Zero is never a limit: it could mean "at once",
+//! "nothing" or "for ever". Where it can only mean "none", the type says so ([`CountOrNone`]).
 
 use std::{fmt, num::NonZeroUsize, time::Duration};
 
@@ -95,7 +94,7 @@ impl Bytes {
     }
 }
 
-/// Takes a whole number of a range, and says the range of any other value.
+/// Accepts a whole number of a range; the error for any other value names the range.
 struct Range {
     min: u64,
     max: u64,

@@ -1,4 +1,4 @@
-//! What becomes of a notification.
+//! The states of a notification.
 
 use crate::string_enum::string_enum;
 

@@ -1,5 +1,5 @@
-//! A session's kinds, phases and endings, and what may follow what: [`SessionState::on`]. Results that are in and a retry that is
-//! due change no phase; the claim does.
+//! A session's kinds, phases and endings, and its transitions: [`SessionState::on`]. An arrived tool result or a due
+//! retry changes no phase; the claim does.
 
 use crate::{Actor, ActorKind, step::ImpossibleStep, string_enum::string_enum};
 
@@ -8,13 +8,13 @@ string_enum! {
 }
 
 string_enum! {
-    /// What may happen to a session next. A lease is held in `running` only.
+    /// The phases of a session. A lease is held in `running` only.
     SessionPhase {
         /// No turn in progress; claimable when its queue is not empty.
         Idle = "idle",
         /// A replica holds the lease.
         Running = "running",
-        /// The turn waits for tool results; nobody holds the lease.
+        /// The turn waits for tool results; the lease is released.
         Waiting = "waiting",
         /// The turn waits for its next attempt.
         Backoff = "backoff",
@@ -35,25 +35,25 @@ string_enum! {
         Entered = "entered",
         /// A replica takes the lease.
         Claimed = "claimed",
-        /// A replica takes the lease over from a holder that is gone.
+        /// A replica takes over the lease of a dead holder.
         LeaseLost = "lease_lost",
-        /// The provider asked for tools.
+        /// The provider requested tools.
         ToolsAsked = "tools_asked",
-        /// A missing result is asked for.
+        /// A missing result is requested again.
         AwaitedLonger = "awaited_longer",
-        /// The turn is to be carried on after a while.
+        /// The turn is resumed after a delay.
         RetryScheduled = "retry_scheduled",
         TurnEnded = "turn_ended",
-        /// The turn ended and its items wait again, for a while.
+        /// The turn ended and its items are queued again, after a delay.
         TurnInterrupted = "turn_interrupted",
         /// The generation ended.
         Closed = "closed",
-        /// Items of the ended generation went on to the next one.
+        /// Items of the ended generation moved to the next one.
         Succeeded = "succeeded",
     }
 }
 
-/// What decides which event is possible.
+/// The state on which the possible events depend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SessionState {
     pub phase: SessionPhase,
@@ -61,7 +61,8 @@ pub struct SessionState {
 }
 
 impl SessionState {
-    /// The transition table. A closed session takes no item and starts no turn, but its turn in progress goes on to its end.
+    /// The transition table. A closed session accepts no item and starts no turn, but its turn in progress runs to its
+    /// end.
     pub fn on(self, event: SessionEvent) -> Result<SessionState, ImpossibleStep> {
         use SessionEvent::{
             AwaitedLonger, Claimed, Closed, Entered, LeaseLost, RetryScheduled, Succeeded, ToolsAsked, TurnEnded,
@@ -97,17 +98,17 @@ impl SessionState {
     }
 }
 
-/// What may enter a session's queue at most.
+/// The limits of a session's queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueLimits {
-    /// Wake-ups of agents by agents behind an item (B5).
+    /// Wake-ups of agents by agents that led to an item (B5).
     pub hops_max: u16,
-    /// Items that wait in one session. The last tenth is for people; what Signalbox itself says enters a full queue too.
+    /// Items queued in one session. The last tenth is for people; Signalbox's own items may exceed the limit.
     pub items_max: u32,
 }
 
 impl QueueLimits {
-    /// How many items may wait where `sender` adds one; none: any number.
+    /// How many items may be queued if `sender` adds one; none: any number.
     pub fn items_max_for(&self, sender: &Actor) -> Option<u32> {
         if *sender == Actor::system() {
             None
@@ -126,8 +127,8 @@ pub enum Inadmissible {
     QueueFull { waiting: u32, max: u32 },
 }
 
-/// Whether an item that `hops` wake-ups of agents by agents lie behind may enter a queue in which `waiting` items wait. The one
-/// rule for the resolver and for whoever appends to a session that it knows.
+/// Whether an item after `hops` wake-ups of agents by agents may enter a queue of `waiting` items. The one rule for the
+/// resolver and for callers that append to a known session.
 pub fn admission(hops: u16, sender: &Actor, waiting: u32, limits: &QueueLimits) -> Result<(), Inadmissible> {
     if hops > limits.hops_max {
         let max = limits.hops_max;
@@ -159,11 +160,14 @@ mod tests {
             assert_ne!(after.phase, SessionPhase::Running, "{event}");
             assert_eq!(after.on(SessionEvent::Claimed), Ok(running), "{event}");
         }
-        assert!(running.on(SessionEvent::Claimed).is_err(), "somebody works on it");
+        assert!(
+            running.on(SessionEvent::Claimed).is_err(),
+            "another replica holds the lease"
+        );
     }
 
     #[test]
-    fn a_closed_session_ends_its_turn_and_takes_nothing_new() {
+    fn a_closed_session_ends_its_turn_and_accepts_no_item() {
         let closed = SessionState {
             phase: SessionPhase::Idle,
             closed: true,

@@ -1,5 +1,5 @@
-//! The session key: the public, permanent name of one generation of a session. Gateways fold case and choose the
-//! conversation by it, so it is all lower case, carries ids and never slugs, and begins so that no two kinds collide.
+//! The session key: the public, permanent name of one generation of a session. Gateways fold case and identify the
+//! conversation by it, so it is all lower case, contains ids and never slugs, and has a distinct prefix for each kind.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub enum SessionKey {
     },
 }
 
-/// Longer than any key that can be built; a stranger's header is not read further.
+/// Longer than any valid key; longer headers are not parsed.
 pub const SESSION_KEY_BYTES_MAX: usize = 320;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -67,8 +67,8 @@ impl SessionKey {
         self
     }
 
-    /// Reads a key in any spelling of case. The older forms `orchestrator:{user}` and `orchestrator:org:{account}`
-    /// name no generation, so they are not keys; whoever accepts them looks the current generation up.
+    /// Parses a key, ignoring case. The older forms `orchestrator:{user}` and `orchestrator:org:{account}` name no
+    /// generation, so they are not keys; a caller that accepts them looks the current generation up.
     pub fn parse(text: &str) -> Result<Self, SessionKeyError> {
         if text.len() > SESSION_KEY_BYTES_MAX {
             return Err(SessionKeyError);
@@ -100,7 +100,7 @@ impl SessionKey {
             },
             _ => return Err(SessionKeyError),
         };
-        // A key has one spelling: `v01` or a UUID without hyphens must not name the same session a second way.
+        // A key has one spelling: `v01` or a UUID without hyphens must not be a second name of the same session.
         if key.to_string() == folded {
             Ok(key)
         } else {

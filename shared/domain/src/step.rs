@@ -1,6 +1,6 @@
-//! A step that no table of states knows.
+//! A step that no state table allows.
 
-/// Stored state and code disagree: what was to be written is not.
+/// The stored state and the code disagree; the change is not written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("impossible step: a {noun} in state {state}, step {step}")]
 pub struct ImpossibleStep {

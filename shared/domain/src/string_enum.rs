@@ -1,5 +1,5 @@
 //! Enums that are stored and sent as one word. One macro, so that the word on the wire, in Postgres and in an error
-//! message is the same by construction.
+//! message is always the same.
 
 /// Declares an enum with its words: `as_str`, `parse`, serde and JSON Schema agree.
 macro_rules! string_enum {

@@ -1,4 +1,4 @@
-//! A task's status. Only one distinction matters to the pipeline: whether the task has ended.
+//! A task's status. The pipeline depends on one distinction only: whether the task has ended.
 
 use crate::string_enum::string_enum;
 
@@ -13,7 +13,7 @@ string_enum! {
 
 impl TaskStatus {
     /// Reaching one of these closes the task's sessions, in the same transaction (S3). `failed` is not one: a failed
-    /// task waits for somebody, it has not ended.
+    /// task waits for a decision and has not ended.
     pub fn is_terminal(self) -> bool {
         match self {
             Self::Done | Self::Cancelled | Self::Archived => true,

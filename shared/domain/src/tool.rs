@@ -1,11 +1,11 @@
-//! A tool call, as both who asks and who runs it know it.
+//! A tool call, for its caller and for the tool-gateway.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{columns::column, string_enum::string_enum};
 
-/// The provider's name of one call inside a turn. A stranger's text: bounded, never part of a subject.
+/// The provider's name of one call inside a turn. Bounded, and never part of a subject.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct CallId(#[schemars(length(min = 1, max = 256))] pub String);

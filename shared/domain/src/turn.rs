@@ -1,5 +1,5 @@
-//! A turn's states and what may follow what: [`TurnState::after`]. Delivery writes the states that the table gives; the simulation
-//! and `schemas/machines/turn.md` ask the same table.
+//! A turn's states and transitions: [`TurnState::after`]. Delivery writes the states of the table; the simulation and
+//! `schemas/machines/turn.md` use the same table.
 
 use crate::{
     fence::{Fence, Generation},
@@ -8,7 +8,7 @@ use crate::{
     string_enum::string_enum,
 };
 
-/// A turn with everything that messages and rows say of where it belongs.
+/// A turn with the ids that messages and rows carry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TurnRef {
     pub account: AccountId,
@@ -19,7 +19,7 @@ pub struct TurnRef {
     pub key: String,
     pub generation: Generation,
     pub id: TurnId,
-    /// Of the claim under which it runs.
+    /// The fence of the claim under which it runs.
     pub fence: Fence,
 }
 
@@ -44,7 +44,7 @@ string_enum! {
     TurnStep {
         /// A call is about to be sent: written before the first byte leaves.
         Send = "send",
-        /// Whether the call ran is looked up again after a while.
+        /// Whether the call ran is checked again after a while.
         LookAgain = "look_again",
         /// The provider asked for tools.
         AskTools = "ask_tools",
@@ -54,9 +54,9 @@ string_enum! {
         Retry = "retry",
         /// The call failed for good.
         GiveUp = "give_up",
-        /// Somebody stopped it.
+        /// It was stopped.
         Abort = "abort",
-        /// Sent, and nobody can say whether it ran.
+        /// Sent, and its result is unknown.
         Lose = "lose",
     }
 }

@@ -1,17 +1,17 @@
-//! What waits on the broker, and how full it is: asked now and then, for gauges and for the doctor. A few requests, each
-//! answered from the server's memory. Who asks sees the consumers and streams of its own user.
+//! The backlog of consumers and the fill level of streams, polled for gauges and for the doctor. A few requests, each
+//! answered from the server's memory. A user sees its own consumers and streams only.
 
 use async_nats::jetstream;
 
 use crate::{Bus, Durable, ReadError, Stream, User, streams_read};
 
-/// Before one durable consumer, over all replicas.
+/// The backlog of one durable consumer, over all replicas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConsumerBacklog {
     pub durable: &'static Durable,
     /// Never delivered yet.
     pub pending: u64,
-    /// Delivered, and not settled yet.
+    /// Delivered and not settled yet.
     pub unsettled: u64,
 }
 
@@ -23,7 +23,7 @@ pub struct StreamFill {
     pub bytes_max: Option<u64>,
 }
 
-/// Of the consumers that a user reads with.
+/// The backlogs of the consumers that a user reads from.
 pub async fn consumer_backlogs(bus: &Bus, user: User) -> Result<Vec<ConsumerBacklog>, ReadError> {
     let mut backlogs = Vec::with_capacity(Durable::read_by(user).len());
     for durable in Durable::read_by(user) {
@@ -39,7 +39,7 @@ pub async fn consumer_backlogs(bus: &Bus, user: User) -> Result<Vec<ConsumerBack
     Ok(backlogs)
 }
 
-/// Of the streams that a user sees to.
+/// The fill levels of the streams that a user reads from.
 pub async fn stream_fills(bus: &Bus, user: User) -> Result<Vec<StreamFill>, ReadError> {
     let mut fills = Vec::with_capacity(streams_read(user).len());
     for stream in streams_read(user) {

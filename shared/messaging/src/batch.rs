@@ -1,8 +1,9 @@
-//! One batch through a handler, and what becomes of each message: publish what follows, then acknowledge, redeliver
-//! later, or bury.
+//! Passes one batch through a handler and settles each message: publishes the handler's outgoing messages, then
+//! acknowledges, redelivers later, or buries.
 //!
-//! A handler that panics must not take its neighbours down: its batch is handed to it again one message at a time, and
-//! only the culprit counts a failed attempt. What failed too often is buried, so that it is seen and stops costing.
+//! A handler that panics on one message must not fail the others: its batch is retried one message at a time, and only
+//! the failing message counts a failed attempt. A message that has failed too often is buried, so that an operator sees
+//! it and it causes no further work.
 
 use domain::error_chain;
 use std::{
@@ -19,36 +20,37 @@ use tokio::{
 
 use crate::{Bus, ConsumerOptions, Incoming, PublishError, delay, envelope::Forgery, postponed::Postponed};
 
-/// The reason of a dead letter whose message no service of this installation signed for its subject. Its words are a
-/// stranger's, the account in its subject included: it belongs to the operator, and is never sent again.
+/// The reason of a dead letter whose message no service of this installation signed for its subject. Its content is
+/// unverified, the account in its subject included: it belongs to the operator, and is never redriven.
 pub const UNAUTHENTICATED: &str = "unauthenticated";
 
-/// What shall become of a message.
+/// A handler's decision about a message.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Verdict {
-    /// Its effects are committed, or it needed none. Publish what follows, then acknowledge.
+    /// Its effects are committed, or it had none. Publish the outgoing messages, then acknowledge.
     Done(Vec<Outgoing>),
-    /// This message failed; perhaps it works later. Counts as an attempt, and the last one buries it.
+    /// This message failed; a retry may succeed. Counts as an attempt, and the last attempt buries it.
     Retry { after: Duration, why: String },
-    /// Something that every message needs is away (Postgres, say). Counts nothing: an outage buries no messages.
+    /// A dependency of every message is unavailable (Postgres, say). Counts no attempt: an outage buries no messages.
     Postpone { after: Duration, why: String },
-    /// It will never work. `reason` is one word for programs, `detail` a sentence for people.
+    /// It can never succeed. `reason` is one word for programs, `detail` a sentence for people.
     Dead { reason: String, detail: String },
 }
 
-/// Decides on batches.
+/// Handles batches.
 pub trait BatchHandler: Send + Sync + 'static {
-    /// Messages of one name are handled and settled together, each group as soon as it is handled, whatever becomes of the
+    /// The group of a message. Messages of one group are handled and settled together, each group independently of the
     /// others. By default a batch is one group.
     fn group(&self, _: &Incoming) -> String {
         String::new()
     }
 
-    /// One verdict per message, in their order. May see a message again after a crash or a lost acknowledgement, and a
-    /// batch again after a panic; runs to its end on shutdown.
+    /// Returns one verdict per message, in their order. May receive a message again after a crash or a lost
+    /// acknowledgement, and a batch again after a panic; runs to its end on shutdown.
     fn handle(&self, batch: &[Incoming]) -> impl Future<Output = Vec<Verdict>> + Send;
 
-    /// Called between two steps of the loop: what follows from a batch is published, nothing is acknowledged yet.
+    /// Called between two steps of the loop: the outgoing messages of a batch are published, and no message is
+    /// acknowledged yet.
     fn published(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
@@ -66,18 +68,18 @@ pub struct DeadMessage {
 
 pub type BuryError = Box<dyn Error + Send + Sync>;
 
-/// Where dead messages go. Must be safe to call twice for the same message: the acknowledgement comes after it.
+/// Stores dead messages. Must be idempotent: a message is acknowledged only after it is stored.
 pub trait DeadLetterSink: Send + Sync + 'static {
     fn bury(&self, dead: DeadMessage) -> BoxFuture<'_, Result<(), BuryError>>;
 }
 
-/// A message in hand and the means to settle it.
+/// A delivered message and the handle to settle it.
 pub(crate) struct Delivery {
     pub(crate) incoming: Incoming,
     pub(crate) acker: Acker,
 }
 
-/// Takes batches from a pull loop to their settlement. Shared by the loops of a consumer.
+/// Processes batches of a pull loop up to their settlement. Shared by the loops of a consumer.
 pub(crate) struct Processor<H> {
     pub(crate) bus: Bus,
     pub(crate) consumer: &'static str,
@@ -86,12 +88,12 @@ pub(crate) struct Processor<H> {
     pub(crate) handler: H,
     pub(crate) dead_letters: Box<dyn DeadLetterSink>,
     pub(crate) postponed: Postponed,
-    /// A place for each group that may be handled at one time, in all loops.
+    /// A permit for each group that may be handled at one time, in all loops.
     pub(crate) handling: Semaphore,
 }
 
 impl<H: BatchHandler> Processor<H> {
-    /// A batch as its groups, in the order of their first messages.
+    /// Splits a batch into its groups, in the order of their first messages.
     pub(crate) fn groups(&self, deliveries: Vec<Delivery>) -> Vec<Vec<Delivery>> {
         let mut places: HashMap<String, usize> = HashMap::new();
         let mut groups: Vec<Vec<Delivery>> = Vec::new();
@@ -107,7 +109,7 @@ impl<H: BatchHandler> Processor<H> {
         groups
     }
 
-    /// One group, to its settlement.
+    /// Processes one group up to its settlement.
     pub(crate) async fn process(&self, deliveries: Vec<Delivery>) {
         let (started, size) = (Instant::now(), deliveries.len());
         let (mut messages, mut ackers) = (Vec::with_capacity(size), Vec::with_capacity(size));
@@ -142,16 +144,16 @@ impl<H: BatchHandler> Processor<H> {
                 Settlement::Bury { reason, detail } => dying.push((acker, self.dead_message(incoming, reason, detail))),
             }
         }
-        // Burials may take their time; nobody else waits for them.
-        self.tell(&settled).await;
+        // Burials may be slow; the other messages are acknowledged before.
+        self.acknowledge(&settled).await;
         let buried = self.bury_all(dying).await;
-        self.tell(&buried).await;
+        self.acknowledge(&buried).await;
         self.count(settled.iter().chain(&buried).map(|(_, outcome)| outcome));
         let seconds = started.elapsed().as_secs_f64();
         self.bus.meters().batch(self.consumer, size, seconds);
     }
 
-    /// Before any handler sees it: that a message is on a subject says nothing about who put it there.
+    /// Checks the signature before a handler sees the message: the subject does not prove who published it.
     fn authenticated(&self, incoming: &Incoming) -> Result<(), Forgery> {
         let verified = self
             .bus
@@ -163,7 +165,7 @@ impl<H: BatchHandler> Processor<H> {
         verified
     }
 
-    /// The handler's verdicts, one per message whatever the handler does.
+    /// The handler's verdicts: one per message, even if the handler returns another number or panics.
     async fn decide(&self, messages: &[Incoming], ackers: &[Acker]) -> Vec<Verdict> {
         match self.handle_guarded(messages, ackers).await {
             Ok(verdicts) => verdicts,
@@ -173,7 +175,7 @@ impl<H: BatchHandler> Processor<H> {
                     consumer = self.consumer,
                     messages = messages.len(),
                     why,
-                    "the handler failed on a batch; handing it over one message at a time"
+                    "batch failed; retrying its messages one by one"
                 );
                 let mut verdicts = Vec::with_capacity(messages.len());
                 for (message, acker) in messages.iter().zip(ackers) {
@@ -188,7 +190,7 @@ impl<H: BatchHandler> Processor<H> {
         }
     }
 
-    /// Runs the handler and catches its panic; meanwhile tells the server that the batch is being worked on.
+    /// Runs the handler and catches its panic; meanwhile extends the batch's acknowledgement deadline.
     async fn handle_guarded(&self, messages: &[Incoming], ackers: &[Acker]) -> Result<Vec<Verdict>, String> {
         let handling = AssertUnwindSafe(async {
             let _place = self.handling.acquire().await.expect("it is never closed");
@@ -198,9 +200,9 @@ impl<H: BatchHandler> Processor<H> {
         let result = tokio::select! {
             biased;
             result = handling => result,
-            // Side by side with the handler, which must not wait when the connection takes nothing in. Dropped with
-            // half of the messages told: the other half is about to be settled.
-            never = self.keep_in_hand(ackers) => match never {},
+            // Runs concurrently with the handler, which must not wait for a congested connection. It may be dropped
+            // half-way: the messages not yet extended are about to be settled.
+            never = self.extend_deadlines(ackers) => match never {},
         };
         match result {
             Ok(verdicts) if verdicts.len() == messages.len() => Ok(verdicts),
@@ -213,15 +215,15 @@ impl<H: BatchHandler> Processor<H> {
         }
     }
 
-    /// Asks for more time, again and again, so that slow work is not delivered to somebody else meanwhile.
-    async fn keep_in_hand(&self, ackers: &[Acker]) -> Infallible {
+    /// Extends the deadline repeatedly, so that slow work is not redelivered meanwhile.
+    async fn extend_deadlines(&self, ackers: &[Acker]) -> Infallible {
         let third = self.ack_wait / 3;
         let mut progress = interval_at(Instant::now() + third, third);
         progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             progress.tick().await;
             for acker in ackers {
-                // Lost, it costs a redelivery.
+                // A lost extension costs a redelivery.
                 acker.ack_with(AckKind::Progress).await.ok();
             }
         }
@@ -235,7 +237,8 @@ impl<H: BatchHandler> Processor<H> {
         }
     }
 
-    /// Publishes what follows from the whole batch at once. What cannot be published turns its cause's verdict.
+    /// Publishes the outgoing messages of the whole batch at once. A failed publish changes the verdict of the message
+    /// that caused it.
     async fn publish_outgoing(&self, mut verdicts: Vec<Verdict>) -> Vec<Verdict> {
         let mut outgoing = Vec::new();
         let mut owners = Vec::new();
@@ -252,7 +255,7 @@ impl<H: BatchHandler> Processor<H> {
         for (owner, result) in owners.into_iter().zip(results) {
             if let Err(error) = result {
                 let verdict = &mut verdicts[owner];
-                // The first failure speaks for the message, unless a later one says that it is hopeless.
+                // The first failure decides, unless a later one is permanent.
                 if matches!(verdict, Verdict::Done(_)) || !error.is_retryable() {
                     *verdict = self.unpublished(&error);
                 }
@@ -271,14 +274,14 @@ impl<H: BatchHandler> Processor<H> {
             Verdict::Dead {
                 reason: "unpublishable".to_owned(),
                 detail: format!(
-                    "What follows from this message cannot be published: {}",
+                    "A message that follows from this one could not be published: {}",
                     error_chain(error)
                 ),
             }
         }
     }
 
-    /// One line per batch: what postpones one message postpones the others, too.
+    /// Logs one line per batch: all its messages are postponed for the same reason.
     fn note_postponed(&self, verdicts: &[Verdict]) {
         let mut reasons = verdicts.iter().filter_map(|verdict| match verdict {
             Verdict::Postpone { why, .. } => Some(why),
@@ -290,7 +293,7 @@ impl<H: BatchHandler> Processor<H> {
         }
     }
 
-    /// What a verdict comes to, given the attempts so far.
+    /// The settlement of a verdict, given the attempts so far.
     fn settlement(&self, incoming: &Incoming, verdict: Verdict) -> Settlement {
         let (consumer, sequence) = (self.consumer, incoming.stream_sequence);
         match verdict {
@@ -305,12 +308,12 @@ impl<H: BatchHandler> Processor<H> {
             Verdict::Retry { after, why } => {
                 let attempts = self.attempts(incoming);
                 if attempts < self.options.attempts_max {
-                    tracing::warn!(consumer, sequence, attempts, why, "message failed; trying again later");
+                    tracing::warn!(consumer, sequence, attempts, why, "message failed; will retry");
                     Settlement::Settled(Outcome::Retry { after })
                 } else {
                     Settlement::Bury {
                         reason: "attempts_exhausted".to_owned(),
-                        detail: format!("Given up after {attempts} attempts: {why}"),
+                        detail: format!("Failed after {attempts} attempts: {why}"),
                     }
                 }
             }
@@ -332,7 +335,7 @@ impl<H: BatchHandler> Processor<H> {
         }
     }
 
-    /// Buries one after the other. When one cannot be, the others are not tried: where they go is away.
+    /// Buries one message after the other. After a failure the others are not tried: the store is unavailable.
     async fn bury_all<'a>(&self, dying: Vec<(&'a Acker, DeadMessage)>) -> Vec<(&'a Acker, Outcome)> {
         let mut outcomes = Vec::with_capacity(dying.len());
         let mut is_sink_available = true;
@@ -355,7 +358,7 @@ impl<H: BatchHandler> Processor<H> {
 
     async fn bury(&self, dead: DeadMessage) -> bool {
         let (consumer, sequence, attempts) = (self.consumer, dead.incoming.stream_sequence, dead.attempts);
-        // The detail may quote the message; it is in the dead letter and not in the log.
+        // The detail may quote the message: it is stored in the dead letter and not logged.
         let reason = dead.reason.clone();
         match AssertUnwindSafe(async { self.dead_letters.bury(dead).await })
             .catch_unwind()
@@ -367,13 +370,7 @@ impl<H: BatchHandler> Processor<H> {
             }
             Ok(Err(error)) => {
                 let error = error_chain(error.as_ref());
-                tracing::warn!(
-                    consumer,
-                    sequence,
-                    reason,
-                    error,
-                    "message not buried; trying again later"
-                );
+                tracing::warn!(consumer, sequence, reason, error, "could not bury message; will retry");
                 false
             }
             Err(panic) => {
@@ -383,17 +380,17 @@ impl<H: BatchHandler> Processor<H> {
                     sequence,
                     reason,
                     why,
-                    "burying a message panicked; trying again later"
+                    "burying a message panicked; will retry"
                 );
                 false
             }
         }
     }
 
-    /// Tells the server what became of messages. Not confirmed: what gets lost costs a redelivery, and so does what
-    /// a connection that takes nothing in keeps waiting, since a stop must not wait for the broker.
-    async fn tell(&self, outcomes: &[(&Acker, Outcome)]) {
-        let telling = async {
+    /// Sends the settlements to the server, unconfirmed. A lost acknowledgement costs a redelivery. So does one that a
+    /// congested connection does not accept in time, since a stop must not wait for the broker.
+    async fn acknowledge(&self, outcomes: &[(&Acker, Outcome)]) {
+        let acknowledging = async {
             for (acker, outcome) in outcomes {
                 let told = match outcome {
                     Outcome::Done | Outcome::Buried => acker.ack().await,
@@ -406,7 +403,7 @@ impl<H: BatchHandler> Processor<H> {
                 }
             }
         };
-        if timeout(TELL_WAIT, telling).await.is_err() {
+        if timeout(ACK_WAIT, acknowledging).await.is_err() {
             tracing::debug!(
                 consumer = self.consumer,
                 "acknowledgements were not sent: the connection is congested"
@@ -432,15 +429,15 @@ impl<H: BatchHandler> Processor<H> {
     }
 }
 
-/// How long the connection may take in the acknowledgements of a batch.
-const TELL_WAIT: Duration = Duration::from_secs(2);
+/// How long sending the acknowledgements of a batch may take.
+const ACK_WAIT: Duration = Duration::from_secs(2);
 
 enum Settlement {
     Settled(Outcome),
     Bury { reason: String, detail: String },
 }
 
-/// What became of a message in the end.
+/// The final result of a message.
 enum Outcome {
     Done,
     Retry { after: Duration },

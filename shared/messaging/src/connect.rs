@@ -1,5 +1,5 @@
-//! One connection to NATS, shared by everything in the process through a cheap handle. Checks the server before anyone
-//! uses it, and from then on reconnects for ever.
+//! One connection to NATS, shared by the whole process through a cheap handle. Checks the server at the first connect,
+//! and reconnects without a limit afterwards.
 
 use std::{
     fmt,
@@ -25,27 +25,28 @@ use crate::{
     url::{UrlCredentials, parse_url, shown},
 };
 
-/// Where and how to connect. Every limit of the connection is here.
+/// The connection's address and limits.
 #[derive(Clone)]
 pub struct BusOptions {
     /// `nats://user:password@host:port`, several separated by commas; `nats://token@host` for a token, `tls://` for TLS.
     pub url: String,
     pub root: Root,
-    /// Shown by the server's monitoring: which service, which replica.
+    /// The name in the server's monitoring: service and replica.
     pub name: String,
-    /// A half-open connection is noticed after about three of these.
+    /// A half-open connection is detected after about three of these.
     pub ping_interval_ms: u64,
     /// How long the first connection may take, all attempts together.
     pub connect_timeout_ms: u64,
     /// For calls of the JetStream API.
     pub request_timeout_ms: u64,
-    /// After this a publish is "unknown": it may have been stored.
+    /// After this the result of a publish is unknown: the message may be stored.
     pub publish_ack_timeout_ms: u64,
-    /// Published and not yet acknowledged, over the whole process.
+    /// Messages published and not yet acknowledged, in the whole process.
     pub publish_in_flight_max: usize,
-    /// Where answers come in, for the server's permissions to keep others from reading them. None: `_I.{user}`.
+    /// The prefix of reply subjects, so that the server's permissions can keep other users from reading them. None:
+    /// `_I.{user}`.
     pub inbox_prefix: Option<String>,
-    /// What is published is signed with it, and what is consumed has to be.
+    /// Signs published messages and verifies consumed ones.
     pub keys: Keyring,
 }
 
@@ -76,7 +77,7 @@ impl fmt::Debug for BusOptions {
     }
 }
 
-/// Major and minor: what features depend on.
+/// Major and minor version, on which features depend.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ServerVersion {
     pub major: u32,
@@ -96,30 +97,30 @@ impl ServerVersion {
 }
 
 const ANONYMOUS_WAIT: Duration = Duration::from_secs(2);
-/// How soon a request that went down with its connection is noticed.
+/// How soon a request that was lost with its connection is detected.
 const CONNECTION_CHECK: Duration = Duration::from_millis(250);
 const LIVE_WAIT: Duration = Duration::from_millis(100);
 
-/// The handle. Clones share the connection; it closes when the last one goes.
+/// The handle. Clones share the connection; it closes when the last clone is dropped.
 #[derive(Clone)]
 pub struct Bus(Arc<Inner>);
 
 struct Inner {
     client: Client,
     jetstream: jetstream::Context,
-    /// Apart, since publishing has limits of its own.
+    /// A context of its own, since publishing has limits of its own.
     publisher: jetstream::Context,
     root: Root,
     keys: Keyring,
     meters: Arc<Metrics>,
     addresses: Vec<ServerAddr>,
-    /// As the server knows it.
+    /// The user's name at the server.
     user: Option<String>,
     api_prefix: &'static str,
 }
 
 impl Bus {
-    /// Connects, trying again until the time is over, and checks that the server can do what Signalbox needs.
+    /// Connects, retrying until the timeout, and verifies that the server can do what Signalbox needs.
     pub async fn connect(options: BusOptions) -> Result<Bus, BusError> {
         let (addresses, credentials) = parse_url(&options.url)?;
         let user = match &credentials {
@@ -170,7 +171,7 @@ impl Bus {
         })))
     }
 
-    /// The client library's own handle, for what is not wrapped here (core subscriptions, say).
+    /// The client library's own handle, for features that are not wrapped here (core subscriptions, say).
     pub fn client(&self) -> &Client {
         &self.0.client
     }
@@ -199,8 +200,8 @@ impl Bus {
         ServerVersion::parse(&self.0.client.server_info().version).unwrap_or(ServerVersion::OLDEST)
     }
 
-    /// Sends without storage and without an answer: text for pages, lost when nobody listens or the broker is away.
-    /// A turn must not wait for pages, so neither does this.
+    /// Publishes without storage and without an acknowledgement: live text for pages, lost if no page listens or the
+    /// broker is unavailable. Waits only briefly: a turn must not be delayed by pages.
     pub async fn publish_live(&self, message: Outgoing) {
         if !self.is_connected() {
             return;
@@ -211,7 +212,7 @@ impl Bus {
         };
         let client = &self.0.client;
         let sending = client.publish_with_headers(message.subject, headers, message.payload.into());
-        // Only a connection that takes nothing in makes this wait.
+        // Only a congested connection makes this wait.
         match timeout(LIVE_WAIT, sending).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "live text was not sent"),
@@ -219,7 +220,7 @@ impl Bus {
         }
     }
 
-    /// Waits until the server has everything that was sent so far, acknowledgements included. Before the process ends.
+    /// Waits until the server has received all sent data, acknowledgements included. Call it before the process ends.
     pub async fn flush(&self, limit: Duration) -> Result<(), BusError> {
         match timeout(limit, self.0.client.flush()).await {
             Ok(result) => result.map_err(|error| BusError::Flush(error.into())),
@@ -235,8 +236,8 @@ impl Bus {
         &self.0.publisher
     }
 
-    /// Whether a service of this installation put the message on this subject. Consumers ask by themselves; this is for
-    /// messages that anybody may send.
+    /// Whether a service of this installation published the message on this subject. Consumers check it themselves;
+    /// this is for messages that any user may publish.
     pub fn is_signed(&self, subject: &str, headers: &Headers, payload: &[u8]) -> bool {
         self.keys().verify(subject, headers, payload).is_ok()
     }
@@ -249,13 +250,13 @@ impl Bus {
         &self.0.meters
     }
 
-    /// Grows with every connection made. Who sees it change knows that answers may have been lost, and that the server may
-    /// be another, or have lost its store.
+    /// The number of connections made. After it changes, replies may have been lost, and the server may be another one,
+    /// or have lost its store.
     pub fn connections_made(&self) -> u64 {
         self.0.client.statistics().connects.load(Ordering::Relaxed)
     }
 
-    /// Waits until a connection was made after those.
+    /// Waits until more connections than these were made.
     pub(crate) async fn reconnected(&self, connections: u64) {
         let mut check = interval(CONNECTION_CHECK);
         while self.connections_made() == connections {
@@ -263,19 +264,19 @@ impl Bus {
         }
     }
 
-    /// What requests to JetStream begin with, for this user.
+    /// The prefix of this user's requests to JetStream.
     pub(crate) fn api_prefix(&self) -> &'static str {
         self.0.api_prefix
     }
 }
 
-/// A server of this machine may do without users: whoever reaches it could as well read the services' memory.
+/// A server on this machine may run without users: a local attacker could read the services' memory as well.
 async fn is_open_to_others<F: Future<Output = bool>>(is_loopback: bool, lets_anyone_in: impl FnOnce() -> F) -> bool {
     !is_loopback && lets_anyone_in().await
 }
 
-/// Whether somebody without credentials may use a server: it has no users, or a `no_auth_user`. Asked by trying, since a
-/// server says no such thing of itself. One that does not answer in time counts as closed.
+/// Whether a server accepts clients without credentials: it has no users, or a `no_auth_user`. Found out by connecting,
+/// since a server does not report it. A server that does not answer in time counts as closed.
 async fn lets_anyone_in(addresses: &[ServerAddr]) -> bool {
     let anonymous = ConnectOptions::new()
         .connection_timeout(ANONYMOUS_WAIT)
@@ -283,7 +284,7 @@ async fn lets_anyone_in(addresses: &[ServerAddr]) -> bool {
     matches!(timeout(ANONYMOUS_WAIT, anonymous).await, Ok(Ok(_)))
 }
 
-/// Whether the servers can only be those of this machine. A name that cannot be looked up may be anywhere.
+/// Whether all servers are on this machine. A name that cannot be resolved may be anywhere.
 async fn is_loopback(addresses: &[ServerAddr]) -> bool {
     for address in addresses {
         let is_ours = match address.socket_addrs().await {
@@ -301,13 +302,13 @@ struct Connecting<'a> {
     options: &'a BusOptions,
     addresses: &'a [ServerAddr],
     credentials: Option<UrlCredentials>,
-    /// The addresses for people.
+    /// The addresses for messages.
     servers: &'a str,
     meters: &'a Arc<Metrics>,
 }
 
 impl Connecting<'_> {
-    /// Tries until the deadline: in a fresh installation the server may still be starting.
+    /// Retries until the deadline: in a new installation the server may still be starting.
     async fn by_deadline(&self) -> Result<Client, BusError> {
         let waited = Duration::from_millis(self.options.connect_timeout_ms);
         let deadline = Instant::now() + waited;
@@ -343,7 +344,7 @@ impl Connecting<'_> {
         })
     }
 
-    /// The one that was set, else the user's own, which is what the permissions of [`crate::users`] allow.
+    /// The configured prefix, else the user's own, which the permissions of [`crate::users`] allow.
     fn inbox_prefix(&self) -> Option<String> {
         let is_token = |user: &str| {
             user.bytes()
@@ -363,7 +364,7 @@ impl Connecting<'_> {
             .name(&options.name)
             .ping_interval(Duration::from_millis(options.ping_interval_ms))
             .request_timeout(Some(Duration::from_millis(options.request_timeout_ms)))
-            // The library's own delays have no jitter: a thousand clients would come back in the same millisecond.
+            // The library's own delays have no jitter: a thousand clients would reconnect in the same millisecond.
             .reconnect_delay_callback(|attempt| {
                 let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
                 delay::backoff(attempt, Duration::from_millis(10), Duration::from_secs(4))
@@ -383,7 +384,7 @@ impl Connecting<'_> {
     }
 }
 
-/// The library logs every event itself; here are the ones that mean loss or need a person.
+/// The library logs every event itself; these are the ones that mean loss or need an operator.
 fn note_event(event: &Event, meters: &Metrics) {
     match event {
         Event::SlowConsumer(_) => {
@@ -405,7 +406,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_server_for_everyone_is_refused_unless_it_is_of_this_machine() {
+    async fn a_server_without_users_is_refused_unless_it_is_local() {
         let check = async |url: &str, lets_anyone_in: bool, refused: bool| {
             let (addresses, _) = parse_url(url).unwrap();
             let is_open = is_open_to_others(is_loopback(&addresses).await, async || lets_anyone_in);
@@ -417,7 +418,7 @@ mod tests {
         check("nats://192.0.2.7:4222", true, true).await;
         check("nats://192.0.2.7:4222", false, false).await;
         check("nats://127.0.0.1:4222,nats://192.0.2.7:4222", true, true).await;
-        // Nobody knows where it is.
+        // The name cannot be resolved.
         check("nats://nats.invalid:4222", true, true).await;
     }
 

@@ -1,12 +1,13 @@
-//! The pull loop of a durable consumer: one batch after the other, for as long as the process runs, whatever the broker does.
+//! The pull loop of a durable consumer: pulls one batch after the other, for as long as the process runs, across
+//! outages of the broker.
 //!
-//! A batch is what the server has when it is asked: it answers at once with all of that, or waits for the first message
-//! and answers with it. So no message waits for company, and batches grow only when messages pile up.
+//! A request returns all messages that the server has, or waits for the first one and returns it. So a single message
+//! is never delayed to fill a batch, and batches grow only under load.
 //!
-//! Nothing is asked for in advance. A long-lived subscription would save a round trip per batch, but messages in a
-//! client's buffer have a clock running, are lost to everybody else until it runs out when the process stops, and hide
-//! a subscription that went deaf. Here each request stands for itself, so that the worst that an odd connection can do
-//! is to cost one of them.
+//! No message is requested in advance. A long-lived subscription would save a round trip per batch. But the
+//! acknowledgement deadline of buffered messages runs, other replicas get them only after that deadline when the
+//! process stops, and a dead subscription goes unnoticed. Here each request is independent, so a bad connection costs
+//! at most one of them.
 
 use domain::error_chain;
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
@@ -42,20 +43,20 @@ use crate::{
 #[derive(Clone, PartialEq, Debug)]
 pub struct ConsumerOptions {
     pub batch_messages_max: NonZeroUsize,
-    /// At least the size of the largest message, or that one would never come.
+    /// At least the size of the largest message; a larger one would never be delivered.
     pub batch_bytes_max: usize,
     /// Loops in this process.
     pub loops: NonZeroUsize,
-    /// Groups ([`BatchHandler::group`]) that a loop handles at one time. It takes no further batch while it has so many in
-    /// hand; a handler without groups has one batch in hand in each loop.
+    /// Groups ([`BatchHandler::group`]) that a loop handles at one time. It pulls no further batch while it handles so
+    /// many; a handler without groups handles one batch in each loop.
     pub groups_in_flight_max: NonZeroUsize,
     /// Failed attempts after which a message is buried.
     pub attempts_max: i64,
-    /// First delay where the loop chooses one (a panic, a broker that is away); doubled with each attempt.
+    /// First delay if the loop chooses one (a panic, an unavailable broker); doubled with each attempt.
     pub retry_delay: Duration,
     pub retry_delay_max: Duration,
-    /// How long to let messages come together after a batch of several: under load each batch costs as much as many of
-    /// its messages. A message that comes alone waits for nothing.
+    /// How long to wait for more messages after a batch of several: under load each batch costs as much as many of its
+    /// messages. A batch of one is processed immediately.
     pub gather: Duration,
 }
 
@@ -74,20 +75,21 @@ impl Default for ConsumerOptions {
     }
 }
 
-/// The server answers a request with nothing after this long.
+/// The server ends an unanswered request after this long.
 const REQUEST_EXPIRES: Duration = Duration::from_secs(5);
-/// A batch's messages come one right behind the other, and then its end. A longer pause means that the rest is lost.
+/// A batch's messages arrive in a row, then its end. A longer pause means that the rest is lost.
 const REST_WAIT: Duration = Duration::from_millis(500);
-/// For the answer to a request that has expired.
+/// The time for the reply to a request that has expired.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
-/// The server may turn a request away at once, when others wait or too much is unsettled: no reason to ask in a rush.
+/// The server may refuse a request at once, while others wait or too many messages are unsettled. The next request
+/// waits this long.
 const TURNED_AWAY_PAUSE: Duration = Duration::from_millis(20);
-/// What is looked through at one time for messages with headers that cannot be read.
+/// How many sequences are scanned at one time for messages with unreadable headers.
 const UNREADABLE_LOOK_MAX: usize = 10_000;
 const ATTACH_DELAY: Duration = Duration::from_millis(100);
 const ATTACH_DELAY_MAX: Duration = Duration::from_secs(5);
 
-/// A durable consumer and what handles its messages.
+/// A durable consumer and the handler of its messages.
 pub struct Consumer<H> {
     pub bus: Bus,
     pub topology: Topology,
@@ -98,10 +100,10 @@ pub struct Consumer<H> {
 }
 
 impl<H: BatchHandler> Consumer<H> {
-    /// Consumes until `stop`. Then each loop settles the batch in hand and ends; it works while the broker is down.
+    /// Consumes until `stop`. Then each loop settles its current batch and ends; this works while the broker is down.
     ///
-    /// Dropping this future ends the loops where they are, as a crash would: a batch in hand is not settled, and is
-    /// delivered again when its time is over. A panic of a loop is passed on.
+    /// Dropping this future aborts the loops, as a crash would: the current batch is not settled, and is redelivered
+    /// after its deadline. A panic of a loop is propagated.
     pub async fn run(self, stop: CancellationToken) {
         let loops = self.options.loops.get();
         let worker = Arc::new(Worker {
@@ -134,12 +136,12 @@ struct Worker<H> {
 
 impl<H: BatchHandler> Worker<H> {
     async fn run(self: Arc<Self>, stop: &CancellationToken) {
-        // Since the last answer from the server. The first failure is worth a warning, the others are not.
+        // Failures since the last answer of the server. The first one is logged as a warning, the others are not.
         let mut failures: u32 = 0;
         loop {
             let lost = tokio::select! {
-                // Looking holds nothing but a request to the broker: safe to drop. A consumer that is gone is the operator's to
-                // make again.
+                // The lookup holds no more than a request to the broker, so it may be dropped. The operator has to
+                // recreate a missing consumer.
                 () = stop.cancelled() => return,
                 attached = topology::consumer_found(&self.processor.bus, self.durable) => match attached {
                     Ok(consumer) => self.consume(&consumer, stop, &mut failures).await,
@@ -153,13 +155,14 @@ impl<H: BatchHandler> Worker<H> {
             self.processor.bus.meters().rebuilt(self.durable.name());
             let error = error_chain(error.as_ref());
             if failures == 1 {
-                tracing::warn!(
+                tracing::warn!(consumer = self.durable.name(), error, "lost the consumer; will retry");
+            } else {
+                tracing::debug!(
                     consumer = self.durable.name(),
                     error,
-                    "lost the consumer; attaching until it works"
+                    failures,
+                    "could not attach to the consumer; will retry"
                 );
-            } else {
-                tracing::debug!(consumer = self.durable.name(), error, failures, "not attached yet");
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -168,8 +171,8 @@ impl<H: BatchHandler> Worker<H> {
         }
     }
 
-    /// Takes batch after batch until told to stop (none) or until the consumer is lost (the cause); what is in hand by then is
-    /// settled first.
+    /// Processes batches until told to stop (none) or until the consumer is lost (the cause). Settles the current
+    /// batches before it returns.
     async fn consume(
         self: &Arc<Self>,
         consumer: &PullConsumer,
@@ -178,7 +181,7 @@ impl<H: BatchHandler> Worker<H> {
     ) -> Option<Cause> {
         let mut in_hand = JoinSet::new();
         let lost = self.take_batches(consumer, stop, failures, &mut in_hand).await;
-        settled_down_to(0, &mut in_hand).await;
+        wait_until_at_most(0, &mut in_hand).await;
         lost
     }
 
@@ -194,8 +197,8 @@ impl<H: BatchHandler> Worker<H> {
             let fetched = tokio::select! {
                 biased;
                 () = stop.cancelled() => return None,
-                // Dropped before its first message came, a request ends at the server, too. One that comes in that very
-                // moment is delivered again when its time is over.
+                // A request that is dropped before its first message ends at the server too. A message that arrives at
+                // that moment is redelivered after its deadline.
                 fetched = self.fetch(consumer) => fetched,
             };
             let deliveries = match fetched {
@@ -204,7 +207,7 @@ impl<H: BatchHandler> Worker<H> {
             };
             if *failures > 0 {
                 *failures = 0;
-                tracing::info!(consumer = self.durable.name(), "attached to the consumer again");
+                tracing::info!(consumer = self.durable.name(), "reattached to the consumer");
             }
             let pause = match deliveries.len() {
                 0 if asked.elapsed() < REQUEST_EXPIRES / 2 => TURNED_AWAY_PAUSE,
@@ -215,7 +218,7 @@ impl<H: BatchHandler> Worker<H> {
                 let worker = Arc::clone(self);
                 in_hand.spawn(async move { worker.processor.process(group).await }.in_current_span());
             }
-            settled_down_to(self.processor.options.groups_in_flight_max.get() - 1, in_hand).await;
+            wait_until_at_most(self.processor.options.groups_in_flight_max.get() - 1, in_hand).await;
             if !pause.is_zero() {
                 tokio::select! {
                     () = stop.cancelled() => return None,
@@ -225,9 +228,9 @@ impl<H: BatchHandler> Worker<H> {
         }
     }
 
-    /// One request: all that the server has, else the first that comes, else nothing after a while.
+    /// One request: all messages that the server has, else the first that arrives, else none after the timeout.
     ///
-    /// Not by way of the library's own batch, which ends at a message that was stored under a status.
+    /// Does not use the library's batch, which ends at a message that was stored with a status.
     async fn fetch(&self, consumer: &PullConsumer) -> Result<Vec<Delivery>, Cause> {
         let (bus, options) = (&self.processor.bus, &self.processor.options);
         let connections = bus.connections_made();
@@ -237,7 +240,7 @@ impl<H: BatchHandler> Worker<H> {
             batch: options.batch_messages_max.get(),
             max_bytes: options.batch_bytes_max,
             expires: Some(REQUEST_EXPIRES),
-            // With a time to expire: nobody waits once there is a message.
+            // With an expiry, the request still ends with the first message.
             no_wait: true,
             ..pull::BatchConfig::default()
         };
@@ -248,7 +251,7 @@ impl<H: BatchHandler> Worker<H> {
             Some(end) => return turned_away(&end).map(|()| deliveries),
             None => {}
         }
-        // A status after a message is the end of this batch (it is full by size, say) and no reason to lose it.
+        // A status after a message ends this batch (its size limit is reached, say); the batch is kept.
         while (1..options.batch_messages_max.get()).contains(&deliveries.len())
             && let Ok(Some(answer)) = timeout(REST_WAIT, answers.next()).await
             && is_delivered(&answer)
@@ -258,7 +261,7 @@ impl<H: BatchHandler> Worker<H> {
         if bus.connections_made() != connections {
             match self.unreadable(consumer).await {
                 Ok(unreadable) => deliveries.extend(unreadable),
-                // The next connection that ends is followed by another look.
+                // The next lost connection triggers another attempt.
                 Err(error) => {
                     tracing::debug!(
                         error = error_chain(error.as_ref()),
@@ -270,9 +273,9 @@ impl<H: BatchHandler> Worker<H> {
         Ok(deliveries)
     }
 
-    /// Of what was delivered and not settled, the messages whose headers the client library cannot read: each ends the connection
-    /// that it comes over, and would come again for ever. Read one at a time, without their headers, they are settled like any
-    /// other that nobody signed.
+    /// Among the unsettled messages, those whose headers the client library cannot parse: each breaks the connection
+    /// that delivers it, and would be redelivered for ever. They are read one at a time, without their headers, and
+    /// settled like any unsigned message.
     async fn unreadable(&self, consumer: &PullConsumer) -> Result<Vec<Delivery>, Cause> {
         let (bus, stream, name) = (&self.processor.bus, self.durable.stream, self.durable.name());
         let state = consumer.get_info().await?;
@@ -288,7 +291,7 @@ impl<H: BatchHandler> Worker<H> {
             }
             next = sequence + 1;
             if one.is_odd {
-                // To the server, the sequence is what counts.
+                // The server reads only the sequence.
                 let reply = format!("$JS.ACK.{}.{name}.1.{sequence}.1.0.0", stream.name(bus.root()));
                 unreadable.push(Delivery {
                     incoming: one.message.into(),
@@ -300,17 +303,17 @@ impl<H: BatchHandler> Worker<H> {
             tracing::warn!(
                 consumer = name,
                 messages = unreadable.len(),
-                "messages with headers that cannot be read ended the connection; they become dead letters"
+                "messages with unreadable headers ended the connection; they become dead letters"
             );
         }
         Ok(unreadable)
     }
 
-    /// Waits for the first message, but not for an answer to a request that went down with its connection.
+    /// Waits for the first message. Stops waiting if the connection was lost, since the request was lost with it.
     async fn first(&self, answers: &mut Subscriber, connections: u64) -> Option<async_nats::Message> {
         tokio::select! {
             biased;
-            // Dropping `next` leaves the message with the subscriber.
+            // Cancel-safe: the message stays with the subscriber.
             first = timeout(REQUEST_EXPIRES + ANSWER_WAIT, answers.next()) => first.ok().flatten(),
             () = self.processor.bus.reconnected(connections) => None,
         }
@@ -322,7 +325,7 @@ impl<H: BatchHandler> Worker<H> {
             context: self.processor.bus.jetstream().clone(),
         };
         let Ok(place) = message.info().map(Into::into) else {
-            // Not from a consumer: somebody published into our inbox.
+            // Not from a consumer: another client published into this process's inbox.
             tracing::warn!(subject = %message.subject, "ignored a message that no consumer delivered");
             return None;
         };
@@ -334,12 +337,12 @@ impl<H: BatchHandler> Worker<H> {
     }
 }
 
-/// What a consumer delivers wants to be acknowledged; what the server says of the request does not.
+/// A delivered message has an acknowledgement subject; a status of the request has none.
 fn is_delivered(answer: &async_nats::Message) -> bool {
     answer.reply.is_some()
 }
 
-/// The end of a request without a message: there was none, or the consumer is in no state to give any.
+/// The end of a request without a message: none was available, or the consumer cannot deliver.
 fn turned_away(end: &async_nats::Message) -> Result<(), Cause> {
     match end.status {
         Some(StatusCode::NOT_FOUND | StatusCode::TIMEOUT) => Ok(()),
@@ -347,8 +350,8 @@ fn turned_away(end: &async_nats::Message) -> Result<(), Cause> {
     }
 }
 
-/// Waits until no more than so many are in hand. A panic is passed on.
-async fn settled_down_to(count: usize, in_hand: &mut JoinSet<()>) {
+/// Waits until at most `count` groups are in progress. A panic is propagated.
+async fn wait_until_at_most(count: usize, in_hand: &mut JoinSet<()>) {
     while in_hand.len() > count {
         if let Some(Err(error)) = in_hand.join_next().await
             && let Ok(panic) = error.try_into_panic()

@@ -1,4 +1,4 @@
-//! Delays between attempts, spread so that those who failed together do not come back together.
+//! Delays between attempts, with jitter, so that attempts that failed together are not retried together.
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
@@ -7,17 +7,17 @@ use std::{
 
 use domain::Backoff;
 
-/// `delay` and up to a quarter more, never less: a caller's delay is a promise to the other side.
+/// `delay` plus up to a quarter, never less: a caller may rely on the minimum.
 pub(crate) fn spread(delay: Duration) -> Duration {
     delay + delay.mul_f64(random_fraction() / 4.0)
 }
 
-/// `base`, doubled with every attempt after the first, at most `max`; spread.
+/// `base`, doubled with every attempt after the first, at most `max`; with jitter.
 pub(crate) fn backoff(attempt: u32, base: Duration, max: Duration) -> Duration {
     spread(Backoff::new(base, max).after(attempt.saturating_sub(1)))
 }
 
-/// From 0 to 1. The standard library seeds its hashers at random, which is all the randomness that jitter needs.
+/// From 0 to 1. The standard library seeds its hashers at random, which is random enough for jitter.
 fn random_fraction() -> f64 {
     let random = RandomState::new().build_hasher().finish();
     (random >> 11) as f64 / (1u64 << 53) as f64

@@ -1,5 +1,5 @@
-//! What the server says of streams and consumers that were deleted. No service deletes any; so it was the operator, or
-//! somebody who should not be able to.
+//! Watches the server's advisories of deleted streams and consumers. No service deletes any: a deletion was made by the
+//! operator, or by an intruder.
 
 use async_nats::Message;
 use futures::{StreamExt, stream::select_all};
@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Bus, topology::DELETIONS};
 
-/// Of several replicas one hears each.
+/// One of several replicas receives each advisory.
 const QUEUE_GROUP: &str = "deletions";
 
 #[derive(Deserialize)]
@@ -17,14 +17,14 @@ struct Advisory {
     consumer: Option<String>,
 }
 
-/// Counts and logs them until `stop`. Who is away when it happens does not hear of it.
+/// Counts and logs deletions until `stop`. Deletions while the process is disconnected are missed.
 pub async fn watch_deletions(bus: Bus, stop: CancellationToken) {
     let mut subscriptions = Vec::new();
     for subject in DELETIONS {
         match bus.client().queue_subscribe(subject, QUEUE_GROUP.to_owned()).await {
             Ok(subscription) => subscriptions.push(subscription),
             // The client is closing.
-            Err(error) => return tracing::warn!(%error, "could not listen to deletions of streams and consumers"),
+            Err(error) => return tracing::warn!(%error, "could not subscribe to deletions of streams and consumers"),
         }
     }
     let mut advisories = select_all(subscriptions);
@@ -49,6 +49,6 @@ fn note(bus: &Bus, advisory: &Message) {
             bus.meters().deleted("consumer");
             tracing::warn!(stream, consumer, "a consumer was deleted from the NATS server");
         }
-        Err(error) => tracing::warn!(subject = %advisory.subject, %error, "an advisory cannot be read"),
+        Err(error) => tracing::warn!(subject = %advisory.subject, %error, "could not parse an advisory"),
     }
 }

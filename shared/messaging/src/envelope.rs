@@ -1,14 +1,14 @@
-//! The envelope's signature: that a message was put on its subject by somebody who holds the installation's key.
+//! The envelope's signature: proves that a holder of the installation's key published the message on its subject.
 //!
-//! A subject says nothing about who published. Several NATS users may publish on one, and who runs without permissions
-//! publishes anything anyway. So each message of a service carries, in `Signalbox-Signature`,
-//! an HMAC-SHA256 over all that a handler can see of it: subject, headers, payload. A genuine message on another subject
-//! is as forged as one that was made up.
+//! A subject does not prove who published on it. Several NATS users may publish on one, and on a server without
+//! permissions every client may publish on all. So each message of a service carries, in `Signalbox-Signature`, an
+//! HMAC-SHA256 over all that a handler can see of it: subject, headers, payload. A genuine message on another subject
+//! counts as forged.
 //!
-//! What it does not say: which of the services signed (they share the key), and that the message is new. The same
-//! message on its own subject again is a redelivery like any other, and counts once.
+//! It does not prove which service signed (they share the key), nor that the message is new. The same message on its
+//! own subject again is a redelivery, and counts once.
 //!
-//! The header is `v1.{key id}.{hex}`. Several keys may be valid while they are exchanged; one of them signs.
+//! The header is `v1.{key id}.{hex}`. Several keys may be valid during a rotation; one of them signs.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -16,7 +16,7 @@ use contracts::{Headers, header::SIGNATURE};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Of the signature's form. Signed with the rest, so that the bytes of one form never count in another.
+/// The version of the signature's form. It is signed too, so that the bytes of one form are never valid in another.
 const VERSION: &str = "v1";
 /// A key has as many bytes as the hash: 256 random bits.
 pub const KEY_BYTES: usize = 32;
@@ -24,7 +24,7 @@ pub const KEY_ID_CHARS_MAX: usize = 32;
 
 type HmacSha256 = Hmac<Sha256>;
 
-/// Keys by their ids. Cheap to clone; never shown.
+/// Keys by their ids. Cheap to clone; never printed.
 #[derive(Clone)]
 pub struct Keyring(Arc<Ring>);
 
@@ -42,16 +42,16 @@ pub enum KeyringError {
     Signing,
 }
 
-/// Why a message does not count. One word for metrics, one sentence for people; neither quotes the message.
+/// Why a message is rejected. One word for metrics, one sentence for people; neither quotes the message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Forgery {
     #[error("The message carries no signature.")]
     Unsigned,
-    #[error("The signature has not the form v1.{{key id}}.{{64 hexadecimal characters}}.")]
+    #[error("The signature does not have the form v1.{{key id}}.{{64 hexadecimal characters}}.")]
     Malformed,
     #[error("The signature names a key that is not among [envelope.keys].")]
     UnknownKey,
-    #[error("The signature is not that of this message on this subject.")]
+    #[error("The signature does not match this message on this subject.")]
     Mismatch,
 }
 
@@ -67,7 +67,7 @@ impl Forgery {
 }
 
 impl Keyring {
-    /// Signs nothing, and nothing is genuine: for who only publishes as anyone may.
+    /// Signs nothing and verifies nothing: for clients that publish without a key.
     pub fn empty() -> Keyring {
         Keyring(Arc::new(Ring {
             keys: BTreeMap::new(),
@@ -93,7 +93,7 @@ impl Keyring {
         })))
     }
 
-    /// The header's value. `None`: there is no key to sign with.
+    /// The header's value. `None`: there is no signing key.
     pub fn sign(&self, subject: &str, headers: &Headers, payload: &[u8]) -> Option<String> {
         let id = self.0.signs.as_deref()?;
         let mac = self.0.keys.get(id).expect("checked when the ring was made").clone();
@@ -101,13 +101,13 @@ impl Keyring {
         Some(format!("{VERSION}.{id}.{}", hex::encode(tag)))
     }
 
-    /// A secret of the installation for another purpose, which the label names. It follows from the key that signs, so it
-    /// changes when keys are exchanged: what is made with it has to be kept where it is needed again. `None`: there is no
+    /// A secret of the installation for another purpose, named by the label. It is derived from the signing key, so it
+    /// changes in a rotation: values that depend on it must be stored if they are needed later. `None`: there is no
     /// key.
     pub fn derived(&self, label: &str) -> Option<[u8; KEY_BYTES]> {
         let id = self.0.signs.as_deref()?;
         let mut mac = self.0.keys.get(id).expect("checked when the ring was made").clone();
-        // No message begins like this: what is signed begins with a length.
+        // No signed message begins like this: the signed bytes begin with a length.
         mac.update(b"signalbox derived secret\0");
         mac.update(label.as_bytes());
         Some(mac.finalize().into_bytes().into())
@@ -130,7 +130,7 @@ impl Keyring {
     }
 }
 
-/// Feeds what is signed: each field behind its length, so that no byte can move from one field into another.
+/// Feeds the signed bytes: each field after its length, so that no byte can move from one field into another.
 fn over(mut mac: HmacSha256, subject: &str, headers: &Headers, payload: &[u8]) -> HmacSha256 {
     let mut field = |bytes: &[u8]| {
         mac.update(&(bytes.len() as u64).to_be_bytes());
@@ -139,7 +139,7 @@ fn over(mut mac: HmacSha256, subject: &str, headers: &Headers, payload: &[u8]) -
     field(VERSION.as_bytes());
     field(subject.as_bytes());
     for (name, value) in &headers.0 {
-        // Clients and server trim values, and an empty one is none.
+        // Clients and server trim values, and an empty value counts as absent.
         let value = value.trim();
         if is_signed(name) && !value.is_empty() {
             field(name.as_bytes());
@@ -150,7 +150,7 @@ fn over(mut mac: HmacSha256, subject: &str, headers: &Headers, payload: &[u8]) -
     mac
 }
 
-/// All but the signature itself, and what the broker adds or takes for itself.
+/// All headers but the signature itself, and those that the broker adds or consumes.
 fn is_signed(name: &str) -> bool {
     let is_brokers = name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-"));
     name != SIGNATURE && (!is_brokers || name == contracts::header::MESSAGE_ID)
@@ -215,13 +215,13 @@ mod tests {
             ring(&[("a", 1), ("b", 2)], "b"),
             ring(&[("b", 2)], "b"),
         );
-        // Each step of a rotation understands the step before and the step after it.
+        // Each step of a rotation can verify the step before and the step after it.
         for (one, other) in [(&old, &both_old), (&both_old, &both_new), (&both_new, &new)] {
             check(one, other, Ok(()));
             check(other, one, Ok(()));
         }
         check(&old, &new, Err(Forgery::UnknownKey));
-        // The id alone is worth nothing.
+        // The id alone proves nothing.
         check(&ring(&[("a", 9)], "a"), &old, Err(Forgery::Mismatch));
         check(&old, &Keyring::empty(), Err(Forgery::UnknownKey));
     }
@@ -263,7 +263,7 @@ mod tests {
         }
         // A value cannot become part of the next name, nor a header part of the payload.
         check(SUBJECT, &altered(&|h| h.set(header::HOPS, "3Nats")), b"payload", forged);
-        // The broker's own, which handlers do not read.
+        // The broker's own headers, which handlers do not read.
         check(SUBJECT, &altered(&|h| h.set("Nats-Stream", "S")), b"payload", Ok(()));
     }
 
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(Keyring::empty().sign(SUBJECT, &Headers::default(), b""), None);
     }
 
-    /// The known answer holds the format: services of two versions must agree on it during an upgrade.
+    /// The known answer pins the format: two versions of services must agree on it during an upgrade.
     #[test]
     fn the_bytes_that_are_signed_are_fixed() {
         let headers = headers(&[

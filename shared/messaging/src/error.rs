@@ -1,5 +1,5 @@
-//! What can go wrong on the bus. Every variant says what was attempted and, where it is not plain, whether trying again
-//! may help; causes are sources and not repeated in the text.
+//! Errors of the bus. Every variant says what was attempted and, if it is not obvious, whether a retry may help; causes
+//! are sources and not repeated in the text.
 
 use std::{error::Error, time::Duration};
 
@@ -29,12 +29,12 @@ pub enum BusError {
     #[error("NATS server {found} is too old: Signalbox needs 2.12 or newer")]
     ServerTooOld { found: String },
     #[error(
-        "NATS at {servers} lets anyone in without a password: give it users (schemas/nats-users.conf) and take no_auth_user out"
+        "NATS at {servers} accepts clients without a password: give it users (schemas/nats-users.conf) and remove no_auth_user"
     )]
     Open { servers: String },
     #[error("NATS at {servers} runs without JetStream: start it with -js or a jetstream block in its configuration")]
     NoJetStream { servers: String },
-    #[error("NATS did not confirm what was sent")]
+    #[error("NATS did not confirm the sent data")]
     Flush(#[source] Cause),
 }
 
@@ -76,17 +76,17 @@ pub enum TopologyError {
 
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// The same message never fits.
+    /// The message never fits.
     #[error("message {id} on {subject} has {bytes} bytes and its headers, over the server's limit")]
     TooLarge { id: String, subject: String, bytes: usize },
-    /// A line break in a header, or a subject with a blank. The same message is never accepted.
-    #[error("message {id} on {subject} cannot be put on the wire: {reason}")]
+    /// A line break in a header, or a subject with a blank. The message is never accepted.
+    #[error("message {id} on {subject} cannot be encoded: {reason}")]
     Malformed {
         id: String,
         subject: String,
         reason: String,
     },
-    /// It may have been stored. Send it again with the same id.
+    /// The message may be stored. Retry with the same id.
     #[error("no acknowledgement for message {id} on {subject}: whether it is stored is unknown")]
     Unknown {
         id: String,
@@ -96,7 +96,7 @@ pub enum PublishError {
     },
     #[error("no stream takes {subject}, message {id}: the topology is missing or the root differs")]
     NoStream { id: String, subject: String },
-    /// The stream is full, or the server cannot write: trying again may help once that is mended.
+    /// The stream is full, or the server cannot write: a retry may help once that is repaired.
     #[error("the server did not store message {id} on {subject}")]
     NotStored {
         id: String,
@@ -116,8 +116,8 @@ impl PublishError {
     }
 }
 
-/// Reading a partition ended. Whatever it says, the way on is to open a new reader at the stored place, which is why
-/// no variant asks for another call on the same one.
+/// Reading a partition ended. In every case the caller opens a new reader at the stored offset, so no variant is
+/// retryable on the same reader.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     #[error("partition {partition} could not be opened")]
@@ -134,8 +134,8 @@ pub enum ReadError {
         #[source]
         source: Cause,
     },
-    /// The stream's tail was lost (a power failure before it reached the disk) or its content is another's: what now
-    /// stands at or before the place has not been read. See [`crate::StreamOffset`].
+    /// The stream's tail was lost (a power failure before it reached the disk) or its content is another's: the
+    /// messages now at or before the offset were not read. See [`crate::StreamOffset`].
     #[error(
         "the stream no longer holds what partition {partition} read at {sequence}: its content was rewritten (last sequence now {last_sequence})"
     )]
@@ -143,10 +143,10 @@ pub enum ReadError {
         partition: u16,
         sequence: u64,
         last_sequence: u64,
-        /// When the message that now has this sequence was published; none when the stream ends before it.
+        /// When the message that now has this sequence was published; none if the stream ends before it.
         found: Option<OffsetDateTime>,
     },
-    #[error("partition {partition}: the connection was lost while it was read")]
+    #[error("partition {partition}: the connection was lost during a read")]
     Reconnected { partition: u16 },
     #[error("partition {partition} could not be read")]
     Lost {

@@ -1,4 +1,4 @@
-//! A message as it came from a stream. The broker's own types end here.
+//! A message as the stream delivered it. The broker's own types are not used beyond this file.
 
 use async_nats::{
     HeaderMap,
@@ -10,9 +10,9 @@ use time::OffsetDateTime;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Incoming {
-    /// As the stream stored it: a notification's is `{root}.partition.{p}.{account}.{task}`.
+    /// The stored subject: a notification's is `{root}.partition.{p}.{account}.{task}`.
     pub subject: String,
-    /// One value a name. Names that `contracts::header` knows are spelt as there, whatever the publisher's spelling.
+    /// One value a name. Names of `contracts::header` are spelt as there, whatever the publisher's spelling.
     pub headers: Headers,
     pub payload: Bytes,
     pub stream_sequence: u64,
@@ -34,7 +34,7 @@ impl Incoming {
         }
     }
 
-    /// The publisher's id for this message, if it gave one in a header.
+    /// The publisher's id for this message, if a header has one.
     pub fn id(&self) -> Option<&str> {
         self.headers
             .get(header::MESSAGE_ID)
@@ -42,7 +42,7 @@ impl Incoming {
     }
 }
 
-/// What the acknowledgement subject says of a delivery.
+/// The delivery data in an acknowledgement subject.
 #[derive(Clone, Copy)]
 pub(crate) struct DeliveryPlace {
     pub(crate) stream_sequence: u64,
@@ -73,14 +73,14 @@ impl From<Info<'_>> for DeliveryPlace {
     }
 }
 
-/// The first value of each name. Some clients write `Traceparent` as HTTP does; NATS itself tells cases apart.
+/// The first value of each name. Some clients write `Traceparent` as HTTP does; NATS header names are case-sensitive.
 fn read_headers(map: &HeaderMap) -> Headers {
     let mut headers = Headers::default();
     for (name, values) in map.iter() {
         let name: &str = name.as_ref();
         let known = header::NAMES.into_iter().find(|known| known.eq_ignore_ascii_case(name));
         if let Some(value) = values.first() {
-            // An exact spelling wins over a stranger's other one.
+            // An exact spelling takes precedence over another one.
             if known.is_none_or(|known| known == name || !headers.0.contains_key(known)) {
                 headers.set(known.unwrap_or(name), value.as_str());
             }

@@ -1,20 +1,20 @@
-//! The bus: JetStream as the services see it. Bytes and headers, not business.
+//! The bus: JetStream as the services use it. It carries bytes and headers and knows no domain rules.
 //!
-//! The cast: [`Bus`] is a cheap handle over one connection. [`topology`] names every stream, consumer and limit, and
-//! makes or checks them. [`publish`] sends messages and waits for the broker's acknowledgements. [`Consumer`] pulls
-//! batches from a durable consumer, hands them to a [`BatchHandler`] and turns its [`Verdict`]s into acknowledgements,
-//! delayed redeliveries and dead letters. [`PartitionReader`] reads one partition of the notifications from a place
-//! that the caller keeps (in Postgres, in its own transaction), by sequence and without a consumer. [`trace`] carries the W3C
-//! trace context through headers. [`envelope`] signs what is published and tells what is forged; [`users`] is who may do what on the server.
-//! `backlog` asks how much waits; `deletions` says what somebody has deleted.
+//! [`Bus`] is a cheap handle over one connection. [`topology`] names every stream, consumer and limit, and creates or
+//! verifies them. [`publish`] sends messages and waits for the broker's acknowledgements. [`Consumer`] pulls batches
+//! from a durable consumer, passes them to a [`BatchHandler`] and turns its [`Verdict`]s into acknowledgements, delayed
+//! redeliveries and dead letters. [`PartitionReader`] reads one partition of the notifications from an offset that the
+//! caller stores (in Postgres, in its own transaction), by sequence and without a consumer. [`trace`] carries the W3C
+//! trace context through headers. [`envelope`] signs published messages and detects forged ones; [`users`] defines the
+//! permissions on the server. `backlog` reads the backlogs; `deletions` watches for deleted streams and consumers.
 //!
-//! The plot, for everything but notifications: pull → authenticate → handle → publish what follows → acknowledge. A crash anywhere
-//! brings the input back, and the same input gives the same messages again. Nothing here is a guarantee of "once":
-//! acknowledgements get lost, redeliveries come out of order, and a publish that timed out may have been stored. Once
-//! and in order is what Postgres says.
+//! All messages but notifications take these steps: pull → authenticate → handle → publish the outgoing messages →
+//! acknowledge. After a crash at any step the input is redelivered, and the same input gives the same messages again.
+//! The bus does not guarantee exactly-once delivery or order: acknowledgements get lost, redeliveries come out of
+//! order, and a publish that timed out may have been stored. Postgres guarantees once and in order.
 //!
-//! Deliberately absent: storage (a dead letter's row is the business of whoever implements [`DeadLetterSink`]),
-//! subjects (`contracts::subject`), and any work on a payload.
+//! Deliberately absent: storage (an implementation of [`DeadLetterSink`] writes a dead letter's row), subjects
+//! (`contracts::subject`), and any processing of a payload.
 
 pub mod topology;
 

@@ -1,4 +1,4 @@
-//! What the bus counts. Names and labels are few on purpose: a label per account or subject would grow without end.
+//! The metrics of the bus. Names and labels are few on purpose: a label per account or subject would grow without end.
 
 use opentelemetry::{
     KeyValue, global,
@@ -26,9 +26,7 @@ impl Metrics {
                 .build(),
             unauthenticated: meter
                 .u64_counter("signalbox.messaging.unauthenticated")
-                .with_description(
-                    "messages that no service of this installation signed for their subject, by what is wrong",
-                )
+                .with_description("messages without a valid signature for their subject, by defect")
                 .build(),
             batch_messages: meter
                 .u64_histogram("signalbox.messaging.batch.messages")
@@ -49,11 +47,11 @@ impl Metrics {
                 .build(),
             rebuilds: meter
                 .u64_counter("signalbox.messaging.rebuilds")
-                .with_description("times that a consumer was attached again")
+                .with_description("times that a loop reattached to its consumer")
                 .build(),
             slow_consumers: meter
                 .u64_counter("signalbox.messaging.slow_consumers")
-                .with_description("times that the client dropped messages because nobody read them in time")
+                .with_description("times that the client dropped messages because a subscription was not read in time")
                 .build(),
             deletions: meter
                 .u64_counter("signalbox.messaging.deletions")

@@ -1,6 +1,6 @@
-//! One message at a time, from its stream's leader, as JSON. Slower than a batch, and readable whatever a message
-//! holds: headers that the client library cannot read end its connection when they come as they are, so a batch with such
-//! a message in it never comes.
+//! Reads one message at a time, from its stream's leader, as JSON. Slower than a batch, and independent of a message's
+//! content: headers that the client library cannot parse break the connection when they arrive as they are, so a batch
+//! with such a message never arrives.
 
 use async_nats::jetstream::{ErrorCode, message::StreamMessage, response::Response, stream::RawMessage};
 use serde::Deserialize;
@@ -15,7 +15,7 @@ struct Got {
 
 pub(crate) struct OneMessage {
     pub(crate) message: StreamMessage,
-    /// Its headers are none that can be read: it has none here.
+    /// Its headers cannot be parsed: it has none here.
     pub(crate) is_odd: bool,
 }
 

@@ -1,18 +1,18 @@
-//! Reading one partition of the notifications in order, from a place that the caller keeps.
+//! Reads one partition of the notifications in order, from an offset that the caller stores.
 //!
-//! The place lies in Postgres and moves in the transaction that writes what was read. So there are no acknowledgements
-//! here, and nothing at the server: each read asks for what follows a sequence (JetStream's batch direct get), and a read
-//! that went wrong is asked for again. Nothing can be skipped. A read begins with the message at the place itself, which
-//! proves that the stream still is the one that was read.
+//! The offset is in Postgres and moves in the transaction that writes the messages. So the reader sends no
+//! acknowledgements and keeps no state at the server: each read requests the messages after a sequence (JetStream's
+//! batch direct get), and a failed read is repeated. No message can be skipped. A read begins with the message at the
+//! offset itself, which proves that the stream is still the one that was read.
 //!
-//! Headers that the client library cannot read end its connection, and so each batch with such a message in it. A read that
-//! lost its connection is therefore made one message at a time ([`crate::one_message`]).
+//! Headers that the client library cannot parse break its connection, and so does each batch with such a message. After
+//! a lost connection, a read is therefore made one message at a time ([`crate::one_message`]).
 //!
-//! When to ask is said by the stream itself, on the partition's doorbell. A ring can be lost; whoever waits in silence
-//! looks by itself.
+//! The stream announces new messages on the partition's doorbell. An announcement can be lost, so a reader without one
+//! reads after a timeout.
 //!
-//! What a publisher puts into its headers stands in the answers beside what the server says there. The server's is the
-//! last of its name, and none of those names reaches a handler.
+//! A publisher's headers appear in the replies beside those of the server. The server's value is the last of its name,
+//! and none of these names reaches a handler.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -35,21 +35,21 @@ use crate::{
     topology::{self, partition_filter},
 };
 
-/// How far a partition has been read.
+/// The offset up to which a partition has been read.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct StreamOffset {
-    /// Of the last message read; 0 before the first.
+    /// The sequence of the last message read; 0 before the first.
     pub sequence: u64,
-    /// When that message was published ([`Incoming::published`]). With it, a stream whose tail was lost and written anew
-    /// under the same numbers is told from the one that was read; without it, only a stream that is now too short is.
+    /// When that message was published ([`Incoming::published`]). It distinguishes a stream whose tail was lost and
+    /// rewritten under the same sequences. Without it, only a stream that is now too short is detected.
     pub published: Option<OffsetDateTime>,
 }
 
-/// Which stream of notifications this is. A stream that was deleted and made again has another `created`.
+/// Identifies a stream of notifications. A stream that was deleted and recreated has another `created`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamIdentity {
     pub created: OffsetDateTime,
-    /// Of the oldest message still there; one past the last when there is none.
+    /// The sequence of the oldest stored message; one past the last if the stream is empty.
     pub first_sequence: u64,
     pub last_sequence: u64,
     pub bytes: u64,
@@ -58,7 +58,7 @@ pub struct StreamIdentity {
 }
 
 impl StreamIdentity {
-    /// Full, it refuses every notification of every account.
+    /// Whether the stream is at least half full. A full stream refuses every notification of every account.
     pub fn is_half_full(&self) -> bool {
         self.bytes_max.is_some_and(|max| self.bytes > max / 2)
     }
@@ -81,7 +81,7 @@ pub async fn notification_stream_identity(bus: &Bus) -> Result<StreamIdentity, R
     })
 }
 
-/// Deletes notifications before `up_to_sequence`, which must not be above the place of any partition. The message at
+/// Deletes notifications before `up_to_sequence`, which must not be above the offset of any partition. The message at
 /// that sequence stays: it proves at the next start that the stream is still the one that was read.
 pub async fn purge_consumed(bus: &Bus, up_to_sequence: u64) -> Result<u64, ReadError> {
     if up_to_sequence == 0 {
@@ -109,10 +109,10 @@ pub struct Unread {
     pub published: OffsetDateTime,
 }
 
-/// The first message of a partition behind `after`, as the server has it now; none when there is none.
-/// Another partition's place says nothing about this one: a quiet partition stays behind for ever.
+/// The first message of a partition after `after`, as the server has it now; none if there is none. Another partition's
+/// offset says nothing about this one: a quiet partition's offset stays low for ever.
 pub async fn first_unread(bus: &Bus, partition: u16, after: u64) -> Result<Option<Unread>, ReadError> {
-    // Of the leader: what a replica does not have yet must not be taken for read, and purged.
+    // Read from the leader: a message that a replica lacks must not count as read, and be purged.
     let first = message_from(
         bus,
         Stream::Notification,
@@ -126,40 +126,40 @@ pub async fn first_unread(bus: &Bus, partition: u16, after: u64) -> Result<Optio
     }))
 }
 
-/// Read at once, and handed out in the portions that are asked for. The server counts what is still to come for each
-/// read, which with a million behind it takes as long as a few hundred messages.
+/// Messages of one read; the caller takes them in smaller portions. The server counts the remaining messages for each
+/// read, which with a backlog of a million takes as long as reading a few hundred messages.
 const READ_MESSAGES: usize = 512;
-/// So much at once, over all messages of a read: more where the server takes messages of more than a third of it.
+/// Bytes of one read, over all its messages. More if the server accepts messages of more than a third of it.
 const READ_BYTES: usize = 4 * 1024 * 1024;
-/// Before the second look for what was rung for; doubled with each further one.
+/// The delay before an announced message is read again; doubled with each attempt.
 const AGAIN_MIN: Duration = Duration::from_millis(5);
-/// From one answer to the next. A read from a cold disk takes its time.
+/// The time between two replies. A read from a cold disk is slow.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 pub struct PartitionReader {
     bus: Bus,
     partition: u16,
-    /// Of the stream: another one of the same name was made later.
+    /// The stream's creation time: another one of the same name was created later.
     created: OffsetDateTime,
-    /// Of the last message read.
+    /// The offset of the last message read.
     place: StreamOffset,
-    /// No batch can be read from before this sequence, since one of the messages there ends the connection.
+    /// No batch can be read from before this sequence, since one of the messages there breaks the connection.
     batches_from: u64,
-    /// Read, and not handed out.
+    /// Read, and not yet returned.
     read: VecDeque<Incoming>,
     /// As of the last read.
     has_more: bool,
-    /// The last sequence that was rung for.
+    /// The last sequence that was announced.
     rung: watch::Receiver<u64>,
-    /// What was rung for when the last read was asked for.
+    /// The announced sequence at the last read.
     looked_for: u64,
-    /// How long to wait with another look for what was rung for and not found.
+    /// The delay before another read for an announced message that was not found.
     again: Duration,
     _listening: AbortOnDropHandle<()>,
 }
 
 impl PartitionReader {
-    /// Starts behind `after`, and reads what is there.
+    /// Starts after `after`, and reads the first messages.
     pub async fn open(bus: &Bus, partition: u16, after: StreamOffset) -> Result<PartitionReader, ReadError> {
         let failed = |source: Cause| ReadError::Open { partition, source };
         let bell = topology::doorbell(bus.root(), &partition.to_string());
@@ -193,17 +193,16 @@ impl PartitionReader {
         Ok(reader)
     }
 
-    /// Returns when there is something to read, as far as the reader was told, or when `longest` has passed. Dropping this future
-    /// loses nothing.
+    /// Returns when an unread message was announced, or when `longest` has passed. Cancel-safe.
     pub async fn ready(&mut self, longest: Duration) {
         if self.read.is_empty() && !self.has_more {
             self.wait(longest).await;
         }
     }
 
-    /// What is there, at most `max`: one request, unless an earlier one brought more than was asked for.
+    /// The next messages, at most `max`: one request, unless an earlier one returned more than `max`.
     ///
-    /// Dropping this future loses nothing. After an error, the reader is spent.
+    /// Cancel-safe. After an error, the reader cannot be used any more.
     pub async fn next_batch(&mut self, max: usize) -> Result<Vec<Incoming>, ReadError> {
         if self.read.is_empty() {
             self.read_on().await?;
@@ -211,8 +210,9 @@ impl PartitionReader {
         Ok(self.read.drain(..max.min(self.read.len())).collect())
     }
 
-    /// Until something comes, at most `longest`: a ring may be lost. What was rung for and not found is looked for again
-    /// soon, and less and less: a replica of the stream that lags has it in a moment, and if it was deleted nobody has.
+    /// Waits for an announcement, at most `longest`: an announcement may be lost. An announced message that was not
+    /// found is read again soon, with growing delays: a lagging replica of the stream will have it in a moment, and a
+    /// deleted message never arrives.
     async fn wait(&mut self, longest: Duration) {
         let known = self.known();
         self.again = match known > self.place.sequence {
@@ -224,7 +224,7 @@ impl PartitionReader {
             timeout(wait, self.rung.wait_for(|rung| *rung > known)).await,
             Ok(Err(_))
         );
-        // Without a bell, too, there is silence.
+        // Without a doorbell, only the timeout applies.
         if is_closed {
             sleep(wait).await;
         }
@@ -234,7 +234,7 @@ impl PartitionReader {
         self.place.sequence.max(self.looked_for)
     }
 
-    /// Reads what follows the place, and moves it.
+    /// Reads the messages after the offset, and moves it.
     async fn read_on(&mut self) -> Result<(), ReadError> {
         self.looked_for = *self.rung.borrow();
         let first = self.place.sequence.max(self.batches_from);
@@ -266,9 +266,9 @@ impl PartitionReader {
         Ok(())
     }
 
-    /// Whether the stream still holds what was read, by the message at the place. One that is gone may have expired or been
-    /// purged; or the stream is another, or lost its last writes (no fsync before a power failure) and numbers new
-    /// messages like the lost ones, which need not be of this partition.
+    /// Whether the stream still holds the read messages, by the message at the offset. A missing message may have
+    /// expired or been purged. Or the stream is another one, or lost its last writes (no fsync before a power failure)
+    /// and reuses their sequences for new messages, which need not be of this partition.
     async fn check(&self, found: Option<OffsetDateTime>) -> Result<(), ReadError> {
         let StreamOffset { sequence, published } = self.place;
         let is_it = |found| published.is_none_or(|published| is_same_moment(found, published));
@@ -302,11 +302,11 @@ impl PartitionReader {
     }
 }
 
-/// What a read gave.
+/// The result of a read.
 struct Read {
     messages: VecDeque<Incoming>,
     has_more: bool,
-    /// The last message whose headers cannot be read; 0 where there was none.
+    /// The last message whose headers cannot be parsed; 0 if there was none.
     last_odd: u64,
 }
 
@@ -339,7 +339,7 @@ async fn read_one_by_one(bus: &Bus, partition: u16, first: u64, messages_max: us
     Ok(read)
 }
 
-/// Messages of a partition from a sequence on, and whether there are more.
+/// Messages of a partition from a sequence on, and whether more follow.
 async fn direct_get(bus: &Bus, partition: u16, first: u64, messages_max: usize) -> Result<Read, ReadError> {
     let lost = |source: Option<Cause>| ReadError::Lost { partition, source };
     let (client, stream) = (bus.client(), Stream::Notification.name(bus.root()));
@@ -351,7 +351,7 @@ async fn direct_get(bus: &Bus, partition: u16, first: u64, messages_max: usize) 
     });
     let connections = bus.connections_made();
     let inbox = client.new_inbox();
-    // One for each read: the server forgets where its answers go as soon as nobody listens.
+    // A subscription for each read: the server drops the reply mapping as soon as the subscription ends.
     let mut answers = client
         .subscribe(inbox.clone())
         .await
@@ -388,12 +388,12 @@ enum Answer {
     End { has_more: bool },
 }
 
-/// A stored message has a sequence; the end of a batch has none, whatever status somebody has written above a message.
+/// A stored message has a sequence; the end of a batch has none, whatever status a publisher wrote into a message.
 fn read_answer(root: &Root, mut answer: async_nats::Message) -> Result<Answer, Cause> {
     let headers = answer.headers.take().unwrap_or_default();
     let Some(sequence) = number(&headers, SEQUENCE) else {
         return match answer.status {
-            // Its end is said, and so is how many follow; or there is nothing.
+            // The end of the batch with the number of remaining messages; or the partition is empty.
             Some(status) if status.as_u16() == END_OF_BATCH => Ok(Answer::End {
                 has_more: number(&headers, PENDING).is_some_and(|pending| pending > 0),
             }),
@@ -432,7 +432,7 @@ const SEQUENCE: &str = "Nats-Sequence";
 const SUBJECT: &str = "Nats-Subject";
 const TIME: &str = "Nats-Time-Stamp";
 const PENDING: &str = "Nats-Num-Pending";
-/// What the server adds to a message that is read directly, behind whatever a publisher wrote under the same names.
+/// The headers that the server adds to a directly read message, after those of the same names that a publisher wrote.
 const OF_THE_SERVER: [&str; 6] = [SEQUENCE, SUBJECT, TIME, PENDING, "Nats-Stream", "Nats-Last-Sequence"];
 
 /// The server's own value: the last of the name.
@@ -444,7 +444,7 @@ fn number(headers: &HeaderMap, name: &'static str) -> Option<u64> {
     last(headers, name)?.parse().ok()
 }
 
-/// To the microsecond, which is what Postgres keeps.
+/// Equal to the microsecond, which is the precision of Postgres.
 pub fn is_same_moment(one: OffsetDateTime, other: OffsetDateTime) -> bool {
     one.unix_timestamp_nanos() / 1000 == other.unix_timestamp_nanos() / 1000
 }

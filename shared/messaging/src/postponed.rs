@@ -1,17 +1,17 @@
-//! Deliveries that are no attempts. The server counts deliveries; a message that was only put off (the database was
-//! away, the broker did not take what follows) must not be buried for that.
+//! Counts deliveries that are not attempts. The server counts deliveries; a message that was only postponed (the
+//! database or the broker was unavailable) must not be buried for that.
 
 use std::{
     collections::HashMap,
     sync::{Mutex, MutexGuard},
 };
 
-/// By sequence in the stream. In memory: a restart forgets, and a message may then be buried some attempts early, which an
-/// operator can undo.
+/// By sequence in the stream. In memory: after a restart a message may be buried some attempts early, which an operator
+/// can undo.
 #[derive(Default)]
 pub(crate) struct Postponed(Mutex<HashMap<u64, i64>>);
 
-/// Another replica may settle what was noted here; forgotten entries must not pile up.
+/// Another replica may settle a message that was counted here; stale entries must not pile up.
 const ENTRIES_MAX: usize = 65_536;
 
 impl Postponed {
@@ -32,7 +32,7 @@ impl Postponed {
     }
 
     fn entries(&self) -> MutexGuard<'_, HashMap<u64, i64>> {
-        self.0.lock().expect("nobody panics while holding this lock")
+        self.0.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_settle_does_not_pile_up() {
+    fn entries_settled_by_others_do_not_pile_up() {
         let postponed = Postponed::default();
         for sequence in 0..3 * ENTRIES_MAX as u64 {
             postponed.note(sequence);

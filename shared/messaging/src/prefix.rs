@@ -1,14 +1,14 @@
-//! Where a user of the broker finds the JetStream API, and where its answers come in.
+//! The prefixes of a user's JetStream API and of its inboxes.
 
 use contracts::User;
 
-/// Where the accounts of services have the JetStream API. Not at `$JS.API`: there each account, those without JetStream
-/// too, has the server's own import, and would be answered twice.
+/// The prefix of the JetStream API in the accounts of services. Not `$JS.API`: each account has the server's own import
+/// there, and would get two replies.
 pub(crate) const API_IMPORTED: &str = "JS.API";
-/// The API where JetStream is.
+/// The API in the account that holds JetStream.
 pub(crate) const API: &str = "$JS.API";
 
-/// Where this user finds the JetStream API. A user of no service is one of a server without accounts.
+/// The prefix of the JetStream API for a user. A user that is none of ours is on a server without accounts.
 pub(crate) fn api_prefix(user: Option<User>) -> &'static str {
     match user {
         Some(User::Operator) | None => API,

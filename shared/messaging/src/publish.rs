@@ -1,4 +1,4 @@
-//! Publishing: everything is sent before the first acknowledgement is awaited, which is where the speed is.
+//! Publishing: all messages are sent before the first acknowledgement is awaited, for throughput.
 
 use std::{error::Error, pin::pin, str::FromStr};
 
@@ -15,7 +15,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 
 use crate::{Bus, Keyring, PublishError};
 
-/// Where the broker has put a message.
+/// The position of a stored message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stored {
     /// In its stream.
@@ -23,23 +23,23 @@ pub struct Stored {
 }
 
 impl Bus {
-    /// Publishes messages in their order and waits for all acknowledgements. The answers stand in the same order.
+    /// Publishes messages in their order and waits for all acknowledgements. The results are in the same order.
     ///
-    /// A retriable error ([`PublishError::is_retryable`]) means: send the same message, with the same id, again. One
-    /// that was stored already is acknowledged as well, so `Ok` says "stored", not "stored now".
-    /// A server that does not answer is not waited for once per message: what was not sent by then is not sent.
+    /// A retryable error ([`PublishError::is_retryable`]) means: publish the same message, with the same id, again. A
+    /// message that was stored already is acknowledged as well, so `Ok` means "stored", not "stored now". After one
+    /// timeout the rest is not sent, so that an unresponsive server is not waited for once per message.
     pub async fn publish_all<M: AsRef<Outgoing> + Sync>(&self, messages: &[M]) -> Vec<Result<Stored, PublishError>> {
         let mut answers = Answers::new(messages.len());
         let mut unanswered = FuturesUnordered::new();
         for (index, message) in messages.iter().map(AsRef::as_ref).enumerate() {
-            // One is sent after the other: sends that are polled side by side overtake each other. Meanwhile answers
-            // are taken in, since the room for this message comes from them.
+            // Messages are sent one after the other: concurrent sends could overtake each other. Acknowledgements are
+            // received meanwhile, since they free the room for this message.
             let mut sending = pin!(self.send(message));
             let sent = loop {
                 tokio::select! {
                     biased;
                     sent = &mut sending => break sent,
-                    // Dropping `next` leaves the answer with its future.
+                    // Cancel-safe: the acknowledgement stays with its future.
                     Some((index, answer)) = unanswered.next() => answers.note(index, answer),
                 }
             };
@@ -67,7 +67,7 @@ impl Bus {
         results
     }
 
-    /// Hands a message to the connection. Waits while too many are unanswered.
+    /// Passes a message to the connection. Waits while too many are unacknowledged.
     async fn send(&self, message: &Outgoing) -> Result<PublishAckFuture, PublishError> {
         let publish = PublishMessage::build()
             .headers(wire_headers(message, Some(self.keys()))?)
@@ -77,7 +77,7 @@ impl Bus {
     }
 }
 
-/// Answers as they come in, in whatever order.
+/// Acknowledgements as they arrive, in any order.
 struct Answers {
     by_index: Vec<Option<Result<Stored, PublishError>>>,
     is_server_silent: bool,
@@ -96,7 +96,7 @@ impl Answers {
         self.by_index[index] = Some(answer);
     }
 
-    /// What has no answer was not sent, which to the caller is the same as not knowing.
+    /// A message without a result was not sent; the caller treats it like an unknown result.
     fn complete<M: AsRef<Outgoing>>(self, messages: &[M]) -> Vec<Result<Stored, PublishError>> {
         let answers = self.by_index.into_iter().zip(messages.iter().map(AsRef::as_ref));
         let completed = answers.map(|(answer, message)| {
@@ -104,7 +104,7 @@ impl Answers {
                 Err(PublishError::Unknown {
                     id: message.id().to_owned(),
                     subject: message.subject.clone(),
-                    source: "not sent, since the server did not answer to one before it".into(),
+                    source: "not sent: the server did not acknowledge an earlier message".into(),
                 })
             })
         });
@@ -112,7 +112,7 @@ impl Answers {
     }
 }
 
-/// Headers for the wire, signed where there is a key. The library's own conversions panic on a line break, so they are not
+/// Headers for the wire, signed if there is a key. The library's own conversions panic on a line break, so they are not
 /// used.
 pub(crate) fn wire_headers(message: &Outgoing, keys: Option<&Keyring>) -> Result<HeaderMap, PublishError> {
     let malformed = |reason: String| PublishError::Malformed {
@@ -122,7 +122,7 @@ pub(crate) fn wire_headers(message: &Outgoing, keys: Option<&Keyring>) -> Result
     };
     let mut headers = HeaderMap::new();
     let mut set = |name: &str, value: &str| {
-        // Our own names need no copy, and are good ones.
+        // Our own names need no copy, and are valid.
         let wire_name = match header::NAMES.into_iter().find(|known| *known == name) {
             Some(known) => HeaderName::from_static(known),
             None => HeaderName::from_str(name).map_err(|error| malformed(format!("header {name:?}: {error}")))?,
@@ -135,14 +135,14 @@ pub(crate) fn wire_headers(message: &Outgoing, keys: Option<&Keyring>) -> Result
     for (name, value) in &message.headers.0 {
         set(name, value)?;
     }
-    // Over one that came with a stored message: it was for another.
+    // Replaces the signature of a stored message, which was for another subject.
     if let Some(signature) = keys.and_then(|keys| keys.sign(&message.subject, &message.headers, &message.payload)) {
         set(header::SIGNATURE, &signature)?;
     }
     Ok(headers)
 }
 
-/// What the client library says, in terms of what the caller can do about it.
+/// Sorts the client library's errors by what the caller can do.
 fn classified(message: &Outgoing, error: jetstream::context::PublishError) -> PublishError {
     let (id, subject) = (message.id().to_owned(), message.subject.clone());
     match error.kind() {
@@ -180,7 +180,7 @@ fn classified(message: &Outgoing, error: jetstream::context::PublishError) -> Pu
                     reason: reason.to_string(),
                 }
             } else {
-                // An answer that cannot be read, or a client that is closing.
+                // A malformed reply, or a closing client.
                 PublishError::Unknown {
                     id,
                     subject,

@@ -1,5 +1,5 @@
-//! Whether the broker still has what it once acknowledged. A store that was wiped has not, and neither has one that lost
-//! its tail, though other messages may lie there under the same numbers by now.
+//! Checks whether the broker still has acknowledged messages. A wiped store lacks them, and so does one that lost its
+//! tail, though other messages may have the same sequences by now.
 
 use async_nats::jetstream::stream::Stream as RawStream;
 use contracts::{Outgoing, header};
@@ -7,12 +7,12 @@ use futures::StreamExt;
 
 use crate::{Bus, Stored, Stream};
 
-/// Questions on their way at one time.
+/// Concurrent requests.
 const QUESTIONS_MAX: usize = 64;
 
 impl Bus {
-    /// Says of each message whether the broker has it where it was put: known by its receipt, which no other message has.
-    /// `false` also when there was no answer: publishing what is there already costs a duplicate, and nothing else.
+    /// For each message, whether the broker has it at its sequence: identified by its receipt, which is unique. `false`
+    /// also without a reply: publishing a stored message again costs no more than a duplicate.
     pub async fn still_has(&self, messages: &[(Stream, Stored, &Outgoing)]) -> Vec<bool> {
         // By index, since a future that borrows from an iterator's item is not general enough for a spawned worker.
         let questions = (0..messages.len()).map(|index| async move {
@@ -31,7 +31,7 @@ async fn has<T>(stream: &RawStream<T>, stored: Stored, message: &Outgoing) -> bo
     match stream.get_raw_message(stored.sequence).await {
         Ok(there) => receipt.is_some() && there.headers.get(header::RECEIPT).map(|value| value.as_str()) == receipt,
         Err(error) => {
-            tracing::debug!(sequence = stored.sequence, %error, "the broker does not have a message, or does not say");
+            tracing::debug!(sequence = stored.sequence, %error, "could not find a message at the broker");
             false
         }
     }

@@ -1,27 +1,28 @@
-//! Every stream, consumer and limit, in one table. A pure table first, then the code that makes the server agree.
+//! Every stream, consumer and limit, in one table, and the code that applies it to the server.
 //!
 //! ## Notifications are not deduplicated by the broker
-//! `Nats-Msg-Id` on a notification is the notification's id, which is unique per account and chosen by strangers. A
-//! stream's deduplication knows no accounts and no content: for two minutes it would acknowledge, and drop, a second
-//! account's `ci-1`, an id reused for other content (which must be refused where people see it), and a redrive. So the
+//! `Nats-Msg-Id` on a notification is the notification's id, which is unique per account and chosen by publishers. A
+//! stream's deduplication considers neither accounts nor content: for two minutes it would acknowledge, and drop, a
+//! second account's `ci-1`, an id reused for other content (which must be refused visibly), and a redrive. So the
 //! stream of notifications has none, and the resolver decides, with Postgres (account, id, content).
 //!
 //! A server takes a window of zero for "two minutes", unless the stream has a source (2.14 and newer). Hence the source
-//! of [`stream_config`]: the dead letters, filtered by a subject that nobody can publish to, which never brings a
+//! of [`stream_config`]: the dead letters, filtered by a subject on which no user can publish, so that it never has a
 //! message. On 2.12 the window is the smallest allowed, 100 ms, and this limit remains: **the same `Nats-Msg-Id`
-//! published twice within a tenth of a second is stored once, whichever accounts it is for**. The publisher's
-//! acknowledgement says `duplicate`; our own publishers put the id into the payload and not into that header.
+//! published twice within a tenth of a second is stored once, whichever accounts it is for**. The acknowledgement then
+//! says `duplicate`; our own publishers put the id into the payload and not into that header.
 //!
-//! The other streams carry ids that services make (they hold a UUID), and keep the usual window: it saves the cost of
-//! a repeated publish and proves nothing. A message that shall be delivered *again* needs a new id.
+//! The other streams carry ids that services create (they contain a UUID), and keep the usual window: it saves the cost
+//! of a repeated publish and guarantees nothing. A message that shall be delivered *again* needs a new id.
 //!
 //! ## Partitions
 //! The stream of notifications puts a partition into the subject, by a hash of account and task, so that a reader can
 //! filter on it with a single subject. The hash is of the task as written: `PROJ-7` and `proj-7` may differ in
-//! partition, though they are one task; who mixes both keeps every notification but not their mutual order.
+//! partition, though they are one task. A publisher that mixes both loses no notification, but loses their mutual
+//! order.
 //!
-//! Partitions are read by sequence, without consumers ([`crate::PartitionReader`]). So that a reader need not ask when there
-//! is nothing, the stream publishes the headers of what it has stored on the [`doorbell`] of the partition.
+//! Partitions are read by sequence, without consumers ([`crate::PartitionReader`]). So that readers need not poll, the
+//! stream republishes the headers of stored messages on the [`doorbell`] of the partition.
 
 use std::{fmt::Write as _, sync::LazyLock, time::Duration};
 
@@ -49,18 +50,18 @@ mod ensure;
 /// Partitions of the notifications. Another number would put a session's notifications into two partitions at once.
 pub const PARTITIONS: u16 = 8;
 
-/// How often the operator looks whether everything is there, where nothing gives a reason to.
+/// How often the operator's process checks that everything exists.
 const KEEP_EVERY: Duration = Duration::from_secs(5);
-/// How soon after a look that failed: the server may still be starting.
+/// The interval after a failed check: the server may still be starting.
 const KEEP_AGAIN: Duration = Duration::from_millis(250);
 
-/// Sizes and ages, in the operator's hands. `signalbox migrate` changes existing streams to them.
+/// Sizes and ages, set by the operator. `signalbox migrate` applies them to existing streams.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TopologyLimits {
     /// 1 on a single server; 3 for a cluster. 2 is no safer than 1.
     pub replicas: Count,
-    /// Full means refused: a notification is never dropped for a newer one.
+    /// A full stream refuses notifications: none is dropped for a newer one.
     pub notification_bytes_max: Bytes,
     pub notification_age_max_hours: Hours,
     pub session_bytes_max: Bytes,
@@ -73,8 +74,8 @@ pub struct TopologyLimits {
     pub dead_age_max_hours: Hours,
     /// One message with its headers, on any stream. The server's `max_payload` is the other limit.
     pub message_bytes_max: Bytes,
-    /// A delivery that is not settled by then is delivered again. The consumer loop asks for more time while it works,
-    /// so this is how long what a dead process had in hand waits for another.
+    /// An unsettled delivery is redelivered after this long. The consumer loop extends it while it works, so this is
+    /// how long the messages of a dead process wait for another replica.
     pub ack_wait_ms: Millis,
     /// Delivered and not yet settled, per consumer, over all replicas.
     pub ack_pending_max: Count,
@@ -102,26 +103,26 @@ impl Default for TopologyLimits {
     }
 }
 
-/// Whether this process makes and changes what is missing or different.
+/// Whether this process creates and changes streams and consumers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Provision {
     /// `signalbox migrate` and `signalbox up`, as the operator.
     Update,
-    /// Services, which may only look: what is missing or less than it must be stops the start.
+    /// Services may only verify: a missing stream, or one that is less than required, stops the start.
     Verify,
 }
 
-/// What the server should hold, and what may be done about it.
+/// The streams and consumers that the server should have, and whether they may be changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Topology {
     pub limits: TopologyLimits,
     pub provision: Provision,
-    /// Whose streams and consumers: a service looks for those that it reads from.
+    /// The user whose streams and consumers are in scope: a service verifies those that it reads from.
     pub scope: User,
 }
 
-/// A durable consumer, with one filter: several filters cost the server twenty times the work. The tables of
-/// [`contracts::message`] say which there are: one for each stored message that a service consumes.
+/// A durable consumer, with one filter: several filters cost the server twenty times the work. Derived from the tables
+/// of [`contracts::message`]: one for each stored message that a service consumes.
 #[derive(PartialEq, Eq, Hash, Debug)]
 pub struct Durable {
     pub reader: User,
@@ -154,11 +155,11 @@ static DURABLES: LazyLock<Vec<Durable>> = LazyLock::new(|| {
     message::SERVICES.iter().flat_map(|reader| consumed(*reader)).collect()
 });
 
-/// Streams that a user looks for at its start, and cannot do without: those it reads from.
+/// The streams that a user requires at its start: those that it reads from.
 pub fn streams_read(user: User) -> Vec<Stream> {
     let reads = |stream: &Stream| message::hops().any(|hop| hop.stream == Some(*stream) && hop.is_consumed_by(user));
     match user {
-        // It says how full the dead letters are, which no service reads.
+        // It reports the fill level of the dead letters, which no service reads.
         User::Resolver => vec![Stream::Dead, Stream::Notification],
         User::Delivery | User::ToolGateway | User::Orchestrator => Stream::ALL.into_iter().filter(reads).collect(),
         User::Publisher => Vec::new(),
@@ -196,17 +197,17 @@ impl Durable {
     }
 }
 
-/// What a reader of one partition filters on.
+/// The filter of a partition's reader.
 pub fn partition_filter(root: &Root, partition: u16) -> String {
     format!("{root}.{PARTITION_TOKEN}.{partition}.>")
 }
 
-/// Where the stream of notifications says that it has stored something in a partition.
+/// The subject on which the stream of notifications announces a stored message of a partition.
 pub(crate) fn doorbell(root: &Root, partition: &str) -> String {
     format!("{root}.stored.{partition}")
 }
 
-/// Where the server says that a stream or a consumer was deleted.
+/// The server's advisories of deleted streams and consumers.
 pub(crate) const DELETIONS: [&str; 2] = [
     "$JS.EVENT.ADVISORY.STREAM.DELETED.*",
     "$JS.EVENT.ADVISORY.CONSUMER.DELETED.*.*",
@@ -217,7 +218,7 @@ fn can_switch_off_deduplication(server: ServerVersion) -> bool {
     server >= ServerVersion { major: 2, minor: 14 }
 }
 
-/// A stream as it should be. What is not set here (placement, compression) is the operator's and left alone.
+/// A stream as it should be. Other fields (placement, compression) are left to the operator.
 pub fn stream_config(stream: Stream, root: &Root, limits: &TopologyLimits, server: ServerVersion) -> StreamConfig {
     let common = StreamConfig {
         name: stream.name(root),
@@ -228,7 +229,7 @@ pub fn stream_config(stream: Stream, root: &Root, limits: &TopologyLimits, serve
         max_consumers: -1,
         max_messages: -1,
         max_messages_per_subject: -1,
-        // More than any server takes.
+        // Larger than any server accepts.
         max_message_size: i32::try_from(limits.message_bytes_max.get()).unwrap_or(i32::MAX),
         discard: DiscardPolicy::Old,
         duplicate_window: Duration::from_secs(120),
@@ -251,7 +252,8 @@ pub fn stream_config(stream: Stream, root: &Root, limits: &TopologyLimits, serve
                     destination: doorbell(root, "{{wildcard(1)}}"),
                     headers_only: true,
                 }),
-                // Deleted when the resolver's places are past them; nothing not yet read is dropped for something new.
+                // The resolver deletes messages that all its offsets have passed; an unread message is never dropped
+                // for a new one.
                 discard: DiscardPolicy::New,
                 max_bytes: limits.notification_bytes_max.i64(),
                 max_age: limits.notification_age_max_hours.duration(),
@@ -263,7 +265,7 @@ pub fn stream_config(stream: Stream, root: &Root, limits: &TopologyLimits, serve
                 sources: no_deduplication.then(|| {
                     vec![Source {
                         name: Stream::Dead.name(root),
-                        // Two tokens short of what the stream of dead letters takes: matches nothing, ever.
+                        // Two tokens shorter than the subjects of the dead letters: never matches.
                         filter_subject: Some(format!("{root}.dead.none")),
                         ..Source::default()
                     }]
@@ -307,7 +309,7 @@ pub fn consumer_config(durable: &Durable, root: &Root, limits: &TopologyLimits) 
         deliver_policy: DeliverPolicy::All,
         ack_policy: AckPolicy::Explicit,
         ack_wait: limits.ack_wait_ms.duration(),
-        // The server forgets a message silently when it gives up; the consumer loop counts and buries instead.
+        // At a limit the server would drop a message silently; the consumer loop counts and buries instead.
         max_deliver: -1,
         max_ack_pending: limits.ack_pending_max.get().into(),
         ..consumer::pull::Config::default()
@@ -315,7 +317,7 @@ pub fn consumer_config(durable: &Durable, root: &Root, limits: &TopologyLimits) 
 }
 
 impl Topology {
-    /// Whether all that is in its scope is there, whatever it looks like: for readiness.
+    /// Whether all streams and consumers in scope exist, with any configuration: for readiness.
     pub async fn find_missing(&self, bus: &Bus) -> Result<(), TopologyError> {
         for stream in streams_read(self.scope) {
             ensure::stream_found(bus, &stream.name(bus.root())).await?;
@@ -326,8 +328,8 @@ impl Topology {
         Ok(())
     }
 
-    /// Makes again what is gone, until `stop`: what an operator does who is there anyway. Looks after each new connection,
-    /// since the server may have lost its store, and now and then.
+    /// Recreates missing streams and consumers, until `stop`: in a process that acts as the operator. Checks after each
+    /// new connection, since the server may have lost its store, and periodically.
     pub async fn keep(&self, bus: &Bus, stop: CancellationToken) {
         let mut pause = KEEP_EVERY;
         loop {
@@ -337,10 +339,10 @@ impl Topology {
                 () = bus.reconnected(connections) => {}
                 () = sleep(pause) => {}
             }
-            // Not in the select: what was begun is done.
+            // Outside of the select: a started change is completed.
             let kept = match self.find_missing(bus).await {
                 Err(TopologyError::Missing { what }) => {
-                    tracing::warn!(what, "missing on the NATS server; making it again");
+                    tracing::warn!(what, "missing on the NATS server; recreating it");
                     self.ensure(bus).await
                 }
                 looked => looked,
@@ -348,13 +350,14 @@ impl Topology {
             pause = KEEP_EVERY;
             if let Err(error) = kept {
                 let error = error_chain(&error);
-                tracing::info!(error, "the streams could not be seen to; trying again");
+                tracing::info!(error, "could not verify the streams; will retry");
                 pause = KEEP_AGAIN;
             }
         }
     }
 
-    /// Makes, updates or verifies all that is in its scope. Safe to run from several processes at once, and twice.
+    /// Creates, updates or verifies all streams and consumers in scope. Idempotent, and safe to run from several
+    /// processes at once.
     pub async fn ensure(&self, bus: &Bus) -> Result<(), TopologyError> {
         if !can_switch_off_deduplication(bus.server_version()) {
             tracing::warn!(
@@ -381,7 +384,7 @@ impl Topology {
     }
 }
 
-/// A durable consumer as it is at the server.
+/// A durable consumer as the server has it.
 pub(crate) async fn consumer_found(bus: &Bus, durable: &Durable) -> Result<PullConsumer, TopologyError> {
     ensure::consumer_found(bus, &durable.stream.name(bus.root()), durable.name()).await
 }
@@ -417,7 +420,7 @@ pub fn markdown(root: &Root) -> String {
             age(config.max_age),
             config.description.unwrap_or_default(),
         )
-        .expect("a String takes all that is written to it");
+        .expect("writing to a String cannot fail");
     }
     let message_bytes_max = limits.message_bytes_max.get() / 1024;
     writeln!(
@@ -425,7 +428,7 @@ pub fn markdown(root: &Root) -> String {
         "\nFile storage, limits retention, {} replica; a message has at most {message_bytes_max} KiB, headers included.\n",
         limits.replicas.get()
     )
-    .expect("a String takes all that is written to it");
+    .expect("writing to a String cannot fail");
     text.push_str("## Consumers\n\n| consumer | stream | filter | acknowledged within | unsettled at most |\n|---|---|---|---|---|\n");
     for durable in Durable::all() {
         let config = consumer_config(durable, root, &limits);
@@ -438,7 +441,7 @@ pub fn markdown(root: &Root) -> String {
             config.ack_wait.as_secs(),
             config.max_ack_pending,
         )
-        .expect("a String takes all that is written to it");
+        .expect("writing to a String cannot fail");
     }
     writeln!(
         text,
@@ -446,7 +449,7 @@ pub fn markdown(root: &Root) -> String {
          Notifications have no durable consumer: the resolver reads each of the {PARTITIONS} partitions \
          (`{root}.{PARTITION_TOKEN}.{{p}}.>`) from a\nplace it keeps in Postgres, by sequence (batch direct get), and is told by `{root}.stored.{{p}}` that something came."
     )
-    .expect("a String takes all that is written to it");
+    .expect("writing to a String cannot fail");
     text
 }
 

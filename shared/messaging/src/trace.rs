@@ -1,5 +1,4 @@
-//! The W3C trace context between headers and spans. Uses its own propagator: whether the process set a global one is
-//! none of a message's business.
+//! The W3C trace context between headers and spans. Uses its own propagator, independent of the process's global one.
 
 use contracts::{
     Headers, TraceContext,
@@ -14,12 +13,12 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-/// Spans that are there for traces alone, on the way of every notification. The log leaves them out, so that where nothing
-/// is traced they cost nothing.
+/// The target of spans that exist for traces only, on the path of every notification. The log filters them out, so that
+/// they cost nothing without tracing.
 pub const TARGET: &str = "signalbox_trace";
 
-/// Writes the current span's trace context into headers; leaves them alone outside any sampled or unsampled trace. Where
-/// this process traces nothing, that is the context which the work came with, if whoever began it has attached it.
+/// Writes the current span's trace context into headers; leaves them unchanged outside any trace. If this process
+/// records no traces, the context is the one that was attached for the incoming work.
 pub fn inject_current(headers: &mut Headers) {
     let own = Span::current().context();
     let context = if own.span().span_context().is_valid() {
@@ -37,8 +36,8 @@ pub fn current_trace() -> TraceContext {
     headers.trace()
 }
 
-/// The current span's trace context, or else the one that came with what caused it: a process that samples or collects
-/// nothing must not cut the trace of those who do.
+/// The current span's trace context, or else the received one: a process that samples or collects nothing must not
+/// break the trace of others.
 pub fn current_or(received: &TraceContext) -> TraceContext {
     let own = current_trace();
     if own.traceparent.is_some() {
@@ -48,8 +47,8 @@ pub fn current_or(received: &TraceContext) -> TraceContext {
     }
 }
 
-/// The context of a span that nothing is done in, or else the one that came with what caused it. The span is not entered:
-/// one that was ends, for whoever looks at it, when it was left last.
+/// The context of a span that is never entered, or else the received one. The span is not entered, since an entered
+/// span is reported to end when it was last left.
 pub fn of_span(span: &tracing::Span, received: &TraceContext) -> TraceContext {
     let mut headers = Headers::default();
     TraceContextPropagator::new().inject_context(&span.context(), &mut HeaderWriter(&mut headers));
@@ -61,12 +60,13 @@ pub fn of_span(span: &tracing::Span, received: &TraceContext) -> TraceContext {
     }
 }
 
-/// Makes a span the child of the one that sent a message. Refused where traces are off; then there is nothing to continue.
+/// Makes a span the child of the one that sent a message. `set_parent` fails only when traces are off; then there is no
+/// trace to continue.
 pub fn child_of(span: &Span, trace: &TraceContext) {
     let _ = span.set_parent(context_of(trace));
 }
 
-/// The parent for a span that works on a message. Nonsense in the headers gives an empty context: a stranger wrote them.
+/// The parent of a span for a message. Invalid headers give an empty context: publishers may write anything.
 pub fn context_of(trace: &TraceContext) -> Context {
     TraceContextPropagator::new().extract_with_context(&Context::new(), &TraceReader(trace))
 }

@@ -1,4 +1,4 @@
-//! The NATS URL: where to connect, and the credentials in it, which must not get into logs.
+//! The NATS URL: the server addresses and the credentials, which must not be logged.
 
 use std::fmt;
 
@@ -25,8 +25,8 @@ impl fmt::Debug for UrlCredentials {
     }
 }
 
-/// The addresses without their credentials, and the first credentials in them. The library leaves those in the URL
-/// unused, and logs whole URLs when it is asked to log much.
+/// The addresses without their credentials, and the first credentials in them. The library ignores credentials in the
+/// URL, and logs whole URLs at its verbose levels.
 pub(crate) fn parse_url(url: &str) -> Result<(Vec<ServerAddr>, Option<UrlCredentials>), BusError> {
     let parse = |text: &str| {
         text.parse::<ServerAddr>().map_err(|error| BusError::Url {
@@ -56,7 +56,7 @@ fn without_credentials(url: &str) -> String {
     format!("{scheme}://{host}")
 }
 
-/// Host and port, for people.
+/// Host and port, for messages.
 pub(crate) fn shown(addresses: &[ServerAddr]) -> String {
     let shown: Vec<String> = addresses
         .iter()
@@ -65,7 +65,7 @@ pub(crate) fn shown(addresses: &[ServerAddr]) -> String {
     shown.join(", ")
 }
 
-/// A password may hold characters that a URL writes as `%2F`.
+/// A password may contain characters that a URL encodes as `%2F`.
 fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

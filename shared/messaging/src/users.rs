@@ -1,17 +1,17 @@
-//! Who may do what on the broker: a user for each service, one for publishers outside, one for the operator. The table
-//! is an allow-list and follows from the topology; [`accounts`] writes it in the server's language.
+//! The permissions on the broker: a user for each service, one for publishers outside, one for the operator. The table
+//! is an allow-list and follows from the topology; [`accounts`] prints it as server configuration.
 //!
 //! One NATS account holds JetStream, and only the operator is in it. Each other user has an account of its own, which
-//! imports the subjects that the user may send to and those that it may hear, one by one. The server answers to whatever
-//! reply subject a request names, and does not ask whether the requester may publish there; but it looks for that subject
-//! in the requester's account, and what is not imported there does not exist. So a reply reaches nothing that its user
-//! could not have sent to directly. That is why there is an account for each user and not one for all services.
+//! imports the subjects that the user may send to and listen to, one by one. The server replies to any subject that a
+//! request names, and does not check whether the requester may publish there; but it resolves that subject in the
+//! requester's account, and a subject that is not imported there does not exist. So a reply reaches no subject that its
+//! user could not have sent to directly. Therefore each user has an account, and services do not share one.
 //!
-//! No service makes, changes or deletes a stream or a consumer: who may make a consumer names the subject that stored
-//! messages are delivered to, in the account of the stream. `signalbox migrate` does all of it, as the operator.
+//! No service creates, changes or deletes a stream or a consumer: the creator of a consumer names the subject that
+//! stored messages are delivered to, in the account of the stream. `signalbox migrate` does all of it, as the operator.
 //!
-//! What this cannot do: several users may publish on one subject, and a server without these users lets anyone. So a subject
-//! proves nothing, and services sign what they send each other (see [`crate::envelope`]).
+//! Limits of this: several users may publish on one subject, and a server without these users accepts every client. So
+//! a subject proves nothing, and services sign their messages (see [`crate::envelope`]).
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -27,8 +27,8 @@ use crate::{
     topology::{self, streams_read},
 };
 
-/// The server forgets after this long where answers go that never came, or that come in any number. Longer than a pull
-/// waits, and short, since each costs it some hundred bytes.
+/// The server drops the mapping of missing or multiple replies after this long. Longer than a pull waits, and short,
+/// since each mapping costs some hundred bytes.
 const ANSWERS_WITHIN: &str = "10s";
 
 /// Subjects, with wildcards.
@@ -38,14 +38,14 @@ pub struct Permissions {
     pub subscribe: Vec<String>,
 }
 
-/// Something that a user sends to the account that holds JetStream.
+/// A subject on which a user sends to the account that holds JetStream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Service {
-    /// In that account.
+    /// The subject in that account.
     subject: String,
-    /// In the user's.
+    /// The subject in the user's account.
     imported_as: String,
-    /// More than one answer may come to a request.
+    /// A request may get more than one reply.
     has_many_answers: bool,
 }
 
@@ -74,16 +74,16 @@ impl Service {
     }
 }
 
-/// What each user may do. Follows from the tables of [`contracts::message`].
+/// The permissions of each user. Derived from the tables of [`contracts::message`].
 pub trait Rights: Sized {
-    /// The variable that the server reads the user's password from. It wants values that do not look like numbers.
+    /// The variable of the user's password in the server's configuration. Its value must not look like a number.
     fn password_variable(self) -> String;
-    /// Whether it publishes on this subject of ours.
+    /// Whether the user publishes on this subject of ours.
     fn publishes(self, root: &Root, subject: &str) -> bool;
-    /// Whether a dead letter of this service may be of a message that was published on this subject: the service reads it, or
-    /// publishes it.
+    /// Whether a dead letter of this service may be about a message on this subject: the service reads it, or publishes
+    /// it.
     fn buries(self, root: &Root, subject: &str) -> bool;
-    /// Where answers come in: nobody else may listen there.
+    /// The prefix of the user's reply subjects: no other user may listen there.
     fn inbox_prefix(self) -> String;
     fn permissions(self, root: &Root) -> Permissions;
     /// The NATS account that the user is in.
@@ -100,7 +100,7 @@ impl Rights for User {
     }
 
     fn buries(self, root: &Root, subject: &str) -> bool {
-        // Delivery reads those of a turn that failed from their rows.
+        // Delivery buries notifications of failed turns from their rows.
         let reads_notifications = matches!(self, User::Resolver | User::Delivery);
         let is_notification = is_match(&Stream::Notification.subject(root), subject);
         let is_read = |durable: &Durable| is_match(&durable.filter(root), subject);
@@ -130,7 +130,7 @@ impl Rights for User {
         if self == User::Publisher {
             subscribe.extend([
                 format!("{root}.>"),
-                // Where answers come in for clients that were not told otherwise. No service listens there.
+                // The default reply subjects of clients. No service listens there.
                 "_INBOX.>".to_owned(),
             ]);
         } else if self != User::Operator {
@@ -151,7 +151,7 @@ impl Rights for User {
     }
 }
 
-/// What it publishes. The operator, who may publish anything, has no part in the traffic.
+/// The messages that a user publishes. The operator, who may publish anything, publishes none in normal operation.
 fn published(user: User) -> impl Iterator<Item = &'static Hop> {
     message::hops().filter(move |hop| hop.is_published_by(user))
 }
@@ -161,7 +161,7 @@ fn unstored(user: User) -> impl Iterator<Item = String> {
     published(user).filter(|hop| hop.stream.is_none()).map(Hop::pattern)
 }
 
-/// What it may send: exactly what its account imports.
+/// The subjects that a user may send to: exactly the imports of its account.
 fn services(user: User, root: &Root) -> Vec<Service> {
     let stored = published(user).filter(|hop| hop.stream.is_some());
     let mut services: Vec<Service> = stored
@@ -175,14 +175,15 @@ fn services(user: User, root: &Root) -> Vec<Service> {
         services.extend([
             Service::api(&format!("CONSUMER.INFO.{stream}.{name}")),
             Service::api_with_many_answers(&format!("CONSUMER.MSG.NEXT.{stream}.{name}")),
-            // Both forms of acknowledgement: servers may send either. Each with as many tokens as its form has: the longer form
-            // with any number of them matches the shorter form of another consumer, whose name then stands in its wildcards.
+            // Both forms of acknowledgement: servers may send either. Each with the number of tokens of its form: the
+            // longer form with any number of tokens would match the shorter form of another consumer, with that
+            // consumer's name in its wildcards.
             Service::message(format!("$JS.ACK.{stream}.{name}.*.*.*.*.*")),
             Service::message(format!("$JS.ACK.*.*.{stream}.{name}.*.*.*.*.>")),
         ]);
     }
-    // What ended the connection is read again without its headers; and a stream is asked whether it still has an awaited message
-    // that this user published and no service has read yet (ADR 23).
+    // For messages that broke the connection and are read again without their headers; and for asking a stream whether
+    // it still has an awaited message that this user published and no service has read yet (ADR 23).
     let is_asked = |stream: &Stream| {
         let awaits = |hop: &Hop| hop.is_awaited && hop.is_published_by(user) && hop.stream == Some(*stream);
         let reads = |durable: &&Durable| durable.stream == *stream;
@@ -192,7 +193,7 @@ fn services(user: User, root: &Root) -> Vec<Service> {
         services.push(Service::api(&format!("STREAM.MSG.GET.{}", stream.name(root))));
     }
     if user == User::Resolver {
-        // It reads partitions from a stored place, and removes what every partition has read.
+        // It reads partitions from a stored offset, and purges messages that every partition has passed.
         let stream = Stream::Notification.name(root);
         services.push(Service::api_with_many_answers(&format!("DIRECT.GET.{stream}")));
         services.push(Service::api(&format!("STREAM.PURGE.{stream}")));
@@ -200,11 +201,11 @@ fn services(user: User, root: &Root) -> Vec<Service> {
     services
 }
 
-/// What publishers may hear of it: every subject of the contract may be watched.
+/// The subjects that publishers may listen to: every subject of the contract may be watched.
 fn says(user: User, root: &Root) -> Vec<String> {
     let below = |pattern: String| format!("{root}.{pattern}");
     match user {
-        // Publishers are the operator's, no tenant is one.
+        // Publishers are trusted by the operator, and are no tenants.
         User::Operator => {
             let unstored = message::hops().filter(|hop| hop.stream.is_none());
             let stored = Stream::ALL.map(|stream| stream.subject(root));
@@ -221,9 +222,9 @@ fn says(user: User, root: &Root) -> Vec<String> {
     }
 }
 
-/// What it may listen to beside its answers, and in whose account that is said. A server passes on to listeners in other
-/// accounts what is said in an account itself, and not what came into it from another: so publishers hear each service
-/// directly.
+/// The subjects that a user may listen to besides its replies, each with the account in which it is published. A server
+/// forwards to listeners in other accounts only messages that were published in the account itself, and not those
+/// imported into it: so publishers listen to each service's account directly.
 fn hears(user: User, root: &Root) -> Vec<(User, String)> {
     match user {
         User::Resolver => vec![(User::Operator, topology::doorbell(root, "*"))],
@@ -243,7 +244,7 @@ fn hears(user: User, root: &Root) -> Vec<(User, String)> {
     }
 }
 
-/// The NATS account that holds JetStream, and with it all that is stored.
+/// The NATS account that holds JetStream, and with it all stored messages.
 pub fn jetstream_account(root: &Root) -> String {
     root.to_string().to_uppercase()
 }
@@ -272,7 +273,7 @@ pub fn accounts(root: &Root) -> String {
     text
 }
 
-const WRITES: &str = "a String takes all that is written to it";
+const WRITES: &str = "writing to a String cannot fail";
 
 fn entry(root: &Root, user: User) -> String {
     let Permissions { publish, subscribe } = user.permissions(root);
@@ -286,12 +287,12 @@ fn entry(root: &Root, user: User) -> String {
     )
 }
 
-/// What an account lets others send to it and hear of it, each with those that it is for.
+/// The exports of an account, each with the accounts that may import it.
 fn exports(root: &Root, owner: User) -> String {
     let (mut taken, mut streams) = (BTreeMap::new(), BTreeMap::new());
     for user in User::ALL {
         let account = format!("\"{}\"", user.account(root));
-        // Nobody sends to any other.
+        // No user sends to any account but the operator's.
         if owner == User::Operator && user != User::Operator {
             for service in services(user, root) {
                 let exported = taken.entry(service.subject);
@@ -325,7 +326,7 @@ fn exports(root: &Root, owner: User) -> String {
 
 fn imports(root: &Root, user: User) -> String {
     let mut text = String::from("[\n");
-    // The operator is where all of it is.
+    // The operator's account holds all streams.
     let sent = if user == User::Operator {
         Vec::new()
     } else {
@@ -364,7 +365,7 @@ fn list(subjects: &[String]) -> String {
     text
 }
 
-/// `schemas/nats-users.conf`: the same with a word to the reader.
+/// `schemas/nats-users.conf`: the same with an introduction.
 pub fn config_file(root: &Root) -> String {
     let variables = User::ALL.map(User::password_variable).join(", ");
     format!(
@@ -411,7 +412,7 @@ mod tests {
             assert!(!publish.is_empty() && !subscribe.is_empty(), "{user:?}");
             for service in services(user, &root) {
                 let tokens: Vec<&str> = service.subject.split('.').collect();
-                // The resolver alone purges, and only what it has read.
+                // Only the resolver purges, and only messages that were read.
                 let is_harmless = match tokens[..] {
                     ["box", ..] | ["$JS", "ACK", ..] => true,
                     ["$JS", "API", "STREAM", "INFO", _] | ["$JS", "API", "STREAM", "MSG", "GET", _] => true,
@@ -423,7 +424,7 @@ mod tests {
                 };
                 assert!(is_harmless, "{user:?} {service:?}");
             }
-            // An answer to one is nobody else's to read.
+            // No other user may read its replies.
             for other in User::ALL.into_iter().filter(|other| *other != user) {
                 assert!(!subscribe.contains(&format!("{}.>", other.inbox_prefix())), "{user:?}");
             }
@@ -442,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn only_delivery_and_who_redrives_say_that_a_turn_is_finished() {
+    fn only_delivery_and_the_redriver_publish_that_a_turn_is_finished() {
         let root = Root::default();
         let saying: Vec<User> = User::ALL
             .into_iter()

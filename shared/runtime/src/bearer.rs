@@ -1,11 +1,11 @@
-//! The bearer token in a header's value (RFC 6750): one reading, for requests and for the check of the operator's token.
+//! The bearer token in a header's value (RFC 6750). One parser for requests and for the check of the operator's token.
 
 use axum::http::HeaderValue;
 
-/// A value with two credentials: a token has no comma.
+/// The value holds two credentials: a token has no comma.
 pub(crate) struct Several;
 
-/// `Bearer` in any case, then the token. `None` for another scheme, or no token.
+/// `Bearer` in any case, then the token. `None` for another scheme, or without a token.
 pub(crate) fn token(value: &HeaderValue) -> Result<Option<&str>, Several> {
     if value.as_bytes().contains(&b',') {
         return Err(Several);

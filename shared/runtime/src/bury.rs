@@ -1,5 +1,5 @@
-//! How dead letters of the consumer loops and of the relay are written: the row, the message on `{root}.dead.…` and the event
-//! `message.died`, in one transaction.
+//! Writes the dead letters of the consumer loops and of the relay: the row, the message on `{root}.dead.…` and the
+//! event `message.died`, in one transaction.
 
 use std::sync::LazyLock;
 
@@ -20,8 +20,8 @@ use storage::{
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// For a message of the outbox that the broker will never take, or that nobody ever read. Its row stays: the caller deletes it, and the letter's
-/// id follows from the message, so that a crash in between buries it no second time.
+/// Buries an outbox message that the broker will never accept, or that was not read in time. Its row stays: the caller
+/// deletes it. The letter's id follows from the message, so burying it again after a crash writes no second letter.
 pub(crate) async fn bury_outgoing(
     database: &Database,
     root: &Root,
@@ -36,20 +36,21 @@ pub(crate) async fn bury_outgoing(
     } = &row.outgoing;
     let owner = Owner::of(root, subject);
     if owner.is_dead_letter {
-        // The letter itself is a row already; only its announcement does not fit.
+        // The letter's row is stored already. Only its announcement exceeds the size limit.
         tracing::warn!(
             message = row.outgoing.id(),
             detail,
-            "a dead letter could not be announced"
+            "could not publish a dead letter's announcement"
         );
         return Ok(());
     }
     let mut headers = headers.clone();
     if headers.get(header::REDRIVE).is_none() {
-        // A service's own words, which no publisher said; one that was sent again has this from its letter.
+        // The service wrote this message itself, so it is vouched for. A redriven message has this header from its
+        // letter.
         headers.set(header::VOUCHED, "1");
     }
-    let fallen = Undeliverable {
+    let letter = Undeliverable {
         owner: &owner,
         subject,
         headers: &headers,
@@ -60,8 +61,8 @@ pub(crate) async fn bury_outgoing(
         cause: headers.get(header::CAUSE).map(str::to_owned),
     };
     let tx = database.begin(&owner.accounts()).await?;
-    // The sweep takes these rows up, in a process that has nothing else in hand for this message.
-    write(&tx, root, &fallen).await?;
+    // The rows of this transaction are not handed to the relay; the outbox sweep publishes them.
+    write(&tx, root, &letter).await?;
     tx.commit().await?;
     buried(database, reason);
     Ok(())
@@ -70,7 +71,7 @@ pub(crate) async fn bury_outgoing(
 static BURIED: LazyLock<Counter<u64>> = LazyLock::new(|| {
     global::meter("runtime")
         .u64_counter("signalbox.dead_letters.buried")
-        .with_description("Messages that a consumer or the relay gave up, by reason")
+        .with_description("Messages that became dead letters in a consumer or the relay, by reason")
         .build()
 });
 
@@ -90,34 +91,34 @@ pub(crate) struct Undeliverable<'a> {
     pub(crate) cause: Option<String>,
 }
 
-pub(crate) async fn write(tx: &Tx, root: &Root, fallen: &Undeliverable<'_>) -> Result<Vec<OutboxRow>, StorageError> {
-    // A subject is a stranger's word: what names no account that exists is the operator's to read.
-    let account = match &fallen.owner.account {
+pub(crate) async fn write(tx: &Tx, root: &Root, letter: &Undeliverable<'_>) -> Result<Vec<OutboxRow>, StorageError> {
+    // The account in a subject is not verified. A letter whose account does not exist belongs to the operator.
+    let account = match &letter.owner.account {
         Some(account) if account_exists(tx, account).await? => Some(account),
         Some(_) | None => None,
     };
-    let task = fallen.owner.task.as_ref().filter(|_| account.is_some());
+    let task = letter.owner.task.as_ref().filter(|_| account.is_some());
     let origin = Origin {
-        cause: fallen.cause.clone(),
-        hops: fallen.headers.hops(),
-        trace: fallen.headers.trace(),
+        cause: letter.cause.clone(),
+        hops: letter.headers.hops(),
+        trace: letter.headers.trace(),
     };
     let at = OffsetDateTime::now_utc();
     let given = Given {
         account,
         task,
-        subject: fallen.subject,
-        headers: fallen.headers,
-        payload: fallen.payload,
-        reason: fallen.reason,
-        detail: fallen.detail,
-        attempts: fallen.attempts,
+        subject: letter.subject,
+        headers: letter.headers,
+        payload: letter.payload,
+        reason: letter.reason,
+        detail: letter.detail,
+        attempts: letter.attempts,
         origin: origin.clone(),
         at,
     };
     let (id, message) = dead_letter_insert(tx, root, &given).await?;
     let mut messages = vec![message];
-    // Events belong to an account; what belongs to none is on the dead subject alone.
+    // An event belongs to an account. A letter without an account is announced on the dead subject only.
     if let Some(account) = account {
         messages.push(died(tx.role().service(), root, account, &given, id));
     }
@@ -141,7 +142,7 @@ fn died(service: &str, root: &Root, account: &AccountId, given: &Given<'_>, id: 
     (Some(account.clone()), message)
 }
 
-/// Whom a message on one of our subjects is for, as far as its subject says.
+/// The account and task of a message on one of our subjects, as far as its subject names them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) account: Option<AccountId>,
@@ -158,7 +159,7 @@ impl Owner {
             return Owner::default();
         };
         let tokens: Vec<&str> = rest.split('.').collect();
-        // How many tokens stand before the account.
+        // The number of tokens before the account.
         let before = match tokens[0] {
             "session" | "tool" | contracts::subject::PARTITION_TOKEN => 2,
             _ => 1,
@@ -170,7 +171,7 @@ impl Owner {
         }
     }
 
-    /// What a transaction about it declares: the account may turn out not to exist.
+    /// The accounts that a transaction about the message declares: the account may turn out not to exist.
     pub(crate) fn accounts(&self) -> Accounts {
         Accounts::many(&self.account).with_operator()
     }

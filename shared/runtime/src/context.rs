@@ -1,5 +1,5 @@
-//! What a service stands on: its settings, its pool, its bus, its relay, and the way to stop. One for each service,
-//! also where several share a process.
+//! The dependencies of a service: settings, pool, bus, relay and shutdown. One context for each service, also where
+//! several services share a process.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -18,13 +18,13 @@ use crate::{
     dead::DeadLetters,
     gauges::{self, Gauges},
     http::{self, Health, HttpError},
-    patience::{NATS, POSTGRES, Patience, saying_so},
+    patience::{NATS, POSTGRES, Patience, log_while_waiting},
     replica::{self, EndsWith},
     settings::{DatabaseSettings, NatsSettings, Provision},
     telemetry::TelemetryError,
 };
 
-/// For looking keys up: a short look each.
+/// The pool for looking up keys. Each lookup is short.
 const CALLERS_CONNECTIONS: u32 = 4;
 
 /// Why a process did not start. One line with its causes.
@@ -34,8 +34,8 @@ pub enum StartError {
     Settings(#[from] SettingsError),
     #[error("telemetry could not be set up")]
     Telemetry(#[from] TelemetryError),
-    /// What might have passed did not, for as long as the start may take.
-    #[error("{what} could not be used within {waited_s} s")]
+    /// A dependency stayed unavailable for the whole time that the start may take.
+    #[error("{what} was not available within {waited_s} s")]
     GaveUp {
         what: &'static str,
         waited_s: u64,
@@ -53,7 +53,7 @@ pub enum StartError {
     Bus(#[from] BusError),
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    #[error("this process could not be entered as a replica")]
+    #[error("could not register this process as a replica")]
     Replica { source: StorageError },
     #[error(transparent)]
     Http(#[from] HttpError),
@@ -81,15 +81,15 @@ impl StartError {
         }
     }
 
-    /// Whether it is likely to be different in a moment: the server is away, starts, or has too much to do.
+    /// Whether another attempt may succeed soon: the server is away, is starting, or is overloaded.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
             Self::Database(source) | Self::Migrate { source } | Self::Replica { source } => source.is_retryable(),
-            // The operator may be about to make it.
+            // The operator may be about to create it.
             Self::Topology(
                 TopologyError::Lookup { .. } | TopologyError::Create { .. } | TopologyError::Missing { .. },
             ) => true,
-            // The bus has been patient itself.
+            // The bus has retried already.
             Self::Bus(_)
             | Self::Topology(_)
             | Self::Settings(_)
@@ -109,24 +109,24 @@ pub struct Context {
     /// Runs as the service's role.
     pub database: Database,
     pub bus: Bus,
-    /// What the broker should hold.
+    /// The streams and consumers that the broker should hold.
     pub topology: Topology,
     pub outbox: Outbox,
     pub shutdown: Shutdown,
-    /// What is left of it is for the service's own first steps.
+    /// The rest of the start's time, for the service's own first steps.
     patience: Patience,
 }
 
 impl Context {
-    /// Connects to Postgres and NATS, checks the schema and the streams, and starts the relay. Waits for
-    /// what is away, up to `process.dependencies_timeout_ms` for the whole start.
+    /// Connects to Postgres and NATS, checks the schema and the streams, and starts the relay. Waits for unavailable
+    /// dependencies, up to `process.dependencies_timeout_ms` for the whole start.
     pub async fn connect(role: Role, settings: Arc<Settings>, shutdown: Shutdown) -> Result<Context, StartError> {
         let patience = Patience::new(settings.process.dependencies_timeout_ms.duration());
-        // What is missing is said before anything is waited for.
+        // Missing settings are reported before any dependency is waited for.
         settings.database.url()?;
         settings.nats.url()?;
         let keys = settings.envelope.keyring()?;
-        // Boxed: futures that are large, and are there once.
+        // Boxed: large futures that are used once.
         let database = patience.until_done(POSTGRES, || Box::pin(database_open(role, &settings)));
         let database = database.await?;
         let topology = topology(user(role), &settings.nats);
@@ -161,7 +161,7 @@ impl Context {
         self.bus.root()
     }
 
-    /// Enters this process as a holder of leases. For services that hold some, once each.
+    /// Registers this process as a holder of leases. Services that hold leases call it once.
     pub async fn start_replica(&self, ends_with: EndsWith) -> Result<Replica, StartError> {
         let options = DatabaseOptions {
             connections_max: replica::CONNECTIONS,
@@ -181,7 +181,8 @@ impl Context {
         self.patience.until_done(POSTGRES, enter).await
     }
 
-    /// A small pool for finding out who is asking: those who use up the service's own keep nobody from being told so.
+    /// A small pool for authenticating callers: requests that use up the service's own pool do not delay
+    /// authentication.
     pub async fn connect_callers(&self) -> Result<Database, StartError> {
         let options = DatabaseOptions {
             connections_max: CALLERS_CONNECTIONS,
@@ -192,7 +193,8 @@ impl Context {
         self.patience.until_done(POSTGRES, connect).await
     }
 
-    /// A first step of a service's own in the database: safe to do twice, and tried again like the rest of the start.
+    /// Runs a first step of the service's own in the database. The step must be idempotent; it is retried like the rest
+    /// of the start.
     pub async fn at_start<T, F>(&self, mut step: impl FnMut() -> F) -> Result<T, StartError>
     where
         F: Future<Output = Result<T, StorageError>>,
@@ -204,18 +206,18 @@ impl Context {
         self.patience.until_done(POSTGRES, step).await
     }
 
-    /// What a consumer gives its dead messages to.
+    /// The dead letter writer for a consumer.
     pub fn dead_letters(&self) -> DeadLetters {
         DeadLetters::new(self.database.clone(), self.outbox.clone(), self.root().clone())
     }
 
-    /// Ready when Postgres and NATS answer and the streams are there; a service adds what else it cannot do without.
+    /// Ready when Postgres and NATS answer and the streams exist. A service adds its own checks.
     pub fn health(&self) -> Health {
         let (database, bus, topology) = (self.database.clone(), self.bus.clone(), self.topology.clone());
         Health::new(&self.settings.http, &self.shutdown)
             .check("database", move || {
                 let database = database.clone();
-                // The cause may hold an address; the log of the pool has it.
+                // The cause may hold an address. The pool logs it.
                 async move { database.ping().await.map_err(|_| "does not answer") }
             })
             .check("bus", move || {
@@ -229,7 +231,7 @@ impl Context {
             })
     }
 
-    /// Serves routes and health pages at an address, as a worker. Gives the address in use: port 0 picks a free one.
+    /// Serves routes and health pages at an address, as a worker. Returns the address in use: port 0 picks a free one.
     pub async fn serve(&self, address: SocketAddr, routes: Router, health: Health) -> Result<SocketAddr, StartError> {
         let listener = http::listen(address).await?;
         let bound = listener.local_addr().unwrap_or(address);
@@ -241,7 +243,7 @@ impl Context {
     }
 }
 
-/// The NATS user of whoever runs as a role.
+/// The NATS user of a role.
 pub fn user(role: Role) -> User {
     match role {
         Role::Resolver => User::Resolver,
@@ -252,7 +254,7 @@ pub fn user(role: Role) -> User {
     }
 }
 
-/// As the settings want it, for the streams and consumers of a user, which are only looked at.
+/// The topology by the settings, for the streams and consumers of a user. Services only verify them.
 pub fn topology(scope: User, settings: &NatsSettings) -> Topology {
     Topology {
         scope,
@@ -263,7 +265,7 @@ pub fn topology(scope: User, settings: &NatsSettings) -> Topology {
     }
 }
 
-/// As the settings want it.
+/// The pool's options by the settings.
 pub fn database_options(settings: &DatabaseSettings) -> DatabaseOptions {
     DatabaseOptions {
         connections_max: settings.connections_max.get(),
@@ -273,7 +275,7 @@ pub fn database_options(settings: &DatabaseSettings) -> DatabaseOptions {
     }
 }
 
-/// The service's pool, on a database that is up to date and fit for use.
+/// Opens the service's pool, on a database that is up to date and fit for use.
 async fn database_open(role: Role, settings: &Settings) -> Result<Database, StartError> {
     schema_check(role, settings).await?;
     let database = database_connect(role, settings, &database_options(&settings.database)).await?;
@@ -281,16 +283,16 @@ async fn database_open(role: Role, settings: &Settings) -> Result<Database, Star
     Ok(database)
 }
 
-/// Migrates when asked to; else refuses to start on a schema that is older than this version.
+/// Migrates if `database.migrate` is set. Otherwise refuses to start on a schema that is older than this version.
 async fn schema_check(role: Role, settings: &Settings) -> Result<(), StartError> {
     let options = DatabaseOptions {
-        // Migrating holds a lock on one connection and works on another.
+        // A migration holds a lock on one connection and works on another.
         connections_max: 2,
         ..database_options(&settings.database)
     };
     let owner = database_connect(Role::Owner, settings, &options).await?;
     if settings.database.migrate {
-        // A server that is too old fails in the middle of a step.
+        // A server that is too old would fail in the middle of a step.
         check_version(&owner, settings).await?;
     }
     let checked = if settings.database.migrate {
@@ -309,8 +311,8 @@ async fn schema_check(role: Role, settings: &Settings) -> Result<(), StartError>
     checked
 }
 
-/// Steps that the schema lacks. A login that may do nothing itself sees them as its role; where that cannot be taken,
-/// nothing was run yet, or the login was not granted it.
+/// The steps that the schema lacks. A login without rights of its own reads them as its role. If the role cannot be
+/// taken, no step was run yet, or the role was not granted to the login.
 async fn lacking(
     login: &Database,
     role: Role,
@@ -330,7 +332,7 @@ async fn lacking(
     steps
 }
 
-/// How the settings want the database used.
+/// Where and how the settings use the database.
 pub async fn fitness_setting(settings: &DatabaseSettings) -> Result<fitness::Setting, SettingsError> {
     Ok(fitness::Setting {
         is_local: fitness::is_local(settings.url()?.expose_secret()).await,
@@ -338,7 +340,7 @@ pub async fn fitness_setting(settings: &DatabaseSettings) -> Result<fitness::Set
     })
 }
 
-/// Refuses a database that does not keep accounts apart, or what was committed.
+/// Refuses a database that does not keep accounts apart, or that may lose committed data.
 async fn check_fitness(database: &Database, settings: &Settings) -> Result<(), StartError> {
     let faults = faults(database, settings).await?;
     refuse(faults)
@@ -373,7 +375,7 @@ async fn database_connect(role: Role, settings: &Settings, options: &DatabaseOpt
     Ok(Database::connect(url, role, options).await?)
 }
 
-/// As the settings want it, for a connection that the server's monitoring shows as `signalbox-{name}`.
+/// The options by the settings, for a connection that the server's monitoring shows as `signalbox-{name}`.
 pub fn bus_options(name: &str, nats: &NatsSettings) -> Result<BusOptions, SettingsError> {
     let root = Root::parse(&nats.root).expect("checked when the settings were read");
     Ok(BusOptions {
@@ -392,6 +394,6 @@ async fn bus_connect(service: &str, settings: &Settings, keys: Keyring, left: Du
         keys,
         ..bus_options(service, &settings.nats)?
     };
-    // Boxed: a connection that is made, and one that is tried without a password, are large futures.
-    Ok(saying_so(NATS, Box::pin(Bus::connect(options))).await?)
+    // Boxed: large futures.
+    Ok(log_while_waiting(NATS, Box::pin(Bus::connect(options))).await?)
 }

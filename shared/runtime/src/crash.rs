@@ -1,11 +1,12 @@
-//! Crash points: named places between two durable steps, where a test can cut a service off as if its process had been
-//! killed there. What this is not: a switch of production. In a release build a crash point is empty.
+//! Crash points: named places between two durable steps, where a test can stop a service as if its process had been
+//! killed there. Not a switch for production: in a release build a crash point does nothing.
 //!
-//! A test arms one point of one running service, waits until it was reached, starts the service again, and checks that
-//! the end is the same, once. [`CRASH_POINTS`] is what it goes through, so a point that is missing there panics.
+//! A test arms one point of one running service, waits until it is reached, starts the service again, and checks that
+//! the result is the same and occurs once. The tests go through [`CRASH_POINTS`], so a point that is missing there
+//! panics.
 //!
-//! A service that is a process of its own is told by a file, whose path stands in the variable [`CRASH_FILE`]: one line,
-//! `<point> die` or `<point> freeze`. Whoever reaches the point first removes the file and does as told.
+//! A service in a process of its own is controlled by a file, whose path is in the variable [`CRASH_FILE`]: one line,
+//! `<point> die` or `<point> freeze`. The worker that reaches the point first removes the file and obeys it.
 
 use std::{
     fs,
@@ -16,7 +17,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-/// Every point, by the service that it is in. Those of `outbox` are in each service.
+/// Every crash point, by its service. Those of `outbox` are in each service.
 pub const CRASH_POINTS: &[&str] = &[
     "resolver.batch_read",
     "resolver.batch_written",
@@ -44,7 +45,7 @@ pub const CRASH_POINTS: &[&str] = &[
 /// Names the file that arms a point of this process.
 pub const CRASH_FILE: &str = "SIGNALBOX_CRASH_FILE";
 
-/// Ends or stops this process where it stands, if the file says so.
+/// Kills or stops this process here, if the file says so.
 pub(crate) fn obey_file(point: &'static str) {
     static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let Some(file) = FILE.get_or_init(|| std::env::var_os(CRASH_FILE).map(PathBuf::from)) else {
@@ -54,22 +55,23 @@ pub(crate) fn obey_file(point: &'static str) {
     let Some((wanted, what)) = told.trim().split_once(' ') else {
         return;
     };
-    // Two workers may be here at once; the file can be removed once.
+    // Two workers may arrive at once; only one of them can remove the file.
     if wanted != point || fs::remove_file(file).is_err() {
         return;
     }
     if what == "freeze" {
-        // Its parent is this process, and has stopped before the shell ends: nothing here runs on before SIGCONT.
+        // The shell's parent is this process, which has stopped before the shell ends: no code here runs on before
+        // SIGCONT.
         let mut stop = Command::new("sh");
         stop.args(["-c", "kill -s STOP \"$PPID\""]).stdin(Stdio::null());
         let _ = stop.status();
     } else {
-        // As SIGKILL would: no destructor, no flush, nothing said.
+        // As SIGKILL would: no destructor, no flush, no log line.
         std::process::abort();
     }
 }
 
-/// What a test has asked for.
+/// The point that a test has armed.
 #[derive(Debug, Default)]
 pub(crate) struct Crash {
     armed: Mutex<Option<Armed>>,
@@ -79,7 +81,7 @@ pub(crate) struct Crash {
 #[derive(Debug)]
 struct Armed {
     point: &'static str,
-    /// How often it is still to be reached, the last time included.
+    /// Hits until it fires, the firing hit included.
     left: usize,
 }
 
@@ -90,7 +92,7 @@ impl Crash {
         *self.armed() = Some(Armed { point, left: nth });
     }
 
-    /// Whether it ends here. Only once: afterwards nothing is armed.
+    /// Whether the process ends here. True once: afterwards no point is armed.
     pub(crate) fn is_due(&self, point: &'static str) -> bool {
         assert!(CRASH_POINTS.contains(&point), "{point} is missing in CRASH_POINTS");
         let mut armed = self.armed();
@@ -105,7 +107,7 @@ impl Crash {
         is_due
     }
 
-    /// Whole at any time, also after a panic.
+    /// The state is consistent at any time, also after a panic.
     fn armed(&self) -> std::sync::MutexGuard<'_, Option<Armed>> {
         self.armed.lock().unwrap_or_else(PoisonError::into_inner)
     }

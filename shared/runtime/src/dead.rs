@@ -1,5 +1,5 @@
-//! Dead letters of the consumer loops, with the receipts for their messages. What a service refuses for reasons of its own it
-//! buries itself, in its own transaction.
+//! Dead letters of the consumer loops, with the receipts for their messages. A service buries the messages that it
+//! refuses itself, in its own transaction.
 
 use contracts::Root;
 use futures::{FutureExt, future::BoxFuture};
@@ -14,7 +14,7 @@ use crate::{
     bury::{Owner, Undeliverable, buried, write},
 };
 
-/// What a consumer gives its dead messages to.
+/// Writes the dead messages of a consumer.
 #[derive(Clone, Debug)]
 pub struct DeadLetters {
     database: Database,
@@ -32,7 +32,7 @@ impl DeadLetterSink for DeadLetters {
     fn bury(&self, dead: DeadMessage) -> BoxFuture<'_, Result<(), BuryError>> {
         async move {
             let owner = owner_of(&self.root, &dead);
-            let fallen = Undeliverable {
+            let letter = Undeliverable {
                 owner: &owner,
                 subject: &dead.incoming.subject,
                 headers: &dead.incoming.headers,
@@ -43,8 +43,8 @@ impl DeadLetterSink for DeadLetters {
                 cause: cause_of(&dead.incoming),
             };
             let tx = self.database.begin(&owner.accounts()).await?;
-            let rows = write(&tx, &self.root, &fallen).await?;
-            // Given up is read: its row must not bring it back.
+            let rows = write(&tx, &self.root, &letter).await?;
+            // A dead message counts as read: its outbox row must not publish it again.
             let receipts = Receipt::of(owner.account.as_ref(), &dead.incoming.headers);
             outbox_receive(&tx, receipts).await?;
             tx.commit().await?;
@@ -56,7 +56,7 @@ impl DeadLetterSink for DeadLetters {
     }
 }
 
-/// A forged message may be another account's, put on this subject so that its content is shown here.
+/// A forged message may hold another account's content, published on this account's subject to show it here.
 fn owner_of(root: &Root, dead: &DeadMessage) -> Owner {
     if dead.reason == UNAUTHENTICATED {
         Owner::default()

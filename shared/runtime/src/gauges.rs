@@ -1,8 +1,8 @@
-//! What has to be asked for to be seen: whether Postgres and NATS answer, how old the outbox is, what waits before the
-//! service's consumers, how full its streams are. Asked seldom (`telemetry.metrics_interval_ms`), by every replica: one
-//! short statement and a few requests, whose cost does not grow with what waits.
+//! Gauges that are polled: whether Postgres and NATS answer, the age of the outbox, the pending messages of the
+//! service's consumers, the fill level of its streams. Every replica polls each `telemetry.metrics_interval_ms`. A poll
+//! is one short statement and a few requests; its cost does not grow with the backlog.
 //!
-//! What a service alone can ask for (the age of its queue, say) is its own business; it goes by the same clock.
+//! A service polls its own gauges itself (the age of its queue, say), at the same interval.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::sweep::Ticks;
 
-/// Longer than this is no answer.
+/// A later answer counts as none.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) struct Gauges {
     pub(crate) database: Database,
     pub(crate) bus: Bus,
-    /// Whose consumers and streams.
+    /// The user whose consumers and streams are polled.
     pub(crate) user: User,
     pub(crate) interval: Duration,
     pub(crate) meters: Metrics,
@@ -30,12 +30,12 @@ impl Gauges {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut ticks = Ticks::every(self.interval, stop.clone());
         while ticks.next().await {
-            // Questions, of which none is half an action.
+            // All steps are reads, so a poll may be dropped at any point.
             stop.run_until_cancelled(self.look()).await;
         }
     }
 
-    /// Failures are not logged: the gauge says it, and those who need an answer say it.
+    /// Failures are not logged: the gauge shows them, and the callers that need the dependency log them.
     async fn look(&self) {
         let meters = &self.meters;
         meters.connections(&self.database);
@@ -55,7 +55,7 @@ impl Gauges {
 
     async fn ask_broker(&self) {
         let meters = &self.meters;
-        // One that cannot be asked for is missing, or made again at this moment.
+        // A stream that cannot be read is missing, or is being created right now.
         for fill in stream_fills(&self.bus, self.user).await.unwrap_or_default() {
             let stream = [KeyValue::new("stream", fill.stream.name(self.bus.root()))];
             meters.stream_size.record(fill.bytes, &stream);
@@ -90,30 +90,32 @@ impl Metrics {
         Metrics {
             up: meter
                 .u64_gauge("signalbox.dependency.up")
-                .with_description("1: Postgres or NATS answered the service's last question; 0: not within two seconds")
+                .with_description(
+                    "1: Postgres or NATS answered the service's last poll; 0: it did not within two seconds",
+                )
                 .build(),
             answer: meter
                 .f64_gauge("signalbox.dependency.answer")
                 .with_unit("s")
                 .with_description("How long the last answer took: a statement, or a few requests to JetStream")
                 .build(),
-            // By the convention of OpenTelemetry.
+            // Named by the OpenTelemetry convention.
             connections: meter
                 .u64_gauge("db.client.connection.count")
                 .with_description("Connections to Postgres, by whether they are idle or used")
                 .build(),
             connections_max: meter
                 .u64_gauge("db.client.connection.max")
-                .with_description("Connections to Postgres that the service may have, but for those of its leases")
+                .with_description("Maximum connections of the service to Postgres, without those of its leases")
                 .build(),
             outbox_age: meter
                 .f64_gauge("signalbox.outbox.age")
                 .with_unit("s")
-                .with_description("How long the oldest message has waited that no broker has acknowledged")
+                .with_description("Age of the oldest message that the broker has not acknowledged")
                 .build(),
             pending: meter
                 .u64_gauge("signalbox.messaging.consumer.pending")
-                .with_description("Messages before a consumer that were never delivered, over all replicas")
+                .with_description("Messages of a consumer that were never delivered, over all replicas")
                 .build(),
             unsettled: meter
                 .u64_gauge("signalbox.messaging.consumer.unsettled")
@@ -122,12 +124,12 @@ impl Metrics {
             stream_size: meter
                 .u64_gauge("signalbox.messaging.stream.size")
                 .with_unit("By")
-                .with_description("What a stream holds")
+                .with_description("Size of a stream")
                 .build(),
             stream_size_max: meter
                 .u64_gauge("signalbox.messaging.stream.size_max")
                 .with_unit("By")
-                .with_description("What a stream may hold, where it has a limit")
+                .with_description("Maximum size of a stream, if it has a limit")
                 .build(),
             service: KeyValue::new("service", service),
         }

@@ -1,12 +1,11 @@
-//! The process that a service runs in. What a service does is its own business; here is what every one of them needs.
+//! The process that a service runs in: what every service needs besides its own work.
 //!
-//! In reading order: [`settings`] (what the operator wants), [`telemetry`] (what the operator sees), [`shutdown`]
-//! (workers, and how they end), [`crash`] (where tests cut them off), [`http`] (a server, problems, health pages), [`outbox`] (committed messages get
-//! published), [`dead`] (messages that cannot be processed), [`replica`] (the name that leases are held in),
-//! [`gauges`] (what has to be asked for to be seen), [`sweep`] (what comes with the clock), [`shares`] (what one account may have
-//! waiting),
-//! `patience` (a start waits for its servers), [`context`] (all of it, connected), [`mod@run`] (a whole process of one
-//! service).
+//! In reading order: [`settings`] (the operator's configuration), [`telemetry`] (logs, traces, metrics), [`shutdown`]
+//! (workers and how they end), [`crash`] (crash points for tests), [`http`] (a server, problems, health pages),
+//! [`outbox`] (publishes committed messages), [`dead`] (messages that cannot be processed), [`replica`] (the id under
+//! which leases are held), [`gauges`] (polled metrics), [`sweep`] (periodic work), [`shares`] (limits on an account's
+//! backlog), `patience` (a start waits for its servers), [`context`] (all of it, connected), [`mod@run`] (a whole
+//! process of one service).
 //!
 //! The only shared crate that sees both storage and messaging.
 

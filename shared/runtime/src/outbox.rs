@@ -1,14 +1,15 @@
-//! The outbox relay: publishes what transactions have stored as outbox rows, and deletes it.
+//! The outbox relay: publishes the messages that transactions have stored as outbox rows, and deletes the rows.
 //!
-//! Two ways in. *Memory*: a service hands its rows over right after commit, and they are on the wire within the
-//! millisecond. *Sweep*: every few seconds, rows that are older than that and that nobody has claimed lately are read
-//! back: a crash, a full queue or a broker that was away left them. Nothing is lost either way, since a row goes only
-//! after the broker has acknowledged its message; a message may be published twice, with the same id.
+//! A message is published in one of two ways. *Memory*: a service hands its rows over right after commit, and they are
+//! published within a millisecond. *Sweep*: every few seconds the relay claims older rows that no replica has claimed
+//! recently. A crash, a full queue or an unavailable broker left them. No message is lost, since a row is deleted only
+//! after the broker has acknowledged its message. A message may be published twice, with the same id.
 //!
-//! A row whose message is awaited stays until its reader has deleted it (`unread`): the broker's word is not enough.
+//! A row whose message is awaited stays until its reader has deleted it (`unread`): the broker's acknowledgement is not
+//! enough.
 //!
 //! Rows that are handed over together or one after the other are published in that order. A row that fails is left to
-//! the sweep and comes later than its neighbours: whoever needs an order takes it from Postgres.
+//! the sweep and is published after its neighbours: a reader that needs an order takes it from Postgres.
 
 mod settlement;
 mod unread;
@@ -35,16 +36,17 @@ use crate::{
 };
 use settlement::{SETTLEMENTS_MAX, Settlement};
 
-/// Payloads that wait in memory, or are on their way from there.
+/// Bytes of payloads in the queue or being published from it.
 const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Payloads that a sweep takes at one time, of notifications and of everything else; one more of each where they are large.
+/// Bytes of payloads that a sweep claims at one time, of notifications and of everything else each. The row that
+/// reaches the limit is included.
 const SWEEP_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 fn payload_bytes<'r>(rows: impl IntoIterator<Item = &'r OutboxRow>) -> usize {
     rows.into_iter().map(|row| row.outgoing.payload.len()).sum()
 }
 
-/// Where services put their committed rows. Cheap to clone.
+/// The handle by which services publish their committed rows. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Outbox {
     tx: mpsc::Sender<OutboxRow>,
@@ -81,14 +83,14 @@ impl Outbox {
         let stop = shutdown.support_token();
         shutdown.spawn_support("outbox relay", relay.clone().publish(rx, stop.clone()));
         shutdown.spawn_support("outbox sweep", relay.clone().sweep(stop.clone()));
-        shutdown.spawn_support("outbox unread", relay.look_after_unread(stop));
+        shutdown.spawn_support("outbox unread", relay.sweep_unread(stop));
         let settlement = Settlement::new(&database.for_batches(), settings);
         shutdown.spawn_support("outbox settlement", settlement.run(settled_rx));
         Outbox { tx, room, meters }
     }
 
-    /// Hands rows over, after their transaction has committed. Never waits: what does not fit is left to the sweep,
-    /// all rows of the call or none, so that their order stays.
+    /// Hands rows over, after their transaction has committed. Never waits: if the queue lacks room, all rows of the
+    /// call are left to the sweep, so that their order stays.
     pub fn publish_soon(&self, rows: Vec<OutboxRow>) {
         let count = rows.len();
         if count == 0 {
@@ -98,7 +100,7 @@ impl Outbox {
         let room = self.room.try_acquire_many(bytes).ok();
         match room.zip(self.tx.try_reserve_many(count).ok()) {
             Some((room, places)) => {
-                // Given back when they are published.
+                // The permits are returned after publishing.
                 room.forget();
                 places.zip(rows).for_each(|(place, row)| place.send(row));
             }
@@ -110,11 +112,11 @@ impl Outbox {
     }
 }
 
-/// What a sweep of the outbox came to.
+/// The result of one sweep batch.
 #[derive(Clone, Copy, Default)]
 struct Batch {
     rows: usize,
-    /// There may be more.
+    /// There may be more rows.
     more: bool,
 }
 
@@ -142,8 +144,8 @@ impl Relay {
         let batch_max = self.settings.batch_messages_max.usize();
         let mut batch = Vec::with_capacity(batch_max);
         loop {
-            // `recv_many` loses nothing when it is dropped. The services have ended when `stop` comes: what they have
-            // handed over is in the queue by then, and closing it lets the rest be read.
+            // Dropping `recv_many` loses nothing. When `stop` fires, the services have ended and their rows are in the
+            // queue; closing the queue lets the rest be read.
             let received = tokio::select! {
                 received = rx.recv_many(&mut batch, batch_max) => received,
                 () = stop.cancelled(), if !rx.is_closed() => {
@@ -165,7 +167,7 @@ impl Relay {
         let sweep = Sweep::new(self.database.role().service(), "outbox_unsent");
         let mut ticks = Ticks::every(self.settings.sweep_interval_ms.duration(), stop.clone());
         while ticks.next().await {
-            // Claiming what cannot be sent would only keep others from sending it.
+            // Claiming rows without a connection would only keep other replicas from publishing them.
             while self.bus.is_connected() && !stop.is_cancelled() {
                 let swept = sweep.once(self.sweep_once()).await;
                 if swept.is_none_or(|batch| !batch.more) {
@@ -175,7 +177,7 @@ impl Relay {
         }
     }
 
-    /// Publishes one batch of what was left behind.
+    /// Publishes one batch of claimed rows.
     async fn sweep_once(&self) -> Result<Batch, StorageError> {
         let limit = self.settings.batch_messages_max.get();
         let claim = Claim {
@@ -190,12 +192,12 @@ impl Relay {
         if found == 0 {
             return Ok(Batch::default());
         }
-        // Made in time order: within one writer this is the order of its transactions.
+        // Ids are in time order: within one writer this is the order of its transactions.
         rows.sort_by_key(|row| row.id);
         let relayed = self.relay(rows, "sweep").await;
         Ok(Batch {
             rows: relayed,
-            // Where nothing goes out, the rest would not either.
+            // If no row was published, the next batch would fail too.
             more: full && relayed > 0,
         })
     }
@@ -231,17 +233,20 @@ impl Relay {
 
     async fn settle(&self, settled: Settled) {
         if settled.count() > 0 && self.settled.send(settled).await.is_err() {
-            warn!("outbox settlement has ended; messages will be published again");
+            warn!("outbox settlement has ended; its messages will be published again");
         }
     }
 
-    /// A message that is given up becomes a dead letter, once, and its row goes.
+    /// Turns an undeliverable message into a dead letter, once. Its row is then deleted.
     async fn bury(&self, row: &OutboxRow, reason: &str, detail: &str) -> bool {
         match bury::bury_outgoing(&self.database, self.bus.root(), row, reason, detail).await {
             Ok(()) => true,
             Err(error) => {
                 let error = error_chain(&error);
-                warn!(message = row.outgoing.id(), reason, error, "cannot bury a message");
+                warn!(
+                    message = row.outgoing.id(),
+                    reason, error, "could not write the dead letter of a message"
+                );
                 false
             }
         }
@@ -282,7 +287,7 @@ impl Metrics {
         Metrics {
             relayed: meter
                 .u64_counter("signalbox.outbox.relayed")
-                .with_description("Outbox messages published, by the way they came: memory, sweep, or unread (again)")
+                .with_description("Outbox messages published, by origin: memory, sweep, or unread (again)")
                 .build(),
             overflowed: meter
                 .u64_counter("signalbox.outbox.overflowed")

@@ -1,8 +1,8 @@
-//! The patience of a start: what a process needs of Postgres and NATS before it can work is tried again, with growing
-//! pauses, until it is there, or cannot be, or the start's time is over (`process.dependencies_timeout_ms`). The time is
-//! one for the whole start. Each failure is a line in the log; the last one is why the process ends.
+//! Retries a start until its dependencies answer. A step that needs Postgres or NATS is retried with growing pauses,
+//! until it succeeds, fails for good, or the start's time is over (`process.dependencies_timeout_ms`). The time is one
+//! for the whole start. Each failure is logged; the last one is the reason why the process ends.
 //!
-//! Not for what happens later: a process that is up waits for its servers as long as it lives.
+//! Only for the start: a running process waits for its servers without a limit.
 
 use domain::{Backoff, error_chain};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::StartError;
 pub(crate) const POSTGRES: &str = "Postgres";
 pub(crate) const NATS: &str = "NATS";
 
-/// Before the second try; doubled from one to the next.
+/// The pause before the second attempt; doubled after each attempt.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How often a try that takes long says so.
+/// How often a long attempt is logged.
 const WAITING_LINE_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// From now on.
+    /// The limit counts from now on.
     pub(crate) fn new(limit: Duration) -> Patience {
         Patience {
             deadline: Instant::now() + limit,
@@ -40,8 +40,8 @@ impl Patience {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Tries until it is done. A try ends by limits of its own, which are those of the settings: one that migrates a
-    /// large table is not cut off.
+    /// Retries until it succeeds. An attempt ends by its own limits, which are those of the settings: a migration of a
+    /// large table is not aborted.
     pub(crate) async fn until_done<T, F>(
         &self,
         what: &'static str,
@@ -52,7 +52,7 @@ impl Patience {
     {
         let mut backoff = Backoff::new(PAUSE, PAUSE_MAX);
         loop {
-            let error = match saying_so(what, attempt()).await {
+            let error = match log_while_waiting(what, attempt()).await {
                 Err(error) if error.is_retryable() => error,
                 ended => return ended,
             };
@@ -65,21 +65,21 @@ impl Patience {
                 });
             }
             let error = error_chain(&error);
-            warn!(error, "{what} cannot be used yet; trying again");
+            warn!(error, "{what} is not available yet; will retry");
             sleep(pause).await;
         }
     }
 }
 
-/// Waits for a dependency, with one line a second that says for which.
-pub(crate) async fn saying_so<T>(what: &str, work: impl Future<Output = T>) -> T {
+/// Waits for a dependency, and logs which one every second.
+pub(crate) async fn log_while_waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     let mut lines = interval(WAITING_LINE_EVERY);
     lines.set_missed_tick_behavior(MissedTickBehavior::Delay);
     lines.tick().await;
     loop {
         tokio::select! {
-            // Pinned outside and polled again: a line drops nothing.
+            // Pinned outside and polled again: a log line drops nothing.
             done = &mut work => return done,
             _ = lines.tick() => info!("waiting for {what}"),
         }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tries_again_what_may_pass() {
+    async fn retries_a_retryable_error() {
         let ended = tries(Duration::from_secs(60), |n| if n < 3 { Err(away()) } else { Ok(n) }).await;
         assert_eq!(ended, (3, Ok(3)));
     }
@@ -129,7 +129,7 @@ mod tests {
         let (tries, ended) = tries(Duration::from_millis(150), |_| Err(away())).await;
         let line = ended.unwrap_err();
         assert!(
-            line.starts_with("Postgres could not be used within 0 s: cannot connect to the database: "),
+            line.starts_with("Postgres was not available within 0 s: cannot connect to the database: "),
             "{line}"
         );
         assert_eq!(tries, 2);

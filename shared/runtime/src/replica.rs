@@ -1,21 +1,21 @@
-//! The name under which this process holds leases: a row in Postgres that is renewed twice a second by the database's
-//! clock. Whoever holds a lease in the name of a row whose time is over holds nothing.
+//! The id under which this process holds leases: a row in Postgres that is renewed twice a second by the database's
+//! clock. Leases in the name of an expired row are void.
 //!
-//! The holder must know of it no later than the others. So the time is counted here from *before* a renewal was sent,
-//! by the monotonic clock, and ends a little earlier than in the database: `lost` is cancelled while nobody can have
-//! taken anything over yet. After that the process enters under a new id; leases of the old one are never its own
-//! again, and work that was held in its name must stop.
+//! The holder must notice the expiry no later than the other replicas. So the time is counted here from *before* a
+//! renewal was sent, by the monotonic clock, and ends a little earlier than in the database: `lost` is cancelled before
+//! another replica can take over a lease. The process then registers under a new id. It never holds the leases of the
+//! old id again, and work under them must stop.
 //!
-//! Two things this cannot see. A machine that sleeps stops its monotonic clock: the next renewal finds out. And work
-//! between two looks at the clock may act too late: the fence that every write carries is what makes that harmless.
+//! This misses two cases. A sleeping machine stops its monotonic clock: the next renewal detects the loss. And work
+//! between two checks of the clock may act too late: the fence that every write carries makes that harmless.
 //!
-//! A renewal also shows when the first of the others would be over. So whoever looks after what a dead process held does
-//! not have to find out by chance: [`Peers`] says so in the moment in which it may be taken over.
+//! A renewal also returns when the next of the other replicas expires. [`Peers`] reports it at that moment, so that the
+//! leases of a dead process are taken over immediately.
 //!
-//! Who holds nothing that reaches beyond the database may be replaced even sooner ([`EndsWith::Connection`]).
+//! A process whose leases guard nothing outside of the database may be replaced even sooner ([`EndsWith::Connection`]).
 //!
-//! Renewals use connections of their own: in the shared pool they would queue behind the load that the leases are for,
-//! and a busy process would lose them all.
+//! Renewals use connections of their own. In the shared pool they would queue behind the work that the leases are for,
+//! and a busy process would lose all its leases.
 
 use domain::error_chain;
 use std::{
@@ -42,45 +42,45 @@ use uuid::Uuid;
 
 use crate::{Shutdown, settings::ReplicaSettings};
 
-/// Connections for renewals: one that hangs must not keep the next try from being made on another.
+/// Connections for renewals: one that hangs must not delay the next attempt.
 pub(crate) const CONNECTIONS: u32 = 2;
-/// Part of the lease that one try to renew it may take, so that it outlives several.
+/// The fraction of the lease that one renewal may take, so that a lease outlives several failed renewals.
 const TRY_PARTS: u32 = 3;
-/// After the moment in which the time of another would be over.
-const OTHERS_MARGIN: Duration = Duration::from_millis(5);
-/// Part of the lease by which it ends earlier here than in the database.
+/// The delay after the expiry of another replica.
+const PEERS_MARGIN: Duration = Duration::from_millis(5);
+/// The fraction of the lease by which it ends earlier here than in the database.
 const MARGIN_PARTS: u32 = 8;
-/// How long ending the row may take when the process stops. After a failure the leases run out by themselves.
+/// How long ending the row may take when the process stops. If it fails, the leases expire.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the holds of a process end with, besides an orderly stop.
+/// What ends the leases of a process, besides an orderly stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EndsWith {
-    /// Its time. A connection that is cut is not a process that has ended: it may go on with what it holds.
+    /// The expiry of the lease. A broken connection does not mean that the process has ended: it may continue its work.
     Lease,
-    /// Its time, or the end of one connection to the database, which shows within milliseconds. For whoever can do nothing
-    /// without the database that its fence would not stop.
+    /// The expiry of the lease, or the end of one connection to the database, which is detected within milliseconds.
+    /// For a process whose every effect is a database write guarded by the fence.
     Connection,
 }
 
-/// One life of the process under one id, from its registration to its loss.
+/// One registration of the process under one id, until its loss.
 #[derive(Clone, Debug)]
 pub struct Incarnation {
     pub id: Uuid,
-    /// Cancelled when leases in the name of `id` may become another's: what was begun under them must stop.
+    /// Cancelled when another replica may take over the leases of `id`: work under them must stop.
     pub lost: CancellationToken,
     clock: Arc<Clock>,
 }
 
 impl Incarnation {
-    /// Whether leases in this name hold at this instant. Asks the clock itself: after a pause of the process it knows
-    /// before `lost` has been cancelled. To be asked right before an effect outside of the database.
+    /// Whether leases in this name hold at this instant. Reads the clock itself: after a pause of the process it knows
+    /// before `lost` has been cancelled. Call it right before an effect outside of the database.
     pub fn is_alive(&self) -> bool {
         !self.lost.is_cancelled() && Instant::now() < self.clock.end()
     }
 }
 
-/// When the lease ends, readable at any time.
+/// When the lease ends. Readable at any time.
 #[derive(Debug)]
 struct Clock {
     begun: Instant,
@@ -111,19 +111,18 @@ pub struct Replica {
 pub struct Peers(watch::Receiver<u64>);
 
 impl Peers {
-    /// Waits until the time of one of them is over and what it held is free; may say so twice. Those that end while the
-    /// database does not answer are not told of: a look from time to time is needed all the same. Loses nothing when
-    /// dropped.
+    /// Waits until one of the other replicas has expired and its leases are free. May report one twice. Does not report
+    /// replicas that end while the database is unavailable, so a periodic sweep is needed too. Cancel-safe.
     pub async fn one_ended(&mut self) {
         if self.0.changed().await.is_err() {
-            // The keeper has ended with the process.
+            // The renewal worker has ended with the process.
             pending::<()>().await;
         }
     }
 }
 
 impl Replica {
-    /// Enters the process and keeps it entered until the supporting workers stop. `database` is for this alone.
+    /// Registers the process and renews it until the supporting workers stop. `database` is used for this alone.
     pub async fn start(
         database: Database,
         ends_with: EndsWith,
@@ -132,7 +131,7 @@ impl Replica {
     ) -> Result<Replica, StorageError> {
         let lost = global::meter("signalbox.replica")
             .u64_counter("signalbox.replica.lost")
-            .with_description("Times that this process has lost its leases to the clock")
+            .with_description("Times that this process has lost its leases because they expired")
             .build();
         let keeper = Keeper {
             lost,
@@ -153,12 +152,12 @@ impl Replica {
         Peers(self.others_ended.clone())
     }
 
-    /// The present incarnation; none between a loss and the next registration, when no lease may be taken.
+    /// The present incarnation. None between a loss and the next registration, when no lease may be taken.
     pub fn current(&self) -> Option<Incarnation> {
         self.current.borrow().clone().filter(Incarnation::is_alive)
     }
 
-    /// Waits until there is an incarnation. Only ends without one when the process stops.
+    /// Waits until there is an incarnation. Returns none only when the process stops.
     pub async fn alive(&self) -> Option<Incarnation> {
         let mut current = self.current.clone();
         let alive = |incarnation: &Option<Incarnation>| incarnation.as_ref().is_some_and(Incarnation::is_alive);
@@ -176,10 +175,10 @@ struct Keeper {
     stop: CancellationToken,
 }
 
-/// An incarnation as its keeper has it.
+/// An incarnation as its renewal worker holds it.
 struct Entered {
     incarnation: Incarnation,
-    /// If its holds end with it.
+    /// Present if the leases end with the connection.
     presence: Option<Presence>,
 }
 
@@ -199,54 +198,54 @@ impl Keeper {
             current.send_replace(None);
             match end {
                 End::Stopped => {
-                    // Frees the leases at once. Failing that, they run out.
+                    // Releases the leases at once. If it fails, they expire.
                     let _ = timeout(END_TIMEOUT, replica_end(&self.database, incarnation.id)).await;
                     return;
                 }
                 End::Lost(why) => {
                     let service = KeyValue::new("service", self.database.role().service());
                     self.lost.add(1, &[service]);
-                    warn!(replica = %incarnation.id, why, "this process has lost its leases");
+                    warn!(replica = %incarnation.id, why, "replica lost its leases");
                 }
             }
             let Some(next) = self.enter_again().await else { return };
-            info!(replica = %next.incarnation.id, "entered under a new id");
+            info!(replica = %next.incarnation.id, "re-registered replica");
             entered = next;
             current.send_replace(Some(entered.incarnation.clone()));
         }
     }
 
-    /// Renews until the process stops or the time is over.
+    /// Renews until the process stops or the lease expires.
     async fn keep(&self, entered: &mut Entered, others_ended: &watch::Sender<u64>) -> End {
         let Entered { incarnation, presence } = entered;
         let mut renew_at = Instant::now() + self.renew;
-        // When the time of the next of the others would be over. One that lives has been renewed by then, which the
-        // renewals in between have shown.
-        let mut others_end: Option<Instant> = None;
+        // When the next of the other replicas expires. A live one has been renewed by then, which the renewals in
+        // between have shown.
+        let mut next_expiry: Option<Instant> = None;
         let mut renewed_at = Instant::now();
         loop {
             let end = incarnation.clock.end();
             tokio::select! {
                 () = self.stop.cancelled() => return End::Stopped,
                 () = sleep_until(end.min(renew_at)) => {}
-                () = sleep_until(others_end.unwrap_or(end)), if others_end.is_some() => {
+                () = sleep_until(next_expiry.unwrap_or(end)), if next_expiry.is_some() => {
                     others_ended.send_modify(|count| *count += 1);
-                    others_end = None;
+                    next_expiry = None;
                     continue;
                 }
             }
             let sent = Instant::now();
             renew_at = sent + self.renew;
             if sent >= end {
-                return End::Lost("it could not be renewed in time");
+                return End::Lost("it was not renewed in time");
             }
-            // One try may hang with its connection; the lease outlives several. A try that is dropped here may still
-            // reach the database and prolong a lease that we no longer count on, which is safe.
+            // An attempt may hang with its connection; the lease outlives several. An attempt that is dropped here may
+            // still reach the database and extend a lease that we no longer rely on, which is safe.
             let renewal = replica_renew(
                 &self.database,
                 incarnation.id,
                 millis(self.lease),
-                // Of the others that ended since the last renewal, however long ago that was.
+                // Reports the replicas that expired since the last renewal, however long ago that was.
                 millis(sent - renewed_at + self.renew),
             );
             match timeout_at(end.min(sent + self.lease / TRY_PARTS), renewal).await {
@@ -256,30 +255,31 @@ impl Keeper {
                     let left = renewed
                         .others_left_ms
                         .map(|ms| Duration::from_millis(ms.unsigned_abs()));
-                    others_end = left.map(|left| Instant::now() + left + OTHERS_MARGIN);
+                    next_expiry = left.map(|left| Instant::now() + left + PEERS_MARGIN);
                     if !renewed.is_present {
-                        self.show_again(incarnation, presence).await;
+                        self.retake_presence(incarnation, presence).await;
                     }
                 }
-                Ok(Ok(None)) => return End::Lost("its time was over by the database's clock"),
+                Ok(Ok(None)) => return End::Lost("it had expired by the database's clock"),
                 Ok(Err(error)) => {
                     let error = error_chain(&error);
-                    warn!(error, "replica not renewed; trying again");
+                    warn!(error, "could not renew replica; will retry");
                 }
-                Err(_) => warn!("replica not renewed in time; trying again"),
+                Err(_) => warn!("replica renewal timed out; will retry"),
             }
         }
     }
 
-    /// The connection has ended, or the server knows nothing of it any more. Until the next renewal, if it fails.
-    async fn show_again(&self, incarnation: &Incarnation, presence: &mut Option<Presence>) {
+    /// Takes the presence lock again: the connection has ended, or the server has dropped it. If it fails, the next
+    /// renewal tries again.
+    async fn retake_presence(&self, incarnation: &Incarnation, presence: &mut Option<Presence>) {
         match timeout(self.lease / TRY_PARTS, Presence::show(&self.database, incarnation.id)).await {
             Ok(Ok(shown)) => *presence = Some(shown),
             Ok(Err(error)) => {
                 let error = error_chain(&error);
-                warn!(error, "cannot show others that this process is there; trying again");
+                warn!(error, "could not take the presence lock; will retry");
             }
-            Err(_) => warn!("cannot show others in time that this process is there; trying again"),
+            Err(_) => warn!("taking the presence lock timed out; will retry"),
         }
     }
 
@@ -287,14 +287,14 @@ impl Keeper {
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => return None,
-                // Dropped half-way, it leaves a row that nobody holds anything under.
+                // Dropped half-way, it leaves a row under which no lease is held.
                 registered = timeout(self.lease, self.register()) => match registered {
                     Ok(Ok(entered)) => return Some(entered),
                     Ok(Err(error)) => {
                         let error = error_chain(&error);
-                        warn!(error, "cannot enter under a new id; trying again");
+                        warn!(error, "could not re-register replica; will retry");
                     }
-                    Err(_) => warn!("cannot enter under a new id in time; trying again"),
+                    Err(_) => warn!("re-registering replica timed out; will retry"),
                 },
             }
             tokio::select! {

@@ -1,4 +1,4 @@
-//! A whole process of one service: what its `main` is. TLS, settings, telemetry, start, wait, stop.
+//! The `main` of a process with one service: TLS, settings, telemetry, start, wait, stop.
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{
     telemetry::{self, TelemetryGuard},
 };
 
-/// The settings were refused: trying again without changing them is of no use.
+/// The settings were refused: another attempt with the same settings fails too.
 const EXIT_SETTINGS: u8 = 2;
 
 /// Runs a service until SIGINT or SIGTERM, or until one of its workers fails. `start` spawns the workers and returns.
@@ -31,20 +31,20 @@ where
     let executor = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(executor) => executor,
         Err(error) => {
-            say(role, &error.into());
+            print_error(role, &error.into());
             return ExitCode::FAILURE;
         }
     };
     executor.block_on(async {
         match set_up(role) {
             Ok((settings, telemetry)) => {
-                let code = live(role, settings, start).await;
+                let code = run_service(role, settings, start).await;
                 telemetry.flush().await;
                 code
             }
             Err(error) => {
                 let error = error.into();
-                say(role, &error);
+                print_error(role, &error);
                 exit_code(&error)
             }
         }
@@ -57,7 +57,7 @@ fn set_up(role: Role) -> Result<(Arc<Settings>, TelemetryGuard), StartError> {
     Ok((Arc::new(settings), telemetry))
 }
 
-async fn live<F, W>(role: Role, settings: Arc<Settings>, start: F) -> ExitCode
+async fn run_service<F, W>(role: Role, settings: Arc<Settings>, start: F) -> ExitCode
 where
     F: FnOnce(Context) -> W,
     W: Future<Output = anyhow::Result<()>>,
@@ -78,7 +78,7 @@ where
                 return exit_code(&error);
             }
         },
-        // What was begun is stopped below like everything else.
+        // Workers that were already started are stopped below.
         _ = wait_for_signal() => None,
     };
     if let Some(bus) = &bus {
@@ -87,7 +87,7 @@ where
         stop(&shutdown, &settings).await;
         // Acknowledgements of the last batch are still in the client's buffer.
         if let Err(error) = bus.flush(settings.nats.request_timeout_ms.duration()).await {
-            warn!(%error, "stopped without the broker's answer");
+            warn!(%error, "could not flush acknowledgements to the broker before the stop");
         }
     } else {
         stop(&shutdown, &settings).await;
@@ -104,7 +104,7 @@ where
     }
 }
 
-/// A signal, or a worker's failure.
+/// Waits for a signal, or for a worker's failure.
 pub async fn until_stopped(shutdown: &Shutdown) {
     tokio::select! {
         signal = wait_for_signal() => {
@@ -116,19 +116,19 @@ pub async fn until_stopped(shutdown: &Shutdown) {
     }
 }
 
-/// Stops within the grace; a second signal cuts everything off at once.
+/// Stops within the grace period. A second signal aborts all workers at once.
 pub async fn stop(shutdown: &Shutdown, settings: &Settings) {
     tokio::select! {
         _ = shutdown.stop(settings.process.stop_grace_ms.duration()) => {}
         _ = wait_for_signal() => {
-            warn!("stopping at once");
+            warn!("second signal: aborting all workers");
             shutdown.abort();
         }
     }
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    // A service reads its own section itself, so the refusal comes bare from there.
+    // A service reads its own section itself, so its refusal is not wrapped in a `StartError`.
     let refused = error.is::<SettingsError>()
         || error
             .downcast_ref::<StartError>()
@@ -140,8 +140,8 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// For what goes wrong before there is a log.
+/// Reports errors before the log exists.
 #[expect(clippy::print_stderr, reason = "there is no log yet")]
-fn say(role: Role, error: &anyhow::Error) {
+fn print_error(role: Role, error: &anyhow::Error) {
     eprintln!("signalbox {}: {error:#}", role.service());
 }

@@ -1,10 +1,11 @@
-//! No account takes more than its share of what waits: of the stream of notifications, which refuses everybody when it is
-//! full, and of the outbox before it. One of a service that writes notifications; each lets an account have its share.
+//! Limits an account's share of the backlog: of the stream of notifications, which refuses every account when it is
+//! full, and of the outbox. One `Shares` for each service that writes notifications.
 //!
-//! What a service writes into its outbox it charges to the account first, recipient by recipient, in memory, so that it costs
-//! no request to the database. What of it still waits is looked at now and then, for the accounts that have been charged: what
-//! other replicas wrote is seen there, a look later. Notifications that are published over NATS are not counted: who may do
-//! that is trusted with every account (`SECURITY.md`). Nor are messages of no account: the operator's redrives.
+//! A service charges its notifications to the account before it writes them, recipient by recipient, in memory, so that
+//! a charge costs no database request. A periodic refresh reads the unread bytes and rows of the accounts that were
+//! charged; it includes the writes of other replicas. Notifications that are published over NATS are not counted: their
+//! publishers are trusted with every account (`SECURITY.md`). Messages without an account (the operator's redrives) are
+//! not counted either.
 
 use crate::sweep::Ticks;
 use std::{
@@ -24,13 +25,13 @@ use storage::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Of what the stream of notifications may hold.
+/// The divisor of the notification stream's capacity.
 const SHARE: i64 = 4;
 const LOOK: Duration = Duration::from_secs(1);
-/// For each so many rows that an account was found with, one look passes it over: counting them takes time.
+/// For each so many rows of an account, one refresh skips it: counting rows takes time.
 const ROWS_OF_A_LOOK: i64 = 10_000;
 
-/// What the accounts have waiting that were charged for something. Cheap to clone.
+/// The backlog of the accounts that were charged. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Shares {
     bytes_max: Arc<AtomicI64>,
@@ -45,18 +46,18 @@ struct Waits {
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Account {
-    /// At the last look.
+    /// Found by the last refresh.
     found: Waits,
-    /// Since then.
+    /// Charged since then.
     charged: Waits,
-    /// Looks that pass it over.
+    /// Refreshes that skip the account.
     passes: i64,
     was_refused: bool,
 }
 
-/// The account has its share waiting.
+/// The account's backlog has reached its share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("this account has a quarter of what may wait for the resolver waiting already")]
+#[error("this account's share of unread notifications is full")]
 pub struct NoRoom;
 
 impl Default for Shares {
@@ -78,12 +79,12 @@ impl Waits {
 }
 
 impl Shares {
-    /// What the stream may hold.
+    /// Sets the capacity of the stream.
     pub fn limit(&self, stream: Bytes) {
         self.bytes_max.store(stream.i64() / SHARE, Ordering::Relaxed);
     }
 
-    /// Whether anything more could be charged: asked before any work is done.
+    /// Whether the account may be charged for anything: called before any work is done.
     pub fn check(&self, account: &AccountId) -> Result<(), NoRoom> {
         let least = Waits { bytes: 1, rows: 1 };
         match self.accounts().get_mut(account) {
@@ -92,7 +93,8 @@ impl Shares {
         }
     }
 
-    /// Charges the notifications among these messages, all or none. What is not written after all is forgotten at the next look.
+    /// Charges the notifications among these messages, all or none. Charges for messages that are not written are
+    /// dropped by the next refresh.
     pub fn charge(&self, messages: &[Owned]) -> Result<(), NoRoom> {
         let mut asked: BTreeMap<&AccountId, Waits> = BTreeMap::new();
         for (account, outgoing) in messages {
@@ -122,7 +124,7 @@ impl Shares {
         Ok(())
     }
 
-    /// The first always fits, however large.
+    /// The first message always fits, whatever its size.
     fn fits(&self, account: &AccountId, known: &mut Account, more: Waits) -> Result<(), NoRoom> {
         let waits = known.found.and(known.charged);
         let then = waits.and(more);
@@ -135,7 +137,7 @@ impl Shares {
         Err(NoRoom)
     }
 
-    /// Looks what still waits of what was charged.
+    /// Refreshes the backlog of the accounts that were charged.
     pub async fn look(&self, database: &Database) -> Result<(), StorageError> {
         let asked: BTreeMap<AccountId, Account> = {
             let mut accounts = self.accounts();
@@ -169,7 +171,7 @@ impl Shares {
             };
             known.found = found.get(account.as_str()).copied().unwrap_or_default();
             known.passes = known.found.rows / ROWS_OF_A_LOOK;
-            // What was charged since the look began may not be in it.
+            // Charges made during the refresh may be missing in its result.
             known.charged.bytes -= before.charged.bytes;
             known.charged.rows -= before.charged.rows;
             if known.charged == Waits::default() && known.found == Waits::default() {
@@ -182,7 +184,7 @@ impl Shares {
         Ok(())
     }
 
-    /// Looks until told to stop.
+    /// Refreshes until told to stop.
     pub async fn watch(self, database: Database, stop: CancellationToken) {
         let mut ticks = Ticks::every(LOOK, stop);
         while ticks.next().await {
@@ -194,7 +196,7 @@ impl Shares {
     }
 
     fn accounts(&self) -> MutexGuard<'_, BTreeMap<AccountId, Account>> {
-        self.accounts.lock().expect("nobody panics while holding this lock")
+        self.accounts.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -220,7 +222,7 @@ mod tests {
         let send = |account, count| shares.charge(&vec![message(account, "notification", 100); count]);
         assert_eq!(send("acme", 8), Ok(()));
         assert_eq!(send("acme", 3), Err(NoRoom), "1,100 are more than its share");
-        assert_eq!(send("acme", 2), Ok(()), "nothing of what was refused was charged");
+        assert_eq!(send("acme", 2), Ok(()), "a refused request is not charged");
         let acme = AccountId::parse("acme").unwrap();
         assert_eq!(shares.check(&acme), Err(NoRoom));
         assert_eq!(

@@ -1,10 +1,10 @@
-//! The life of a process: workers that are spawned by name, told to stop, and waited for.
+//! The lifetime of a process: workers that are spawned by name, told to stop, and waited for.
 //!
-//! A *worker* is a spawned future. None dies silently: one that ends with an error, panics, or ends although nobody
-//! told it to, is logged and stops the process, because a process that has lost a part looks alive and does nothing.
+//! A *worker* is a spawned future. A worker that ends with an error, panics, or ends before it was told to stop is
+//! logged and stops the process, because a process without one of its workers looks alive and does nothing.
 //!
-//! Stopping has two stages. First the services' workers finish what they hold; then what they rely on while doing so:
-//! the outbox relay, which sends what they just committed, and the replica, in whose name they hold leases.
+//! Stopping has two stages. First the services' workers finish their current work. Then the supporting workers end: the
+//! outbox relay, which publishes the last commits, and the replica, under whose id leases are held.
 
 use std::{
     collections::BTreeMap,
@@ -40,7 +40,7 @@ pub struct Shutdown {
 struct Inner {
     services: Stage,
     support: Stage,
-    /// Why the process stops, when no signal asked for it.
+    /// Why the process stops, if no signal asked for it.
     failure: Mutex<Option<String>>,
     crash: Crash,
 }
@@ -56,7 +56,7 @@ struct Stage {
 #[derive(Debug, Default)]
 struct Workers {
     by_id: BTreeMap<u64, Worker>,
-    /// Nothing starts any more: what a worker spawns while it is being cut off would outlive it.
+    /// No worker starts any more: a worker spawned during an abort would outlive it.
     cut_off: bool,
 }
 
@@ -66,7 +66,7 @@ struct Worker {
     abort: AbortHandle,
 }
 
-/// What a worker may end with: nothing, or a result whose error says why it gave up.
+/// The result of a worker: `()`, or a result whose error says why the worker failed.
 pub trait WorkerEnd {
     fn into_result(self) -> anyhow::Result<()>;
 }
@@ -86,7 +86,7 @@ impl<E: Into<anyhow::Error>> WorkerEnd for Result<(), E> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lifetime {
     UntilStopped,
-    /// Ending well at any time is what it is for.
+    /// May end successfully at any time.
     UntilDone,
 }
 
@@ -126,20 +126,20 @@ impl Shutdown {
         let id = stage.next.fetch_add(1, Ordering::Relaxed);
         let (shutdown, token, running) = (self.clone(), stage.token.clone(), Arc::clone(&stage.running));
         let task = async move {
-            // What a worker has shared is guarded by the database, or goes down with the process.
+            // State that a worker shares is guarded by the database, or ends with the process.
             let end = AssertUnwindSafe(worker).catch_unwind().await;
             lock(&running).by_id.remove(&id);
             let problem = match end.map(WorkerEnd::into_result) {
                 Ok(Ok(())) if lasts == Lifetime::UntilDone || token.is_cancelled() => return,
-                Ok(Ok(())) => "ended although it was not told to".to_owned(),
+                Ok(Ok(())) => "ended before it was told to stop".to_owned(),
                 Ok(Err(error)) => format!("{error:#}"),
-                // The panic hook has logged what and where.
+                // The panic hook has logged the message and the place.
                 Err(_) => "panicked".to_owned(),
             };
             error!(worker = name, problem, "worker {name} failed: {problem}");
             shutdown.fail(format!("worker {name} failed: {problem}"));
         };
-        // Held over the spawn, so that a worker which ends at once removes what is inserted here.
+        // Held over the spawn, so that a worker that ends at once removes the entry that is inserted here.
         let mut workers = lock(&stage.running);
         if workers.cut_off {
             return;
@@ -148,7 +148,8 @@ impl Shutdown {
         workers.by_id.insert(id, Worker { name, abort });
     }
 
-    /// Ends when the services' workers must stop. Every loop has a branch for it that works while the broker is down.
+    /// Completes when the services' workers must stop. Every loop has a branch for it that works while the broker is
+    /// down.
     pub async fn cancelled(&self) {
         self.inner.services.token.cancelled().await;
     }
@@ -157,12 +158,12 @@ impl Shutdown {
         self.inner.services.token.is_cancelled()
     }
 
-    /// Told to services' workers. Peers may be derived from it with `child_token`.
+    /// The stop token of the services' workers. Derive others from it with `child_token`.
     pub fn token(&self) -> CancellationToken {
         self.inner.services.token.clone()
     }
 
-    /// Told to supporting workers, once the services' have ended.
+    /// The stop token of supporting workers, cancelled once the services' workers have ended.
     pub fn support_token(&self) -> CancellationToken {
         self.inner.support.token.clone()
     }
@@ -178,26 +179,26 @@ impl Shutdown {
         self.begin_stop();
     }
 
-    /// Why the process stopped without being asked to.
+    /// Why the process stopped without a signal.
     pub fn failure(&self) -> Option<String> {
         lock(&self.inner.failure).clone()
     }
 
-    /// Stops everything in order and waits, the services' workers for at most `grace`. Gives the names of those that
-    /// had to be cut off; what they held is taken over as after a crash.
+    /// Stops everything in order and waits, for the services' workers at most `grace`. Returns the names of the workers
+    /// that were aborted. Their work is taken over as after a crash.
     pub async fn stop(&self, grace: Duration) -> Vec<&'static str> {
         let mut cut_off = self.inner.services.stop(grace).await;
         cut_off.extend(self.inner.support.stop(SUPPORT_GRACE).await);
         if !cut_off.is_empty() {
-            warn!(workers = ?cut_off, "did not end in time and were cut off");
+            warn!(workers = ?cut_off, "workers did not end in time; aborted them");
         }
         cut_off
     }
 
-    /// Ends all workers where they are, as a crash would. For tests, and for a second signal.
+    /// Aborts all workers where they are, as a crash would. For tests, and for a second signal.
     pub fn abort(&self) {
         let stages = [&self.inner.services, &self.inner.support];
-        // All are cut off before any token is cancelled: a worker that saw the token first would stop in good order.
+        // All are aborted before any token is cancelled: a worker that saw the token first would stop in good order.
         for stage in stages {
             stage.abort();
         }
@@ -206,28 +207,28 @@ impl Shutdown {
         }
     }
 
-    /// A place between two durable steps (see [`crate::crash`]). When a test has armed it, the process is as if killed
-    /// here: all its workers are cut off, and the caller does not take one more step. Empty in a release build.
+    /// A place between two durable steps (see [`crate::crash`]). When a test has armed it, the process behaves as if
+    /// killed here: all its workers are aborted, and the caller takes no further step. Does nothing in a release build.
     pub async fn crash_point(&self, point: &'static str) {
         if !cfg!(debug_assertions) {
             return;
         }
         crate::crash::obey_file(point);
         if self.inner.crash.is_due(point) {
-            info!(point, "cut off at a crash point");
-            // Told first: whoever sees a connection break shall know why.
+            info!(point, "crash point reached; aborting all workers");
+            // Set first: a caller that sees its connection break must be able to tell why.
             self.inner.crash.over.cancel();
             self.abort();
             std::future::pending::<()>().await;
         }
     }
 
-    /// Arms a point: its `nth` hit from now on, counted from 1, is the end. Only one is armed at a time.
+    /// Arms a point: its `nth` hit from now on, counted from 1, ends the process. Only one is armed at a time.
     pub fn crash_at(&self, point: &'static str, nth: usize) {
         self.inner.crash.arm(point, nth);
     }
 
-    /// Ends when the armed point was reached.
+    /// Completes when the armed point was reached.
     pub async fn crashed(&self) {
         self.inner.crash.over.cancelled().await;
     }
@@ -241,7 +242,7 @@ impl Stage {
             return Vec::new();
         }
         let cut_off = self.abort();
-        // An aborted task ends at its next await; one that has none must not hold the process either.
+        // An aborted task ends at its next await. A task without one must not block the stop.
         let _ = timeout(Duration::from_secs(1), self.tracker.wait()).await;
         cut_off
     }
@@ -257,7 +258,7 @@ impl Stage {
     }
 }
 
-/// Nothing panics while one of these locks is held, and what they guard is whole at any time.
+/// No code panics while one of these locks is held, and the guarded state is consistent at any time.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -265,7 +266,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// Waits for SIGINT or SIGTERM.
 pub async fn wait_for_signal() -> std::io::Result<()> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    // Both are only notified of; dropping either loses nothing.
+    // Both only receive notifications; dropping either loses nothing.
     let name = tokio::select! {
         _ = interrupt.recv() => "SIGINT",
         _ = terminate.recv() => "SIGTERM",
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_worker_never_dies_silently() {
+    async fn a_worker_that_ends_early_stops_the_process() {
         async fn check<F: Future<Output: WorkerEnd> + Send + 'static>(worker: F, says: &str) {
             let shutdown = Shutdown::new();
             shutdown.spawn("consumer", worker);
@@ -311,7 +312,7 @@ mod tests {
             assert_eq!(shutdown.failure().as_deref(), Some(says));
             assert!(shutdown.stop(GRACE).await.is_empty());
         }
-        check(async {}, "worker consumer failed: ended although it was not told to").await;
+        check(async {}, "worker consumer failed: ended before it was told to stop").await;
         check(
             async { Err::<(), _>(anyhow::anyhow!("no broker").context("cannot read")) },
             "worker consumer failed: cannot read: no broker",

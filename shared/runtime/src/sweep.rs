@@ -1,5 +1,5 @@
-//! Sweeps: what comes with the clock, in every replica, and is safe to do twice. One way to run them all, so that each is seen:
-//! how long it takes, how much it does, and that it fails. What fails is tried again the next time, and holds nothing up.
+//! Sweeps: periodic work that runs in every replica and is idempotent. All sweeps run the same way, so that their
+//! duration, row counts and failures are measured. A failed sweep is retried at the next interval and blocks nothing.
 
 use std::{
     fmt::Display,
@@ -18,10 +18,11 @@ use tracing::warn;
 /// Rows that a sweep removes in one transaction: some tens of milliseconds of Postgres.
 pub const ROWS_MAX: u32 = 5_000;
 
-/// Of one part so many may be left behind, each alone; then the rest of it is, too: the server may be short of everything.
+/// The number of single rows of one part that may fail. After that the rest of the part is skipped too: the server may
+/// lack resources.
 const ALONE_MAX: u32 = 10;
 
-/// The moments of a sweep: now, and at intervals until told to stop. One that comes late delays the next.
+/// The schedule of a sweep: now, and at intervals until told to stop. A late run delays the next one.
 #[derive(Debug)]
 pub struct Ticks {
     interval: Interval,
@@ -35,7 +36,7 @@ impl Ticks {
         Ticks { interval, stop }
     }
 
-    /// `false`: told to stop. Dropped, it has not begun anything.
+    /// `false`: told to stop. Cancel-safe.
     pub async fn next(&mut self) -> bool {
         self.stop.run_until_cancelled(self.interval.tick()).await.is_some()
     }
@@ -60,21 +61,21 @@ impl Sweep {
             seconds: meter
                 .f64_histogram("signalbox.sweep.duration")
                 .with_unit("s")
-                .with_description("How long a sweep took, whether it failed or not")
+                .with_description("Duration of a sweep, failed or not")
                 .with_boundaries(vec![0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0, 300.0, 1800.0])
                 .build(),
             rows: meter
                 .u64_counter("signalbox.sweep.rows")
-                .with_description("What sweeps removed, found or published")
+                .with_description("Rows that sweeps removed, found or published")
                 .build(),
             failures: meter
                 .u64_counter("signalbox.sweep.failures")
-                .with_description("Sweeps that failed, or left a part behind that did")
+                .with_description("Sweeps that failed, wholly or in part")
                 .build(),
         }
     }
 
-    /// Runs it once, to its end. Gives what it found; none: it failed, which was said and counted.
+    /// Runs the sweep once, to its end. Returns its result, or none if it failed; a failure is logged and counted.
     pub async fn once<T: Swept, E: Into<anyhow::Error>>(&self, run: impl Future<Output = Result<T, E>>) -> Option<T> {
         let begun = Instant::now();
         let ran = run.await;
@@ -89,7 +90,7 @@ impl Sweep {
                 warn!(
                     sweep = self.name,
                     error = format!("{:#}", error.into()),
-                    "a sweep failed; it comes again"
+                    "sweep failed; will retry"
                 );
                 None
             }
@@ -97,7 +98,7 @@ impl Sweep {
     }
 }
 
-/// What a sweep came to, as far as it is counted.
+/// The result of a sweep, as far as it is counted.
 pub trait Swept {
     fn rows(&self) -> u64;
 }
@@ -114,11 +115,11 @@ impl<T> Swept for Vec<T> {
     }
 }
 
-/// A sweep that goes through parts (accounts, say): one that fails is left behind, and the rest is seen to.
+/// A sweep over parts (accounts, say). A part that fails is skipped, and the other parts are processed.
 #[derive(Debug)]
 pub struct Parts<E> {
     rows: u64,
-    /// How many go at a time: half as many once the database found that too much, and slowly more again.
+    /// Rows per transaction: halved when the database rejects a piece as too large, and raised slowly again.
     rows_max: u32,
     first: Option<E>,
 }
@@ -134,7 +135,7 @@ impl<E> Default for Parts<E> {
 }
 
 impl<E: Display> Parts<E> {
-    /// Gives whether it did anything.
+    /// Returns whether the part did anything.
     pub fn note(&mut self, part: impl Display, done: Result<u64, E>) -> bool {
         match done {
             Ok(rows) => {
@@ -142,14 +143,14 @@ impl<E: Display> Parts<E> {
                 rows > 0
             }
             Err(error) => {
-                warn!(%part, %error, "left behind by a sweep");
+                warn!(%part, %error, "sweep skipped a part that failed");
                 self.first.get_or_insert(error);
                 false
             }
         }
     }
 
-    /// How many rows in all, or what was wrong with the first part that failed.
+    /// The number of rows in all, or the error of the first part that failed.
     pub fn end(self) -> Result<u64, E> {
         match self.first {
             Some(error) => Err(error),
@@ -158,8 +159,8 @@ impl<E: Display> Parts<E> {
     }
 }
 
-/// A part as it is done: all at once, and where the database refuses that, in halves and of fewer rows, down to the one that is
-/// to blame. Only that one is left behind.
+/// A part in pieces: the whole at first. When the database refuses a piece, it is retried in halves and with fewer
+/// rows, down to the row at fault. Only that row is skipped.
 #[derive(Debug)]
 pub struct Pieces<'b, T> {
     rest: storage::Parts<'b, T>,
@@ -176,7 +177,7 @@ impl<'b, T> Pieces<'b, T> {
         }
     }
 
-    /// There may be more of it.
+    /// Retries a piece: there may be more of it.
     pub fn again(&mut self, piece: &'b [T]) {
         self.again = Some(piece);
     }
@@ -199,7 +200,8 @@ impl Parts<StorageError> {
         self.rows_max
     }
 
-    /// Notes what became of a piece of a part, which may be that it comes again in less. Gives whether it did anything.
+    /// Notes the result of a piece of a part. A piece that failed may be retried in smaller pieces. Returns whether it
+    /// did anything.
     pub fn note_piece<'b, T>(
         &mut self,
         part: impl Display,
@@ -223,7 +225,7 @@ impl Parts<StorageError> {
             }
         }
         if done.is_ok() {
-            // Slower than it shrinks, so that few tries are too much.
+            // Grows more slowly than it shrinks, so that few attempts are too large.
             self.rows_max = ROWS_MAX.min(self.rows_max + self.rows_max.div_ceil(8));
         }
         pieces.alone += u32::from(done.is_err());
@@ -236,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_that_fails_holds_up_no_other_and_is_not_forgotten() {
+    fn a_failed_part_blocks_no_other_and_is_reported() {
         let mut parts = Parts::default();
         assert!(parts.note("acme", Ok::<u64, String>(3)));
         assert!(!parts.note("beta", Err("too slow".to_owned())));

@@ -1,9 +1,9 @@
 //! Logs, traces and metrics of a process, set up once.
 //!
-//! Logs go to standard error, or to a file; metrics can be read on `/metrics`. A collector that is named gets both, and
-//! traces. Where none is named no span is made for one, and the context that came with a request or a message is passed
-//! on as it came: whoever records the trace finds what follows in it, and it costs nothing. Several services in one
-//! process share all of it: the first [`init`] decides. What is sent, by which names: `docs/telemetry.md`.
+//! Logs go to standard error, or to a file; metrics are served on `/metrics`. A configured collector gets both, and
+//! traces. Without a collector no span is made for one, and the context of a request or a message is passed on
+//! unchanged: the caller's trace stays connected at no cost. Several services in one process share the telemetry: the
+//! first [`init`] decides. What is sent, and under which names: `docs/telemetry.md`.
 
 use std::{
     fs::{File, OpenOptions},
@@ -33,12 +33,13 @@ use uuid::Uuid;
 
 use crate::settings::{LogFormat, Signal, TelemetrySettings};
 
-/// Libraries whose lines say little at `info`, or would say what a statement or a request held.
+/// Libraries whose lines are noise at `info`, or would contain statements or requests.
 const QUIET: &str = "info,sqlx=warn,sea_orm=warn,sea_orm_migration=warn,async_nats=warn,hyper=warn,hyper_util=warn,\
     h2=warn,reqwest=warn,rustls=warn,tower=warn,opentelemetry=warn,opentelemetry_sdk=warn,opentelemetry_otlp=warn,\
     opentelemetry_http=warn,signalbox_trace=off";
 
-/// Spans and lines of these are never sent: the exporter itself uses them, and would tell of its own sending for ever.
+/// Targets whose spans and lines are never sent: the exporter itself uses them, and would report its own sending for
+/// ever.
 const UNSENT: [&str; 13] = [
     "sqlx",
     "sea_orm",
@@ -55,7 +56,7 @@ const UNSENT: [&str; 13] = [
     "opentelemetry_http",
 ];
 
-/// A telemetry setting that cannot be used, or a subscriber that somebody else has set.
+/// A telemetry setting is unusable, or another subscriber is installed.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     #[error("setting telemetry.log is not a filter such as info,delivery=debug")]
@@ -78,7 +79,7 @@ pub enum TelemetryError {
     },
 }
 
-/// Held by whoever ends the process: [`TelemetryGuard::flush`] sends what is left.
+/// Held by the code that ends the process: [`TelemetryGuard::flush`] sends the rest.
 #[derive(Clone, Debug)]
 pub struct TelemetryGuard {
     tracer: Option<SdkTracerProvider>,
@@ -89,16 +90,16 @@ pub struct TelemetryGuard {
 }
 
 static INSTALLED: OnceLock<TelemetryGuard> = OnceLock::new();
-/// Held while installing, so that two services that start at once do not both do it.
+/// Held while installing, so that only one of two services that start at once does it.
 static INSTALLING: Mutex<()> = Mutex::new(());
 
-/// Chooses the TLS implementation for the whole process. First thing in `main`: clients panic without it.
+/// Chooses the TLS implementation for the whole process. Call it first in `main`: clients panic without it.
 pub fn install_tls_provider() {
-    // Refused only when one is installed already, which is what was asked for.
+    // Fails only when a provider is installed already, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Sets up logs, traces and metrics; once a process, later calls give what the first has made.
+/// Sets up logs, traces and metrics, once a process. Later calls return the first result.
 pub fn init(service: &str, settings: &TelemetrySettings) -> Result<TelemetryGuard, TelemetryError> {
     let tracer = match settings.address(Signal::Traces) {
         Some(address) => {
@@ -115,7 +116,7 @@ pub fn init(service: &str, settings: &TelemetrySettings) -> Result<TelemetryGuar
     install(service, settings, tracer)
 }
 
-/// The same with every span given to `exporter` as it ends: for tests that look at traces.
+/// The same, with an exporter that receives every span as it ends: for tests of traces.
 pub fn init_with_exporter(
     service: &str,
     settings: &TelemetrySettings,
@@ -145,10 +146,11 @@ fn install(
         registry,
         flush_timeout: settings.flush_timeout_ms.duration(),
     };
-    // Of boxes and not of options: beside a layer that is none, what nobody wants would be asked about each time.
+    // A list of boxes, not of options: beside a layer that is `None`, disabled spans and lines would be evaluated each
+    // time.
     let mut layers = vec![log_layer(settings)?];
     if let Some(tracer) = &guard.tracer {
-        // Before the lines: one that is sent takes the ids of the span that this layer has opened.
+        // Before the log exporter: an exported line takes the ids of the span that this layer has opened.
         layers.push(span_layer(tracer));
     }
     if let Some(logger) = &guard.logger {
@@ -169,14 +171,14 @@ fn install(
 fn span_layer(tracer: &SdkTracerProvider) -> Box<dyn Layer<Subscriber> + Send + Sync> {
     let traced = UNSENT
         .iter()
-        // A consumer's loop lasts as long as the process, and is no part of any work.
+        // A consumer's loop lasts as long as the process and belongs to no trace.
         .chain(&["messaging::consumer"])
         .fold(Targets::new().with_default(LevelFilter::INFO), |targets, target| {
             targets.with_target(*target, LevelFilter::OFF)
         });
     tracing_opentelemetry::layer()
         .with_tracer(tracer.tracer("signalbox"))
-        // Of the library's own making, on every span; the names of spans say where they are made.
+        // The library would add it to every span; the names of spans say where they are made.
         .with_location(false)
         .with_threads(false)
         .with_tracked_inactivity(false)
@@ -184,7 +186,7 @@ fn span_layer(tracer: &SdkTracerProvider) -> Box<dyn Layer<Subscriber> + Send + 
         .boxed()
 }
 
-/// Who says it. `OTEL_RESOURCE_ATTRIBUTES` adds to it; `OTEL_SERVICE_NAME` is for a process that has another name.
+/// The resource of this process. `OTEL_RESOURCE_ATTRIBUTES` adds to it; `OTEL_SERVICE_NAME` replaces its name.
 fn resource(service: &str, settings: &TelemetrySettings) -> Resource {
     let mut resource = Resource::builder();
     if std::env::var_os("OTEL_SERVICE_NAME").is_none_or(|name| name.is_empty()) {
@@ -199,7 +201,7 @@ fn resource(service: &str, settings: &TelemetrySettings) -> Resource {
         .build()
 }
 
-/// Which lines are written, or sent.
+/// The filter of the lines that are written, or sent.
 fn filter(settings: &TelemetrySettings, is_sent: bool) -> Result<EnvFilter, TelemetryError> {
     let mut filter = QUIET.to_owned();
     if let Some(log) = &settings.log {
@@ -239,7 +241,7 @@ where
     }
 }
 
-/// Ids and addresses stand in it, so it is its owner's to read.
+/// The log contains ids and addresses, so only its owner may read it.
 fn log_open(path: &Path) -> Result<File, TelemetryError> {
     let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
     opened.map_err(|source| TelemetryError::LogFile {
@@ -270,7 +272,7 @@ fn meter_provider(
 ) -> Result<SdkMeterProvider, TelemetryError> {
     let reader = opentelemetry_prometheus::exporter()
         .with_registry(registry.clone())
-        // Every metric's name says whose it is; the label would only repeat it.
+        // Every metric's name says where it belongs; the label would only repeat it.
         .scope_info_enabled(false)
         .build()
         .map_err(|source| TelemetryError::Metrics { source })?;
@@ -286,7 +288,7 @@ fn meter_provider(
     Ok(provider.build())
 }
 
-/// A panic is one log line like any other, in the same format and place.
+/// Logs a panic as one line, in the same format and place as every other line.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let message = panic.payload_as_str().unwrap_or("no message");
@@ -295,24 +297,24 @@ fn log_panics() {
     }));
 }
 
-/// What `/metrics` answers: all metrics of the process in Prometheus' text format. Empty before [`init`].
+/// The body of `/metrics`: all metrics of the process in Prometheus' text format. Empty before [`init`].
 pub fn metrics_text() -> String {
     let Some(guard) = INSTALLED.get() else {
         return String::new();
     };
     let families = guard.registry.gather();
     TextEncoder::new().encode_to_string(&families).unwrap_or_else(|error| {
-        warn!(%error, "metrics cannot be written as text");
+        warn!(%error, "could not encode metrics as text");
         String::new()
     })
 }
 
 impl TelemetryGuard {
-    /// Sends what has not been sent, all kinds at once. Bounded: a collector that is down, or does not answer, does not
-    /// hold the process up.
+    /// Sends all unsent signals, concurrently. Bounded: a collector that is down, or does not answer, does not delay
+    /// the process further.
     pub async fn flush(&self) {
         let (tracer, logger, meter) = (self.tracer.clone(), self.logger.clone(), self.meter.clone());
-        // Nothing is logged about a failure here, since its line would go nowhere.
+        // A failure is not logged here, since the line could not be sent.
         let flushes: [Box<dyn FnOnce() + Send>; 3] = [
             Box::new(move || drop(tracer.map(|tracer| tracer.force_flush()))),
             Box::new(move || drop(logger.map(|logger| logger.force_flush()))),
@@ -320,7 +322,8 @@ impl TelemetryGuard {
         ];
         let flushed = flushes.map(|flush| {
             let (tx, rx) = tokio::sync::oneshot::channel::<()>();
-            // The exporters block. A thread of its own: the end of the executor waits for those that it has lent.
+            // The exporters block. They get a thread of their own: the executor's shutdown waits for its blocking
+            // threads.
             std::thread::spawn(move || {
                 flush();
                 let _ = tx.send(());

@@ -1,5 +1,5 @@
-//! Notifications that were accepted and sent to the resolver, which may not have read them yet. Whoever asks for one by its id
-//! is told so.
+//! Notifications that were accepted and sent to the resolver, which may not have read them yet. A lookup by id finds
+//! them.
 
 use domain::{AccountId, NotificationId, TaskId};
 use sea_orm::EntityTrait;
@@ -12,16 +12,16 @@ pub struct NewAccepted<'a> {
     pub account: &'a AccountId,
     pub id: &'a NotificationId,
     pub task: Option<&'a TaskId>,
-    /// As it was named.
+    /// The agent, as the sender spelled it.
     pub agent: Option<&'a str>,
     pub kind: &'a str,
     pub content_hash: Vec<u8>,
-    /// Who may follow it up, and nothing else.
+    /// The key that may follow the notification up; it is used for nothing else.
     pub publisher: Option<&'a str>,
     pub at: OffsetDateTime,
 }
 
-/// Relies on the primary keys; of very many agents, the youngest are asked about.
+/// Relies on the primary keys. Of an account with very many agents, only the youngest 20,000 are compared.
 pub const ACCEPT: &str = "
     insert into accepted_notification (account_id, id, task, agent, kind, content_hash, created_at, published_by)
     select $1, $2, $3, $4, $5, $6, $7, case
@@ -35,8 +35,8 @@ pub const ACCEPT: &str = "
         else $8 end
     on conflict do nothing";
 
-/// Notes that it was accepted, and from which publisher, who may follow it up; where there is one of its id, or a part of one,
-/// it was somebody else's. `false`: its id was accepted before, for other content.
+/// Stores that the notification was accepted, with its publisher, who may follow it up. The publisher is left out if the
+/// resolver has a notification of this id, or a part of one, already. `false`: the id was accepted before, for other content.
 pub async fn notification_accept(tx: &Tx, new: &NewAccepted<'_>) -> Result<bool, StorageError> {
     let values = [
         new.account.into(),

@@ -4,7 +4,7 @@ use domain::AccountId;
 
 use crate::{StorageError, Tx};
 
-/// What `signalbox.accounts` is set to for the length of a transaction.
+/// The value of `signalbox.accounts` for the length of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Accounts(String);
 
@@ -13,7 +13,7 @@ impl Accounts {
         Accounts(account.to_string())
     }
 
-    /// A batch may work for several accounts at once; a request never does.
+    /// A batch may work for several accounts at once; a request works for one.
     pub fn many<'a>(accounts: impl IntoIterator<Item = &'a AccountId>) -> Accounts {
         let mut names: Vec<&str> = accounts.into_iter().map(AccountId::as_str).collect();
         names.sort_unstable();
@@ -21,7 +21,7 @@ impl Accounts {
         Accounts(names.join(","))
     }
 
-    /// The same, and what belongs to no account that exists (dead letters of the operator).
+    /// The same accounts and the operator's rows (dead letters without an account).
     pub fn with_operator(self) -> Accounts {
         if self.0.is_empty() {
             Accounts::operator()
@@ -30,7 +30,7 @@ impl Accounts {
         }
     }
 
-    /// Only what belongs to no account that exists.
+    /// Only the operator's rows.
     pub fn operator() -> Accounts {
         Accounts(OPERATOR.to_owned())
     }
@@ -45,11 +45,11 @@ impl Accounts {
     }
 }
 
-/// Stands in `account_id` for what belongs to no account that exists; no account can have this name.
+/// The `account_id` of rows without an existing account; no account can have this name.
 pub const OPERATOR: &str = "-";
 
-/// Whether there is such an account. The transaction must have declared it. An account in a subject is a stranger's
-/// word until this was asked.
+/// Whether the account exists. The transaction must have declared it. An account in a subject is unverified until this
+/// was called.
 pub async fn account_exists(tx: &Tx, account: &AccountId) -> Result<bool, StorageError> {
     const SQL: &str = "select 1 from account where id = $1";
     tx.exists("look up account", SQL, [account.into()]).await

@@ -1,10 +1,10 @@
-//! One connection of the pool in the hands of a transaction, as sea-orm's statements expect it; and the shelf, where
-//! connections lie ready whose last transaction is known to have ended.
+//! A connection of the pool in use by a transaction, as sea-orm's statements expect it; and the prepared pool, which
+//! keeps connections whose last transaction is known to have ended.
 //!
-//! The pool asks the server twice about each connection that comes back (the guard's `ROLLBACK`, and whether it is still
-//! there), because it cannot know how it was left. Who has the server's answer to a `COMMIT` knows: such a connection
-//! goes onto the shelf and to the next transaction as it is. Whatever else ends a transaction (an error, a future that
-//! was dropped, an answer that never came) hands its connection to the pool and its guard.
+//! The pool makes two round trips for each returned connection (the guard's `ROLLBACK`, and a liveness check), because
+//! it cannot know the connection's state. After the server's answer to a `COMMIT` the state is known: such a connection
+//! goes to the prepared pool and to the next transaction unchanged. After any other end of a transaction (an error, a
+//! dropped future, a missing answer) the connection goes to the pool and its guard.
 
 use std::{
     sync::{Arc, Mutex as Lock, MutexGuard, PoisonError},
@@ -21,12 +21,12 @@ use tokio::sync::Mutex;
 
 use crate::error::is_connection_lost;
 
-/// Connections that lie ready; more are rarely in use at once, and the pool closes what it has too many of.
-const SHELVED_MAX: usize = 8;
-/// A connection that has been in use for longer goes back to the pool, which replaces old ones.
-const SHELVED_FOR: Duration = Duration::from_secs(20 * 60);
+/// The maximum number of prepared connections. More are rarely in use at once, and the pool closes its surplus.
+const PREPARED_MAX: usize = 8;
+/// A connection that has been borrowed for longer returns to the pool, which replaces old ones.
+const PREPARED_FOR: Duration = Duration::from_secs(20 * 60);
 
-/// Runs one statement after the other.
+/// Runs statements one after the other.
 #[derive(Debug)]
 pub struct Connection {
     inner: Mutex<PoolConnection<Postgres>>,
@@ -34,7 +34,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A statement, or several, without parameters, in one round trip.
+    /// Runs one or several statements without parameters, in one round trip.
     pub(crate) async fn run(&self, sql: String) -> Result<(), DbErr> {
         let mut inner = self.inner.lock().await;
         let run = Executor::execute(&mut **inner, AssertSqlSafe(sql));
@@ -88,8 +88,8 @@ impl ConnectionTrait for Connection {
     }
 }
 
-/// When it was last found that the server had ended a connection. A server that ends has ended them all, and none of them
-/// says so before it is used: those that are older are not used again, which costs nobody a question.
+/// When a connection was last found to be ended by the server. A server that stops ends all connections, and the client
+/// notices only when it uses one. So older connections are not used again, which needs no round trip.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LastLoss(Arc<Lock<Option<Instant>>>);
 
@@ -98,7 +98,7 @@ impl LastLoss {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Whether a connection of this age was made before it.
+    /// Whether a connection of this age was made before the loss.
     pub(crate) fn is_after(&self, age: Duration) -> bool {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         last.is_some_and(|last| last.elapsed() <= age)
@@ -116,9 +116,10 @@ pub(crate) struct PreparedPool {
 #[derive(Debug)]
 struct State {
     ready: Vec<Connection>,
-    /// How many may lie ready. At least one of the pool's stays the pool's own.
+    /// The maximum number of prepared connections. At least one connection stays with the pool.
     ready_max: usize,
-    /// Who waits for the pool, which knows nothing of the shelf: nothing is put there meanwhile.
+    /// The number of callers that wait for the pool. The pool cannot see prepared connections, so none is added
+    /// meanwhile.
     waiting: usize,
 }
 
@@ -128,7 +129,7 @@ impl PreparedPool {
         let spare = usize::try_from(connections).unwrap_or(usize::MAX).saturating_sub(1);
         let state = State {
             ready: Vec::new(),
-            ready_max: spare.min(SHELVED_MAX),
+            ready_max: spare.min(PREPARED_MAX),
             waiting: 0,
         };
         PreparedPool {
@@ -138,7 +139,7 @@ impl PreparedPool {
         }
     }
 
-    /// A connection without a transaction: the one that was used last, or one of the pool's.
+    /// A connection without a transaction: the most recently prepared one, or one of the pool's.
     pub(crate) async fn take(&self) -> Result<Connection, DbErr> {
         let waiting = {
             let mut state = self.state();
@@ -148,7 +149,7 @@ impl PreparedPool {
             state.waiting += 1;
             Waiting(self)
         };
-        // Boxed: rarely taken, and large for every transaction that is not.
+        // Boxed: a large future on a rare path, which would enlarge every transaction's future.
         let acquired = Box::pin(self.pool.acquire()).await;
         drop(waiting);
         let inner = acquired.map_err(|error| DbErr::Conn(RuntimeErr::SqlxError(Arc::new(error))))?;
@@ -158,21 +159,21 @@ impl PreparedPool {
         })
     }
 
-    /// For a connection whose transaction is known to have ended.
+    /// Takes back a connection whose transaction is known to have ended.
     pub(crate) fn put(&self, connection: Connection) {
         let mut state = self.state();
         let has_room = state.waiting == 0 && state.ready.len() < state.ready_max;
-        if has_room && connection.borrowed.elapsed() < SHELVED_FOR && !self.pool.is_closed() {
+        if has_room && connection.borrowed.elapsed() < PREPARED_FOR && !self.pool.is_closed() {
             state.ready.push(connection);
         }
     }
 
-    /// How many lie ready.
+    /// The number of prepared connections.
     pub(crate) fn len(&self) -> usize {
         self.state().ready.len()
     }
 
-    /// After an error of a connection's first statement: whether the server had ended the connection.
+    /// Checks an error of a connection's first statement: whether the server had ended the connection.
     pub(crate) fn failed(&self, error: &DbErr) -> bool {
         let is_lost = is_connection_lost(error);
         if is_lost {
@@ -182,7 +183,7 @@ impl PreparedPool {
         is_lost
     }
 
-    /// Gives all to the pool: one of them turned out to be broken, or the pool is to be closed.
+    /// Returns all connections to the pool: one of them turned out to be broken, or the pool is closing.
     pub(crate) fn clear(&self) {
         let ready = std::mem::take(&mut self.state().ready);
         drop(ready);
@@ -193,7 +194,7 @@ impl PreparedPool {
     }
 }
 
-/// Somebody waits for the pool, until dropped.
+/// Counts a caller that waits for the pool, until dropped.
 struct Waiting<'a>(&'a PreparedPool);
 
 impl Drop for Waiting<'_> {
@@ -203,8 +204,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Drop for State {
-    /// Connections go back to the pool by a task. Where no runtime is left to run it, the process is ending, and the
-    /// server sees that by itself.
+    /// Connections return to the pool in a task. Without a runtime to run it, the process is ending, and the server
+    /// closes the connections itself.
     fn drop(&mut self) {
         if tokio::runtime::Handle::try_current().is_err() {
             std::mem::forget(std::mem::take(&mut self.ready));

@@ -23,14 +23,14 @@ use crate::{
     statement,
 };
 
-/// Which service is asking; the name of the Postgres role that the pool runs as.
+/// The service, and the Postgres role that its pool runs as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     Resolver,
     Delivery,
     ToolGateway,
     Orchestrator,
-    /// The login itself: migrations and the operator's checks. Never for serving.
+    /// The login itself, for migrations and the operator's checks. Never for serving.
     Owner,
 }
 
@@ -61,7 +61,7 @@ impl Role {
 pub struct DatabaseOptions {
     pub connections_max: u32,
     pub acquire_timeout_ms: u64,
-    /// No statement of ours is meant to take longer; the server ends it.
+    /// The server ends a statement that takes longer.
     pub statement_timeout_ms: u64,
     pub lock_timeout_ms: u64,
 }
@@ -77,11 +77,11 @@ impl Default for DatabaseOptions {
     }
 }
 
-/// Of one pool.
+/// The connections of one pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Connections {
     pub open: u32,
-    /// Of those, how many nobody uses.
+    /// Idle connections among them.
     pub idle: u32,
     pub max: u32,
 }
@@ -90,25 +90,25 @@ pub struct Connections {
 #[derive(Clone, Debug)]
 pub struct Database {
     connection: DatabaseConnection,
-    shelf: PreparedPool,
+    prepared: PreparedPool,
     role: Role,
     plans_once: bool,
     statement_max: Duration,
     is_hurried: bool,
 }
 
-/// Of a statement's time, what is given to one that is hurried; no less than a second.
+/// The divisor of the statement timeout in a hurried transaction; the result is at least a second.
 const HURRIED_PART: u32 = 10;
 const HURRIED_MIN: Duration = Duration::from_secs(1);
 
 impl Database {
-    /// Connects, and proves with one query that the role may be taken.
+    /// Connects, and verifies with one query that the role may be taken.
     pub async fn connect(url: &str, role: Role, options: &DatabaseOptions) -> Result<Database, StorageError> {
         let last_loss = LastLoss::default();
         let pool = pool(url, role, options, &last_loss).await?;
         Ok(Self {
             connection: SqlxPostgresConnector::from_sqlx_postgres_pool(pool.clone()),
-            shelf: PreparedPool::new(pool, last_loss),
+            prepared: PreparedPool::new(pool, last_loss),
             role,
             plans_once: false,
             statement_max: Duration::from_millis(options.statement_timeout_ms),
@@ -120,7 +120,8 @@ impl Database {
         self.role
     }
 
-    /// The same, for statements that take batches, where not all of the role's are planned once ([`PLANNED_ONCE`]).
+    /// The same pool for statements that take batches, where not all of the role's statements are planned once
+    /// ([`PLANNED_ONCE`]).
     #[must_use]
     pub fn for_batches(&self) -> Database {
         Database {
@@ -129,7 +130,7 @@ impl Database {
         }
     }
 
-    /// The same, for who looks for what is too slow in a batch ([`crate::Parts`]) while others wait: a transaction's
+    /// The same pool for a search for the slow part of a batch ([`crate::Parts`]) while others wait: a transaction's
     /// statements have a tenth of their time.
     #[must_use]
     pub fn hurried(&self) -> Database {
@@ -139,8 +140,8 @@ impl Database {
         }
     }
 
-    /// A transaction for these accounts and no others. Nothing was done where it could not begin: on a connection that had
-    /// ended, it begins on another one.
+    /// A transaction for these accounts and no others. If it fails to begin, no statement has run; on a connection that
+    /// had ended, it begins on another one.
     pub async fn begin(&self, accounts: &Accounts) -> Result<Tx, StorageError> {
         let begin = begin(accounts, self.plans_once);
         if self.is_hurried {
@@ -152,8 +153,8 @@ impl Database {
         self.begin_as(begin).await
     }
 
-    /// The same for reading a list: no statement takes longer than this, and rows come in the order of an index. A plan
-    /// that gathers all rows and sorts them may look cheaper, as long as nobody has counted them.
+    /// The same for reading a list: no statement takes longer than this, and rows are read in the order of an index.
+    /// Without statistics, a plan that gathers all rows and sorts them may look cheaper.
     pub async fn begin_list(&self, accounts: &Accounts, statement_max: Duration) -> Result<Tx, StorageError> {
         let begin = begin(accounts, self.plans_once) + &statement_limit(statement_max) + IN_ORDER;
         self.begin_as(begin).await
@@ -162,17 +163,17 @@ impl Database {
     async fn begin_as(&self, begin: String) -> Result<Tx, StorageError> {
         let mut is_again = false;
         loop {
-            let connection = self.shelf.take().await.attempt("begin")?;
+            let connection = self.prepared.take().await.attempt("begin")?;
             match connection.run(begin.clone()).await {
                 Ok(()) => {
                     return Ok(Tx {
                         connection,
-                        shelf: self.shelf.clone(),
+                        prepared: self.prepared.clone(),
                         role: self.role,
                     });
                 }
-                // From now on, no connection that is older than this loss comes from the shelf or the pool.
-                Err(error) if self.shelf.failed(&error) && !is_again => is_again = true,
+                // From now on, no connection that is older than this loss is used, prepared or pooled.
+                Err(error) if self.prepared.failed(&error) && !is_again => is_again = true,
                 Err(error) => return Err(error).attempt("begin"),
             }
         }
@@ -185,42 +186,42 @@ impl Database {
         sql: &'static str,
         values: impl IntoIterator<Item = Value>,
     ) -> Result<Vec<T>, StorageError> {
-        let connection = self.shelf.take().await.attempt(attempt)?;
+        let connection = self.prepared.take().await.attempt(attempt)?;
         let rows = T::find_by_statement(statement(sql, values)).all(&connection).await;
         self.after_one(connection, rows).attempt(attempt)
     }
 
-    /// Runs such a statement; gives how many rows it touched.
+    /// Executes such a statement; returns the number of rows it touched.
     pub async fn execute_alone(
         &self,
         attempt: &'static str,
         sql: &'static str,
         values: impl IntoIterator<Item = Value>,
     ) -> Result<u64, StorageError> {
-        let connection = self.shelf.take().await.attempt(attempt)?;
+        let connection = self.prepared.take().await.attempt(attempt)?;
         let executed = connection.execute_raw(statement(sql, values)).await;
         self.after_one(connection, executed)
             .attempt(attempt)
             .map(|done| done.rows_affected())
     }
 
-    /// Answered, a statement without a transaction has left none. One whose connection ended may have been executed: it is its
-    /// caller's to try again.
+    /// After a successful answer, a statement without a transaction leaves no transaction open. If the connection
+    /// ended, the statement may have been executed: its caller decides about a retry.
     fn after_one<T>(&self, connection: Borrowed, done: Result<T, DbErr>) -> Result<T, DbErr> {
         match &done {
-            Ok(_) => self.shelf.put(connection),
+            Ok(_) => self.prepared.put(connection),
             Err(error) => {
-                self.shelf.failed(error);
+                self.prepared.failed(error);
             }
         }
         done
     }
 
-    /// For readiness: one round trip. What an old connection says of the server is not the answer.
+    /// For readiness: one round trip. An error of a stale connection is no answer: the ping is repeated on another one.
     pub async fn ping(&self) -> Result<(), StorageError> {
         let ping = async || self.connection.execute_unprepared("select 1").await;
         let answer = match ping().await {
-            Err(error) if self.shelf.failed(&error) => ping().await,
+            Err(error) if self.prepared.failed(&error) => ping().await,
             answer => answer,
         };
         answer.attempt("ping").map(|_| ())
@@ -231,10 +232,10 @@ impl Database {
         &self.connection
     }
 
-    /// How many connections there are now, for gauges.
+    /// The current number of connections, for gauges.
     pub fn connections(&self) -> Connections {
         let pool = self.connection.get_postgres_connection_pool();
-        let (open, idle) = (pool.size(), pool.num_idle() + self.shelf.len());
+        let (open, idle) = (pool.size(), pool.num_idle() + self.prepared.len());
         Connections {
             idle: u32::try_from(idle).unwrap_or(u32::MAX).min(open),
             open,
@@ -244,14 +245,14 @@ impl Database {
 
     pub async fn close(&self) {
         let closing = self.connection.get_postgres_connection_pool().close();
-        // From here on nothing is put there.
-        self.shelf.clear();
+        // No connection is prepared from here on.
+        self.prepared.clear();
         closing.await;
     }
 }
 
-/// Begins and declares, in one text: what takes parameters takes a round trip of its own. It is the one statement that
-/// is put together, from the names of accounts, which have no character that could end a text.
+/// Begins and declares the accounts, in one text: a statement with parameters takes a round trip of its own. It is the
+/// only statement that is built at run time, from the names of accounts, which have no character that could end a text.
 fn begin(accounts: &Accounts, plans_once: bool) -> String {
     let names = accounts.setting();
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == ',';
@@ -271,11 +272,11 @@ fn statement_limit(max: Duration) -> String {
     format!("; set local statement_timeout = {}", max.as_millis())
 }
 
-/// A service looks rows up by their keys, a batch at a time, and prepares that once. A plan must not depend on whether
-/// the tables were small, or not counted yet, when it was made: so there is one way left to join and to find a row, and
-/// no compiling of plans that pretend to be expensive. Of several indexes, it is the one that needs the fewest entries read,
-/// each of which counts like a page: by the server's own prices, all entries of an account in a table that looks small
-/// cost what one does.
+/// A service looks rows up by their keys, a batch at a time, and prepares that statement once. Its plan must not depend
+/// on whether the tables were small, or had no statistics yet, when it was made. So only one way to join and to find a
+/// row is enabled, and JIT compilation is off. Of several indexes, the planner takes the one with the fewest entries to
+/// read, each of which costs as much as a page: by the server's default prices, reading all entries of an account in a
+/// small table costs the same as reading one.
 const PLANS: [(&str, &str); 5] = [
     ("enable_seqscan", "off"),
     ("enable_hashjoin", "off"),
@@ -284,15 +285,15 @@ const PLANS: [(&str, &str); 5] = [
     ("jit", "off"),
 ];
 
-/// For lists, beside [`PLANS`].
+/// For lists, added to [`PLANS`].
 const IN_ORDER: &str = "; set local enable_bitmapscan = off; set local enable_sort = off";
 
-/// A plan is made once for a connection. Left to itself the server makes one for each execution of a statement that takes
-/// a batch: knowing that this one is short, it expects less of it than of any batch, and never compares that with what the
-/// planning costs, which is several times as much as a short batch.
+/// A plan is made once for a connection. By default the server plans each execution of a statement that takes a batch:
+/// it expects a short batch to be cheaper than the generic one, and ignores the cost of planning, which is several
+/// times that of a short batch.
 const PLANNED_ONCE: (&str, &str) = ("plan_cache_mode", "force_generic_plan");
 
-/// The orchestrator's lists have filters that are there or not, and the plan for all of them serves none.
+/// The orchestrator's lists have optional filters, and no generic plan suits all of them.
 fn is_planned_once(role: Role) -> bool {
     match role {
         Role::Resolver | Role::Delivery | Role::ToolGateway => true,
@@ -300,7 +301,7 @@ fn is_planned_once(role: Role) -> bool {
     }
 }
 
-/// Where a statement finds what it names: never first among temporary objects, as where nothing is said.
+/// The schemas of unqualified names: temporary objects come last. By default they come first.
 const SEARCH_PATH: &str = "public,pg_temp";
 
 async fn pool(
@@ -316,16 +317,16 @@ async fn pool(
         .options([
             ("statement_timeout", options.statement_timeout_ms.to_string()),
             ("lock_timeout", options.lock_timeout_ms.to_string()),
-            // a transaction that its holder forgot must not hold locks for ever
+            // an abandoned transaction must not hold locks for ever
             ("idle_in_transaction_session_timeout", "30000".to_owned()),
-            // the guard's ROLLBACK outside a transaction is a warning, and means that all is well
+            // the guard's ROLLBACK outside a transaction raises a harmless warning
             ("client_min_messages", "error".to_owned()),
             ("tcp_keepalives_idle", "10".to_owned()),
             ("tcp_keepalives_interval", "5".to_owned()),
             ("tcp_keepalives_count", "3".to_owned()),
             ("search_path", SEARCH_PATH.to_owned()),
         ]);
-    // Statements hold ids, and slow ones are the database's own to report.
+    // Statements contain ids, and the database logs slow ones itself.
     connect = connect.disable_statement_logging();
     if let Some(name) = role.database_role() {
         connect = connect.options([("role", name)]).options(PLANS);
@@ -336,7 +337,7 @@ async fn pool(
     let pool = PgPoolOptions::new()
         .max_connections(options.connections_max)
         .acquire_timeout(Duration::from_millis(options.acquire_timeout_ms))
-        // a connection that broke shows itself at its first statement; asking before each use costs a round trip
+        // a broken connection fails at its first statement; a test before each use costs a round trip
         .test_before_acquire(false)
         .before_acquire(move |_, connection| {
             let is_good = !last_loss.is_after(connection.age);
@@ -348,8 +349,8 @@ async fn pool(
                 Ok(true)
             })
         });
-    // One connection outside of the pool first: the pool would try again in silence and then say no more than that its
-    // time was over, whatever the server had answered.
+    // Connects once outside of the pool first: the pool would retry silently and then only report a timeout, whatever
+    // the server's error was.
     let limit = Duration::from_millis(options.acquire_timeout_ms);
     timeout(limit, PgConnection::connect_with(&connect))
         .await
@@ -365,7 +366,7 @@ async fn pool(
 #[derive(Debug)]
 pub struct Tx {
     connection: Borrowed,
-    shelf: PreparedPool,
+    prepared: PreparedPool,
     role: Role,
 }
 
@@ -396,7 +397,7 @@ impl Tx {
         row.attempt(attempt)
     }
 
-    /// Whether a statement gives a row.
+    /// Whether a statement returns a row.
     pub async fn exists(
         &self,
         attempt: &'static str,
@@ -407,7 +408,7 @@ impl Tx {
         row.attempt(attempt).map(|row| row.is_some())
     }
 
-    /// Runs a statement; gives how many rows it touched.
+    /// Executes a statement; returns the number of rows it touched.
     pub async fn execute(
         &self,
         attempt: &'static str,
@@ -418,31 +419,31 @@ impl Tx {
         done.attempt(attempt).map(|done| done.rows_affected())
     }
 
-    /// An error here does not say whether the commit happened: what follows must be safe to do again.
+    /// An error here does not say whether the commit happened: the caller's next steps must be idempotent.
     pub async fn commit(self) -> Result<(), StorageError> {
         self.end("commit").await
     }
 
-    /// Commits what was done, or takes it back at once: its locks are free for who tries again.
+    /// Commits, or rolls back at once, so that its locks are free for a retry.
     pub async fn commit_or_rollback<T>(self, done: Result<T, StorageError>) -> Result<T, StorageError> {
         match done {
             Ok(value) => self.commit().await.map(|()| value),
             Err(error) => {
-                // Where that fails, the connection is gone and the locks with it.
+                // If the rollback fails, the connection is gone and the locks with it.
                 let _ = self.rollback().await;
                 Err(error)
             }
         }
     }
 
-    /// Undoes everything now, rather than whenever the connection is next used.
+    /// Rolls back now, rather than when the connection is next used.
     pub async fn rollback(self) -> Result<(), StorageError> {
         self.end("rollback").await
     }
 
     async fn end(self, how: &'static str) -> Result<(), StorageError> {
         self.connection.run(how.to_owned()).await.attempt(how)?;
-        self.shelf.put(self.connection);
+        self.prepared.put(self.connection);
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! Dead letters: rows that explain why a message went nowhere, written by any service in the transaction that gave it
-//! up, together with the message on `{root}.dead.…`.
+//! Dead letters: rows that record why a message could not be processed. Any service writes one in the transaction that
+//! settles the message, together with the message on `{root}.dead.…`.
 
 use contracts::{
     Headers, Outgoing, Root, Timestamp,
@@ -13,10 +13,10 @@ use uuid::Uuid;
 
 use crate::{StorageError, Tx, accounts::OPERATOR, outbox::Owned};
 
-/// What is known of a message that is given up.
+/// The data of an undeliverable message.
 #[derive(Clone, Debug)]
 pub struct Given<'a> {
-    /// `None`: it belongs to no account that exists.
+    /// `None`: it belongs to no existing account.
     pub account: Option<&'a AccountId>,
     pub task: Option<&'a TaskId>,
     pub subject: &'a str,
@@ -29,13 +29,13 @@ pub struct Given<'a> {
     pub at: OffsetDateTime,
 }
 
-/// Writes the row; gives its id and the message for the outbox. The same input gives the same id, so giving a message
-/// up twice is once.
+/// Writes the row; returns its id and the message for the outbox. The same input gives the same id, so writing a letter
+/// twice is idempotent.
 pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Result<(Uuid, Owned), StorageError> {
     let account = given.account.map_or(OPERATOR, AccountId::as_str);
     let id = dead_letter_id(tx.role().service(), account, given);
     let cut = given.payload.get(..DEAD_PAYLOAD_BYTES_MAX).unwrap_or(given.payload);
-    // Postgres keeps no NUL in a text.
+    // Postgres cannot store a NUL in a text.
     let payload = String::from_utf8_lossy(cut).replace('\0', "\u{fffd}");
     let letter = DeadLetter {
         id,
@@ -67,7 +67,7 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
         root.dead(given.account, given.task),
         &format!("dead:{id}"),
         &format!("/signalbox/{}", tx.role().service()),
-        (given.account.unwrap_or(&nobody()), given.task),
+        (given.account.unwrap_or(&no_account()), given.task),
         &given.origin,
         letter.created_at,
         &letter,
@@ -78,8 +78,8 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
     Ok((id, (given.account.cloned(), message)))
 }
 
-/// Stands in for the account of what belongs to nobody, and is on no message.
-fn nobody() -> AccountId {
+/// The account of an id without an account; never written to a message.
+fn no_account() -> AccountId {
     AccountId::parse("0").expect("a digit is an account id")
 }
 
@@ -88,7 +88,7 @@ const DEAD_LETTER_INSERT: &str = "
     values ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $10)
     on conflict do nothing";
 
-/// Namespace of ids that follow from what they name.
+/// Namespace of ids that are derived from their content.
 const DEAD_LETTERS: Uuid = Uuid::from_u128(0x51b0_dead_0000_4000_8000_0000_0000_0001);
 
 fn dead_letter_id(service: &str, account: &str, given: &Given<'_>) -> Uuid {
@@ -100,9 +100,9 @@ fn dead_letter_id(service: &str, account: &str, given: &Given<'_>) -> Uuid {
     )
     .into_bytes();
     name.extend_from_slice(given.payload);
-    // A turn that fails is the cause of its letter: the same notification may fail again in another.
+    // A failed turn is the cause of its letter: the same notification may fail again in another turn.
     name.extend_from_slice(given.origin.cause.as_deref().unwrap_or_default().as_bytes());
-    // A redriven message that dies again is a new letter.
+    // A redriven message that fails again is a new letter.
     name.extend_from_slice(given.headers.get(header::REDRIVE).unwrap_or_default().as_bytes());
     Uuid::new_v5(&DEAD_LETTERS, &name)
 }

@@ -1,5 +1,5 @@
-//! What crosses accounts: ids, names and moments only, through functions that the sweeper role owns. Every function
-//! here is one of those; nothing else may look across.
+//! Queries across accounts: ids, names and times only, through functions that the sweeper role owns. No other query may
+//! read across accounts.
 
 use std::collections::BTreeMap;
 
@@ -25,24 +25,25 @@ pub async fn account_directory<T: FromQueryResult + Send + Sync>(
 struct Looked {
     account_id: AccountId,
     session_id: Option<SessionId>,
-    /// 0: the session is where the next look goes on.
+    /// 0: the session is where the next search of the account continues.
     page: i32,
 }
 
-/// The search for sessions that something should happen to and nobody is seeing to. It goes round, a page a look, and
-/// takes from every account that has any, coming by a bounded number of its sessions; what a dead holder left comes first.
-/// Whatever stays neglected for a while (an account at its limit, say) hides nobody behind it.
+/// The search for neglected sessions: those with pending work and no live holder. It goes round, a page a call. A call
+/// reads a bounded number of each account's sessions, those of dead holders first, and returns some of every account
+/// that has any. A session that stays neglected for a while (its account is at its limit, say) hides no other.
 #[derive(Debug, Default)]
 pub struct NeglectedRound {
-    /// The account where the last look ended, if there may be more of them.
+    /// The account where the last call ended, if more accounts may follow.
     after: Option<AccountId>,
-    /// Where the last look ended within accounts that had more than their share of it, and in which round that was.
+    /// Where the last call ended within accounts that had more sessions than their share of the page, and the number of
+    /// that round.
     passed: BTreeMap<AccountId, (SessionId, u64)>,
     number: u64,
 }
 
 impl NeglectedRound {
-    /// About `limit` of them, at least one of each account that is looked at.
+    /// About `limit` sessions, at least one of each account that is read.
     pub async fn look(&mut self, database: &Database, limit: i32) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
         let after = self.after.as_ref().map_or("", AccountId::as_str);
         let accounts: Vec<AccountId> = self.passed.keys().cloned().collect();
@@ -71,7 +72,7 @@ impl NeglectedRound {
         }
         self.after = last.filter(|_| accounts >= limit);
         if self.after.is_none() {
-            // Whoever was not come by in this round has nothing any more.
+            // An account that was not reached in this round has no neglected sessions any more.
             self.passed.retain(|_, (_, round)| *round == self.number);
             self.number += 1;
         }
@@ -88,12 +89,12 @@ struct Head {
     created_at: OffsetDateTime,
 }
 
-/// What was found waiting for its turn.
+/// The backlog of the queues.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Waiting {
-    /// Sessions with something in their queue.
+    /// Sessions with a non-empty queue.
     pub sessions: usize,
-    /// When the notification was accepted that has waited longest.
+    /// The acceptance time of the oldest notification in a queue.
     pub oldest: Option<OffsetDateTime>,
 }
 
@@ -107,9 +108,9 @@ impl Waiting {
     }
 }
 
-/// The search for what has waited longest. It goes round over the sessions with a queue, a page a look, so that no look
-/// costs more where more waits; what it says is as of the last whole round, and of the one under way where that has found
-/// worse.
+/// The search for the oldest queued notification. It goes round over the sessions with a queue, a page a call, so that
+/// a call's cost does not grow with the backlog. Its result is that of the last whole round, or of the current one if
+/// that has found an older notification.
 #[derive(Debug, Default)]
 pub struct WaitingRound {
     after: Option<(String, Uuid)>,
@@ -122,7 +123,7 @@ impl WaitingRound {
         let (account, session) = self.after.clone().unwrap_or_default();
         let values = [account.into(), session.into(), sessions_max.into()];
         let heads: Vec<Head> = database
-            .query_alone("look what has waited longest", NOTIFICATION_WAITING, values)
+            .query_alone("read queue age", NOTIFICATION_WAITING, values)
             .await?;
         heads.iter().for_each(|head| self.so_far.add(head));
         let full = i32::try_from(heads.len()).is_ok_and(|found| found >= sessions_max);
@@ -150,8 +151,8 @@ struct Over<I: sea_orm::TryGetable> {
     moment: OffsetDateTime,
 }
 
-/// A walk through what is over, the oldest first, a page at a time. Each page goes on behind the one before, so that what
-/// cannot be removed, or is being removed by another, holds up nothing.
+/// A walk over expired rows, the oldest first, a page at a time. Each page begins after the one before, so that a row
+/// that cannot be removed, or that another replica is removing, blocks nothing.
 #[derive(Debug)]
 pub struct Walk<I> {
     attempt: &'static str,
@@ -189,7 +190,7 @@ where
         }
     }
 
-    /// The next page, by account; none when there are no more.
+    /// The next page, by account; none at the end.
     pub async fn next(
         &mut self,
         database: &Database,

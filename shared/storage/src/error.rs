@@ -1,4 +1,4 @@
-//! What can go wrong with the database, sorted by whether trying again may help.
+//! Errors of the database, sorted by whether a retry may help.
 
 use sea_orm::{DbErr, RuntimeErr, SqlErr};
 
@@ -8,12 +8,12 @@ pub enum StorageError {
     Database { attempt: &'static str, source: DbErr },
     #[error("cannot connect to the database")]
     Connect { source: sqlx::Error },
-    #[error("{attempt}: a stored value is not what this version writes: {what}")]
+    #[error("{attempt}: a stored value is not valid for this version: {what}")]
     Unreadable { attempt: &'static str, what: String },
 }
 
 impl StorageError {
-    /// Serialization failures, deadlocks, lost connections, a full pool: the whole transaction may be tried again.
+    /// Serialization failures, deadlocks, lost connections, a full pool: the whole transaction may be retried.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Connect { .. } => true,
@@ -36,37 +36,38 @@ impl StorageError {
         }
     }
 
-    /// The server rolled the transaction back for the sake of another (serialization failure, deadlock). Nothing of it is
-    /// left, no lock either, and the same again soon is likely to go through.
+    /// The server rolled the transaction back in favour of another (serialization failure, deadlock). It has released
+    /// all its locks, and an immediate retry is likely to succeed.
     pub fn is_rollback(&self) -> bool {
         matches!(self, Self::Database { source, .. } if matches!(sqlstate(source).as_deref(), Some("40001" | "40P01")))
     }
 
-    /// The server ended a statement that took longer than it was given.
+    /// The server ended a statement at its timeout.
     pub fn is_statement_timeout(&self) -> bool {
         matches!(self, Self::Database { source, .. } if sqlstate(source).as_deref() == Some("57014"))
     }
 
-    /// The server had not the time, the memory or the room for what was asked of it at once. Less may go through where the
-    /// same will not; that the server is short of everything may be the reason as well.
+    /// The server lacked the time, the memory or the space for the statement. A smaller statement may succeed where the
+    /// same one will not; the server may also lack the resource as a whole.
     pub fn is_too_much(&self) -> bool {
         // 57014 statement timeout, 53200 out of memory, 54 program limit
         matches!(self, Self::Database { source, .. }
             if sqlstate(source).is_some_and(|code| code == "57014" || code == "53200" || code.starts_with("54")))
     }
 
-    /// Somebody else holds a lock for longer than the lock timeout: what needs none of theirs may go through.
+    /// Another transaction holds a lock for longer than the lock timeout: statements that do not need the lock may
+    /// succeed.
     pub fn waits_for_lock(&self) -> bool {
         matches!(self, Self::Database { source, .. } if sqlstate(source).is_some_and(|code| code == "55P03"))
     }
 
-    /// What was asked is to blame, or the amount of it: parts of it may go through.
+    /// The statement's content or size caused the error: parts of it may succeed.
     pub fn blames_batch(&self) -> bool {
         self.blames_values() || self.is_too_much()
     }
 
-    /// The values are to blame: the same ones will fail again, others need not. What is wrong with the schema or with
-    /// rights is neither this nor mended by trying again.
+    /// The values caused the error: the same ones will fail again, others may succeed. An error of the schema or of
+    /// rights is neither this nor solved by a retry.
     pub fn blames_values(&self) -> bool {
         match self {
             // class 22 data, 23 constraint, 54 program limit, P0 raised by a trigger
@@ -77,7 +78,7 @@ impl StorageError {
         }
     }
 
-    /// Somebody else wrote that key first.
+    /// Another transaction wrote that key first.
     pub fn is_unique_violation(&self) -> bool {
         matches!(self, Self::Database { source, .. } if matches!(source.sql_err(), Some(SqlErr::UniqueConstraintViolation(_))))
     }
@@ -90,7 +91,8 @@ impl StorageError {
     }
 }
 
-/// The connection had ended, or ended now: a server that stopped says so to whoever asks next, or says nothing any more.
+/// The connection had ended, or ended now: a stopping server reports it to the next statement, or does not answer any
+/// more.
 pub(crate) fn is_connection_lost(error: &DbErr) -> bool {
     if let DbErr::Exec(RuntimeErr::SqlxError(error)) | DbErr::Query(RuntimeErr::SqlxError(error)) = error
         && matches!(**error, sqlx::Error::Io(_) | sqlx::Error::Protocol(_))
@@ -101,7 +103,7 @@ pub(crate) fn is_connection_lost(error: &DbErr) -> bool {
     sqlstate(error).is_some_and(|code| code == "57P01" || code == "57P02" || code.starts_with("08"))
 }
 
-/// The server's SQLSTATE, when the server answered at all.
+/// The server's SQLSTATE, if the server answered.
 fn sqlstate(error: &DbErr) -> Option<String> {
     let (DbErr::Exec(runtime) | DbErr::Query(runtime) | DbErr::Conn(runtime)) = error else {
         return None;
@@ -115,7 +117,7 @@ fn sqlstate(error: &DbErr) -> Option<String> {
     }
 }
 
-/// Says which value of a row is not of its type, or is missing. Retrying the batch in parts finds the row.
+/// Names the value of a row that is missing or not of its type. Retrying the batch in parts finds the row.
 fn unreadable(error: &DbErr) -> Option<String> {
     match error {
         DbErr::Type(what) => Some(what.clone()),
@@ -126,7 +128,7 @@ fn unreadable(error: &DbErr) -> Option<String> {
     }
 }
 
-/// Names what was attempted, at the edge where it was.
+/// Adds what was attempted to an error of the database.
 pub trait Attempt<T> {
     fn attempt(self, attempt: &'static str) -> Result<T, StorageError>;
 }

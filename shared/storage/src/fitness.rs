@@ -1,9 +1,9 @@
-//! Whether a database may be used: what a start refuses and the doctor shows, by the same code. [`look`] reads the
-//! catalogue and nothing of a tenant; [`ServerFacts::faults`] judges, and is pure.
+//! Whether a database may be used. A start refuses an unfit database and `signalbox doctor` shows its faults, by the
+//! same code. [`look`] reads the catalogue and no tenant's rows; [`ServerFacts::faults`] judges, and is pure.
 //!
-//! Some things are refused only where the database is another machine's: a login above row-level security, and settings
-//! that lose what was committed. On this machine whoever could use them has the data directory anyway, and `signalbox up`
-//! and tests run so.
+//! Some faults are refused only on another machine's database: a login above row-level security, and settings that may
+//! lose commits. On this machine, a user who could exploit them has the data directory anyway, and `signalbox up` and
+//! tests run so.
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
@@ -12,35 +12,35 @@ use sqlx::postgres::PgConnectOptions;
 
 use crate::{Database, StorageError, error::Attempt, migrations, statement};
 
-/// 15.0 as the server counts: the first with `security_invoker`.
+/// 15.0 as the server counts: the first version with `security_invoker`.
 pub const VERSION_MIN: i32 = 150_000;
 
 /// What the catalogue says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerFacts {
     pub version: i32,
-    /// Who connected, whatever role was taken then.
+    /// The user that connected, whatever role was taken then.
     pub login: String,
     pub login_is_superuser: bool,
     pub login_bypasses: bool,
-    /// Of tables with tenants' rows.
+    /// The login owns tables with tenants' rows.
     pub login_owns: bool,
     /// Roles of services that are superusers, bypass row-level security, or own tables.
     pub roles_above: Vec<String>,
-    /// Tables with tenants' rows where row-level security is not on and forced.
+    /// Tables with tenants' rows where row-level security is not enabled and forced.
     pub tables_open: Vec<String>,
-    /// Those whose policy does not hold for reading and writing.
+    /// Tables whose policy does not apply to both reading and writing.
     pub tables_unwatched: Vec<String>,
-    /// Views that show their owner's rows instead of the asker's.
+    /// Views that show their owner's rows instead of the caller's.
     pub views_above: Vec<String>,
-    /// Functions that look names up where their caller says, or that a service's role has made.
+    /// Functions that resolve names by their caller's search path, or that a service's role has made.
     pub functions_open: Vec<String>,
-    /// Roles of services, and logins, that may make objects that would be found in the place of ours; and which.
+    /// Roles of services, and logins, that may create objects that shadow ours; and which objects.
     pub roles_making: Vec<String>,
-    /// Tables that services share and where one may write in another's name; and which one.
+    /// Shared tables in which one service may write in another's name; and which service.
     pub tables_shared: Vec<String>,
-    /// Policies on our tables that are not as the migrations make them. None of a schema that is newer than this version, nor of a
-    /// Postgres of another major version than [`POLICIES_MAJOR`].
+    /// Policies on our tables that differ from those of the migrations. Empty for a schema that is newer than this
+    /// version, and for a Postgres of another major version than [`POLICIES_MAJOR`].
     pub policies_changed: Vec<String>,
     /// Settings with which an acknowledged commit may be lost.
     pub settings_losing: Vec<String>,
@@ -49,9 +49,9 @@ pub struct ServerFacts {
 /// Where and how the database is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setting {
-    /// It is this machine's.
+    /// The database runs on this machine.
     pub is_local: bool,
-    /// This process brings the schema up to date, and so has to own it.
+    /// This process migrates the schema, and so must own it.
     pub migrates: bool,
 }
 
@@ -76,7 +76,7 @@ impl ServerFacts {
     pub fn faults(&self, setting: Setting) -> Vec<Fault> {
         let mut faults = Vec::new();
         if self.version < VERSION_MIN {
-            // The rest is read from a catalogue of another shape.
+            // The catalogue of an older version has another shape, so the other facts are not judged.
             return vec![Fault::TooOld(self.version)];
         }
         let mut found = |names: &Vec<String>, fault: fn(Vec<String>) -> Fault| {
@@ -158,10 +158,10 @@ impl fmt::Display for Fault {
             }
             Fault::ViewsAbove(views) => write!(f, "{} shows rows of every account", views.join(", ")),
             Fault::FunctionsOpen(functions) => {
-                write!(f, "{} may run what its caller has planted", functions.join(", "))
+                write!(f, "{} may run code of a service", functions.join(", "))
             }
             Fault::RolesMaking(roles) => {
-                write!(f, "objects can be put in the place of ours: {}", roles.join(", "))
+                write!(f, "objects can be created that shadow ours: {}", roles.join(", "))
             }
             Fault::TablesShared(tables) => {
                 write!(
@@ -171,11 +171,7 @@ impl fmt::Display for Fault {
                 )
             }
             Fault::PoliciesChanged(policies) => {
-                write!(
-                    f,
-                    "policies say something else than the migrations: {}",
-                    policies.join(", ")
-                )
+                write!(f, "policies differ from the migrations': {}", policies.join(", "))
             }
             Fault::LoginAbove(login) => write!(f, "login {login} is above row-level security"),
             Fault::LoginOwns(login) => write!(f, "login {login} owns the tables and database.migrate is off"),
@@ -186,12 +182,12 @@ impl fmt::Display for Fault {
     }
 }
 
-/// `15.18` of what the server counts as 150018.
+/// `15.18` for what the server counts as 150018.
 pub fn shown(version: i32) -> String {
     format!("{}.{}", version / 10_000, version % 10_000)
 }
 
-/// Whether a URL can only mean a server of this machine. A name that cannot be looked up may be anywhere.
+/// Whether a URL can only mean a server of this machine. A name that cannot be resolved may be anywhere.
 pub async fn is_local(url: &str) -> bool {
     let Ok(options) = PgConnectOptions::from_str(url) else {
         return false;
@@ -221,13 +217,13 @@ struct Name {
     name: String,
 }
 
-/// As any role: everybody may read the catalogue.
+/// Reads the catalogue, as any role: every role may read it.
 pub async fn look(database: &Database) -> Result<ServerFacts, StorageError> {
     let connection = database.connection();
     let login = Login::find_by_statement(statement(LOGIN, [])).one(connection).await;
     let login = login
-        .attempt("look at the login")?
-        .ok_or_else(|| StorageError::unreadable("look at the login", "no row for the current user"))?;
+        .attempt("read the login")?
+        .ok_or_else(|| StorageError::unreadable("read the login", "no row for the current user"))?;
     Ok(ServerFacts {
         version: login.version,
         login: login.name,
@@ -246,19 +242,19 @@ pub async fn look(database: &Database) -> Result<ServerFacts, StorageError> {
     })
 }
 
-/// Every policy, one a line, as Postgres writes it down: its name and table, a colon, and what it says.
+/// Every policy, one a line, as Postgres prints it: its name and table, a colon, and its definition.
 pub async fn policies(database: &Database) -> Result<Vec<String>, StorageError> {
     names(database, POLICIES).await
 }
 
-/// What [`policies`] gives of a database that the migrations have made. Held to them by `tests/it/walls.rs`, which writes it
-/// where it is told to.
+/// The result of [`policies`] for a database that the migrations have made. `tests/it/walls.rs` compares and, with
+/// `INSTA_UPDATE=always`, writes it.
 pub const POLICIES_EXPECTED: &str = include_str!("policies.txt");
 
-/// The major version of Postgres that wrote them down: another one may choose other words for the same.
+/// The major version of Postgres that printed them: another version may print the same policy differently.
 pub const POLICIES_MAJOR: i32 = 15;
 
-/// A policy that is missing is found by its table; one that is there has to be one of ours.
+/// Finds changed policies. A missing policy is found by its table.
 async fn policies_changed(database: &Database, version: i32) -> Result<Vec<String>, StorageError> {
     if version / 10_000 != POLICIES_MAJOR || migrations::is_newer(database.connection()).await? {
         return Ok(Vec::new());
@@ -277,14 +273,14 @@ async fn policies_changed(database: &Database, version: i32) -> Result<Vec<Strin
 
 async fn names(database: &Database, query: &'static str) -> Result<Vec<String>, StorageError> {
     let rows = database.connection().query_all_raw(statement(query, [])).await;
-    let rows = rows.attempt("look at the catalogue")?;
+    let rows = rows.attempt("read the catalogue")?;
     rows.iter()
         .map(|row| Name::from_query_result(row, "").map(|row| row.name))
         .collect::<Result<_, _>>()
-        .attempt("look at the catalogue")
+        .attempt("read the catalogue")
 }
 
-/// Counted as an owner: whoever has the owner's rights without asking for them.
+/// A login counts as an owner if it has the owner's rights without taking a role.
 const LOGIN: &str = "
     select current_setting('server_version_num')::integer as version, r.rolname::text as name,
            r.rolsuper as is_superuser, r.rolbypassrls as bypasses,
@@ -307,7 +303,7 @@ const TABLES_OPEN: &str = "
       and (c.relname = 'account' or exists (
           select from pg_attribute a where a.attrelid = c.oid and a.attname = 'account_id' and not a.attisdropped))
     order by 1";
-/// The policy `tenant`, for everybody, on what is read and on what is written.
+/// The policy `tenant`, for every role, on reads and on writes.
 const TABLES_UNWATCHED: &str = "
     select c.relname::text as name from pg_class c
     where c.relkind in ('r', 'p') and c.relnamespace = current_schema()::regnamespace
@@ -317,7 +313,7 @@ const TABLES_UNWATCHED: &str = "
           select from pg_policy p where p.polrelid = c.oid and p.polname = 'tenant' and p.polcmd = '*' and p.polpermissive
             and p.polroles = array[0::oid] and p.polqual is not null and p.polwithcheck is not null)
     order by 1";
-/// A materialized view knows no asker at all. Views of an extension (`pg_stat_statements`) know none of these tables.
+/// A materialized view never checks its caller. Views of an extension (`pg_stat_statements`) read none of these tables.
 const VIEWS_ABOVE: &str = "
     select c.relname::text as name from pg_class c
     where c.relnamespace = current_schema()::regnamespace
@@ -329,7 +325,7 @@ const VIEWS_ABOVE: &str = "
           where d.classid = 'pg_class'::regclass and d.objid = c.oid
             and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e')
     order by 1";
-/// Those that run with their owner's rights, and all that a service's role owns; but those of extensions.
+/// Functions that run with their owner's rights, and all functions of a service's role, except those of extensions.
 const FUNCTIONS_OPEN: &str = r"
     select p.oid::regprocedure::text as name from pg_proc p join pg_roles o on o.oid = p.proowner
     where p.pronamespace = 'public'::regnamespace and (p.prosecdef or o.rolname like 'signalbox\_%')
@@ -339,8 +335,8 @@ const FUNCTIONS_OPEN: &str = r"
           where d.classid = 'pg_proc'::regclass and d.objid = p.oid
             and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e')
     order by 1";
-/// Zero stands for everybody, and what everybody may is said once. The login counts, since its own temporary objects stay
-/// when it takes a role; but not one that is above all of this anyway, which is judged as such.
+/// Zero stands for every role; a right of every role is reported once. The login counts, since its own temporary
+/// objects stay when it takes a role; a login that is above row-level security anyway is reported as such.
 const ROLES_MAKING: &str = r"
     with role (oid, name) as (
         select 0::oid, 'everybody'
@@ -450,12 +446,12 @@ mod tests {
             check(
                 setting,
                 |facts| facts.functions_open = names(&["account_directory(text,integer)"]),
-                &["account_directory(text,integer) may run what its caller has planted"],
+                &["account_directory(text,integer) may run code of a service"],
             );
             check(
                 setting,
                 |facts| facts.roles_making = names(&["temporary objects by everybody"]),
-                &["objects can be put in the place of ours: temporary objects by everybody"],
+                &["objects can be created that shadow ours: temporary objects by everybody"],
             );
             check(
                 setting,
@@ -465,7 +461,7 @@ mod tests {
             check(
                 setting,
                 |facts| facts.policies_changed = names(&["own_resolver on outbox"]),
-                &["policies say something else than the migrations: own_resolver on outbox"],
+                &["policies differ from the migrations': own_resolver on outbox"],
             );
         }
     }
@@ -508,7 +504,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_url_says_whose_machine_it_is() {
+    async fn a_url_shows_whether_the_server_is_local() {
         let check = async |url: &str, expected: bool| assert_eq!(is_local(url).await, expected, "{url}");
         check("postgres://u:p@127.0.0.1:5432/d", true).await;
         check("postgres://u:p@[::1]/d", true).await;

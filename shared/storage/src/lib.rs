@@ -1,8 +1,10 @@
 //! State in Postgres: the pool with its guards, the schema and its migrations, the entities, the outbox, dead letters,
-//! replicas, whether a database may be used ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of the broker.
+//! replicas, the fitness check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of
+//! the broker.
 //!
-//! Every read and write goes through a [`Tx`] that declared its accounts: row-level security gives a transaction that
-//! declared none no rows. Hot statements are named constants in the services' `store.rs`; entities serve the rest.
+//! Every read and write goes through a [`Tx`] that declared its accounts: row-level security shows no rows to a
+//! transaction that declared none. Hot statements are named constants in the services' `store.rs`; entities serve the
+//! rest.
 
 pub mod accepted;
 pub mod accounts;

@@ -1,10 +1,10 @@
-//! The outbox: messages that must follow from a transaction are rows of that transaction.
+//! The outbox: messages of a transaction are rows of that transaction.
 //!
-//! The service hands the rows to its relay right after commit; the relay publishes them and deletes them. What a crash
-//! left in between is claimed by age, never by place: ids do not commit in order. No transaction is open while a
-//! message is on its way: a claim is one short update, and a claim that is old counts as given up.
+//! The service hands the rows to its relay right after commit; the relay publishes them and deletes them. Rows that a
+//! crash left are claimed by age, never by position: ids do not commit in order. No transaction is open while a message
+//! is being published: a claim is one short update, and an old claim counts as abandoned.
 //!
-//! A row whose message is awaited ([`awaited`]) goes later: [`unread`] is about those.
+//! A row whose message is awaited ([`awaited`]) is deleted by its reader: see [`unread`].
 
 pub mod unread;
 
@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::{Database, StorageError, Tx, accounts::OPERATOR, error::Attempt, statement};
 
-/// A committed message that may not have been published.
+/// A committed message that may be unpublished.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OutboxRow {
     pub account: String,
@@ -60,10 +60,10 @@ impl OutboxRow {
     }
 }
 
-/// Whose message it is: an account's, or the operator's.
+/// A message with its account; without one it is the operator's.
 pub type Owned = (Option<AccountId>, Outgoing);
 
-/// Writes messages into the transaction and gives the rows for the relay. Those that are awaited ask for a receipt. The
+/// Writes messages into the transaction and returns the rows for the relay. Awaited messages ask for a receipt. The
 /// transaction must have declared the accounts.
 pub async fn outbox_insert(tx: &Tx, messages: Vec<Owned>) -> Result<Vec<OutboxRow>, StorageError> {
     let rows = outbox_rows(messages);
@@ -74,7 +74,7 @@ pub async fn outbox_insert(tx: &Tx, messages: Vec<Owned>) -> Result<Vec<OutboxRo
     Ok(rows)
 }
 
-/// The rows that messages become.
+/// The rows of messages.
 pub fn outbox_rows(messages: Vec<Owned>) -> Vec<OutboxRow> {
     messages
         .into_iter()
@@ -110,7 +110,7 @@ pub fn outbox_values(tx: &Tx, rows: &[OutboxRow]) -> [Value; 6] {
     ]
 }
 
-/// SQL: writes outbox rows, for statements that write other things, too. Takes the names of the six parameters that
+/// SQL that writes outbox rows, for statements that write other rows, too. Takes the names of the six parameters that
 /// [`outbox_values`](crate::outbox::outbox_values) gives.
 #[macro_export]
 macro_rules! outbox_insert {
@@ -137,7 +137,7 @@ macro_rules! outbox_insert {
 
 const OUTBOX_INSERT: &str = crate::outbox_insert!("$1", "$2", "$3", "$4", "$5", "$6");
 
-/// A row's name.
+/// A row's key.
 pub type OutboxKey = (String, Uuid);
 
 /// Two arrays for `unnest`.
@@ -146,12 +146,12 @@ fn columns(keys: Vec<OutboxKey>) -> [Value; 2] {
     [accounts.into(), ids.into()]
 }
 
-/// What became of rows of the relay.
+/// The results of published rows.
 #[derive(Debug, Default)]
 pub struct Settled {
-    /// Published and not awaited, or given up: these go.
+    /// Published and not awaited, or buried: these are deleted.
     pub over: Vec<OutboxKey>,
-    /// Published, and to stay until they were read.
+    /// Published, and kept until they were read.
     pub stored: Vec<StoredRow>,
 }
 
@@ -166,8 +166,8 @@ impl Settled {
     }
 }
 
-/// Removes what is over, and notes what the broker has; what was read meanwhile is gone, and stays so. From `look_ms` on a
-/// sweep looks after what was noted.
+/// Deletes settled rows, and marks those that the broker has stored; a row that was read meanwhile is gone and is not
+/// written again. After `look_ms` a sweep checks the marked rows.
 pub async fn outbox_settle(database: &Database, settled: Settled, look_ms: i64) -> Result<(), StorageError> {
     if !settled.over.is_empty() {
         let keys = columns(settled.over);
@@ -178,13 +178,13 @@ pub async fn outbox_settle(database: &Database, settled: Settled, look_ms: i64) 
     outbox_stored(database, settled.stored, look_ms).await
 }
 
-/// Relies on the primary key. The relay's policy limits it to the service's own rows, a reader's to those of the accounts
-/// that it works for.
+/// Relies on the primary key. The relay's policy limits it to the service's own rows, a reader's to those of the
+/// accounts that it works for.
 pub const OUTBOX_DELETE: &str = "
     delete from outbox o using unnest($1::text[], $2::uuid[]) as r (account_id, id)
     where o.account_id = any (array[r.account_id]) and o.id = r.id";
 
-/// What the notifications of an account take that wait in the service's outbox: for the broker, or to be read.
+/// The unread notifications of an account in the service's outbox: waiting for the broker, or for their reader.
 #[derive(Clone, PartialEq, Eq, Debug, FromQueryResult)]
 pub struct Share {
     pub account_id: String,
@@ -192,14 +192,14 @@ pub struct Share {
     pub rows: i64,
 }
 
-/// So many notifications of an account may wait in a service's outbox; no more are looked at.
+/// The maximum number of an account's notifications in a service's outbox; no more are counted.
 pub const SHARE_ROWS_MAX: i64 = 100_000;
 
-/// What waits of these accounts; none of one that has nothing waiting. No payload is read for it.
+/// The unread notifications of these accounts; an account without any has no row. Reads no payload.
 pub async fn outbox_shares(database: &Database, accounts: Vec<String>) -> Result<Vec<Share>, StorageError> {
     let values = [accounts.into(), database.role().service().into(), SHARE_ROWS_MAX.into()];
     database
-        .query_alone("look at shares of the outbox", OUTBOX_SHARES, values)
+        .query_alone("read shares of the outbox", OUTBOX_SHARES, values)
         .await
 }
 
@@ -218,20 +218,20 @@ struct Waiting {
     unsent: i64,
 }
 
-/// What a message waits for whose row is still there.
+/// The reason why a message's row still exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitsFor {
-    /// It is away, or its stream is full.
+    /// The broker is unavailable, or its stream is full.
     Broker,
     Reader,
 }
 
-/// Made before or after the moment that its writer names, by clocks that differ.
+/// The tolerance between the writer's clock and the clock of the ids.
 const WAITING_SLACK: Duration = Duration::from_secs(60);
 const WAITING_ROWS_MAX: i64 = 20_000;
 
-/// What the message of this id waits for, which the account's transaction wrote at about this moment. None: it was read, or
-/// so many were written around it that looking for it would cost too much.
+/// What blocks the message of this id, which the account's transaction wrote at about this time. None: it was read, or
+/// too many messages were written around that time for a cheap search.
 pub async fn outbox_waits_for(
     tx: &Tx,
     account: &AccountId,
@@ -247,7 +247,7 @@ pub async fn outbox_waits_for(
         header::MESSAGE_ID.into(),
         message_id.into(),
     ];
-    let waiting = tx.one("look what a message waits for", OUTBOX_WAITS_FOR, values);
+    let waiting = tx.one("look up unread message", OUTBOX_WAITS_FOR, values);
     Ok(match waiting.await? {
         Some(Waiting { unsent: 1.., .. }) => Some(WaitsFor::Broker),
         Some(Waiting { rows: 1.., .. }) => Some(WaitsFor::Reader),
@@ -255,7 +255,7 @@ pub async fn outbox_waits_for(
     })
 }
 
-/// The first of the ids that are made at a moment: their time comes first.
+/// The first of the ids that are made at a time: ids begin with their time.
 fn id_at(moment: OffsetDateTime) -> Uuid {
     let millis = u128::try_from(moment.unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
     Uuid::from_u128(millis << 80)
@@ -273,13 +273,13 @@ struct Age {
     seconds: Option<f64>,
 }
 
-/// How long the oldest of the service's own rows has waited that no broker has acknowledged; none when there is none. One
+/// The age of the oldest of the service's own rows that the broker has not acknowledged; none if there is none. One
 /// statement without a transaction, so that it may be dropped half-way.
 pub async fn outbox_age(database: &Database) -> Result<Option<Duration>, StorageError> {
     let values = [database.role().service().into()];
     let oldest = Age::find_by_statement(statement(OUTBOX_AGE, values)).one(database.connection());
-    let oldest = oldest.await.attempt("look how old the outbox is")?;
-    // Not negative: a transaction may have begun after the one that asks.
+    let oldest = oldest.await.attempt("read outbox age")?;
+    // Not negative: a transaction may have begun after the one of this query.
     let seconds = oldest.and_then(|age| age.seconds);
     Ok(seconds.map(|seconds| Duration::from_secs_f64(seconds.max(0.0))))
 }
@@ -292,21 +292,21 @@ const OUTBOX_AGE: &str = "
         where o.service = $1 and o.stored_at is null and o.is_notification = k.is_notification
         order by o.created_at limit 1) o";
 
-/// Which rows to take that no broker has acknowledged.
+/// Which unacknowledged rows to claim.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
-    /// Older than this.
+    /// Minimum age.
     pub age_ms: i64,
-    /// And not taken by anybody for this long.
+    /// Not claimed by any replica for this long.
     pub taken_ms: i64,
-    /// Of notifications, and of everything else.
+    /// For notifications and for everything else each.
     pub rows_max: i64,
-    /// Of payloads, of each as well. The row that reaches it is the last.
+    /// Bytes of payloads, for each of the two as well. The row that reaches the limit is included.
     pub bytes_max: i64,
 }
 
-/// Takes rows, the oldest first: of notifications, whose stream refuses them when it is full, and of everything else, which
-/// does not wait for that.
+/// Claims rows, the oldest first: of notifications, whose stream refuses them when it is full, and of everything else,
+/// which must not wait for that.
 pub async fn outbox_claim(database: &Database, claim: &Claim) -> Result<Vec<OutboxRow>, StorageError> {
     let values = [
         database.role().service().into(),

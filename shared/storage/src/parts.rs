@@ -1,7 +1,7 @@
-//! Writing a batch in parts: the whole of it first, and what the database refuses for what it holds, or finds too much, in
-//! halves, down to the one message that is to blame. Pure; who writes decides what becomes of one that is left alone.
+//! Writes a batch in parts: the whole of it first. A part that the database refuses for its content or size is halved,
+//! down to the one message at fault. Pure; the caller decides about that message.
 
-/// What is left of a batch, as the slices that are to be written one after the other, in the batch's order.
+/// The rest of a batch, as slices that are written one after the other, in the batch's order.
 #[derive(Debug)]
 pub struct Parts<'b, T> {
     left: Vec<&'b [T]>,
@@ -16,13 +16,13 @@ impl<'b, T> Parts<'b, T> {
         }
     }
 
-    /// Whether a part is one of several that shall be found out in little time ([`crate::Database::hurried`]): something
-    /// was refused, and others wait. What is alone has the time that it takes.
+    /// Whether a part should be tried with a short timeout ([`crate::Database::hurried`]): a part was refused, and
+    /// other parts wait. A single message has the full timeout.
     pub fn hurries(&self, part: &[T]) -> bool {
         1 < part.len() && part.len() < self.whole
     }
 
-    /// Puts a part that was refused back as two; `false`: it is a single one.
+    /// Puts a refused part back as two halves; `false`: it is a single message.
     pub fn halve(&mut self, part: &'b [T]) -> bool {
         if part.len() < 2 {
             return false;
@@ -45,8 +45,8 @@ impl<'b, T> Iterator for Parts<'b, T> {
 mod tests {
     use super::*;
 
-    /// Writes a batch of which the database takes no part that `is_refused`. Gives what was written in its order, who was
-    /// left alone, and how often it was tried.
+    /// Writes a batch of which the database accepts no part that `is_refused`. Returns the written items in order, the
+    /// items that failed alone, and the number of attempts.
     fn write(size: usize, is_refused: impl Fn(&[usize]) -> bool) -> (Vec<usize>, Vec<usize>, usize) {
         let batch: Vec<usize> = (0..size).collect();
         let (mut written, mut alone, mut tries) = (Vec::new(), Vec::new(), 0);
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_to_blame_is_found_and_the_rest_is_written_in_order() {
+    fn the_item_at_fault_is_found_and_the_rest_is_written_in_order() {
         for bad in 0..33 {
             let (written, alone, tries) = write(33, |part| part.contains(&bad));
             assert_eq!(alone, [bad]);

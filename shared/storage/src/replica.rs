@@ -1,5 +1,5 @@
-//! Replicas: processes that are alive, by the database's clock. A lease names its holder's replica and is void when
-//! that row's time is over, so that one row renewed a second carries every lease of a process.
+//! Replicas: live processes, by the database's clock. A lease names its holder's replica and is void when that row has
+//! expired, so that renewing one row twice a second renews every lease of a process.
 
 use sea_orm::{DbErr, FromQueryResult, RuntimeErr};
 use sqlx::PgConnection;
@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use crate::{Accounts, Database, StorageError, error::Attempt};
 
-/// A connection by which others see that the process behind a replica is there: it holds a lock that the server drops with
-/// it, and with it whatever may be taken over at once.
+/// A connection that shows other replicas that this process is alive: it holds an advisory lock, which the server
+/// releases when the connection ends. Then the process's leases may be taken over at once.
 #[derive(Debug)]
 pub struct Presence {
     key: i64,
@@ -16,9 +16,9 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Opens the connection. Where one before it is not known to be gone, the lock is still that one's, which does as well.
+    /// Opens the connection. If an earlier connection of the process still holds the lock, that does as well.
     pub async fn show(database: &Database, id: Uuid) -> Result<Presence, StorageError> {
-        const ATTEMPT: &str = "show that this process is there";
+        const ATTEMPT: &str = "take presence lock";
         let failed = |error| DbErr::Conn(RuntimeErr::SqlxError(std::sync::Arc::new(error)));
         let pool = database.connection().get_postgres_connection_pool();
         let mut connection = pool.acquire().await.map_err(failed).attempt(ATTEMPT)?.detach();
@@ -39,8 +39,8 @@ impl Presence {
 
 const PRESENCE_SHOW: &str = "select pg_try_advisory_lock($1)";
 
-/// SQL: whether the connection is there by which the process behind a row of `replica` shows itself. One that shows none is
-/// judged by its time alone, and so are all for a while after a start of the server, which ends every connection.
+/// SQL: whether the presence lock of a row of `replica` is held. A replica without one is judged by its expiry alone,
+/// and so is every replica for a while after a start of the server, which ends every connection.
 #[macro_export]
 macro_rules! replica_present {
     ($replica:literal) => {
@@ -57,7 +57,7 @@ macro_rules! replica_present {
     };
 }
 
-/// Enters a new replica that is alive for `lease_ms`, and only as long as it is present, if it shows itself.
+/// Registers a new replica that is alive for `lease_ms`, and, with a presence lock, only while the lock is held.
 pub async fn replica_register(
     database: &Database,
     id: Uuid,
@@ -65,7 +65,7 @@ pub async fn replica_register(
     presence: Option<&Presence>,
 ) -> Result<(), StorageError> {
     let tx = database.begin(&Accounts::none()).await?;
-    // Dead rows are nobody's once their leases were taken over; a day is far beyond that.
+    // Dead rows are unused once their leases were taken over; a day is far longer than that takes.
     tx.execute("remove dead replicas", REPLICA_REMOVE_DEAD, []).await?;
     let values = [
         id.into(),
@@ -80,18 +80,18 @@ pub async fn replica_register(
 const REPLICA_REMOVE_DEAD: &str = "delete from replica where lease_until < now() - interval '1 day'";
 const REPLICA_INSERT: &str = "insert into replica (id, service, lease_until, presence) values ($1, $2, now() + $3 * interval '1 millisecond', $4)";
 
-/// What a renewal shows.
+/// The result of a renewal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromQueryResult)]
 pub struct Renewed {
-    /// In how many milliseconds the time of the next of the others of the service is over, unless it is renewed. Not
-    /// positive: it is over. None: there are no others.
+    /// In how many milliseconds the next of the service's other replicas expires, unless it is renewed. Not positive:
+    /// it has expired. None: there are no others.
     pub others_left_ms: Option<i64>,
-    /// Whether the others see its connection, if it shows itself by one.
+    /// Whether the server holds the replica's presence lock, if it has one.
     pub is_present: bool,
 }
 
-/// Renews it. None: its time was over; whatever it held may be another's by now. Peers count as long as their time was
-/// not over before `since_ms` ago, so that whoever renews more often than that hears of each.
+/// Renews the replica. None: it had expired, and its leases may be another replica's by now. Other replicas count if
+/// they expired at most `since_ms` ago, so that a process that renews more often than that learns of each.
 pub async fn replica_renew(
     database: &Database,
     id: Uuid,
@@ -103,7 +103,7 @@ pub async fn replica_renew(
     Ok(renewed.into_iter().next())
 }
 
-/// Replicas are few, those that died within a day included.
+/// Replicas are few, including those that died within a day.
 const REPLICA_RENEW: &str = concat!(
     "
     update replica r set lease_until = now() + $2 * interval '1 millisecond' where r.id = $1 and r.lease_until > now()
@@ -115,7 +115,7 @@ const REPLICA_RENEW: &str = concat!(
     " as is_present"
 );
 
-/// Ends it: its leases are free at once. For an orderly stop.
+/// Ends the replica: its leases are free at once. For an orderly stop.
 pub async fn replica_end(database: &Database, id: Uuid) -> Result<(), StorageError> {
     let sql = "update replica set lease_until = now() where id = $1";
     let ended = database.execute_alone("end replica", sql, [id.into()]).await;

@@ -1,4 +1,4 @@
-//! What the messages that follow from one change have in common: the root, the acting service, the cause, the time.
+//! What the messages of one change have in common: the root, the acting service, the cause, the time.
 
 use contracts::{
     Outgoing, Root, Timestamp,
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::outbox::Owned;
 
-/// Where and why something happens: what every event that follows from it carries.
+/// The common fields of all events that follow from one change.
 #[derive(Clone, Debug)]
 pub struct Setting<'a> {
     pub root: &'a Root,
@@ -23,8 +23,9 @@ pub struct Setting<'a> {
 }
 
 impl Setting<'_> {
-    /// An event for the outbox. `id` follows from what happened, and has to be unique in the account only: publishers choose
-    /// ids of tasks and notifications, and the broker would take one account's event for the repetition of another's.
+    /// An event for the outbox. `id` is derived from the change, and must be unique in its account only: publishers
+    /// choose ids of tasks and notifications, and without the account in the message id the broker would take one
+    /// account's event for a duplicate of another's.
     pub fn event(&self, account: &AccountId, task: Option<&TaskId>, id: &str, event: Event) -> Owned {
         let kind = event.kind();
         let message = EventMessage {
@@ -44,7 +45,7 @@ impl Setting<'_> {
     }
 }
 
-/// An id for a row that follows from an event of now.
+/// A random id for a row of an event that happens now.
 pub(crate) fn fresh_id() -> Uuid {
     Uuid::now_v7()
 }

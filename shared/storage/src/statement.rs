@@ -3,7 +3,7 @@
 use domain::AccountId;
 use sea_orm::{DbBackend, Statement, Value};
 
-/// A Postgres statement. `sql` is a constant on purpose: no text is ever put together from input.
+/// A Postgres statement. `sql` is a constant on purpose: no SQL text is built from input.
 pub fn statement(sql: &'static str, values: impl IntoIterator<Item = Value>) -> Statement {
     Statement::from_sql_and_values(DbBackend::Postgres, sql, values)
 }
@@ -16,16 +16,16 @@ where
     all.iter().map(of).collect::<Vec<V>>().into()
 }
 
-/// Keys of rows as two arrays for `unnest`: accounts, and what is unique in each.
+/// Keys of rows as two arrays for `unnest`: accounts, and the keys within them.
 pub fn pairs<'a, K: Clone + 'a>(keys: impl IntoIterator<Item = &'a (AccountId, K)>) -> (Vec<AccountId>, Vec<K>) {
     keys.into_iter().cloned().unzip()
 }
 
-/// SQL: whether an agent is its account's coordinator (S6): one that the account's `coordinator_task` is assigned to, or
-/// anybody as long as it is assigned to nobody. For places where an account and an agent's id are at hand under these
-/// names. Relies on the primary keys of task_assignee and agent; `offset 0` keeps the planner from reading all assignments
-/// once, to look them up in memory. The task is compared as it stands there, by its key: where a table has policies, the
-/// server finds no row by the result of a function that it does not hold to be discreet, and `lower` is one.
+/// SQL: whether an agent is its account's coordinator (S6): an agent to which the account's `coordinator_task` is
+/// assigned, or any agent while that task is unassigned. For queries that have an account and an agent's id under these
+/// names. Relies on the primary keys of task_assignee and agent; `offset 0` keeps the planner from reading all
+/// assignments once, to look them up in memory. The task is compared as it is stored, by its key: on a table with
+/// policies the server uses no index for the result of a function that is not leakproof, and `lower` is not.
 #[macro_export]
 macro_rules! coordinates {
     ($account:literal, $agent:literal) => {

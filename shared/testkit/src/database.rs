@@ -1,4 +1,4 @@
-//! A database of its own for every test, cloned from a template that was migrated once a version of the schema.
+//! A database for every test, cloned from a template that is migrated once for each version of the schema.
 
 use anyhow::Context;
 use devstack::SharedPostgres;
@@ -10,14 +10,14 @@ use uuid::Uuid;
 pub struct TestDatabase {
     /// The superuser's URL of this test's database.
     pub url: String,
-    /// Row-level security does not hold the superuser: for setting up and for looking at what happened.
+    /// Row-level security does not apply to the superuser: use it for set-up and for assertions.
     pub owner: PgPool,
     /// Keeps the shared server running.
     _server: SharedPostgres,
 }
 
 impl TestDatabase {
-    /// A migrated, empty database. It is left behind at the end: the shared server is removed as a whole.
+    /// A migrated, empty database. It is not removed at the end: the shared server is removed as a whole.
     pub async fn fresh() -> TestDatabase {
         TestDatabase::create().await.expect("a test database")
     }
@@ -33,7 +33,7 @@ impl TestDatabase {
         admin.close().await?;
         let url = server.database_url_of(&name);
         let owner = PgPoolOptions::new().max_connections(4).connect(&url).await?;
-        // Rights on a database are not copied with it.
+        // Rights on a database are not cloned with it.
         migrations::withdraw(&SqlxPostgresConnector::from_sqlx_postgres_pool(owner.clone())).await?;
         Ok(TestDatabase {
             url,
@@ -42,7 +42,7 @@ impl TestDatabase {
         })
     }
 
-    /// A pool as a service has it: its role, its guard, row-level security on.
+    /// A pool like a service's: its role, its guard, row-level security on.
     pub async fn connect(&self, role: Role) -> Database {
         let options = DatabaseOptions {
             connections_max: 8,
@@ -70,8 +70,8 @@ impl TestDatabase {
     }
 }
 
-/// Makes the template if this version of the schema has none yet. Test processes race for it; an advisory lock lets one
-/// through at a time.
+/// Creates the template if this version of the schema has none yet. Test processes race for it; an advisory lock admits
+/// one at a time.
 async fn template_ensure(server: &SharedPostgres) -> anyhow::Result<String> {
     let template = format!("template_{}", migrations::fingerprint());
     let mut admin = PgConnection::connect(server.database_url())
@@ -84,7 +84,7 @@ async fn template_ensure(server: &SharedPostgres) -> anyhow::Result<String> {
         .await?
         .is_some();
     if !exists {
-        // Under another name until it is whole: a crash in between must not leave a half template.
+        // Created under another name first: a crash must not leave an incomplete template.
         let draft = format!("draft_{}", Uuid::now_v7().simple());
         execute(&mut admin, &format!("create database {draft}")).await?;
         let options = DatabaseOptions {
@@ -100,7 +100,7 @@ async fn template_ensure(server: &SharedPostgres) -> anyhow::Result<String> {
     Ok(template)
 }
 
-/// Names here are made by us; `create database` takes no parameters.
+/// The names are our own; `create database` takes no parameters.
 async fn execute(connection: &mut PgConnection, sql: &str) -> anyhow::Result<()> {
     sqlx::query(sqlx::AssertSqlSafe(sql.to_owned()))
         .execute(connection)

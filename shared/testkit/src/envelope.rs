@@ -1,4 +1,4 @@
-//! The key that services of a test sign with, and the ring of whoever speaks as one of them.
+//! The signing key of a test's services, and the keyring of a test that publishes as one of them.
 
 use messaging::Keyring;
 
@@ -10,7 +10,7 @@ pub const ENVELOPE: (&str, &str) = (
     "01746865206b6579206f6620657665727920746573742c206e6f207365637265",
 );
 
-/// What a service of a test signs with.
+/// The keyring of a test's services.
 pub fn keyring() -> Keyring {
     Keyring::new([("test", KEY)], "test").expect("the key that signs is in the ring")
 }

@@ -1,5 +1,4 @@
-//! Accounts, agents, tasks and messages put straight into a test's database, so that a test of one service needs no
-//! other.
+//! Inserts accounts, agents, tasks and messages into a test's database, so that a test of one service needs no other.
 
 use domain::{AccountId, AgentId, Generation, MessageId, SessionId, SessionKey, TaskId};
 use uuid::Uuid;
@@ -59,7 +58,7 @@ impl Fixture<'_> {
         id
     }
 
-    /// One of an account's choices (S6, S14 and others), by column.
+    /// Sets one of an account's settings (S6, S14 and others), by column.
     pub async fn account_set(&self, account: &AccountId, column: &str, value: &str) {
         let sql = match column {
             "session_scope" => "update account set session_scope = $2 where id = $1",
@@ -96,8 +95,8 @@ impl Fixture<'_> {
         row.insert(&self.0.owner).await;
     }
 
-    /// Another account that is the same but for its name: every row again, with every id as it is, and the name replaced
-    /// wherever it stands, in texts too. What holds the two apart is the account in their keys and nothing else.
+    /// A copy of an account under another name: every row with the same ids, and the name replaced wherever it occurs,
+    /// in texts too. Only the account in their keys distinguishes the two.
     pub async fn twin(&self, of: &AccountId, name: &str) -> AccountId {
         let twin = AccountId::parse(name).expect("a valid account id");
         sqlx::raw_sql(sqlx::AssertSqlSafe(twin_sql(of.as_str(), name)))
@@ -112,7 +111,7 @@ impl Fixture<'_> {
     }
 }
 
-/// Makes a twin, or gives it what it lacks. Without the checks of references, so that tables need no order.
+/// Creates the copy, or adds the rows that it lacks. Foreign keys are not checked, so that tables need no order.
 pub fn twin_sql(of: &str, twin: &str) -> String {
     format!(
         "do $$

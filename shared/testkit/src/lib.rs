@@ -1,8 +1,9 @@
-//! What tests of every crate stand on: a fresh database from a migrated template ([`database`]), accounts, agents and
-//! tasks in it ([`fixture`]), rows of any kind and number ([`rows`]), an account with one of everything ([`tenant`]), how statements find their rows ([`plans`]), a provider that does what a script says and
-//! logs what it saw ([`provider`]), like one of the servers that there are if asked to ([`server`]), a network that fails as it is told to ([`proxy`]), inputs that no one would think
-//! of ([`fuzz`]), texts that want to be taken for something else ([`hostile`]), calls of every tool ([`tools`]), and waiting for a condition with a limit ([`wait`]). [`envelope`] is the key that its services sign
-//! with. A [`world`] has all of it and runs services.
+//! Test support for every crate: a new database from a migrated template ([`database`]), accounts, agents and tasks in
+//! it ([`fixture`]), rows of any kind and number ([`rows`]), an account with one of everything ([`tenant`]), checks of
+//! query plans ([`plans`]), a scripted provider with a log ([`provider`]), which can imitate real servers ([`server`]),
+//! a proxy with network faults ([`proxy`]), a fuzzer ([`fuzz`]), hostile texts ([`hostile`]), calls of every tool
+//! ([`tools`]), and waiting for a condition with a limit ([`wait`]). [`envelope`] has the services' signing key. A
+//! [`world`] has all of it and runs services.
 //! Dev-dependency only.
 
 pub mod database;
@@ -31,8 +32,8 @@ pub use tenant::Tenant;
 pub use wait::eventually;
 pub use world::{OPERATOR_TOKEN, Running, World, nats_users};
 
-/// Every process of ours installs its TLS provider first; a test may be the first to make an HTTP client.
+/// Every process of ours installs its TLS provider first; a test may be the first code that creates an HTTP client.
 pub fn install_tls_provider() {
-    // An error means that another test of this process was first.
+    // Fails if another test of this process has installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -1,18 +1,19 @@
-//! How statements find their rows. A batch's statement is prepared once and its plan outlives what the tables held when
-//! it was made: so the same indexes must be used whatever that is. Checked as the service's own connections would plan.
+//! Checks how statements find their rows. A batch's statement is prepared once, and its plan is used after the tables
+//! have grown: so it must use the same indexes for tables of any size. The plans are those of the service's own
+//! connections.
 
 use domain::AccountId;
 use sea_orm::{ConnectionTrait, Statement};
 use storage::{Accounts, Database, Tx};
 
-/// A statement, how many parameters it has, and the indexes by which it may find rows: all of these and no others. Each
-/// finds them by more than the account, unless it is said to be [`OF_THE_ACCOUNT`].
+/// A statement, its number of parameters, and the exact set of indexes by which it may find rows. It must search each
+/// index by more than the account, unless the index is marked as [`OF_THE_ACCOUNT`].
 pub type Planned = (&'static str, usize, &'static [&'static str]);
 
-/// After an index's name: it may be read for the whole account, as for the newest of a list.
+/// After an index's name: it may be read for the whole account, as for the newest rows of a list.
 const OF_THE_ACCOUNT: &str = " of the account";
 
-/// Fails when a statement does not go by its indexes. `tables` says what they hold now, for the failure's text.
+/// Fails if a statement does not use its indexes. `tables` describes their content, for the failure's text.
 pub async fn check_plans(database: &Database, account: &AccountId, statements: &[Planned], tables: &str) {
     for (sql, parameters, indexes) in statements {
         let tx = database.begin(&Accounts::one(account)).await.expect("a transaction");
@@ -44,14 +45,14 @@ pub async fn check_plans(database: &Database, account: &AccountId, statements: &
     }
 }
 
-/// An index that a plan reads, and the condition by which it finds rows in it.
+/// An index that a plan reads, and its search condition.
 struct Scan<'a> {
     index: &'a str,
     condition: &'a str,
 }
 
 impl Scan<'_> {
-    /// Whether something but the account is compared.
+    /// Whether the condition compares more than the account.
     fn finds_few(&self) -> bool {
         self.condition
             .split(" AND ")

@@ -1,6 +1,6 @@
-//! A provider that answers as a script says, well or badly, and logs what it saw in the order in which it saw it.
-//! It speaks the OpenResponses shape over real HTTP. The log is what checks stand on: what reached the provider, under
-//! which key, and whether two calls of one key were ever in flight at once.
+//! A scripted provider, with good and bad answers, that logs its requests in order. It speaks the OpenResponses shape
+//! over real HTTP. Tests check the log: the requests, their session keys, and whether two calls of one key were ever in
+//! flight at once.
 
 use std::{
     collections::HashMap,
@@ -23,22 +23,22 @@ use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle};
 
 use crate::server::{Memory, Server, items};
 
-/// One request, as the provider saw it.
+/// One request, as the provider received it.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Place among all requests, from 0.
+    /// Its index among all requests, from 0.
     pub order: usize,
-    /// Place among the requests of this session key, from 0.
+    /// Its index among the requests of this session key, from 0.
     pub nth_of_key: usize,
-    /// The session key, or `prompt_cache_key` where there is none.
+    /// The session key, or `prompt_cache_key` if there is none.
     pub key: String,
     pub headers: HeaderMap,
     pub idempotency_key: String,
     pub traceparent: String,
     pub body: Value,
-    /// What the model is shown: the items of `input`, after those that the server remembers.
+    /// The model's input: the items of `input`, after those that the server remembers.
     pub context: Vec<Value>,
-    /// Why the server refused it. No script sees such a request.
+    /// Why the server refused it. A refused request does not reach the script.
     pub refused: Option<String>,
 }
 
@@ -73,7 +73,7 @@ impl Seen {
         found.join("\n")
     }
 
-    /// Outputs of function calls that came back, by call id.
+    /// Returned outputs of function calls, by call id.
     pub fn tool_outputs(&self) -> Vec<(String, String)> {
         let items = self.body["input"].as_array().cloned().unwrap_or_default();
         outputs(&items)
@@ -90,7 +90,7 @@ pub fn outputs(items: &[Value]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What the provider does with a request.
+/// The provider's reaction to a request.
 #[derive(Clone, Debug)]
 pub enum Reply {
     Text(String),
@@ -133,7 +133,7 @@ struct Log {
 }
 
 struct Shared {
-    /// None: it takes everything, remembers nothing, and streams as `Server::Generic` does.
+    /// None: it accepts everything, remembers nothing, and streams as `Server::Generic` does.
     server: Option<Server>,
     script: Box<Script>,
     log: Mutex<Log>,
@@ -151,7 +151,7 @@ impl StubProvider {
         StubProvider::begin(None, script).await
     }
 
-    /// The same, with the manners of a server: what it remembers, how it refuses, how it streams.
+    /// The same, imitating a server: its memory, its refusals, its stream.
     pub async fn like(server: Server, script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> StubProvider {
         StubProvider::begin(Some(server), script).await
     }
@@ -181,7 +181,7 @@ impl StubProvider {
         }
     }
 
-    /// Answers everything with one text.
+    /// Answers every request with one text.
     pub async fn answering(text: &'static str) -> StubProvider {
         StubProvider::start(move |_| Reply::text(text)).await
     }
@@ -199,7 +199,7 @@ impl StubProvider {
         self.log().seen.iter().filter(|seen| seen.key == key).cloned().collect()
     }
 
-    /// Session keys that had two requests in flight at once: there must be none.
+    /// Session keys that had two requests in flight at once: must be empty.
     pub fn overlaps(&self) -> Vec<String> {
         self.log().overlaps.clone()
     }
@@ -355,7 +355,7 @@ fn answer(seen: &Seen, text: &str, calls: &[(String, String, Value)], flight: In
     stream(events, flight, false)
 }
 
-/// A response that the server has kept.
+/// A response that the server has stored.
 async fn recorded(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
     let log = shared.log.lock().expect("no holder panics");
     match log.memory.responses.get(&id) {
@@ -367,7 +367,7 @@ async fn recorded(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> 
     }
 }
 
-/// A session's texts, as OpenClaw's gateway shows them.
+/// A session's texts, as OpenClaw's gateway returns them.
 async fn history(State(shared): State<Arc<Shared>>, Path(key): Path<String>) -> Response {
     let log = shared.log.lock().expect("no holder panics");
     let seen = log
@@ -427,8 +427,8 @@ fn stream(events: Vec<String>, flight: InFlight, open: bool) -> Response {
         .expect("a valid response")
 }
 
-/// A model that knows what it was shown and nothing else: it calls the first function that it is offered, once, and then
-/// repeats every code (eight hexadecimal digits) that stands anywhere in its instructions or its context.
+/// A model that knows only its input: it calls the first offered function once, and then repeats every code (eight
+/// hexadecimal digits) in its instructions or its context.
 pub fn repeating_codes(seen: &Seen) -> Reply {
     let offered = seen.body["tools"][0]["name"].as_str();
     match offered {

@@ -1,9 +1,9 @@
-//! A TCP proxy on loopback between any two, which does to their bytes what a bad network does: holds them, delays them,
-//! sends them slowly, breaks the connection, closes half of it, lets nobody in. For Postgres it can also lose the answer
-//! of a commit. What each fault really hit is counted, since a fault that never fired has shown nothing.
+//! A TCP proxy on loopback that injects network faults: it holds, delays and throttles bytes, resets connections,
+//! closes one direction, refuses connections. For Postgres it can also lose the answer to a commit. It counts the
+//! effect of every fault, since a test of a fault that never fired proves nothing.
 //!
-//! Memory is bounded: a connection holds one buffer a way, and what does not fit stays with its sender. Bytes are never
-//! altered or reordered: TCP does not do that either.
+//! Memory is bounded: a connection has one buffer for each direction, and further bytes stay with their sender. Bytes
+//! are never altered or reordered: TCP does not do that either.
 
 mod connection;
 mod postgres;
@@ -25,10 +25,10 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Which bytes a fault is for.
+/// The direction that a fault applies to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// From whoever connected to the server behind the proxy.
+    /// From the client to the server behind the proxy.
     ToServer,
     ToClient,
 }
@@ -37,28 +37,28 @@ impl Way {
     pub const BOTH: [Way; 2] = [Way::ToServer, Way::ToClient];
 }
 
-/// What the proxy can do to a connection, for counting.
+/// The effects of faults on a connection, for counting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NetworkFault {
     /// Bytes arrived and were held.
     Stall,
-    /// Bytes were sent on later.
+    /// Bytes were forwarded late.
     Delay,
-    /// Bytes were sent on slowly.
+    /// Bytes were forwarded slowly.
     Throttle,
     /// A connection was reset.
     Cut,
     /// A connection was reset after a number of bytes.
     CutAfter,
-    /// One way of a connection was closed.
+    /// One direction of a connection was closed.
     HalfClose,
     /// A new connection was reset at once.
     Refuse,
-    /// A commit was done, and nobody was told.
+    /// A commit was done, and its answer was lost.
     LostCommit,
 }
 
-/// The place of every fault in the counts.
+/// The index of every effect in the counts.
 const FAULTS: usize = NetworkFault::LostCommit as usize + 1;
 
 pub struct Proxy {
@@ -67,11 +67,11 @@ pub struct Proxy {
     server: JoinHandle<()>,
 }
 
-/// What all connections of a proxy follow.
+/// The rules for all connections of a proxy.
 struct Shared {
     rules: watch::Sender<Rules>,
     hits: [AtomicU64; FAULTS],
-    /// How many more bytes may pass, by way, until one connection is cut.
+    /// How many more bytes may pass, by direction, until one connection is reset.
     budgets: Mutex<[Option<u64>; 2]>,
     /// How many answers of commits are still to be lost.
     commits_to_lose: Mutex<u64>,
@@ -80,7 +80,7 @@ struct Shared {
     speaks_postgres: bool,
 }
 
-/// What holds now. Cuts and half-closes are counted up: a connection compares with what it began with.
+/// The active rules. Cuts and half-closes are counters: a connection compares them with their values at its start.
 #[derive(Clone, Debug)]
 struct Rules {
     upstream: SocketAddr,
@@ -98,7 +98,7 @@ impl Proxy {
         Proxy::listen(upstream, false).await
     }
 
-    /// In front of a Postgres, whose answers it reads, to find those of commits. Without TLS.
+    /// In front of a Postgres, whose answers it parses to find those of commits. Without TLS.
     pub async fn postgres(upstream: SocketAddr) -> Proxy {
         Proxy::listen(upstream, true).await
     }
@@ -136,7 +136,7 @@ impl Proxy {
         self.address
     }
 
-    /// The same URL by way of the proxy: the user, the password and the path stay.
+    /// The same URL through the proxy: the user, the password and the path stay.
     pub fn url(&self, behind: &str) -> String {
         let (scheme, rest) = behind.split_once("://").expect("a URL has a scheme");
         let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
@@ -144,12 +144,12 @@ impl Proxy {
         format!("{scheme}://{}{}{path}", user.unwrap_or_default(), self.address)
     }
 
-    /// Where new connections go from now on: a server that was started again may have another port.
+    /// Where new connections go from now on: a restarted server may have another port.
     pub fn lead_to(&self, upstream: SocketAddr) {
         self.change(|rules| rules.upstream = upstream);
     }
 
-    /// Ends every fault that lasts, and disarms what has not hit yet. What was held goes on.
+    /// Ends every lasting fault, and disarms those that have not fired. Held bytes are forwarded.
     pub fn heal(&self) {
         *self.shared.budgets() = [None; 2];
         *self.shared.commits_to_lose() = 0;
@@ -161,12 +161,12 @@ impl Proxy {
         });
     }
 
-    /// Holds what comes, until healed. The connection stays open, and whoever sends sees no more than a full buffer.
+    /// Holds all bytes until healed. The connection stays open, and the sender only sees a full buffer.
     pub fn stall(&self, ways: &[Way]) {
         self.change(|rules| ways.iter().for_each(|way| rules.stalled[*way as usize] = true));
     }
 
-    /// Every piece of up to 16 KiB waits so long, one after the other.
+    /// Delays every piece of up to 16 KiB by this time, one after the other.
     pub fn delay(&self, ways: &[Way], by: Duration) {
         self.change(|rules| ways.iter().for_each(|way| rules.delays[*way as usize] = by));
     }
@@ -179,39 +179,39 @@ impl Proxy {
         });
     }
 
-    /// Resets all connections that are open now. New ones are let in.
+    /// Resets all open connections. New ones are accepted.
     pub fn cut(&self) {
         self.change(|rules| rules.cuts += 1);
     }
 
-    /// Resets a connection, once: the one that carries the last of so many bytes from now on.
+    /// Resets one connection, once: the one that carries the last of so many bytes from now on.
     pub fn cut_after(&self, way: Way, bytes: u64) {
         self.shared.budgets()[way as usize] = Some(bytes);
     }
 
-    /// Says to the end of that way that no more comes, on all connections that are open now; what is still sent that way
-    /// is dropped. The other way stays open.
+    /// Closes this direction of all open connections; bytes that are still sent in it are dropped. The other direction
+    /// stays open.
     pub fn half_close(&self, way: Way) {
         self.change(|rules| rules.half_closes[way as usize] += 1);
     }
 
-    /// Resets new connections at once, until healed. The port stays taken: nobody else may get it meanwhile.
+    /// Resets new connections at once, until healed. The port stays bound, so that no other process gets it.
     pub fn refuse(&self) {
         self.change(|rules| rules.refuses = true);
     }
 
-    /// The next so many commits are done by the server, and their connections are reset before anybody is told.
+    /// The server does the next so many commits, and their connections are reset before the answer.
     pub fn lose_commits(&self, count: u64) {
         assert!(self.shared.speaks_postgres, "only a proxy of Postgres knows a commit");
         *self.shared.commits_to_lose() = count;
     }
 
-    /// How often the fault really hit: pieces that were held, delayed or slowed down; connections that were broken.
+    /// How often the fault took effect: pieces that were held, delayed or slowed down; connections that were broken.
     pub fn hits(&self, fault: NetworkFault) -> u64 {
         self.shared.hits[fault as usize].load(Ordering::Relaxed)
     }
 
-    /// What was asked of a Postgres so far, over all connections.
+    /// The requests to a Postgres so far, over all connections.
     pub fn counts(&self) -> Counts {
         assert!(self.shared.speaks_postgres, "only a proxy of Postgres counts");
         *self.shared.counts()
@@ -230,7 +230,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.server.abort();
-        // Connections have lives of their own.
+        // Connections run on their own.
         self.cut();
     }
 }
@@ -258,7 +258,7 @@ impl Shared {
         counts.commits += more.commits;
     }
 
-    /// How many of these bytes may pass; fewer than there are means that the connection ends behind them.
+    /// How many of these bytes may pass; if fewer than all, the connection ends after them.
     fn spend(&self, way: Way, bytes: usize) -> usize {
         let mut budgets = self.budgets();
         let Some(left) = budgets[way as usize] else {
@@ -273,7 +273,7 @@ impl Shared {
         passing
     }
 
-    /// Whether the answer of the commit that was just read is to be lost.
+    /// Whether the answer to the last parsed commit is to be lost.
     fn loses_commit(&self) -> bool {
         let mut left = self.commits_to_lose();
         let loses = *left > 0;
@@ -285,7 +285,7 @@ impl Shared {
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     loop {
         let Ok((client, _)) = listener.accept().await else {
-            // Out of files, for a moment: whoever connects waits in the backlog.
+            // Out of file descriptors for a moment: clients wait in the backlog.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
@@ -299,8 +299,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// Lets the other end see a broken connection, and not an orderly end, when the stream is dropped.
+/// Makes the peer see a reset, and not an orderly end, when the stream is dropped.
 fn reset(stream: &TcpStream) {
-    // An error means that the connection is gone already.
+    // Fails if the connection is closed already.
     let _ = stream.set_zero_linger();
 }

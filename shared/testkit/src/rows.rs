@@ -1,14 +1,14 @@
-//! Rows that tests plant past the services: what a test does not set has a default. Nothing else in the tests inserts sessions,
-//! notifications or turns (`tests/it/architecture.rs`), so that a new column costs its line here.
+//! Inserts rows in tests without the services: columns that a test does not set have defaults. No other test code
+//! inserts sessions, notifications or turns (`tests/it/architecture.rs`), so that a new column costs one line here.
 
 use std::{collections::BTreeMap, fmt};
 
 use sqlx::PgPool;
 
-/// A column and its default, as SQL. `{column}` stands for what the row has there.
+/// A column and its default, as SQL. `{column}` stands for that column's value in the row.
 type Column = (&'static str, &'static str);
 
-/// Of a table, and of a table with a `from` that begins so.
+/// Of a table, and of a table with a `from` that begins like this.
 const DEFAULTS: &[(&str, &str, &[Column])] = &[
     ("account", "", &[("name", "''")]),
     (
@@ -155,7 +155,7 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
             ("agent_id", "t.agent_id"),
         ],
     ),
-    // Outside any turn.
+    // Outside of any turn.
     (
         "tool_call",
         "session s",
@@ -219,7 +219,7 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
     ),
 ];
 
-/// One insert; `Display` shows it as SQL, for a script.
+/// One insert; `Display` prints it as SQL, for a script.
 #[derive(Clone)]
 pub struct Rows {
     table: &'static str,
@@ -238,7 +238,7 @@ pub fn rows(table: &'static str) -> Rows {
     }
 }
 
-/// A notification at the end of a session's queue, and counted there.
+/// A notification at the end of a session's queue, included in its counter.
 pub fn enqueued(account: impl fmt::Display, session: impl fmt::Display) -> Rows {
     let session = format!("session s where s.account_id = '{account}' and s.id = '{session}'");
     let (_, of_it) = session.split_once(" where ").expect("written above");
@@ -249,8 +249,9 @@ pub fn enqueued(account: impl fmt::Display, session: impl fmt::Display) -> Rows 
 }
 
 impl Rows {
-    /// A row for each row of a `from` clause, whose columns [`Rows::set`] may name. One that begins with `session s` (for
-    /// notifications and turns), `turn t` (calls) or `agent a` (sessions) gives what follows from it.
+    /// A row for each row of a `from` clause, whose columns [`Rows::set`] may use. A clause that begins with `session
+    /// s` (for notifications and turns), `turn t` (calls) or `agent a` (sessions) also sets the columns that follow
+    /// from it.
     pub fn from(mut self, from: impl Into<String>) -> Rows {
         self.from = from.into();
         self
@@ -268,14 +269,14 @@ impl Rows {
         self
     }
 
-    /// Runs it.
+    /// Runs the insert.
     pub async fn insert(self, owner: &PgPool) {
         let sql = self.to_string();
         let inserted = sqlx::raw_sql(sqlx::AssertSqlSafe(sql.clone())).execute(owner).await;
         inserted.unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
 
-    /// What each column has: the last word on it counts.
+    /// The value of each column: the last one set applies.
     fn columns(&self) -> BTreeMap<&'static str, &str> {
         let defaults = DEFAULTS
             .iter()
@@ -310,7 +311,7 @@ impl fmt::Display for Rows {
     }
 }
 
-/// With what the other columns have in place of their names.
+/// The value with the other columns' values in place of their names.
 fn filled(sql: &str, columns: &BTreeMap<&'static str, &str>) -> String {
     let mut filled = sql.to_owned();
     for (column, other) in columns {

@@ -1,21 +1,20 @@
-//! How the servers behave that a provider's setting `server` names: what each takes, what it remembers, how it refuses, and
-//! the shape of its stream. A stub that is [like](crate::StubProvider::like) one of them shows its script what a model
-//! behind that server would be shown, and no more.
+//! The behaviour of the servers that a provider's setting `server` names: the fields that each accepts, its memory, its
+//! refusals, and the shape of its stream. A stub that is [like](crate::StubProvider::like) one of them passes its
+//! script exactly the input of a model behind that server.
 //!
-//! OpenClaw is after recordings of a gateway; Ollama and vLLM after their sources; OpenAI and LM Studio after their
-//! documentation and what their users report. None of those four was recorded.
+//! OpenClaw follows recordings of a gateway; Ollama and vLLM follow their sources; OpenAI and LM Studio follow their
+//! documentation and their users' reports. None of those four was recorded.
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
-/// A server as it is out there.
+/// A real server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Server {
-    /// Strict: refuses fields it does not know, and results of calls it does not know. Models named `gpt-4…` have no
-    /// reasoning.
+    /// Strict: refuses unknown fields, and results of unknown calls. Models named `gpt-4…` have no reasoning.
     OpenAi,
-    /// Its store is off, as it is by default.
+    /// Its store is off, the default.
     Vllm,
     Ollama,
     LmStudio,
@@ -24,12 +23,12 @@ pub enum Server {
     Generic,
 }
 
-/// What a server keeps between two requests.
+/// The server's state between two requests.
 #[derive(Default)]
 pub(crate) struct Memory {
     by_key: HashMap<String, Vec<Value>>,
     by_response: HashMap<String, Vec<Value>>,
-    /// Whole responses, for who asks for one.
+    /// Whole responses, for clients that request one.
     pub(crate) responses: HashMap<String, Value>,
     /// Reasoning that this server has sealed.
     sealed: HashSet<String>,
@@ -51,7 +50,7 @@ impl Refusal {
         }
     }
 
-    /// As OpenClaw says it.
+    /// In OpenClaw's form.
     fn plain(message: &str) -> Refusal {
         let error = json!({"message": message, "type": "invalid_request_error"});
         Refusal {
@@ -88,7 +87,7 @@ const OPENAIS: &[&str] = &[
 ];
 
 impl Server {
-    /// Every server, under the name that settings have for it.
+    /// Every server, by its name in settings.
     pub const ALL: [(Server, &'static str); 6] = [
         (Server::OpenAi, "openai"),
         (Server::Vllm, "vllm"),
@@ -98,7 +97,7 @@ impl Server {
         (Server::Generic, "generic"),
     ];
 
-    /// All that the model is shown for this request: what the server remembers, then the request's input.
+    /// The model's input for this request: the server's memory, then the request's input.
     pub(crate) fn hear(self, memory: &Memory, key: &str, body: &Value) -> Result<Vec<Value>, Refusal> {
         let Value::Object(fields) = body else {
             return Err(Refusal::plain("the body is not an object"));
@@ -152,7 +151,7 @@ impl Server {
                     return Err(Refusal::plain(&format!("{field}: Unrecognized key")));
                 }
             }
-            // They ignore what they do not know.
+            // They ignore unknown fields.
             Server::Vllm | Server::Ollama | Server::LmStudio | Server::Generic => {}
         }
         Ok(())
@@ -236,7 +235,7 @@ impl Server {
         }
     }
 
-    /// Keeps what this server keeps of a request that it has answered.
+    /// Stores the parts of an answered request that this server keeps.
     pub(crate) fn keep(self, memory: &mut Memory, key: &str, body: &Value, context: &[Value], response: &Value) {
         let output = response["output"].as_array().cloned().unwrap_or_default();
         let all: Vec<Value> = context.iter().cloned().chain(output).collect();
@@ -328,7 +327,7 @@ fn reasons(fields: &Map<String, Value>) -> bool {
         .is_some_and(|model| !model.starts_with("gpt-4"))
 }
 
-/// Every result answers a call before it, and every call has its result.
+/// Every result answers an earlier call, and every call has its result.
 fn pairs_check(context: &[Value]) -> Result<(), Refusal> {
     let mut open: Vec<&str> = Vec::new();
     let mut known: HashSet<&str> = HashSet::new();
@@ -354,7 +353,7 @@ fn pairs_check(context: &[Value]) -> Result<(), Refusal> {
     }
 }
 
-/// Reasoning that is handed back is this server's own, whole, and followed by what it led to.
+/// Returned reasoning is this server's own, complete, and followed by its output.
 fn reasoning_check(memory: &Memory, context: &[Value]) -> Result<(), Refusal> {
     for (place, item) in context
         .iter()
@@ -362,7 +361,7 @@ fn reasoning_check(memory: &Memory, context: &[Value]) -> Result<(), Refusal> {
         .filter(|(_, item)| item["type"] == "reasoning")
     {
         let id = item["id"].as_str().unwrap_or_default();
-        // What the server remembers itself has no seal.
+        // Reasoning in the server's own memory has no seal.
         let is_remembered = memory.by_response.values().flatten().any(|known| known == item);
         let sealed = item["encrypted_content"].as_str();
         if !is_remembered && sealed.is_none() {
@@ -383,7 +382,7 @@ fn reasoning_check(memory: &Memory, context: &[Value]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// They parse the arguments of calls that are handed back.
+/// They parse the arguments of returned calls.
 fn arguments_check(context: &[Value]) -> Result<(), Refusal> {
     for item in context.iter().filter(|item| item["type"] == "function_call") {
         let arguments = item["arguments"].as_str().unwrap_or_default();

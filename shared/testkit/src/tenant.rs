@@ -1,6 +1,6 @@
-//! An account with one of everything, at rest: nothing here is anyone's to take up, so whatever changes was changed from
-//! outside. Two accounts have the same names where names are theirs to choose (`LIVE-1`, `coder`, `n-1`), and each says its
-//! own secret in every text.
+//! An account with one of everything, at rest: no service processes any of it, so every change comes from the test. Two
+//! accounts have the same names where clients choose them (`LIVE-1`, `coder`, `n-1`), and each has its own secret in
+//! every text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub struct Tenant {
     pub keys: BTreeMap<&'static str, String>,
 }
 
-/// What an account's texts say, and nobody else's may.
+/// The secret in an account's texts, which must occur in no other account.
 pub fn secret(account: &str) -> String {
     format!("secret-of-{account}")
 }
@@ -84,7 +84,7 @@ impl Tenant {
             .collect()
     }
 
-    /// Every id of the account that a request can name, by kind: that of a table is its name, as it stands in paths.
+    /// Every id of the account that a request can name, by kind: a table's kind is its name, as in paths.
     pub async fn ids(&self, owner: &PgPool) -> BTreeMap<&'static str, BTreeSet<String>> {
         let tables = sqlx::query(
             "select table_name::text from information_schema.columns
@@ -104,7 +104,7 @@ impl Tenant {
                 (kind, format!("select id::text from {table} where account_id = $1"))
             })
             .collect();
-        // What else names a thing.
+        // Other names of objects.
         let more = [
             ("account", "select id from account where id = $1"),
             ("agent", "select slug from agent where account_id = $1"),
@@ -127,7 +127,7 @@ impl Tenant {
                 .or_default()
                 .extend(found.iter().map(|row| row.get::<String, _>(0)));
         }
-        // As it is shown.
+        // As it is printed.
         let shown: BTreeSet<String> = ids["task"].iter().map(|id| id.to_lowercase()).collect();
         ids.get_mut("task")
             .expect("read above")
@@ -137,11 +137,11 @@ impl Tenant {
     }
 }
 
-/// Its id is of letters and digits in turn, as the others are.
+/// Its id alternates letters and digits, as the others do.
 fn key(account: &AccountId) -> ApiKey {
     let mut random = [0; 40];
     for part in random.chunks_mut(8) {
-        // The first half of a v7 is the time.
+        // The first half of a version 7 UUID is the time.
         part.copy_from_slice(&Uuid::now_v7().as_bytes()[8..]);
     }
     for byte in &mut random {

@@ -1,6 +1,6 @@
--- One account's rows, of every kind and in every state, written as the superuser. Sessions that hold work wait for tools and
--- have no time to be woken at: nobody takes them up.
--- Digits and letters take turns in ids: what nobody has can then be written once for all of them (names.rs).
+-- One account's rows, of every kind and in every state, written as the superuser. Sessions with work wait for tools and
+-- have no wake-up time, so no replica claims them.
+-- Digits and letters alternate in ids, so that one pattern is valid for unused ids of every kind (names.rs).
 create or replace function pg_temp.uid(name text) returns uuid language sql as $$
     select string_agg(case when n % 2 = 0 then translate(digit, 'abcdef', '012345')
                            else translate(digit, '0123456789', 'abcdefabcd') end, '' order by n)::uuid

@@ -1,17 +1,17 @@
-//! Calls of every tool, made from its definition: whoever walks all tools calls a new one without being told of it.
+//! Calls of every tool, generated from its definition, so that tests of all tools include a new one.
 
 use contracts::tools::{self, IdOf, ToolDefinition};
 use serde_json::{Map, Value, json};
 
-/// Every tool, those last that may end the session: what is called behind them is refused.
+/// Every tool; those that may end the session come last, since later calls are refused.
 pub fn in_order() -> Vec<ToolDefinition> {
     let mut tools = tools::all();
     tools.sort_by_key(|tool| tool.moves_task);
     tools
 }
 
-/// Arguments that the tool takes: what it requires, and `also` these. `id` names things; `word` is said where it is one of the
-/// words to choose from.
+/// Valid arguments of the tool: the required ones, and `also` these. `id` is used for ids; `word` is used if it is one
+/// of the allowed words.
 pub fn arguments(
     tool: &ToolDefinition,
     also: impl Fn(&str) -> bool,

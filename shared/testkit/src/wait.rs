@@ -1,12 +1,12 @@
-//! Waiting for a condition with a limit: what tests do instead of sleeping.
+//! Waits for a condition with a limit, instead of sleeping.
 
 use std::{future::Future, time::Duration};
 
-/// Far longer than anything here takes, so that only what never happens fails.
+/// Far longer than any wait should take.
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Asks until the answer is `Some`; panics with `what` when the limit is over.
+/// Polls until the answer is `Some`; panics with `what` after the limit.
 pub async fn eventually<T, F, Fut>(what: &str, mut ask: F) -> T
 where
     F: FnMut() -> Fut,

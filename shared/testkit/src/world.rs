@@ -1,5 +1,5 @@
-//! A world of one test: a database, a broker, and services that run against them as they do in production, each with
-//! its own pool, connection and life, so that one can be stopped or cut off while the others go on.
+//! The environment of one test: a database, a broker, and services that run as in production, each with its own pool,
+//! connection and shutdown, so that a test can stop or abort one while the others run.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{ENVELOPE, Fixture, StubProvider, TestDatabase, install_tls_provider, keyring};
 
-/// Short times, so that what waits is not waited for; every limit can be set over it.
+/// Short times, so that tests do not wait; every limit can be overridden.
 const SETTINGS: &str = r#"
 [nats]
 publish_timeout_ms = 1000
@@ -54,12 +54,12 @@ pub struct World {
     pub database: TestDatabase,
     pub nats: NatsServer,
     overrides: Vec<(String, String)>,
-    /// Services that reach the database by another way.
+    /// Services that reach the database by another URL.
     ways: Vec<(Role, String)>,
     operator: OnceCell<AbortOnDropHandle<()>>,
 }
 
-/// The users of a deployment, for a server of a test.
+/// The users of a deployment, for a test's server.
 pub fn nats_users() -> NatsUsers {
     NatsUsers {
         config: users::accounts(&Root::default()),
@@ -77,22 +77,22 @@ pub struct Running<T> {
 }
 
 impl<T> Running<T> {
-    /// An orderly stop: what is in hand is finished.
+    /// An orderly stop: work in progress is finished.
     pub async fn stop(self) {
         self.shutdown.stop(Duration::from_secs(10)).await;
     }
 
-    /// As if the process had died: nothing is finished, given back or said.
+    /// As if the process had died: no work is finished, released or logged.
     pub fn cut_off(self) {
         self.shutdown.abort();
     }
 
-    /// Cuts the service off at a crash point, the `nth` time from now on that it is reached.
+    /// Aborts the service at a crash point, the `nth` time from now on that it is reached.
     pub fn crash_at(&self, point: &'static str, nth: usize) {
         self.shutdown.crash_at(point, nth);
     }
 
-    /// Ends when the service was cut off there.
+    /// Completes when the service was aborted there.
     pub async fn crashed(&self) {
         self.shutdown.crashed().await;
     }
@@ -121,7 +121,7 @@ impl World {
         self.overrides.push((setting.to_owned(), value.to_string()));
     }
 
-    /// Leads a service that is started from now on to the database by another way: through a proxy, say.
+    /// Gives a service that is started from now on another URL of the database: a proxy's, say.
     pub fn lead(&mut self, role: Role, url: String) {
         self.ways.push((role, url));
     }
@@ -170,7 +170,7 @@ impl World {
         Running { started, shutdown }
     }
 
-    /// Makes the streams, and makes them again when the broker has lost them, as the operator in `signalbox up` does.
+    /// Creates the streams, and recreates them when the broker has lost them, as `signalbox up` does.
     async fn provision(&self) -> AbortOnDropHandle<()> {
         let settings = self.settings(Role::Owner);
         let topology = Topology {
@@ -184,7 +184,7 @@ impl World {
         }))
     }
 
-    /// A plain NATS client, as a publisher outside has it.
+    /// A plain NATS client with a publisher's rights.
     pub async fn client(&self) -> async_nats::Client {
         self.client_of(User::Publisher).await
     }
@@ -207,7 +207,7 @@ impl World {
             .expect("a connection")
     }
 
-    /// A bus that may do everything, and signs what goes out over it as services do.
+    /// A bus that may do everything, and signs its messages as services do.
     pub async fn bus(&self) -> Bus {
         let options = BusOptions {
             keys: keyring(),
@@ -216,7 +216,7 @@ impl World {
         Bus::connect(options).await.expect("a bus")
     }
 
-    /// Publishes a notification as a stranger would, and waits until the stream has it.
+    /// Publishes a notification as an outside publisher would, and waits until the stream has it.
     pub async fn publish(&self, account: &AccountId, task: Option<&TaskId>, payload: &serde_json::Value) {
         let subject = Root::default().subject::<NotificationMessage>(account, task);
         self.publish_raw(subject, payload.to_string().into()).await;
@@ -232,7 +232,7 @@ impl World {
             .expect("an acknowledgement");
     }
 
-    /// Publishes as a service does: signed, and whatever the subject.
+    /// Publishes as a service does: signed, on any subject.
     pub async fn publish_as_service(&self, subject: String, payload: Vec<u8>) {
         let message = Outgoing {
             subject,

@@ -233,7 +233,7 @@ async fn an_account_with_more_waiting_than_its_share_is_refused_and_nobody_else(
     for _ in 0..2 {
         let refused = post(&acme).await;
         assert_eq!(refused.headers["retry-after"], "5");
-        refused.is_problem(429, "too_much_unread", "a quarter of what may wait");
+        refused.is_problem(429, "too_much_unread", "share of unread notifications is full");
         look().await;
     }
     let left = "select count(*) from outbox where account_id = 'acme' and subject like '%.notification.%'";

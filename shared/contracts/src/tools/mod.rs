@@ -1,9 +1,9 @@
-//! The tools that agents may call, declared once: one file a tool, and a line in [`each_tool`](crate::each_tool). Delivery
-//! offers them to the provider and writes the policy from them; the tool-gateway checks arguments against the same schemas
-//! and runs the tools, in files of the same names; tests walk the list.
+//! The tools that agents may call, declared once: one file a tool, and a line in [`each_tool`](crate::each_tool).
+//! Delivery offers them to the provider and builds the policy from them; the tool-gateway checks arguments against the
+//! same schemas and runs the tools, in files of the same names; tests cover the whole list.
 //!
-//! The texts are read by models, and pinned by golden files. They name no other tool: a gateway may offer tools under other
-//! names than ours.
+//! The texts are for models, and pinned by golden files. They name no other tool: a gateway may offer tools under other
+//! names.
 
 pub mod no_reply;
 pub mod response_request;
@@ -13,7 +13,7 @@ pub mod task_status;
 
 use serde_json::{Value, json};
 
-/// The table: a line a tool, in the order in which models see them. Hands the lines to a macro of the caller's.
+/// The table: a line a tool, in the order in which models see them. Passes the lines to a macro of the caller's.
 #[macro_export]
 macro_rules! each_tool {
     ($of:ident) => {
@@ -29,10 +29,10 @@ macro_rules! each_tool {
 
 macro_rules! definitions {
     ($($name:ident)+) => {
-        /// Of every tool, in the order in which models see them.
+        /// The names of every tool, in the order in which models see them.
         pub const NAMES: &[&str] = &[$(stringify!($name)),+];
 
-        /// Every tool there is, in the order in which models see them.
+        /// Every tool, in the order in which models see them.
         pub fn all() -> Vec<ToolDefinition> {
             vec![$($name::definition()),+]
         }
@@ -43,31 +43,31 @@ each_tool!(definitions);
 /// Bodies that an agent writes (a message, a request) are at most this long.
 pub const BODY_BYTES_MAX: usize = 16 * 1024;
 
-/// A tool, as a model is told of it, and what may be done with it.
+/// A tool as a model sees it, and its permissions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ToolDefinition {
     pub name: &'static str,
-    /// Older names under which a call is taken, and which are not offered.
+    /// Older names that calls may still use, and that are not offered.
     pub aliases: &'static [&'static str],
     pub description: &'static str,
     /// JSON Schema (2020-12) of the arguments; always an object.
     pub parameters: Value,
-    /// The arguments that name something. A task is held against the call's session before the tool runs; anything else is
-    /// looked up by the tool, within the caller's account.
+    /// The arguments that name an object. A task is checked against the call's session before the tool runs; any other
+    /// object is looked up by the tool, within the caller's account.
     pub ids: &'static [(&'static str, IdOf)],
     pub offered_to: Audience,
     pub effect: ToolEffect,
     pub reach: Reach,
-    /// It may move the task that its arguments name, and so close sessions: decides what is locked first.
+    /// It may move the task in its arguments, and so close sessions: decides the lock order.
     pub moves_task: bool,
     /// Where it is served besides `/agent/tools/{name}`.
     pub short_form: Option<&'static str>,
-    /// What the policy says of it, by section: whole items of a list, in which `{name}` stands for a tool's name as the model
-    /// sees it. A change is a new version of the profile.
+    /// The tool's items in the policy, by section: whole list items, in which `{name}` stands for a tool's name as the
+    /// model sees it. A change is a new version of the profile.
     pub wording: &'static [(PolicySection, &'static str)],
 }
 
-/// What an argument names.
+/// The kind of object that an argument names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IdOf {
     Task,
@@ -75,7 +75,7 @@ pub enum IdOf {
     Agent,
 }
 
-/// Which turns a tool is offered in, and in which a call to it is taken.
+/// The turns that a tool is offered in, and in which calls to it are accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Audience {
     Everyone,
@@ -88,31 +88,31 @@ pub enum Audience {
 /// What a call changes besides its own record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ToolEffect {
-    /// Nothing, and it reads nothing either.
+    /// It neither changes nor reads anything.
     None,
     Read,
     Write,
 }
 
-/// Which tasks a call may name.
+/// The tasks that a call may name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// The one that its turn is about.
+    /// The task of its turn.
     OwnTask,
-    /// In the coordinator's chat any of the account; elsewhere its own.
+    /// In the coordinator's chat any task of the account; elsewhere the turn's task.
     Account,
 }
 
-/// A list of the policy that has items of tools.
+/// A section of the policy with items of tools.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PolicySection {
     Scope,
     Reporting,
-    /// Of the coordinator alone.
+    /// For the coordinator only.
     Coordinator,
 }
 
-/// What decides which tools a turn is offered.
+/// The context that decides which tools a turn is offered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OfferContext {
     /// The turn is about a task.
@@ -128,7 +128,7 @@ impl ToolDefinition {
         tasks.next().map(|(argument, _)| *argument)
     }
 
-    /// What an argument names, if it names something.
+    /// The kind of object that an argument names, if any.
     pub fn id_of(&self, argument: &str) -> Option<IdOf> {
         let mut ids = self.ids.iter();
         ids.find(|(name, _)| *name == argument).map(|(_, of)| *of)
@@ -233,11 +233,11 @@ mod tests {
         assert_eq!(find(""), None);
     }
 
-    /// Longer than any name. A text that may be longer names nothing.
+    /// Longer than any name. A longer text is no name.
     const NAME_CHARS_MAX: u64 = 256;
 
-    /// The names of others are tried on every argument that is declared (`tests/it/crossing`), so that none may be forgotten: a
-    /// text as short as a name is one, unless it is a word of a list.
+    /// `tests/it/crossing` tries names of other accounts in every declared argument, so that none may be forgotten: a
+    /// text as short as a name counts as one, unless it is a word of a list.
     #[test]
     fn every_argument_that_can_name_something_is_declared() {
         for tool in all() {
@@ -270,7 +270,7 @@ mod tests {
             .collect::<Vec<_>>();
         for (at, name) in names.iter().enumerate() {
             assert!(!names[at + 1..].contains(name), "{name} twice");
-            // The narrowest form that providers ask of a function's name.
+            // The strictest form that providers require of a function's name.
             assert!(
                 name.len() <= 64 && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'),
                 "{name}"

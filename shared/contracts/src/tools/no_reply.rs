@@ -1,4 +1,4 @@
-//! `no_reply`: the agent says that there is nothing to say (S15).
+//! `no_reply`: the agent has nothing to say (S15).
 
 use serde_json::json;
 

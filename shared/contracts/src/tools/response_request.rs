@@ -1,10 +1,10 @@
-//! `response_request`: the one way for an agent to wake another.
+//! `response_request`: the only tool by which an agent wakes another.
 
 use serde_json::json;
 
 use super::{Audience, BODY_BYTES_MAX, IdOf, PolicySection, Reach, ToolDefinition, ToolEffect};
 
-/// How many agents one call may ask.
+/// The maximum number of agents in one call.
 pub const AGENTS_MAX: usize = 10;
 
 const DESCRIPTION: &str = "\

@@ -1,4 +1,4 @@
-//! `task_history`: the agent's way to read more of its task than the notification carried (S7).
+//! `task_history`: the agent reads more of its task's thread than the notification carried (S7).
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! `task_message`: the agent writes into the thread while it works. Its reply at the end of a turn needs no tool.
+//! `task_message`: the agent posts to the thread while it works. Its reply at the end of a turn needs no tool.
 
 use serde_json::json;
 

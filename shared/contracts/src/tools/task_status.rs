@@ -1,12 +1,12 @@
-//! `task_status`: the agent reports how its task stands (S3, S5).
+//! `task_status`: the agent sets its task's status (S3, S5).
 
 use domain::TaskStatus;
 use serde_json::json;
 
 use super::{Audience, BODY_BYTES_MAX, IdOf, PolicySection, Reach, ToolDefinition, ToolEffect, task_id};
 
-/// What an agent may set. Not `inbox` and `archived`, which are how people sort their work, and not
-/// `awaiting_approval`, which is a gate: whoever stands before it must not be the one who opens it.
+/// The statuses that an agent may set. Not `inbox` and `archived`, by which people sort their work, and not
+/// `awaiting_approval`, which is a gate: the agent behind it must not open it.
 pub const AGENT_STATUSES: &[TaskStatus] = &[
     TaskStatus::Assigned,
     TaskStatus::Pending,

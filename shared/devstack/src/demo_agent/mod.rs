@@ -1,8 +1,8 @@
 //! A scripted agent in place of a model: `POST /v1/responses` in the OpenResponses shape, streamed or not. It lets the
-//! whole path run, tools included, on a machine that has no model. It is predictable and it is not clever: what it does
-//! is [`script`], a pure function of a notification's text and of the tools' results so far.
+//! whole pipeline run, tools included, on a machine without a model. Its behaviour is [`script`], a pure function of a
+//! notification's text and of the tools' results so far.
 //!
-//! Like a real gateway it keeps one conversation per session key, in memory: a restart forgets them.
+//! Like a real gateway it keeps one conversation per session key, in memory: a restart loses them.
 
 mod request;
 mod response;
@@ -35,7 +35,7 @@ use script::{Conversation, Next};
 const PATH: &str = "/v1/responses";
 const SESSION_KEY_HEADER: &str = "x-openclaw-session-key";
 const IDEMPOTENCY_HEADER: &str = "idempotency-key";
-/// The agent forgets everything rather than growing without end.
+/// At this number all conversations are dropped, so that memory stays bounded.
 const CONVERSATIONS_MAX: usize = 10_000;
 
 /// A running demo agent. Dropping it ends it.
@@ -57,7 +57,7 @@ impl DemoAgent {
         let address = listener.local_addr().context("a bound listener has an address")?;
         let router = Router::new()
             .route(PATH, post(respond))
-            // For whoever looks after it: it needs nothing, so it is ready when it answers.
+            // For supervisors: it has no dependencies, so it is ready when it answers.
             .route("/readyz", get(|| async { "ok\n" }))
             .with_state(Conversations::default());
         let stop = CancellationToken::new();
@@ -75,16 +75,16 @@ impl DemoAgent {
         })
     }
 
-    /// What to `POST` to.
+    /// The URL for `POST` requests.
     pub fn url(&self) -> String {
         format!("http://{}{PATH}", self.address)
     }
 
-    /// Lets running answers end, and ends.
+    /// Lets running responses end, then ends.
     pub async fn stop(self) {
         drop(self.stop);
         if let Err(error) = self.server.await {
-            tracing::error!(%error, "the demo agent did not end by itself");
+            tracing::error!(%error, "the demo agent failed while stopping");
         }
     }
 }
@@ -133,7 +133,7 @@ impl Conversations {
         let key_text = key.unwrap_or_default();
         let output = match conversation.next(&request.tools) {
             Next::Call(call) => {
-                // The same call of a request that is sent again has the same id, so its effect is known to be the same.
+                // A repeated request gives its calls the same ids, so that a repeated effect is recognised.
                 let call_id = id("call", &[key_text, conversation.text(), &call.step.to_string()]);
                 Output::Call {
                     call_id,
@@ -174,7 +174,7 @@ impl Conversations {
     }
 }
 
-/// Depends on nothing but what it names.
+/// Derived from its arguments only.
 fn id(prefix: &str, parts: &[&str]) -> String {
     let mut digest = Sha256::new();
     for part in parts {

@@ -1,8 +1,8 @@
-//! Reads a request as leniently as a gateway may: what the script has no use for is not looked at.
+//! Parses a request as leniently as a gateway may: fields that the script does not use are ignored.
 
 use serde_json::{Value, json};
 
-/// A request, as far as the script cares.
+/// The fields of a request that the script uses.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) model: String,
@@ -13,7 +13,7 @@ pub(super) struct Request {
     pub(super) is_streamed: bool,
 }
 
-/// An entry of `input`, in its order.
+/// An entry of `input`, in order.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Item {
     User(String),
@@ -22,13 +22,13 @@ pub(super) enum Item {
     Result { call_id: String, output: String },
 }
 
-/// A function on offer, under the name it has in the request.
+/// An offered function, under its name in the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tool {
     pub(super) name: String,
-    /// `None` when the schema names no properties, so any are welcome.
+    /// `None` if the schema names no properties, so that any are accepted.
     pub(super) properties: Option<Vec<String>>,
-    /// For the response to repeat, where every field has to be there.
+    /// The response repeats it, with every field present.
     pub(super) definition: Value,
 }
 
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_says_nothing() {
+    fn refuses_a_blank_text() {
         for body in [
             json!({}),
             json!({"input": []}),

@@ -1,5 +1,5 @@
-//! The answer on the wire: the response object in full, as the OpenResponses specification wants it, and the same as a
-//! stream of events.
+//! The response on the wire: the complete response object of the OpenResponses specification, and the same as a stream
+//! of events.
 
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ impl Events {
 }
 
 impl Answer<'_> {
-    /// The answer of a request that is not streamed.
+    /// The response to a request that is not streamed.
     pub(super) fn completed(&self) -> Value {
         self.response(true)
     }
@@ -94,7 +94,7 @@ impl Answer<'_> {
 
     fn call_events(&self, events: &mut Events, arguments: &str) {
         let item_id = self.item_id();
-        // Two pieces, as a model's arguments come in pieces too.
+        // Two pieces, as a model's arguments are streamed in pieces.
         let (head, tail) = arguments.split_at(arguments.floor_char_boundary(arguments.len() / 2));
         for delta in [head, tail] {
             let fields = json!({"item_id": item_id, "output_index": 0, "delta": delta});
@@ -179,7 +179,7 @@ impl Answer<'_> {
         })
     }
 
-    /// Words stand in for tokens.
+    /// Words are counted as tokens.
     fn usage(&self) -> Value {
         let heard: usize = self.request.items.iter().map(item_words).sum();
         let input = heard + self.request.instructions.as_deref().map_or(0, words);
@@ -213,7 +213,7 @@ fn words(text: &str) -> usize {
     text.split_whitespace().count()
 }
 
-/// Pieces of a few words that make up the text again.
+/// Pieces of a few words that concatenate to the text.
 fn deltas(text: &str) -> Vec<String> {
     let words: Vec<&str> = text.split_inclusive(' ').collect();
     words.chunks(DELTA_WORDS).map(<[&str]>::concat).collect()

@@ -1,4 +1,4 @@
-//! What the demo agent does, without I/O, clock or chance.
+//! The behaviour of the demo agent, without I/O, clock or randomness.
 //!
 //! | the notification says | tool |
 //! |---|---|
@@ -8,11 +8,12 @@
 //! | `review` and `@slug` | `response_request` to that agent |
 //! | `finish`, `complete`, or `mark` and `done` | `task_status` done |
 //!
-//! Several lines may apply; then they are called one after the other, in this order. Without a task (`Task: -`) only
-//! those that need none. When all have answered, or none applies, the agent says what came of it.
+//! Several lines may apply; then the tools are called one after the other, in this order. Without a task (`Task: -`)
+//! only those that need none. When all have answered, or none applies, the agent reports the results.
 //!
-//! Only the notification's own words count: its `Type:`, its `Title:` and the text that follows in `[begin …]` marks, so
-//! that a quoted thread with the same words starts nothing. A text without a line `Notification: <id>` is taken whole.
+//! Only the notification's own words count: its `Type:`, its `Title:` and the text that follows in `[begin …]` marks,
+//! so that a quoted thread with the same words triggers nothing. A text without a line `Notification: <id>` is used
+//! whole.
 
 use serde_json::{Map, Value, json};
 
@@ -22,15 +23,15 @@ use super::request::{Item, Tool};
 const HISTORY_LIMIT: u32 = 5;
 const QUOTE_CHARS_MAX: usize = 120;
 
-/// What an agent remembers under one session key.
+/// The memory of an agent under one session key.
 #[derive(Debug, Default)]
 pub(super) struct Conversation {
-    /// The input of the turn that runs or ran last.
+    /// The input of the current or last turn.
     text: String,
-    /// Different notifications heard so far.
+    /// Different notifications received so far.
     heard: u32,
     results: Vec<ToolResult>,
-    /// What was said to the agent together with tool results.
+    /// Texts that were sent to the agent together with tool results.
     notes: Vec<String>,
     last: Last,
 }
@@ -48,7 +49,7 @@ enum Last {
     Result,
 }
 
-/// What comes next in a turn.
+/// The next step of a turn.
 #[derive(Debug, PartialEq)]
 pub(super) enum Next {
     Call(Call),
@@ -57,33 +58,33 @@ pub(super) enum Next {
 
 #[derive(Debug, PartialEq)]
 pub(super) struct Call {
-    /// The how-manieth of its turn, from 0.
+    /// The index of the call in its turn, from 0.
     pub(super) step: usize,
-    /// As it is called in the request.
+    /// The tool's name in the request.
     pub(super) name: String,
     pub(super) arguments: Value,
 }
 
-/// One thing the script would like to do; whether it may depends on the tools on offer.
+/// A step of the script, whose tool may be missing in the request.
 #[derive(Debug, PartialEq)]
 struct Wish {
     tool: &'static str,
     arguments: Map<String, Value>,
-    /// What it is called in the answer, when it worked.
+    /// Its description in the reply if it succeeded.
     outcome: String,
 }
 
 impl Conversation {
-    /// Takes in the items of a request: new ones on the key, or the conversation in full.
+    /// Reads the items of a request: new ones on the key, or the conversation in full.
     pub(super) fn hear(&mut self, items: &[Item]) {
-        // A request begins something new unless it begins with a result.
+        // A request begins a new turn unless it begins with a result.
         self.last = Last::Other;
         for item in items {
             match item {
                 Item::User(text) if self.last == Last::Result => self.notes.push(text.clone()),
                 Item::User(text) => self.begin(text),
                 Item::Result { call_id, output } => {
-                    // A request that is sent again brings the same results again.
+                    // A repeated request carries the same results again.
                     if self.results.iter().all(|known| known.call_id != *call_id) {
                         self.results.push(ToolResult {
                             call_id: call_id.clone(),
@@ -143,7 +144,7 @@ impl Conversation {
 
     fn say(&self, task: Option<&str>, wishes: &[(Wish, &Tool)]) -> String {
         let mut sentences = vec![task.map_or("Without a task:".to_owned(), |task| format!("On {task}:"))];
-        // After a restart of the agent there are results of which it knows nothing but their text.
+        // After a restart of the agent only the text of earlier results is known.
         let mut results = self.results.iter().enumerate().map(|(step, result)| {
             let wish = wishes.get(step).map(|(wish, _)| wish);
             describe(wish, &result.output)
@@ -248,7 +249,7 @@ fn mentioned(text: &str) -> Option<&str> {
     Some(after[..end].trim_end_matches('-')).filter(|slug| !slug.is_empty())
 }
 
-/// Gateways have tools of the same names, so ours may come with a prefix.
+/// Gateways have tools of the same names, so ours may have a prefix.
 fn is_called(tool: &Tool, name: &str) -> bool {
     tool.name
         .strip_suffix(name)
@@ -263,7 +264,7 @@ fn own_words(text: &str) -> String {
     let mut lines = text[start..].lines();
     for line in lines.by_ref() {
         if let Some(mark) = line.strip_prefix("[begin ") {
-            // Nothing else can end it: nobody who wrote the text knew the mark.
+            // No other text can contain it: the mark is random.
             let end = format!("[end {}", mark.trim_end_matches(']'));
             words.extend(lines.take_while(|line| !line.starts_with(&end)));
             break;
@@ -273,7 +274,7 @@ fn own_words(text: &str) -> String {
     words.join("\n")
 }
 
-/// What follows `name` on its line; `-` is nothing.
+/// The value of `name` on its line; `-` counts as none.
 fn line_value<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let line = text[line_start(text, name)?..].lines().next()?;
     Some(line.trim_start_matches(name).trim()).filter(|value| !value.is_empty() && *value != "-")
@@ -474,7 +475,7 @@ mod tests {
             call_id: "a".to_owned(),
             output: history.to_owned(),
         }]);
-        // Sent again after a lost answer.
+        // Repeated after a lost response.
         conversation.hear(&[Item::Result {
             call_id: "a".to_owned(),
             output: history.to_owned(),

@@ -1,4 +1,4 @@
-//! A Postgres data directory: where it can lie, how it is made, and making sure that nobody else runs on it.
+//! A Postgres data directory: its location, its creation, and the exclusion of other servers on it.
 
 use std::fs;
 use std::io;
@@ -18,10 +18,10 @@ use crate::binaries;
 use crate::credentials::{self, USER};
 use crate::launcher::{RunAs, Signal, run_to_end, signal_send};
 
-/// Settings that hold for every use here; they are given on the command line, so a restart may change them.
+/// Settings of every use here; they are command-line options, so a restart may change them.
 const SETTINGS: &[&str] = &[
     "listen_addresses=127.0.0.1",
-    "unix_socket_directories=", // a socket's path may not be longer than 107 bytes, a data directory's may
+    "unix_socket_directories=", // a socket's path is limited to 107 bytes, a data directory's is not
     "jit=off",                  // costs more than it gains for statements that take a millisecond
     "timezone=UTC",
     "log_timezone=UTC",
@@ -36,7 +36,7 @@ const SETTINGS_FAST: &[&str] = &[
     "max_wal_size=4GB",
 ];
 
-/// How long a server that someone left running on our data directory may take to end.
+/// How long an orphaned server on our data directory may take to end.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -48,7 +48,7 @@ pub(crate) struct Cluster {
     durability: Durability,
 }
 
-/// What a running server says about itself in `postmaster.pid`.
+/// The data of a running server in `postmaster.pid`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Postmaster {
     pub(crate) pid: u32,
@@ -57,8 +57,8 @@ pub(crate) struct Postmaster {
 }
 
 impl Cluster {
-    /// The cluster below `home`, an absolute path, made now if there is none. Ends a server that still runs on it: the
-    /// caller holds the lock of the data directory, so it can only be one that lost its parent.
+    /// The cluster below `home`, an absolute path, created if missing. Ends a server that still runs on it: the caller
+    /// holds the lock of the data directory, so that server can only be an orphan.
     pub(crate) async fn open(home: &Path, password: &str, durability: Durability) -> anyhow::Result<Cluster> {
         let run_as = RunAs::unprivileged().await?;
         let place = place(home, &run_as, durability).await?;
@@ -77,7 +77,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Removes the cluster below `home`, if there is one, and ends a server that runs on it.
+    /// Removes the cluster below `home`, if it exists, and ends a server that runs on it.
     pub(crate) async fn clear(home: &Path, durability: Durability) -> anyhow::Result<()> {
         let run_as = RunAs::unprivileged().await?;
         let directory = place(home, &run_as, durability).await?.join("cluster");
@@ -85,7 +85,7 @@ impl Cluster {
         remove_if_there(&directory)
     }
 
-    /// Made under another name first: a half-made cluster is never taken for a whole one.
+    /// Created under another name first: an incomplete cluster is never used.
     async fn create(&self, place: &Path, password: &str) -> anyhow::Result<()> {
         let unfinished = place.join("cluster.new");
         remove_if_there(&unfinished)?;
@@ -102,8 +102,8 @@ impl Cluster {
         initdb.args(["--username", USER, "--encoding", "UTF8", "--locale", "C.UTF-8"]);
         match self.durability {
             Durability::Durable => initdb.args(["--auth", "scram-sha-256"]),
-            // Scram costs an unoptimised client 60 ms of hashing a connection. It is there to protect weak passwords,
-            // and ours is random.
+            // SCRAM costs an unoptimised client 60 ms of hashing a connection. It protects weak passwords, and ours is
+            // random.
             Durability::Fast => initdb.args(["--auth", "md5", "--no-sync"]),
         };
         let made = run_to_end(initdb, "initdb").await;
@@ -114,7 +114,7 @@ impl Cluster {
         fs::rename(&unfinished, &self.directory).context("could not put the new cluster in its place")
     }
 
-    /// By a server in single-user mode, which needs neither a port nor a client program.
+    /// Uses a server in single-user mode, which needs neither a port nor a client program.
     async fn create_database(&self, directory: &Path, place: &Path) -> anyhow::Result<()> {
         let mut command = self.command("postgres", place);
         command.arg("--single").arg("-D").arg(directory);
@@ -133,7 +133,7 @@ impl Cluster {
         drop(stdin); // end of input ends the server
         let output = child.wait_with_output().await.context("could not make the database")?;
         let said = String::from_utf8_lossy(&output.stderr);
-        // In this mode a failed statement does not show in the exit status.
+        // In this mode a failed statement does not change the exit status.
         if !output.status.success() || said.contains("ERROR:") || said.contains("FATAL:") {
             bail!(
                 "could not make the database: {}",
@@ -171,7 +171,8 @@ impl Cluster {
     /// Interrupted by its parent's death, which is Postgres' fast shutdown.
     fn command(&self, program: &str, working_dir: &Path) -> Command {
         let mut command = self.run_as.command(&self.bin.join(program), Signal::Int);
-        // Its user may not be able to enter ours; and nobody's settings for psql and the like are meant for it.
+        // Its user may lack access to our working directory. The caller's environment for psql and the like must not
+        // apply.
         command.current_dir(working_dir).kill_on_drop(true);
         for name in [
             "PGDATA",
@@ -222,7 +223,7 @@ fn parse_postmaster(content: &str) -> Option<Postmaster> {
     })
 }
 
-/// Whether this pid is a server that runs in that directory, not another process that was given an old number.
+/// Whether this pid is a server on that directory, and not another process with a reused pid.
 pub(crate) fn runs_in(pid: u32, directory: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == directory)
 }
@@ -234,7 +235,7 @@ async fn end_orphan(directory: &Path) -> anyhow::Result<()> {
     else {
         return Ok(());
     };
-    tracing::info!(pid, "a Postgres that an earlier process left is still ending");
+    tracing::info!(pid, "an orphaned Postgres is still ending");
     for signal in [Signal::Int, Signal::Quit] {
         signal_send(pid, signal).await?;
         let deadline = Instant::now() + ORPHAN_LIMIT;
@@ -248,8 +249,8 @@ async fn end_orphan(directory: &Path) -> anyhow::Result<()> {
     bail!("process {pid} still runs on {} and does not end", directory.display())
 }
 
-/// A directory that belongs to the server's user and that it can reach: `home` itself, or one elsewhere when a folder
-/// above `home` is closed to that user, as `/root` is to `postgres`. `home/elsewhere` then says where.
+/// A directory that belongs to the server's user and that it can reach: `home` itself, or one elsewhere if a folder
+/// above `home` is closed to that user, as `/root` is to `postgres`. `home/elsewhere` then holds its path.
 async fn place(home: &Path, run_as: &RunAs, durability: Durability) -> anyhow::Result<PathBuf> {
     let record = home.join("elsewhere");
     if let Ok(recorded) = fs::read_to_string(&record) {
@@ -277,7 +278,7 @@ async fn place(home: &Path, run_as: &RunAs, durability: Durability) -> anyhow::R
         );
     }
     credentials::write_private(&record, elsewhere.to_string_lossy().as_bytes())?;
-    tracing::info!(place = %elsewhere.display(), "Postgres' user cannot reach the data directory, its data lies elsewhere");
+    tracing::info!(place = %elsewhere.display(), "Postgres' user cannot reach the data directory; its data is stored elsewhere");
     Ok(elsewhere)
 }
 
@@ -290,11 +291,11 @@ async fn is_reachable(directory: &Path, run_as: &RunAs) -> anyhow::Result<bool> 
         .stderr(Stdio::null())
         .status()
         .await
-        .context("could not run sh to look at the data directory")?;
+        .context("could not run sh to check the data directory")?;
     Ok(status.success())
 }
 
-/// The name comes from `home`, so that a data directory which was removed and made again does not pile up clusters.
+/// Named after `home`, so that a removed and recreated data directory does not accumulate clusters.
 fn make_elsewhere(home: &Path, run_as: &RunAs, durability: Durability) -> anyhow::Result<PathBuf> {
     let parent = Path::new(match durability {
         Durability::Durable => "/var/lib/signalbox", // files in /var/tmp may be cleaned away after a month
@@ -305,9 +306,9 @@ fn make_elsewhere(home: &Path, run_as: &RunAs, durability: Durability) -> anyhow
     let make = || -> io::Result<()> {
         fs::create_dir_all(parent)?;
         if fs::symlink_metadata(&directory).is_ok_and(|found| found.is_dir() && run_as.owns(&found)) {
-            fs::remove_dir_all(&directory)?; // no record names it: left by a data directory that is gone
+            fs::remove_dir_all(&directory)?; // not referenced: left by a removed data directory
         }
-        // Fails on anything else that another user may have put there.
+        // Fails if another user has created anything under this name.
         fs::DirBuilder::new().mode(0o700).create(&directory)
     };
     make().with_context(|| format!("could not make {} for Postgres' data", directory.display()))?;

@@ -1,4 +1,4 @@
-//! A private Postgres: start, restart, crash, stop. Roles, schemas and migrations are the storage crate's business.
+//! A private Postgres: start, restart, crash, stop. The storage crate creates roles, schemas and migrations.
 
 mod cluster;
 
@@ -18,19 +18,19 @@ use crate::launcher::{DropSignal, ServerProcess, Signal, log_tail};
 
 pub(crate) const CONNECTIONS_MAX: u32 = 200;
 
-/// Recovery after a crash reads the log since the last checkpoint.
+/// Recovery after a crash replays the log since the last checkpoint.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(120);
 /// A fast shutdown writes a checkpoint.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 const CRASH_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Another program may take the free port between our looking and Postgres' binding.
+/// Another program may bind the free port before Postgres does.
 const PORT_ATTEMPTS: u32 = 5;
 
-/// Where a server lives and what it may lose.
+/// A server's directory and durability.
 #[derive(Clone, Debug)]
 pub struct PostgresOptions {
-    /// An absolute path. Holds the cluster, or a note where it lies instead, and the log. Created when missing.
+    /// An absolute path. Holds the cluster, or a note with its path, and the log. Created if missing.
     pub directory: PathBuf,
     pub durability: Durability,
 }
@@ -48,7 +48,8 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// Starts a server whose password nobody else will know. A directory can be started only once in this way.
+    /// Starts a server with a new password that only this value knows. A directory can be started only once in this
+    /// way.
     pub async fn start(options: PostgresOptions) -> anyhow::Result<PostgresServer> {
         let password = Credentials::generate()?.postgres_password;
         PostgresServer::start_with_password(options, password).await
@@ -87,23 +88,23 @@ impl PostgresServer {
         self.process.as_ref().map(ServerProcess::pid)
     }
 
-    /// How it ended, if it did so by itself. For whoever supervises the stack.
+    /// Its exit status, if it ended by itself. For supervisors of the stack.
     pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         self.process.as_mut().map_or(Ok(None), ServerProcess::exit_status)
     }
 
-    /// Closes every connection, writes everything and ends.
+    /// Closes every connection, writes all data and ends.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
         self.end(Signal::Int, STOP_LIMIT).await
     }
 
-    /// Ends at once without writing anything: the next start recovers from the log, as after a crash.
+    /// Ends at once without writing: the next start recovers from the log, as after a crash.
     pub async fn crash(&mut self) -> anyhow::Result<()> {
         self.end(Signal::Quit, CRASH_LIMIT).await
     }
 
-    /// SIGKILL to the postmaster alone. Its backends notice and end a moment later; until then the data directory takes
-    /// no other server, so that a start may have to be tried again.
+    /// SIGKILL to the postmaster alone. Its backends notice and end a moment later; until then no other server can use
+    /// the data directory, so a start may have to be retried.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
         if let Some(mut process) = self.process.take() {
             process.kill().await?;
@@ -143,13 +144,13 @@ impl PostgresServer {
                 Err(error) if attempt == attempts || !error.to_string().contains("could not bind") => {
                     return Err(error);
                 }
-                Err(error) => tracing::debug!(port, %error, "the port was taken meanwhile, trying another"),
+                Err(error) => tracing::debug!(port, %error, "the port was taken meanwhile; trying another"),
             }
         }
         unreachable!("the last attempt returns")
     }
 
-    /// Waits until *this* child accepts connections: `postmaster.pid` names the process and says when.
+    /// Waits until *this* child accepts connections: `postmaster.pid` names the process and its state.
     async fn wait_until_ready(&self, process: &mut ServerProcess) -> anyhow::Result<()> {
         let deadline = Instant::now() + START_LIMIT;
         loop {

@@ -23,7 +23,7 @@ fn tools() -> Value {
 }
 
 async fn post(agent: &DemoAgent, body: &Value) -> reqwest::Response {
-    // The client has no TLS provider of its own in this workspace; plain HTTP needs none, but building it does.
+    // The client has no TLS provider of its own in this workspace. Plain HTTP needs none, but building the client does.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let request = Client::new()
         .post(agent.url())
@@ -43,7 +43,7 @@ async fn answer(agent: &DemoAgent, input: Value) -> Value {
         .unwrap()
 }
 
-/// Events as (name, data), and whether the stream ended as it should.
+/// Events as (name, data), and whether the stream ended properly.
 async fn stream(agent: &DemoAgent, input: Value) -> Vec<(String, Value)> {
     let body = json!({"model": "demo", "input": input, "tools": tools(), "stream": true});
     let text = post(agent, &body)
@@ -78,7 +78,7 @@ async fn runs_a_turn_with_two_tools_on_one_key() {
         (Some("function_call"), Some("signalbox_task_history"))
     );
     assert_eq!(call["arguments"], r#"{"message_limit":5,"task_id":"DEMO-1"}"#);
-    // Sent again after a lost answer, the same call comes back.
+    // A request repeated after a lost response gets the same call.
     assert_eq!(
         answer(&agent, json!(INPUT)).await["output"][0]["call_id"],
         call["call_id"]

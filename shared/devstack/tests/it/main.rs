@@ -1,4 +1,4 @@
-//! The private servers as their users see them: real programs, own directories, nothing left behind.
+//! The private servers as their users see them: real programs, own directories, no remains.
 
 #![allow(
     clippy::unwrap_used,

@@ -114,9 +114,9 @@ async fn users_have_passwords_and_rights_of_their_own() {
     assert!(jetstream_refused(&stolen).await, "passwords differ");
 }
 
-/// A store of the version before, whose server had no accounts, is the account's that holds JetStream now.
+/// The store of a server without accounts moves to the account that holds JetStream.
 #[tokio::test]
-async fn a_server_with_accounts_has_what_one_without_has_stored() {
+async fn a_server_with_accounts_takes_over_the_store_of_one_without() {
     let folder = tempfile::tempdir().unwrap();
     let start = async |users| {
         let options = NatsOptions {
@@ -143,7 +143,7 @@ async fn a_server_with_accounts_has_what_one_without_has_stored() {
     let mut now = start(Some(accounts())).await;
     let first = created(&now).await;
     assert_eq!(publish(&now, "orders").await, 4);
-    // What a server without accounts has stored meanwhile is not ours to lose, nor to mix in.
+    // Data that a server without accounts stored meanwhile must neither be lost nor be merged.
     now.stop().await.unwrap();
     let mut before = start(None).await;
     assert_eq!(publish(&before, "orders").await, 1);
@@ -175,7 +175,7 @@ async fn refuses_a_server_that_ignores_newer_stream_settings() {
     assert!(said.contains("which is nats-server 2.9, older than 2.12"), "{said}");
 }
 
-/// Not a test of its own: what [`refuses_a_server_that_ignores_newer_stream_settings`] runs.
+/// Not a test by itself: [`refuses_a_server_that_ignores_newer_stream_settings`] runs it.
 #[tokio::test]
 #[ignore = "run by another test"]
 async fn starts_what_the_environment_names() {

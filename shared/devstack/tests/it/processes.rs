@@ -1,4 +1,4 @@
-//! What the tests need to know about processes and folders.
+//! Helpers for tests of processes and folders.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ pub(crate) fn open_folder() -> TempDir {
     folder
 }
 
-/// Whether a process does anything yet; one that only waits to be reaped does not.
+/// Whether a process runs; a zombie does not.
 pub(crate) fn is_running(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(") ").next().unwrap_or_default().starts_with('Z'))

@@ -1,4 +1,4 @@
-//! One Postgres for processes that come and go.
+//! One Postgres for many short-lived processes.
 
 use std::fs;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn pid_written(folder: &std::path::Path) -> u32 {
 }
 
 #[tokio::test]
-async fn serves_all_comers_and_ends_when_nobody_is_left() {
+async fn serves_many_processes_and_ends_without_users() {
     let folder = open_folder();
     let users = join_all((0..8).map(|_| SharedPostgres::in_directory(folder.path(), IDLE_LIMIT))).await;
     let users: Vec<SharedPostgres> = users.into_iter().map(Result::unwrap).collect();
@@ -58,7 +58,7 @@ async fn starts_anew_over_state_that_fits_nothing() {
         .await
         .unwrap();
     let pid = pid_written(folder.path());
-    // It ends by accident: what it leaves is not removed.
+    // The server crashes: its files stay.
     signal(pid, "QUIT");
     until("the server is gone", || !is_running(pid)).await;
 

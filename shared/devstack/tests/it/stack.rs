@@ -149,7 +149,7 @@ async fn keeps_postgres_elsewhere_when_its_user_cannot_reach_the_data_directory(
     assert_eq!(notes(&stack).await, ["kept"]);
     stack.stop().await.unwrap();
 
-    // Without root everything runs as one user, and nothing needs to lie elsewhere.
+    // Without root all servers run as one user, and no data is stored elsewhere.
     if let Ok(elsewhere) = fs::read_to_string(data_dir.join("postgres/elsewhere")) {
         fs::remove_dir_all(&data_dir).unwrap();
         let stack = start(&data_dir).await.unwrap();
@@ -185,7 +185,7 @@ async fn ends_when_its_process_is_killed() {
 
     holder.kill().unwrap();
     holder.wait().unwrap();
-    // The next one does not have to wait for the old servers to be gone.
+    // The next start does not have to wait for the old servers to end.
     start(&data_dir).await.unwrap().stop().await.unwrap();
     until("the servers of a killed process end", || {
         !pids.iter().copied().any(is_running)
@@ -193,14 +193,14 @@ async fn ends_when_its_process_is_killed() {
     .await;
 }
 
-/// Not a test of its own: what [`ends_when_its_process_is_killed`] kills.
+/// Not a test by itself: [`ends_when_its_process_is_killed`] kills it.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "run by another test"]
 async fn holds_a_stack_until_killed() {
     let Some(data_dir) = std::env::var_os("HELD_DATA_DIR") else {
         return;
     };
-    // From a thread that ends at once, which must not take the servers with it.
+    // Started from a thread that ends at once, which must not end the servers.
     let started = std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let stack = runtime.block_on(start(Path::new(&data_dir))).unwrap();

@@ -1,5 +1,5 @@
-//! Makes the server agree with the table. Only fields that the table sets are compared and changed: an operator's
-//! placement, compression or metadata stays.
+//! Applies the table to the server. Only fields that the table sets are compared and changed: an operator's placement,
+//! compression or metadata stays.
 
 use async_nats::jetstream::{
     ErrorCode,
@@ -11,8 +11,8 @@ use async_nats::jetstream::{
 use super::Provision;
 use crate::{Bus, TopologyError};
 
-/// Differing fields. Essential ones change what the services see; the others are sizes, of which those that are smaller
-/// than the settings want do too.
+/// Differing fields. Essential ones change the services' behaviour; the others are sizes, of which those that are
+/// smaller than the settings are essential too.
 #[derive(Default)]
 struct Drift {
     essential: Vec<&'static str>,
@@ -30,7 +30,7 @@ impl Drift {
         all.join(", ")
     }
 
-    /// What a process does that changes nothing: larger sizes are the operator's affair, the rest stops the start.
+    /// Verification without changes: larger sizes are only logged, all other differences stop the start.
     fn verify(&self, what: &str) -> Result<(), TopologyError> {
         let too_small = self.too_small.iter().map(|field| format!("{field} (too small)"));
         let faults: Vec<String> = self
@@ -54,7 +54,7 @@ impl Drift {
     }
 }
 
-/// Whether a size is less than what is wanted, where no limit is the most.
+/// Whether a size is less than the wanted one; no limit counts as the largest.
 fn is_less<N: PartialOrd>(found: N, wanted: N, unlimited: impl Fn(&N) -> bool) -> bool {
     !unlimited(&found) && (unlimited(&wanted) || found < wanted)
 }
@@ -81,7 +81,7 @@ pub(super) async fn stream(bus: &Bus, wanted: stream::Config, provision: Provisi
                 tracing::info!(stream = wanted.name, "stream created");
                 return Ok(());
             }
-            // Another process was faster, with other limits: the next start of either settles them.
+            // Another process created it first, maybe with other limits: the next start of either applies them.
             Err(error) if is_name_taken(&error.kind()) => return Ok(()),
             Err(error) => {
                 return Err(TopologyError::Create {
@@ -231,7 +231,7 @@ pub(super) async fn consumer(
         ack_policy,
         max_deliver
     );
-    // What a loop has in hand is made known to the server by the settings' clock, not by the server's.
+    // The consumer loop extends deliveries by the interval of the settings, not by the server's.
     if target.ack_wait < wanted.ack_wait {
         drift.too_small.push("ack_wait");
     }

@@ -1,4 +1,4 @@
-//! Every subject of the contracts has its stream and its reader, and the table for people names them.
+//! Every subject of the contracts has its stream and its reader, and the printed table names them.
 
 use contracts::{
     live::LiveText,

@@ -1,4 +1,4 @@
-//! What is on a subject and was not signed for it: buried before any handler sees it, whoever put it there and however.
+//! Messages without a valid signature for their subject are buried before a handler sees them.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use crate::support::{Broker, broker, keyring, message, options, publish, raw, un
 
 const SUBJECT: &str = "signalbox.tool.requested.acme.t-1";
 
-/// What a consumer of tool requests handled and buried.
+/// The messages that a consumer of tool requests handled and buried.
 #[derive(Clone, Default)]
 struct Seen {
     handled: Arc<Mutex<Vec<String>>>,
@@ -51,7 +51,7 @@ impl Seen {
     }
 }
 
-/// Consumes tool requests as the holder of these keys until the test ends.
+/// Consumes tool requests with these keys until the test ends.
 fn consume(bus: &Bus) -> Seen {
     let seen = Seen::default();
     let consumer = Consumer {
@@ -78,7 +78,7 @@ fn ring(keys: &[(&str, u8)], signs: &str) -> Keyring {
     Keyring::new(keys.iter().map(|(id, byte)| (*id, [*byte; 32])), signs).unwrap()
 }
 
-/// As somebody puts it on the wire who is not one of ours.
+/// Publishes as an unauthorised client would.
 async fn publish_as_it_is(broker: &Broker, message: &Outgoing) {
     let mut headers = HeaderMap::new();
     for (name, value) in &message.headers.0 {
@@ -100,7 +100,7 @@ fn signed(keys: &Keyring, id: &str) -> Outgoing {
 }
 
 #[tokio::test]
-async fn what_is_forged_never_reaches_a_handler() {
+async fn a_forged_message_never_reaches_a_handler() {
     let broker = broker().await;
     let seen = consume(&broker.bus);
     let altered = |id: &str, change: &dyn Fn(&mut Outgoing)| {
@@ -156,7 +156,7 @@ async fn what_is_forged_never_reaches_a_handler() {
 async fn keys_are_exchanged_while_work_goes_on() {
     let broker = broker().await;
     let (old, new) = ("k1", "k2");
-    // The steps of the runbook, in its order; at each, half of the services are a step behind.
+    // The steps of the runbook, in order; at each, half of the services are a step behind.
     let steps = [
         ring(&[(old, 1)], old),
         ring(&[(old, 1), (new, 2)], old),
@@ -220,8 +220,8 @@ async fn a_signature_survives_the_wire_whatever_the_headers_hold() {
     assert!(seen.buried().is_empty(), "{:?}", seen.buried());
 }
 
-/// Who may pull from a consumer names where the answer goes: here, to the subject of another stream. The server then puts
-/// a genuine message into the victim's stream, though nobody published it there.
+/// A client that pulls from a consumer names the reply subject: here, the subject of another stream. The server then
+/// puts a genuine message into that stream, though no service published it there.
 #[tokio::test]
 async fn a_message_that_the_server_was_made_to_deliver_elsewhere_does_not_count() {
     let broker = broker().await;
@@ -245,8 +245,8 @@ async fn a_message_that_the_server_was_made_to_deliver_elsewhere_does_not_count(
     })
     .await;
     assert_eq!(seen.handled(), ["asked for"]);
-    // This server keeps the first subject on what it moved, so that a consumer's filter passes it over. Should another
-    // put it on the victim's, the signature is that of the first.
+    // This server keeps the original subject of a moved message, so that a consumer's filter skips it. If another
+    // server stored it under the new subject, the signature would still be that of the original one.
     let mut headers = Headers::default();
     for (name, values) in stored.headers.iter() {
         headers.set(name.as_ref(), values[0].as_str());

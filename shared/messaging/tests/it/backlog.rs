@@ -1,4 +1,4 @@
-//! What waits on the broker, as the service's own user sees it.
+//! The broker's backlog, as the service's own user sees it.
 
 use messaging::{Durable, Stream, TopologyLimits, User, consumer_backlogs, stream_fills};
 
@@ -18,7 +18,7 @@ async fn says_what_waits_and_how_full_it_is() {
         (Durable::of(User::Delivery, "session.closed"), 0, 0),
         (Durable::of(User::Delivery, "tool.finished"), 0, 0),
     ];
-    // The server counts for a consumer a moment after it has stored.
+    // The server updates a consumer's counters a moment after it has stored a message.
     until("what was published waits", async || {
         let backlogs = consumer_backlogs(&broker.bus, User::Delivery).await.unwrap();
         let pending = backlogs.iter().map(|one| (one.durable, one.pending, one.unsettled));

@@ -1,4 +1,4 @@
-//! Connecting: which servers are taken, and how the others are refused.
+//! Connecting: which servers are accepted, and how the others are refused.
 
 use std::error::Error;
 
@@ -26,7 +26,7 @@ fn refusal(result: Result<Bus, BusError>) -> BusError {
     }
 }
 
-/// Something that greets like a NATS server and answers pings; for greetings that no server here gives.
+/// Greets like a NATS server and answers pings, with greetings that no server here sends.
 async fn greeting_server(info: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("nats://{}", listener.local_addr().unwrap());
@@ -71,7 +71,7 @@ async fn a_server_without_jetstream_is_refused() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_an_error_after_a_bounded_wait_that_shows_no_password() {
+async fn an_unreachable_server_is_an_error_after_a_bounded_wait_without_the_password() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -86,15 +86,15 @@ async fn nobody_there_is_an_error_after_a_bounded_wait_that_shows_no_password() 
 async fn a_wrong_password_is_refused_without_trying_again() {
     let server = NatsServer::start_temporary().await.unwrap();
     let url = format!("nats://signalbox:wrong@127.0.0.1:{}", server.port());
-    // The default wait is longer than this test may take.
+    // The default timeout is longer than this test may take.
     let error = refusal(Bus::connect(BusOptions::new(url, Root::default(), "test")).await);
     assert!(matches!(error, BusError::Refused { .. }), "{error:?}");
     assert!(!format!("{error:?}").contains("wrong"), "{error:?}");
 }
 
-/// What a server says of itself does not tell; so it is tried.
+/// A server's greeting does not show it, so it is tried.
 #[tokio::test]
-async fn a_server_that_takes_anyone_is_found_out() {
+async fn a_server_that_accepts_clients_without_credentials_is_detected() {
     let check = async |authorization: &str, user: &str, takes_anyone: bool| {
         let names = [("ann".to_owned(), "ANN".to_owned())];
         let users = NatsUsers {

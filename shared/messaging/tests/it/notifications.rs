@@ -1,4 +1,4 @@
-//! What the stream of notifications promises: no deduplication, and a stable partition with order inside it.
+//! The guarantees of the stream of notifications: no deduplication, and a stable partition with order inside it.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -6,7 +6,7 @@ use messaging::{PartitionReader, ServerVersion, Stream, StreamOffset, topology};
 
 use crate::support::{Broker, broker, message, next_batch, publish, stream_info, until};
 
-/// Everything in all partitions: subject and payload, in each partition's order.
+/// All messages of all partitions: subject and payload, in each partition's order.
 async fn stored(broker: &Broker) -> Vec<(String, String)> {
     let mut stored = Vec::new();
     for partition in 0..topology::PARTITIONS {
@@ -28,7 +28,7 @@ async fn stored(broker: &Broker) -> Vec<(String, String)> {
     stored
 }
 
-/// Before 2.14, a server cannot do without deduplication (see `topology.rs`): then there is nothing to test here.
+/// Before 2.14, a server cannot switch deduplication off (see `topology.rs`); then the test is skipped.
 fn deduplicates(broker: &Broker) -> bool {
     let deduplicates = broker.bus.server_version() < ServerVersion { major: 2, minor: 14 };
     if deduplicates {
@@ -52,7 +52,7 @@ async fn the_same_id_is_stored_for_every_account_and_every_content() {
     publish(&broker.bus, &notifications).await;
     assert_eq!(stream_info(&broker.bus, Stream::Notification).await.state.messages, 4);
 
-    // The server builds its list of seen ids again when it starts.
+    // The server rebuilds its list of seen ids when it starts.
     broker.server.restart().await.unwrap();
     until("connected again", async || broker.bus.is_connected().then_some(())).await;
     publish(&broker.bus, &notifications).await;

@@ -1,4 +1,4 @@
-//! Reading a partition from a place: where it starts, what it waits for, and how it notices that something is wrong.
+//! Reading a partition from an offset: where it starts, what it waits for, and how it detects errors.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const QUIET: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(20);
 const SUBJECT: &str = "signalbox.notification.acme.t-1";
 
-/// Publishes numbered notifications of one task and gives its partition.
+/// Publishes numbered notifications of one task and returns its partition.
 async fn publish_numbers(broker: &Broker, numbers: std::ops::Range<u64>) -> u16 {
     let messages: Vec<_> = numbers
         .map(|number| message(SUBJECT, &format!("n-{number}"), number.to_string()))
@@ -87,13 +87,13 @@ async fn reading_goes_on_behind_the_place() {
 
     let mut reader = open(&broker, partition, place_of(&first[3])).await;
     assert_eq!(numbers(&read_exactly(&mut reader, 6).await), [4, 5, 6, 7, 8, 9]);
-    // And a message that comes while somebody waits is there at once.
+    // A message that arrives during a wait is returned at once.
     publish_numbers(&broker, 10..11).await;
     assert_eq!(numbers(&read_exactly(&mut reader, 1).await), [10]);
 }
 
 #[tokio::test]
-async fn a_batch_is_what_is_there_up_to_the_limit() {
+async fn a_batch_holds_the_available_messages_up_to_the_limit() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..2000).await;
     let mut reader = open(&broker, partition, StreamOffset::default()).await;
@@ -114,9 +114,9 @@ async fn silence_is_an_empty_batch() {
     assert_eq!(next_batch(&mut reader, 10, QUIET).await.unwrap(), []);
 }
 
-/// Whoever reads leaves nothing at the server, and need not be told that something came.
+/// A reader leaves no state at the server, and works without announcements.
 #[tokio::test]
-async fn what_nobody_rang_for_is_found_by_a_look() {
+async fn an_unannounced_message_is_found_after_the_timeout() {
     let broker = broker().await;
     let mut config = stream_info(&broker.bus, Stream::Notification).await.config;
     config.republish = None;
@@ -134,7 +134,7 @@ async fn what_nobody_rang_for_is_found_by_a_look() {
     assert_eq!(info.state.consumer_count, 0);
 }
 
-/// What a stranger writes where the server writes counts for nothing, wherever a message stands in a read.
+/// A publisher's values of the server's headers have no effect, at any position in a read.
 #[tokio::test]
 async fn headers_of_the_server_cannot_be_forged() {
     let broker = broker().await;
@@ -161,7 +161,7 @@ async fn headers_of_the_server_cannot_be_forged() {
             .unwrap();
         sent.await.unwrap();
     }
-    // A status above a message is what ends a read.
+    // A status in a message's headers is what ends a batch.
     for line in ["NATS/1.0 204 EOB", "NATS/1.0 404 Message Not Found", "NATS/1.0 503"] {
         publish_raw(&broker, SUBJECT, line.as_bytes()).await;
     }
@@ -183,17 +183,17 @@ async fn headers_of_the_server_cannot_be_forged() {
         let is_the_servers = name.starts_with("Nats-") && name != "Nats-UpTo-Sequence";
         assert_eq!(one.headers.get(name).is_none(), is_the_servers, "{name}");
     }
-    // One after the other is read the same, each from the place before it.
+    // Reading one message after the other gives the same, each from the offset before it.
     for pair in read.windows(2) {
         let mut reader = open(&broker, partition, place_of(&pair[0])).await;
         assert_eq!(read_exactly(&mut reader, 1).await[0], pair[1]);
     }
 }
 
-/// Headers that the client library cannot read end its connection, each time that they come over it. Such a message is a
-/// notification like any other, without headers; what follows is read as ever, and the connection stays.
+/// Headers that the client library cannot parse break each connection that delivers them. Such a message is a
+/// notification like any other, without headers; later messages are read as usual, and the connection stays.
 #[tokio::test]
-async fn headers_that_nobody_can_read_hold_nothing_up() {
+async fn unreadable_headers_block_no_later_message() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..2).await;
     let lines = [
@@ -226,7 +226,7 @@ async fn headers_that_nobody_can_read_hold_nothing_up() {
     assert_eq!(sequences, [1, 2, 3, 4, 5, 6]);
     assert!(all[2..].iter().all(|one| one.payload == "x" && one.id().is_none()));
     assert_eq!(all[1].id(), Some("n-1"));
-    // It is the last one, and whoever looks whether there is more leaves it alone.
+    // It is the last one; the check for further messages does not fetch it.
     let connections = broker.bus.connections_made();
     for _ in 0..3 {
         assert_eq!(next_batch(&mut reader, 10, QUIET).await.unwrap(), []);
@@ -234,7 +234,7 @@ async fn headers_that_nobody_can_read_hold_nothing_up() {
     assert_eq!(broker.bus.connections_made(), connections);
     publish_numbers(&broker, 2..3).await;
     assert_eq!(numbers(&read_exactly(&mut reader, 1).await), [2]);
-    // Whoever looks what is unread is not put off, nor is who begins between them.
+    // The check for unread messages works, and so does a reader that starts between them.
     let first = first_unread(&broker.bus, partition, 2).await.unwrap();
     assert_eq!(first.map(|first| first.sequence), Some(3));
     let (_, rest) = read(place_of(&all[3]), 3).await;
@@ -242,7 +242,7 @@ async fn headers_that_nobody_can_read_hold_nothing_up() {
 }
 
 #[tokio::test]
-async fn a_stream_that_was_made_anew_ends_the_reader_however_much_it_holds() {
+async fn a_recreated_stream_ends_the_reader_whatever_its_size() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..3).await;
     let mut reader = open(&broker, partition, StreamOffset::default()).await;
@@ -267,7 +267,7 @@ async fn a_missing_stream_is_named() {
     );
 }
 
-/// Nothing is skipped, whatever became of answers and rings; and no reader has to begin again for it.
+/// No message is skipped, whichever replies and announcements are lost; and no reader has to be reopened for it.
 #[tokio::test]
 async fn a_killed_server_costs_the_reader_nothing() {
     let mut broker = broker().await;
@@ -283,7 +283,7 @@ async fn a_killed_server_costs_the_reader_nothing() {
     assert_eq!(numbers(&read_exactly(&mut reader, 7).await), [5, 6, 7, 8, 9, 10, 11]);
 }
 
-/// A read has a limit in bytes, and each moves on whatever the size of its messages.
+/// A read has a limit in bytes, and each read makes progress for messages of any size.
 #[tokio::test]
 async fn large_messages_come_a_few_at_a_time() {
     let broker = broker().await;
@@ -340,7 +340,7 @@ async fn a_wiped_store_is_another_stream() {
 }
 
 #[tokio::test]
-async fn a_tail_written_anew_under_the_same_numbers_is_noticed() {
+async fn a_tail_rewritten_under_the_same_sequences_is_detected() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..3).await;
     let mut reader = open(&broker, partition, StreamOffset::default()).await;
@@ -357,7 +357,7 @@ async fn a_tail_written_anew_under_the_same_numbers_is_noticed() {
         matches!(&error, ReadError::Rewritten { found: Some(found), .. } if *found == read[1].published),
         "{error:?}"
     );
-    // Postgres keeps microseconds: that much less is the same moment.
+    // Postgres stores microseconds: times that differ by less are equal.
     let nanoseconds = read[1].published.unix_timestamp_nanos();
     let place = StreamOffset {
         sequence: 2,
@@ -366,9 +366,9 @@ async fn a_tail_written_anew_under_the_same_numbers_is_noticed() {
     open(&broker, partition, place).await;
 }
 
-/// Partitions share their numbers: where the lost tail had a message of this one, there may be another's now.
+/// Partitions share their sequences: the lost tail's sequence may now be a message of another partition.
 #[tokio::test]
-async fn a_tail_in_which_another_partition_has_the_place_is_noticed() {
+async fn a_rewritten_tail_with_another_partitions_message_at_the_offset_is_detected() {
     let broker = broker().await;
     let partition = publish_numbers(&broker, 0..3).await;
     let mut subjects = (2..).map(|number| format!("signalbox.notification.acme.t-{number}"));
@@ -388,7 +388,7 @@ async fn a_tail_in_which_another_partition_has_the_place_is_noticed() {
     };
     let error = PartitionReader::open(&broker.bus, partition, place).await.err();
     assert!(matches!(&error, Some(ReadError::Rewritten { .. })), "{error:?}");
-    // Below what was purged, a place is taken at its word.
+    // Below the purged sequences, an offset is not verified.
     publish_numbers(&broker, 3..4).await;
     purge_consumed(&broker.bus, foreign.sequence + 1).await.unwrap();
     let mut reader = open(&broker, partition, place).await;
@@ -407,7 +407,7 @@ async fn purging_leaves_the_message_at_the_place_and_what_follows() {
     assert_eq!((identity.first_sequence, identity.last_sequence), (6, 10));
     let mut reader = open(&broker, partition, place_of(&read[5])).await;
     assert_eq!(numbers(&read_exactly(&mut reader, 4).await), [6, 7, 8, 9]);
-    // A place whose message is gone is taken at its word.
+    // An offset whose message is gone is not verified.
     let mut reader = open(&broker, partition, place_of(&read[1])).await;
     assert_eq!(numbers(&read_exactly(&mut reader, 5).await), [5, 6, 7, 8, 9]);
 }

@@ -43,7 +43,7 @@ async fn a_repeated_id_is_stored_once_and_answered_each_time() {
 }
 
 #[tokio::test]
-async fn a_message_over_the_servers_limit_is_hopeless_and_does_not_hinder_the_others() {
+async fn a_message_over_the_servers_limit_fails_alone() {
     let broker = broker().await;
     let subject = "signalbox.event.acme.t-1.turn.started";
     let large = message(subject, "large", vec![b'x'; 1024 * 1024 + 1]);
@@ -62,7 +62,7 @@ async fn a_message_over_the_servers_limit_is_hopeless_and_does_not_hinder_the_ot
 }
 
 #[tokio::test]
-async fn a_message_over_the_streams_limit_is_hopeless() {
+async fn a_message_over_the_streams_limit_is_not_retryable() {
     let limits = TopologyLimits {
         message_bytes_max: domain::Bytes::new(1000),
         ..TopologyLimits::default()
@@ -150,13 +150,13 @@ async fn without_an_answer_the_outcome_is_unknown_and_the_same_id_may_be_sent_ag
             .then_some(())
     })
     .await;
-    // Whether the first one went out when the connection came back or not: one is stored.
+    // The first one may have been sent when the connection came back or not: one is stored.
     until("connected again", async || broker.bus.is_connected().then_some(())).await;
     assert_eq!(stream_info(&broker.bus, Stream::Session).await.state.messages, 1);
 }
 
 #[tokio::test]
-async fn live_text_reaches_who_listens() {
+async fn live_text_reaches_listeners() {
     let broker = bare_broker().await;
     let mut page = broker.bus.client().subscribe("signalbox.live.acme.*").await.unwrap();
     broker.bus.client().flush().await.unwrap();
@@ -182,7 +182,7 @@ async fn a_server_that_does_not_answer_is_not_waited_for_once_per_message() {
     .await
     .unwrap();
     broker.server.kill().await.unwrap();
-    // Far more than the connection holds back for a server that is away.
+    // Far more than the client buffers for an unavailable server.
     let messages: Vec<Outgoing> = (0..10_000)
         .map(|number| message("signalbox.session.resolved.acme.t-1", &format!("s-{number}"), "{}"))
         .collect();

@@ -1,4 +1,4 @@
-//! A broker, a bus, messages, and waiting for things to become true.
+//! A broker, a bus, messages, and waiting for conditions.
 
 use std::{future::Future, time::Duration};
 
@@ -10,7 +10,7 @@ use messaging::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Far above what anything here takes; a test that reaches it has failed.
+/// Far longer than any step of these tests; a test that reaches it has failed.
 const LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Broker {
@@ -18,7 +18,7 @@ pub(crate) struct Broker {
     pub(crate) bus: Bus,
 }
 
-/// A server with nothing on it.
+/// A server without streams.
 pub(crate) async fn bare_broker() -> Broker {
     let server = NatsServer::start_temporary().await.unwrap();
     let bus = Bus::connect(options(&server)).await.unwrap();
@@ -85,7 +85,7 @@ pub(crate) fn message(subject: &str, id: &str, payload: impl Into<Vec<u8>>) -> O
     }
 }
 
-/// Publishes, and fails unless everything was stored.
+/// Publishes, and fails unless all messages were stored.
 pub(crate) async fn publish(bus: &Bus, messages: &[Outgoing]) {
     for result in bus.publish_all(messages).await {
         result.unwrap();
@@ -130,7 +130,7 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut cond
     within(what, waiting).await
 }
 
-/// Fails when it takes longer than anything here should.
+/// Fails if it takes longer than any step of these tests should.
 pub(crate) async fn within<T>(what: &str, waiting: impl Future<Output = T>) -> T {
     match tokio::time::timeout(LIMIT, waiting).await {
         Ok(value) => value,
@@ -138,7 +138,7 @@ pub(crate) async fn within<T>(what: &str, waiting: impl Future<Output = T>) -> T
     }
 }
 
-/// What a reader has within a time; nothing when all is silent.
+/// The messages that a reader gets within a time; none if there are none.
 pub(crate) async fn next_batch(
     reader: &mut PartitionReader,
     max: usize,

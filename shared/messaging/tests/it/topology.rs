@@ -1,4 +1,4 @@
-//! Streams and consumers on a real server: made, kept, changed, refused.
+//! Streams and consumers on a real server: created, kept, changed, refused.
 
 use async_nats::jetstream::{consumer::PullConsumer, stream};
 use domain::{Bytes, Count, Hours, Millis};
@@ -39,7 +39,7 @@ async fn everything_is_made_once_and_then_left_alone() {
     verifying(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
 }
 
-/// The table must not set anything that the server stores differently, or every start would change the stream.
+/// The table must not set a field that the server stores differently, or every start would change the stream.
 #[tokio::test]
 async fn what_the_server_stores_is_what_the_table_says() {
     let broker = broker().await;
@@ -109,7 +109,7 @@ async fn limits_follow_the_settings() {
         ack_wait_ms: Millis::new(1_000),
         ..TopologyLimits::default()
     };
-    // More than the settings want is the operator's affair: a process that changes nothing works with it.
+    // Larger sizes than the settings' are the operator's choice: a process without change rights works with them.
     let error = verifying(limits.clone()).ensure(&broker.bus).await.err();
     assert!(error.is_none(), "{error:?}");
     assert_eq!(
@@ -130,7 +130,7 @@ async fn limits_follow_the_settings() {
     assert_eq!(consumer.cached_info().config.ack_wait.as_secs(), 1);
 }
 
-/// Each of these alone would lose or refuse what the services count on.
+/// Each of these alone would lose or refuse messages that the services rely on.
 #[tokio::test]
 async fn less_than_the_settings_want_stops_the_start() {
     let broker = broker().await;
@@ -185,9 +185,9 @@ async fn a_stream_that_drops_what_was_not_read_stops_the_start() {
     );
 }
 
-/// What was there before direct reads has to be migrated before a resolver reads from it.
+/// A stream from before direct reads must be migrated before a resolver reads from it.
 #[tokio::test]
-async fn a_stream_of_the_version_before_is_changed_by_who_may() {
+async fn a_stream_of_an_earlier_version_is_changed_with_the_right_to() {
     let broker = broker().await;
     let mut config = stream_info(&broker.bus, Stream::Notification).await.config;
     (config.allow_direct, config.republish) = (false, None);
@@ -205,7 +205,7 @@ async fn a_stream_of_the_version_before_is_changed_by_who_may() {
 }
 
 #[tokio::test]
-async fn a_service_misses_what_it_reads_from_and_nothing_else() {
+async fn a_service_requires_its_own_streams_and_no_others() {
     let broker = broker().await;
     let missing = async |scope| {
         let topology = Topology {
@@ -236,7 +236,7 @@ async fn a_service_misses_what_it_reads_from_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn who_keeps_them_makes_them_again_after_a_wiped_store() {
+async fn the_operators_process_recreates_streams_after_a_wiped_store() {
     let mut broker = broker().await;
     let (bus, stop) = (broker.bus.clone(), CancellationToken::new());
     let keeping = tokio::spawn({
@@ -277,7 +277,7 @@ async fn a_stream_of_the_wrong_kind_is_reported_with_its_fields() {
 }
 
 #[tokio::test]
-async fn wrong_subjects_are_mended_by_who_may_and_stop_who_may_not() {
+async fn wrong_subjects_are_repaired_with_the_right_to_and_stop_a_start_without() {
     let broker = broker().await;
     let mut config = stream_info(&broker.bus, Stream::Tool).await.config;
     config.subjects = vec!["signalbox.tool.requested.>".to_owned()];

@@ -1,4 +1,4 @@
-//! The users of the broker against a real server: each does what it needs, and the server refuses it everything else.
+//! The users of the broker against a real server: each can do its work, and the server refuses everything else.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
@@ -38,7 +38,7 @@ async fn bus(server: &NatsServer, user: User) -> Bus {
     Bus::connect(options).await.unwrap()
 }
 
-/// A plain client, and what the server's log says that it was refused.
+/// A plain client, and the server's log of its refusals.
 struct Party<'a> {
     server: &'a NatsServer,
     user: User,
@@ -68,7 +68,7 @@ impl<'a> Party<'a> {
         .await;
     }
 
-    /// Which of them the server lets pass. It answers in order, so that the refusal of the last one ends the list.
+    /// The subjects that the server lets pass. It answers in order, so the refusal of the last one ends the list.
     async fn may_publish(&self, subjects: &BTreeSet<String>) -> Vec<String> {
         let last = "nobody.may";
         for subject in subjects.iter().map(String::as_str).chain([last]) {
@@ -104,7 +104,7 @@ impl<'a> Party<'a> {
     }
 }
 
-/// Everything that somebody might want to send to this server.
+/// Every subject that an attacker might send to.
 fn sendable() -> BTreeSet<String> {
     let root = Root::default();
     let mut subjects: BTreeSet<String> = [
@@ -176,8 +176,8 @@ fn sendable() -> BTreeSet<String> {
             "$JS.API.CONSUMER.CREATE.{stream}.{name}.{}",
             durable.filter(&root)
         ));
-        // The shorter form of one consumer, with the name of another where the longer form has its own: with `+NXT` as its
-        // payload it would be a pull from the first.
+        // The shorter form of one consumer's acknowledgement, with the name of another consumer at its place in the
+        // longer form: with `+NXT` as its payload it would be a pull from the first.
         for other in Durable::all() {
             let (other_stream, other) = (other.stream.name(&root), other.name());
             subjects.insert(format!("$JS.ACK.{stream}.{name}.{other_stream}.{other}.1.2.3"));
@@ -250,7 +250,7 @@ fn readable() -> BTreeSet<String> {
     subjects
 }
 
-/// The whole answer of the server, for review: whatever a user may do beyond its work is a line that should not be here.
+/// The server's complete answers, for review: a line that allows a user more than its work is an error.
 #[tokio::test]
 async fn the_server_refuses_what_a_user_need_not_do() {
     let server = server().await;
@@ -270,12 +270,12 @@ async fn the_server_refuses_what_a_user_need_not_do() {
     insta::assert_snapshot!(allowed);
 }
 
-/// What every user may send, with every reply subject that does something, changes nothing that is there: no stream and no
-/// consumer is made, changed or deleted, no message is lost but by the resolver's purge, and none is stored but where the user
-/// may publish.
+/// No message of any user, with any effective reply subject, changes existing state: no stream and no consumer is
+/// created, changed or deleted, no message is lost except by the resolver's purge, and none is stored except where the
+/// user may publish.
 #[tokio::test]
 async fn no_reply_subject_reaches_what_its_user_may_not_send() {
-    // What is pulled is a request to whoever reads it as one.
+    // A pulled message is a request to its reader.
     let hostile = serde_json::json!({
         "name": "SIGNALBOX_DEAD", "subjects": ["signalbox.dead.*.*"], "seq": 1,
         "republish": {"src": ">", "dest": "signalbox.live.>"}, "sources": [{"name": "SIGNALBOX_SESSION"}],
@@ -286,7 +286,7 @@ async fn no_reply_subject_reaches_what_its_user_may_not_send() {
         .filter(|subject| !subject.contains(".INFO"))
         .collect();
     for user in User::ALL.into_iter().filter(|user| *user != User::Operator) {
-        // A server for each: a pull waits, and what it brings must not count as the next user's.
+        // A server for each user: a pull waits, and its messages must not count as the next user's.
         let server = server().await;
         let operator = bus(&server, User::Operator).await;
         for durable in Durable::all() {
@@ -317,7 +317,7 @@ async fn no_reply_subject_reaches_what_its_user_may_not_send() {
                         .publish_with_reply(subject.clone(), reply.clone(), payload.into());
                     asked.await.unwrap();
                 }
-                // The server says where a message goes, and that to any subject, too.
+                // The server can deliver a message to any subject, too.
                 let mut headers = async_nats::HeaderMap::new();
                 headers.insert("Nats-Trace-Dest", reply.as_str());
                 headers.insert("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
@@ -353,7 +353,7 @@ async fn no_reply_subject_reaches_what_its_user_may_not_send() {
                 );
             }
             state.messages.clone_from(&before[stream].messages);
-            // More may have been stored, by who may publish there.
+            // More may have been stored, by a user with the right to publish there.
             let branch = state.config.subjects[0].trim_end_matches(['.', '*', '>']);
             for (subject, count) in &state.subjects {
                 let had = before[stream].subjects.get(subject).copied().unwrap_or_default();
@@ -361,7 +361,8 @@ async fn no_reply_subject_reaches_what_its_user_may_not_send() {
                 let may_publish = if published.starts_with(branch) {
                     user.publishes(operator.root(), &published)
                 } else {
-                    // What the server took from another stream keeps its subject; the stream has to be one of the user's.
+                    // A message that the server took from another stream keeps its subject; the stream has to be one of
+                    // the user's.
                     replies
                         .iter()
                         .any(|reply| reply.starts_with(branch) && user.publishes(operator.root(), reply))
@@ -371,7 +372,7 @@ async fn no_reply_subject_reaches_what_its_user_may_not_send() {
             state.subjects.clone_from(&before[stream].subjects);
         }
         assert_eq!(after, before, "{user:?}");
-        // Some subjects the server takes for no reply at all; what was asked was the user's to ask.
+        // The server accepts no reply for some subjects; the user was permitted to send the request.
         let asked = user.permissions(&Root::default()).publish;
         let refused = party.refused();
         let is_refused = |subject: &String| {
@@ -394,7 +395,7 @@ struct State {
     subjects: std::collections::BTreeMap<String, usize>,
 }
 
-/// All that the server holds: streams by their names.
+/// The server's whole content: streams by their names.
 async fn everything(operator: &Bus) -> std::collections::BTreeMap<String, State> {
     let jetstream = crate::support::raw(operator);
     let mut names: Vec<String> = jetstream.stream_names().try_collect().await.unwrap();
@@ -406,7 +407,7 @@ async fn everything(operator: &Bus) -> std::collections::BTreeMap<String, State>
         let consumers = stream.consumers().map_ok(|info| (info.name, info.config));
         let mut consumers: Vec<_> = consumers.try_collect().await.unwrap();
         consumers.sort_by(|one, other| one.0.cmp(&other.0));
-        // The first ones are what was there before the attack.
+        // The first ones existed before the attack.
         let count = info.state.last_sequence.min(400);
         let messages = (1..=count).map(|sequence| {
             let stream = &stream;
@@ -426,9 +427,10 @@ async fn everything(operator: &Bus) -> std::collections::BTreeMap<String, State>
     all
 }
 
-/// Where nobody but the operator may make a stream, nobody has the messages of others copied to where it may read.
+/// Since only the operator may create a stream, no user can have messages of others copied to a subject that it may
+/// read.
 #[tokio::test]
-async fn nobody_copies_a_stream_that_it_may_not_read() {
+async fn no_user_copies_a_stream_that_it_may_not_read() {
     let server = server().await;
     let operator = bus(&server, User::Operator).await;
     crate::support::raw(&operator)
@@ -456,8 +458,8 @@ async fn nobody_copies_a_stream_that_it_may_not_read() {
     assert!(found.is_err());
 }
 
-/// Who may pull from a consumer names where the answer goes. The tool-gateway may not say that a turn is finished, and cannot
-/// have the server say it.
+/// A client that pulls from a consumer names the reply subject. The tool-gateway may not publish that a turn is
+/// finished, and cannot make the server do so.
 #[tokio::test]
 async fn a_stored_message_is_not_put_where_its_reader_may_not_publish() {
     let server = server().await;
@@ -474,7 +476,7 @@ async fn a_stored_message_is_not_put_where_its_reader_may_not_publish() {
             .publish_with_reply(next, reply.to_owned(), r#"{"batch": 1}"#.into());
         pull.await.unwrap();
     }
-    // The second is answered behind the first.
+    // The second is answered after the first.
     let answer = within("an answer", answers.next()).await.unwrap();
     assert_eq!(&answer.payload[..], b"{}");
     let events = crate::support::stream_info(&operator, Stream::Event).await;
@@ -482,7 +484,7 @@ async fn a_stored_message_is_not_put_where_its_reader_may_not_publish() {
 }
 
 #[tokio::test]
-async fn a_publisher_sends_with_acknowledgement_and_listens_to_what_becomes_of_it() {
+async fn a_publisher_sends_with_acknowledgement_and_listens_to_events() {
     let server = server().await;
     let publisher = Party::connect(&server, User::Publisher).await;
     let mut news = publisher.client.subscribe("signalbox.event.>").await.unwrap();
@@ -499,12 +501,12 @@ async fn a_publisher_sends_with_acknowledgement_and_listens_to_what_becomes_of_i
     crate::support::publish(&delivery, &[event]).await;
     let heard = news.next().await.unwrap();
     assert_eq!(heard.subject.as_str(), "signalbox.event.acme.t.turn.started");
-    // Everything is heard once, whatever account it comes from; and no bells are among it.
+    // Every message is received once, whatever its account; announcements of stored messages are not.
     for subject in ["signalbox.notification.acme.t", "signalbox.event.acme.t.turn.started"] {
         assert_eq!(own.next().await.unwrap().subject.as_str(), subject);
     }
     let operator = bus(&server, User::Operator).await;
-    // The operator, too, hears what is not stored, though it does not come to where the streams are.
+    // The operator also receives unstored messages, though they do not enter the account with the streams.
     let mut unstored = operator.client().subscribe("signalbox.live.>").await.unwrap();
     operator.client().flush().await.unwrap();
     let services = [
@@ -530,7 +532,7 @@ async fn a_publisher_sends_with_acknowledgement_and_listens_to_what_becomes_of_i
     assert_eq!(publisher.refused(), Vec::<String>::new());
 }
 
-/// Each finds what it needs with its own rights, and says what is missing.
+/// Each user finds its streams with its own rights, and reports missing ones.
 #[tokio::test]
 async fn a_service_finds_what_it_reads_from_with_its_own_rights() {
     let server = server().await;
@@ -545,7 +547,7 @@ async fn a_service_finds_what_it_reads_from_with_its_own_rights() {
         topology.find_missing(&bus).await.unwrap();
         messaging::consumer_backlogs(&bus, scope).await.unwrap();
         messaging::stream_fills(&bus, scope).await.unwrap();
-        // What it may not do it is refused, and its connection goes on.
+        // A forbidden request is refused, and the connection stays.
         let making = messaging::Topology {
             provision: messaging::Provision::Update,
             ..topology.clone()
@@ -560,9 +562,9 @@ async fn a_service_finds_what_it_reads_from_with_its_own_rights() {
     }
 }
 
-/// A notification, from an account to the one that stores it, and to the one that reads it; with a ring.
+/// A notification, from its publisher's account to the one that stores it, and to its reader's; with an announcement.
 #[tokio::test]
-async fn a_resolver_reads_with_its_own_rights_as_soon_as_something_comes() {
+async fn a_resolver_reads_new_messages_at_once_with_its_own_rights() {
     let server = server().await;
     let resolver = bus(&server, User::Resolver).await;
     let mut readers = Vec::new();
@@ -592,7 +594,7 @@ async fn a_resolver_reads_with_its_own_rights_as_soon_as_something_comes() {
     assert_eq!(messaging::purge_consumed(&resolver, 3).await.unwrap(), 2);
 }
 
-/// What is deleted is said to the one who counts it, whoever did it.
+/// Deletions are reported to the process that counts them, whoever made them.
 #[tokio::test]
 async fn the_orchestrator_hears_of_deletions() {
     let server = server().await;

@@ -1,7 +1,7 @@
-//! Which addresses we may connect to on somebody else's word. A provider with `private_addresses = false` is only ever connected to at a public
-//! address: names are looked up by the client's own resolver, here, so that what was vetted is what is connected to and
-//! a name that changes its mind in between changes nothing; hosts that are addresses, in whatever form, never reach a
-//! resolver and are vetted with the settings. Redirects are never followed.
+//! Restricts the addresses of outgoing connections whose URL a user configured. A provider with `private_addresses =
+//! false` is only ever connected to at a public address. The client's own resolver looks names up, so that the vetted
+//! address is the connected one and DNS rebinding has no effect. Hosts that are addresses, in whatever form, never
+//! reach a resolver and are vetted with the settings. Redirects are never followed.
 
 use std::future::Future;
 use std::io;
@@ -11,26 +11,26 @@ use std::sync::Arc;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Client, ClientBuilder, Url};
 
-/// A client that follows no redirect, repeats nothing by itself and, without `private_addresses`, connects to public addresses
-/// only.
+/// A client that follows no redirect, retries nothing by itself and, without `private_addresses`, connects to public
+/// addresses only.
 pub fn client(private_addresses: bool) -> ClientBuilder {
     let builder = Client::builder()
         .user_agent(concat!("signalbox/", env!("CARGO_PKG_VERSION")))
-        // A redirect would carry the credential and the prompt to an address that nobody configured.
+        // A redirect would carry the credential and the prompt to an address that is not configured.
         .redirect(reqwest::redirect::Policy::none())
-        // Whether a call is sent again is decided by the caller.
+        // The caller decides about retries.
         .retry(reqwest::retry::never());
     if private_addresses {
         return builder;
     }
-    // A proxy of the environment would look names up itself, and vet nothing.
+    // A proxy of the environment would look names up itself, without vetting them.
     builder.dns_resolver(Arc::new(PublicOnly(look_up))).no_proxy()
 }
 
-/// Gives the public addresses among those that a name has.
+/// Returns the public addresses of a name.
 struct PublicOnly<L>(L);
 
-/// Looks a name up as the system does. The port is the client's business.
+/// Looks a name up as the system does. The client adds the port.
 async fn look_up(name: Name) -> io::Result<Vec<SocketAddr>> {
     Ok(tokio::net::lookup_host((name.as_str(), 0)).await?.collect())
 }
@@ -58,16 +58,16 @@ fn public_among(mut found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-/// False for a host that is an address, and not a public one. The URL's own parser has brought it into its one form,
-/// whether it was written in octal, as one number, with a dot at its end or in wide digits.
+/// False for a host that is a non-public address. The URL's parser has normalised the address, whether it was written
+/// in octal, as one number, with a trailing dot or in wide digits.
 pub fn host_may_be_public(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     bare.parse().map_or(true, is_public)
 }
 
-/// Whether the address is of the public internet and of nothing else. An address that carries another one inside is
-/// not: what it reaches depends on machines in between.
+/// Whether the address belongs to the public internet. An address that embeds another address does not: its destination
+/// depends on machines in between.
 fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -97,9 +97,9 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
     !reserved
 }
 
-/// Only what has been given out for the public, less what carries IPv4 inside and what is for documents. Everything
-/// else, such as ::/8 (loopback, mapped and compatible IPv4), 64:ff9b::/96 (NAT64), fc00::/7, fe80::/10 and ff00::/8, is
-/// outside of that to begin with.
+/// Only the range that is allocated for public use, without the parts that embed IPv4 or are for documentation. All
+/// other ranges, such as ::/8 (loopback, mapped and compatible IPv4), 64:ff9b::/96 (NAT64), fc00::/7, fe80::/10 and
+/// ff00::/8, lie outside of it.
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let within = |network: u128, bits: u32| u128::from(ip) >> (128 - bits) == network >> (128 - bits);
     within(0x2000 << 112, 3)
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    /// A name whose answers change is vetted at each look, and of mixed answers the public ones are taken.
+    /// A name whose addresses change is vetted at each lookup, and of mixed addresses the public ones are taken.
     #[test]
     fn of_what_a_name_says_only_the_public_is_taken() {
         let among = |found: &[&str]| public_among(found.iter().map(|text| text.parse().unwrap()).collect());
@@ -233,21 +233,21 @@ mod tests {
         }
     }
 
-    /// Rebinding: a name that is public when it is first looked up, and ours from then on. Every connection asks anew, and
-    /// gets what was vetted for it.
+    /// DNS rebinding: a name that is public at the first lookup, and local from then on. Every connection looks it up
+    /// again, and gets a vetted address.
     #[tokio::test]
-    async fn a_name_that_changes_its_mind_leads_nowhere() {
+    async fn dns_rebinding_reaches_no_private_address() {
         testkit::install_tls_provider();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let ours = listener.local_addr().unwrap();
-        // Public, and given to nobody.
-        let nobodys: SocketAddr = "[2000::1]:0".parse().unwrap();
+        // Public, and not assigned.
+        let unassigned: SocketAddr = "[2000::1]:0".parse().unwrap();
         let looks = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&looks);
         let rebinding = move |_: Name| {
             let look = count.fetch_add(1, Ordering::Relaxed);
-            async move { Ok(if look == 0 { vec![ours, nobodys] } else { vec![ours] }) }
+            async move { Ok(if look == 0 { vec![ours, unassigned] } else { vec![ours] }) }
         };
         let client = |resolver: Arc<dyn Resolve>| {
             let client = Client::builder().no_proxy().dns_resolver(resolver);
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(looks.load(Ordering::Relaxed), 3);
         assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
 
-        // The listener would have seen it.
+        // The listener would have seen a connection.
         struct Unvetted(SocketAddr);
         impl Resolve for Unvetted {
             fn resolve(&self, _: Name) -> Resolving {

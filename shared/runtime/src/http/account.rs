@@ -1,9 +1,10 @@
-//! One account: how fast its keys may ask, how many of their requests may be under way at one time, how many of them may
-//! use the database, and how much of their bodies and of their answers may be in memory; so that one tenant cannot take all there
-//! is. Asked by the service for a key that holds: for any other, anybody could use up what is another's. A key that held
-//! lately counts before it is looked up again, so that what is refused costs no look into the database.
+//! The limits of one account: the rate of its requests, its concurrent requests, its concurrent use of the database,
+//! and the bytes of its request and response bodies in memory. They keep one account from using up the service. The
+//! service applies them to valid keys only: with any other key, a client could use up another account's limits. A
+//! recently valid key counts before it is looked up again, so that a refused request costs no database lookup.
 //!
-//! A request is under way until the last of its answer has been taken. Its part of the database it gives back before.
+//! A request is in progress until its client has taken the whole response. It releases its share of the database
+//! earlier.
 
 use std::{
     collections::HashMap,
@@ -32,14 +33,14 @@ use super::{
 };
 use crate::settings::HttpSettings;
 
-/// Buckets that are kept; 24 bytes each.
+/// The number of buckets; 24 bytes each.
 const ACCOUNTS_MAX: usize = 65_536;
 
 static HELD: LazyLock<Gauge<u64>> = LazyLock::new(|| {
     global::meter("runtime")
         .u64_gauge("signalbox.http.held")
         .with_unit("By")
-        .with_description("Bodies of accounts' requests, and answers that their clients have not taken yet")
+        .with_description("Bytes of accounts' request bodies, and of responses that their clients have not taken yet")
         .build()
 });
 
@@ -47,14 +48,12 @@ static WAIT: LazyLock<Histogram<f64>> = LazyLock::new(|| {
     global::meter("runtime")
         .f64_histogram("signalbox.http.connection_wait")
         .with_unit("s")
-        .with_description(
-            "How long a request waited because its account used all the connections to Postgres that it may",
-        )
+        .with_description("How long a request waited because its account used all its connections to Postgres")
         .with_boundaries(vec![0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0])
         .build()
 });
 
-/// On every request that comes through [`super::router`].
+/// Attached to every request that passes [`super::router`].
 #[derive(Clone, Debug)]
 pub struct AccountLimits(Arc<Parts>);
 
@@ -64,22 +63,22 @@ struct Parts {
     known: KnownKeys,
     unknown: address::Pace,
     held: Mutex<Held>,
-    /// Of all accounts together.
+    /// For all accounts together.
     requests_max: usize,
     account_requests_max: usize,
     connections_max: usize,
     wait: Duration,
-    /// Of all accounts together.
+    /// For all accounts together.
     bytes_max: usize,
     account_bytes_max: usize,
 }
 
-/// No larger than the number of requests at one time.
+/// No larger than the number of concurrent requests.
 #[derive(Debug, Default)]
 struct Held {
     accounts: HashMap<AccountId, OfAccount>,
     requests: usize,
-    /// Of bodies and answers.
+    /// Of request and response bodies.
     bytes: usize,
 }
 
@@ -88,13 +87,13 @@ struct OfAccount {
     requests: usize,
     bytes: usize,
     connections: Arc<Semaphore>,
-    /// The log has a line that a request waited in vain.
-    is_told: bool,
+    /// A line about a request that waited in vain has been logged.
+    is_logged: bool,
 }
 
 impl Parts {
     fn held(&self) -> MutexGuard<'_, Held> {
-        // Numbers are whole in any case.
+        // Counters are consistent at any time, also after a panic.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -123,7 +122,7 @@ impl Held {
         }
     }
 
-    /// How much the account holds, and how much it may.
+    /// How many requests the account has in progress, and how many it may have.
     fn share_of(&self, account: &AccountId, limits: &Parts) -> (usize, usize) {
         let own = self.accounts.get(account).map_or(0, |of_account| of_account.bytes);
         (own, share(limits.bytes_max, self.bytes - own, limits.account_bytes_max))
@@ -134,7 +133,7 @@ impl Held {
     }
 }
 
-/// A request of an account, until its answer is gone.
+/// A request of an account, until its response is gone.
 #[derive(Debug)]
 pub struct UnderWay {
     limits: AccountLimits,
@@ -142,7 +141,7 @@ pub struct UnderWay {
     answer_bytes: usize,
 }
 
-/// What a request takes of what its account may use: connections to Postgres, and room for its body. Cheap to clone.
+/// The account's limits as one request uses them: connections to Postgres, and room for its body. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct AccountShare {
     limits: AccountLimits,
@@ -150,7 +149,7 @@ pub struct AccountShare {
     connections: Arc<Semaphore>,
 }
 
-/// Room for a body, for as long as it is in memory.
+/// Room for a body while it is in memory.
 #[derive(Debug)]
 pub struct BodyRoom {
     share: AccountShare,
@@ -177,7 +176,7 @@ impl AccountLimits {
         }))
     }
 
-    /// Those of the request at hand.
+    /// The limits of a request.
     ///
     /// # Panics
     /// For a request that did not come through [`super::router`], which is in front of every service.
@@ -188,9 +187,9 @@ impl AccountLimits {
             .expect("the runtime's router puts limits on every request")
     }
 
-    /// Finds out who holds the key, and lets the request in until what is given back is dropped; `None`: nobody holds it. A
-    /// key that held when it was last looked up is refused before `look_up` runs when its account is over its limits; any other
-    /// when its address is.
+    /// Authenticates the key and admits the request until the returned value is dropped. `None`: the key is not valid.
+    /// A key that was valid at its last lookup is refused before `look_up` runs if its account is over its limits; any
+    /// other key is refused if its address is over its limits.
     pub async fn admit<H, E: From<Problem>>(
         extensions: &Extensions,
         key: &ApiKey,
@@ -236,7 +235,7 @@ impl AccountLimits {
             requests: 0,
             bytes: 0,
             connections: Arc::new(Semaphore::new(self.0.connections_max)),
-            is_told: false,
+            is_logged: false,
         });
         of_account.requests += 1;
         drop(held);
@@ -249,7 +248,7 @@ impl AccountLimits {
 }
 
 impl UnderWay {
-    /// What the request has to take before it reads its body and uses the database.
+    /// The limits that the request must acquire before it reads its body and uses the database.
     pub fn share(&self) -> AccountShare {
         let held = self.limits.0.held();
         let of_account = held.accounts.get(&self.account);
@@ -261,7 +260,7 @@ impl UnderWay {
         }
     }
 
-    /// The answer, which stays under way until its client has taken it, or has left.
+    /// Keeps the request in progress until its client has taken the response, or has left.
     pub fn hold(mut self, response: Response) -> Response {
         self.answer_bytes = answer::bytes_of(response.body());
         self.limits.0.held().take(&self.account, self.answer_bytes);
@@ -283,8 +282,8 @@ impl Drop for BodyRoom {
 }
 
 impl AccountShare {
-    /// To be taken before the body is read, and held as long as it is used. For as much as the body says that it has; where it
-    /// does not say, for as much as a body may have.
+    /// Reserves room for the body: its declared size, or the maximum size if it declares none. Call it before the body
+    /// is read, and hold the result while the body is used.
     pub fn room(&self, body: &Body) -> Result<BodyRoom, Problem> {
         let bytes = answer::bytes_of(body);
         let mut held = self.limits.0.held();
@@ -303,9 +302,9 @@ impl AccountShare {
         })
     }
 
-    /// Waits for a while until the account uses less than it may. To be held as long as the database is used. Refused while
-    /// too much of what the account was answered waits to be read: how large an answer is, is known once it is made, and those
-    /// that are let in here make few at one time, and no large ones.
+    /// Waits until the account uses fewer connections than its limit. Hold the result while the database is used.
+    /// Refused while too many bytes of the account's responses are unread: the size of a response is known only once it
+    /// is made. The requests admitted here make few responses at one time, and no large ones.
     pub async fn take(&self) -> Result<OwnedSemaphorePermit, Problem> {
         let permit = self.wait().await?;
         let (own, max) = self.limits.0.held().share_of(&self.account, &self.limits.0);
@@ -322,29 +321,29 @@ impl AccountShare {
             return Ok(permit);
         }
         let begun = Instant::now();
-        // Dropping the wait gives up its place in the line and nothing else.
+        // Dropping the wait loses only its place in the queue.
         let waited = timeout(self.limits.0.wait, Arc::clone(&self.connections).acquire_owned()).await;
         WAIT.record(begun.elapsed().as_secs_f64(), &[]);
         if let Ok(permit) = waited {
             return Ok(permit.expect("the semaphore is never closed"));
         }
         super::refused("account_connections");
-        self.tell();
+        self.log_refusal();
         let detail = "this account's requests use all the database connections that one account may; send fewer at \
                       one time, or ask for less";
         Err(Problem::too_many_requests(Duration::ZERO).detail(detail))
     }
 
-    /// Once for as long as the account has requests under way.
-    fn tell(&self) {
+    /// Logs once while the account has requests in progress.
+    fn log_refusal(&self) {
         let mut held = self.limits.0.held();
         let of_account = held.accounts.get_mut(&self.account);
-        if of_account.is_some_and(|of_account| !std::mem::replace(&mut of_account.is_told, true)) {
+        if of_account.is_some_and(|of_account| !std::mem::replace(&mut of_account.is_logged, true)) {
             drop(held);
             tracing::warn!(
                 account_id = %self.account,
                 connections_max = self.limits.0.connections_max,
-                "an account's requests wait for each other: it uses all the database connections that one may"
+                "request refused: its account uses all its database connections"
             );
         }
     }
@@ -395,13 +394,10 @@ mod tests {
         drop(first);
         assert!(enter("acme").is_ok());
         drop(second);
-        assert!(
-            limits.0.held().accounts.is_empty(),
-            "nothing is kept of those that are done"
-        );
+        assert!(limits.0.held().accounts.is_empty(), "ended requests leave no entry");
     }
 
-    /// Two accounts that sent many slow bodies took every place, and the operator's requests were refused.
+    /// Two accounts that sent many slow bodies had taken every place, and the operator's requests were refused.
     #[test]
     fn a_few_accounts_leave_places_for_the_next() {
         let limits = AccountLimits::new(&HttpSettings {
@@ -439,7 +435,7 @@ mod tests {
         assert!(limits.0.held().accounts.is_empty());
     }
 
-    /// Answers that nobody reads.
+    /// Responses that no client reads.
     #[tokio::test]
     async fn an_accounts_answers_count_until_they_are_gone() {
         let limits = AccountLimits::new(&HttpSettings {
@@ -458,16 +454,16 @@ mod tests {
         assert_eq!(first.headers()["content-length"], "600");
         drop(first);
         assert!(take("acme").await.is_ok() && take("other").await.is_ok());
-        // What is read is gone, too.
+        // Bytes that were read are released too.
         let bytes = to_bytes(second.into_body(), 1_000).await.unwrap();
         assert_eq!((bytes.len(), limits.0.held().bytes), (600, 600));
         drop(of_other);
         assert!(limits.0.held().accounts.is_empty() && limits.0.held().bytes == 0);
     }
 
-    /// Bodies that their senders announce and do not send.
+    /// Bodies that are announced and not sent.
     #[test]
-    fn bodies_have_room_within_a_share_and_others_have_theirs() {
+    fn an_accounts_bodies_have_a_share_of_the_room() {
         let limits = AccountLimits::new(&HttpSettings {
             answer_bytes_max: Bytes::new(4_000),
             account_answer_bytes_max: Bytes::new(1_000),
@@ -493,7 +489,7 @@ mod tests {
         assert!(limits.0.held().accounts.is_empty() && limits.0.held().bytes == 0);
     }
 
-    /// The database is asked as often as `look_up` runs.
+    /// The database is queried as often as `look_up` runs.
     #[tokio::test]
     async fn what_is_refused_costs_no_look_up() {
         let limits = AccountLimits::new(&HttpSettings {
@@ -526,7 +522,8 @@ mod tests {
             assert_eq!(ask("acme", ours, true).await, Err(429));
         }
         assert_eq!(asked.get(), 3, "a key that held is refused before it is looked up");
-        // One look-up finds that it was revoked; from then on it is anybody's guess, and not its account's burden.
+        // One lookup finds that the key was revoked. From then on it is an unknown key and does not count against its
+        // account.
         assert_eq!(ask("other", theirs, true).await, Ok(true));
         assert_eq!(ask("other", theirs, false).await, Ok(false));
         assert_eq!(ask("other", theirs, false).await, Ok(false));

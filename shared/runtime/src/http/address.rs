@@ -1,7 +1,7 @@
-//! One address of a client: how many connections it may hold, and how fast it may ask. In front of everything that
-//! knows who is asking, so that nobody's guessing of keys costs a look into the database each.
+//! The limits of one client address: its connections and its request rate. They apply before authentication, so that
+//! guessing keys does not cost a database lookup for each guess.
 //!
-//! Loopback is not limited: what comes from there is the machine's own, or a proxy whose clients all look like one.
+//! Loopback is not limited: its requests come from this machine, or from a proxy whose clients all share its address.
 
 use std::{
     collections::HashMap,
@@ -23,14 +23,14 @@ use super::{
 };
 use crate::settings::HttpSettings;
 
-/// Buckets that are kept; 24 bytes each.
+/// The number of buckets; 24 bytes each.
 const ADDRESSES_MAX: usize = 65_536;
 
-/// Where a request's connection comes from. On every request that a real connection brought.
+/// The peer address of a request's connection. Set on every request of a real connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) SocketAddr);
 
-/// Whom a limit counts as one: an IPv4 address, or the network that a single household or machine has of IPv6.
+/// The unit of the limits: an IPv4 address, or the IPv6 network that one household or machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Source(IpAddr);
 
@@ -47,11 +47,11 @@ impl Source {
     }
 }
 
-/// Of the requests that an address may send, one in so many may bring a key that was not found lately: each is a look into the
-/// database, on the few connections that all callers share.
+/// The divisor for requests with unknown keys: each costs a lookup in the database, on the few connections that all
+/// callers share.
 const UNKNOWN_KEYS_PART: u32 = 10;
 
-/// How fast an address may ask.
+/// The request rate of an address.
 #[derive(Debug)]
 pub(super) struct Pace(Buckets);
 
@@ -60,7 +60,7 @@ impl Pace {
         Pace::part(settings, 1)
     }
 
-    /// How fast an address may ask with keys that are not known.
+    /// The request rate of an address with unknown keys.
     pub(super) fn of_unknown_keys(settings: &HttpSettings) -> Pace {
         Pace::part(settings, UNKNOWN_KEYS_PART)
     }
@@ -90,7 +90,7 @@ pub(super) async fn in_pace(State(pace): State<Arc<Pace>>, request: Request, nex
     }
 }
 
-/// How many connections each address holds. No larger than the number of connections.
+/// The number of connections of each address. No larger than the number of connections.
 #[derive(Debug)]
 pub(super) struct Connections {
     held: Mutex<Table>,
@@ -101,11 +101,11 @@ pub(super) struct Connections {
 #[derive(Debug, Default)]
 struct Table {
     of_sources: HashMap<Source, usize>,
-    /// Those of loopback, too: a place is a place.
+    /// Connections of loopback included.
     all: usize,
 }
 
-/// One connection of an address, for as long as it lives.
+/// One connection of an address, until it closes.
 #[derive(Debug)]
 pub(super) struct Held {
     connections: Arc<Connections>,
@@ -125,7 +125,7 @@ impl Connections {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// None when the address holds as many as it may: fewer, the more the others hold.
+    /// None when the address holds as many connections as it may. The more the others hold, the fewer it may have.
     pub(super) fn hold(self: &Arc<Self>, peer: SocketAddr) -> Option<Held> {
         let source = Source::of(peer);
         let mut table = self.table();
@@ -186,7 +186,10 @@ mod tests {
         let admitted = |text: &str, seconds: u64| pace.admit(peer(text), now + Duration::from_secs(seconds)).is_ok();
         assert!(admitted("203.0.113.9:1000", 0) && admitted("203.0.113.9:1001", 0));
         assert!(!admitted("203.0.113.9:1002", 0));
-        assert!(!admitted("[::ffff:203.0.113.9]:1", 0), "the same in other words");
+        assert!(
+            !admitted("[::ffff:203.0.113.9]:1", 0),
+            "the same address in another form"
+        );
         assert!(admitted("203.0.113.10:1000", 0));
         assert!(admitted("203.0.113.9:1003", 1) && !admitted("203.0.113.9:1004", 1));
         assert!(admitted("[2001:db8:1:2::1]:1", 0) && admitted("[2001:db8:1:2::2]:1", 0));
@@ -209,11 +212,11 @@ mod tests {
         drop(second);
         assert!(
             connections.table().of_sources.is_empty(),
-            "nothing is kept of those that left"
+            "closed connections leave no entry"
         );
     }
 
-    /// Four addresses that hold all that they may, each from the first on.
+    /// Four addresses that hold as many connections as they may, one after the other.
     #[test]
     fn a_few_addresses_do_not_hold_all_connections() {
         let settings = HttpSettings {

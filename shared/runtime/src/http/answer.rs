@@ -1,8 +1,8 @@
-//! The body of an answer that is an account's: with it goes the account's place, until the client has taken the last of
-//! it or has left.
+//! The body of a response to an account. The request's place in the account's limits is released when the client has
+//! taken the whole body or has left.
 //!
-//! A body is one piece of memory. hyper lets go of it once it has put it into its buffer, which is not yet sent: so it is
-//! given out in small copies, and what hyper holds that is not counted here is no more than one of them.
+//! A body is one piece of memory. hyper releases a body once it is in hyper's buffer, which is not yet sent. So the
+//! body is handed out in small copies, and hyper holds at most one uncounted copy.
 
 use std::{
     pin::Pin,
@@ -18,19 +18,19 @@ use http_body::{Frame, SizeHint};
 
 use super::account::UnderWay;
 
-/// Given out at one time.
+/// The size of a copy.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// How many bytes a body holds, or may: an answer's is there, a request's has at least the server's limit.
+/// How many bytes a body has or may have: a response has its bytes in memory, a request has at most the server's limit.
 pub(super) fn bytes_of(body: &Body) -> usize {
     let upper = body.size_hint().upper().unwrap_or(u64::MAX);
     usize::try_from(upper).unwrap_or(usize::MAX)
 }
 
-/// The answer, which keeps the place until it is gone.
+/// The response, which keeps the request in progress until its body is gone.
 pub(super) fn held(mut response: Response, place: UnderWay) -> Response {
     if let Some(length) = response.body().size_hint().exact() {
-        // The pieces have a length together; the router would not see it.
+        // The pieces have a known total length; the router would not see it.
         response
             .headers_mut()
             .entry(header::CONTENT_LENGTH)
@@ -47,7 +47,7 @@ pub(super) fn held(mut response: Response, place: UnderWay) -> Response {
 
 struct Held {
     inner: Body,
-    /// Of the last frame, what is still to be given out.
+    /// The rest of the last frame.
     rest: Bytes,
     _place: UnderWay,
 }
@@ -72,7 +72,7 @@ impl HttpBody for Held {
         }
         let length = self.rest.len().min(PIECE_BYTES);
         let piece = self.rest.split_to(length);
-        // A copy: a part of the whole would keep all of it in memory.
+        // A copy: a slice would keep the whole body in memory.
         Poll::Ready(Some(Ok(Frame::data(Bytes::copy_from_slice(&piece)))))
     }
 

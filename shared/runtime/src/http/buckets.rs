@@ -1,9 +1,9 @@
 //! Token buckets for any number of names in a fixed amount of memory. Knows neither requests nor clocks.
 //!
-//! A bucket is one number, the moment at which it will be full again (GCRA), so a full one need not be kept at all. The
-//! table has sets of a few places each; a name belongs to one set, by a hash with a secret seed, and a new name takes
-//! the place that is free or will be soonest. Whoever comes under a million names forgets his own buckets, which full
-//! ones are no worse than, and not the ones of others that are nearly empty.
+//! A bucket is one number, the time at which it will be full again (GCRA), so a full bucket need not be stored. The
+//! table has sets of a few slots each. A name belongs to one set, by a hash with a secret seed, and a new name takes
+//! the slot that is free or will be free soonest. A client with a million names evicts only its own buckets, which are
+//! nearly full, and not the nearly empty ones of others.
 
 use std::{
     hash::{BuildHasher, Hash, RandomState},
@@ -13,11 +13,11 @@ use std::{
 
 const PLACES_PER_SET: usize = 8;
 
-/// How fast and how much at once.
+/// The rate and the burst.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     pub(super) per_second: u32,
-    /// What an idle name may take at once; at least 1.
+    /// The tokens that an idle name may take at once; at least 1.
     pub(super) burst: u32,
 }
 
@@ -27,13 +27,13 @@ pub(super) struct Buckets {
     hasher: RandomState,
     begun: Instant,
     interval_ns: u64,
-    /// How far ahead of now a bucket's moment may lie: the burst but for the token that is asked for.
+    /// How far a bucket's time may lie ahead of now: the burst without the requested token.
     ahead_ns_max: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
-    /// The name's hash. Two names that share all 64 bits share a bucket, which nobody can bring about.
+    /// The name's hash. Two names that share all 64 bits share a bucket; a client cannot cause it.
     name: u64,
     /// Nanoseconds after `begun`; in the past, the bucket is full and the place is free.
     full_at_ns: u64,
@@ -53,13 +53,13 @@ impl Buckets {
         }
     }
 
-    /// Takes a token, or says how long until there is one.
+    /// Takes a token, or returns how long until there is one.
     pub(super) fn take(&self, name: &impl Hash, now: Instant) -> Result<(), Duration> {
         let name = self.hasher.hash_one(name);
         let now_ns = u64::try_from(now.saturating_duration_since(self.begun).as_nanos()).unwrap_or(u64::MAX);
         let sets = u64::try_from(self.sets.len()).expect("a usize is no longer than a u64");
         let set = usize::try_from(name % sets).expect("below a usize");
-        // A panic cannot happen while it is held; numbers are whole in any case.
+        // No code panics while the lock is held, and the numbers are consistent in any case.
         let mut places = self.sets[set].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let known = places.iter().position(|place| place.name == name);
         let at = known.unwrap_or_else(|| {
@@ -126,9 +126,9 @@ mod tests {
         assert!(buckets.take(&"a", now).is_err());
     }
 
-    /// A million made-up names cost no memory, and do not give back what one that is held has used up.
+    /// A million made-up names cost no memory and do not reset the bucket of an active name.
     #[test]
-    fn a_million_names_fit_and_release_nobody() {
+    fn a_million_names_fit_and_reset_no_bucket() {
         let now = Instant::now();
         let buckets = Buckets::new(RATE, 4_096, now);
         let before = buckets.bytes();

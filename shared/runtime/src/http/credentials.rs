@@ -1,12 +1,12 @@
-//! What a request says of who sent it. One rule for every service: a header that could be read in two ways is read in
-//! none, since a proxy in front may have looked at the other one.
+//! The credentials of a request. A header that could be read in two ways is refused by every service, since a proxy in
+//! front may have read the other one.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::Problem;
 use crate::bearer;
 
-/// The header, which is there once or not at all. Twice is 400: of two, nobody can say which one is meant.
+/// A header that occurs at most once. Twice is 400: the request is ambiguous.
 pub fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h HeaderValue>, Problem> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
@@ -16,7 +16,7 @@ pub fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h 
     }
 }
 
-/// The bearer token. `None` where there is none. Two headers, or two credentials in one, are 400.
+/// The bearer token, or `None` without one. Two headers, or two credentials in one, are 400.
 pub fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(value) = only(headers, &header::AUTHORIZATION)? else {
         return Ok(None);

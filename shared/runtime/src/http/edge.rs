@@ -1,5 +1,5 @@
-//! The edge of one request: the caller's trace goes on, the request has an id, a panic is an answer, every error is a
-//! problem, and what was answered is measured. Bodies, queries and header values are not logged.
+//! The edge of one request: continues the caller's trace, assigns a request id, turns panics and errors into problems,
+//! and measures the response. Bodies, queries and header values are not logged.
 
 use std::{panic::AssertUnwindSafe, sync::LazyLock, time::Instant};
 
@@ -26,7 +26,7 @@ use super::Problem;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_BYTES_MAX: usize = 64;
-/// Longer texts of axum's own refusals are cut off before they become a detail.
+/// Longer refusals of axum are truncated before they become a detail.
 const REFUSAL_BYTES_MAX: usize = 1024;
 
 static DURATION: LazyLock<Histogram<f64>> = LazyLock::new(|| {
@@ -48,7 +48,7 @@ async fn edge(request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let id = request_id(request.headers());
     let method = request.method().clone();
-    // The pattern, not the path: a path holds ids, and a metric must not have one series for each.
+    // The route's pattern: a path holds ids, and a metric must not have one series for each id.
     let route = request
         .extensions()
         .get::<MatchedPath>()
@@ -56,8 +56,8 @@ async fn edge(request: Request, next: Next) -> Response {
     let caller = caller(request.headers());
     let span = request_span(&request, &route, &id, &caller);
 
-    // What a handler has shared is in the database, and a panic's transaction is rolled back.
-    // The caller's context around the span's: where nothing is traced here, it is what goes on.
+    // State that a handler shares is in the database, and a panic's transaction is rolled back. The caller's context
+    // wraps the span's: if this process records no spans, the caller's context is propagated.
     let answering = next.run(request).instrument(span.clone()).with_context(caller);
     let answer = AssertUnwindSafe(answering).catch_unwind().await;
     let answer = answer.unwrap_or_else(|_| Problem::internal().into_response());
@@ -85,7 +85,7 @@ async fn edge(request: Request, next: Next) -> Response {
     response
 }
 
-/// A client may make methods up; each would be a series of its own.
+/// A client may invent methods; each would be a series of its own.
 fn method_label(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",
@@ -99,7 +99,7 @@ fn method_label(method: &Method) -> &'static str {
     }
 }
 
-/// The trace that the request is part of; an empty one when its headers say nothing, or nonsense.
+/// The trace context of the request; empty when its headers have none or an invalid one.
 fn caller(headers: &HeaderMap) -> Context {
     let text = |name: &str| Some(headers.get(name)?.to_str().ok()?.to_owned());
     trace::context_of(&TraceContext {
@@ -119,12 +119,12 @@ fn request_span(request: &Request, route: &str, id: &str, caller: &Context) -> S
         http.response.status_code = Empty,
         request_id = id,
     );
-    // Refused only where traces are off, and then there is nothing to continue.
+    // `set_parent` fails only when traces are off, and then there is no span to attach.
     let _ = span.set_parent(caller.clone());
     span
 }
 
-/// The caller's id, if it can stand in a log line as it is; else a new one.
+/// The caller's id, if it is safe in a log line; else a new one.
 fn request_id(headers: &HeaderMap) -> String {
     let plain = |id: &&str| {
         !id.is_empty()
@@ -138,7 +138,7 @@ fn request_id(headers: &HeaderMap) -> String {
         .map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
 }
 
-/// Says in every problem which request it was, and makes problems of the plain texts that axum and tower refuse with.
+/// Adds the request id to every problem, and turns the plain-text refusals of axum and tower into problems.
 async fn as_problem(mut response: Response, id: &str) -> Response {
     let status = response.status();
     if !status.is_client_error() && !status.is_server_error() {
@@ -157,7 +157,7 @@ async fn as_problem(mut response: Response, id: &str) -> Response {
     }
     let (parts, body) = response.into_parts();
     let mut problem = Problem::of_status(status).instance(instance);
-    // Only a refusal's text is for the client; of our own failures it is told nothing.
+    // The text of a refusal is for the client. The text of a server error is not.
     if status.is_client_error()
         && status != StatusCode::UNAUTHORIZED
         && let Ok(text) = to_bytes(body, REFUSAL_BYTES_MAX).await
@@ -169,7 +169,7 @@ async fn as_problem(mut response: Response, id: &str) -> Response {
     with_headers_of(&parts.headers, problem.into_response())
 }
 
-/// Keeps what a handler or axum has said in headers, such as `Allow`, but for those that described the old body.
+/// Keeps the headers of a handler or of axum, such as `Allow`, except those that described the old body.
 fn with_headers_of(old: &HeaderMap, mut response: Response) -> Response {
     for (name, value) in old {
         if *name != header::CONTENT_TYPE && *name != header::CONTENT_LENGTH {

@@ -1,6 +1,6 @@
-//! `/healthz` (the process is alive), `/readyz` (it can do its work), `/metrics` (Prometheus' text).
+//! `/healthz` (the process is alive), `/readyz` (it can do its work), `/metrics` (Prometheus' text format).
 //!
-//! Alive says nothing of Postgres or NATS on purpose: restarting a service does not mend its database.
+//! `/healthz` checks neither Postgres nor NATS on purpose: restarting a service does not repair its database.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -38,7 +38,7 @@ impl Health {
         }
     }
 
-    /// Adds a condition for being ready. Its error is shown on the page, so it names no address and no secret.
+    /// Adds a readiness check. Its error is shown on the page, so it must name no address and no secret.
     pub fn check<F, W, E>(mut self, name: &'static str, check: F) -> Health
     where
         F: Fn() -> W + Send + Sync + 'static,
@@ -62,7 +62,7 @@ impl Health {
             .with_state(Arc::new(self))
     }
 
-    /// Every check, at one time, each with its limit.
+    /// Runs every check concurrently, each with its limit.
     async fn run(&self) -> Vec<(&'static str, Outcome)> {
         join_all(self.checks.iter().map(|(name, check)| async move {
             let answer = timeout(self.check_timeout, check()).await;

@@ -1,5 +1,5 @@
-//! Keys that held when they were last looked up. It lets nobody in: every request's key is looked up again. It says whose limit
-//! a request counts against before that.
+//! Keys that were valid at their last lookup. This cache admits no request: every request's key is looked up again. It
+//! decides which limit a request counts against before that.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -8,10 +8,10 @@ use std::{
 
 use domain::ApiKey;
 
-/// Keys that are known at most; 8 bytes each. One that is pushed out by another is a new one again.
+/// The number of slots; 8 bytes each. A key that another one evicts counts as unknown again.
 const KEYS_MAX: usize = 65_536;
 
-/// A place for each hash with a secret seed: nobody can choose whom to push out.
+/// A slot for each hash with a secret seed, so that a client cannot choose which key to evict.
 #[derive(Debug)]
 pub(super) struct KnownKeys {
     places: Box<[AtomicU64]>,
@@ -46,7 +46,7 @@ impl KnownKeys {
 
     pub(super) fn forget(&self, key: &ApiKey) {
         let (place, hash) = self.place(key);
-        // Another's stays.
+        // A slot that another key has taken stays.
         let _ = place.compare_exchange(hash, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }

@@ -1,5 +1,5 @@
-//! How fast one address may ask, how many requests at one time, how long one may take, how large and how slow its body
-//! may be.
+//! Limits of one server: the request rate of an address, concurrent requests, the duration of a request, the size and
+//! pace of its body.
 
 use std::{error::Error, io, iter::successors, sync::Arc, time::Duration};
 
@@ -34,7 +34,8 @@ pub(super) fn layer(routes: Router, settings: &HttpSettings) -> Router {
         .layer(Extension(AccountLimits::new(settings)))
 }
 
-/// The whole body of a request, once the service knows whose it is and has room for it. Its limits are in front of it.
+/// Reads the whole body of a request, after the service has authenticated it and reserved room. The size limits are
+/// applied before.
 pub async fn body(body: Body) -> Result<Bytes, Problem> {
     let read = Bytes::from_request(Request::new(body), &()).await;
     read.map_err(|rejection| {
@@ -50,7 +51,7 @@ pub async fn body(body: Body) -> Result<Bytes, Problem> {
     })
 }
 
-/// Refuses at once rather than queueing: a client that waits has less time left when its turn comes.
+/// Refuses at once rather than queueing: a queued client would have less time left when its turn comes.
 async fn if_room(State(room): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
     match room.try_acquire() {
         Ok(_place) => next.run(request).await,
@@ -63,7 +64,7 @@ async fn if_room(State(room): State<Arc<Semaphore>>, request: Request, next: Nex
     }
 }
 
-/// A handler may be dropped here as it may be when its client leaves; storage's pool rolls back what it had begun.
+/// A handler may be dropped here, as when its client disconnects; storage's pool rolls back its transaction.
 async fn in_time(State(limit): State<Duration>, request: Request, next: Next) -> Response {
     match tokio::time::timeout(limit, next.run(request)).await {
         Ok(response) => response,

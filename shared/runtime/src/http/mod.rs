@@ -1,8 +1,8 @@
-//! HTTP for every service: a server with limits, errors as RFC 9457 problems, and the three pages that operators'
-//! tools ask for. What is served is the services' own business.
+//! HTTP for every service: a server with limits, errors as RFC 9457 problems, and the three health pages. The routes
+//! belong to the services.
 //!
 //! ```text
-//! server   connections, limits of headers and of who does not read, graceful end
+//! server   connections, limits of headers and of slow readers, graceful end
 //!   └ edge     one request: trace, request id, panic, problem
 //!       └ limits   how fast from one address, how many, how long, how large
 //!           └ the service's routes, which ask [`AccountLimits`] once they know whose request it is
@@ -49,11 +49,13 @@ pub fn router(routes: Router, health: Health, settings: &HttpSettings) -> Router
 static REFUSED: LazyLock<Counter<u64>> = LazyLock::new(|| {
     global::meter("runtime")
         .u64_counter("signalbox.http.refused")
-        .with_description("Connections and requests turned away by a limit, and clients given up that do not read")
+        .with_description(
+            "Connections and requests refused by a limit, and connections closed because the client was too slow",
+        )
         .build()
 });
 
-/// `why` is one of a few words: a name of a client must not be a series of its own.
+/// `why` is one of a few words: a value from a client must not become a series of its own.
 fn refused(why: &'static str) {
     REFUSED.add(1, &[KeyValue::new("why", why)]);
 }

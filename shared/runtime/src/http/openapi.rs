@@ -1,5 +1,5 @@
-//! The OpenAPI 3.1 document of a service, from its routes. Each says by an [`Operation`] what it takes, gives and refuses; the
-//! schemas are those by which bodies are read and written.
+//! The OpenAPI 3.1 document of a service, generated from its routes. Each route's [`Operation`] declares its
+//! parameters, bodies and refusals; the schemas are those by which bodies are read and written.
 
 use std::collections::BTreeSet;
 
@@ -9,33 +9,33 @@ use serde_json::{Map, Value, json};
 
 use super::Route;
 
-/// Of the schemas that requests and answers share.
+/// The schemas that requests and responses share.
 const DEFINITIONS: &str = "#/components/schemas";
 
-/// Why a request is refused, by status. The problem's `code` says it more exactly.
+/// The description of a refusal by its status. The problem's `code` is more specific.
 const REFUSALS: [(u16, &str); 13] = [
-    (400, "It is not what the route takes; `detail` names the field"),
+    (400, "The request is invalid; `detail` names the field"),
     (401, "It has no valid key"),
-    (403, "Its key may not do this, or not in this name"),
+    (403, "The key may not do this, or not on behalf of this actor"),
     (404, "Not there, or not yours"),
     (408, "Its body came too slowly"),
-    (409, "What is there forbids it; `code` says why"),
+    (409, "It conflicts with the current state; `code` says why"),
     (410, "Its session is over"),
     (413, "It is too large"),
     (415, "Its body is not JSON"),
-    (422, "It was understood and cannot be done as it is"),
-    (429, "Too much at one time; `Retry-After` says when to ask again"),
-    (500, "Our fault; the log has it under the id of `instance`"),
-    (503, "Not now; `Retry-After` says when to ask again"),
+    (422, "The request is valid and cannot be carried out"),
+    (429, "Too many requests; `Retry-After` says when to retry"),
+    (500, "A server error; the log has its cause under the id of `instance`"),
+    (503, "Unavailable; `Retry-After` says when to retry"),
 ];
 
-/// The schemas of what is read, and of what is written: what may be absent differs.
+/// The schemas for reading and for writing: optional fields differ.
 struct Schemas {
     read: SchemaGenerator,
     written: SchemaGenerator,
 }
 
-/// A route, while it is described.
+/// A route under description.
 pub struct Operation<'a> {
     schemas: &'a mut Schemas,
     path: &'static str,
@@ -46,13 +46,13 @@ pub struct Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// What the path's last parameter names.
+    /// The type of the path's last parameter.
     pub fn names<T: JsonSchema>(&mut self) {
         let name = parameters_of(self.path).last().expect("the path names something");
         self.path_parameter::<T>(name);
     }
 
-    /// A parameter of the path, if the path has it.
+    /// Describes a parameter of the path, if the path has it.
     pub fn path_parameter<T: JsonSchema>(&mut self, name: &str) {
         if parameters_of(self.path).any(|parameter| parameter == name) {
             let schema = self.schemas.read.subschema_for::<T>();
@@ -61,7 +61,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Each field of `T` is a parameter of the query. One without a value is as good as absent.
+    /// Each field of `T` is a parameter of the query. A parameter without a value counts as absent.
     pub fn query<T: JsonSchema>(&mut self) {
         let fields = T::json_schema(&mut self.schemas.read);
         for (name, schema) in fields
@@ -82,7 +82,7 @@ impl Operation<'_> {
             .push(json!({"name": name, "in": "header", "required": false, "description": about, "schema": schema}));
     }
 
-    /// A body of JSON. `may_be_empty`: one with no field that must be there may be left out.
+    /// A JSON body. `may_be_empty`: a body without required fields may be omitted.
     pub fn body<T: JsonSchema>(&mut self, may_be_empty: bool) {
         let schema = self.schemas.read.subschema_for::<T>();
         let has_required = T::json_schema(&mut self.schemas.read).get("required").is_some();
@@ -94,7 +94,7 @@ impl Operation<'_> {
         self.body = Some(json!({"required": is_required, "content": content}));
     }
 
-    /// What is answered when it is done.
+    /// The response of a successful request.
     pub fn answers<T: JsonSchema>(&mut self, status: StatusCode, about: &str) {
         let schema = self.schemas.written.subschema_for::<T>();
         let content = json!({"application/json": {"schema": schema}});
@@ -108,10 +108,10 @@ impl Operation<'_> {
         self.answers.insert("204".to_owned(), json!({"description": "Done"}));
     }
 
-    /// Statuses with which a problem may come.
+    /// The statuses of problems that the route may return.
     ///
     /// # Panics
-    /// For one that this document has no words for.
+    /// If a status is missing in [`REFUSALS`].
     pub fn refuses(&mut self, statuses: &[u16]) {
         for status in statuses {
             assert!(REFUSALS.iter().any(|(known, _)| known == status), "{status}");
@@ -125,7 +125,7 @@ fn parameters_of(path: &str) -> impl Iterator<Item = &str> {
         .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
 }
 
-/// The schema of an `Option` as that of what it holds.
+/// The schema of an `Option` as that of its value.
 fn without_null(schema: &Value) -> Map<String, Value> {
     let mut fields = schema.as_object().cloned().unwrap_or_default();
     if let Some(Value::Array(kinds)) = fields.get("type") {
@@ -142,11 +142,11 @@ fn without_null(schema: &Value) -> Map<String, Value> {
     fields
 }
 
-/// The whole document: `head` has what is not of one route (`info`, `tags`, `servers`, `security`, security schemes). `always`:
-/// the statuses with which every route may refuse.
+/// The whole document. `head` has the parts that belong to no route (`info`, `tags`, `servers`, `security`, security
+/// schemes). `always`: the statuses with which every route may refuse.
 ///
 /// # Panics
-/// When one name stands for two schemas: the document would lie of one of them.
+/// If one name stands for two schemas: the document would be wrong about one of them.
 pub fn document<'r, S: 'r>(mut head: Value, always: &[u16], routes: impl IntoIterator<Item = &'r Route<S>>) -> Value {
     let settings = || {
         SchemaSettings::draft2020_12().with(|settings| {

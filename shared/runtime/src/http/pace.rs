@@ -1,8 +1,9 @@
-//! A client that takes its answer too slowly, or sends its body too slowly, is given up: it holds a place that others wait for,
-//! and the answer or the body with it. Headers have hyper's timer.
+//! Closes the connection of a client that takes its response or sends its body too slowly: it occupies a place, and
+//! keeps the response or the body in memory. Headers have hyper's timer.
 //!
-//! Slow is who falls behind a pace: each second in which we wait for the client is a second of debt, each second's worth
-//! of bytes that it takes or sends pays one back. So neither silence nor a byte now and then holds a connection for long.
+//! A client is too slow if it falls behind a pace. Each second of waiting for the client adds a second of debt; each
+//! second's worth of bytes that it takes or sends pays one back. So neither silence nor an occasional byte holds a
+//! connection for long.
 
 use std::{
     io::{self, IoSlice},
@@ -25,7 +26,7 @@ use tokio::{
 
 use crate::settings::HttpSettings;
 
-/// How fast an answer is to be taken and a body to be sent, and how far a client may fall behind that.
+/// The minimum pace of responses and bodies, and how far a client may fall behind.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     bytes_per_second: u64,
@@ -40,7 +41,7 @@ impl Pace {
         }
     }
 
-    /// What is owed after waiting for so long until so many bytes were taken; `None`: too much.
+    /// The debt after waiting for so long for so many bytes; `None`: too much.
     fn owed(self, debt: Duration, waited: Duration, bytes: usize) -> Option<Duration> {
         let debt = debt.saturating_add(waited);
         let paid = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
@@ -51,7 +52,7 @@ impl Pace {
 struct Debt {
     pace: Pace,
     owed: Duration,
-    /// Since when we wait, and until what is owed is too much.
+    /// The start of the wait, and the time at which the debt is too large.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
@@ -64,7 +65,7 @@ impl Debt {
         }
     }
 
-    /// What was polled; `None` when the client has fallen behind too far.
+    /// The polled result; `None` when the client has fallen behind too far.
     fn within<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -152,9 +153,8 @@ impl HttpBody for Paced {
             Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
             Some(Err(_)) | None => 0,
         });
-        within.map(|frame| {
-            frame.unwrap_or_else(|| Some(Err(axum::Error::new(given_up("sent more slowly than is waited for")))))
-        })
+        within
+            .map(|frame| frame.unwrap_or_else(|| Some(Err(axum::Error::new(given_up("the body was sent too slowly"))))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -219,7 +219,7 @@ mod tests {
     };
 
     #[test]
-    fn who_falls_behind_owes_and_who_catches_up_does_not() {
+    fn a_slow_client_owes_and_a_fast_one_pays_back() {
         let check = |debt: u64, waited: u64, bytes, owed: Option<u64>| {
             let found = PACE.owed(Duration::from_secs(debt), Duration::from_secs(waited), bytes);
             assert_eq!(found, owed.map(Duration::from_secs), "{debt} {waited} {bytes}");
@@ -234,9 +234,9 @@ mod tests {
         check(9, 2, 1_000_000, None);
     }
 
-    /// The same of a body.
+    /// The same for a body.
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_comes_byte_by_byte_is_given_up_and_one_at_the_pace_is_not() {
+    async fn a_slow_body_is_refused_and_one_at_the_pace_is_not() {
         let is_given_up = async |bytes: usize, every: Duration| {
             let pieces = futures::stream::iter(0..400 / bytes).then(move |_| async move {
                 tokio::time::sleep(every).await;
@@ -254,9 +254,9 @@ mod tests {
         assert!(!is_given_up(10, Duration::from_millis(50)).await);
     }
 
-    /// One byte every nine seconds is never silent for ten.
+    /// A client that sends one byte every nine seconds is never silent for ten.
     #[tokio::test(start_paused = true)]
-    async fn a_byte_now_and_then_is_not_enough_and_the_pace_is() {
+    async fn an_occasional_byte_is_too_slow_and_the_pace_is_not() {
         let is_given_up = async |bytes: usize, every: Duration| {
             let (ours, mut theirs) = duplex(16);
             let mut ours = Patience::new(ours, PACE);

@@ -12,13 +12,13 @@ use serde_json::{Map, Value};
 
 const CONTENT_TYPE: &str = "application/problem+json";
 
-/// One problem, ready to be answered. Made by handlers; [`super::edge`] adds which request it was.
+/// One problem, made by a handler; [`super::edge`] adds the request's id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     status: StatusCode,
     /// One word for programs: `unknown_agent`.
     code: &'static str,
-    /// Boxed: problems travel in `Result`s, and most requests have none.
+    /// Boxed: `Result`s carry problems, and most requests have none.
     more: Box<More>,
 }
 
@@ -39,7 +39,7 @@ impl Problem {
         }
     }
 
-    /// Says what was wrong with this request and what to do. Shown to the client as it is.
+    /// The error of this request and its remedy. Shown to the client as it is.
     pub fn detail(mut self, detail: impl Into<String>) -> Problem {
         self.more.detail = Some(detail.into());
         self
@@ -81,7 +81,7 @@ impl Problem {
         Problem::new(StatusCode::FORBIDDEN, "forbidden").detail(detail)
     }
 
-    /// For "not there" and "not yours" alike, so that nobody can ask which.
+    /// For a missing object and for another account's object alike, so that a client cannot tell them apart.
     pub fn not_found() -> Problem {
         Problem::new(StatusCode::NOT_FOUND, "not_found")
     }
@@ -90,29 +90,29 @@ impl Problem {
         Problem::new(StatusCode::CONFLICT, code).detail(detail)
     }
 
-    /// Understood, and cannot be done as it is.
+    /// The request is valid and cannot be carried out.
     pub fn unprocessable(code: &'static str, detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code).detail(detail)
     }
 
-    /// Try again later: a dependency is away, or there is too much to do.
+    /// Try again later: a dependency is unavailable, or the service is overloaded.
     pub fn unavailable() -> Problem {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable").retry_after_s(1)
     }
 
-    /// Too much from one client. `wait` until it may be tried again; told in whole seconds, at least one.
+    /// Too many requests of one client. It may retry after `wait`, which is sent in whole seconds, at least one.
     pub fn too_many_requests(wait: Duration) -> Problem {
         let seconds = wait.as_millis().div_ceil(1_000).max(1);
         Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests")
             .retry_after_s(u32::try_from(seconds).unwrap_or(u32::MAX))
     }
 
-    /// Our fault. What happened is in the log, under the request's id; none of it is told.
+    /// A server error. The log has its cause under the request's id; the client does not see it.
     pub fn internal() -> Problem {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal")
     }
 
-    /// What a status that came without a problem is called.
+    /// The problem for a status that came without one.
     pub(super) fn of_status(status: StatusCode) -> Problem {
         let code = match status {
             StatusCode::BAD_REQUEST => "invalid",

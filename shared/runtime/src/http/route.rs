@@ -1,5 +1,5 @@
-//! A route, declared once: method, path, handler, and what it is for. The service's router and its OpenAPI document are made of
-//! the same routes.
+//! A route, declared once: method, path, handler, and description. The service's router and its OpenAPI document are
+//! made of the same routes.
 
 use axum::{
     Router,
@@ -13,7 +13,7 @@ use super::openapi::Operation;
 pub struct Route<S> {
     pub method: Method,
     pub path: &'static str,
-    /// The noun that it belongs to, and what it does there.
+    /// The noun and the verb of the operation.
     pub(super) name: (&'static str, &'static str),
     /// The first sentence is the operation's summary.
     pub(super) about: String,
@@ -22,7 +22,7 @@ pub struct Route<S> {
 }
 
 impl<S: Clone + Send + Sync + 'static> Route<S> {
-    /// `describe` says what the handler takes and gives.
+    /// `describe` declares the handler's parameters and responses.
     ///
     /// # Panics
     /// For a method that axum does not route.
@@ -44,7 +44,7 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
         }
     }
 
-    /// A router that serves them.
+    /// A router that serves these routes.
     pub fn router(routes: impl IntoIterator<Item = Route<S>>) -> Router<S> {
         let serve = |router: Router<S>, route: Route<S>| router.route(route.path, route.handler);
         routes.into_iter().fold(Router::new(), serve)

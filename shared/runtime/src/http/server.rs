@@ -1,7 +1,7 @@
-//! Connections: accepted up to a limit for all and one for each address, each with limits on its headers, ended
+//! Connections: accepted up to a global limit and a limit for each address, each with limits on its headers, ended
 //! gracefully when the process stops.
 //!
-//! axum's own `serve` has neither a time nor a size limit for headers, so the loop is ours.
+//! axum's own `serve` has neither a time nor a size limit for headers, so this file has its own accept loop.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -33,11 +33,11 @@ use crate::{settings::HttpSettings, shutdown::Shutdown};
 
 /// hyper refuses less than this for its read buffer.
 const BUFFER_BYTES_MIN: usize = 8 * 1024;
-/// Of an answer, the system takes this much before its client has: by itself it takes megabytes, which count as sent.
+/// The socket's send buffer. The system's default is megabytes, which would count as sent before the client has them.
 const SEND_BUFFER_BYTES: u32 = 128 * 1024;
 /// Connections that wait to be accepted; the system may have a smaller limit.
 const BACKLOG: u32 = 1024;
-/// When no connection can be accepted, files have run out: trying again at once would only spin.
+/// A failed accept means that file descriptors have run out: an immediate retry would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +49,7 @@ pub enum HttpError {
     },
 }
 
-/// How to reach a listener from this machine: one that listens everywhere is reached on loopback.
+/// The URL of a listener from this machine: a listener on all addresses is reached on loopback.
 pub fn local_url(mut listens: SocketAddr) -> String {
     if listens.ip().is_unspecified() {
         listens.set_ip(match listens {
@@ -60,7 +60,7 @@ pub fn local_url(mut listens: SocketAddr) -> String {
     format!("http://{listens}")
 }
 
-/// Takes the address; port 0 picks a free one, which the listener knows.
+/// Binds the address. Port 0 picks a free port, which the listener knows.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener, HttpError> {
     bind(address).map_err(|source| HttpError::Listen { address, source })
 }
@@ -72,14 +72,14 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
         TcpSocket::new_v6()?
     };
     socket.set_reuseaddr(true)?;
-    // Its connections have the same.
+    // Its connections inherit it.
     socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Serves until the process stops; then takes no more connections and lets requests that are under way end. Bounded
-/// by the process's grace: dropping this ends all connections.
+/// Serves until the process stops; then accepts no more connections and lets requests in progress end. Bounded by the
+/// process's grace period: dropping this ends all connections.
 pub async fn serve(listener: TcpListener, router: Router, settings: HttpSettings, shutdown: Shutdown) {
     if let Ok(address) = listener.local_addr() {
         info!(%address, "listening on {address}");
@@ -90,7 +90,7 @@ pub async fn serve(listener: TcpListener, router: Router, settings: HttpSettings
     let stop = shutdown.token();
     let mut connections = JoinSet::new();
     loop {
-        // A place first: without one, connections wait in the system's queue. Dropping either wait loses nothing.
+        // Acquires a permit first: without one, connections wait in the system's queue. Both waits are cancel-safe.
         let place = tokio::select! {
             () = stop.cancelled() => break,
             place = Arc::clone(&room).acquire_owned() => place.expect("the semaphore is never closed"),
@@ -98,15 +98,15 @@ pub async fn serve(listener: TcpListener, router: Router, settings: HttpSettings
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
             accepted = listener.accept() => accepted,
-            // Takes away those that have ended; their places are free already.
+            // Reaps ended connections; their permits are released already.
             Some(_) = connections.join_next() => continue,
         };
         match accepted {
             Ok((stream, peer)) => {
-                // One that has too many is closed unread: an answer would be work for whoever wants us to work.
+                // A connection over the address limit is closed unread: a response would be work for an attacker.
                 let Some(held) = of_addresses.hold(peer) else { continue };
                 let (builder, router, stop) = (Arc::clone(&builder), router.clone(), stop.clone());
-                // Answers are small and complete: waiting to fill a packet only delays them.
+                // Responses are small and complete: waiting to fill a packet only delays them.
                 let _ = stream.set_nodelay(true);
                 let stream = Patience::new(stream, Pace::of(&settings));
                 connections.spawn(async move {
@@ -127,7 +127,7 @@ pub async fn serve(listener: TcpListener, router: Router, settings: HttpSettings
     while connections.join_next().await.is_some() {}
 }
 
-/// HTTP/1 alone: telling HTTP/2 apart without TLS means waiting for a first byte, and that wait has no limit.
+/// HTTP/1 alone: detecting HTTP/2 without TLS means waiting for a first byte, and that wait has no limit.
 fn builder(settings: &HttpSettings) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
     builder

@@ -1,11 +1,11 @@
-//! How much of something that is there for all one holder may have. Pure: an address and its connections, an account and
-//! the bytes of its answers.
+//! One holder's share of a shared resource. Pure. Used for an address and its connections, and for an account and the
+//! bytes of its responses.
 
-/// Of what the others have left, a holder may have one part in so many.
+/// A holder may have one part in so many of what the others leave.
 const PARTS: usize = 4;
 
-/// The most that a holder may have: `each_max` while there is plenty, and less and less as `others` fill what is there
-/// for all, so that whoever comes next finds something. At least one, as long as there is one.
+/// The most that a holder may have: `each_max` while there is plenty, and less as `others` fill the resource, so that
+/// the next holder finds some. At least one, as long as one is left.
 pub(super) fn share(max: usize, others: usize, each_max: usize) -> usize {
     max.saturating_sub(others).div_ceil(PARTS).min(each_max)
 }
@@ -15,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_falls_as_the_others_take() {
+    fn a_share_shrinks_as_the_others_grow() {
         let check = |max, others, each_max, expected| {
             assert_eq!(share(max, others, each_max), expected, "{max} {others} {each_max}");
         };
@@ -31,7 +31,7 @@ mod tests {
         check(1, 0, 256, 1);
     }
 
-    /// Who holds all that they may, one after the other.
+    /// Holders that take as much as they may, one after the other.
     #[test]
     fn a_few_holders_leave_most_of_the_rest() {
         let left_by = |holders: usize| (0..holders).fold(1024, |left, _| left - share(1024, 1024 - left, 256));

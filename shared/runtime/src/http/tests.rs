@@ -1,4 +1,4 @@
-//! Of the router and of real connections: limits, problems, health pages and an orderly end.
+//! Tests of the router and of real connections: limits, problems, health pages and an orderly end.
 
 use std::{sync::Arc, time::Duration};
 
@@ -285,7 +285,7 @@ async fn a_strange_request_id_is_replaced() {
     }
 }
 
-/// A request that is under way when the process stops is answered; then nobody listens any more.
+/// A request in progress when the process stops is answered; then no listener accepts any more.
 #[tokio::test]
 async fn ends_gracefully() {
     let (entered_tx, mut entered_rx) = mpsc::channel::<()>(1);
@@ -355,10 +355,10 @@ async fn refuses_headers_that_are_too_large() {
     app.shutdown.stop(LIMIT).await;
 }
 
-/// An address that asks too fast is told when to come again, in the form of every other error. Peers, and the health
-/// pages, answer.
+/// An address over its rate gets a problem with the time of the next attempt. Other addresses, and the health pages,
+/// are served.
 #[tokio::test]
-async fn an_address_that_asks_too_fast_is_told_so() {
+async fn an_address_over_its_rate_gets_429() {
     let settings = HttpSettings {
         address_requests_per_second: Count::new(1),
         address_requests_burst: Count::new(1),
@@ -371,7 +371,7 @@ async fn an_address_that_asks_too_fast_is_told_so() {
     };
     let mut answer = app.send(from("203.0.113.9:1", "/")).await;
     assert_eq!(answer.status(), StatusCode::OK);
-    // One more a second is let in: a machine that stands still in between lets in more.
+    // One token a second is refilled: a machine that stalls in between admits more.
     for _ in 0..100 {
         answer = app.send(from("203.0.113.9:2", "/")).await;
         if answer.status() != StatusCode::OK {
@@ -406,10 +406,10 @@ async fn served(settings: HttpSettings, routes: Router) -> (App, std::net::Socke
     (app, address)
 }
 
-/// All that comes until the server closes.
+/// All bytes until the server closes.
 async fn until_closed(client: &mut TcpStream) -> String {
     let mut answer = Vec::new();
-    // A reset is a close, too.
+    // A reset counts as a close.
     let _ = timeout(LIMIT, client.read_to_end(&mut answer))
         .await
         .expect("the server should close");
@@ -446,7 +446,7 @@ async fn headers_that_never_end_and_bodies_that_stand_still_are_given_up() {
 }
 
 #[tokio::test]
-async fn a_body_that_drips_has_a_limit_as_a_whole() {
+async fn a_slow_body_has_a_limit_as_a_whole() {
     let settings = HttpSettings {
         request_timeout_ms: Millis::new(50),
         ..HttpSettings::default()
@@ -461,7 +461,7 @@ async fn a_body_that_drips_has_a_limit_as_a_whole() {
     let mut answer = [0; 12];
     let mut ticks = tokio::time::interval(Duration::from_millis(5));
     let answered = async {
-        // What is written is dropped with the test; what is read is kept.
+        // Writes are dropped with the test; reads are kept.
         tokio::select! {
             read = reader.read_exact(&mut answer) => read.map(drop),
             () = async { loop { ticks.tick().await; let _ = writer.write_all(b"x").await; } } => Ok(()),
@@ -472,15 +472,16 @@ async fn a_body_that_drips_has_a_limit_as_a_whole() {
     app.shutdown.stop(LIMIT).await;
 }
 
-/// Whoever asks and does not read holds a connection until it is given up; here it is the only one there may be.
+/// A client that sends a request and does not read holds its connection until the server closes it; here it is the only
+/// connection.
 #[tokio::test]
-async fn an_answer_that_nobody_takes_is_given_up() {
+async fn a_response_that_is_not_taken_closes_its_connection() {
     let settings = HttpSettings {
         body_timeout_ms: Millis::new(50),
         connections_max: Count::new(1),
         ..HttpSettings::default()
     };
-    // More than the system's buffers take.
+    // More than the system's buffers hold.
     let routes = Router::new().route("/", get(|| async { Bytes::from(vec![b'x'; 64 * 1024 * 1024]) }));
     let (app, address) = served(settings, routes).await;
     let request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -495,7 +496,7 @@ async fn an_answer_that_nobody_takes_is_given_up() {
     app.shutdown.stop(LIMIT).await;
 }
 
-/// Beyond the limit a connection waits unaccepted; it is served when another ends.
+/// Beyond the limit a connection waits unaccepted; it is served when another one ends.
 #[tokio::test]
 async fn connections_have_a_limit() {
     let settings = HttpSettings {

@@ -1,8 +1,9 @@
-//! What becomes of rows whose messages the broker has taken: deleted, or, where a reader is awaited, noted as stored.
+//! Settles rows whose messages the broker has acknowledged: deletes them, or, if a reader is awaited, marks them as
+//! stored.
 //!
-//! Nobody waits for either, so they wait a moment and are written together: a row that is still there is no more than a
-//! message that a crash would have published twice. Readers are usually faster than the note, and a row that is gone by
-//! then costs no write at all.
+//! No caller waits for a settlement, so rows are collected briefly and written together. A crash before the write
+//! publishes their messages twice, and no more. Readers usually delete an awaited row before it is marked; then the
+//! mark costs no write.
 
 use domain::error_chain;
 use std::time::Duration;
@@ -20,11 +21,12 @@ use tracing::warn;
 use super::millis;
 use crate::settings::OutboxSettings;
 
-/// Batches waiting for the database. Full, publishing waits for it.
+/// Batches waiting for the database. When it is full, publishing waits.
 pub(super) const SETTLEMENTS_MAX: usize = 8;
-/// Rows that wait; more are written at once.
+/// Rows that are collected; a larger number is written at once.
 const WAITING_MAX: usize = 2_048;
-/// Written before the sweep takes a row for one that was never sent, with room for a slow write.
+/// The write must precede the sweep's age limit, with room for a slow write. Otherwise the sweep takes the row for an
+/// unpublished one.
 const DELAYS_PER_SWEEP_AGE: u32 = 8;
 
 pub(super) struct Settlement {
@@ -47,12 +49,12 @@ impl Settlement {
         }
     }
 
-    /// As much at once as has come together. Ends when the relay and its sweeps have.
+    /// Writes all collected rows together. Ends when the relay and its sweeps have ended.
     pub(super) async fn run(mut self, mut rx: mpsc::Receiver<Settled>) {
         let mut batches = Vec::new();
         loop {
             let received = tokio::select! {
-                // Loses nothing when it is dropped.
+                // Cancel-safe.
                 received = rx.recv_many(&mut batches, SETTLEMENTS_MAX) => received,
                 () = sleep_until(self.due), if self.waiting.count() > 0 => {
                     self.settle().await;
@@ -70,7 +72,7 @@ impl Settlement {
                 self.waiting.append(batch);
             }
             batches.clear();
-            // A stream of batches that never pauses keeps the clock from being looked at.
+            // A continuous stream of batches would never let the timer be polled.
             if self.waiting.count() >= WAITING_MAX || self.due <= Instant::now() {
                 self.settle().await;
             }
@@ -84,9 +86,12 @@ impl Settlement {
             return;
         }
         if let Err(error) = outbox_settle(&self.database, settled, self.look_ms).await {
-            // The sweep takes them for unsent, publishes them a second time, and settles them then.
+            // The sweep takes them for unpublished, publishes them a second time, and settles them then.
             let error = error_chain(&error);
-            warn!(rows, error, "published outbox rows neither deleted nor noted");
+            warn!(
+                rows,
+                error, "could not settle published outbox rows; they will be published again"
+            );
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The sweep that looks after messages which were published and that nobody has read yet.
+//! The sweep over messages that were published and are not read yet.
 //!
-//! A reader that is away is no reason to say things twice: the broker is asked first whether it still has the message,
-//! and only what it has lost is published again, as it was. Every replica looks, each at rows of its own service that no
-//! other has taken.
+//! An unavailable reader alone is no reason to publish a message again: the broker is asked first whether it still has
+//! the message, and only a lost message is published again, unchanged. Every replica runs the sweep, each on rows of
+//! its own service that no other replica has claimed.
 
 use messaging::{Stored, Stream};
 use storage::{
@@ -19,11 +19,11 @@ use super::{Batch, Relay, SWEEP_BYTES_MAX, millis, payload_bytes};
 use crate::sweep::{Sweep, Ticks};
 
 impl Relay {
-    pub(super) async fn look_after_unread(self, stop: CancellationToken) {
+    pub(super) async fn sweep_unread(self, stop: CancellationToken) {
         let sweep = Sweep::new(self.database.role().service(), "outbox_unread");
         let mut ticks = Ticks::every(self.settings.sweep_interval_ms.duration(), stop.clone());
         while ticks.next().await {
-            // A broker that is away cannot be asked, and has lost nothing yet.
+            // Without a connection the broker cannot be asked, and the message may not be lost.
             while self.bus.is_connected() && !stop.is_cancelled() {
                 let looked = sweep.once(self.look_once()).await;
                 if looked.is_none_or(|batch| !batch.more) {
@@ -49,32 +49,32 @@ impl Relay {
             more: unread.len() >= rows_max.usize()
                 || payload_bytes(unread.iter().map(|one| &one.row)) >= SWEEP_BYTES_MAX,
         };
-        let (mut check, mut again, mut given_up) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut check, mut again, mut expired) = (Vec::new(), Vec::new(), Vec::new());
         for unread in unread {
             match unread.due {
                 Due::Check => check.push(unread),
                 Due::Again => again.push(unread.row),
-                Due::GiveUp => given_up.push(unread.row),
+                Due::GiveUp => expired.push(unread.row),
             }
         }
         let lost = self.lost(check).await;
         if !lost.is_empty() {
             warn!(
                 messages = lost.len(),
-                "the broker has lost messages that nobody had read; publishing them again"
+                "the broker lost unread messages; publishing them again"
             );
         }
         again.extend(lost);
         if !again.is_empty() {
-            // Made in time order: within one writer this is the order of its transactions.
+            // Ids are in time order: within one writer this is the order of its transactions.
             again.sort_by_key(|row| row.id);
             self.relay(again, "unread").await;
         }
-        self.give_up(given_up).await;
+        self.bury_expired(expired).await;
         Ok(batch)
     }
 
-    /// Those that the broker does not have any more.
+    /// The rows whose messages the broker no longer has.
     async fn lost(&self, unread: Vec<UnreadRow>) -> Vec<OutboxRow> {
         let questions: Vec<_> = unread
             .iter()
@@ -94,10 +94,11 @@ impl Relay {
             .collect()
     }
 
-    async fn give_up(&self, rows: Vec<OutboxRow>) {
+    async fn bury_expired(&self, rows: Vec<OutboxRow>) {
         let mut settled = Settled::default();
         for row in rows {
-            let detail = "nobody read this message for as long as it is kept: see that its reader runs, then redrive";
+            let detail =
+                "this message was not read within the time that it is kept: check that its reader runs, then redrive";
             if self.bury(&row, "unread", detail).await {
                 settled.over.push(row.key());
             }
@@ -106,8 +107,8 @@ impl Relay {
     }
 }
 
-/// Where a message that is awaited lies.
+/// The stream of an awaited message.
 fn stream(row: &OutboxRow) -> Stream {
-    // A message that is not awaited has no place among the unread; the broker will not know its receipt.
+    // Only awaited messages have unread rows. For any other, the broker will not know the receipt.
     contracts::message::awaited(&row.outgoing.subject).unwrap_or(Stream::Event)
 }

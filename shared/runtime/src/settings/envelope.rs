@@ -1,5 +1,5 @@
-//! `[envelope]`: the keys with which services sign what they send each other. What a signature covers is the business of
-//! `messaging::envelope`.
+//! `[envelope]`: the keys with which services sign their messages. `messaging::envelope` defines what a signature
+//! covers.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,21 @@ use serde::Deserialize;
 
 use super::{SettingsError, safety::Unsafe};
 
-/// Enough for a rotation; a longer list is one that nobody clears.
+/// Enough for a rotation. A longer list would mean that old keys are not removed.
 const KEYS_MAX: usize = 4;
 
-/// `[envelope]`. All services of an installation have the same.
+/// `[envelope]`. The same for all services of an installation.
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(default)]
 pub struct EnvelopeSettings {
-    /// By id: 64 hexadecimal characters each. Every one of them is good for reading.
+    /// By id: 64 hexadecimal characters each. Every key verifies signatures.
     keys: BTreeMap<String, SecretString>,
-    /// Id of the key that signs. Not needed where there is one key.
+    /// Id of the key that signs. Not needed if there is one key.
     sign_with: Option<String>,
 }
 
 impl EnvelopeSettings {
-    /// For a process that signs and reads. One that does neither needs no key.
+    /// For a process that signs and verifies. A process that does neither needs no key.
     pub fn keyring(&self) -> Result<Keyring, SettingsError> {
         let signs = match (&self.sign_with, self.keys.first_key_value()) {
             (_, None) => return Err(missing()),
@@ -39,10 +39,10 @@ impl EnvelopeSettings {
         Ok(Keyring::new(keys, signs).expect("ids and the key that signs are checked when they are read"))
     }
 
-    /// What can be said of keys before they are needed.
+    /// Checks the keys at load time.
     pub(super) fn check(&self) -> Result<(), Unsafe> {
         if self.keys.len() > KEYS_MAX {
-            let problem = format!("at most {KEYS_MAX} keys: take out those that nothing is signed with any more");
+            let problem = format!("at most {KEYS_MAX} keys: remove those that sign no messages any more");
             return Err(Unsafe::new("envelope.keys", problem));
         }
         for (id, key) in &self.keys {
@@ -52,8 +52,8 @@ impl EnvelopeSettings {
             }
             let problem = match bytes(key) {
                 Some(key) if key.iter().any(|byte| *byte != key[0]) => continue,
-                Some(_) => "this is no random key; `openssl rand -hex 32` makes one".to_owned(),
-                // What it is instead could be most of a key.
+                Some(_) => "this key is not random; `openssl rand -hex 32` makes one".to_owned(),
+                // The text is not shown: it could be most of a key.
                 None => format!(
                     "a key is {} hexadecimal characters; `openssl rand -hex 32` makes one",
                     2 * KEY_BYTES

@@ -1,6 +1,6 @@
-//! The environment as a source: `SIGNALBOX__SECTION__KEY`, and the names that other programs use too. Any of them may
-//! name a file instead, which is how container engines hand secrets over: `SIGNALBOX__SECTION__KEY__FILE`,
-//! `DATABASE_URL_FILE`. `config`'s own reader of the environment knows no names of variables afterwards.
+//! The environment as a source: `SIGNALBOX__SECTION__KEY`, and names that are common elsewhere. Each variable may name
+//! a file instead, as container engines pass secrets: `SIGNALBOX__SECTION__KEY__FILE`, `DATABASE_URL_FILE`. `config`'s
+//! own reader of the environment does not keep the names of variables.
 
 use std::{collections::BTreeMap, ffi::OsString, fs};
 
@@ -13,7 +13,7 @@ use super::{
 
 const PREFIX: &str = "SIGNALBOX__";
 
-/// Names that are usual elsewhere. They give way to the setting's own variable, which can only be meant for us.
+/// Names that are common elsewhere. The setting's own variable takes precedence, since it is specific to Signalbox.
 const USUAL: [(&str, &str); 11] = [
     ("DATABASE_URL", "database.url"),
     ("NATS_URL", "nats.url"),
@@ -28,14 +28,14 @@ const USUAL: [(&str, &str); 11] = [
     ("SIGNALBOX_OPERATOR_TOKEN", "orchestrator.operator_token"),
 ];
 
-/// `SIGNALBOX_SECTION__KEY`: one underscore too few, and the setting would be left alone without a word.
+/// `SIGNALBOX_SECTION__KEY`: with one underscore too few, the setting would be ignored silently.
 fn is_misspelt(name: &str) -> bool {
     let rest = name.strip_prefix("SIGNALBOX_");
     rest.is_some_and(|rest| !rest.starts_with('_') && rest.contains("__"))
 }
 
-/// The variable whose value stands in the file that this one names. Ours take two underscores: there are settings that end
-/// in `_file`.
+/// The variable whose value is in the file that this variable names. Signalbox's variables take two underscores: some
+/// settings end in `_file`.
 fn of_file(name: &str) -> Option<&str> {
     match name.strip_suffix("_FILE") {
         Some(usual) if USUAL.iter().any(|(known, _)| *known == usual) => Some(usual),
@@ -44,7 +44,7 @@ fn of_file(name: &str) -> Option<&str> {
     }
 }
 
-/// Without the line break at its end, which editors and `echo` add.
+/// The file's content without the trailing line break, which editors and `echo` add.
 fn read_file(path: &str) -> Result<String, SettingsError> {
     let text = fs::read_to_string(path).map_err(|source| SettingsError::File {
         path: path.to_owned(),
@@ -53,7 +53,8 @@ fn read_file(path: &str) -> Result<String, SettingsError> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// The variables that concern us, as text, those that name files replaced by what is in them. Peers may hold anything.
+/// The variables of Signalbox, as text, those that name files replaced by the files' contents. Other variables may hold
+/// anything.
 pub(super) fn variables(
     all: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<Vec<(String, String)>, SettingsError> {
@@ -94,7 +95,7 @@ fn invalid(variable: &str, problem: &str) -> SettingsError {
     }
 }
 
-/// The settings of these variables, by their dotted names, which `config` takes apart. `file`: what they are stronger than.
+/// The settings of these variables, by their dotted names, which `config` splits. `file`: the weaker source.
 pub(super) fn read(variables: &[(String, String)], file: &Value) -> Result<Value, SettingsError> {
     let unknown = |setting: String, origin: &str| SettingsError::Unknown {
         setting,
@@ -107,7 +108,7 @@ pub(super) fn read(variables: &[(String, String)], file: &Value) -> Result<Value
         if let Some((_, setting)) = USUAL.iter().find(|(usual, _)| usual == name) {
             all.insert((*setting).to_owned(), value);
         } else if let Some(setting) = name.strip_prefix(PREFIX) {
-            // `config` would read `a.b` and `a[0]` as paths, and what is no path as one name.
+            // `config` would read `a.b` and `a[0]` as paths, and any other text as one name.
             if !setting
                 .chars()
                 .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
@@ -129,7 +130,7 @@ pub(super) fn read(variables: &[(String, String)], file: &Value) -> Result<Value
         }
     }
     all.extend(own);
-    // `config` would let the section replace the value, or the other way round, and say nothing.
+    // `config` would silently let the section replace the value, or the other way round.
     for (setting, value) in &all {
         for (end, _) in setting.match_indices('.') {
             let above = &setting[..end];
@@ -146,7 +147,7 @@ pub(super) fn read(variables: &[(String, String)], file: &Value) -> Result<Value
     Ok(Value::from(Map::from_iter(all)))
 }
 
-/// How a setting is called in the environment, shortest usual name first.
+/// The name of a setting in the environment, the shortest usual name first.
 pub(super) fn variable_of(setting: &str) -> String {
     match USUAL.iter().find(|(_, usual)| *usual == setting) {
         Some((name, _)) => (*name).to_owned(),

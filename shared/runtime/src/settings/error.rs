@@ -1,6 +1,6 @@
-//! Why settings were refused: always one line, never a value that could be a secret.
+//! Why settings were refused. Always one line, and never a value that could be a secret.
 
-/// A refused setting. The text is complete; only an unreadable file has a further cause.
+/// A refused setting. The text is complete; only an unreadable file has a source.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     #[error("settings file {path} cannot be read")]

@@ -1,4 +1,4 @@
-//! `signalbox.toml` as a source, each value with its line: `config`'s own reader of files knows none.
+//! `signalbox.toml` as a source, each value with its line: `config`'s own file reader does not keep lines.
 
 use std::path::Path;
 
@@ -52,7 +52,7 @@ impl File<'_> {
 
     fn table(&self, table: &DeTable<'_>) -> Result<Map<String, Value>, SettingsError> {
         let entry = |(key, value): (&Spanned<std::borrow::Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
-            // Names stand in error lines, which are one line each.
+            // Names appear in error lines, which are one line each.
             if key.get_ref().contains(char::is_control) {
                 return Err(self.refused(key.span().start, "a name holds a control character"));
             }

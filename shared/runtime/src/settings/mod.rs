@@ -1,13 +1,13 @@
 //! Settings: the file `signalbox.toml`, then the environment. A setting that is unknown, missing or unsafe stops the
-//! start with one line that says which setting, where it came from, what is wrong and what is allowed.
+//! start with one line: the setting, its origin, the error and the allowed values.
 //!
 //! From weakest to strongest: the default in the code, the file, the usual names (`DATABASE_URL` …), the environment
-//! `SIGNALBOX__SECTION__KEY`, and what the command sets itself ([`Settings::set`]). An empty variable counts as not
-//! set. The crate `config` lays them over each other; its conversions are not used, since they are silent (3.7 is 4,
-//! `yes` is true): `read.rs` fills the types. The sections that every process needs are fields here; a service reads
-//! its own with [`Settings::section`].
+//! `SIGNALBOX__SECTION__KEY`, and the command's own values ([`Settings::set`]). An empty variable counts as not set.
+//! The crate `config` merges the sources; its conversions are not used, since they are silent (3.7 is 4, `yes` is
+//! true): `read.rs` fills the types. The sections that every process needs are fields here; a service reads its own
+//! with [`Settings::section`].
 //!
-//! Sections of services are only checked by the process that runs them; their names are checked everywhere.
+//! A service's section is checked only by the process that runs it; the names of sections are checked everywhere.
 
 mod envelope;
 mod environment;
@@ -34,7 +34,7 @@ pub use sections::{
 
 use source::Layer;
 
-/// Every section there is. One that is not listed here is refused wherever it comes from.
+/// All sections. Any other is refused, whatever its source.
 const SECTIONS: [&str; 13] = [
     "database",
     "nats",
@@ -54,7 +54,7 @@ const SECTIONS: [&str; 13] = [
 const FILE_DEFAULT: &str = "signalbox.toml";
 const FILE_VARIABLE: &str = "SIGNALBOX_CONFIG";
 
-/// The sections of every process, and all that is set, from which a service takes its own.
+/// The sections of every process, and the merged settings, from which a service reads its own section.
 #[derive(Clone)]
 pub struct Settings {
     pub database: DatabaseSettings,
@@ -69,7 +69,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads the file (`SIGNALBOX_CONFIG`, else `./signalbox.toml` when there is one) and the process's environment.
+    /// Reads the file (`SIGNALBOX_CONFIG`, else `./signalbox.toml` if it exists) and the process's environment.
     pub fn load() -> Result<Settings, SettingsError> {
         let variables = environment::variables(std::env::vars_os())?;
         let chosen = variables
@@ -79,7 +79,7 @@ impl Settings {
         let path = chosen.as_deref().unwrap_or(FILE_DEFAULT);
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
-            // Only the file that nobody asked for may be absent.
+            // Only the default file may be absent.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && chosen.is_none() => String::new(),
             Err(source) => {
                 return Err(SettingsError::File {
@@ -91,7 +91,7 @@ impl Settings {
         Settings::from_sources(Path::new(path), &text, variables)
     }
 
-    /// The same from a text and variables that are handed in: for tests, and for processes that start others.
+    /// The same from given text and variables: for tests, and for processes that start others.
     pub fn load_from(
         toml: &str,
         variables: impl IntoIterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
@@ -128,10 +128,10 @@ impl Settings {
         Ok(settings)
     }
 
-    /// A service's own section. An absent one is read as an empty one, so that defaults apply.
+    /// Reads a service's own section. An absent section is read as an empty one, so that defaults apply.
     ///
-    /// Fields that `T` does not name are refused whether or not it says so itself. `T` must not use serde's `flatten`:
-    /// it hides which fields there are, and texts of the environment could not become numbers.
+    /// Fields that `T` does not name are refused, whatever `T` says. `T` must not use serde's `flatten`: it hides the
+    /// field names, and texts of the environment could not become numbers.
     pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T, SettingsError> {
         debug_assert!(SECTIONS.contains(&name), "section {name} must be listed in SECTIONS");
         read::section(&self.config, name)
@@ -151,7 +151,7 @@ impl Settings {
     }
 }
 
-/// Secrets are in what is set, so it is left out.
+/// The settings hold secrets, so they are left out.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")

@@ -1,5 +1,5 @@
-//! A section into a type, through serde, strictly: no number is rounded, no text becomes a number or a boolean unless its
-//! source has nothing but texts, and fields that the type does not have are refused.
+//! Deserializes a section into a type, strictly: no number is rounded, a text becomes a number or a boolean only if its
+//! source has nothing but texts, and unknown fields are refused.
 
 use std::{fmt, net::SocketAddr};
 
@@ -18,7 +18,7 @@ use super::{
     source::{find, is_untyped, place, sorted},
 };
 
-/// Reads one section as a type. An absent one is empty.
+/// Reads one section as a type. An absent section is empty.
 pub(super) fn section<T: DeserializeOwned>(config: &Config, section: &str) -> Result<T, SettingsError> {
     let absent = Value::new(None, Map::<String, Value>::new());
     let value = find(&config.cache, section).unwrap_or(&absent);
@@ -42,20 +42,20 @@ pub(super) fn section<T: DeserializeOwned>(config: &Config, section: &str) -> Re
     })
 }
 
-/// Where a server listens, for serde's `deserialize_with`: its own error does not say what is allowed.
+/// The address of a listener, for serde's `deserialize_with`: serde's own error does not say what is allowed.
 pub fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     let refused = |_| de::Error::custom("expected an IP address with a port, such as 127.0.0.1:8080");
     text.parse().map_err(refused)
 }
 
-/// What is wrong, with the path to it collected on the way out.
+/// An error and its path, which is collected on the way out.
 #[derive(Debug)]
 struct Fault {
     kind: FaultKind,
     /// Innermost key first.
     keys: Vec<String>,
-    /// Where the value came from, once it is known.
+    /// The origin of the value, once it is known.
     at: Option<String>,
 }
 
@@ -88,8 +88,8 @@ impl Fault {
         Fault::custom(format!("expected {what}, found {shown}")).at(found)
     }
 
-    /// Where a text or a section belongs a secret may belong, and what stands there instead may be one without its
-    /// quotes, or in the wrong line: it is not shown.
+    /// Not shown: the expected text or section may be a secret, and the value found may be that secret without its
+    /// quotes, or in the wrong line.
     fn expected_other(what: &dyn Expected, found: &Value) -> Fault {
         let kind = match &found.kind {
             ValueKind::String(_) => "a text",
@@ -104,7 +104,7 @@ impl Fault {
         Fault::custom(format!("expected {what}, found {kind}")).at(found)
     }
 
-    /// Sets the place, unless a place further in is known already.
+    /// Sets the origin, unless an inner origin is known already.
     fn at(mut self, value: &Value) -> Fault {
         self.at.get_or_insert_with(|| place(Some(value)));
         self
@@ -149,7 +149,7 @@ impl de::Error for Fault {
 struct Reader<'a>(&'a Value);
 
 impl<'a> Reader<'a> {
-    /// A text whose source has nothing else.
+    /// The text, if the source has nothing but texts.
     fn untyped(&self) -> Option<&'a str> {
         match &self.0.kind {
             ValueKind::String(text) if is_untyped(self.0) => Some(text),

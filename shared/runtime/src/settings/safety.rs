@@ -1,4 +1,4 @@
-//! Settings that can be read and must not be run with. Pure: the whole list is [`check`].
+//! Settings that are valid and unsafe to run with. Pure: the whole list is [`check`].
 
 use std::net::SocketAddr;
 
@@ -9,13 +9,13 @@ use domain::{Bytes, Millis};
 use super::{Settings, source::find};
 use crate::bearer;
 
-/// An operator token can make accounts, so it must not be guessable from outside of this machine.
+/// An operator token can create accounts, so it must not be guessable from outside of this machine.
 const OPERATOR_TOKEN_CHARS_MIN: usize = 16;
-/// A lease must outlive two renewals that fail, or one slow answer of the database stops all work.
+/// A lease must outlive two failed renewals. Otherwise one slow answer of the database stops all work.
 const RENEWALS_PER_LEASE_MIN: u64 = 3;
 const MESSAGES_PER_STREAM_MIN: u64 = 16;
 
-/// A setting that must not be run with, and what it must be.
+/// An unsafe setting, and what it must be.
 #[derive(Debug)]
 pub(super) struct Unsafe {
     pub(super) setting: String,
@@ -40,7 +40,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), Unsafe> {
     let publish = settings.nats.publish_timeout_ms;
     outlives_publish("outbox.sweep_age_ms", settings.outbox.sweep_age_ms, publish)?;
     outlives_publish("outbox.claim_timeout_ms", settings.outbox.claim_timeout_ms, publish)?;
-    // Looked after earlier, a message may be on its way right now.
+    // With an earlier check, the message may still be on its way.
     outlives_publish("outbox.unread_look_ms", settings.outbox.unread_look_ms, publish)?;
     let limits = &settings.nats.limits;
     stream_bytes(limits.notification_bytes_max, limits.message_bytes_max)?;
@@ -50,7 +50,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), Unsafe> {
     settings.envelope.check()
 }
 
-/// Else the largest bodies would be refused for ever, as if they were too many at one time.
+/// Otherwise the largest bodies would always be refused as too many bytes at one time.
 fn body_has_room(body: Bytes, account: Bytes) -> Result<(), Unsafe> {
     if body <= account {
         return Ok(());
@@ -60,7 +60,7 @@ fn body_has_room(body: Bytes, account: Bytes) -> Result<(), Unsafe> {
     Err(Unsafe::new("http.account_answer_bytes_max", problem))
 }
 
-/// Without an address the orchestrator listens on loopback; one that cannot be read counts as open to all.
+/// Without a setting the orchestrator listens on loopback. An unreadable address counts as public.
 fn operator_token(listen: Option<&str>, token: Option<&str>) -> Result<(), Unsafe> {
     let Some(token) = token else { return Ok(()) };
     let unsafe_for = |problem| Unsafe::new("orchestrator.operator_token", problem);
@@ -89,7 +89,8 @@ fn replica_lease(lease: Millis, renew: Millis) -> Result<(), Unsafe> {
     Err(Unsafe::new("replica.lease_ms", problem))
 }
 
-/// Taken earlier, a message may be on its way right now: publishing it twice is harmless, but costs and reorders.
+/// Claimed earlier, a message may still be on its way: publishing it twice is harmless, but costs time and changes the
+/// order.
 fn outlives_publish(setting: &str, value: Millis, publish: Millis) -> Result<(), Unsafe> {
     if value >= publish {
         return Ok(());
@@ -98,8 +99,8 @@ fn outlives_publish(setting: &str, value: Millis, publish: Millis) -> Result<(),
     Err(Unsafe::new(setting, problem))
 }
 
-/// Half full, the stream of notifications keeps nothing that was read, and an account's share of it is a quarter: both have to
-/// hold several of the largest messages.
+/// A half-full stream of notifications keeps no message that was read, and an account's share of it is a quarter: both
+/// must hold several of the largest messages.
 fn stream_bytes(stream: Bytes, message: Bytes) -> Result<(), Unsafe> {
     let needed = message.get() * MESSAGES_PER_STREAM_MIN;
     if stream.get() >= needed {
@@ -125,7 +126,7 @@ fn root(root: &str) -> Result<(), Unsafe> {
 }
 
 impl Settings {
-    /// Of another type, the section's owner refuses it.
+    /// A value of another type is refused by the section's owner.
     fn text(&self, setting: &str) -> Option<&str> {
         match &find(&self.config.cache, setting)?.kind {
             ValueKind::String(text) => Some(text),

@@ -1,4 +1,4 @@
-//! The sections that every process reads. Each limit has its unit in its name and a default that suits one machine.
+//! The sections that every process reads. Each limit has its unit in its name and a default for one machine.
 
 use std::{fmt, path::PathBuf};
 
@@ -18,7 +18,7 @@ pub struct DatabaseSettings {
     pub acquire_timeout_ms: Millis,
     pub statement_timeout_ms: Millis,
     pub lock_timeout_ms: Millis,
-    /// Bring the schema up to date at start. Needs a user that owns the tables, which a service should not be.
+    /// Migrates the schema at start. Needs a user that owns the tables, which a service's user should not be.
     pub migrate: bool,
 }
 
@@ -41,12 +41,11 @@ impl DatabaseSettings {
     }
 }
 
-/// What a process does about streams and consumers at start.
+/// How a process treats streams and consumers at start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Provision {
-    /// Look whether they are as they must be. `signalbox migrate` makes and changes them. `create`, which services once did,
-    /// means the same.
+    /// Verify them. `signalbox migrate` creates and changes them. `create`, which services once did, is an alias.
     #[serde(alias = "create")]
     Verify,
 }
@@ -60,14 +59,15 @@ pub struct NatsSettings {
     /// First token of every subject.
     pub root: String,
     pub provision: Provision,
-    /// A connection that is half open is noticed after about three of these.
+    /// A half-open connection is detected after about three of these.
     pub ping_interval_ms: Millis,
     pub request_timeout_ms: Millis,
-    /// After this a publish counts as unknown: it may have been stored.
+    /// After this the result of a publish is unknown: the message may be stored.
     pub publish_timeout_ms: Millis,
-    /// Published and not yet acknowledged.
+    /// Messages that are published and not yet acknowledged.
     pub publish_in_flight_max: Count,
-    /// Where answers come in, for the server's permissions to keep others from reading. None: `_I.{user of the URL}`.
+    /// The prefix of reply subjects, so that the server's permissions can keep other users from reading them. None:
+    /// `_I.{user of the URL}`.
     pub inbox_prefix: Option<String>,
     pub limits: TopologyLimits,
 }
@@ -106,23 +106,23 @@ pub enum LogFormat {
 #[serde(default)]
 pub struct TelemetrySettings {
     pub log_format: LogFormat,
-    /// Which lines are written, as in `RUST_LOG`: `info,delivery=debug`. Added to what keeps libraries quiet.
+    /// The filter of log lines, as in `RUST_LOG`: `info,delivery=debug`. Added to the defaults that silence libraries.
     pub log: Option<String>,
-    /// Where lines are written, at the end of what is there. None: to standard error.
+    /// The file to append log lines to. None: standard error.
     pub log_file: Option<PathBuf>,
-    /// Collector that takes OTLP over HTTP, without the path of a signal: `http://localhost:4318`. None: nothing is
-    /// sent, `/metrics` works all the same.
+    /// Collector for OTLP over HTTP, without a signal's path: `http://localhost:4318`. None: nothing is sent, and
+    /// `/metrics` still works.
     pub otlp_endpoint: Option<String>,
-    /// Where one signal goes instead, as a whole address: `http://localhost:4318/v1/traces`.
+    /// The whole address of one signal, instead: `http://localhost:4318/v1/traces`.
     pub otlp_traces_endpoint: Option<String>,
     pub otlp_metrics_endpoint: Option<String>,
     pub otlp_logs_endpoint: Option<String>,
-    /// For a collector that does not take all three.
+    /// For a collector that does not take all three signals.
     pub traces_exporter: SignalExporter,
     pub metrics_exporter: SignalExporter,
     pub logs_exporter: SignalExporter,
     pub service_namespace: String,
-    /// Share of traces that begin here and are sent, 0 to 1. A caller's decision is followed.
+    /// The share of traces started here that are sent, 0 to 1. A caller's sampling decision takes precedence.
     pub trace_ratio: f64,
     pub metrics_interval_ms: Millis,
     /// Longest wait for the collector when the process stops.
@@ -158,7 +158,7 @@ pub enum SignalExporter {
     None,
 }
 
-/// What a collector takes.
+/// The signals of a collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Signal {
     Traces,
@@ -167,7 +167,7 @@ pub enum Signal {
 }
 
 impl TelemetrySettings {
-    /// Where a signal is sent; none: it is not.
+    /// The address of a signal's collector; none: the signal is not sent.
     pub fn address(&self, signal: Signal) -> Option<String> {
         let (exporter, own, path) = match signal {
             Signal::Traces => (self.traces_exporter, &self.otlp_traces_endpoint, "traces"),
@@ -201,7 +201,7 @@ impl fmt::Debug for TelemetrySettings {
     }
 }
 
-/// `[http]`: limits of every HTTP server. Where it listens is in the service's own section.
+/// `[http]`: limits of every HTTP server. The address is in the service's own section.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct HttpSettings {
@@ -209,46 +209,48 @@ pub struct HttpSettings {
     /// All headers of a request together; more is answered with 431.
     pub header_bytes_max: Bytes,
     /// From the end of a request, or the beginning of the connection, to the end of the next request's headers: a
-    /// connection may stay idle for as long.
+    /// connection may stay idle this long.
     pub header_timeout_ms: Millis,
-    /// How far a client may fall behind `answer_bytes_per_second_min`, and so the longest silence while a body arrives.
+    /// How far a client may fall behind `answer_bytes_per_second_min`; also the longest silence within a body.
     pub body_timeout_ms: Millis,
-    /// From the end of the headers to the beginning of the answer.
+    /// From the end of the headers to the beginning of the response.
     pub request_timeout_ms: Millis,
     pub connections_max: Count,
-    /// Requests at one time; more are answered with 503.
+    /// Concurrent requests; more are answered with 503.
     pub requests_max: Count,
-    /// Of one check of `/readyz`.
+    /// The limit of one check of `/readyz`.
     pub check_timeout_ms: Millis,
-    /// Of one address, or one /64 of IPv6; more are closed unread. None of the limits of addresses is for loopback.
+    /// Connections of one address, or one /64 of IPv6; more are closed unread. The limits of addresses do not apply to
+    /// loopback.
     pub address_connections_max: Count,
-    /// From one address, in the long run; more are answered with 429.
+    /// Sustained rate of one address; more requests are answered with 429.
     pub address_requests_per_second: Count,
-    /// From one address that was idle, at once.
+    /// Burst of one idle address.
     pub address_requests_burst: Count,
-    /// With keys of one account, in the long run, in this process; more are answered with 429.
+    /// Sustained rate of one account's keys, in this process; more requests are answered with 429.
     pub account_requests_per_second: Count,
-    /// With keys of one account that was idle, at once.
+    /// Burst of an idle account's keys.
     pub account_requests_burst: Count,
-    /// With keys of one account, under way at one time, until their answers are taken, and no more than a quarter of what the
-    /// others leave of `requests_max`; more are answered with 429.
+    /// Concurrent requests of one account, until their responses are taken. At most a quarter of the part of
+    /// `requests_max` that the others leave. More are answered with 429.
     pub account_requests_max: Count,
-    /// Requests of one account that use the database at one time. No more than a quarter of `database.connections_max`
-    /// counts. More wait for `account_wait_ms`.
+    /// Concurrent requests of one account that use the database. At most a quarter of `database.connections_max`
+    /// applies. More wait for `account_wait_ms`.
     pub account_connections_max: Count,
-    /// Until a request whose account uses all of these is answered with 429.
+    /// How long a request waits for one of these connections before it is answered with 429.
     pub account_wait_ms: Millis,
-    /// Of answers that the clients of one account have not taken yet, and of bodies that they send; more requests are answered
-    /// with 429. A body counts as long as it says that it is, from before it is read until it is answered.
+    /// Bytes of one account's responses that its clients have not taken yet, and of its request bodies; more requests
+    /// are answered with 429. A body counts with its declared size, from before it is read until it is answered.
     pub account_answer_bytes_max: Bytes,
-    /// The same of all accounts together. One may have a quarter of what the others leave of it.
+    /// The same for all accounts together. One account may have a quarter of what the others leave.
     pub answer_bytes_max: Bytes,
-    /// A client that takes its answer, or sends its body, more slowly is given up once it is `body_timeout_ms` behind.
+    /// A client that takes its response, or sends its body, more slowly is disconnected once it is `body_timeout_ms`
+    /// behind.
     pub answer_bytes_per_second_min: Bytes,
 }
 
 impl HttpSettings {
-    /// With the share of one account that a pool of this size allows.
+    /// Applies the share of one account that a pool of this size allows.
     pub(crate) fn with_pool(mut self, database: &DatabaseSettings) -> HttpSettings {
         let quarter = Count::new((database.connections_max.get() / 4).max(1));
         self.account_connections_max = self.account_connections_max.min(quarter);
@@ -286,7 +288,8 @@ impl Default for HttpSettings {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct ProcessSettings {
-    /// How long running work may take to end after a signal. Below the ten seconds after which containers are killed.
+    /// How long running work may take to end after a signal. Less than the ten seconds after which containers are
+    /// killed.
     pub stop_grace_ms: Millis,
     /// How long the start waits for Postgres and NATS to answer.
     pub dependencies_timeout_ms: Millis,
@@ -305,22 +308,21 @@ impl Default for ProcessSettings {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct OutboxSettings {
-    /// Messages waiting in memory, within 64 MiB; what does not fit is left to the sweep.
+    /// Messages queued in memory, within 64 MiB; the rest is left to the sweep.
     pub queue_messages_max: Count,
     /// Messages published at one time.
     pub batch_messages_max: Count,
     pub sweep_interval_ms: Millis,
-    /// Rows younger than this are still the business of the process that wrote them.
+    /// The sweep skips rows younger than this: the process that wrote them publishes them.
     pub sweep_age_ms: Millis,
-    /// Rows that a sweep has claimed and not deleted by then are anybody's again.
+    /// A claimed row that was not deleted within this time may be claimed again.
     pub claim_timeout_ms: Millis,
-    /// Until the broker is asked whether it still has a message that was not read. From then on again, up to six times as
-    /// long apart.
+    /// The time until the broker is asked whether it still has an unread message. Repeated at intervals of one to six
+    /// times this long.
     pub unread_look_ms: Millis,
-    /// A message that was not read for this long is published again, whatever the broker says.
+    /// An unread message is published again after this long, whatever the broker says.
     pub unread_again_ms: Millis,
-    /// A message that was not read is given up when it is this old, and becomes a dead letter. Longer than the streams
-    /// keep it.
+    /// An unread message becomes a dead letter at this age. Longer than the streams keep it.
     pub unread_kept_hours: Hours,
 }
 
@@ -339,11 +341,11 @@ impl Default for OutboxSettings {
     }
 }
 
-/// `[replica]`: the name under which this process holds leases.
+/// `[replica]`: the id under which this process holds leases.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct ReplicaSettings {
-    /// Peers take over what this process holds when it was not renewed for this long.
+    /// Other replicas take over the leases of this process when it was not renewed for this long.
     pub lease_ms: Millis,
     pub renew_ms: Millis,
 }

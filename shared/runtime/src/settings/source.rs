@@ -1,15 +1,15 @@
-//! One source of settings as `config` takes it, and where each of its values came from. `config` keeps an origin as a
-//! text, so what such a text says is written and read here only.
+//! One source of settings as `config` takes it, with the origin of each value. `config` keeps an origin as a text; only
+//! this file writes and parses it.
 
 use std::fmt;
 
 use config::{ConfigError, Map, Source, Value, ValueKind};
 
-/// Names with their values, of which a stronger source replaces those of a weaker one.
+/// Names with their values. The values of a stronger source replace those of a weaker one.
 #[derive(Clone)]
 pub(super) struct Layer(pub(super) Value);
 
-/// Secrets are in it.
+/// The values hold secrets.
 impl fmt::Debug for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Layer").finish_non_exhaustive()
@@ -39,13 +39,14 @@ pub(super) fn set_by(program: &str, text: &str) -> Value {
     Value::new(Some(&format!("set by {program}")), text)
 }
 
-/// Whether a text may stand for a number, `true` or a list: variables and programs have nothing but texts. No variable's
-/// name that becomes a setting holds [`LINE`] (`environment.rs`).
+/// Whether a text may stand for a number, a boolean or a list: variables and programs have nothing but texts. No
+/// variable's name that becomes a setting holds [`LINE`] (`environment.rs`).
 pub(super) fn is_untyped(value: &Value) -> bool {
     !value.origin().unwrap_or_default().contains(LINE)
 }
 
-/// Where a value came from, for error lines. A section that `config` made for a dotted name came from where its first key did.
+/// The origin of a value, for error lines. A section that `config` made for a dotted name has the origin of its first
+/// key.
 pub(super) fn place(value: Option<&Value>) -> String {
     let Some(value) = value else {
         return "not set".to_owned();
@@ -56,7 +57,7 @@ pub(super) fn place(value: Option<&Value>) -> String {
     }
 }
 
-/// The keys of a section in an order that is the same every time. None where there is no section.
+/// The keys of a section in a stable order. Empty if there is no section.
 pub(super) fn sorted(value: &Value) -> Vec<(&str, &Value)> {
     let ValueKind::Table(table) = &value.kind else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Every rule that stops a start, and the line it says.
+//! Every rule that stops a start, and its line.
 
 use secrecy::ExposeSecret;
 use serde::Deserialize;
@@ -282,7 +282,7 @@ fn refuses_with_one_clear_line() {
         ],
         "setting SIGNALBOX__delivery__eager (environment): is set twice, in capitals and in small letters",
     );
-    // A section where there is a value: of the environment, of the file, and where there is none.
+    // A section in place of a value: from the environment, from the file, and without any.
     check(
         "",
         &[
@@ -349,7 +349,7 @@ fn never_shows_a_secret() {
     assert!(!mistyped.to_string().contains(&KEY[8..24]), "{mistyped}");
     let misplaced = load("[database]\nconnections_max = \"postgres://u:hunter2@h/d\"\n", &[]).unwrap_err();
     assert!(!misplaced.to_string().contains("hunter2"), "{misplaced}");
-    // Without its quotes, and without its name.
+    // Secrets without their quotes, and without their name.
     for toml in [
         "[database]\nurl = 77342\n",
         "[orchestrator]\noperator_token = 77342\n[resolver]\nlisten = 77342\n",
@@ -394,7 +394,7 @@ fn keys_are_checked_when_they_are_read_and_missed_when_they_are_needed() {
         "setting envelope.keys.k1 (signalbox.toml, line 2) is unsafe: a key is 64 hexadecimal characters; `openssl rand -hex 32` makes one"
     );
     let weak = refused(&format!("[envelope.keys]\nk1 = \"{}\"\n", "0".repeat(64)));
-    assert!(weak.contains("this is no random key"), "{weak}");
+    assert!(weak.contains("this key is not random"), "{weak}");
     let id = refused(&format!("[envelope.keys]\n\"K.1\" = \"{KEY}\"\n"));
     assert!(id.contains("the id of a key is 1-32 characters"), "{id}");
     let many: String = (0..5).map(|n| format!("k{n} = \"{KEY}\"\n")).collect();
@@ -422,7 +422,7 @@ fn a_variable_may_name_a_file() {
     let both = [("DATABASE_URL", "postgres://a"), ("DATABASE_URL_FILE", file)];
     assert!(refused(&both).contains("DATABASE_URL (environment): is set as a value and as a file"));
     assert!(url(&[("DATABASE_URL", ""), ("DATABASE_URL_FILE", file)]).is_ok());
-    // A setting whose name ends so is a setting.
+    // A setting whose name ends in `_file` is a setting.
     let log = load("", &[("SIGNALBOX__TELEMETRY__LOG_FILE", file)]).unwrap();
     assert_eq!(log.telemetry.log_file.as_deref(), Some(path.as_path()));
     std::fs::remove_file(path).unwrap();
@@ -443,7 +443,7 @@ fn an_account_has_no_more_than_a_quarter_of_the_pool() {
 }
 
 #[test]
-fn ignores_what_is_not_ours() {
+fn ignores_foreign_variables() {
     assert!(load("", &[("SIGNALBOX_PORT", "tcp://10.0.0.1:80"), ("PATH", "/bin")]).is_ok());
     assert!(Settings::load_from("", NONE).is_ok());
 }

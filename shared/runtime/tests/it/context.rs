@@ -1,4 +1,5 @@
-//! Starting: both dependencies, the schema, the health pages, and one clear line when something is missing.
+//! The start of a service: both dependencies, the schema, the health pages, and one clear line for each missing
+//! dependency.
 
 use std::sync::Arc;
 
@@ -70,7 +71,7 @@ async fn says_what_is_missing() {
     check(load(&[broker]), "setting database.url is missing").await;
     check(
         load(&[("DATABASE_URL", nowhere), broker, ENVELOPE]),
-        "Postgres could not be used within 0 s: cannot connect to the database: ",
+        "Postgres was not available within 0 s: cannot connect to the database: ",
     )
     .await;
     check(load(&[("DATABASE_URL", &database.url)]), "setting nats.url is missing").await;
@@ -91,7 +92,7 @@ async fn says_what_is_missing() {
 async fn refuses_an_old_schema_and_migrates_when_asked() {
     let world = World::new().await;
     world.migrate_streams("").await;
-    // A database of the same server that nothing was made in.
+    // A database of the same server without any objects.
     let name = format!("empty_{}", uuid::Uuid::now_v7().simple());
     let create = format!("create database {name}");
     sqlx::query(sqlx::AssertSqlSafe(create))
@@ -113,7 +114,7 @@ async fn refuses_an_old_schema_and_migrates_when_asked() {
     world.stop().await;
 }
 
-/// Each of these alone stops the start with one line that says what is wrong and how to mend it.
+/// Each of these alone stops the start with one line that names the fault and its fix.
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_a_database_that_does_not_keep_accounts_apart() {
     for (hole, says) in [
@@ -159,7 +160,7 @@ async fn refuses_a_database_that_does_not_keep_accounts_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_view_that_asks_as_the_asker_is_no_hole_nor_is_one_of_an_extension() {
+async fn a_security_invoker_view_is_accepted_and_so_is_one_of_an_extension() {
     for view in [
         "create view everything with (security_invoker = true) as select * from task",
         "create extension pg_stat_statements",

@@ -1,5 +1,4 @@
-//! A message that cannot be processed: a row, a message on the dead subject and an event, once however often it is
-//! buried.
+//! An undeliverable message: a row, a message on the dead subject and an event, once however often it is buried.
 
 use bytes::Bytes;
 use contracts::{Headers, Outgoing, header};
@@ -38,7 +37,7 @@ fn dead(subject: &str) -> DeadMessage {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_forged_is_the_operators_whatever_account_its_subject_names() {
+async fn a_forged_message_is_the_operators_whatever_its_subject() {
     let world = World::new().await;
     let context = world.context("").await;
     let forged = DeadMessage {
@@ -82,7 +81,7 @@ async fn buries_a_message_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_names_no_account_is_the_operators() {
+async fn a_message_without_an_account_is_the_operators() {
     let world = World::new().await;
     let context = world.context("").await;
     let letters = context.dead_letters();
@@ -104,9 +103,9 @@ async fn what_names_no_account_is_the_operators() {
     world.stop().await;
 }
 
-/// Given up is read: who keeps the message until then need not say it again.
+/// A dead message counts as read: its publisher's outbox row is deleted, so it is not published again.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_buried_is_kept_no_longer() {
+async fn a_buried_message_keeps_no_row() {
     let world = World::new().await;
     let context = world.context("").await;
     let subject = "signalbox.event.acme.PROJ-7.turn.finished";

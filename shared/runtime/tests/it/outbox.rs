@@ -1,4 +1,4 @@
-//! What was committed is published, once as the stream sees it, whatever fails in between.
+//! Committed messages are published, once in the stream, whatever fails in between.
 
 use messaging::Stream;
 use storage::outbox::{
@@ -11,7 +11,7 @@ use crate::world::{World, stored};
 /// Sweeps at once: for tests of the sweep.
 const EAGER: &str = "[nats]\npublish_timeout_ms = 1000\n\
     [outbox]\nsweep_interval_ms = 20\nsweep_age_ms = 1000\nclaim_timeout_ms = 1000\n";
-/// Sweeps never: for tests of the way through memory.
+/// Never sweeps: for tests of the memory queue.
 const LAZY: &str = "[outbox]\nsweep_interval_ms = 3600000\n";
 
 fn ids(count: usize) -> Vec<String> {
@@ -43,7 +43,7 @@ async fn sweeps_what_a_crash_left_and_only_its_own() {
     let context = world.context(EAGER).await;
     let ids = ids(5);
     let messages = ids.iter().map(|id| world.event(id, b"{}")).collect();
-    // Committed, and then the process died before it handed the rows over.
+    // Committed, and the process died before it handed the rows over.
     world.commit(&context, messages).await;
     sqlx_insert_of_another_service(&world).await;
 
@@ -67,7 +67,7 @@ async fn sqlx_insert_of_another_service(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn outlives_a_broker_that_is_away() {
+async fn survives_an_outage_of_the_broker() {
     let mut world = World::new().await;
     let context = world.context(EAGER).await;
     world.nats.kill().await.unwrap();
@@ -89,7 +89,7 @@ async fn outlives_a_broker_that_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_finds_the_queue_full_is_swept() {
+async fn rows_that_overflow_the_queue_are_swept() {
     let world = World::new().await;
     let context = world.context(&format!("{EAGER}queue_messages_max = 2\n")).await;
     let messages = ids(3).iter().map(|id| world.event(id, b"{}")).collect();
@@ -118,7 +118,7 @@ async fn the_queue_is_full_by_bytes_as_well() {
     world.stop().await;
 }
 
-/// A sweep takes what it can hold at one time, and goes on with the rest.
+/// A sweep takes as many rows as fit into memory, and then takes the next ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sweep_claims_no_more_than_it_can_hold() {
     let world = World::new().await;
@@ -166,7 +166,7 @@ async fn a_sweep_claims_no_more_than_it_can_hold() {
     world.stop().await;
 }
 
-/// Its stream is full, and it is the oldest of all: everything else goes out beside it.
+/// Notifications are the oldest rows and their stream is full: all other messages are published nevertheless.
 #[tokio::test(flavor = "multi_thread")]
 async fn notifications_that_are_refused_keep_nothing_else_waiting() {
     let world = World::new().await;
@@ -215,9 +215,9 @@ async fn what_can_never_be_published_becomes_a_dead_letter_once() {
     world.stop().await;
 }
 
-/// A service that commits and is then told to stop: what it has handed over still goes out.
+/// A service that commits and is then told to stop: its rows are still published.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_waits_for_what_was_handed_over() {
+async fn a_stop_publishes_the_queued_rows() {
     let world = World::new().await;
     let context = world.context(LAZY).await;
     let messages = ids(200).iter().map(|id| world.event(id, b"{}")).collect();

@@ -1,4 +1,4 @@
-//! A process is entered once a second, knows when it is not, and comes back under another name.
+//! A process renews its registration, detects its expiry, and registers again under another id.
 
 use runtime::{EndsWith, Replica};
 use testkit::eventually;
@@ -50,7 +50,7 @@ async fn is_renewed_and_ends_at_a_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn comes_back_under_another_id_when_its_time_was_over() {
+async fn registers_under_another_id_after_its_expiry() {
     let world = World::new().await;
     let replica = world.context(QUICK).await.start_replica(EndsWith::Lease).await.unwrap();
     lost(&replica, &world, "update replica set lease_until = now() returning ''").await;
@@ -58,7 +58,7 @@ async fn comes_back_under_another_id_when_its_time_was_over() {
     world.stop().await;
 }
 
-/// The database does not answer renewals: the process must know without being told.
+/// The database does not answer renewals: the process must detect the expiry by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn notices_by_its_own_clock() {
     let world = World::new().await;
@@ -82,7 +82,8 @@ async fn notices_by_its_own_clock() {
     world.stop().await;
 }
 
-/// The connection that shows a process may end while the process lives. It shows itself again and has lost nothing.
+/// The connection with the presence lock may end while the process lives. The process takes the lock again and loses no
+/// lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn shows_itself_by_a_connection_and_again_when_that_has_ended() {
     let world = World::new().await;
@@ -116,9 +117,9 @@ async fn shows_itself_by_a_connection_and_again_when_that_has_ended() {
     .await;
 }
 
-/// Peers are told of when their time is over, and not before; one that lives is not told of.
+/// Other replicas are reported when they expire, and not before; a live one is not reported.
 #[tokio::test(flavor = "multi_thread")]
-async fn tells_when_another_is_over() {
+async fn reports_the_expiry_of_another_replica() {
     let world = World::new().await;
     let one = world.context(QUICK).await.start_replica(EndsWith::Lease).await.unwrap();
     let two = world.context(QUICK).await.start_replica(EndsWith::Lease).await.unwrap();
@@ -143,7 +144,7 @@ async fn tells_when_another_is_over() {
             () = std::future::ready(()) => false,
         }
     };
-    // A few renewals tell of the dead one again; more than a lease is long in tell of nobody.
+    // A few renewals report the dead replica again; renewals of more than a lease later report none.
     let until = "select max(lease_until)::text from replica where service = 'orchestrator'";
     let mut last = String::new();
     for renewal in 0..60 {

@@ -1,4 +1,4 @@
-//! What a collector gets, and what one that does not answer does to a process: nothing. Each test is a process.
+//! Exports to a collector, and a process with an unresponsive collector, which is unaffected. Each test is a process.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 type Got = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
-/// Keeps what is posted, by path.
+/// Stores posted bodies, by path.
 async fn collector() -> (SocketAddr, Got) {
     let got = Got::default();
     let keep = async |State(got): State<Got>, uri: Uri, body: Bytes| {
@@ -43,7 +43,7 @@ fn contains(bytes: &[u8], what: &[u8]) -> bool {
     bytes.windows(what.len()).any(|window| window == what)
 }
 
-/// Gives the trace's id.
+/// Returns the trace's id.
 fn work() -> [u8; 16] {
     use opentelemetry::trace::TraceContextExt;
     let span = info_span!("some work");
@@ -63,7 +63,7 @@ async fn a_collector_gets_traces_metrics_and_the_lines_of_the_log() {
     let (address, got) = collector().await;
     let guard = telemetry::init("test", &settings(address, &[])).unwrap();
     let trace = work();
-    // The exporter's own, which would be told of for ever.
+    // A line of the exporter itself, which would cause further exports for ever.
     info!(target: "hyper_util::client", "connected");
     warn!(target: "opentelemetry_sdk", "export failed");
     guard.flush().await;
@@ -99,7 +99,7 @@ async fn a_signal_may_be_left_out_or_go_elsewhere() {
     assert_eq!(others.lock().unwrap().keys().collect::<Vec<_>>(), ["/api/traces"]);
 }
 
-/// What is there for traces alone is not even begun where nothing is traced; what the log shows is.
+/// Spans for traces only are not created without tracing; lines of the log are.
 fn spans_are_begun(more: &[(&str, &str)], traced: bool) {
     let settings = Settings::load_from("", more.iter().copied()).unwrap().telemetry;
     telemetry::install_tls_provider();
@@ -117,18 +117,18 @@ fn off_costs_no_span() {
 }
 
 #[test]
-fn off_costs_no_span_also_where_the_log_tells_everything() {
+fn off_costs_no_span_at_the_log_level_trace() {
     spans_are_begun(&[("RUST_LOG", "trace")], false);
 }
 
 #[test]
 fn on_every_span_is_begun() {
-    // The batches' thread needs no executor of ours, and sends nothing here.
+    // The exporter's thread needs no executor of ours, and sends nothing here.
     spans_are_begun(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")], true);
 }
 
-/// Takes connections and says nothing, as a collector that hangs; or takes none at all.
-fn a_dead_one_holds_nobody_up(hangs: bool) {
+/// Accepts connections and never answers, like a hanging collector; or accepts none.
+fn a_dead_collector_delays_no_caller(hangs: bool) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let _kept = hangs.then_some(listener);
@@ -139,7 +139,7 @@ fn a_dead_one_holds_nobody_up(hangs: bool) {
             &settings(address, &[("SIGNALBOX__TELEMETRY__FLUSH_TIMEOUT_MS", "300")]),
         );
         let guard = guard.unwrap();
-        // More than any queue takes; were it to wait for room, it would wait for ever.
+        // More than any queue holds; a caller that waited for room would wait for ever.
         for _ in 0..10_000 {
             work();
         }
@@ -149,21 +149,21 @@ fn a_dead_one_holds_nobody_up(hangs: bool) {
     });
     drop(executor);
     let took = ended.elapsed();
-    // Less than the exporter's own patience (10 s), which is what whoever waits for it would wait; far more than 300 ms.
+    // Less than the exporter's own timeout (10 s), which would apply if the caller waited for it; far more than 300 ms.
     assert!(took < Duration::from_secs(8), "the process could not end for {took:?}");
 }
 
 #[test]
-fn a_collector_that_hangs_holds_nobody_up() {
-    a_dead_one_holds_nobody_up(true);
+fn a_hanging_collector_delays_no_caller() {
+    a_dead_collector_delays_no_caller(true);
 }
 
 #[test]
-fn a_collector_that_is_not_there_holds_nobody_up() {
-    a_dead_one_holds_nobody_up(false);
+fn an_unreachable_collector_delays_no_caller() {
+    a_dead_collector_delays_no_caller(false);
 }
 
-/// What an alert is made of.
+/// The metrics that alerts are made of.
 #[tokio::test]
 async fn a_sweep_that_fails_is_counted() {
     let (address, _) = collector().await;

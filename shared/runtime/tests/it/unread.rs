@@ -1,5 +1,5 @@
-//! What only a message says outlives the broker that has it, until somebody has read it; and is said no oftener than it
-//! must be.
+//! Awaited messages survive the loss of the broker's store until they were read, and are published no more often than
+//! necessary.
 
 use contracts::{Headers, header};
 use messaging::{Provision, Stream, Topology, User};
@@ -8,7 +8,7 @@ use testkit::eventually;
 
 use crate::world::{World, stored};
 
-/// Looks as soon as it is told to, and never by itself.
+/// The unread sweep runs only when a test triggers it.
 const WATCHFUL: &str = "[nats]\npublish_timeout_ms = 1000\n\
     [outbox]\nsweep_interval_ms = 20\nsweep_age_ms = 1000\nclaim_timeout_ms = 1000\nunread_look_ms = 3600000\n";
 
@@ -31,7 +31,7 @@ async fn there(context: &Context) -> Vec<Headers> {
     all
 }
 
-/// A broker with nothing in it but the streams, as the operator makes them again.
+/// A broker with empty streams, as the operator recreates them.
 async fn wipe(world: &mut World, context: &Context) {
     world.nats.stop().await.expect("a stop");
     world.nats.wipe_store().await.expect("an empty store");
@@ -48,7 +48,7 @@ async fn wipe(world: &mut World, context: &Context) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_awaited_stays_until_it_is_read_and_is_said_once() {
+async fn an_awaited_row_stays_until_it_is_read_and_is_published_once() {
     let world = World::new().await;
     let context = world.context(WATCHFUL).await;
     let rows = world
@@ -56,12 +56,16 @@ async fn what_is_awaited_stays_until_it_is_read_and_is_said_once() {
         .await;
     context.outbox.publish_soon(rows);
     world.unread(1).await;
-    // A sweep takes up one look after the other: two of these are over for certain.
+    // Sweeps run one after the other: two checks of these rows have certainly ended.
     for _ in 0..3 {
         world.look().await;
     }
     let there = there(&context).await;
-    assert_eq!(there.len(), 1, "the broker has it, so nothing is said again");
+    assert_eq!(
+        there.len(),
+        1,
+        "the broker has the message, so it is not published again"
+    );
     world.read(there).await;
     world.outbox_is_empty().await;
     world.stop().await;
@@ -100,7 +104,7 @@ async fn what_the_broker_lost_is_published_again_as_it_was_by_one_replica() {
     world.stop().await;
 }
 
-/// A broker whose tail was lost and written anew has something at the old place, which is something else.
+/// A broker whose tail was lost and rewritten has another message at the stored sequence.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_message_at_its_place_does_not_hide_a_lost_one() {
     let mut world = World::new().await;
@@ -110,7 +114,7 @@ async fn another_message_at_its_place_does_not_hide_a_lost_one() {
     world.unread(1).await;
     wipe(&mut world, &context).await;
     let stranger = world.notification("n-1");
-    eventually("a stranger's message takes its place", async || {
+    eventually("another message takes its sequence", async || {
         context.bus.publish_all(std::slice::from_ref(&stranger)).await[0]
             .is_ok()
             .then_some(())
@@ -127,7 +131,7 @@ async fn another_message_at_its_place_does_not_hide_a_lost_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_reads_is_said_again_after_long_and_given_up_at_last() {
+async fn an_unread_message_is_published_again_and_buried_at_last() {
     let world = World::new().await;
     let context = world.context(WATCHFUL).await;
     let rows = world.commit(&context, vec![world.notification("n-1")]).await;
@@ -140,7 +144,7 @@ async fn what_nobody_reads_is_said_again_after_long_and_given_up_at_last() {
     let there = there(&context).await;
     assert_eq!(there[0], there[1]);
 
-    eventually("it is noted that it was said", async || {
+    eventually("the message is marked as stored", async || {
         let fresh = "select count(*) from outbox where stored_at > now() - interval '1 hour'";
         (world.database.count(fresh).await == 1).then_some(())
     })
@@ -157,7 +161,7 @@ async fn what_nobody_reads_is_said_again_after_long_and_given_up_at_last() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_read_at_once_is_never_touched_again() {
+async fn a_row_that_is_read_at_once_is_never_updated() {
     let world = World::new().await;
     let context = world.context(WATCHFUL).await;
     let rows = world.commit(&context, vec![world.notification("n-1")]).await;
@@ -165,7 +169,7 @@ async fn what_is_read_at_once_is_never_touched_again() {
     context.outbox.publish_soon(rows);
     stored(&context, Stream::Notification, 1).await;
     world.read(headers).await;
-    // Orderly: whatever the relay still had to note is noted now, and there is nothing to note it on.
+    // An orderly stop: the relay's pending settlements are written before, and there are no rows left to mark.
     world.stop().await;
     assert_eq!(world.database.count("select count(*) from outbox").await, 0);
     assert_eq!(there(&context).await.len(), 1);

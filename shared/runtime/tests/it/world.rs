@@ -1,4 +1,4 @@
-//! A database and a broker of a test's own, and a context connected to both.
+//! A database and a broker for one test, and a context connected to both.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use storage::{
 };
 use testkit::{ENVELOPE, Fixture, TestDatabase, eventually};
 
-/// Longer than anything here takes.
+/// Longer than any step of these tests.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) struct World {
@@ -40,7 +40,7 @@ impl World {
         }
     }
 
-    /// Settings of this world, with more in TOML.
+    /// Settings of this world, with additional TOML.
     pub(crate) fn settings(&self, toml: &str) -> Settings {
         let urls = [
             ("DATABASE_URL", self.database.url.as_str()),
@@ -50,7 +50,7 @@ impl World {
         Settings::load_from(toml, urls).expect("settings")
     }
 
-    /// As `signalbox migrate` does: a service makes none.
+    /// As `signalbox migrate` does: a service creates no streams.
     pub(crate) async fn migrate_streams(&self, toml: &str) {
         let nats = self.settings(toml).nats;
         let options = context::bus_options("test", &nats).expect("a URL");
@@ -70,7 +70,7 @@ impl World {
             .expect("both answer")
     }
 
-    /// An event of the account, as a service makes them.
+    /// An event of the account, as services publish them.
     pub(crate) fn event(&self, id: &str, payload: &[u8]) -> Outgoing {
         let mut headers = Headers::default();
         headers.set(header::MESSAGE_ID, id);
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// A notification of the account, which somebody is to read.
+    /// An awaited notification of the account.
     pub(crate) fn notification(&self, id: &str) -> Outgoing {
         Outgoing {
             subject: format!("signalbox.notification.{}.-", self.account),
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// Reads messages as their consumer does: gives the receipts that they ask for.
+    /// Reads messages as their consumer does: deletes the rows of their receipts.
     pub(crate) async fn read(&self, headers: impl IntoIterator<Item = Headers>) {
         let receipts = headers
             .into_iter()
@@ -101,11 +101,11 @@ impl World {
         tx.commit().await.expect("commit");
     }
 
-    /// As if the time had come, and waits until a sweep has looked.
+    /// Makes the rows due, and waits until a sweep has checked them.
     pub(crate) async fn look(&self) {
         let due = "update outbox set look_at = now() - interval '1 second' where stored_at is not null";
         sqlx::query(due).execute(&self.database.owner).await.expect("an update");
-        eventually("somebody has looked at every row", async || {
+        eventually("a sweep has checked every row", async || {
             (self
                 .database
                 .count("select count(*) from outbox where look_at < now()")
@@ -116,7 +116,7 @@ impl World {
         .await;
     }
 
-    /// Waits until the broker is known to have this many messages that nobody has read.
+    /// Waits until this many unread messages are marked as stored.
     pub(crate) async fn unread(&self, count: i64) {
         eventually("the broker has what is unread", async || {
             let (stored, all) = (
@@ -130,7 +130,7 @@ impl World {
         .await;
     }
 
-    /// Commits messages and gives the rows for the relay.
+    /// Commits messages and returns the rows for the relay.
     pub(crate) async fn commit(&self, context: &Context, messages: Vec<Outgoing>) -> Vec<OutboxRow> {
         let tx = context
             .database

@@ -10,7 +10,7 @@ pub struct Model {
     pub account_id: String,
     #[sea_orm(primary_key, auto_increment = false)]
     pub key: String,
-    /// Whose it is: a key's id, or the operator's. Empty: of a version that did not say so.
+    /// The owner: a key's id, or the operator. Empty in rows of a version that did not store it.
     #[sea_orm(primary_key, auto_increment = false)]
     pub principal: String,
     pub request_hash: Vec<u8>,

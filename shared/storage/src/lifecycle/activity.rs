@@ -1,4 +1,4 @@
-//! What happened to a task, written with what it tells of, in the same transaction.
+//! An activity: what happened to a task, written in the transaction of the change.
 
 use domain::{AccountId, Actor, TaskId};
 use time::OffsetDateTime;
@@ -10,7 +10,7 @@ const ACTIVITY_INSERT: &str = "
     insert into activity (account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
-/// Writes an activity of a task; gives its id.
+/// Writes an activity of a task; returns its id.
 pub async fn activity_insert(
     tx: &Tx,
     (account, task): (&AccountId, &TaskId),

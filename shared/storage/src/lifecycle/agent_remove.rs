@@ -1,5 +1,5 @@
-//! An agent is removed: all of its sessions close and what waits for it is cancelled, in the same transaction (S11).
-//! The row stays, since sessions, turns and messages refer to it; its slug is free again.
+//! Removes an agent: all of its sessions close and its queued items are cancelled, in the same transaction (S11). The
+//! row stays, since sessions, turns and messages refer to it; its slug is free again.
 
 use contracts::event::{AgentRemoved, Event};
 use domain::{AccountId, AgentId, CloseReason, NotificationId};
@@ -30,7 +30,7 @@ struct Removed {
 const AGENT_REMOVE: &str = "
     update agent set removed_at = $3 where account_id = $1 and id = $2 and removed_at is null returning slug";
 
-/// Removes it; `None` when there is no such agent, or no longer.
+/// Removes the agent; `None` if it does not exist or was removed already.
 pub async fn agent_remove(
     tx: &Tx,
     account: &AccountId,

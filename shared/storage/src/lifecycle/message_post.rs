@@ -1,4 +1,4 @@
-//! A message enters a task's thread: from a person by API, from an agent by tool, or as the reply of a turn.
+//! Posts a message to a task's thread: of a person by API, of an agent by tool, or the reply of a turn.
 
 use contracts::event::{Event, MessagePosted};
 use domain::{AccountId, Actor, MessageId, TaskId, TurnId};
@@ -10,7 +10,7 @@ use crate::{Setting, StorageError, Tx, outbox::Owned};
 pub struct NewMessage<'a> {
     pub account: &'a AccountId,
     pub task: &'a TaskId,
-    /// Follows from what is posted where the same may be posted twice (a turn's reply); else fresh.
+    /// Derived from the content if the same message may be posted twice (a turn's reply); else random.
     pub id: MessageId,
     pub author: &'a Actor,
     pub body: &'a str,
@@ -21,7 +21,7 @@ const MESSAGE_INSERT: &str = "
     insert into message (account_id, id, task_id, author_kind, author_id, author_name, body, turn_id, created_at, author_via)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) on conflict do nothing";
 
-/// Posts it; `None` when a message with this id is there already. Gives the messages for the outbox.
+/// Posts the message; `None` if a message with this id exists already. Returns the messages for the outbox.
 pub async fn message_post(
     tx: &Tx,
     new: &NewMessage<'_>,

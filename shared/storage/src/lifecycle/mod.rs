@@ -3,7 +3,7 @@
 //!
 //! | function | spans | because |
 //! |---|---|---|
-//! | [`task_status_set`] | task, its sessions, their queues | done closes in the same transaction, whoever moves the task (S3) |
+//! | [`task_status_set`] | task, its sessions, their queues | `done` closes in the same transaction, by any service (S3) |
 //! | [`task_create`], [`tasks_create`] | task, activity | the resolver creates unknown tasks, the API creates the rest |
 //! | [`message_post`], [`replies_post`] | thread, activity | people post by API, agents by tool, delivery's replies by event |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |

@@ -12,22 +12,22 @@ pub struct Reply<'a> {
     pub account: &'a AccountId,
     pub task: &'a TaskId,
     pub turn: TurnId,
-    /// The agent whose turn it was.
+    /// The agent of the turn.
     pub author: &'a Actor,
     pub body: &'a str,
-    /// When the turn ended: the message's moment, and part of what makes its event the same every time.
+    /// When the turn ended: the message's time, and part of what makes its event deterministic.
     pub setting: Setting<'a>,
 }
 
-/// Namespace of ids that follow from what they name.
+/// Namespace of ids that are derived from their content.
 const REPLIES: Uuid = Uuid::from_u128(0x51b0_4e91_0000_4000_8000_0000_0000_0001);
 
-/// The message that a turn's reply becomes.
+/// The id of the message of a turn's reply.
 pub fn reply_message_id(turn: TurnId) -> MessageId {
     MessageId(Uuid::new_v5(&REPLIES, turn.uuid().as_bytes()))
 }
 
-/// One statement: what is in the thread already brings no second activity.
+/// One statement: a reply that is in the thread already adds no second activity.
 const REPLIES_INSERT: &str = "
     with given as (
         select * from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::uuid[],
@@ -44,8 +44,8 @@ const REPLIES_INSERT: &str = "
            jsonb_build_object('message_id', g.id), g.created_at
     from given g join posted p on p.account_id = g.account_id and p.id = g.id";
 
-/// Posts those that are not there yet. Gives every reply's event, also of those that were there: their event may not
-/// have been sent, and has the same id again.
+/// Posts the replies that are not in their thread yet. Returns every reply's event, also for replies that were there:
+/// their event may not have been sent, and has the same id again.
 pub async fn replies_post(tx: &Tx, replies: &[Reply<'_>]) -> Result<Vec<Owned>, StorageError> {
     if replies.is_empty() {
         return Ok(Vec::new());

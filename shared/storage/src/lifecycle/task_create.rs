@@ -1,5 +1,5 @@
-//! Tasks come to be: by API, or because notifications named them (account setting `auto_create_tasks`). A batch of
-//! notifications may name hundreds, so there is one statement for all.
+//! Creates tasks: by API, or because notifications named them (account setting `auto_create_tasks`). A batch of
+//! notifications may name hundreds, so one statement creates all.
 
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ pub struct NewTask<'a> {
     pub by: &'a Actor,
 }
 
-/// Creates the task; `None` when it is there already, whatever its spelling. Gives the messages for the outbox.
+/// Creates the task; `None` if it exists already, whatever its spelling. Returns the messages for the outbox.
 pub async fn task_create(
     tx: &Tx,
     new: &NewTask<'_>,
@@ -29,10 +29,10 @@ pub async fn task_create(
     Ok(if messages.is_empty() { None } else { Some(messages) })
 }
 
-/// Creates those that are not there yet, whatever their spelling; no task may be named twice. Gives the messages for
-/// the outbox. Each has its own setting, since each follows from a message of its own.
+/// Creates the tasks that do not exist yet, whatever their spelling; no task may be named twice. Returns the messages
+/// for the outbox. Each task has its own setting, since each follows from a message of its own.
 pub async fn tasks_create(tx: &Tx, news: &[(NewTask<'_>, Setting<'_>)]) -> Result<Vec<Owned>, StorageError> {
-    // In one order, so that two writers of the same tasks do not wait for each other.
+    // In one order, so that two writers of the same tasks do not deadlock.
     let mut sorted: Vec<_> = news.iter().collect();
     sorted.sort_by_key(|(new, _)| (new.account, new.task.key()));
     let inserted = insert(tx, &sorted).await?;

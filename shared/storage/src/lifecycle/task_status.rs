@@ -1,5 +1,5 @@
-//! A task moves to another status. Reaching a terminal one closes the task's sessions in the same transaction (S3),
-//! whoever moves it: person, service or agent.
+//! Moves a task to another status. A terminal status closes the task's sessions in the same transaction (S3), whether a
+//! person, a service or an agent moves it.
 
 use contracts::event::{Event, TaskStatusChanged};
 use domain::{AccountId, Actor, CloseReason, NotificationId, TaskId, TaskStatus, TurnId};
@@ -16,18 +16,18 @@ use crate::{
     },
 };
 
-/// What is asked for.
+/// The requested move.
 #[derive(Clone, Debug)]
 pub struct TaskMove<'a> {
     pub account: &'a AccountId,
     pub task: &'a TaskId,
     pub to: TaskStatus,
     pub by: &'a Actor,
-    /// The turn in which an agent moved it.
+    /// The turn in which an agent moved the task.
     pub turn: Option<TurnId>,
 }
 
-/// What happened.
+/// The result of a move.
 #[derive(Debug)]
 pub struct TaskMoved {
     pub from: TaskStatus,
@@ -45,7 +45,7 @@ struct TaskRow {
     display_id: TaskId,
 }
 
-/// `for no key update`: the resolver's inserts, which refer to the task, need not wait for us.
+/// `for no key update`: the resolver's inserts, which refer to the task, do not wait for this lock.
 const TASK_LOCK: &str = "select status, display_id from task where account_id = $1 and id = $2 for no key update";
 const TASK_SET: &str = "update task set status = $3, updated_at = $4 where account_id = $1 and id = $2";
 const TURN_START: &str = "select started_at from turn where account_id = $1 and id = $2";
@@ -55,8 +55,8 @@ struct TurnRow {
     started_at: OffsetDateTime,
 }
 
-/// Moves the task. `None`: there is no such task. Setting the status it has changes nothing, but a terminal one still
-/// closes what was opened since.
+/// Moves the task. `None`: the task does not exist. Setting the current status changes nothing, but a terminal one
+/// still closes the sessions that were opened since.
 pub async fn task_status_set(
     tx: &Tx,
     asked: &TaskMove<'_>,
@@ -116,7 +116,7 @@ pub async fn task_status_set(
     Ok(Some(moved))
 }
 
-/// Why sessions close when their task moves there; `None`: they stay open. Pure.
+/// Why a task's sessions close when it moves there; `None`: they stay open. Pure.
 pub fn close_reason(to: TaskStatus) -> Option<CloseReason> {
     match to {
         TaskStatus::Done => Some(CloseReason::TaskDone),
@@ -133,7 +133,7 @@ pub fn close_reason(to: TaskStatus) -> Option<CloseReason> {
     }
 }
 
-/// The moment up to which the closing turn knew what was said: its start, or now when no turn closes.
+/// The time up to which the closing turn had read the thread: its start, or now if no turn closes the task.
 async fn closing_since(tx: &Tx, asked: &TaskMove<'_>, now: OffsetDateTime) -> Result<OffsetDateTime, StorageError> {
     let Some(turn) = asked.turn else { return Ok(now) };
     let values = [asked.account.into(), turn.into()];

@@ -1,4 +1,4 @@
-//! The schema, one SQL file a step. Only ever added to: a database in use has run what is here.
+//! The schema, one SQL file a step. Steps are only added: existing databases have run the present ones.
 
 use sea_orm::{ConnectionTrait, DatabaseConnection, DbErr, TransactionTrait};
 use sea_orm_migration::{MigrationName, MigrationTrait, MigratorTrait, SchemaManager, async_trait::async_trait};
@@ -7,7 +7,7 @@ use crate::{StorageError, error::Attempt, statement};
 
 pub struct Migrator;
 
-/// A step that is one SQL file.
+/// A step of one SQL file.
 struct Step {
     name: &'static str,
     sql: &'static str,
@@ -26,7 +26,7 @@ impl MigrationTrait for Step {
     }
 }
 
-/// The step from which on a service's role may read which steps were run.
+/// The step from which on a service's role may read the list of steps.
 const SEEN_SINCE: &str = "0010_seen_steps";
 
 /// Names and SQL. `build.rs` lists the files.
@@ -42,17 +42,17 @@ impl MigratorTrait for Migrator {
     }
 }
 
-/// Brings the schema up to date, and sees to it that no role of a service may make anything in the database. Safe to call
-/// from many processes at once: they take turns.
+/// Migrates the schema, and revokes the rights of services' roles to create objects in the database. Safe to call from
+/// many processes at once: they run one after the other.
 pub async fn migrate(connection: &DatabaseConnection) -> Result<(), StorageError> {
-    // The lock belongs to a transaction that does nothing else, so that it ends with it whatever happens.
+    // The lock belongs to a transaction without other statements, so that it ends with the transaction in every case.
     let turn = connection.begin().await.attempt("begin migration")?;
-    // It lies idle while the steps run, which may take minutes where tables are large.
+    // The transaction is idle while the steps run, which may take minutes on large tables.
     turn.execute_unprepared("set local idle_in_transaction_session_timeout = 0; select pg_advisory_xact_lock(74160)")
         .await
         .attempt("wait for other migrations")?;
     let migrated = up(connection).await;
-    // Also after a step that failed: what it was lent is not kept.
+    // Also after a failed step: lent rights are revoked.
     withdraw(connection).await?;
     migrated?;
     turn.commit().await.attempt("end migration")
@@ -63,19 +63,20 @@ async fn up(connection: &DatabaseConnection) -> Result<(), StorageError> {
         return Ok(());
     }
     let lend = connection.execute_unprepared(LEND).await;
-    lend.attempt("let the sweeper's role have functions")?;
+    lend.attempt("lend rights to the sweeper role")?;
     Migrator::up(connection, None).await.attempt("migrate")
 }
 
-/// Takes from everybody what no service needs: temporary objects, and objects in the schema. What a statement or a function
-/// names is then what a migration has made. Not a step, since these rights stand outside of what a dump or a copy of the
-/// database has. Whoever may not take them leaves it to the check at the start ([`crate::fitness`]) to say so.
+/// Revokes rights that no service needs from every role: temporary objects, and objects in the schema. An unqualified
+/// name in a statement or a function then means an object of a migration. Not a step, since a dump or a copy of the
+/// database does not contain these rights. A login that may not revoke them leaves the report to the check at the start
+/// ([`crate::fitness`]).
 pub async fn withdraw(connection: &DatabaseConnection) -> Result<(), StorageError> {
     let withdraw = connection.execute_unprepared(WITHDRAW).await;
-    withdraw.attempt("take the right to make objects").map(|_| ())
+    withdraw.attempt("revoke the right to create objects").map(|_| ())
 }
 
-/// An owner who is no superuser can give a function only to a role that may make objects in its schema.
+/// An owner that is no superuser can give a function only to a role that may create objects in its schema.
 const LEND: &str = "
     do $$
     begin
@@ -85,7 +86,7 @@ const LEND: &str = "
     exception when undefined_object or insufficient_privilege then
         raise notice 'nothing lent to signalbox_sweeper: %', sqlerrm;
     end $$";
-/// Looks first: a change of these rights makes every connection forget what it has cached.
+/// Checks first: a change of these rights invalidates the caches of every connection.
 const WITHDRAW: &str = "
     do $$
     declare everybody constant text :=
@@ -101,12 +102,12 @@ const WITHDRAW: &str = "
         raise notice 'rights to make objects stay as they are: %', sqlerrm;
     end $$";
 
-/// Names of the steps that this version knows and the database has not run, as far as whoever is connected may see. Looks,
-/// and makes nothing.
+/// Names of the steps that this version has and the database has not run, as far as the connected role may read them.
+/// Writes nothing.
 pub async fn pending(connection: &DatabaseConnection) -> Result<Vec<String>, StorageError> {
     let (is_there, is_readable, ran) = ran(connection).await?;
     let lacks = |name: &str| match (is_there, is_readable) {
-        // Whoever may not read it is connected to a schema from before that was granted, or has no role.
+        // A role that may not read the list sees a schema from before that right was granted, or has no role.
         (true, false) => name >= SEEN_SINCE,
         (_, _) => ran.iter().all(|done| done != name),
     };
@@ -120,14 +121,14 @@ pub(crate) async fn is_newer(connection: &DatabaseConnection) -> Result<bool, St
     Ok(ran.iter().any(|done| STEPS.iter().all(|(name, _)| name != done)))
 }
 
-/// Whether there is a list of steps, whether it can be read, and what stands in it.
+/// Whether the list of steps exists, whether it can be read, and its content.
 async fn ran(connection: &DatabaseConnection) -> Result<(bool, bool, Vec<String>), StorageError> {
     let table = connection.query_one_raw(statement(TABLE, [])).await;
-    let table = table.attempt("look for the migrations")?;
+    let table = table.attempt("find the list of migrations")?;
     let (mut is_there, mut is_readable) = (false, false);
     if let Some(row) = table {
-        is_there = row.try_get("", "is_there").attempt("look for the migrations")?;
-        is_readable = row.try_get("", "is_readable").attempt("look for the migrations")?;
+        is_there = row.try_get("", "is_there").attempt("find the list of migrations")?;
+        is_readable = row.try_get("", "is_readable").attempt("find the list of migrations")?;
     }
     let mut ran = Vec::new();
     if is_readable {
@@ -139,7 +140,7 @@ async fn ran(connection: &DatabaseConnection) -> Result<(bool, bool, Vec<String>
     Ok((is_there, is_readable, ran))
 }
 
-/// Asked before the table itself is: the first migration makes it, and to ask for one that is not there is an error.
+/// Asked before the table is read: the first migration creates it, and reading a missing table is an error.
 const TABLE: &str = "select to_regclass('seaql_migrations') is not null as is_there, \
     coalesce(has_table_privilege(to_regclass('seaql_migrations'), 'select'), false) as is_readable";
 const RAN: &str = "select version from seaql_migrations order by version";
@@ -149,9 +150,9 @@ pub fn steps() -> &'static [(&'static str, &'static str)] {
     STEPS
 }
 
-/// Changes when any step does: names the template that tests clone.
+/// A hash of all steps: names the template that tests clone.
 pub fn fingerprint() -> String {
-    // FNV-1a: stable between builds, which the standard library's hasher does not promise; nothing is secured by it.
+    // FNV-1a: stable between builds, which the standard library's hasher does not promise. It secures nothing.
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in STEPS.iter().flat_map(|(name, sql)| name.bytes().chain(sql.bytes())) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

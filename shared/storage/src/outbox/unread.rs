@@ -1,9 +1,10 @@
-//! Rows that stay until their message was read: the broker has it, and nothing else would tell its reader.
+//! Rows that stay until their message was read: the broker has the message, and no other row would lead its reader to
+//! it.
 //!
-//! The message carries the row's id as its receipt ([`header::RECEIPT`]). Whoever reads it deletes the row in the
-//! transaction in which it takes the message in, whatever comes of it there: accepted, known already or refused, it was
-//! read. Usually that is before the relay has come to note that the broker has the message, and no row is ever touched
-//! in between. What is there for longer is looked at from time to time.
+//! The message carries the row's id as its receipt ([`header::RECEIPT`]). The reader deletes the row in the transaction
+//! in which it processes the message, with any result: accepted, duplicate or refused, it was read. Usually that is
+//! before the relay marks the row as stored, so that the row is never updated. A sweep checks the rows that stay
+//! longer.
 
 use contracts::{Headers, header};
 use domain::AccountId;
@@ -13,7 +14,7 @@ use uuid::Uuid;
 use super::{OUTBOX_DELETE, OutboxRow, columns};
 use crate::{Database, StorageError, Tx, accounts::OPERATOR};
 
-/// Names the row that waits for a message to be read.
+/// The key of the row of an unread message.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Receipt {
     account: String,
@@ -21,8 +22,8 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// What a message of this account asks for: one receipt or none, as a publisher outside does. A message that the
-    /// operator sent again from a letter of nobody's has its row in the operator's place.
+    /// The receipts that a message of this account asks for: one or none, as for a publisher outside. A message that
+    /// the operator redrove from a dead letter without an account is stored under the operator's account.
     pub fn of(account: Option<&AccountId>, headers: &Headers) -> Vec<Receipt> {
         let Some(id) = headers.get(header::RECEIPT).and_then(|text| Uuid::try_parse(text).ok()) else {
             return Vec::new();
@@ -41,21 +42,21 @@ impl Receipt {
     }
 }
 
-/// Gives receipts: the rows go with the transaction that takes their messages in. One statement a batch, none when
-/// nobody asks. The transaction must have declared the accounts.
+/// Deletes the rows of messages that were read, in the transaction that processes them. One statement a batch, none
+/// without receipts. The transaction must have declared the accounts.
 pub async fn outbox_receive(tx: &Tx, mut receipts: Vec<Receipt>) -> Result<(), StorageError> {
     if receipts.is_empty() {
         return Ok(());
     }
-    // In one order, so that two readers of the same messages do not wait for each other.
+    // In one order, so that two readers of the same messages do not deadlock.
     receipts.sort_unstable();
     receipts.dedup();
     let keys = receipts.into_iter().map(|receipt| (receipt.account, receipt.id));
-    let given = tx.execute("give receipts", OUTBOX_DELETE, columns(keys.collect()));
+    let given = tx.execute("delete read messages", OUTBOX_DELETE, columns(keys.collect()));
     given.await.map(|_| ())
 }
 
-/// Where the broker has put a message.
+/// The stream sequence of a published message.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StoredRow {
     pub account: String,
@@ -71,12 +72,12 @@ pub(super) async fn outbox_stored(database: &Database, rows: Vec<StoredRow>, loo
     let [accounts, ids] = columns(rows.into_iter().map(|row| (row.account, row.id)).collect());
     let values = [accounts, ids, sequences.into(), look_ms.into()];
     database
-        .execute_alone("note that the broker has messages", OUTBOX_STORED, values)
+        .execute_alone("mark messages as stored", OUTBOX_STORED, values)
         .await
         .map(|_| ())
 }
 
-/// Relies on the primary key. A row that is locked is being read at this moment.
+/// Relies on the primary key. A locked row is being read right now, and is skipped.
 pub const OUTBOX_STORED: &str = "
     with there as (
         select o.account_id, o.id, r.sequence
@@ -88,21 +89,21 @@ pub const OUTBOX_STORED: &str = "
     set stored_at = now(), stored_sequence = there.sequence, look_at = now() + $4 * interval '1 millisecond'
     from there where o.account_id = any (array[there.account_id]) and o.id = there.id";
 
-/// When to look after what is not yet read.
+/// When to check unread messages.
 #[derive(Clone, Copy, Debug)]
 pub struct UnreadCheck {
-    /// From one look to the next; up to six times this for what has waited for long.
+    /// The time between two checks; up to six times this for old messages.
     pub every_ms: i64,
     /// Published again after this long, whatever the broker says.
     pub again_ms: i64,
-    /// Given up when it is this old.
+    /// Buried at this age.
     pub kept_ms: i64,
     pub rows_max: i64,
-    /// Of payloads. The row that reaches it is the last.
+    /// Bytes of payloads. The row that reaches the limit is included.
     pub bytes_max: i64,
 }
 
-/// A message that nobody has read yet.
+/// A published message that was not read yet.
 #[derive(Clone, PartialEq, Debug)]
 pub struct UnreadRow {
     pub row: OutboxRow,
@@ -110,12 +111,12 @@ pub struct UnreadRow {
     pub due: Due,
 }
 
-/// What is to be done about it.
+/// The next step for an unread message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Due {
-    /// Ask the broker whether it still has it.
+    /// Ask the broker whether it still has the message.
     Check,
-    /// Publish it again.
+    /// Publish the message again.
     Again,
     GiveUp,
 }
@@ -129,7 +130,7 @@ struct Looked {
     is_over: bool,
 }
 
-/// Takes rows that are due to be looked at; they are due again after a while.
+/// Claims rows that are due for a check; they are due again after a while.
 pub async fn outbox_look(database: &Database, look: &UnreadCheck) -> Result<Vec<UnreadRow>, StorageError> {
     let values = [
         database.role().service().into(),
@@ -140,7 +141,7 @@ pub async fn outbox_look(database: &Database, look: &UnreadCheck) -> Result<Vec<
         look.bytes_max.into(),
     ];
     let looked: Vec<Looked> = database
-        .query_alone("look after unread messages", OUTBOX_LOOK, values)
+        .query_alone("claim unread messages", OUTBOX_LOOK, values)
         .await?;
     let unread = |looked: Looked| UnreadRow {
         row: looked.row,
@@ -154,8 +155,8 @@ pub async fn outbox_look(database: &Database, look: &UnreadCheck) -> Result<Vec<
     Ok(looked.into_iter().map(unread).collect())
 }
 
-/// Relies on index outbox_unread. A payload's length is known without reading it. What has waited for long is looked at less often: a reader that is far behind has enough
-/// to do without us.
+/// Relies on index outbox_unread. A payload's length is known without reading it. Old rows are checked less often:
+/// checks would only add load while a reader is far behind.
 pub const OUTBOX_LOOK: &str = "
     with locked as (
         select account_id, id, look_at, octet_length(payload) as bytes from outbox
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_asks_gets_a_receipt() {
+    fn only_a_message_with_the_header_has_a_receipt() {
         let account = AccountId::parse("acme").unwrap();
         let id = Uuid::from_u128(7);
         let check = |headers: &[(&str, &str)], account: Option<&AccountId>, owners: &[&str]| {

@@ -1,11 +1,12 @@
-//! The one way into a conversation's queue for whoever knows the conversation: an answer, a timer, mail, a branch's result.
+//! Enters an item into a conversation's queue, for callers that know the conversation: an answer, a timer, a message
+//! between sessions, a branch's result.
 //!
 //! | the conversation | what happens |
 //! |---|---|
 //! | has an open generation | the item is appended to it in the caller's transaction, so act and item commit together |
 //! | has none | an awaited notification is sent to it; the resolver opens the next generation and places the item |
 //!
-//! Both ways write the same id and the same content hash: whichever comes second finds the item there.
+//! Both ways write the same id and the same content hash: the second finds the first's item.
 
 use contracts::{
     Headers, Outgoing, Timestamp,
@@ -28,11 +29,11 @@ use crate::{
 
 #[derive(Clone, Debug)]
 pub struct Item<'a> {
-    /// Unique in the account, and follows from what the item is about: the same act gives the same id.
+    /// Unique in the account, and derived from the item's subject: the same act gives the same id.
     pub id: &'a NotificationId,
-    /// As its client spelled it. The task exists. A conversation of scope `agent` names none.
+    /// As its client spelled it. The task exists. A conversation of scope `agent` has none.
     pub task: Option<&'a TaskId>,
-    /// Its `id`, `agent` and `agents` are filled in.
+    /// Its `id`, `agent` and `agents` are filled in here.
     pub message: NotificationMessage,
 }
 
@@ -42,9 +43,9 @@ pub enum Entered {
         session: SessionId,
         position: i64,
     },
-    /// An item of this id and content is there already.
+    /// An item of this id and content exists already.
     Known(NotificationState),
-    /// To the resolver, which may still refuse it.
+    /// Sent to the resolver, which may still refuse it.
     Sent,
     Refused(Refusal),
 }
@@ -59,8 +60,8 @@ struct KnownRow {
 /// Relies on the primary key.
 pub const ITEM_KNOWN: &str = "select content_hash, agent_id, state from notification where account_id = $1 and id = $2";
 
-/// Enters an item; gives the messages for the outbox. Locks the conversation's open session: a caller that locks further
-/// sessions does so in the order of the home.
+/// Enters an item; returns the messages for the outbox. Locks the conversation's open session: a caller that locks
+/// further sessions follows the lock order of [`super`].
 pub async fn item_enter(
     tx: &Tx,
     conversation: &Conversation,
@@ -74,7 +75,7 @@ pub async fn item_enter(
         agents: Vec::new(),
         ..item.message
     };
-    // Read by the rule of every notification: what is too large here is too large there, and both ways hash the same.
+    // Parsed by the same code as every notification: both ways apply the same size limits and compute the same hash.
     let payload = serde_json::to_vec(&message).expect("wire types have string keys and no failing serializer");
     let content = match notification::read(&Headers::default(), &payload) {
         Ok(content) => content,
@@ -120,7 +121,7 @@ struct Entering<'a> {
 }
 
 impl Entering<'_> {
-    /// Names the conversation's agent; not queued yet.
+    /// The item's row with the conversation's agent; not queued yet.
     fn row(&self) -> NewItem<'_> {
         let origin = &self.setting.origin;
         let lineage = (origin.cause.as_deref(), origin.hops, &origin.trace);
@@ -139,7 +140,7 @@ impl Entering<'_> {
 
     async fn known(&self, tx: &Tx) -> Result<Option<Entered>, StorageError> {
         let values = [(&self.conversation.account).into(), self.id.into()];
-        let row: Option<KnownRow> = tx.one("look for an item", ITEM_KNOWN, values).await?;
+        let row: Option<KnownRow> = tx.one("find item", ITEM_KNOWN, values).await?;
         Ok(row.map(|row| {
             let is_same = row.content_hash == self.hash.bytes() && row.agent_id == Some(self.conversation.agent);
             match is_same {
@@ -156,7 +157,7 @@ impl Entering<'_> {
             ..self.row()
         };
         if items_append(tx, &[row]).await? == 0 {
-            // Another session's transaction wrote the id after it was looked for.
+            // Another session's transaction wrote the id after the first lookup.
             let known = self.known(tx).await?;
             return Ok((known.unwrap_or_else(|| self.conflict()), Vec::new()));
         }

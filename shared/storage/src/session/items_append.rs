@@ -1,5 +1,5 @@
-//! Writes items and counts them in their sessions, whose locks the caller holds. An item is a notification; a refused one has no
-//! session.
+//! Writes items and updates the counters of their sessions, whose locks the caller holds. An item is a notification; a
+//! refused one has no session.
 
 use contracts::{
     TraceContext,
@@ -17,16 +17,16 @@ use crate::{StorageError, Tx, statement::column};
 pub struct NewItem<'a> {
     pub account: &'a AccountId,
     pub id: &'a NotificationId,
-    /// Only if it exists.
+    /// Only if the task exists.
     pub task: Option<&'a TaskId>,
     pub agent: Option<AgentId>,
-    /// Where it is queued; none: it was refused.
+    /// Its session and position; none: it was refused.
     pub queued: Option<(SessionId, i64)>,
     pub kind: &'a str,
     pub title: &'a str,
     pub body: &'a str,
     pub message_id: Option<MessageId>,
-    /// None: it could not be read.
+    /// None: it could not be parsed.
     pub sender: Option<&'a Actor>,
     pub queue_mode: QueueMode,
     /// A JSON object.
@@ -41,8 +41,8 @@ pub struct NewItem<'a> {
 }
 
 impl<'a> NewItem<'a> {
-    /// What was sent, queued nowhere; no content: it could not be read. With it go the cause, the wake-ups of agents by agents
-    /// that lie behind it, and its trace.
+    /// A received notification that is not queued. Without content it could not be parsed. It carries its cause, its
+    /// number of wake-ups of agents by agents, and its trace.
     pub fn of(
         account: &'a AccountId,
         id: &'a NotificationId,
@@ -66,7 +66,7 @@ impl<'a> NewItem<'a> {
                 .unwrap_or(QueueMode::Followup),
             metadata: content.map_or_else(
                 || "{}".to_owned(),
-                |content| serde_json::to_string(&content.metadata).expect("what was read as JSON is written as JSON"),
+                |content| serde_json::to_string(&content.metadata).expect("parsed JSON can be serialized"),
             ),
             hash: hash.bytes(),
             reason: None,
@@ -90,7 +90,8 @@ macro_rules! rows {
     };
 }
 
-/// Counts what was `entered` in its sessions, which are locked, and gives how many rows are now queued.
+/// Adds the rows of `entered` to the counters of their sessions, which are locked, and returns how many rows are now
+/// queued.
 macro_rules! counted {
     () => {
         "counted as (
@@ -124,8 +125,8 @@ pub const ITEMS_APPEND: &str = concat!(
     counted!()
 );
 
-/// Refused and failed rows start over, with what was said now. Relies on the primary keys. The state is asked for in a
-/// way that promises nothing to the planner: it would expect so few of them that it looks at all first.
+/// Refused and failed rows start over, with the present content. Relies on the primary keys. The state is compared in a form
+/// without selectivity statistics: the planner would otherwise expect few such rows and read all of them first.
 pub const ITEMS_REQUEUE: &str = concat!(
     "with entered as (
         update notification n set task_id = nullif(r.task_id, ''), agent_id = nullif(r.agent_id, none.id),
@@ -145,12 +146,13 @@ pub const ITEMS_REQUEUE: &str = concat!(
     counted!()
 );
 
-/// Enters new rows; gives how many of them are now queued. Fewer than asked: somebody else used one of the ids.
+/// Writes new rows; returns how many of them are now queued. Fewer than asked: another transaction wrote one of the
+/// ids.
 pub async fn items_append(tx: &Tx, rows: &[NewItem<'_>]) -> Result<u64, StorageError> {
     write(tx, ITEMS_APPEND, "enter notifications", rows).await
 }
 
-/// Queues rows again that were refused or had failed; gives how many. Fewer than asked: one is neither any more.
+/// Queues refused or failed rows again; returns how many. Fewer than asked: one is neither any more.
 pub async fn items_requeue(tx: &Tx, rows: &[NewItem<'_>]) -> Result<u64, StorageError> {
     write(tx, ITEMS_REQUEUE, "queue notifications again", rows).await
 }
@@ -164,7 +166,7 @@ async fn write(tx: &Tx, sql: &'static str, attempt: &'static str, rows: &[NewIte
     if rows.is_empty() {
         return Ok(0);
     }
-    // In one order, so that two writers of the same ids do not wait for each other.
+    // In one order, so that two writers of the same ids do not deadlock.
     let mut rows: Vec<&NewItem<'_>> = rows.iter().collect();
     rows.sort_unstable_by(|a, b| (a.account, a.id).cmp(&(b.account, b.id)));
     let written: Option<Written> = tx.one(attempt, sql, columns(&rows)).await?;

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | [`sessions_lock`] | locks sessions, by id or by conversation | every other verb's caller |
 //! | [`sessions_open`] | opens generations; the unique indexes let one of two win | resolver |
-//! | [`item_enter`] | appends one item to the open session of a conversation, or sends it to the resolver | whoever knows the conversation |
+//! | [`item_enter`] | appends one item to the open session of a conversation, or sends it to the resolver | callers that know the conversation |
 //! | [`items_append`] | writes items, counts the queued ones, queues failed and refused ones again | resolver, [`item_enter`](mod@item_enter) |
 //! | [`items_refuse`] | replaces and removes refused items | resolver |
 //! | [`turns_begin`] | takes items, writes their turns, takes the lease | delivery |
@@ -36,5 +36,5 @@ pub use verdict::{Closing, Judged, Verdict, Waiting, judge, verdict};
 /// A session, account first.
 pub type SessionName = (AccountId, SessionId);
 
-/// A turn, the same way. Ids are unique inside an account and nowhere else.
+/// A turn, account first. Ids are unique within an account only.
 pub type TurnName = (AccountId, TurnId);

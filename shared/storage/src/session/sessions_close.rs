@@ -1,10 +1,10 @@
-//! Closing sessions and giving every waiting item its outcome. The rule is `verdict.rs`, pure; the writes follow it.
+//! Closes sessions and gives every waiting item its outcome. The rule is in `verdict.rs`, pure; the writes are here.
 //!
-//! Locks: the closer holds its task or agent row, then takes the session rows by id, then the waiting items. Those of a
-//! task may wait in a session that stays open (`session_scope = agent`): that one is taken with the rest, since whoever
-//! takes an item off a queue takes the session first. The resolver takes session rows and then inserts items, so whoever
-//! comes second sees what the first one did: an item is either here to be judged, or finds its session closed and opens
-//! the next generation. None falls between.
+//! Lock order: the closer holds its task or agent row, then locks the session rows by id, then the waiting items. Items
+//! of a task may wait in a session that stays open (`session_scope = agent`): that session is locked too, since a
+//! caller must lock the session before it takes an item off its queue. The resolver locks session rows and then inserts
+//! items, so the second of the two sees the first one's writes: an item is either judged here, or finds its session
+//! closed and opens the next generation. No item is lost between.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -28,7 +28,7 @@ use crate::{
 
 /// The reason on a notification that was cancelled because its task closed.
 pub const TASK_CLOSED: &str = "task closed";
-/// The same for an agent that was removed.
+/// The reason for an agent that was removed.
 pub const AGENT_REMOVED: &str = "agent removed";
 
 #[derive(Clone, Debug, FromQueryResult)]
@@ -39,12 +39,12 @@ pub struct ClosedSession {
     pub generation: Generation,
     pub kind: SessionKind,
     pub agent_id: Option<AgentId>,
-    /// A turn was in flight: it may run to its end, and changes nothing.
+    /// The turn in flight: it may run to its end, and its outcome changes nothing.
     #[sea_orm(from_alias = "active_turn_id")]
     pub active_turn: Option<TurnId>,
 }
 
-/// Which sessions and items.
+/// The sessions and items to close.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scope<'a> {
     Task(&'a TaskId),
@@ -72,13 +72,13 @@ struct SessionRow {
     #[sea_orm(nested)]
     session: ClosedSession,
     task_id: Option<TaskId>,
-    /// As its client spelled it: subjects carry the task that way.
+    /// As its client spelled it: subjects carry this spelling.
     display_id: Option<String>,
     interrupted: bool,
 }
 
-/// The open sessions of a task, and of agents with one session for all of their work those where items of the task wait; but for
-/// those that are known. Relies on session_active_task, session_active_system and notification_queue.
+/// The open sessions of a task, and the open sessions of scope `agent` in which items of the task wait, without the
+/// known ones. Relies on session_active_task, session_active_system and notification_queue.
 pub const OF_TASK: &str = "
     select o.id from session o
     where o.account_id = $1 and o.task_id = $2 and o.kind = 'task' and o.closed_at is null and not o.id = any($3::uuid[])
@@ -89,7 +89,7 @@ pub const OF_TASK: &str = "
         limit 1) w
     where o.account_id = $1 and o.kind = 'system' and o.closed_at is null and o.queued > 0 and not o.id = any($3::uuid[])";
 
-/// The open sessions of an agent, but for those that are known. Relies on session_active_task and session_active_system.
+/// The open sessions of an agent, without the known ones. Relies on session_active_task and session_active_system.
 pub const OF_AGENT: &str = "
     select o.id from session o
     where o.account_id = $1 and o.agent_id = $2 and o.kind = 'task' and o.closed_at is null and not o.id = any($3::uuid[])
@@ -97,7 +97,7 @@ pub const OF_AGENT: &str = "
     select o.id from session o
     where o.account_id = $1 and o.agent_id = $2 and o.kind = 'system' and o.closed_at is null and not o.id = any($3::uuid[])";
 
-/// One order for all closers, so that none waits for another that waits for it. Relies on the primary keys.
+/// One order for all closers, so that they do not deadlock. Relies on the primary keys.
 pub const LOCK: &str = "
     select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id, s.interrupted
     from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
@@ -116,8 +116,8 @@ pub const LOCK_WITH_OWN: &str = "
     join session s on s.account_id = any (array[f.account_id]) and s.id = f.id
     order by s.id for no key update of s";
 
-/// Locks what a closer of the task would lock, and with it one session more, in the closers' order: for who may close the task
-/// later in the transaction, and needs that session as it is.
+/// Locks the sessions that a closer of the task would lock, and one more session, in the closers' order: for a caller
+/// that may close the task later in the transaction, and needs that session locked now.
 pub async fn task_sessions_lock(
     tx: &Tx,
     account: &AccountId,
@@ -143,9 +143,9 @@ async fn find(
     Ok(found.into_iter().map(|found| found.id).collect())
 }
 
-/// Locks what is to be closed, and what only loses items. Another closer that we waited for may have opened the next
-/// generation of what it closed, and only a statement that begins afterwards sees that: so this goes on until one sees
-/// nothing that is not locked.
+/// Locks the sessions to close, and those that only lose items. A closer that held the locks before may have opened the
+/// next generation of its sessions, and only a later statement sees that. So this repeats until it finds no unlocked
+/// session.
 async fn lock(
     tx: &Tx,
     account: &AccountId,
@@ -172,7 +172,7 @@ async fn lock(
     Ok((closing, open))
 }
 
-/// A turn that waits for its next attempt is woken, to be ended: nothing will be sent for it any more.
+/// A turn that waits for its next attempt is woken and ends: it makes no further call.
 pub const CLOSE: &str = "
     update session s set closed_at = $3, close_reason = $4,
         wake_at = case when s.phase = 'backoff' then now() else s.wake_at end
@@ -189,8 +189,8 @@ struct ItemRow {
     created_at: OffsetDateTime,
 }
 
-/// Items of the closed sessions, and of this task in sessions that stay open; all of them are locked. Relies on
-/// notification_queue.
+/// Items of the closed sessions, and items of this task in sessions that stay open; all these sessions are locked.
+/// Relies on notification_queue.
 pub const LOCK_ITEMS: &str = "
     select n.id, n.session_id, n.agent_id, n.sender_kind, n.created_at,
            coalesce(n.metadata -> 'reopen' = 'true'::jsonb, false) as reopens
@@ -203,8 +203,8 @@ pub const LOCK_ITEMS: &str = "
         order by n.position offset 0 for no key update) n
     order by n.session_id, n.position";
 
-/// Items whose turn waits for its next attempt: no call is in flight, so they wait as well, at the head of their queue.
-/// Their turn ends as aborted when it is woken, and touches them no more. Relies on the primary keys.
+/// Items whose turn waits for its next attempt. No call is in flight, so they count as waiting, at the head of their
+/// queue. Their turn ends as aborted when it is woken, and does not change them. Relies on the primary keys.
 pub const LOCK_TRIED: &str = "
     select n.id, n.session_id, n.agent_id, n.sender_kind, n.created_at,
            coalesce(n.metadata -> 'reopen' = 'true'::jsonb, false) as reopens
@@ -226,7 +226,7 @@ pub const CANCEL: &str = "
     from (select $1::text as account_id, f.id from unnest($2::text[]) as f (id) offset 0) f
     where n.account_id = any (array[f.account_id]) and n.id = f.id";
 
-/// The counters of every session that lost items.
+/// Updates the counters of every session that lost items.
 pub const UNCOUNT: &str = "
     update session s set queued = s.queued - f.items
     from (select $1::text as account_id, f.* from unnest($2::uuid[], $3::integer[]) as f (id, items) offset 0) f
@@ -237,19 +237,20 @@ pub const CARRY: &str = "
     from (select $1::text as account_id, f.* from unnest($3::text[]) with ordinality as f (id, position) offset 0) f
     where n.account_id = any (array[f.account_id]) and n.id = f.id";
 
-/// A queue may be a hundred thousand long, and all of it is judged in one transaction (S3): items are written so many at a
-/// time, so that no statement comes near its time limit.
+/// A queue may hold a hundred thousand items, and all of them are judged in one transaction (S3). Items are written in
+/// batches of this size, so that no statement comes near its timeout.
 const ITEMS_MAX: usize = 5_000;
-/// As many events of cancelled items are told at once. Those of the rest are written here and left to the outbox's sweep, so
-/// that a long queue is not in memory as messages.
-const TOLD_MAX: usize = 1_000;
+/// The number of cancelled items whose events are returned. Further events are written here and left to the outbox's
+/// sweep, so that the messages of a long queue are not held in memory.
+const EVENTS_MAX: usize = 1_000;
 
-/// That the last turn was interrupted goes on as well: what is carried may be what it was about.
+/// The `interrupted` flag carries over: the carried items may be the ones that were interrupted.
 const OPEN_NEXT: &str = "
     insert into session (account_id, id, kind, task_id, agent_id, generation, key, opened_at, queued, queue_tail, interrupted)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10)";
 
-/// Closes the active sessions in scope and judges what waits. The caller holds the row that makes it the only closer.
+/// Closes the active sessions in scope and judges the waiting items. The caller holds the row lock that makes it the
+/// only closer.
 pub(crate) async fn close(
     tx: &Tx,
     account: &AccountId,
@@ -264,12 +265,12 @@ pub(crate) async fn close(
     tx.execute("close sessions", CLOSE, values).await?;
 
     let values = [account.into(), ids.clone()];
-    let mut items: Vec<ItemRow> = tx.rows("lock items that were tried", LOCK_TRIED, values).await?;
+    let mut items: Vec<ItemRow> = tx.rows("lock items of waiting turns", LOCK_TRIED, values).await?;
     let task = scope.task().map(|task| task.key());
     let open = column(&open, |row| row.session.session_id);
     let values = [account.into(), ids, task.into(), open];
     let queued: Vec<ItemRow> = tx.rows("lock waiting items", LOCK_ITEMS, values).await?;
-    // Counted are those that are queued; a claim has taken the others off.
+    // The counters include queued items only; a claim has taken the others off.
     let counted: HashSet<String> = queued.iter().map(|item| item.id.clone()).collect();
     items.extend(queued);
     let by_id: HashMap<SessionId, &SessionRow> = sessions.iter().map(|row| (row.session.session_id, row)).collect();
@@ -292,11 +293,11 @@ pub(crate) async fn close(
     }
     let (left, items): (Vec<SessionId>, Vec<i32>) = left.into_iter().unzip();
     let values = [account.into(), left.into(), items.into()];
-    tx.execute("count the queues", UNCOUNT, values).await?;
+    tx.execute("update queue counters", UNCOUNT, values).await?;
 
     let ended = |row| ended_messages(account, row, reason, setting);
     let mut messages: Vec<Owned> = sessions.iter().flat_map(ended).collect();
-    for (n, items) in cancelled.chunks(TOLD_MAX).enumerate() {
+    for (n, items) in cancelled.chunks(EVENTS_MAX).enumerate() {
         let told = items.iter().map(|item| {
             let session = by_id.get(&item.session_id);
             let task = session.and_then(|session| session.task()).or_else(|| scope.task());
@@ -394,8 +395,8 @@ fn ended_messages(account: &AccountId, row: &SessionRow, reason: CloseReason, se
     [closing, event]
 }
 
-/// Opens the generation after `row` with what is carried into it. The closed row is locked by us and was the active
-/// one, so its number is the highest.
+/// Opens the generation after `row` with the carried items. The closed row is locked by this transaction and was the
+/// active one, so its number is the highest.
 async fn open_next(
     tx: &Tx,
     account: &AccountId,

@@ -1,5 +1,5 @@
-//! Locks sessions to the end of the transaction, by id or by conversation, in the order of account and id, so that two
-//! transactions that lock several sessions never wait for each other.
+//! Locks sessions until the end of the transaction, by id or by conversation, in the order of account and id, so that
+//! two transactions that lock several sessions do not deadlock.
 
 use std::collections::HashMap;
 
@@ -13,17 +13,17 @@ use uuid::Uuid;
 use super::SessionName;
 use crate::{StorageError, Tx, statement::pairs};
 
-/// What decides, of the session.
+/// The fields of a session that a decision depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromQueryResult)]
 pub struct SessionFacts {
     pub phase: SessionPhase,
     pub closed: bool,
     pub queued: i32,
-    /// `wake_at` is set and has come.
+    /// `wake_at` is set and has passed.
     pub due: bool,
-    /// The place of the call that was asked for last.
+    /// The position of the tool call that was requested last.
     pub asked: i32,
-    /// There is a lease, and nobody works under it.
+    /// The lease has an owner that is not alive.
     #[sea_orm(skip)]
     pub lease_dead: bool,
 }
@@ -36,7 +36,7 @@ impl SessionFacts {
         }
     }
 
-    /// As a replica that takes the lease leaves it.
+    /// The state after a replica has taken the lease.
     pub fn claimed(self) -> Result<SessionState, ImpossibleStep> {
         self.state().on(match self.phase {
             SessionPhase::Running => SessionEvent::LeaseLost,
@@ -45,7 +45,7 @@ impl SessionFacts {
     }
 }
 
-/// A session, locked to the end of the transaction.
+/// A session, locked until the end of the transaction.
 #[derive(Clone, Debug, FromQueryResult)]
 pub struct Session {
     #[sea_orm(from_alias = "account_id")]
@@ -59,12 +59,12 @@ pub struct Session {
     pub active_turn: Option<TurnId>,
     pub turn_count: i64,
     pub interrupted: bool,
-    /// A newer version may know more than [`domain::CloseReason`].
+    /// A text: a newer version may write more than [`domain::CloseReason`] has.
     pub close_reason: Option<String>,
     pub lease_owner: Option<Uuid>,
     #[sea_orm(nested)]
     pub facts: SessionFacts,
-    /// The account's own limit of turns at once.
+    /// The account's own limit of concurrent turns.
     pub turns_in_flight_max: Option<i32>,
 }
 
@@ -111,14 +111,14 @@ macro_rules! sessions_lock {
     };
 }
 
-/// Relies on the primary key. Enqueuing takes the same lock, so no wake-up falls between; the order keeps two who lock
-/// from waiting for each other.
+/// Relies on the primary key. Enqueuing takes the same lock, so no wake-up is lost between; the order prevents
+/// deadlocks.
 pub const SESSIONS_LOCK: &str = sessions_lock!("");
-/// Without those that somebody else has locked: all others would wait for them. The claimer retries locked sessions
-/// ([`sessions_there`]): the holder of a lock may publish nothing after its commit.
+/// Without sessions that another transaction has locked: the rest of the batch would wait for them. The claimer retries
+/// locked sessions ([`sessions_there`]), because the holder of a lock may publish nothing after its commit.
 pub const SESSIONS_LOCK_FREE: &str = sessions_lock!(" skip locked");
 
-/// By [`SESSIONS_LOCK`] or [`SESSIONS_LOCK_FREE`].
+/// Locks by [`SESSIONS_LOCK`] or [`SESSIONS_LOCK_FREE`].
 pub async fn sessions_lock(tx: &Tx, sql: &'static str, names: &[SessionName]) -> Result<Vec<Session>, StorageError> {
     let (accounts, ids) = pairs(names);
     tx.rows("lock sessions", sql, [accounts.into(), ids.into()]).await
@@ -135,11 +135,11 @@ pub const SESSIONS_THERE: &str = "
     select s.account_id, s.id from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (select * from session s where s.account_id = w.account_id and s.id = w.id limit 1) s";
 
-/// Those of `names` that were not removed.
+/// The sessions among `names` that were not removed.
 pub async fn sessions_there(tx: &Tx, names: &[SessionName]) -> Result<Vec<SessionName>, StorageError> {
     let (accounts, ids) = pairs(names);
     let values = [accounts.into(), ids.into()];
-    let rows: Vec<ThereRow> = tx.rows("look for locked sessions", SESSIONS_THERE, values).await?;
+    let rows: Vec<ThereRow> = tx.rows("find locked sessions", SESSIONS_THERE, values).await?;
     Ok(rows.into_iter().map(|row| (row.account_id, row.id)).collect())
 }
 
@@ -148,12 +148,12 @@ pub async fn sessions_there(tx: &Tx, names: &[SessionName]) -> Result<Vec<Sessio
 pub struct ActiveSession {
     pub id: SessionId,
     pub generation: Generation,
-    /// Place of the newest item that was ever queued.
+    /// The position of the newest item that was ever queued.
     pub queue_tail: i64,
-    /// Items that wait.
+    /// The number of queued items.
     pub queued: i32,
-    /// Nothing waits in it and nothing is being done: nobody will look at it unless somebody says so. Of any other, whoever
-    /// sees to it finds under its lock what has come meanwhile.
+    /// The session is idle: nothing is queued and no turn is in progress. Delivery must be woken for a new item. In any
+    /// other state, delivery finds the item under the session's lock.
     pub rests: bool,
 }
 
@@ -164,11 +164,11 @@ struct LockedRow {
     session: ActiveSession,
 }
 
-/// One statement for both kinds, and in the order of account and id: everybody who locks several sessions takes them that
-/// way (delivery's claims and records, the closers of sessions), so that two who meet wait and do not block each other. A
-/// session that closes while we wait for its lock is not returned: then there is none. Relies on session_active_task,
-/// session_active_system and the primary key; `offset 0`, and asking in a way that promises the planner nothing, keep it
-/// from walking through all active sessions.
+/// One statement for both kinds, in the order of account and id: every transaction that locks several sessions uses
+/// that order (delivery's claims and records, the closers of sessions), so that two of them do not deadlock. A session
+/// that closes during the wait for its lock is not returned: the conversation then has no active session. Relies on
+/// session_active_task, session_active_system and the primary key; `offset 0`, and comparisons without selectivity
+/// statistics, keep the planner from reading all active sessions.
 pub const CONVERSATIONS_LOCK: &str = "
     with found as materialized (
         select w.n, t.account_id, t.id
@@ -192,7 +192,7 @@ pub const CONVERSATIONS_LOCK: &str = "
     where coalesce(s.closed_at is null, false)
     order by f.account_id, f.id for no key update of s";
 
-/// Locks the active sessions of these conversations; those that have none are not in the answer.
+/// Locks the active sessions of these conversations; a conversation without one is missing in the result.
 pub async fn conversations_lock(
     tx: &Tx,
     conversations: &[&Conversation],
@@ -205,13 +205,13 @@ pub async fn conversations_lock(
     Ok(rows.into_iter().map(|row| (index(row.n), row.session)).collect())
 }
 
-/// Conversations of one kind, as arrays, with their places among all.
+/// Conversations of one kind, as arrays, with their positions among all.
 #[derive(Default)]
 pub(super) struct ConversationColumns {
     accounts: Vec<AccountId>,
     agents: Vec<AgentId>,
     places: Vec<i64>,
-    /// Only of the kind that has them.
+    /// Only for the kind with a task.
     tasks: Option<Vec<TaskId>>,
 }
 
@@ -223,7 +223,7 @@ impl ConversationColumns {
     }
 }
 
-/// Those of tasks, and those of agents alone: partial indexes need the kind spelt out.
+/// Conversations of tasks, and those of agents alone: partial indexes need the kind as a literal.
 fn columns(conversations: &[&Conversation]) -> (ConversationColumns, ConversationColumns) {
     let (mut of_tasks, mut of_agents) = (ConversationColumns::default(), ConversationColumns::default());
     let mut tasks = Vec::new();
@@ -243,7 +243,7 @@ fn columns(conversations: &[&Conversation]) -> (ConversationColumns, Conversatio
     (of_tasks, of_agents)
 }
 
-/// A statement for each kind that occurs.
+/// One statement for each kind that occurs.
 pub(super) fn by_kind(
     conversations: &[&Conversation],
     of_tasks: &'static str,

@@ -14,9 +14,9 @@ struct NewestRow {
     generation: Option<Generation>,
 }
 
-/// The agents are held until the end of the transaction, so that none is removed while a session is opened for it (S11).
-/// Nobody is waited for: whoever removes an agent waits for its sessions, which we hold. Relies on session_generation, and
-/// asks in its order, columns that are null included.
+/// The agents are locked until the end of the transaction, so that none is removed while a session is opened for it
+/// (S11). The lock cannot deadlock: the remover of an agent waits for its sessions, which this transaction holds.
+/// Relies on session_generation, and orders by its columns, null columns included.
 pub const SESSIONS_NEWEST_OF_TASKS: &str = "
     select w.n, (select s.generation from session s
                  where s.account_id = w.account_id and s.kind = 'task' and s.task_id = w.task_id
@@ -38,8 +38,8 @@ pub const SESSIONS_NEWEST_OF_AGENTS: &str = "
         offset 0 for share nowait) as a
     where a.removed_at is null";
 
-/// The newest generation of each conversation, if it ever had one; a conversation whose agent was removed is not in the
-/// answer.
+/// The newest generation of each conversation, if it ever had one; a conversation whose agent was removed is missing in
+/// the result.
 pub async fn sessions_newest(
     tx: &Tx,
     conversations: &[&Conversation],
@@ -59,7 +59,7 @@ pub struct NewSession<'a> {
     pub generation: Generation,
 }
 
-/// Whoever was first wins: session_active_task, session_active_system and session_generation let nobody else in.
+/// The first transaction wins: session_active_task, session_active_system and session_generation refuse every other.
 pub const SESSIONS_OPEN: &str = "
     insert into session (account_id, id, kind, task_id, agent_id, generation, key)
     select w.account_id, w.id, w.kind, nullif(w.task_id, ''), w.agent_id, w.generation, w.key
@@ -67,7 +67,7 @@ pub const SESSIONS_OPEN: &str = "
          as w (account_id, id, kind, task_id, agent_id, generation, key)
     on conflict do nothing";
 
-/// Opens sessions; gives how many. Fewer than asked: somebody else opened one of them.
+/// Opens sessions; returns how many. Fewer than asked: another transaction opened one of them.
 pub async fn sessions_open(tx: &Tx, sessions: &[NewSession<'_>]) -> Result<u64, StorageError> {
     let text = |task: &Option<TaskId>| task.clone().map_or_else(String::new, String::from);
     let values = [

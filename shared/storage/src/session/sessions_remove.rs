@@ -1,22 +1,23 @@
-//! Closed sessions whose time is over are removed with all that hangs on them (S12), a piece at a time: what hangs on one may
-//! be millions of rows. Of the newest generation of each session the row stays, emptied: it carries the number that must
-//! not come back.
+//! Removes expired closed sessions with all their rows (S12), a piece at a time: one session may have millions of rows.
+//! The row of each session's newest generation stays, emptied: it carries the generation number, which must not be
+//! reused.
 
 use domain::{AccountId, SessionId};
 use sea_orm::FromQueryResult;
 
 use crate::{StorageError, Tx};
 
-/// Replicas that find the same sessions share them: each takes those that no other holds. Each is looked up by the primary key,
-/// also by a plan that was made while there were next to none: as in all statements here, `offset 0` or a limit keeps the planner
-/// from walking through all that the account has, and what could lead it to a partial index is asked so that it promises nothing.
+/// Replicas that find the same sessions share them: each locks those that no other holds. Each session is looked up by
+/// the primary key, also by a plan that was made while the tables were small: as in all statements here, `offset 0` or
+/// a limit keeps the planner from reading all rows of the account, and conditions that could lead it to a partial index
+/// are written without selectivity statistics.
 pub const LOCK: &str = "
     select s.id from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
     join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
     where coalesce(s.closed_at is not null and s.emptied_at is null and s.active_turn_id is null, false)
     for update of s skip locked";
 
-/// What hangs on them, and nobody changes any more: found by where it lies. Relies on tool_call_session, turn_number and
+/// The rows of the sessions, which no transaction changes any more. Relies on tool_call_session, turn_number and
 /// notification_ended: the queue of a closed session is empty.
 pub const EMPTY: [&str; 3] = [
     "delete from tool_call where ctid = any (array(
@@ -39,8 +40,8 @@ pub const EMPTIED: &str = "
     from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
     where s.account_id = any (array[w.account_id]) and s.id = w.id";
 
-/// SQL: the newest of the generations of the session of `t` whose number is so. A branch for each kind, which compares its columns
-/// and asks in their order, so that it goes by session_generation.
+/// SQL: the newest of the generations of the session of `t` whose number satisfies the condition. A branch for each
+/// kind, which compares and orders by its own columns, so that it uses session_generation.
 macro_rules! generation {
     ($number:literal) => {
         concat!(
@@ -70,8 +71,8 @@ macro_rules! generation {
         )
     };
 }
-/// The one before each, which may have been the newest when it was emptied itself: that row goes now, with what came late
-/// for it (a tool call of a session that is closed leaves its record).
+/// The generation before each, which may have been the newest when it was emptied itself. Its row is removed now, with
+/// rows that were written late (a tool call of a closed session leaves its record).
 pub const BEFORE: &str = concat!(
     "with before as materialized (
          select t.account_id, b.id from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
@@ -85,7 +86,7 @@ pub const BEFORE: &str = concat!(
      for update of s"
 );
 
-/// Of what was emptied all go that have a successor.
+/// Every emptied session with a successor is removed.
 pub const SUPERSEDED: &str = concat!(
     "with gone as materialized (
          select t.account_id, t.id
@@ -98,14 +99,14 @@ pub const SUPERSEDED: &str = concat!(
      where d.account_id = any (array[g.account_id]) and d.id = g.id"
 );
 
-/// What one piece came to.
+/// The result of one piece.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Removal {
-    /// Removed, or emptied.
+    /// Removed or emptied.
     pub sessions: u64,
-    /// What hung on them.
+    /// Their rows that were removed.
     pub rows: u64,
-    /// There is more on them than a piece has.
+    /// They have more rows than a piece removes.
     pub more: bool,
 }
 
@@ -114,8 +115,8 @@ struct Locked {
     id: SessionId,
 }
 
-/// Removes or empties those of these sessions of one account that nobody else is removing, or takes `rows_max` rows of each
-/// kind off them.
+/// Removes or empties the sessions of one account that no other transaction is removing, or removes `rows_max` rows of
+/// each kind of theirs.
 pub async fn sessions_remove(
     tx: &Tx,
     account: &AccountId,
@@ -145,7 +146,7 @@ pub async fn sessions_remove(
     Ok(removal)
 }
 
-/// Locks what a statement finds for these sessions.
+/// Locks the rows that a statement finds for these sessions.
 async fn locked(
     tx: &Tx,
     account: &AccountId,

@@ -1,4 +1,4 @@
-//! Writing new turns: the turn, its instructions' text, the item it took, the session's lease and counters.
+//! Writes new turns: the turn, the text of its instructions, its item, the session's lease and counters.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -16,7 +16,7 @@ use crate::{
     statement::column,
 };
 
-/// A row of `turn`, as far as its beginning is concerned.
+/// A row of `turn`, as it is when the turn begins.
 #[derive(Clone, Debug)]
 pub struct NewTurn {
     pub turn: TurnRef,
@@ -30,14 +30,14 @@ pub struct NewTurn {
     pub input: String,
     /// A JSON object.
     pub manifest: String,
-    /// Names of the tools that it is offered: the tool-gateway lets its calls use no others.
+    /// Names of the offered tools: the tool-gateway refuses all others.
     pub tools: Vec<String>,
-    /// How long its calls count.
+    /// How long its tool calls are valid.
     pub tools_wait_ms: i64,
     pub hops: i32,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
-    /// Of the session, once it is claimed.
+    /// The session's phase after the claim.
     pub phase: SessionPhase,
     pub state: TurnState,
 }
@@ -48,11 +48,12 @@ pub const INSTRUCTIONS_KEEP: &str = "
     from unnest($1::text[], $2::text[], $3::text[], $4::text[]) as r (account_id, hash, version, body)
     on conflict do nothing";
 
-/// All that begins a turn, in one statement: the lease with its fence and the session's counters, the item, the messages
-/// that tell of it, and the turn itself. Its state is written before the first byte leaves: whoever finds the turn after a crash knows
-/// that it may have been sent. The caller holds the sessions' locks and has admitted them. A turn whose instructions are not stored is not written:
-/// it could never be loaded. Relies on the primary keys. The state is asked for in a way that promises nothing to the
-/// planner: by the index of what is queued, all of that would be read.
+/// Begins turns in one statement: the lease with its fence and the session's counters, the item, the turn's messages,
+/// and the turn itself. Its state is written before the first byte is sent to the provider: a process that finds the
+/// turn after a crash knows that it may have been sent. The caller holds the sessions' locks and has admitted them. A
+/// turn whose instructions are not stored is not written: it could never be loaded. Relies on the primary keys. The
+/// state is compared in a form without selectivity statistics: the planner would otherwise read the whole index of
+/// queued items.
 pub const TURNS_BEGIN: &str = concat!(
     "
     with given as materialized (
@@ -86,7 +87,7 @@ pub const TURNS_BEGIN: &str = concat!(
     cross join lateral (select 1 from instruction_text i where i.account_id = g.account_id and i.hash = g.profile_hash limit 1) i"
 );
 
-/// Begins turns in the name of a replica, and writes the messages that tell of them; gives the rows for the relay. Texts of
+/// Begins turns under a replica's lease, and writes their messages; returns the rows for the relay. Texts of
 /// instructions that are `kept` already are not sent again.
 pub async fn turns_begin(
     tx: &Tx,
@@ -132,14 +133,14 @@ pub async fn turns_begin(
     let begun = tx.execute(ATTEMPT, TURNS_BEGIN, values).await?;
     let asked = turns.len();
     if begun != asked as u64 {
-        let why = format!("the instructions of {begun} of {asked} turns are stored; storing them again");
+        let why = format!("the instructions of {begun} of {asked} turns are stored; will store all of them again");
         return Err(DbErr::Custom(why)).attempt(ATTEMPT);
     }
     Ok(rows)
 }
 
 async fn instructions_keep(tx: &Tx, turns: &[NewTurn], kept: &KeptTexts) -> Result<(), StorageError> {
-    // In one order everywhere: two batches that keep the same new text must not wait for each other.
+    // In one order everywhere: two batches that store the same new text must not deadlock.
     let new: BTreeMap<(String, &str), &NewTurn> = turns
         .iter()
         .filter(|new| !kept.has(new))
@@ -155,27 +156,27 @@ async fn instructions_keep(tx: &Tx, turns: &[NewTurn], kept: &KeptTexts) -> Resu
         column(|new| &new.profile_version).into(),
         column(|new| &new.instructions).into(),
     ];
-    tx.execute("keep instructions", INSTRUCTIONS_KEEP, values)
+    tx.execute("store instructions", INSTRUCTIONS_KEEP, values)
         .await
         .map(|_| ())
 }
 
-/// Instructions of which this process knows that their text is stored. Nobody removes one; a database that was put back to
-/// an earlier day may lack some all the same, so what is known is forgotten when a claim fails.
+/// Instructions that this process knows to be stored. No transaction removes a text; but a restored backup may lack
+/// some, so the cache is cleared when a claim fails.
 #[derive(Debug, Default)]
 pub struct KeptTexts(Mutex<HashSet<(AccountId, String)>>);
 
 impl KeptTexts {
-    /// More than accounts have agents; beyond that it begins anew.
+    /// More than accounts have agents; at this size the cache is cleared.
     const MAX: usize = 16_384;
 
     fn has(&self, new: &NewTurn) -> bool {
-        // A hash is short, and the name of an account, too.
+        // A hash is short, and so is an account's id.
         self.known()
             .contains(&(new.turn.account.clone(), new.profile_hash.clone()))
     }
 
-    /// They were committed.
+    /// Adds the instructions of committed turns.
     pub fn add(&self, turns: &[NewTurn]) {
         let mut known = self.known();
         if known.len() >= KeptTexts::MAX {

@@ -1,5 +1,5 @@
-//! Writing how provider calls went: turns, their sessions and their notifications in one statement, guarded by the fence
-//! that the caller checked under the sessions' locks.
+//! Records the results of provider calls: turns, their sessions and their notifications in one statement, guarded by
+//! the fence that the caller checked under the sessions' locks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::TurnName;
 use crate::{StorageError, Tx};
 
-/// Everything that one report leads to.
+/// All changes of one report.
 #[derive(Clone, Copy, Debug)]
 pub struct TurnRecord<'a> {
     pub turn: &'a TurnChange,
@@ -51,17 +51,17 @@ impl ItemChange {
     }
 }
 
-/// What a turn becomes. Absent fields stay as they are, but for `error`, which is said or unsaid.
+/// The new state of a turn. Absent fields stay as they are, except `error`, which is set or cleared.
 #[derive(Clone, Debug, Serialize)]
 pub struct TurnChange {
     pub account_id: AccountId,
     pub id: TurnId,
     pub fence: Fence,
     pub state: TurnState,
-    /// Of which states it may come.
+    /// The states from which it may move.
     pub sources: Vec<TurnState>,
     pub over: bool,
-    /// One entry to append.
+    /// One round to append.
     pub round: Option<serde_json::Value>,
     pub attempt: i32,
     pub failures: i32,
@@ -76,14 +76,14 @@ pub struct TurnChange {
     pub late: bool,
 }
 
-/// Turns, and where a turn was changed its session and its notifications. Relies on primary keys and on index
-/// tool_call_turn, whose order is asked for: without it an empty table's other index costs the same. The states are read
-/// where the planner does not count on them: it would expect so few turns in progress that it looks at all of them first.
-/// Which tools were called is read from the record of the calls, since an agent may also call them over HTTP. A turn that
-/// somebody newer carries on has a newer fence and is not touched. Nothing is joined with what was changed, which would be
-/// compared each with each: a session's row is carried along, and notifications are held against a list, in a way that does
-/// not become a join. One row a notification: for lists in rows as many would be expected as make reading the whole table
-/// cheaper.
+/// Updates turns, and for each updated turn its session and its notifications. Relies on primary keys and on index
+/// tool_call_turn, in whose order the rows are read: without the order, another index costs the same on an empty table.
+/// The states are compared in a form without selectivity statistics: the planner would otherwise expect few turns in
+/// progress and read all of them first. The called tools are read from the record of the calls, since an agent may also
+/// call tools over HTTP. A turn that another replica has taken over has a newer fence and is not updated. The updated
+/// rows are not joined, since the planner would compare each with each: a session's row is carried along, and
+/// notifications are compared with an array, in a form that does not become a join. One row a notification: for nested
+/// lists the planner would expect so many rows that reading the whole table looks cheaper.
 pub const TURNS_RECORD: &str = "
     with changed as (
         update turn t set
@@ -137,26 +137,26 @@ pub const TURNS_RECORD: &str = "
 struct RecordedRow {
     account_id: AccountId,
     turn_id: TurnId,
-    /// Of a row that says that a notification got its outcome; the others say that a turn was changed.
+    /// Set in rows of notifications that got their outcome; the other rows are changed turns.
     notification_id: Option<String>,
     task_history_called: bool,
     no_reply: bool,
 }
 
-/// What the record of a turn's calls says.
+/// The tool calls of a turn, as recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Changed {
     pub task_history_called: bool,
     pub no_reply: bool,
 }
 
-/// What was written.
+/// The rows that were written.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// The rest was somebody newer's.
+    /// The turns that were changed. The others have a newer fence.
     pub turns: HashMap<TurnName, Changed>,
-    /// Notifications that were changed, each with its turn. The rest is the turn's no more: whoever closed its session has
-    /// given it its outcome.
+    /// Notifications that were changed, each with its turn. The others left the turn: the closer of its session has
+    /// given them their outcome.
     pub items: HashSet<(TurnName, String)>,
 }
 
@@ -198,7 +198,7 @@ pub async fn turns_record(tx: &Tx, records: &[TurnRecord<'_>]) -> Result<Written
     Ok(written)
 }
 
-/// What a session does next. The lease is given back in every case.
+/// The session's next state. The lease is released in every case.
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionChange {
     #[serde(skip)]
@@ -206,19 +206,19 @@ pub struct SessionChange {
     #[serde(rename = "session_id")]
     pub id: SessionId,
     pub phase: SessionPhase,
-    /// Keeps its turn in progress.
+    /// The session's turn stays in progress.
     pub keeps_turn: bool,
-    /// `backoff` and `waiting`: when to look again.
+    /// For `backoff` and `waiting`: when to wake.
     pub wake_ms: Option<i64>,
-    /// The place of the call that is asked for.
+    /// The position of the requested tool call.
     pub asked: Option<i32>,
-    /// Items that were put back.
+    /// The number of items that were put back.
     pub queued: i32,
     pub interrupted: bool,
     pub mismatch: Option<String>,
 }
 
-/// What becomes of the notifications of a turn.
+/// The outcome of a turn's notifications.
 #[derive(Clone, Debug)]
 pub struct ItemChange {
     pub account_id: AccountId,

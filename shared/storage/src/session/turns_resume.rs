@@ -1,4 +1,4 @@
-//! Claims turns that wait, and prolongs the wait.
+//! Claims waiting turns, and extends their wait.
 
 use domain::{SessionPhase, TurnId, TurnState};
 use uuid::Uuid;
@@ -9,9 +9,9 @@ use crate::{
     statement::{column, pairs},
 };
 
-/// Turns that are carried on: the lease, and the turn's fence, which is the lease's, so that whoever had it before can
-/// change nothing. The caller holds the sessions' locks and has admitted them. Relies on primary keys; no index says which
-/// turn is a session's active one.
+/// Resumes turns: takes the lease, and sets the turn's fence to the lease's, so that the previous holder can change
+/// nothing. The caller holds the sessions' locks and has admitted them. Relies on primary keys; no index finds a
+/// session's active turn.
 pub const TURNS_RESUME: &str = "
     with leased as (
         update session s set phase = w.phase, lease_owner = $6, fence = s.fence + 1, wake_at = null
@@ -23,12 +23,12 @@ pub const TURNS_RESUME: &str = "
     from leased l
     where t.account_id = any (array[l.account_id]) and t.id = l.turn_id";
 
-/// A turn that is carried on.
+/// A turn that is resumed.
 #[derive(Clone, Debug)]
 pub struct Resumed {
     pub session: SessionName,
     pub turn: TurnId,
-    /// Of the session, once it is claimed.
+    /// The session's phase after the claim.
     pub phase: SessionPhase,
     pub state: TurnState,
 }
@@ -48,14 +48,15 @@ pub async fn turns_resume(tx: &Tx, turns: &[Resumed], replica: Uuid) -> Result<(
     tx.execute("resume turns", TURNS_RESUME, values).await.map(|_| ())
 }
 
-/// The next result is asked for, or the same one again. Relies on the primary key. The caller holds the rows' locks and has seen that
-/// the sessions wait. The statement does not ask for the phase: the planner would take index session_due and read all that wait.
+/// Requests the next tool result, or the same one again. Relies on the primary key. The caller holds the rows' locks
+/// and has checked that the sessions wait. The statement does not compare the phase: the planner would take index
+/// session_due and read all waiting sessions.
 pub const TURNS_WAIT: &str = "
     update session s set asked = w.asked, wake_at = now() + $4 * interval '1 millisecond'
     from unnest($1::text[], $2::uuid[], $3::integer[]) as w (account_id, id, asked)
     where s.account_id = any (array[w.account_id]) and s.id = w.id";
 
-/// Each session with the place of the call that is asked for.
+/// Each session with the position of the requested call.
 pub async fn turns_wait(tx: &Tx, asked: &[(SessionName, i32)], ms: i64) -> Result<(), StorageError> {
     if asked.is_empty() {
         return Ok(());
@@ -63,5 +64,5 @@ pub async fn turns_wait(tx: &Tx, asked: &[(SessionName, i32)], ms: i64) -> Resul
     let (names, asked): (Vec<SessionName>, Vec<i32>) = asked.iter().cloned().unzip();
     let (accounts, ids) = pairs(&names);
     let values = [accounts.into(), ids.into(), asked.into(), ms.into()];
-    tx.execute("wait longer", TURNS_WAIT, values).await.map(|_| ())
+    tx.execute("extend waits", TURNS_WAIT, values).await.map(|_| ())
 }

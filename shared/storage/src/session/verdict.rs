@@ -1,34 +1,34 @@
-//! What becomes of the items that wait where sessions close. Pure.
+//! Decides the outcome of items that wait in closing sessions. Pure.
 
 use time::OffsetDateTime;
 
-/// Why sessions close, as far as it decides what becomes of waiting items.
+/// Why sessions close, as far as the outcome of waiting items depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Closing {
-    /// `since`: the start of the turn that moved the task, or now when no turn did.
+    /// `since`: the start of the turn that moved the task, or now if no turn did.
     TaskDone { since: OffsetDateTime },
-    /// Cancelled, archived, or the agent is gone: nothing waits on.
+    /// The task was cancelled or archived, or the agent removed: no item is carried.
     Ended,
 }
 
-/// What decides about a waiting item.
+/// The properties of a waiting item that decide its outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waiting {
     pub from_person: bool,
     pub accepted_at: OffsetDateTime,
-    /// `metadata.reopen`: its sender means to take the finished task up again.
+    /// `metadata.reopen`: its sender wants to reopen the finished task.
     pub reopens: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     Cancel,
-    /// It goes to the next generation.
+    /// It moves to the next generation.
     Carry,
 }
 
-/// The rule of product.md, "Settled": after `done`, what a person said during or after the turn that closed the task
-/// was not yet known to it, and goes on; all else ends here.
+/// The rule of product.md, "Settled": after `done`, items are carried that a person sent after the closing turn's start, since
+/// the turn did not know them, and items that reopen the task. All other items end here.
 pub fn verdict(closing: Closing, item: Waiting) -> Verdict {
     match closing {
         Closing::TaskDone { since } => {
@@ -42,17 +42,17 @@ pub fn verdict(closing: Closing, item: Waiting) -> Verdict {
     }
 }
 
-/// What becomes of the items that wait where sessions close.
+/// The outcomes of the items that wait in closing sessions.
 #[derive(Debug)]
 pub struct Judged<T> {
     pub cancelled: Vec<T>,
-    /// They leave a closed session for its next generation.
+    /// Items that move from a closed session to its next generation.
     pub moving: Vec<T>,
-    /// They go on where they are: in a session that stays open.
+    /// Items that stay queued, in a session that stays open.
     pub staying: Vec<T>,
 }
 
-/// Gives every item its [`verdict`]. Pure; the order stays.
+/// Gives every item its [`verdict`]. Pure; keeps the order.
 pub fn judge<T>(
     closing: Closing,
     items: Vec<T>,

@@ -1,5 +1,6 @@
-//! An attacker who has taken a service over connects to the database as its login: what the role must not let it do. Each role tries
-//! everything; what it may do in its own name is tried beside it, so that a refusal is not that of a mistake in the attempt.
+//! An attacker who controls a service connects to the database with its login. Each role tries every forbidden
+//! statement. Permitted statements in its own name are tried beside them, so that a refusal is not caused by a mistake
+//! in the attempt.
 
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row, postgres::PgConnectOptions};
 use testkit::{Fixture, TestDatabase};
@@ -14,7 +15,7 @@ fn role_of(service: &str) -> String {
     format!("signalbox_{}", service.replace('-', "_"))
 }
 
-/// A connection as SECURITY.md wants them: a login that may do nothing but take its role.
+/// A connection as SECURITY.md requires: a login that may only take its role.
 async fn seat(test: &TestDatabase, service: &str) -> PgConnection {
     let (login, role) = (format!("login_{}", Uuid::now_v7().simple()), role_of(service));
     let make = format!("create role {login} login noinherit password 'secret' in role {role}");
@@ -30,7 +31,7 @@ async fn seat(test: &TestDatabase, service: &str) -> PgConnection {
     connection
 }
 
-/// How many rows it touched, or the server's code.
+/// The number of touched rows, or the server's code.
 async fn tried(connection: &mut PgConnection, sql: &str) -> Result<u64, String> {
     match connection.execute(AssertSqlSafe(sql.to_owned())).await {
         Ok(done) => Ok(done.rows_affected()),
@@ -53,7 +54,7 @@ async fn no_service_makes_anything_or_becomes_another() {
     for service in SERVICES {
         let mut seat = seat(&test, service).await;
         for sql in [
-            // What would be found in the place of ours.
+            // Objects that would shadow ours.
             "create temporary table session (id uuid)",
             "create temporary view session as select 1 as id",
             "create function pg_temp.evil() returns text language sql as $$select 'x'$$",
@@ -66,7 +67,7 @@ async fn no_service_makes_anything_or_becomes_another() {
             "create view public.planted as select 1 as id",
             "create schema planted",
             "create extension dblink",
-            // What would take a wall down.
+            // Changes that would remove a protection.
             "alter function public.account_directory(text, integer) set search_path = pg_temp",
             "alter table public.outbox no force row level security",
             "drop policy tenant on public.task",
@@ -92,7 +93,7 @@ async fn no_service_makes_anything_or_becomes_another() {
             )
             .await;
         }
-        // Without its role the login has nothing, and its temporary objects, which would stay, are refused as well.
+        // Without its role the login has no rights; its temporary objects, which would stay, are refused as well.
         check(&mut seat, service, "reset role", Ok(0)).await;
         for sql in ["select 1 from public.task", "create temporary table session (id uuid)"] {
             check(&mut seat, service, sql, Err(REFUSED)).await;
@@ -101,7 +102,7 @@ async fn no_service_makes_anything_or_becomes_another() {
 }
 
 #[tokio::test]
-async fn what_services_share_is_each_one_s_own() {
+async fn shared_tables_separate_the_services() {
     let test = TestDatabase::fresh().await;
     Fixture(&test).account("ours").await;
     for service in SERVICES {
@@ -148,7 +149,7 @@ async fn what_services_share_is_each_one_s_own() {
             "update outbox set subject = 'signalbox.nonsense.ours.-'".to_owned(),
             "update dead_letter set payload = ''".to_owned(),
         ]);
-        // What another service would do, were it signed by the orchestrator, which sends letters again.
+        // Messages of other services. The orchestrator may write them, since it redrives dead letters.
         let not_its_own: &[&str] = match service {
             "resolver" => &[
                 "tool.requested.ours.-",
@@ -176,7 +177,7 @@ async fn what_services_share_is_each_one_s_own() {
             check(&mut seat, service, &sql, Err(REFUSED)).await;
             check(&mut seat, service, "rollback to before", Ok(0)).await;
         }
-        // Of others' messages, those that it reads: it takes them off, and cannot change them.
+        // Messages of others that the service reads: it may delete them, and not change them.
         let read = match service {
             "resolver" | "orchestrator" => 1,
             _ => 0,
@@ -216,7 +217,7 @@ async fn what_services_share_is_each_one_s_own() {
     }
 }
 
-/// Of a message that the service reads.
+/// A message that the service reads.
 fn own_letter(service: &str) -> &'static str {
     match service {
         "resolver" => "partition.0.ours.-",
@@ -240,7 +241,8 @@ fn outbox_insert(service: &str, subject: &str) -> String {
     )
 }
 
-/// Functions that look across accounts give what they are for, whatever they are asked, and to nobody else.
+/// Functions that read across accounts return only their purpose's data, for any arguments, and only to permitted
+/// roles.
 #[tokio::test]
 async fn no_argument_makes_a_function_give_more() {
     let test = TestDatabase::fresh().await;

@@ -1,5 +1,6 @@
-//! The regression tests of the pool's guard: what was dropped half-way must not leave an open transaction behind, in
-//! which the next borrower's acknowledged write would be lost (sqlx 0.9), or would work for another's accounts.
+//! Regression tests of the pool's guard: a future that was dropped half-way must not leave an open transaction behind.
+//! In such a transaction the next borrower's acknowledged write would be lost (sqlx 0.9), or would run for another
+//! account.
 
 use std::{future::Future, task::Poll};
 
@@ -18,7 +19,7 @@ async fn a_write_after_a_cancelled_begin_is_real() {
         .execute(&test.owner)
         .await
         .unwrap();
-    // One connection, so that whoever comes next gets the one that was cancelled.
+    // One connection, so that the next borrower gets the cancelled one.
     let options = DatabaseOptions {
         connections_max: 1,
         ..DatabaseOptions::default()
@@ -45,10 +46,10 @@ async fn a_write_after_a_cancelled_begin_is_real() {
     assert_eq!(idle, 0);
 }
 
-/// A `begin()` that got as far as declaring its accounts is rolled back by sqlx itself. What is not is a transaction that
-/// sqlx does not count: here one of those has declared an account when its future is dropped.
+/// sqlx rolls back a `begin()` that got as far as declaring its accounts. It does not roll back a transaction that it
+/// does not count: here such a transaction has declared an account when its future is dropped.
 #[tokio::test]
-async fn accounts_do_not_survive_into_the_next_borrower() {
+async fn declared_accounts_do_not_reach_the_next_borrower() {
     let test = TestDatabase::fresh().await;
     let options = DatabaseOptions {
         connections_max: 1,
@@ -59,7 +60,8 @@ async fn accounts_do_not_survive_into_the_next_borrower() {
     let (declared, seen) = tokio::sync::oneshot::channel();
     let borrower = async move {
         let mut connection = pool.acquire().await.unwrap();
-        // Not `begin()`: as after one that was dropped half-way, the server has a transaction and sqlx knows of none.
+        // Not `begin()`: as after one that was dropped half-way, the server has an open transaction and sqlx counts
+        // none.
         connection.execute("begin").await.unwrap();
         connection
             .execute("select set_config('signalbox.accounts', 'acme', true)")
@@ -87,7 +89,7 @@ async fn declared_accounts<'c>(connection: impl PgExecutor<'c>) -> String {
         .unwrap()
 }
 
-/// Polls a future a few times, letting the runtime turn in between, and drops it wherever it is.
+/// Polls a future a few times, letting the runtime turn in between, and drops it.
 async fn poll_and_drop<F: Future>(future: F, polls: i64) {
     let mut future = Box::pin(future);
     for _ in 0..polls {

@@ -1,4 +1,4 @@
-//! What a transaction costs besides its statements, and that none of it was saved at the expense of the next one.
+//! The round trips of a transaction besides its statements, and the isolation of the next one.
 
 use sea_orm::ConnectionTrait;
 use storage::{Accounts, Database, DatabaseOptions, Role, statement};
@@ -29,7 +29,7 @@ async fn setting(tx: &storage::Tx, name: &str) -> String {
     row.unwrap().try_get("", "value").unwrap()
 }
 
-/// In the same round trip, and for nobody after it.
+/// In the same round trip, and for this transaction only.
 #[tokio::test]
 async fn a_hurried_transaction_has_a_tenth_of_the_time() {
     let test = TestDatabase::fresh().await;
@@ -42,7 +42,7 @@ async fn a_hurried_transaction_has_a_tenth_of_the_time() {
 }
 
 #[tokio::test]
-async fn a_transaction_costs_two_round_trips_and_what_it_asks() {
+async fn a_transaction_costs_two_round_trips_besides_its_statements() {
     let test = TestDatabase::fresh().await;
     let proxy = in_front_of(&test).await;
     let database = connect(&proxy.url(&test.url), Role::Delivery, 4).await;
@@ -79,7 +79,7 @@ async fn a_transaction_costs_two_round_trips_and_what_it_asks() {
 }
 
 #[tokio::test]
-async fn what_was_not_ended_goes_through_the_pool() {
+async fn an_unfinished_transaction_goes_through_the_pool() {
     let test = TestDatabase::fresh().await;
     let database = connect(&test.url, Role::Owner, 2).await;
     let tx = database.begin(&Accounts::none()).await.unwrap();
@@ -104,9 +104,9 @@ async fn what_was_not_ended_goes_through_the_pool() {
     .await;
 }
 
-/// Connections that lie ready are none of the pool's; whoever waits for the pool must not wait for them.
+/// Prepared connections are taken from the pool's number; a caller that waits for the pool must not wait for them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_the_pool_gets_what_is_ready() {
+async fn a_caller_that_waits_for_the_pool_gets_a_prepared_connection() {
     let test = TestDatabase::fresh().await;
     for connections_max in 1..=3 {
         let database = connect(&test.url, Role::Owner, connections_max).await;
@@ -117,7 +117,7 @@ async fn who_waits_for_the_pool_gets_what_is_ready() {
                     let tx = database.begin(&Accounts::none()).await.unwrap();
                     tx.execute_unprepared("select 1").await.unwrap();
                     tx.commit().await.unwrap();
-                    // The pool itself is asked in between.
+                    // The pool itself is used in between.
                     database.ping().await.unwrap();
                 }
             })

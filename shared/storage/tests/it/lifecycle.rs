@@ -51,7 +51,7 @@ impl Scene {
         row.insert(&self.test.owner).await;
     }
 
-    /// A turn has the item, and waits for its second attempt.
+    /// A turn has taken the item, and waits for its second attempt.
     async fn tried(&self, id: &str) -> Uuid {
         let turn = Uuid::now_v7();
         let row = rows("turn")
@@ -117,9 +117,9 @@ impl Scene {
         tx.commit().await.unwrap();
     }
 
-    /// Until somebody waits for a lock.
+    /// Waits until a transaction waits for a lock.
     async fn until_blocked(&self) {
-        testkit::eventually("somebody waits", || async {
+        testkit::eventually("a transaction waits for a lock", || async {
             (self
                 .test
                 .count("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")
@@ -140,7 +140,8 @@ impl Scene {
     }
 }
 
-/// A queue longer than a statement takes at once: each item has its outcome and its event, and what is carried keeps its order.
+/// A queue longer than a batch of statements: each item has its outcome and its event, and carried items keep their
+/// order.
 #[tokio::test]
 async fn a_long_queue_is_judged_whole() {
     let scene = scene().await;
@@ -262,7 +263,7 @@ async fn cancelled_and_archived_end_everything() {
     }
 }
 
-/// No call is in flight for it, so it waits like the others, though a turn has it.
+/// No call is in flight for the item, so it counts as waiting, though a turn has taken it.
 #[tokio::test]
 async fn an_item_between_two_attempts_is_judged_with_those_that_wait() {
     for (metadata, state, generation) in [("{}", "cancelled", 3), (r#"{"reopen": true}"#, "queued", 4)] {
@@ -291,9 +292,9 @@ async fn an_item_between_two_attempts_is_judged_with_those_that_wait() {
     }
 }
 
-/// What an agent is told after an interruption goes with the items that may have been interrupted.
+/// The `interrupted` flag goes with the items that may have been interrupted.
 #[tokio::test]
-async fn the_next_generation_of_an_interrupted_session_is_told() {
+async fn the_interrupted_flag_goes_to_the_next_generation() {
     let scene = scene().await;
     let past = OffsetDateTime::now_utc() - Duration::minutes(5);
     scene.waiting("reopening", "user", past, r#"{"reopen": true}"#).await;
@@ -353,8 +354,8 @@ async fn removing_an_agent_closes_its_sessions_and_frees_its_slug() {
     Fixture(&scene.test).agent(&scene.account, "coder").await;
 }
 
-/// Done opens the next generation for what is carried, in a transaction that the removal has to wait for: that generation
-/// is the agent's too.
+/// `done` opens the next generation for carried items, in a transaction that the removal has to wait for: the removal
+/// closes that generation too.
 #[tokio::test]
 async fn removing_an_agent_closes_what_was_opened_while_it_waited() {
     let scene = scene().await;
@@ -389,8 +390,8 @@ async fn removing_an_agent_closes_what_was_opened_while_it_waited() {
     assert_eq!(scene.test.count("select sum(queued)::bigint from session").await, 0);
 }
 
-/// With `session_scope = agent` a task's items wait in a session that stays open. Whoever takes an item off a queue holds
-/// the session first, and so does whoever closes the task: neither waits for what the other has.
+/// With `session_scope = agent` a task's items wait in a session that stays open. A consumer of the queue locks the
+/// session first, and so does the closer of the task: the two do not deadlock.
 #[tokio::test]
 async fn a_closer_takes_sessions_before_their_items() {
     let scene = scene().await;

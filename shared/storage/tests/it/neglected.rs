@@ -1,5 +1,5 @@
-//! The search for sessions that nobody is seeing to: it takes from every account, begins with what a dead holder left, and
-//! comes round to all.
+//! The search for neglected sessions: it returns some of every account, begins with those of dead holders, and reaches
+//! all of them.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use storage::{Role, directory::NeglectedRound};
 use testkit::{Fixture, TestDatabase, rows};
 use uuid::Uuid;
 
-/// So many sessions of an account in which something waits.
+/// Sessions of an account with a queued item.
 async fn waiting(test: &TestDatabase, account: &str, count: i32) -> AccountId {
     let account = Fixture(test).account(account).await;
     let sessions = rows("session")
@@ -27,7 +27,7 @@ async fn waiting(test: &TestDatabase, account: &str, count: i32) -> AccountId {
     account
 }
 
-/// A turn of each session that is running.
+/// A turn for each running session.
 async fn turns(test: &TestDatabase) {
     let turns = rows("turn").set("id", "s.active_turn_id").with("state", "calling");
     let turns = turns.set("notification_ids", "array[s.id::text]");
@@ -45,7 +45,7 @@ fn of<'a>(found: &'a [(AccountId, SessionId)], account: &'a AccountId) -> impl I
 }
 
 #[tokio::test]
-async fn many_of_one_account_hide_nobody() {
+async fn many_sessions_of_one_account_hide_no_other_account() {
     let test = TestDatabase::fresh().await;
     let database = test.connect(Role::Delivery).await;
     let flood = waiting(&test, "a-flood", 100).await;
@@ -74,7 +74,7 @@ async fn many_of_one_account_hide_nobody() {
 }
 
 #[tokio::test]
-async fn more_accounts_than_fit_into_a_look_are_all_come_by() {
+async fn more_accounts_than_a_page_holds_are_all_reached() {
     let test = TestDatabase::fresh().await;
     let database = test.connect(Role::Delivery).await;
     let mut accounts = BTreeSet::new();
@@ -83,7 +83,7 @@ async fn more_accounts_than_fit_into_a_look_are_all_come_by() {
     }
     let mut round = NeglectedRound::default();
     let mut all = BTreeSet::new();
-    // Three looks go once round the accounts, one session of each.
+    // Three calls cover the accounts once, one session of each.
     for _ in 0..9 {
         let found = round.look(&database, 3).await.unwrap();
         assert!(found.len() <= 3, "{found:?}");
@@ -93,7 +93,7 @@ async fn more_accounts_than_fit_into_a_look_are_all_come_by() {
 }
 
 #[tokio::test]
-async fn what_a_dead_holder_left_comes_first_whatever_waits() {
+async fn sessions_of_a_dead_holder_come_first() {
     let test = TestDatabase::fresh().await;
     let database = test.connect(Role::Delivery).await;
     let account = waiting(&test, "acme", 100).await;
@@ -124,9 +124,10 @@ async fn what_a_dead_holder_left_comes_first_whatever_waits() {
     }
 }
 
-/// Sessions with a turn that waits for another attempt: one look comes by so many of them, and the round by all.
+/// Sessions with a turn that waits for another attempt: one call reads a bounded number of them, and the round reads
+/// all.
 #[tokio::test]
-async fn a_look_comes_by_a_bounded_number_and_the_round_by_all() {
+async fn a_page_reads_a_bounded_number_and_the_round_reads_all() {
     let test = TestDatabase::fresh().await;
     let database = test.connect(Role::Delivery).await;
     let account = waiting(&test, "acme", 120).await;
@@ -150,7 +151,7 @@ async fn a_look_comes_by_a_bounded_number_and_the_round_by_all() {
         }
         assert_eq!(found, [0, 0, 1], "fifty a look, and the last is due: {queued}");
     }
-    // A dead holder's is come by as well, and at once where it is among the first.
+    // A session of a dead holder is found as well, and at once if it is among the first.
     let dead = "update session set phase = 'running', lease_owner = gen_random_uuid(), wake_at = null
                 where id in (select max(id::text)::uuid from session union select min(id::text)::uuid from session)";
     sqlx::query(dead).execute(&test.owner).await.unwrap();
@@ -164,7 +165,7 @@ async fn a_look_comes_by_a_bounded_number_and_the_round_by_all() {
 }
 
 #[tokio::test]
-async fn nothing_is_remembered_of_who_has_nothing_any_more() {
+async fn an_account_without_unread_notifications_is_forgotten() {
     let test = TestDatabase::fresh().await;
     let database = test.connect(Role::Delivery).await;
     waiting(&test, "acme", 10).await;

@@ -1,12 +1,12 @@
-//! The login that migrates owns the tables and need not be more than that: where somebody else operates Postgres, it may
-//! neither make roles nor pass row-level security.
+//! The login that migrates owns the tables and needs no further rights: on a managed Postgres, it may neither create
+//! roles nor bypass row-level security.
 
 use sqlx::{AssertSqlSafe, PgPool, postgres::PgConnectOptions};
 use storage::{Database, DatabaseOptions, Role, fitness, migrations};
 use testkit::TestDatabase;
 use uuid::Uuid;
 
-/// What an operated database is given before the first migration, as in deploy/k8s/postgres/cluster.yaml.
+/// The rights in a managed database before the first migration, as in deploy/k8s/postgres/cluster.yaml.
 const SERVICES: &str =
     "signalbox_resolver, signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator, signalbox_sweeper";
 
@@ -33,7 +33,8 @@ async fn an_owner_who_may_make_no_roles_migrates() {
     migrations::migrate(owner.connection()).await.unwrap();
     let facts = fitness::look(&owner).await.unwrap();
     assert!(facts.login_owns && !facts.is_login_above());
-    // What a step lent is taken back, and what everybody may in a new database with it; each time, though no step is left.
+    // Lent rights are revoked, and so are the default rights of every role in a new database; each time, though no step
+    // is left.
     let making = async || fitness::look(&owner).await.unwrap().roles_making;
     assert_eq!(making().await, [""; 0]);
     execute(&test.owner, format!("grant temporary on database {name} to public")).await;
@@ -43,7 +44,7 @@ async fn an_owner_who_may_make_no_roles_migrates() {
     owner.close().await;
 }
 
-/// A login of one service, as SECURITY.md says, sees through its role what was run.
+/// A login of one service, as in SECURITY.md, reads the list of steps through its role.
 #[tokio::test]
 async fn a_login_that_may_only_take_a_role_sees_which_steps_were_run() {
     let test = TestDatabase::fresh().await;
@@ -76,7 +77,7 @@ async fn a_login_that_may_only_take_a_role_sees_which_steps_were_run() {
         ["0006_keys_expire"]
     );
     service.close().await;
-    // The login itself sees nothing, and does not say that nothing is missing.
+    // The login itself cannot read the list, and does not report that all steps were run.
     let login = Database::connect(&url, Role::Owner, &pool).await.unwrap();
     let steps = migrations::steps().iter().map(|(name, _)| *name);
     let since: Vec<&str> = steps.filter(|name| *name >= "0010_seen_steps").collect();

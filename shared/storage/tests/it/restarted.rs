@@ -1,4 +1,4 @@
-//! After a restart of the server, or whatever else ended all connections: no request fails on a connection that lay idle.
+//! After a restart of the server, or any other end of all connections, no request fails on an idle connection.
 
 use futures::future::join_all;
 use sea_orm::ConnectionTrait;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 const CONNECTIONS: u32 = 16;
 
-/// So many transactions at one time.
+/// Concurrent transactions.
 async fn at_once(database: &Database) -> Vec<Tx> {
     let beginning = (0..CONNECTIONS).map(|_| async {
         let tx = database.begin(&Accounts::none()).await.expect("a transaction");
@@ -18,7 +18,7 @@ async fn at_once(database: &Database) -> Vec<Tx> {
     join_all(beginning).await
 }
 
-/// As many idle connections as there may be, all of them ended by the server.
+/// The maximum number of idle connections, all ended by the server.
 async fn ended(test: &TestDatabase) -> Database {
     let options = DatabaseOptions {
         connections_max: CONNECTIONS,
@@ -52,7 +52,7 @@ async fn no_transaction_fails_that_begins_on_a_connection_that_has_ended() {
 }
 
 #[tokio::test]
-async fn nor_do_as_many_at_once_as_there_may_be() {
+async fn a_full_pool_of_ended_connections_fails_no_transaction() {
     let test = TestDatabase::fresh().await;
     let database = ended(&test).await;
     for tx in at_once(&database).await {
@@ -61,7 +61,7 @@ async fn nor_do_as_many_at_once_as_there_may_be() {
 }
 
 #[tokio::test]
-async fn one_statement_that_fails_is_enough_to_know_of_all() {
+async fn one_failed_statement_retires_all_old_connections() {
     let test = TestDatabase::fresh().await;
     let database = ended(&test).await;
     replica_end(&database, Uuid::now_v7()).await.unwrap_err();
@@ -71,7 +71,7 @@ async fn one_statement_that_fails_is_enough_to_know_of_all() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_back_is_there() {
+async fn a_ping_survives_ended_connections() {
     let test = TestDatabase::fresh().await;
     let database = ended(&test).await;
     for _ in 0..2 * CONNECTIONS {

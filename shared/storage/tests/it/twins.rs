@@ -1,5 +1,5 @@
-//! Two accounts in one batch that have tasks of one name. Row-level security lets a batch see both of them, so nothing
-//! but its own columns and what is kept of them in memory keeps them apart.
+//! Two accounts in one batch that have tasks of the same name. Row-level security shows a batch both of them, so only
+//! the batch's own columns and maps keep them apart.
 
 use contracts::{Root, outgoing::Origin};
 use domain::{Actor, TaskId, TaskStatus};
@@ -15,7 +15,7 @@ async fn tasks_of_one_name_are_created_for_each() {
     let test = TestDatabase::fresh().await;
     let fixture = Fixture(&test);
     let (acme, umbra) = (fixture.account("acme").await, fixture.account("umbra").await);
-    // Known to one of them, in another spelling, and new to the other.
+    // One account has it in another spelling; the other does not have it.
     fixture.task(&umbra, "known-1", &[]).await;
 
     let database = test.connect(Role::Resolver).await;

@@ -1,4 +1,4 @@
-//! How long work and messages have waited, for the gauges: over all accounts, and no more than ages.
+//! The age of queued work and of messages, for the gauges: over all accounts, and ages only.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The walls between tenants, read from the catalogue, so that a table added later is held to them too.
+//! The isolation of tenants, read from the catalogue, so that later tables are checked too.
 
 use domain::AccountId;
 use sea_orm::{ConnectionTrait, EntityTrait};
@@ -9,7 +9,7 @@ use storage::{
 };
 use testkit::{Fixture, TestDatabase};
 
-/// Tables that hold no tenant's data.
+/// Tables without tenants' data.
 const WITHOUT_ACCOUNT: &[&str] = &["replica", "resolver_partition", "seaql_migrations"];
 
 #[tokio::test]
@@ -74,7 +74,7 @@ async fn every_foreign_key_begins_with_the_account() {
     }
 }
 
-/// What the boot check looks for is what this test holds the schema to.
+/// The check at the start and this test use the same facts.
 #[tokio::test]
 async fn the_schema_is_fit_for_use_anywhere() {
     let test = TestDatabase::fresh().await;
@@ -98,7 +98,7 @@ async fn the_schema_is_fit_for_use_anywhere() {
         ),
         (&vec![], &vec![], &vec![], &vec![])
     );
-    // The login of tests is a superuser on a server that does not sync: what is taken on one's own machine only.
+    // The login of tests is a superuser on a server without fsync, which is accepted on one's own machine only.
     let elsewhere = Setting {
         is_local: false,
         migrates: false,
@@ -110,7 +110,7 @@ async fn the_schema_is_fit_for_use_anywhere() {
     assert_eq!(facts.faults(elsewhere), expected);
 }
 
-/// Each hole that the issue's attacker went through, made again: the start refuses it and says which it is.
+/// Each hole that an attacker used, made again: the start refuses it and names it.
 #[tokio::test]
 async fn a_database_without_these_walls_is_refused() {
     let test = TestDatabase::fresh().await;
@@ -119,26 +119,26 @@ async fn a_database_without_these_walls_is_refused() {
     let holes = [
         (
             format!("grant temporary on database {name} to public"),
-            "objects can be put in the place of ours: temporary objects by everybody",
+            "objects can be created that shadow ours: temporary objects by everybody",
         ),
         (
             format!(
                 "revoke temporary on database {name} from public; grant create on schema public to signalbox_sweeper"
             ),
-            "objects can be put in the place of ours: objects in schema public by signalbox_sweeper",
+            "objects can be created that shadow ours: objects in schema public by signalbox_sweeper",
         ),
         (
             "revoke create on schema public from signalbox_sweeper;
              alter function account_directory(text, integer) reset search_path"
                 .to_owned(),
-            "account_directory(text,integer) may run what its caller has planted",
+            "account_directory(text,integer) may run code of a service",
         ),
         (
             "alter function account_directory(text, integer) set search_path = public, pg_temp;
              create function hashtextextended(text, integer) returns bigint language sql as 'select 1::bigint';
              alter function hashtextextended(text, integer) owner to signalbox_sweeper"
                 .to_owned(),
-            "hashtextextended(text,integer) may run what its caller has planted",
+            "hashtextextended(text,integer) may run code of a service",
         ),
         (
             "drop function public.hashtextextended(text, integer); drop policy own_resolver on outbox".to_owned(),
@@ -157,8 +157,8 @@ async fn a_database_without_these_walls_is_refused() {
     }
 }
 
-/// A name in a function means what a migration has made, and nobody makes anything beside it: read from the catalogue for
-/// every function, schema and database there is.
+/// An unqualified name in a function means an object of a migration, and no role can create another one: read from the
+/// catalogue for every function, schema and database.
 #[tokio::test]
 async fn nothing_can_be_put_in_the_place_of_ours() {
     let test = TestDatabase::fresh().await;
@@ -183,7 +183,7 @@ async fn nothing_can_be_put_in_the_place_of_ours() {
         )
         .await;
     assert_eq!(may, Vec::<String>::new());
-    // Tables stand under their owner; functions under the sweeper, which may read ids, names and moments.
+    // Tables are owned by their owner; functions by the sweeper, which may read ids, names and times.
     let owned = test
         .texts(
             r"select c.relname::text from pg_class c where c.relowner::regrole::text like 'signalbox\_%'
@@ -193,7 +193,7 @@ async fn nothing_can_be_put_in_the_place_of_ours() {
         )
         .await;
     assert_eq!(owned, Vec::<String>::new());
-    // And a service's statements look nowhere else.
+    // A service's statements use no other schema.
     for role in [
         Role::Resolver,
         Role::Delivery,
@@ -211,9 +211,9 @@ async fn nothing_can_be_put_in_the_place_of_ours() {
     }
 }
 
-/// Whatever is granted to everybody is granted to the next role that somebody makes.
+/// A right of every role is also a right of every future role.
 #[tokio::test]
-async fn nothing_is_granted_to_everybody() {
+async fn no_right_is_granted_to_every_role() {
     let test = TestDatabase::fresh().await;
     let granted = test
         .texts(
@@ -235,7 +235,7 @@ async fn nothing_is_granted_to_everybody() {
     assert_eq!(granted, Vec::<String>::new());
 }
 
-/// Functions that look past the caller's walls, who may call them, and all that they give: ids, names and moments.
+/// Functions that read across accounts, their permitted callers, and their results: ids, names and times.
 #[tokio::test]
 async fn what_looks_across_accounts_is_reviewed() {
     let test = TestDatabase::fresh().await;
@@ -251,7 +251,7 @@ async fn what_looks_across_accounts_is_reviewed() {
     insta::assert_snapshot!("functions", functions.join("\n"));
 }
 
-/// The list to which a start holds the database, reviewed as it changes. `INSTA_UPDATE=always` writes it.
+/// The expected policies, which a start compares. `INSTA_UPDATE=always` writes the file.
 #[tokio::test]
 async fn what_every_policy_says_is_reviewed() {
     let test = TestDatabase::fresh().await;
@@ -273,9 +273,9 @@ async fn what_every_policy_says_is_reviewed() {
     assert_eq!(policies, fitness::POLICIES_EXPECTED);
 }
 
-/// A policy by its right name that lets everything through, another beside ours, and one for another role.
+/// A policy of the right name that permits everything, an additional one, and one for another role.
 #[tokio::test]
-async fn a_policy_that_says_something_else_is_refused() {
+async fn a_changed_policy_is_refused() {
     let test = TestDatabase::fresh().await;
     let database = test.connect(Role::Resolver).await;
     let mut expected = Vec::new();
@@ -302,7 +302,7 @@ async fn a_policy_that_says_something_else_is_refused() {
         found.sort();
         assert_eq!(found, expected, "{hole}");
     }
-    // What is not ours, and what a newer version has made.
+    // Foreign tables, and policies of a newer version.
     let newer = "create table theirs (id uuid); create policy mine on theirs using (true);
                  insert into seaql_migrations (version, applied_at) values ('9999_newer', 0)";
     sqlx::raw_sql(newer).execute(&test.owner).await.unwrap();
@@ -312,7 +312,7 @@ async fn a_policy_that_says_something_else_is_refused() {
     );
 }
 
-/// All that each role may do. A line that changes here is a decision.
+/// The grants of each role. A change of a line is a decision.
 #[tokio::test]
 async fn each_role_has_what_was_reviewed_and_no_more() {
     let test = TestDatabase::fresh().await;
@@ -334,7 +334,7 @@ async fn each_role_has_what_was_reviewed_and_no_more() {
         )
         .await;
     insta::assert_snapshot!("grants", grants.join("\n"));
-    // A role that holds another has what that one has.
+    // A role that is a member of another has its rights.
     let members = test
         .texts(
             r"select format('%s is a %s', member::regrole, roleid::regrole) from pg_auth_members
@@ -345,7 +345,7 @@ async fn each_role_has_what_was_reviewed_and_no_more() {
 }
 
 #[tokio::test]
-async fn nobody_sees_what_they_did_not_declare() {
+async fn only_declared_accounts_are_visible() {
     let test = TestDatabase::fresh().await;
     let fixture = Fixture(&test);
     let (ours, theirs) = (fixture.account("ours").await, fixture.account("theirs").await);
@@ -365,7 +365,7 @@ async fn nobody_sees_what_they_did_not_declare() {
         assert_eq!(visible(Accounts::none()).await, Vec::<String>::new(), "{role:?}");
         assert_eq!(visible(Accounts::one(&ours)).await, ["ours"], "{role:?}");
         assert_eq!(visible(Accounts::many([&ours, &theirs])).await.len(), 2, "{role:?}");
-        // and no role can rid itself of it
+        // no role can switch it off
         assert!(
             database
                 .connection()

@@ -1,11 +1,11 @@
-//! A seeded fuzzer that runs inside a test: it changes known inputs ([`mutate`]) and gives them to a parser, whose
-//! judge panics when something that must hold does not. The same seed gives the same inputs.
+//! A seeded fuzzer that runs inside a test: it mutates known inputs ([`mutate`]) and passes them to a parser, whose
+//! judge panics if an invariant is broken. The same seed gives the same inputs.
 //!
-//! It is told nothing of the parser's branches. Instead the judge names the class of each outcome, and an input that
-//! brings a new class, or another order of magnitude of work, is kept and changed further. Memory and work are counted
-//! in allocations of this thread, and in the processor's time that it used: a machine that is busy is no failure.
+//! It does not see the parser's branches. Instead the judge names the class of each outcome, and an input with a new
+//! class, or another order of magnitude of work, is kept and mutated further. Memory and work are counted in
+//! allocations of this thread, and in its CPU time: a busy machine causes no failure.
 //!
-//! An input that fails is written to `tests/fuzz/{target}/` of its crate and tried first in every later run.
+//! A failing input is written to `tests/fuzz/{target}/` of its crate and tried first in every later run.
 //!
 //! ```text
 //! SIGNALBOX_FUZZ_RUNS  how many inputs of each target
@@ -30,17 +30,17 @@ pub use random::Random;
 const RUNS_VARIABLE: &str = "SIGNALBOX_FUZZ_RUNS";
 const SEED_VARIABLE: &str = "SIGNALBOX_FUZZ_SEED";
 const SEED_DEFAULT: u64 = 1;
-/// What `make test` tries of each target. Enough for every class to be met, and a second or two without optimisation.
+/// The inputs of each target in `make test`. Enough to meet every class, and a second or two without optimisation.
 const RUNS_DEFAULT: u64 = 3_000;
 const CORPUS_INPUTS_MAX: usize = 2_048;
-/// One input in so many is blown up to [`Fuzz::flood`] bytes.
+/// One input in so many is enlarged to [`Fuzz::flood`] bytes.
 const FLOOD_EVERY: u64 = 150;
 const MIB: u64 = 1024 * 1024;
-/// Of the processor, for one input. Without optimisation a mebibyte takes a tenth of it; work that grows with the
-/// square of its input takes minutes.
+/// CPU time for one input. Without optimisation a mebibyte takes a tenth of it; work that grows with the square of its
+/// input takes minutes.
 const CPU_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// One parser, what it is given to begin with, and what one input may cost.
+/// One parser, its first inputs, and the limits for one input.
 #[derive(Debug)]
 pub struct Fuzz {
     target: &'static str,
@@ -48,7 +48,7 @@ pub struct Fuzz {
     corpus: Vec<Vec<u8>>,
     words: Vec<&'static str>,
     classes: Vec<&'static str>,
-    /// Ordinary inputs stay below this, so that many of them are tried.
+    /// Ordinary inputs stay below this size, so that many of them are tried.
     bytes_max: usize,
     flood_bytes: usize,
     memory_max: u64,
@@ -56,14 +56,14 @@ pub struct Fuzz {
     cpu_time_max: Duration,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
     pub inputs: u64,
     pub seed: u64,
-    /// The most that one input held at one time.
+    /// The most memory that one input used at one time.
     pub bytes_held_max: u64,
-    /// The most of the processor's time that one input took.
+    /// The most CPU time of one input.
     pub cpu_time_max: Duration,
     pub classes: Vec<&'static str>,
 }
@@ -85,52 +85,52 @@ impl Fuzz {
         }
     }
 
-    /// Inputs that the parser takes, or nearly.
+    /// Inputs that the parser accepts, or nearly.
     pub fn seeds(mut self, seeds: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Fuzz {
         self.corpus.extend(seeds.into_iter().map(|seed| seed.as_ref().to_vec()));
         self
     }
 
-    /// What means something to the parser.
+    /// Words with a meaning to the parser.
     pub fn words(mut self, words: &[&'static str]) -> Fuzz {
         self.words.extend(words);
         self
     }
 
-    /// Classes that a run must have met: one that only ever met refusals has tested nothing behind them.
+    /// Classes that a run must meet: a run that only met refusals has tested no further code.
     pub fn must_meet(mut self, classes: &[&'static str]) -> Fuzz {
         self.classes.extend(classes);
         self
     }
 
-    /// The size to which some inputs are blown up.
+    /// The size to which some inputs are enlarged.
     pub fn flood(mut self, bytes: usize) -> Fuzz {
         self.flood_bytes = bytes;
         self
     }
 
-    /// The most that one input may hold at one time.
+    /// The most memory that one input may use at one time.
     pub fn memory_max(mut self, bytes: u64) -> Fuzz {
         self.memory_max = bytes;
         self
     }
 
-    /// Bytes allocated over the whole of one input, for each byte of it: work that grows faster than its input fails.
+    /// Allocated bytes per byte of input: work that grows faster than its input fails.
     pub fn work_per_byte(mut self, bytes: u64) -> Fuzz {
         self.work_per_byte = bytes;
         self
     }
 
-    /// The most of the processor's time that one input may take.
+    /// The most CPU time of one input.
     pub fn cpu_time_max(mut self, time: Duration) -> Fuzz {
         self.cpu_time_max = time;
         self
     }
 
-    /// Tries as many inputs as it is told to.
+    /// Tries the configured number of inputs.
     ///
     /// # Panics
-    /// As the judge does, when an input costs too much, or when a class that must be met was not.
+    /// Panics with the judge, if an input exceeds a limit, or if a required class was not met.
     pub fn run(mut self, judge: impl Fn(&[u8]) -> &'static str) -> Report {
         let runs = variable(RUNS_VARIABLE).unwrap_or(RUNS_DEFAULT);
         let seed = variable(SEED_VARIABLE).unwrap_or(SEED_DEFAULT);
@@ -163,7 +163,7 @@ impl Fuzz {
         self.report(inputs, seed, begun.elapsed(), met)
     }
 
-    /// Gives one input to the judge; true when its outcome is of a kind not met before.
+    /// Passes one input to the judge; true if its outcome is of a new kind.
     fn attempt(&self, input: &[u8], judge: &impl Fn(&[u8]) -> &'static str, seed: u64, met: &mut Met) -> bool {
         let mut outcome = Ok("");
         let begun = cpu_time();
@@ -223,7 +223,7 @@ impl Fuzz {
         }
     }
 
-    /// What failed once.
+    /// Inputs that failed in earlier runs.
     fn kept(&self) -> Vec<Vec<u8>> {
         let Ok(entries) = std::fs::read_dir(&self.folder) else {
             return Vec::new();
@@ -255,7 +255,7 @@ struct Met {
     cpu_time_max: Duration,
 }
 
-/// What this thread has used of the processor.
+/// The CPU time of this thread.
 fn cpu_time() -> Duration {
     let used = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(
@@ -271,7 +271,7 @@ fn variable(name: &str) -> Option<u64> {
 
 #[expect(
     clippy::print_stderr,
-    reason = "for whoever runs it; the harness shows it when it is asked to, or on failure"
+    reason = "for the developer; the harness prints it on request, or on failure"
 )]
 fn complain(line: &str) {
     eprintln!("{line}");

@@ -1,11 +1,11 @@
-//! How an input is changed: bytes, words that mean something, tokens between separators, lines, numbers, and values
-//! within JSON, also where it stands in one line of many.
+//! Mutations of an input: bytes, meaningful words, tokens between separators, lines, numbers, and values within JSON,
+//! also in one line of many.
 
 use serde_json::{Map, Value, json};
 
 use super::Random;
 
-/// Bytes on which parsers turn.
+/// Bytes that parsers branch on.
 const TURNS: &[u8] = b"\0\t\n\r \"'*+,-./:;<=>?@[\\]_`{|}~\x7f\x80\xbf\xc0\xe2\xef\xf4\xff";
 const SEPARATORS: &[u8] = b".:,;_-/ \n=&";
 const NUMBERS: &[&str] = &[
@@ -56,7 +56,7 @@ const TEXTS: &[&str] = &[
     "{{}}",
     "' or 1=1 --",
 ];
-/// At the edges of types that hold moments: of RFC 3339, of the years that fit, of Postgres, of Unix.
+/// Limits of time types: of RFC 3339, of the range of years, of Postgres, of Unix.
 const DATES: &[&str] = &[
     "9999-12-31T23:59:59-23:59",
     "9999-12-31T23:59:59.999999999Z",
@@ -75,7 +75,7 @@ const DATES: &[&str] = &[
     "253402300800",
     "-377705116801000000",
 ];
-/// Where nesting must have been refused.
+/// Deeper than parsers may accept.
 const DEPTH_MAX: usize = 200;
 
 pub(super) fn mutated(corpus: &[Vec<u8>], words: &[&str], bytes_max: usize, random: &mut Random) -> Vec<u8> {
@@ -88,8 +88,8 @@ pub(super) fn mutated(corpus: &[Vec<u8>], words: &[&str], bytes_max: usize, rand
     input
 }
 
-/// Blows the input up to as many bytes as asked: by a piece of it again and again, or, where it has an object of JSON, by
-/// a list in it of what is cheapest to write and dearest to hold.
+/// Enlarges the input to the given number of bytes: by repeating a piece of it, or, if it contains a JSON object, by a
+/// list of values that are short to write and large in memory.
 pub(super) fn flood(input: &mut Vec<u8>, bytes: usize, random: &mut Random) {
     const ITEMS: &[&str] = &[
         "{\"\":0},",
@@ -204,7 +204,7 @@ fn change(input: &mut Vec<u8>, corpus: &[Vec<u8>], words: &[&str], random: &mut 
 
 fn range(input: &[u8], random: &mut Random) -> std::ops::Range<usize> {
     let (a, b) = (random.below(input.len() + 1), random.below(input.len() + 1));
-    // Short ones are more telling than half of the input.
+    // Short pieces are more effective than half of the input.
     let (start, end) = (a.min(b), a.max(b));
     if random.one_in(3) {
         start..end
@@ -218,7 +218,7 @@ fn insert(input: &mut Vec<u8>, piece: &[u8], random: &mut Random) {
     input.splice(at..at, piece.iter().copied());
 }
 
-/// The pieces between occurrences of one separator that the input has.
+/// The pieces between occurrences of one separator in the input.
 fn tokens(input: &[u8], random: &mut Random) -> Option<(u8, Vec<Vec<u8>>)> {
     let present: Vec<u8> = SEPARATORS
         .iter()
@@ -268,7 +268,7 @@ fn number_replace(input: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Changes the input if it is JSON, or else one of its lines that is, such as an event's data.
+/// Mutates the input if it is JSON, or else one of its lines that is, such as an event's data.
 fn json_change(input: &mut Vec<u8>, words: &[&str], random: &mut Random) {
     if let Some(changed) = json_changed(input, words, random) {
         *input = changed;
@@ -294,7 +294,7 @@ fn json_changed(text: &[u8], words: &[&str], random: &mut Random) -> Option<Vec<
         key = node_change(found, words, random);
     });
     let mut text = serde_json::to_vec(&value).ok()?;
-    // A tree has no equal keys; a text may.
+    // A parsed object has no equal keys; a text may.
     if let Some(key) = key
         && let Some(at) = text.iter().position(|byte| *byte == b'{')
     {
@@ -333,7 +333,7 @@ fn visit(value: &mut Value, place: &mut usize, change: &mut impl FnMut(&mut Valu
     }
 }
 
-/// Changes one value; gives a key that is to be there twice.
+/// Mutates one value; returns a key that should be duplicated.
 fn node_change(value: &mut Value, words: &[&str], random: &mut Random) -> Option<String> {
     let word = |random: &mut Random| random.of(words).copied().unwrap_or("x").to_owned();
     match random.below(10) {

@@ -1,4 +1,4 @@
-//! Numbers that follow from a seed (SplitMix64). For choosing, not for secrets.
+//! Pseudo-random numbers from a seed (SplitMix64). For choices, not for secrets.
 
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -16,7 +16,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 up to, and without, `end`; 0 when there is nothing to choose from.
+    /// From 0 up to `end`, exclusive; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end.max(1)).expect("a usize is no longer than a u64");
         usize::try_from(self.number() % end).expect("below a usize")

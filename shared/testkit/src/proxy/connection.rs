@@ -1,4 +1,4 @@
-//! One connection through the proxy: two ways, each read and written piece by piece, under the rules of the moment.
+//! One connection through the proxy: two directions, each read and written piece by piece, under the current rules.
 
 use std::{
     io,
@@ -26,13 +26,13 @@ use super::{
 };
 
 const PIECE_BYTES: usize = 16 * 1024;
-/// A throttled way sends a little so often.
+/// The interval of a throttled direction.
 const THROTTLE_STEP: Duration = Duration::from_millis(50);
 
-/// Why a connection ended before both ends had said all.
+/// Why a connection ended before both peers had closed it.
 enum Broken {
     Fault(NetworkFault),
-    /// One of the ends: passed on as it came.
+    /// A peer ended it: the end was forwarded.
     End,
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn carry(mut client: TcpStream, rules: watch::Receiver<Rules>, 
                 half(Way::ToClient, from_server, to_client).run()
             )
         };
-        // Dropping either branch loses bytes in flight: that is what a broken connection does.
+        // Dropping either branch loses bytes in flight, as a broken connection does.
         tokio::select! {
             biased;
             broken = until_cut(rules.clone()) => Err(broken),
@@ -96,17 +96,17 @@ async fn until(rules: &mut watch::Receiver<Rules>, hold: impl FnMut(&Rules) -> b
         .wait_for(hold)
         .await
         .map(|_| ())
-        .expect("a connection keeps the rules' other end, in what it shares");
+        .expect("a connection holds a sender of the rules");
 }
 
-/// One way of a connection.
+/// One direction of a connection.
 struct Half<'a> {
     way: Way,
     from: ReadHalf<'a>,
     to: WriteHalf<'a>,
     rules: watch::Receiver<Rules>,
     shared: &'a Shared,
-    /// How many answers of one byte the server of Postgres still owes, which have no length.
+    /// How many answers of one byte, without a length, Postgres still owes.
     bare_answers: &'a AtomicU64,
 }
 
@@ -122,7 +122,7 @@ impl Half<'_> {
         loop {
             let read = tokio::select! {
                 biased;
-                // Both are safe to drop: nothing has been read yet.
+                // Both are cancel-safe: no byte has been read yet.
                 () = until(&mut closing, |rules| rules.half_closes[way] != begun_with), if !closed => {
                     closed = true;
                     self.shared.hit(NetworkFault::HalfClose);
@@ -156,7 +156,7 @@ impl Half<'_> {
         }
     }
 
-    /// Sends what comes before the answer of a commit that is to be lost, and then ends.
+    /// Forwards the bytes before the answer to a commit that is to be lost, and ends the connection.
     async fn without_lost_commit(&mut self, piece: &[u8], answers: &mut Answers) -> Result<(), Broken> {
         let mut sent = 0;
         let commits = answers.commits_in(piece, self.bare_answers);
@@ -194,14 +194,14 @@ impl Half<'_> {
         }
     }
 
-    /// A delay that is taken away ends at once.
+    /// A delay that is removed ends at once.
     async fn delay(&mut self) {
         let way = self.way as usize;
         let delay = self.rules.borrow().delays[way];
         if !delay.is_zero() {
             self.shared.hit(NetworkFault::Delay);
             let healed = until(&mut self.rules, |rules| rules.delays[way].is_zero());
-            // An error is the time that was asked for.
+            // A timeout means that the delay has passed.
             let _ = timeout(delay, healed).await;
         }
     }

@@ -1,6 +1,6 @@
-//! As much of Postgres' protocol as it takes to find the answer of a commit, and to count what was asked. Every message
-//! has a type and a length, except for what comes before the start: a client may ask whether the server speaks TLS, and
-//! is answered with one byte. Nothing is kept but the place in the message and the beginning of a short one.
+//! The part of Postgres' protocol that finds the answer to a commit, and counts requests. Every message has a type and
+//! a length, except before the start-up message: a client may ask whether the server speaks TLS, and the answer is one
+//! byte. Only the position in the message and the beginning of a short one are kept.
 
 use std::{
     ops::Range,
@@ -15,13 +15,13 @@ const REQUEST_BYTES: usize = 8;
 const HEADER_BYTES: usize = 5;
 const COMMAND_COMPLETE: u8 = b'C';
 const COMMIT_TAG: &[u8] = b"COMMIT\0";
-/// What ends nothing that was done.
+/// Transaction commands that commit nothing.
 const ROLLBACK_TAG: &[u8] = b"ROLLBAC";
 const READY: u8 = b'Z';
-/// Of [`READY`]: no transaction is open.
+/// The status in [`READY`]: no transaction is open.
 const IDLE: &[u8] = b"I";
 
-/// What a client says before it starts.
+/// The messages of a client before it starts.
 #[derive(Default)]
 pub(super) struct Greeting {
     head: Vec<u8>,
@@ -29,7 +29,7 @@ pub(super) struct Greeting {
 }
 
 impl Greeting {
-    /// How many requests that are answered with one byte end in this piece.
+    /// How many requests with an answer of one byte end in this piece.
     pub(super) fn requests_in(&mut self, piece: &[u8]) -> u64 {
         let mut found = 0;
         for byte in piece {
@@ -48,13 +48,13 @@ impl Greeting {
     }
 }
 
-/// What a server says.
+/// The messages of a server.
 #[derive(Default)]
 pub(super) struct Answers {
     header: Vec<u8>,
-    /// The beginning of a body that may say that a commit is done.
+    /// The beginning of a body that may report a commit.
     tag: Vec<u8>,
-    /// How much of the body is still to come.
+    /// The remaining length of the body.
     left: usize,
     /// A statement was completed since the server was last ready.
     completed: bool,
@@ -62,18 +62,18 @@ pub(super) struct Answers {
     counted: Counts,
 }
 
-/// What was asked of the server: what a change of the code makes more or fewer of on any machine.
+/// The work of a server: counts that depend on the code and not on the machine.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
-    /// How often the server was asked and said that it is ready for more.
+    /// How often the server reported that it is ready.
     pub round_trips: u64,
-    /// Transactions that ended with what they did, those of a single statement included.
+    /// Committed transactions, those of a single statement included.
     pub commits: u64,
 }
 
 impl Answers {
-    /// Where answers of commits end in this piece: from the first byte here that belongs to one, to the first behind it.
-    /// An answer whose beginning went through with an earlier piece is no answer without its end.
+    /// The ranges of commits' answers in this piece: from the first byte of an answer to its end. An answer whose
+    /// beginning was forwarded with an earlier piece is invalid without its end.
     pub(super) fn commits_in(&mut self, piece: &[u8], bare_answers: &AtomicU64) -> Vec<Range<usize>> {
         let mut commits = Vec::new();
         let mut start = 0;
@@ -108,7 +108,7 @@ impl Answers {
         commits
     }
 
-    /// Counts a message that was read to its end.
+    /// Counts a completely read message.
     fn count(&mut self) {
         match self.header[0] {
             COMMAND_COMPLETE => self.completed |= self.tag != ROLLBACK_TAG,
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_before_the_start_has_no_type() {
+    fn messages_before_the_start_have_no_type() {
         let ssl = [8_u32.to_be_bytes(), SSL_REQUEST.to_be_bytes()].concat();
         let start = [9_u32.to_be_bytes(), 196_608_u32.to_be_bytes()].concat();
         let mut greeting = Greeting::default();

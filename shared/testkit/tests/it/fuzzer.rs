@@ -1,4 +1,4 @@
-//! That the fuzzer finds what it is there to find, keeps it, and tries it first from then on. Its targets are in `fuzz/`.
+//! The fuzzer finds a judge's error, stores the input, and tries it first from then on. Its targets are in `fuzz/`.
 
 use std::{
     cell::RefCell,
@@ -10,7 +10,7 @@ use std::{
 use tempfile::TempDir;
 use testkit::fuzz::Fuzz;
 
-/// In a crate of its own, with a word that brings every judge below to its mistake.
+/// In a crate of its own, with a word that triggers the error in every judge below.
 fn fuzz(folder: &TempDir) -> Fuzz {
     Fuzz::new("planted", folder.path().to_str().unwrap())
         .seeds(["a.b.c", r#"{"a":[1]}"#])
@@ -28,7 +28,7 @@ fn kept(folder: &TempDir) -> Vec<Vec<u8>> {
     files.map(|file| fs::read(file.unwrap().path()).unwrap()).collect()
 }
 
-/// What it says of a judge that is wrong about some inputs.
+/// The panic message of a judge that is wrong about some inputs.
 fn complaint(what: &str, change: impl FnOnce(Fuzz) -> Fuzz, judge: impl Fn(&[u8]) -> &'static str) {
     let folder = TempDir::new().unwrap();
     let run = || change(fuzz(&folder)).run(&judge);
@@ -36,13 +36,13 @@ fn complaint(what: &str, change: impl FnOnce(Fuzz) -> Fuzz, judge: impl Fn(&[u8]
     let inputs = kept(&folder);
     assert!(inputs.len() == 1 && is_mistaken(&inputs[0]), "{what}: {inputs:?}");
 
-    // Mended, it is what the next run begins with.
+    // Once repaired, the next run begins with it.
     let tried = tried(&folder);
     assert_eq!(tried[0], inputs[0], "{what}");
     assert!(tried.len() >= 3_000, "{}", tried.len());
 }
 
-/// What a run gives to a judge that finds nothing.
+/// The inputs of a judge that finds nothing.
 fn tried(folder: &TempDir) -> Vec<Vec<u8>> {
     let tried = RefCell::new(Vec::new());
     fuzz(folder).run(|input| {
@@ -83,7 +83,7 @@ fn memory_and_work_out_of_proportion_are_found_and_kept() {
 #[test]
 fn time_out_of_proportion_is_found_and_kept() {
     let slow = |input: &[u8]| {
-        // Until the limit is over by the processor's time, whatever else the machine does.
+        // Until the limit of CPU time is exceeded, whatever else the machine does.
         let begun = Instant::now();
         while is_mistaken(input) && begun.elapsed() < Duration::from_secs(5) && spent() {}
         "read"

@@ -1,4 +1,4 @@
-//! What tests stand on, tested itself.
+//! Tests of the test support.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod fuzz;

@@ -1,4 +1,4 @@
-//! What the proxy does to bytes that nobody understands, between a client and a server that says everything back.
+//! The proxy's faults on arbitrary bytes, between a client and an echo server.
 
 use std::{io::ErrorKind, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// Short enough to wait for, long enough to be nothing that happens by itself.
+/// Short enough to wait for, long enough not to occur by chance.
 const MOMENT: Duration = Duration::from_millis(200);
 
 async fn echo() -> std::net::SocketAddr {
@@ -193,7 +193,7 @@ async fn closes_one_way_and_leaves_the_other() {
 }
 
 #[tokio::test]
-async fn lets_nobody_in_until_healed() {
+async fn resets_new_connections_until_healed() {
     let proxy = Proxy::start(echo().await).await;
     let mut old = through(&proxy).await;
     said_back(&mut old, b"before").await;

@@ -1,4 +1,4 @@
-//! The answer of a commit gets lost: the server has done it, and the client cannot know.
+//! The answer to a commit is lost: the server has committed, and the client cannot know.
 
 use sqlx::{Connection, Executor, PgConnection, Row};
 use testkit::{NetworkFault, Proxy, TestDatabase};
@@ -10,7 +10,7 @@ async fn in_front_of(database: &TestDatabase) -> Proxy {
 }
 
 #[tokio::test]
-async fn a_commit_is_done_and_nobody_is_told() {
+async fn a_commit_is_done_and_its_answer_is_lost() {
     let database = TestDatabase::fresh().await;
     let proxy = in_front_of(&database).await;
     database.owner.execute("create table witness (id int)").await.unwrap();

@@ -1,4 +1,4 @@
-//! The consumer loop. Here: a handler that does what a test says, a grave that remembers, a loop that can be stopped.
+//! The consumer loop. Here: a scripted handler, a dead-letter sink in memory, a loop that can be stopped.
 
 mod outages;
 mod stopping;
@@ -30,7 +30,7 @@ fn durable() -> &'static Durable {
 }
 const SOON: Duration = Duration::from_millis(20);
 
-/// A handler made of a function per message; remembers what it was given.
+/// A handler made of a function per message; records its messages.
 #[derive(Clone)]
 struct Scripted {
     decide: Arc<dyn Fn(&Incoming) -> Verdict + Send + Sync>,
@@ -55,7 +55,7 @@ impl Scripted {
         self.seen.lock().unwrap().clone()
     }
 
-    /// How often each payload was given to the handler.
+    /// How often the handler received each payload.
     fn counts(&self) -> HashMap<String, usize> {
         let mut counts = HashMap::new();
         for incoming in self.seen() {
@@ -77,7 +77,7 @@ fn text(incoming: &Incoming) -> String {
     String::from_utf8(incoming.payload.to_vec()).unwrap()
 }
 
-/// A grave that refuses the first ones.
+/// A dead-letter sink that fails the first times.
 #[derive(Clone, Default)]
 struct Grave {
     refusals: Arc<AtomicUsize>,
@@ -180,7 +180,7 @@ async fn consumer_info(broker: &Broker) -> Option<consumer::Info> {
     found.ok().map(|consumer| consumer.cached_info().clone())
 }
 
-/// Waits until the server has no message left that is new or unsettled.
+/// Waits until the server has no new or unsettled message left.
 async fn until_settled(broker: &Broker) {
     until("everything is settled", async || {
         let info = consumer_info(broker).await?;

@@ -1,4 +1,4 @@
-//! Processes, servers and consumers that go away, and loops that share the work.
+//! Processes, servers and consumers that fail, and loops that share the work.
 
 use std::{collections::HashMap, num::NonZeroUsize, time::Duration};
 
@@ -11,14 +11,14 @@ use super::{Grave, Scripted, durable, options, publish_payloads, start, start_wi
 use crate::support::{broker, broker_with, raw, until, updating, verifying, within};
 
 #[tokio::test]
-async fn a_message_taken_by_a_process_that_died_comes_again() {
+async fn a_message_of_a_dead_process_is_redelivered() {
     let limits = TopologyLimits {
         ack_wait_ms: Millis::new(300),
         ..TopologyLimits::default()
     };
     let broker = broker_with(limits.clone()).await;
     publish_payloads(&broker, &["a"]).await;
-    // A process that took the message and never said anything more.
+    // A process that took the message and died.
     let dying: PullConsumer = raw(&broker.bus)
         .get_consumer_from_stream(durable().name(), "SIGNALBOX_SESSION")
         .await
@@ -98,7 +98,7 @@ async fn several_loops_share_the_work() {
 
 #[tokio::test]
 async fn a_killed_server_interrupts_but_loses_nothing() {
-    // Short, since an acknowledgement that died with the server is made good by a redelivery.
+    // Short, since an acknowledgement that was lost with the server leads to a redelivery.
     let limits = TopologyLimits {
         ack_wait_ms: Millis::new(1_000),
         ..TopologyLimits::default()
@@ -160,7 +160,7 @@ async fn a_deleted_consumer_is_waited_for() {
         .unwrap();
     publish_payloads(&broker, &["after"]).await;
     updating(TopologyLimits::default()).ensure(&broker.bus).await.unwrap();
-    // The new consumer starts at the beginning: handlers stand repetition.
+    // The new consumer starts at the beginning: handlers are idempotent.
     until("the message arrives", async || {
         handler.counts().contains_key("after").then_some(())
     })
@@ -169,7 +169,7 @@ async fn a_deleted_consumer_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_process_that_may_not_create_waits_until_somebody_does() {
+async fn a_process_without_the_right_to_create_waits_for_the_streams() {
     let broker = broker().await;
     let handler = Scripted::done();
     let topology = verifying(TopologyLimits::default());

@@ -1,4 +1,4 @@
-//! Stopping: while the broker is down, with a batch in hand, and with a connection that takes nothing in.
+//! Stopping: while the broker is down, with a batch in progress, and with a congested connection.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -18,12 +18,12 @@ async fn stopping_works_while_the_broker_is_down() {
     broker.server.kill().await.unwrap();
     running.stop().await;
 
-    // And for one that never got hold of its consumer.
+    // Also for a loop that never attached to its consumer.
     let running = start(&broker, &handler, &Grave::default());
     running.stop().await;
 }
 
-/// Reports that it has a batch, and keeps it until it is allowed on.
+/// Reports that it has a batch, and holds it until it is released.
 #[derive(Clone)]
 struct Held {
     handler: Scripted,
@@ -65,7 +65,7 @@ async fn stopping_works_with_a_batch_in_hand_and_a_connection_that_takes_nothing
     within("a batch in hand", held.begun.notified()).await;
     broker.server.kill().await.unwrap();
     until("the loss shows", async || (!broker.bus.is_connected()).then_some(())).await;
-    // Fill what the client holds back for a server that is away.
+    // Fills the client's buffer for an unavailable server.
     let flood = async {
         loop {
             broker.bus.client().publish("flood", "".into()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What each verdict leads to, and what a failing handler costs.
+//! The effect of each verdict, and the cost of a failing handler.
 
 use std::{collections::HashMap, sync::atomic::Ordering};
 
@@ -36,7 +36,7 @@ async fn done_publishes_what_follows_and_acknowledges() {
     assert_eq!((seen[0].deliveries, seen[0].stream_sequence), (1, 1));
 }
 
-/// The server ends a request with a status, and a message may be stored under one.
+/// The server ends a request with a status, and a message may be stored with one.
 #[tokio::test]
 async fn a_status_above_a_message_ends_no_batch() {
     let broker = broker().await;
@@ -59,9 +59,10 @@ async fn a_status_above_a_message_ends_no_batch() {
     assert_eq!(handler.seen().iter().map(text).collect::<Vec<_>>(), ["a", "b"]);
 }
 
-/// Headers that the client library cannot read end its connection. More of them than may be unsettled at one time hold nothing up.
+/// Headers that the client library cannot parse break its connection. More such messages than may be unsettled at one
+/// time block nothing.
 #[tokio::test]
-async fn headers_that_nobody_can_read_are_buried_and_what_follows_is_handled() {
+async fn messages_with_unreadable_headers_are_buried_and_later_ones_are_handled() {
     let broker = broker_with(TopologyLimits {
         ack_pending_max: Count::new(4),
         ..TopologyLimits::default()
@@ -85,7 +86,7 @@ async fn headers_that_nobody_can_read_are_buried_and_what_follows_is_handled() {
     until_settled(&broker).await;
     running.stop().await;
     assert_eq!(handler.seen().iter().map(text).collect::<Vec<_>>(), ["a", "b"]);
-    // None of the five has ended it twice.
+    // None of the five has broken it twice.
     let ended = broker.bus.connections_made() - connections;
     assert!((1..=5).contains(&ended), "{ended}");
 }
@@ -153,7 +154,7 @@ async fn what_fails_too_often_is_buried_with_the_last_reason() {
         (buried[0].reason.as_str(), buried[0].attempts),
         ("attempts_exhausted", 3)
     );
-    assert_eq!(buried[0].detail, "Given up after 3 attempts: the tool is broken");
+    assert_eq!(buried[0].detail, "Failed after 3 attempts: the tool is broken");
     assert_eq!(text(&buried[0].incoming), "a");
     assert_eq!(handler.seen().len(), 3);
 }
@@ -209,7 +210,7 @@ async fn a_dead_message_is_acknowledged_only_once_it_is_buried() {
     running.stop().await;
     assert_eq!(buried.len(), 1);
     assert_eq!((buried[0].reason.as_str(), buried[0].attempts), ("malformed", 1));
-    // Twice refused, then taken; the others were not held up by it.
+    // Refused twice, then accepted; the others were not delayed by it.
     assert_eq!(
         handler.counts(),
         HashMap::from([("good".into(), 1), ("bad".into(), 3), ("better".into(), 1)])
@@ -250,7 +251,7 @@ async fn a_panic_costs_the_neighbours_nothing_and_the_culprit_is_buried() {
 }
 
 #[tokio::test]
-async fn a_handler_that_forgets_a_verdict_is_as_good_as_a_panic() {
+async fn a_missing_verdict_counts_as_a_panic() {
     struct Forgetful;
     impl BatchHandler for Forgetful {
         async fn handle(&self, _batch: &[Incoming]) -> Vec<Verdict> {
@@ -281,7 +282,7 @@ async fn a_handler_that_forgets_a_verdict_is_as_good_as_a_panic() {
 }
 
 #[tokio::test]
-async fn what_follows_but_cannot_be_published_buries_its_cause() {
+async fn an_unpublishable_outgoing_message_buries_its_cause() {
     let broker = broker().await;
     let handler = Scripted::new(|incoming| {
         let size = if text(incoming) == "large" { 2 * 1024 * 1024 } else { 1 };
@@ -305,7 +306,7 @@ async fn what_follows_but_cannot_be_published_buries_its_cause() {
 }
 
 #[tokio::test]
-async fn what_follows_and_finds_no_stream_waits_for_one() {
+async fn an_outgoing_message_without_a_stream_waits_for_it() {
     let broker = broker().await;
     raw(&broker.bus).delete_stream("SIGNALBOX_TOOL").await.unwrap();
     let handler = Scripted::new(|incoming| {

@@ -1,6 +1,6 @@
-//! Messages as earlier versions wrote them, in `tests/recorded/`: a file for each version, a line for each message. While
-//! an upgrade runs there are two versions, and a message outlives the process that wrote it. So what was recorded is read
-//! whole, signature included, and what is written today has everything that a reader of that version asks for.
+//! Messages as earlier versions wrote them, in `tests/recorded/`: a file for each version, a line for each message.
+//! During an upgrade two versions run, and a message outlives the process that wrote it. So every recorded message is
+//! parsed completely, signature included, and today's messages have every field that a reader of that version requires.
 //!
 //! A recording is never changed. When a message gets a field or a word, add one, named after the newest migration:
 //! `SIGNALBOX_RECORD=0013 cargo nextest run --workspace -E 'test(recorded)'`.
@@ -16,10 +16,10 @@ use serde_json::Value;
 
 use samples::Sample;
 
-/// Of all recordings, and of nothing else.
+/// The key of all recordings, and of nothing else.
 const KEY: (&str, [u8; 32]) = ("recorded", [7; 32]);
 
-/// What the broker carried. The payload is text, so that a difference can be read.
+/// The message on the wire. The payload is text, so that differences are readable.
 #[derive(Serialize, Deserialize)]
 struct Recorded {
     name: String,
@@ -64,14 +64,14 @@ fn recordings() -> BTreeMap<String, Vec<Recorded>> {
         .collect()
 }
 
-/// As its consumers do, and as JSON again.
+/// Parsed as its consumers do, and serialized again.
 fn read(recorded: &Recorded) -> Result<Value, String> {
     let sample = samples::all().into_iter().find(|(name, ..)| *name == recorded.name);
-    let (_, _, reader) = sample.ok_or("it is written no more")?;
+    let (_, _, reader) = sample.ok_or("no sample has this name any more")?;
     reader(&recorded.headers, &recorded.subject, recorded.payload.as_bytes())
 }
 
-/// Whether everything that was said is said: fields may be added, none may go or mean something else.
+/// Whether no information is lost: fields may be added, none may be removed or change its meaning.
 fn says(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => part
@@ -115,7 +115,7 @@ fn what_is_written_today_has_all_that_an_earlier_version_reads() {
                 .unwrap_or_else(|| panic!("{at} is written no more"));
             assert_eq!(now.subject, then.subject, "{at}");
             for (name, value) in &then.headers.0 {
-                // Over more than there was.
+                // The signature covers added headers and fields too.
                 if name != header::SIGNATURE {
                     assert_eq!(now.headers.get(name), Some(value.as_str()), "{at}: {name}");
                 }

@@ -1,4 +1,4 @@
-//! One message of every kind and with every word that can stand in it, always the same: what is recorded.
+//! One message of every kind and with every word that it may contain, always the same: these are recorded.
 
 use contracts::{
     Headers, Outgoing, Root, Timestamp, TraceContext,
@@ -208,7 +208,7 @@ fn finished(state: ToolCallState) -> Sample {
         ordinal: 1,
         name: "task_history".to_owned(),
         state,
-        // Too long for a message when it is absent.
+        // Absent because it is too long for a message.
         result: (state == ToolCallState::Finished).then(|| r#"{"messages":[]}"#.to_owned()),
     };
     addressed(format!("tool.finished {state}"), &message.message_id(), &message)

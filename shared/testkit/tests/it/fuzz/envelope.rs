@@ -130,7 +130,7 @@ fn headers() {
         });
 }
 
-/// Nobody without a key makes an envelope that counts: of all that is tried only the genuine one does.
+/// Without a key no envelope is valid: of all tried ones only the genuine one verifies.
 #[test]
 fn signature() {
     const SUBJECT: &str = "signalbox.session.resolved.acme.t-1";
@@ -174,7 +174,8 @@ fn signature() {
             if keys.verify(SUBJECT, &headers, bytes).is_err() {
                 return "forged";
             }
-            // The broker's own headers are not signed, and no handler reads them; blanks around a value are nobody's.
+            // The broker's own headers are not signed, and no handler reads them; blanks around a value are
+            // insignificant.
             let seen = |headers: &Headers| -> Vec<(String, String)> {
                 let own = headers
                     .0

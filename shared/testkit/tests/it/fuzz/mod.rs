@@ -1,5 +1,5 @@
-//! What strangers send, against every parser that services share. Each service does the same for its own, in its `fuzz.rs`.
-//! A target is a test of the same name.
+//! Inputs from outside, against every parser that services share. Each service does the same for its own parsers, in
+//! its `fuzz.rs`. A target is a test of the same name.
 
 mod envelope;
 mod names;
@@ -46,7 +46,7 @@ const HEADER_WORDS: &[&str] = &[
     header::CAUSE,
 ];
 
-/// Reads, writes and reads again.
+/// Parses, writes and parses again.
 fn round_trip<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(input: &[u8]) -> bool {
     let Ok(read) = serde_json::from_slice::<T>(input) else {
         return false;

@@ -1,4 +1,4 @@
-//! Ids, keys, subjects, moments: what names something, wherever it stands.
+//! Ids, keys, subjects and times.
 
 use contracts::{Root, Stream, TaskToken, Timestamp, message::awaited, notification::NotificationMessage};
 use domain::{AccountId, AgentRef, AgentSlug, ApiKey, KeyId, NotificationId, SessionKey, TaskId, UserId};
@@ -76,7 +76,8 @@ fn id() {
                 class = if text.contains('.') { "user" } else { class };
             }
             if let Ok(id) = AccountId::parse(text) {
-                // What begins every key and stands in subjects and session keys has no separator of theirs.
+                // An account id is the prefix of every key and a token of subjects and session keys, so it contains
+                // none of their separators.
                 assert!(!id.as_str().contains(['.', ':', '_', '*', '>', ' ', '/']));
                 assert!(AgentSlug::parse(text).is_ok());
                 class = "account";

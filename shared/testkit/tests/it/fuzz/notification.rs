@@ -1,4 +1,4 @@
-//! The one message that anybody may send.
+//! Notifications, which any publisher may send.
 
 use contracts::{
     Headers,
@@ -56,7 +56,7 @@ fn notification() {
                     let metadata = serde_json::to_vec(&read.metadata).unwrap();
                     assert!(metadata.len() <= notification::METADATA_BYTES_MAX);
                     assert!(!read.body.contains('\0') && !holds_nul(&read.metadata.clone().into()));
-                    // What the API writes for the relay is what the resolver reads.
+                    // The resolver parses the messages that the API writes for the relay.
                     let written: NotificationMessage =
                         serde_json::from_slice(payload).unwrap_or_else(|_| NotificationMessage {
                             id: read.id.clone(),
@@ -80,7 +80,7 @@ fn notification() {
         });
 }
 
-/// Postgres keeps none in a text.
+/// Postgres cannot store a NUL in a text.
 fn holds_nul(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains('\0'),

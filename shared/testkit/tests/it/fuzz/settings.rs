@@ -46,7 +46,7 @@ fn settings() {
             let variables = variables.lines().filter_map(|line| line.split_once('='));
             match Settings::load_from(file, variables) {
                 Ok(settings) => {
-                    // Where the password is where it belongs, and nowhere else, it is not shown.
+                    // A password in its proper place only is not printed.
                     let url = settings
                         .database
                         .url()
