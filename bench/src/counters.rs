@@ -44,7 +44,7 @@ pub(crate) async fn forget(observer: &PgPool) -> anyhow::Result<()> {
     )
     .execute(observer)
     .await
-    .context("could not forget statements")?;
+    .context("could not reset the statement statistics")?;
     Ok(())
 }
 

@@ -77,7 +77,7 @@ impl Started {
     /// Fails when one has ended by itself.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         for Process { name, log, child, .. } in &mut self.processes {
-            if let Some(status) = child.try_wait().context("could not look after a process")? {
+            if let Some(status) = child.try_wait().context("could not read a process's exit status")? {
                 bail!("{name} ended with {status}; its log is {}", log.display());
             }
         }

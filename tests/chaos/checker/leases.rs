@@ -27,7 +27,7 @@ pub(super) fn nobody_holds_anything(evidence: &Evidence<'_>) -> Vec<Violation> {
                     session.key,
                     session.phase,
                     session.queued,
-                    session.lease_owner.as_deref().unwrap_or("nobody's")
+                    session.lease_owner.as_deref().unwrap_or("no replica's")
                 ),
             });
         }

@@ -140,7 +140,7 @@ impl Field {
         for sender in senders {
             faults.extend(sender.await.unwrap());
         }
-        println!("{} requests that name nobody's thing", twins.lock().unwrap().len());
+        println!("{} requests that name an unknown thing", twins.lock().unwrap().len());
         faults.truncate(FAULTS_TOLD);
         faults
     }

@@ -1,5 +1,5 @@
 //! Models that ask for another account's things, by every tool. As with requests, each attempt stands beside a twin that
-//! names nobody's thing.
+//! names an unknown thing.
 
 use std::{
     collections::BTreeMap,

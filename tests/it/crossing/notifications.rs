@@ -1,5 +1,5 @@
 //! Notifications that name another account's things in their payload or in their subject's task. As with requests, each
-//! attempt stands beside a twin that names nobody's thing.
+//! attempt stands beside a twin that names an unknown thing.
 
 use serde_json::{Value, json};
 use testkit::{Reply, eventually};
@@ -14,7 +14,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// With the foreign name, or with nobody's.
+    /// With the foreign name, or with an unknown one.
     fn named(&self, name: &str, id: &str) -> (String, Value) {
         let mut payload: Value = serde_json::from_str(&self.payload.replace("{any}", name)).unwrap();
         payload["id"] = json!(id);
