@@ -240,11 +240,7 @@ mod tests {
         check(&roles(&[]), false, "every service may take its role");
         check(&roles(&["delivery"]), true, "cannot take the role of delivery");
         let others = ["resolver", "tool-gateway", "orchestrator"];
-        check(
-            &roles(&others),
-            false,
-            "a login of delivery only; it may take its role",
-        );
+        check(&roles(&others), false, "a login of delivery only; it may take its role");
     }
 
     #[tokio::test]

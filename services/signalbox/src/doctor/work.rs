@@ -121,10 +121,7 @@ fn queue(waiting: Waiting, now: OffsetDateTime) -> Finding {
     };
     let age = since(oldest, now);
     let sessions = waiting.sessions;
-    let message = format!(
-        "{sessions} sessions have waiting items, the oldest for {}",
-        shown(age)
-    );
+    let message = format!("{sessions} sessions have waiting items, the oldest for {}", shown(age));
     if age > QUEUE_AGE_MAX {
         return Finding::hint(Check::Queue, message, "see what its session does: `signalbox sessions`");
     }
@@ -227,10 +224,7 @@ mod tests {
             },
             &[
                 ("problem", "a message of delivery has waited 61 s for the broker"),
-                (
-                    "hint",
-                    "3 sessions have waiting items, the oldest for 15 min",
-                ),
+                ("hint", "3 sessions have waiting items, the oldest for 15 min"),
                 ("hint", "10001 messages wait before delivery_session_resolved"),
                 ("problem", "a notification has waited 2 h for a resolver to read it"),
             ],

@@ -105,10 +105,7 @@ mod tests {
         );
         let third = json!({"paths": {}, "components": {"schemas": {"Tool": {"type": "string"}}}});
         let refused = merge(&mut all, "third", &third).unwrap_err();
-        assert_eq!(
-            refused.to_string(),
-            "Tool of third differs between two services"
-        );
+        assert_eq!(refused.to_string(), "Tool of third differs between two services");
     }
     #[test]
     fn a_path_says_where_it_is_served_and_how_to_come_in() {

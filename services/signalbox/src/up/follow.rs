@@ -335,9 +335,8 @@ impl Follow<'_> {
         if !self.said.stuck {
             self.said.stuck = true;
             let seconds = stuck_after.as_secs();
-            self.show.say(&format!(
-                "no progress for {seconds} s; still waiting for {waiting_for}"
-            ));
+            self.show
+                .say(&format!("no progress for {seconds} s; still waiting for {waiting_for}"));
         }
         None
     }
