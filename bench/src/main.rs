@@ -4,12 +4,12 @@
 //! The work, W: notifications are published on NATS; each becomes one provider call, in order for each (task, agent), and is
 //! recorded once in Postgres. In reading order:
 //! - the work and its surroundings: [`work`], [`load`] (publishes it), [`stage`] (the servers), [`provider`] with its
-//! [`book`] (answers calls, checks order and number), [`stored`] (old data);
+//!   [`book`] (answers calls, checks order and number), [`stored`] (old data);
 //! - the subjects: [`subject`], [`started`] (their processes), [`floor`];
 //! - one measurement: [`run`], [`progress`], [`kill`], and the figures: [`figures`], [`listen`] (latency), [`usage`] (CPU
-//! and memory, from `/proc`), [`counters`] (Postgres);
+//!   and memory, from `/proc`), [`counters`] (Postgres);
 //! - all measurements: [`rows`] (rows and goals), [`shown`] (medians and ratios), [`table`], [`machine`], [`report`],
-//! [`print`].
+//!   [`print`].
 //!
 //! Floor and provider are separate processes, so that the kernel counts their cost apart. They are this program with another first
 //! argument.

@@ -128,7 +128,7 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     Ok(Some(text.to_owned()))
 }
 
-/// The result of a POST: its answer, and the messages that it publishes.
+/// What a POST did: what it says of it, and the messages that follow.
 #[derive(Debug)]
 pub struct Done<T> {
     body: T,

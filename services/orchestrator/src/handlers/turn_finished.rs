@@ -181,7 +181,7 @@ impl TurnFinishedHandler {
         let accounts = Accounts::many(places.iter().map(|(account, _)| account)).with_operator();
         let tx = database.begin(&accounts).await?;
         let turns = ended_turns(&tx, places).await?;
-        let drafts: Vec<ReplyDraft> = turns.iter().filter_map(|turn| draft(turn, &self.app)).collect();
+        let drafts: Vec<ReplyDraft> = turns.iter().filter_map(|turn| saying(turn, &self.app)).collect();
         let replies: Vec<Reply<'_>> = drafts.iter().map(ReplyDraft::reply).collect();
         let events = replies_post(&tx, &replies).await?;
         outbox_receive(&tx, receipts).await?;
@@ -220,8 +220,8 @@ struct ReplyDraft<'a> {
     setting: Setting<'a>,
 }
 
-/// `None`: the turn has no reply to post. The timestamp is the turn's end, so that a repeated event is identical.
-fn draft<'a>(turn: &'a EndedTurn, app: &'a App) -> Option<ReplyDraft<'a>> {
+/// `None`: there is nothing to post. The moment is the turn's end, so that the event is the same every time.
+fn saying<'a>(turn: &'a EndedTurn, app: &'a App) -> Option<ReplyDraft<'a>> {
     let counts = turn.state == TurnState::Finished && !turn.late && !turn.no_reply;
     let body = turn
         .reply
