@@ -1,5 +1,5 @@
-//! `/agent/*` for agents without tool support (S10), right after a restart: a live key works; a closed, a foreign and a
-//! made-up one do not, and the last two cannot be told apart.
+//! `/agent/*` for agents without tool support (S10), right after a restart: a live key works; a closed, a foreign and an invented
+//! key do not, and the last two get the same answer.
 
 use reqwest::{Method, StatusCode};
 use serde_json::json;

@@ -67,7 +67,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Names that say nothing about what is inside.
+/// File and crate names without meaning.
 const EMPTY_NAMES: &[&str] = &["common", "core", "utils", "util", "helpers", "misc", "shared"];
 
 fn metadata() -> Value {

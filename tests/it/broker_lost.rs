@@ -1,5 +1,5 @@
-//! The broker loses its store after it has acknowledged, and before anybody has read: everything that was accepted is
-//! worked on once, and every reply is in its thread once, whichever way it came in and however many replicas there are.
+//! The broker loses its store after it acknowledged messages and before a service read them. Every accepted notification is
+//! processed once, and every reply is posted once, for every way in and any number of replicas.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::house::House;
 
-/// One turn waits at the gate, and then asks another agent; the others say that they are done.
+/// One turn waits at the gate, and then calls another agent; the other agents only reply.
 fn script(gate: Arc<Semaphore>) -> impl Fn(&Seen) -> Reply + Send + Sync + 'static {
     move |seen| {
         if seen.input().contains("Ask the tester") && seen.tool_outputs().is_empty() {
@@ -31,7 +31,7 @@ impl House {
         self.post("/api/orgs/acme/notifications", body).await;
     }
 
-    /// Waits until the broker has acknowledged exactly these, and nobody has read them.
+    /// Waits until the broker has acknowledged exactly these messages, while no service reads them.
     async fn unread(&self, expected: &[&str]) {
         let kinds = "select split_part(subject, '.', 2) || case when stored_at is null then ' unsent' else '' end
                      from outbox order by 1";
@@ -185,7 +185,7 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
     house.close().await;
 }
 
-/// What is refused is done with: it is not said for ever.
+/// A refused notification is not published again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_resolver_refuses_is_not_published_again() {
     let house = House::open(|_| Reply::text("done")).await;

@@ -1,5 +1,5 @@
-//! An account's choices (S14) change in the middle of things, and nothing is lost: what is under way goes on as it was
-//! begun, what comes later follows the new choice.
+//! An account's settings (S14) change while work is in progress, and nothing is lost: running work keeps the old settings, later
+//! work follows the new ones.
 
 use std::sync::Arc;
 

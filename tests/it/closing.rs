@@ -1,5 +1,5 @@
-//! Done closes (S3), in the same transaction, whoever moves the task: while items wait, while a turn runs, against a
-//! notification that arrives at the same moment. Reopening changes nothing until the next notification.
+//! A terminal status closes sessions (S3) in the same transaction, by API and by tool: while items wait, while a turn runs, and
+//! against a concurrent notification. Reopening changes nothing until the next notification.
 
 use std::sync::Arc;
 
@@ -250,7 +250,7 @@ async fn removing_an_agent_closes_all_of_its_sessions() {
     house.close().await;
 }
 
-/// A provider that fails does not decide what becomes of a person's words: between two attempts they wait like any others.
+/// A failing provider does not change the verdict on a person's items: between two attempts they wait like any others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_person_said_goes_on_though_its_turn_waits_for_another_attempt() {
     let gate = Arc::new(Semaphore::new(0));

@@ -1,5 +1,5 @@
-//! A program that knows the page of public names and nothing of our code: raw HTTP, raw NATS, every name and every
-//! field written out. What stands here is what others rely on; a test that has to be changed is a broken promise.
+//! A client that knows only the public names: raw HTTP and raw NATS, every name and field written out. Other programs rely on this
+//! contract; changing this test means breaking it.
 
 use std::sync::{Arc, Mutex};
 
@@ -67,7 +67,7 @@ const DEAD_LETTER: [&str; 8] = [
     "created_at",
     "redriven_at",
 ];
-/// On everything that Signalbox publishes. `traceparent` is on what follows from a message that had one.
+/// Headers of every message that Signalbox publishes. `traceparent` is on consequences of a message that had one.
 const HEADERS: [&str; 9] = [
     "Nats-Msg-Id",
     "Signalbox-Cause",
@@ -80,14 +80,14 @@ const HEADERS: [&str; 9] = [
     "ce-time",
 ];
 
-/// Every field is there, also where it is null.
+/// Every field is present, also if it is null.
 fn has(value: &Value, fields: &[&str]) {
     for field in fields {
         assert!(value.get(field).is_some(), "{field} is missing in {value}");
     }
 }
 
-/// A message as a plain client got it.
+/// A message as a plain client receives it.
 struct Heard {
     subject: String,
     headers: async_nats::HeaderMap,
@@ -99,7 +99,7 @@ impl Heard {
     }
 }
 
-/// A program outside.
+/// An outside program.
 struct Program<'a> {
     house: &'a House,
     key: String,
@@ -179,7 +179,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// An account, a key, two agents and a task, made as the page says.
+/// An account, a key, two agents and a task, created as the document says.
 async fn tenant(program: &mut Program<'_>) -> (String, String) {
     let account = program
         .make("/api/accounts", json!({"id": "acme", "name": "Acme"}))
@@ -399,7 +399,7 @@ async fn who_knows_the_public_names_needs_nothing_else() {
     house.close().await;
 }
 
-/// On its own port, for whoever asks.
+/// The public document, on the API's own port.
 async fn every_service_has_its_pages(house: &House) {
     let roles = [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator];
     for address in roles.map(|role| house.running(role).started) {
@@ -414,7 +414,7 @@ async fn every_service_has_its_pages(house: &House) {
     }
 }
 
-/// A CloudEvent in binary mode on every subject of the page, with hops, cause and trace.
+/// A CloudEvent in binary mode on every public subject, with hops, cause and trace.
 async fn every_message_has_every_header(program: &Program<'_>) {
     let traced = [
         "signalbox.session.resolved.acme.PROJ-7",

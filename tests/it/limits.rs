@@ -1,5 +1,5 @@
-//! An account that asks too fast, or does not read what it asked for, is told to wait, by the services that strangers talk
-//! to, and nobody else is.
+//! An account that sends too fast, or does not read its answers, gets 429 from the public services, and no other account is
+//! affected.
 
 use opentelemetry_sdk::trace::InMemorySpanExporter;
 use reqwest::{Client, StatusCode, header::RETRY_AFTER};
@@ -16,7 +16,7 @@ const ONE_A_SECOND: [(&str, &str); 2] = [
     ("http.account_requests_per_second", "1"),
     ("http.account_requests_burst", "5"),
 ];
-/// A machine that stands still between two requests lets in more than the burst.
+/// A machine that stalls between two requests admits more than the burst.
 const TRIES_MAX: usize = 500;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,8 +77,8 @@ async fn an_account_that_asks_too_fast_is_told_to_wait_and_others_are_not() {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// What all bodies and all answers hold that were not taken, as the service itself counts. Of the service that was asked last: here
-/// all are one process.
+/// Bytes of all unread bodies and answers, by the service's own gauge. Reads the service that was asked last, since all run in one
+/// process here.
 async fn held_bytes(house: &House) -> f64 {
     measured(house, "signalbox_http_held_bytes", "").await
 }
@@ -91,7 +91,7 @@ async fn measured(house: &House, name: &str, label: &str) -> f64 {
     line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
 }
 
-/// Asks, reads the status, and no more than that.
+/// Sends a request and reads only the status.
 async fn slow_reader(address: &str, path: &str, key: &str) -> (u16, TcpStream) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -104,8 +104,8 @@ async fn slow_reader(address: &str, path: &str, key: &str) -> (u16, TcpStream) {
     (status, stream)
 }
 
-/// Two hundred messages of 256 KiB each, and forty who ask for all of them and do not read: each role that may read, at the
-/// limit of sizes.
+/// Two hundred messages of 256 KiB each, and forty clients that request all of them and do not read: with each reading role, at the
+/// limits of sizes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served() {
     let settings = runtime::Settings::load_from("", Vec::<(String, String)>::new()).unwrap();
@@ -173,7 +173,7 @@ async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served
 
 const MIB_BYTES: usize = 1024 * 1024;
 
-/// Sends the head of a POST that announces a body of a mebibyte, and a little of it.
+/// Sends the head of a POST with a body of one mebibyte, and the first bytes of the body.
 async fn slow_sender(url: &str, path: &str, headers: &str) -> TcpStream {
     let mut stream = TcpStream::connect(url.trim_start_matches("http://")).await.unwrap();
     let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}");
@@ -191,7 +191,7 @@ async fn status_of(stream: &mut TcpStream) -> u16 {
     }
 }
 
-/// An account with a session that is live: its key.
+/// An account with a live session: its key.
 async fn with_session(house: &House, account: &str) -> String {
     house.account(account).await;
     house.agent(account, "coder").await;
@@ -201,14 +201,14 @@ async fn with_session(house: &House, account: &str) -> String {
     delivered["session_key"].as_str().unwrap().to_owned()
 }
 
-/// Bodies never come, and nothing would end the wait for them.
+/// The bodies never arrive, and no other limit ends the wait.
 const PATIENT: [(&str, &str); 2] = [
     ("http.body_timeout_ms", "600000"),
     ("http.request_timeout_ms", "600000"),
 ];
 
-/// Requests with an unknown key, or with a role that lacks the right, announce bodies of the largest size: each is refused before
-/// its body is read. A role that may not read a list may not filter it either.
+/// Requests with an unknown key, or with a role without the right, announce bodies of the largest size: each is refused before its
+/// body is read. A role that may not read a list may not filter it either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_is_not_waited_for_before_its_sender_is_known() {
     let house = House::open_with(|_| Reply::text("ok"), &PATIENT).await;
@@ -274,8 +274,8 @@ async fn a_body_is_not_waited_for_before_its_sender_is_known() {
     house.close().await;
 }
 
-/// Forty senders of one account that announce a mebibyte each and send a thousandth of it, with the keys of the roles that have the
-/// least: no more than the account's share is waited for, the other account sends and is answered, and each sender is given up.
+/// Forty senders of one account announce a mebibyte each and send a thousandth of it, with the roles of the fewest rights: only the
+/// account's share is reserved, the other account is served, and each sender's connection is closed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bodies_that_do_not_come_have_a_limit_and_an_end_and_others_are_served() {
     let settings = runtime::Settings::load_from("", Vec::<(String, String)>::new()).unwrap();
@@ -351,7 +351,7 @@ async fn bodies_that_do_not_come_have_a_limit_and_an_end_and_others_are_served()
     house.close().await;
 }
 
-/// An agent's gateway that asks for the longest answers there are, one behind the other on each connection, and reads none.
+/// An agent's gateway that requests the longest answers one after the other on each connection, and reads none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_reads_nothing_is_given_up_and_others_are_served() {
     let settings = runtime::Settings::load_from("", Vec::<(String, String)>::new()).unwrap();

@@ -1,4 +1,4 @@
-//! Many at once, through the whole pipeline: each session's work in order, every notification once.
+//! Concurrent work through the whole pipeline: each session's turns in order, every notification once.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! The picture in ARCHITECTURE.md, executable: one notification, hop by hop, seen only through the public contract.
+//! The picture in ARCHITECTURE.md as a test: one notification, hop by hop, seen only through the public contract.
 
 use futures::StreamExt;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! Refusals of every kind, each with its reason where a publisher would look: the notification, the dead letters, the
-//! event, and `signalbox.dead.…`.
+//! Refusals of every kind, each with its reason in the places a publisher can read: the notification, the dead letters, the event,
+//! and `signalbox.dead.…`.
 
 use futures::StreamExt;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Every service dies and comes back, messages come twice and out of order, and the end is the same, once.
+//! Every service is killed and restarted, messages are repeated and reordered, and the result is the same, once.
 
 use contracts::{Headers, Outgoing, header};
 use futures::TryStreamExt;

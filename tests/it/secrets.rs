@@ -1,5 +1,5 @@
-//! Secrets stand in no log line, no span, no answer, no row and no request to an agent, even when everything there is to
-//! log is logged, libraries included. The same is looked for in every fault campaign (`tests/chaos/checker/secrets.rs`).
+//! Secrets stand in no log line, span, answer, row or request to an agent, even with every log level on, libraries included. Every
+//! fault campaign checks the same (`tests/chaos/checker/secrets.rs`).
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use testkit::{ENVELOPE, OPERATOR_TOKEN, Reply, eventually};
 use crate::house::House;
 
 const PROVIDER_KEY: &str = "provider-key-5f1e09b3c7d2";
-/// All that may log at all: what is quiet by default is not.
+/// Every log target, also those that are quiet by default.
 const EVERYTHING: &str = "trace,sqlx=trace,sea_orm=trace,async_nats=trace,hyper=trace,hyper_util=trace,h2=trace,\
     reqwest=trace,rustls=trace,tower=trace,opentelemetry=trace,opentelemetry_sdk=trace";
 

@@ -1,4 +1,4 @@
-//! Who an agent is told is speaking: the prompt of each turn, by whatever way its notification came.
+//! The sender that an agent is shown: the prompt of each turn, for every way in.
 
 use serde_json::{Value, json};
 use testkit::{Reply, eventually};

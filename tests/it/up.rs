@@ -1,4 +1,4 @@
-//! `signalbox up` as a user runs it: the sample to its end, a second run that repeats nothing, and nothing left behind.
+//! `signalbox up` as a user runs it: the sample to its end, a second run without effects, and no process left behind.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 use tokio::{process::Child, time::timeout};
 
-/// Longer than the program itself waits for anything.
+/// Longer than any wait of the program itself.
 const LIMIT: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -67,7 +67,7 @@ async fn runs_the_sample_to_its_end_and_a_second_time_repeats_nothing() {
     place.nothing_is_left();
 }
 
-/// A collector that takes connections and never answers: everything goes on, and ends, as it does without.
+/// A collector that accepts connections and never answers delays neither work nor shutdown.
 #[tokio::test]
 async fn a_dead_collector_changes_nothing() {
     let collector = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -162,7 +162,7 @@ async fn is_found_by_the_commands_beside_it_and_ends_at_a_signal() {
     place.nothing_is_left();
 }
 
-/// A data directory and a mark in the environment that whatever is started inherits.
+/// A data directory, and a mark in the environment that every started process inherits.
 struct Place {
     folder: tempfile::TempDir,
     mark: String,
@@ -179,7 +179,7 @@ impl Ended {
         format!("code {:?}\n{}\n{}", self.code, self.stdout, self.stderr)
     }
 
-    /// The rows that were shown; the first line says where everything is.
+    /// The rows that were shown; the first line has the addresses.
     fn rows(&self) -> Vec<Value> {
         let lines = self.stdout.lines().map(|line| serde_json::from_str(line).expect(line));
         lines
@@ -271,7 +271,7 @@ impl Place {
         command.args(["--data-dir", "data"]).output().unwrap().into()
     }
 
-    /// No process has our mark or works in our folder. Postgres writes over its environment, hence both.
+    /// No process has our mark or works in our folder. Postgres overwrites its environment, hence both checks.
     fn nothing_is_left(&self) {
         let folder = self.folder.path().to_str().unwrap();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -291,7 +291,7 @@ impl Place {
     }
 }
 
-/// Cargo builds it beside the tests: the command has tests of its own that run it.
+/// Cargo builds the command beside the tests, since the command has tests of its own that run it.
 fn binary() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let folder = test.parent().and_then(Path::parent).expect("it lies in target/…/deps");
