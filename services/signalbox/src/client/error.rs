@@ -58,5 +58,5 @@ fn refusal(what: &str, status: StatusCode, code: &str, detail: &str) -> String {
         StatusCode::NOT_FOUND => "; not found, or the token has no access",
         _ => "",
     };
-    said + hint
+    message + hint
 }
