@@ -11,9 +11,9 @@ use super::{
 };
 use crate::records::{Answer, Offer, Offered, Via};
 
-/// Faults that take the stream's messages with them.
+/// Faults that remove messages from the stream.
 const WIPES: &[&str] = &["nats_wipe", "stream_deleted"];
-/// What is in the stream for longer than this has been read.
+/// A message that is older than this was read.
 const UNREAD_MAX: Duration = Duration::seconds(5);
 
 fn broken(expected: &'static str, found: String) -> Violation {
@@ -24,7 +24,7 @@ fn broken(expected: &'static str, found: String) -> Violation {
     }
 }
 
-/// A turn that broke off puts its notification back to its place, so places never go down.
+/// An interrupted turn puts its notification back at its position, so positions never decrease.
 pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for ((account, session), turns) in &evidence.turns_of {
@@ -50,8 +50,8 @@ pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// What was acknowledged before the other was sent comes first. Only where both were said once and the stream was not wiped
-/// around that time: what is published again comes when it comes.
+/// A notification that was acknowledged before another was sent is accepted first. Only if each was sent once and the stream was
+/// not wiped around that time, since a republished one has a new sequence.
 pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut places: BTreeMap<(&str, &str, i64), &str> = BTreeMap::new();
@@ -106,8 +106,8 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// An agent that posts and then ends its task means it in that order: a call has its effect only when those before it in the
-/// same answer are over.
+/// A call has its effect only after the earlier calls of its answer have ended: an agent that posts and then closes its task relies
+/// on that.
 pub(super) fn calls_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut ended: BTreeMap<(&str, &str, i64), &CallRow> = BTreeMap::new();
     for call in &evidence.rows.calls {
@@ -148,7 +148,7 @@ pub(super) fn calls_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// It may have been lost with the stream, and read from the one that came after.
+/// The message may have been lost with the stream, and read from its successor.
 fn before_a_wipe(evidence: &Evidence<'_>, offer: &Offer) -> bool {
     let wipes = evidence
         .records

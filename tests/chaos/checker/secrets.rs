@@ -1,4 +1,4 @@
-//! I14: secrets stand in no log, no request, no answer, no message and no row. Always.
+//! I14: secrets stand in no log, request, answer, message or row. Checked always.
 
 use std::{
     fs::File,

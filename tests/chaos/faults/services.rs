@@ -1,4 +1,4 @@
-//! What is done to service processes.
+//! Faults of service processes.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub(super) async fn crash_point(
     }
 }
 
-/// Stopped, and then it goes on as if nothing had happened: past the lease, it is a zombie.
+/// Stopped, then continued: past its lease it is a zombie.
 pub(super) async fn freeze(campaign: &Campaign, process: Process, time: Duration) -> anyhow::Result<usize> {
     let service = campaign.system.service(process);
     let mut life = service.life().await;
@@ -76,7 +76,7 @@ pub(super) async fn freeze(campaign: &Campaign, process: Process, time: Duration
     Ok(hit.into())
 }
 
-/// The same, between two durable steps.
+/// Frozen between two durable steps.
 pub(super) async fn freeze_at_point(
     campaign: &Campaign,
     process: Process,
@@ -98,7 +98,7 @@ pub(super) async fn freeze_at_point(
     Ok(hit.into())
 }
 
-/// All services, then the broker, then the database; and everything comes back.
+/// Kills all services, then the broker, then the database; and restarts everything.
 pub(super) async fn all_die(campaign: &Campaign, down: Duration) -> anyhow::Result<usize> {
     let system = &campaign.system;
     let mut lives = Vec::new();
@@ -117,7 +117,7 @@ pub(super) async fn all_die(campaign: &Campaign, down: Duration) -> anyhow::Resu
     Ok(hits)
 }
 
-/// One after the other, each only when the one before can do its work again.
+/// Restarts one after the other, each after the previous one is ready.
 pub(super) async fn rolling_restart(campaign: &Campaign) -> anyhow::Result<usize> {
     const READY_LIMIT: Duration = Duration::from_secs(8);
     let mut hits = 0;

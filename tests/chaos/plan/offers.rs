@@ -1,5 +1,5 @@
-//! What the clients of a campaign want, and when: notifications over both ways in, thread messages, tasks moved and taken
-//! up again, in several accounts that use the same names.
+//! The clients' requests and their times: notifications over both ways, thread messages, tasks closed and reopened, in several
+//! accounts with the same names.
 
 use super::OFFER_GAP_MS;
 use crate::{
@@ -10,17 +10,17 @@ use crate::{
 pub(crate) const ACCOUNTS: usize = 3;
 /// Slugs, the same in every account.
 pub(crate) const AGENTS: [&str; 3] = ["coder", "reviewer", "writer"];
-/// Whom the others ask; nobody can ask themselves.
+/// The agent that the others call; no agent can call itself.
 pub(crate) const ASKED: &str = AGENTS[2];
-/// Made beforehand, the same in every account. The first two are assigned to two agents.
+/// Created beforehand, the same in every account. The first two are assigned to two agents.
 pub(crate) const TASKS: [&str; 6] = ["T-1", "T-2", "T-3", "T-4", "T-5", "T-6"];
-/// With assignees, whom thread messages wake.
+/// Tasks with assignees, whom thread messages wake.
 pub(crate) const ASSIGNED: usize = 2;
 
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct PlannedOffer {
     pub(crate) at_ms: u64,
-    /// Place of the account.
+    /// Index of the account.
     pub(crate) account: usize,
     pub(crate) via: Via,
     pub(crate) what: Offered,
@@ -30,7 +30,7 @@ pub(crate) fn account_id(account: usize) -> String {
     format!("account-{account}")
 }
 
-/// In everything that an account says. Longer than anything that comes about by accident.
+/// A mark in every text of an account, too long to occur by accident.
 pub(crate) fn canary(seed: u64, account: usize) -> String {
     format!("canary-{:016x}", Dice::new(seed, &format!("canary {account}")).next())
 }
