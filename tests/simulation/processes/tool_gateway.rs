@@ -12,7 +12,7 @@ use crate::simulation::{
 /// As `postpone_delay_ms`.
 const POSTPONED: Millis = 500;
 
-/// A request in hand.
+/// A request in progress.
 #[derive(Debug)]
 pub(crate) struct Calling {
     token: u64,
