@@ -128,7 +128,7 @@ impl Walk<'_> {
             self.delivered(task, &id, body).await;
             self.delivered(task, &format!("{id}-again"), "b").await;
         }
-        // The chat is nobody's, so that everybody is its coordinator.
+        // The chat has no assignee, so that every agent is its coordinator.
         self.api("PATCH", "/tasks/CHAT", &json!({"assignees": []})).await;
         self.delivered("CHAT", "to-anybody", "please call CHAT in_progress")
             .await;
