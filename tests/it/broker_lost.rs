@@ -57,7 +57,7 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
     house.agent("acme", "tester").await;
     house.task("acme", "T-1", &["coder"]).await;
 
-    // One that is refused, to be sent again when its agent is there.
+    // A refused notification, to be redriven after its agent was created.
     house
         .post_notification(json!({"id": "again", "task": "T-1", "agent": "late", "body": "x"}))
         .await;
@@ -75,7 +75,7 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
     })
     .await;
 
-    // Nobody reads notifications from now on, and then nobody reads what became of turns.
+    // From now on no service reads notifications, and later none reads `turn.finished`.
     house.kill(Role::Resolver);
     house
         .post_notification(json!({"id": "one", "task": "T-1", "agent": "coder", "body": "x"}))
@@ -90,7 +90,7 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
         .post(&format!("/api/orgs/acme/dead-letters/{letter}/redrive"), json!({}))
         .await;
     house.unread(&["notification"; 4]).await;
-    // Two services enter items where no session is open.
+    // Two services enter items while no session is open.
     assert_eq!(house.enter(Role::Delivery, "acme", "by-delivery").await, Entered::Sent);
     assert_eq!(
         house.enter(Role::ToolGateway, "acme", "by-tool-gateway").await,
@@ -118,7 +118,7 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
     );
 
     house.wiped().await;
-    // Two of each, so that every sweep has another beside it.
+    // Two replicas of each, so that every sweep has a concurrent one.
     house.up().await;
     let others = [
         house.world.run(Role::Resolver, resolver::start).await,
@@ -148,7 +148,7 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
         (database.count("select count(*) from outbox").await == 0).then_some(())
     })
     .await;
-    // The two parts of "many", the message's and the tester's among them.
+    // Includes the two parts of "many", the message's and the tester's.
     let found = database
         .texts(
             "select coalesce(a.slug, '-') || ' ' || n.kind || ' ' || n.state from notification n
@@ -191,7 +191,7 @@ async fn what_the_resolver_refuses_is_not_published_again() {
     let house = House::open(|_| Reply::text("done")).await;
     house.account("acme").await;
     house.task("acme", "T-1", &[]).await;
-    // No such agent; nobody is assigned; and an id that has other content by now.
+    // An unknown agent; a task without assignees; and an id that has other content by now.
     house
         .post_notification(json!({"id": "who", "task": "T-1", "agent": "nobody", "body": "x"}))
         .await;
@@ -213,6 +213,6 @@ async fn what_the_resolver_refuses_is_not_published_again() {
     .await;
     let reasons = database.texts("select reason from dead_letter order by 1").await;
     assert_eq!(reasons, ["id_conflict", "no_agent", "unknown_agent"]);
-    // Closing waits until nothing is kept to be said again.
+    // Closing waits until no outbox row is left.
     house.close().await;
 }

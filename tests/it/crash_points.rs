@@ -46,7 +46,7 @@ impl Trial {
         trial.send("n-1").await;
         trial.post("n-2").await;
         trial.all_delivered(3).await;
-        // Later hits come with these at the latest.
+        // Later hits occur with these messages at the latest.
         trial.send("n-3").await;
         trial.post("n-4").await;
         trial.all_delivered(5).await;

@@ -106,7 +106,7 @@ fn the_map_names_files_that_exist() {
     let paths: BTreeSet<&str> = between(&text, "`", "`")
         .into_iter()
         .filter(|name| name.ends_with(".rs") || name.ends_with(".sql") || name.ends_with(".md") || name.ends_with('/'))
-        // A name that ends where it begins to branch (`handlers/`) is a place in every service.
+        // A folder name (`handlers/`) stands for a folder in any service.
         .filter(|name| name.trim_end_matches('/').contains('/') && !name.contains(['{', '*', '<', ' ']))
         .collect();
     assert!(paths.len() > 60, "the map was read");

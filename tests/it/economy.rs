@@ -137,7 +137,7 @@ impl Counted {
 async fn many_at_once_share_what_they_cost() {
     const COUNT: usize = 2_000;
     let counted = Counted::open().await;
-    // Sessions that are there already: most notifications find one.
+    // Existing sessions: most notifications find one.
     counted.publish(200, 0..200).await;
     counted.until_answered(200).await;
     let before = counted.counts();

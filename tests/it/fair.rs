@@ -77,7 +77,7 @@ async fn the_turns_of_another_end_before_the_first_of_thousands() {
     let waiting = "select count(*) from notification where account_id = 'flood' and state = 'queued'";
     assert!(count(waiting).await >= (FLOOD - SESSIONS) as i64);
 
-    // And the flood's turn comes, too.
+    // The flood's turns also start.
     gate.add_permits(1);
     eventually("one of the flood", || async { (count(first).await == 1).then_some(()) }).await;
     for role in [Role::Delivery, Role::Resolver, Role::ToolGateway, Role::Orchestrator] {
@@ -127,7 +127,7 @@ async fn who_asks_is_found_out_while_others_use_up_the_database() {
         (house.world.database.count(waiting).await == 4).then_some(())
     })
     .await;
-    // A good key that may not do this, and one that nobody holds.
+    // A valid key without the permission, and an unknown key.
     let made_up = format!("{}0000", &zetas[..zetas.len() - 4]);
     for (key, expected) in [(zetas, StatusCode::FORBIDDEN), (made_up, StatusCode::UNAUTHORIZED)] {
         let asked = client.get(tasks("zeta")).bearer_auth(key).send().await.unwrap();
@@ -196,7 +196,7 @@ const ASKERS: usize = 120;
 /// Selective filters over very many rows, as many at a time as an account may send.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn filters_that_find_nothing_keep_no_other_account_waiting() {
-    // A slow machine takes its time; here it matters who is refused.
+    // The time depends on the machine; the test checks which account is refused.
     let settings = [
         ("orchestrator.list_timeout_ms", "20000"),
         ("database.acquire_timeout_ms", "60000"),
@@ -231,7 +231,7 @@ async fn filters_that_find_nothing_keep_no_other_account_waiting() {
     let (answers, ()) = futures::join!(flooding, asking);
     let mut looked = 0;
     for (status, body) in answers {
-        // Too many at one time, or a look at some of the rows, which says where to go on.
+        // Too many at a time, or a scan of some rows with a cursor.
         if status == StatusCode::TOO_MANY_REQUESTS {
             assert_eq!(body["code"], "too_many_requests", "{body}");
             continue;

@@ -56,7 +56,7 @@ impl House {
             orchestrator: None,
             http,
         };
-        // Boxed: four services that start are a large future.
+        // Boxed, since the future of four starting services is large.
         Box::pin(house.up()).await;
         house
     }

@@ -67,7 +67,7 @@ async fn an_account_that_asks_too_fast_is_told_to_wait_and_others_are_not() {
             StatusCode::TOO_MANY_REQUESTS
         );
     }
-    // The operator, who would mend it.
+    // The operator is not limited.
     for _ in 0..10 {
         let answer = ask(&format!("{}/api/orgs/acme/tasks", house.api()), OPERATOR_TOKEN).await;
         assert_eq!(answer.status(), StatusCode::OK);
@@ -149,7 +149,7 @@ async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served
         "{statuses:?}"
     );
     assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
-    // Its share, and an answer for each of the four that may be made at one time.
+    // Its share, and an answer for each of four concurrent requests.
     assert!(held > MIB && held <= (4.0 + 4.0 * 1.5) * MIB, "{held} bytes");
 
     let key_of_other = house.key("other", "member").await;
@@ -160,7 +160,7 @@ async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served
     let page: Value = served.json().await.unwrap();
     assert!(!page["items"].as_array().unwrap().is_empty());
 
-    // Nobody reads, and nobody leaves.
+    // No client reads or disconnects.
     eventually("the answers are given up", || async {
         (held_bytes(&house).await == 0.0).then_some(())
     })
@@ -257,7 +257,7 @@ async fn a_body_is_not_waited_for_before_its_sender_is_known() {
             assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{list}");
         }
     }
-    // Of its right size, and larger.
+    // With its right size, and larger.
     let post = async |bytes: usize| {
         let body = json!({"id": format!("n-{bytes}"), "agent": "coder", "body": "x".repeat(bytes)});
         let request = client
@@ -269,7 +269,7 @@ async fn a_body_is_not_waited_for_before_its_sender_is_known() {
     assert_eq!(post(1_000).await.unwrap(), 202);
     house.until("acme", "n-1000", "delivered").await;
     assert_eq!(post(MIB_BYTES - 1_000).await.unwrap(), 413);
-    // What is refused unread may be cut off while it is sent.
+    // An unread refused body may be cut off while it is sent.
     assert!(matches!(post(MIB_BYTES + 1_000).await, Ok(413) | Err(_)));
     house.close().await;
 }
@@ -316,7 +316,7 @@ async fn bodies_that_do_not_come_have_a_limit_and_an_end_and_others_are_served()
         }
         eventually("the account's share is taken", || async {
             let held = held_bytes(&house).await;
-            // The refusals are answers, and count beside the bodies.
+            // Refusals are answers, and count beside the bodies.
             assert!(held < 4.1 * MIB, "{held} bytes");
             (held > 3.0 * MIB).then_some(())
         })
@@ -340,7 +340,7 @@ async fn bodies_that_do_not_come_have_a_limit_and_an_end_and_others_are_served()
             statuses.iter().all(|status| [408, 429].contains(status)),
             "{role}: {statuses:?}"
         );
-        // As long as nobody has to be waited for, four at one time.
+        // Without slow clients, four at a time.
         assert!(given_up >= 4 && statuses.contains(&429), "{role}: {statuses:?}");
         eventually("nothing is kept", || async {
             (held_bytes(&house).await == 0.0).then_some(())
@@ -403,7 +403,7 @@ async fn an_agent_that_reads_nothing_is_given_up_and_others_are_served() {
         .unwrap();
     assert_eq!(served.status(), StatusCode::OK);
     assert!(served.bytes().await.unwrap().len() > 32 * 1024, "a long answer");
-    // An answer of this size fits into hyper's buffer: each connection holds one, and is given up with it.
+    // An answer of this size fits into hyper's buffer: each connection holds one, and loses it when it is closed.
     eventually("each is given up", || async {
         let held = held_bytes(&house).await;
         assert!(held <= 4.0 * MIB, "{held} bytes");

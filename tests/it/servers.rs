@@ -14,7 +14,7 @@ fn model(seen: &Seen) -> Reply {
     let offered = seen.body["tools"]
         .as_array()
         .expect("tools are offered with every call");
-    // A gateway has names of its own beside ours.
+    // A gateway has tools of its own beside ours.
     let named = |name: &str| {
         let names = offered.iter().filter_map(|tool| tool["name"].as_str());
         names
@@ -24,7 +24,7 @@ fn model(seen: &Seen) -> Reply {
             .to_owned()
     };
     let id = asked(&seen.context).unwrap_or("?");
-    // A server that keeps a conversation knows the turns before this one, too.
+    // A server that keeps the conversation also knows the earlier turns.
     let results = outputs(&seen.context)
         .iter()
         .filter(|(call_id, _)| call_id.starts_with(&format!("{id}-")))
@@ -86,7 +86,7 @@ async fn walk(server: Server, settings: &[(&str, &str)]) {
     house.notify("acme", "T-1", "coder", "n-1", "Tests fail on main").await;
     delivered(&house, "n-1").await;
 
-    // Delivery dies while the turn waits for its first result.
+    // Delivery is killed while the turn waits for its first result.
     house.kill(Role::ToolGateway);
     house.notify("acme", "T-1", "coder", "n-2", "They fail again").await;
     let waits = "select count(*) from turn where state = 'awaiting_tools'";

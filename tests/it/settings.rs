@@ -43,7 +43,7 @@ fn settings() -> Vec<String> {
     };
     let mut found = Vec::new();
     let mut sections: Vec<String> = known.split(", ").map(str::to_owned).collect();
-    // Its keys are names, which operators choose.
+    // Its keys are names that operators choose.
     *sections.iter_mut().find(|name| *name == "providers").unwrap() = "providers.main".to_owned();
     while let Some(section) = sections.pop() {
         for key in keys(&section) {
@@ -233,7 +233,7 @@ fn every_provider_of_the_example_works() {
         ["default", "forgetful", "openai", "openclaw"]
     );
 
-    // What is left out has the value that the example says.
+    // An omitted key has the example's value.
     let needed = |line: &&str| {
         ["[", "kind ", "url ", "model ", "api_key "]
             .iter()

@@ -29,7 +29,7 @@ fn a_thousand_seeds_keep_every_promise() {
         Err(violation) => panic!("{violation}"),
     };
     assert_eq!(many.seeds, SEEDS);
-    // Runs in which nothing happens would keep every promise, too.
+    // Runs without events would also hold every invariant.
     let counts = many.counts;
     for (what, count) in [
         ("turns", counts.turns),

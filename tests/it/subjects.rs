@@ -87,7 +87,7 @@ async fn a_service_s_dead_letters_are_of_what_it_reads_or_publishes() {
             let values = [role.service().into(), subject.clone().into()];
             let written = tx.execute_raw(storage::statement(BURY, values)).await.is_ok();
             tx.rollback().await.unwrap();
-            // Only the resolver sees where a notification lies in the stream.
+            // Only the resolver sees a notification's stream subject.
             let published = match role {
                 Role::Resolver => root.notification_published(subject),
                 _ => subject.clone(),

@@ -52,7 +52,7 @@ async fn one_trace_from_the_publisher_to_the_reply() {
         .unwrap();
     house.until("acme", "n-1", "delivered").await;
 
-    // A span a hop; the second call has the tool's result.
+    // One span for each hop; the second call has the tool's result.
     let expected = [
         ("chat stub", 2),
         ("execute_tool task_history", 1),

@@ -36,7 +36,7 @@ impl Client {
     pub(crate) async fn send(&self, request: &Request) -> Answer {
         let idle = self.idle.lock().unwrap().entry(request.door).or_default().pop();
         if let Some(connection) = idle
-            // It may have been closed for having been idle.
+            // The server may have closed the idle connection.
             && let Ok(answer) = self.exchange(connection, request).await
         {
             return answer;

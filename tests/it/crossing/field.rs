@@ -119,7 +119,7 @@ impl Field {
     pub(crate) async fn attempt_all(&self, attempts: Vec<Attempt>, marks: &Arc<Marks>) -> Vec<String> {
         let mut shares: Vec<Vec<Attempt>> = (0..SENDERS).map(|_| Vec::new()).collect();
         for (place, attempt) in attempts.into_iter().enumerate() {
-            // A key is remembered: those that use one go one after the other.
+            // Requests with the same idempotency key run one after the other.
             let keyed = attempt
                 .request
                 .headers
@@ -127,7 +127,7 @@ impl Field {
                 .any(|(name, _)| *name == "idempotency-key");
             shares[if keyed { 0 } else { 1 + place % (SENDERS - 1) }].push(attempt);
         }
-        // Many differ in nothing but whose foreign thing they name: nobody has the same thing for all of them.
+        // Many attempts differ only in the owner of the named thing, since no owner has the same thing for many of them.
         let twins = Arc::new(Mutex::new(HashMap::new()));
         let senders: Vec<_> = shares
             .into_iter()

@@ -90,7 +90,7 @@ impl<'a> Generator<'a> {
         draft.token = self.token();
         let abroad = self.random.below(2) == 0;
         let mut path = route.path.to_owned();
-        // With somebody else's account nothing is to be had; in one's own, something foreign has to be named.
+        // With a foreign account no request succeeds; in the own account, the request must name a foreign thing.
         let names_account = path.contains("{account}");
         if names_account {
             let account = if abroad {
@@ -131,7 +131,7 @@ impl<'a> Generator<'a> {
         } else {
             gateway
         };
-        // Somebody else's session, or one's own and somebody else's things.
+        // A foreign session, or the own session with foreign things.
         let key = if self.random.below(2) == 0 {
             let key = self.picks.pick(&self.foreign["session_key"]).clone();
             draft.expected = Expected::Refused;
@@ -172,9 +172,9 @@ impl<'a> Generator<'a> {
         }
         if draft.named.is_empty() || self.random.below(4) == 0 {
             let (header, kind) = *self.random.pick(HEADERS);
-            // A request has one session key, and a session of its own answers to it.
+            // A request has one session key, and an own session answers to it.
             let is_there = draft.headers.iter().any(|(name, _)| *name == header);
-            // A key that comes again belongs to one body; those of the twins are one more often than those of the attempts.
+            // A repeated idempotency key belongs to one body; twins use them once more often than attempts.
             let is_of_a_body = header == "idempotency-key" && !draft.named.is_empty();
             if !is_there && !is_of_a_body {
                 let id = self.picks.pick(&self.foreign[kind]).clone();

@@ -73,7 +73,7 @@ pub(crate) fn fault(attempt: &Attempt, answer: &Answer, twin: &Answer, marks: &M
 fn said(attempt: &Attempt) -> Vec<(String, String)> {
     let mut said = Vec::new();
     for (name, twin) in &attempt.named {
-        // Without the blanks at their ends: of two names, one may be the other with a blank.
+        // Trimmed: one name may be another one with a blank.
         for spelling in [
             |name: &str| name.trim().to_owned(),
             |name: &str| unescaped(name).trim().to_owned(),

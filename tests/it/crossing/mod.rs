@@ -43,7 +43,7 @@ const CALM: &[(&str, &str)] = &[
     ("outbox.sweep_interval_ms", "2000"),
     ("replica.lease_ms", "20000"),
     ("replica.renew_ms", "4000"),
-    // Who asks so often is told to wait, and would learn nothing.
+    // Rate limits would answer 429 and hide the result.
     ("http.address_requests_per_second", "100000"),
     ("http.account_requests_per_second", "100000"),
     ("http.account_requests_burst", "100000"),

@@ -9,7 +9,7 @@ const NOBODYS_LETTERS: &str = "bdeefacd";
 /// The unknown name of the same form: another account name, other digits in ids. A digit replaces a digit and a letter a letter of
 /// its case, since the form may decide whether a text is an id.
 pub(crate) fn missing(name: &str, account: &str) -> String {
-    // As long, so that limits treat both alike.
+    // Of equal length, so that limits treat both alike.
     let nobody = "x".repeat(account.len());
     let mut missing = String::new();
     for part in name.split_inclusive(|c: char| !c.is_ascii_alphanumeric()) {

@@ -96,7 +96,7 @@ async fn outcome(inside: &Inside, id: &str, name: &str) -> String {
         (!of.is_empty()).then_some(of)
     })
     .await;
-    // Tasks are compared in lower case, and may be said so.
+    // Tasks are compared in lower case, and may be shown so.
     let text = outcomes.join("\n").replace(name, "<name>");
     text.replace(&name.to_lowercase(), "<name>")
 }

@@ -117,7 +117,7 @@ fn bodies_of(path: &'static str, operation: &Value, schemas: &Value) -> (Vec<Sai
             .map(|(name, schema)| (name.clone(), sample(name, schema, schemas)))
             .collect()
     };
-    // What is accepted for later would be, whatever it names: it lacks what it must have.
+    // Accepted bodies would have an effect later, so they lack a required field.
     let is_for_later = operation["responses"].get("202").is_some();
     let least = with(&|name| required.contains(&name) && !is_for_later);
     let whole = with(&|name| !is_for_later || !required.contains(&name));
@@ -143,7 +143,7 @@ fn bodies_of(path: &'static str, operation: &Value, schemas: &Value) -> (Vec<Sai
         bodies.push(said(&good, "account"));
     }
     if fields.is_empty() && bodies.is_empty() {
-        // Of any tool.
+        // Arguments of any tool.
         bodies.extend([said(json!({"task_id": ANY}), "task"), said("{}", "task")]);
     }
     (bodies, Some(good))

@@ -31,7 +31,7 @@ pub(crate) async fn interpose(url: &str, trials: &Arc<Trials>) -> String {
             let _ = (client.set_nodelay(true), server.set_nodelay(true));
             let ((from_client, mut to_client), (mut from_server, to_server)) =
                 (client.into_split(), server.into_split());
-            // A connection ends when one of its ends does.
+            // A connection ends when either side closes.
             tokio::spawn(async move { copy(&mut from_server, &mut to_client).await });
             let trials = Arc::clone(&trials);
             tokio::spawn(async move { requests(from_client, to_server, &trials).await });

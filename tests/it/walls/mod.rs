@@ -41,7 +41,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("http.request_timeout_ms", "120000"),
     ("orchestrator.list_timeout_ms", "60000"),
     ("delivery.tools_again_ms", "1000"),
-    // Who waits for another attempt waits.
+    // A retry must wait.
     ("delivery.retry_delay_ms", "60000"),
     ("delivery.retry_delay_ms_max", "60000"),
     ("delivery.sweep_interval_ms", "500"),
@@ -184,7 +184,7 @@ async fn part_holds(nth: u64) {
         .iter()
         .flat_map(|((role, sql), tried)| faults((role, sql), tried, &missed, &mut listed))
         .collect();
-    // What is listed for another part's statement is needed there.
+    // Exceptions of another part's statements are used there.
     for ((role, sql), tried) in &others {
         listed.of_no_account(role, &plain(sql));
         for condition in &tried.conditions {

@@ -49,7 +49,7 @@ pub(crate) fn reading(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
         let is_list = route.queries.iter().any(|query| query.kind == "cursor");
         for path in paths_of(route, tenant, ids) {
             if is_list {
-                // Second pages: whose cursor it is, is found out.
+                // Second pages: the cursor's account is checked.
                 paths.push(format!("{path}?limit=1"));
                 paths.extend(ids["cursor"].iter().map(|cursor| format!("{path}?cursor={cursor}")));
             }
@@ -70,7 +70,7 @@ pub(crate) fn reading(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
         .into_iter()
         .map(|path| request("GET", path, &tenant.keys["admin"], None))
         .collect();
-    // Its own, and another's.
+    // Its own, and another account's.
     for id in ["published", "posted"] {
         let path = format!("{base}/notifications/{id}");
         requests.push(request("GET", path, &tenant.keys["publisher"], None));

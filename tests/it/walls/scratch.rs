@@ -161,7 +161,7 @@ impl Scratch {
             };
             sqlx::Arguments::add(&mut arguments, raw).expect("bytes as they came");
         }
-        // The moment of a transaction is the same for all of it.
+        // All statements of a transaction have the same timestamp.
         let sql = sql.replace("clock_timestamp()", "now()");
         let query = sqlx::query_with(AssertSqlSafe(sql), arguments).persistent(false);
         let (mut rows, mut affected) = (Vec::new(), 0);

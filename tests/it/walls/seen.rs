@@ -59,7 +59,7 @@ async fn a_wall_that_is_down_is_seen() {
         let condition = &whole.conditions[0];
         assert!(condition.is_tried && condition.is_missed, "{table}: {whole:?}");
         assert_eq!(condition.crossed, None, "the wall stands");
-        // Nobody says the account, of whatever comes.
+        // Statements without any account condition.
         let forgotten = tried(&test.url, &role, &format!("select count(*), $1 from {table}")).await;
         assert!(forgotten.crossed.is_some(), "{table}: {forgotten:?}");
 

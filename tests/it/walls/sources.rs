@@ -32,7 +32,7 @@ pub(crate) fn written() -> Vec<Written> {
                 return;
             }
             let text = std::fs::read_to_string(path).unwrap();
-            // Tests stand last.
+            // Tests are at the end of a file.
             let code = text.split("#[cfg(test)]").next().unwrap_or_default();
             written.extend(
                 literals(code)
@@ -79,7 +79,7 @@ pub(crate) fn mapped() -> Vec<(String, usize)> {
 }
 
 fn is_conditional(text: &str) -> bool {
-    // A piece of a macro may end where a name is filled in.
+    // A literal of a macro may end where a name is inserted.
     !conditions(text).is_empty() || text.trim_end().ends_with("account_id =")
 }
 

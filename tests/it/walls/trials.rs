@@ -230,16 +230,16 @@ impl Trials {
     async fn try_out(&self, scratch: &mut Scratch, asked: &Executed, places: &[(usize, usize)], tried: &mut Tried) {
         let whole = scratch.outcome(asked, &asked.sql, &asked.declared).await;
         if !whole.is_clear() {
-            // Its own service holds its rows at this moment; another time.
+            // Its own service holds its rows now; tried again later.
             return;
         }
-        // Of the second account, which rests, nobody holds a row: who waits wants one of the first's.
+        // The second account rests, so none of its rows is locked: a wait means a row of the first account.
         let [own, other] = self.sides(asked);
         let rests = own == self.twins[1];
         let is_seen = |outcome: &Outcome| outcome.is_clear() || rests && *outcome == Outcome::Waits;
         let is_other = |outcome: &Outcome| is_seen(outcome) && *outcome != whole;
         let told = |outcome: &Outcome| Some(format!("{asked:?}: {whole:?} and then {outcome:?}"));
-        // What declares no account works for none, and sees what its role may see.
+        // A transaction without a declared account works for none, and sees what its role may see.
         let both = (!asked.declared.is_empty()).then(|| format!("{},{other}", asked.declared));
         if let Some(both) = &both {
             let outcome = scratch.outcome(asked, &asked.sql, both).await;
@@ -259,7 +259,7 @@ impl Trials {
             if let (Some(both), false) = (&both, condition.is_missed) {
                 condition.is_missed = is_other(&scratch.outcome(asked, &sql, both).await);
             }
-            // Who declares no account has nothing but conditions.
+            // Without a declared account only the conditions hold.
             condition.is_missed |= both.is_none() && condition.crossed.is_some();
         }
     }

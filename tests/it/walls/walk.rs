@@ -75,13 +75,13 @@ impl Walk<'_> {
         self.refused_and_failed().await;
         self.tools_that_are_awaited().await;
         self.closing().await;
-        // Lists go on behind what has come since.
+        // Lists continue after newer rows.
         let mut ids = self.ids.clone();
         ids.insert("cursor", self.field.cursors(self.tenant).await);
         self.requests(reading(self.tenant, &ids)).await;
         self.agent_goes().await;
         self.requests(removing(self.tenant, self.ids)).await;
-        // What only a clock brings.
+        // Statements of periodic work.
         self.house.up().await;
     }
 
@@ -132,7 +132,7 @@ impl Walk<'_> {
         self.api("PATCH", "/tasks/CHAT", &json!({"assignees": []})).await;
         self.delivered("CHAT", "to-anybody", "please call CHAT in_progress")
             .await;
-        // Somebody without a session of this kind.
+        // A sender without a session of this kind.
         let (account, id) = (&self.tenant.account, "to-tester");
         self.house.notify(account, "-", "tester", id, "b").await;
         self.house.until(account, id, "delivered").await;
