@@ -115,7 +115,7 @@ impl Campaign {
         let mut found_meanwhile = None;
         tokio::select! {
             worked = work => worked?,
-            // What is dropped with the work may be half done: nothing is looked at any more but what was found.
+            // Dropped work may be half done, so only the findings are kept.
             found = campaign.first_violations(plan.seed, until), if matches!(until, Until::Found(_)) => found_meanwhile = Some(found),
         }
         let healed = Instant::now();
@@ -154,7 +154,7 @@ impl Campaign {
     }
 
     async fn prepare(seed: u64, directory: &Path) -> anyhow::Result<Arc<Campaign>> {
-        // Before anything else runs: what it gives then is its best.
+        // Measured before anything else runs: this is the machine's best.
         let machine = Machine::watch(directory)?;
         let canaries = (0..ACCOUNTS)
             .map(|account| (account_id(account), canary(seed, account)))
@@ -367,10 +367,10 @@ impl Campaign {
                 format!("/api/orgs/{whose}/notifications/n-{}", dice.below(500)),
             ];
             let path = dice.pick(&paths);
-            // With the key of any account: most of the time not its owner's.
+            // With the key of any account: mostly not the owner's.
             self.clients.look(&self.book, &mut dice, other, path).await;
             self.clients.look(&self.book, &mut dice, own, path).await;
-            // A session's id of one account, asked for in the other's name.
+            // One account's session id, requested with the other's key.
             const ANY: &str = "select id from session where account_id = $1 order by random() limit 1";
             let found = sqlx::query(ANY)
                 .bind(&whose)

@@ -121,7 +121,7 @@ impl Clients {
         loop {
             let asking = async {
                 let mut request = self.http.post(&url).bearer_auth(OPERATOR_TOKEN).json(&body);
-                // What is stored of the answer that made an API key is not the key; another one does no harm.
+                // The stored answer of a created API key has no key; a second key does no harm.
                 if !path.ends_with("/keys") {
                     request = request.header("idempotency-key", &key);
                 }
@@ -271,7 +271,7 @@ impl Clients {
     /// Sends the same request and disconnects before the answer.
     pub(crate) async fn request_and_leave(&self, number: usize, book: &Book, account: usize, after: Duration) {
         if let Some(message) = self.message(book, number, account, Via::Http) {
-            // Dropped, which closes the connection in the middle of whatever the server does.
+            // Dropping it closes the connection during the request.
             let _ = timeout(after, self.attempt(book, number, &message, number)).await;
         }
     }
@@ -359,7 +359,7 @@ impl Clients {
                     key,
                 }
             }
-            // Made by the fault itself, which knows what is wrong with it.
+            // The fault creates this request itself.
             Offered::Poison { .. } => return None,
         })
     }

@@ -62,7 +62,7 @@ async fn measure(arguments: &FairArguments, directory: &Path) -> anyhow::Result<
     let bench = Bench::open(directory, PACE, arguments.seed).await?;
     let mut measured = Measured::default();
     measured.note_load("before");
-    // The first of everything is slower.
+    // A warm-up: first requests are slower.
     other(&bench, "warm", OTHER_TASKS).await?;
     for (name, ms) in other(&bench, "alone", arguments.turns).await? {
         measured.add(format!("alone: {name}"), ms);
@@ -73,7 +73,7 @@ async fn measure(arguments: &FairArguments, directory: &Path) -> anyhow::Result<
     let flooding = async {
         let begun = Instant::now();
         let flooded = flood(&bench, arguments).await;
-        // Whatever came of it, the other one's looking ends.
+        // Ends the other account's polling in any case.
         over.store(true, Ordering::Relaxed);
         anyhow::Ok((flooded?, begun.elapsed()))
     };

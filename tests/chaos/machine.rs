@@ -56,7 +56,7 @@ impl Machine {
         let block = File::create(&file).with_context(|| format!("could not make {}", file.display()))?;
         let (pieces, over) = (Arc::<Mutex<Vec<Piece>>>::default(), Arc::<AtomicBool>::default());
         let (written, ended) = (Arc::clone(&pieces), Arc::clone(&over));
-        // No task of the runtime: what keeps that busy is not the machine.
+        // A thread and no task: a busy runtime must not count as a busy machine.
         thread::Builder::new()
             .name("machine".to_owned())
             .spawn(move || work(block, &written, &ended))
@@ -112,7 +112,7 @@ fn work(mut block: File, pieces: &Mutex<Vec<Piece>>, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         let due = Instant::now() + EVERY;
         thread::sleep(EVERY);
-        // A disk that refuses is one of the faults; the processor's part tells enough.
+        // A failing disk is one of the faults; the CPU's part suffices then.
         let _ = piece(&mut block);
         let done = Piece {
             due,

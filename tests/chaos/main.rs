@@ -56,11 +56,11 @@ fn main() -> ExitCode {
     let ended = runtime.block_on(async {
         tokio::select! {
             ended = run(arguments) => ended,
-            // Everything that was started is dropped with the campaign, and ends.
+            // Dropping the campaign ends all of its processes.
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
         }
     });
-    // Tasks that are still there hold processes of ours.
+    // Remaining tasks hold processes of ours.
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     ended.unwrap_or_else(|error| failed(&error))
 }

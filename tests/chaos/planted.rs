@@ -80,7 +80,7 @@ const HUNTS: &[Hunt] = &[
         "crash_point:orchestrator.turns_read",
         Seen::AtRest { faults: 12 },
     ),
-    // Back shortly after another has taken the turn over, with an answer in hand.
+    // Resumes shortly after another replica took the turn over, with an answer in hand.
     hunt(
         "fence_dropped",
         "freeze_at_point:delivery.turn_answered+4600",

@@ -184,7 +184,7 @@ impl Broker {
 
     /// Replaces the store by an empty one. Gives the lost messages that have no row.
     pub(crate) fn wipe(&mut self, now: Millis) -> Vec<Message> {
-        // Two stores in a row were not made at one moment.
+        // Two consecutive stores have different creation times.
         self.created = now.max(self.created + 1);
         self.numbering += 1;
         self.last_sequence = 0;

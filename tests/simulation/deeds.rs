@@ -54,7 +54,7 @@ impl World {
     fn offer(&mut self, n: usize) -> Deed {
         let (account, agent) = self.random.pick(&self.agents).clone();
         let task = self.random.chance(850).then(|| self.some_task());
-        // The same ids in both accounts, and now and then one that was used before for something else.
+        // The same ids in both accounts, and sometimes an id that was used for other content.
         let id = if self.random.chance(40) { 0 } else { n };
         let id = NotificationId::parse(&format!("n-{id}")).expect("an id");
         let (one, many) = match self.random.below(10) {

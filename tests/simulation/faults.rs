@@ -50,7 +50,7 @@ impl World {
         if self.random.chance(rates.tail_lost) && self.broker.lose_tail(&mut self.random) {
             self.counts.faults += 1;
             self.note("tail lost", [0, 0], || "the stream's last messages are gone".to_owned());
-            // What is stored afterwards is stored later.
+            // Later messages get later times.
             self.advance(now + 1);
             self.offer_again();
         }

@@ -93,7 +93,7 @@ pub(crate) fn simulate_with(seed: u64, bug: Option<Bug>) -> Result<Summary, Viol
             effects: world.witness.effects(),
         });
     }
-    // Once more, this time in words.
+    // Again, with the trace in words.
     let mut world = World::new(seed, bug, true);
     world.run();
     let broken = world
@@ -143,7 +143,7 @@ pub(crate) fn run_many(from: u64, count: u64, threads: usize) -> Result<Many, Vi
                 }
                 let mut done = done.lock().expect("no thread panics while it holds the sums");
                 done.0.merge(&own);
-                // Of several, the smallest: then the same call fails with the same seed most of the time.
+                // The smallest of several failures, so that the same call mostly fails with the same seed.
                 if let Some(found) = violation
                     && done.1.as_ref().is_none_or(|other| found.seed < other.seed)
                 {

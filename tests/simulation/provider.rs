@@ -72,7 +72,7 @@ impl Provider {
     pub(crate) fn hang_up(&mut self, of: impl Fn(&Request) -> bool, random: &mut Random) {
         for request in self.requests.iter_mut().filter(|request| request.open && of(request)) {
             request.open = false;
-            // A provider that notices stops; then the call began all the same, or it never did.
+            // A provider that notices stops; the call had begun, or never begins.
             if random.chance(500) {
                 request.over = true;
                 if self.record.contains_key(&(request.turn, request.attempt)) {
@@ -127,7 +127,7 @@ impl Provider {
             Vec::new()
         };
         let answer = ProviderAnswer {
-            // Says which turn it answers, so that a reply that goes astray shows.
+            // Names its turn, so that a misplaced reply shows.
             text: format!("{turn}"),
             calls,
             ..ProviderAnswer::default()
@@ -135,7 +135,7 @@ impl Provider {
         self.record.insert(key, Run::Answered(answer.clone()));
         if random.chance(rates.broken) {
             let class = *random.pick(&[FailureClass::Timeout, FailureClass::Truncated, FailureClass::Malformed]);
-            // Broken off while the agent still works, or when it was done.
+            // The connection breaks while the agent works, or after it.
             if random.chance(300) {
                 self.record.insert(key, Run::Running);
                 self.requests[n].over = false;
@@ -202,7 +202,7 @@ pub(crate) fn calls(random: &mut Random, agents: &[(AccountId, AgentId)]) -> Vec
                 3 => ("task_status", "cancelled".to_owned()),
                 4 | 5 => {
                     let (_, agent) = random.pick(agents);
-                    // Also somebody else's, who is not there for this one.
+                    // Also ids of another account, which are unknown here.
                     ("response_request", agent.to_string())
                 }
                 6 | 7 => ("task_message", String::new()),

@@ -138,7 +138,7 @@ impl World {
             self.database.accounts.insert(account.clone(), row);
             let mut assignees = Vec::new();
             for (n, slug) in (1_u128..).zip(["ada", "ben"]) {
-                // Both accounts' agents have the same ids where that is allowed: nothing may rest on an id alone.
+                // Agents of both accounts have the same ids where allowed, so that nothing can rely on an id alone.
                 let agent = AgentId(Uuid::from_u128((0x0180_0000_0000_7000_8000 << 48) | n));
                 let provider = if self.random.chance(400) { OWN } else { GATEWAY_ONLY };
                 let row = Agent {

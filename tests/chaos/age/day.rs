@@ -99,7 +99,7 @@ pub(super) async fn go_by(
     };
     let (steps, others) = tokio::join!(day, other(bench, "beside", &over, None));
     for (name, ms) in steps? {
-        // Of a whole sweep, and of a long queue, no statement may take long: that is looked at elsewhere.
+        // The time limit of sweeps and long queues is per statement, and is checked from the server's log.
         let of_many = ["sweep", "close a task with", "posted"];
         if ms > limit_ms && !of_many.iter().any(|many| name.starts_with(many)) {
             broken.push(format!("{name} took {ms} ms"));
@@ -132,7 +132,7 @@ async fn hours(bench: &Bench, hours: u64, steps: &mut Vec<(String, i64)>) -> any
     let big = account_id(0);
     let mut neglected = NeglectedRound::default();
     for hour in 1..=hours {
-        // The last one is at the times that an installation has.
+        // The last hour has the retention times of an installation.
         let early = u32::try_from((hours - hour) * 24 / hours).context("hours of a day")?;
         let kept = DAY * 30 + HOUR * early;
 
@@ -300,6 +300,6 @@ async fn other(
         taken.push(("a list", ms));
         number += 1;
     }
-    // The first of everything is slower.
+    // A warm-up: first requests are slower.
     Ok(taken.into_iter().skip(2).collect())
 }

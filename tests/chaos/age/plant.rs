@@ -73,7 +73,7 @@ fn planted(arguments: &AgeArguments) -> Vec<Rows> {
             .set("finished_at", "s.closed_at")
             .from("session s where s.account_id = 'account-0' and s.closed_at is not null and s.emptied_at is null"),
         rows("tool_call").set("id", "t.id").with("result", "result").from("turn t where t.account_id = 'account-0'"),
-        // Odd numbers are those that are not emptied.
+        // Odd numbers are not emptied.
         rows("notification")
             .set("id", "'old-' || k")
             .set("session_id", "case when k % 50 > 0 then s.id end")

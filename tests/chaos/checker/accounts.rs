@@ -24,7 +24,7 @@ pub(super) fn requests_and_answers(evidence: &Evidence<'_>) -> Vec<Violation> {
         }
     }
     for answer in &evidence.records.answers {
-        // The operator sees all.
+        // The operator sees everything.
         let Some(account) = &answer.account else { continue };
         for other in evidence.records.accounts.iter().filter(|tenant| tenant.id != *account) {
             if answer.body.contains(&other.canary) {

@@ -10,7 +10,7 @@ use crate::records::{Answer, Offered};
 pub(super) fn calls_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut places: BTreeMap<_, Vec<&str>> = BTreeMap::new();
-    // Calls over HTTP have no place among the turn's.
+    // HTTP calls have no position among the turn's calls.
     for call in evidence.rows.calls.iter().filter(|call| call.ordinal > 0) {
         let place = (&call.account_id, &call.turn_id, call.ordinal);
         places.entry(place).or_default().push(&call.call_id);

@@ -326,7 +326,7 @@ impl<'a> Evidence<'a> {
                 enter(id);
             });
             match &offer.what {
-                // A refused whole has a row of its own.
+                // A refused fan-out has a row of its own.
                 Offered::Notification { id, .. } | Offered::Conflict { id, .. } => {
                     enter(id.clone());
                 }

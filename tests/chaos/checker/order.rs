@@ -32,7 +32,7 @@ pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
         for turn in turns {
             for id in &turn.notification_ids {
                 let row = evidence.notifications.get(&(*account, id.as_str()));
-                // One that was carried into the next generation has its place there.
+                // An item that was carried into the next generation has its position there.
                 let here = row.filter(|row| row.session_id.as_deref() == Some(*session));
                 let Some(position) = here.and_then(|row| row.position) else {
                     continue;
@@ -113,7 +113,7 @@ pub(super) fn calls_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     for call in &evidence.rows.calls {
         let turn = call.turn_id.as_deref().unwrap_or_default();
         let place = (call.account_id.as_str(), turn, i64::from(call.ordinal));
-        // Of one that was run twice, which is I5's to find, the first run.
+        // If a call ran twice, which I5 reports, the first run counts.
         let first = ended.entry(place).or_insert(call);
         if call.finished_at < first.finished_at {
             *first = call;
@@ -124,7 +124,7 @@ pub(super) fn calls_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
         for round in turn.journal.as_array().into_iter().flatten() {
             let calls = round["calls"].as_array().into_iter().flatten();
             let mut places: Vec<i64> = calls.filter_map(|call| call["ordinal"].as_i64()).collect();
-            // What delivery answered itself has no place.
+            // Calls that delivery answered itself have no position.
             places.retain(|place| *place > 0);
             places.sort_unstable();
             for pair in places.windows(2) {
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(story.judge(calls_in_order), []);
         story.rows.calls[1].finished_at = Some(at(3));
         assert!(story.finds(calls_in_order, "call 2 (task_status) ran before call 1"));
-        // Refused, it had no effect.
+        // A refused call has no effect.
         "refused".clone_into(&mut story.rows.calls[1].state);
         assert_eq!(story.judge(calls_in_order), []);
         let mut story = posted_and_done();

@@ -51,7 +51,7 @@ pub(super) fn nothing_lost(evidence: &Evidence<'_>) -> Vec<Violation> {
             ));
         }
     }
-    // Those that agents made for each other were accepted when their tool call was.
+    // Notifications of agents were accepted with their tool call.
     for row in &evidence.rows.notifications {
         if !OUTCOMES.contains(&row.state.as_str()) {
             found.push(broken(

@@ -44,7 +44,7 @@ pub(super) fn one_at_a_time(evidence: &Evidence<'_>) -> Vec<Violation> {
                     older.order, older.caller, older.begun_at, newer.order, newer.caller, newer.begun_at
                 );
                 if recorded.contains(&(key.to_owned(), older.order)) {
-                    // Whether the answer was its holder's to take is `taken_under_its_lease`'s to say.
+                    // `taken_under_its_lease` checks whether the holder could use the answer.
                     if is_known(evidence, newer) && !sent_by_a_zombie(evidence, newer) {
                         found.push(Violation {
                             invariant: "I4",
@@ -226,7 +226,7 @@ pub(super) fn recorded_as_answered(evidence: &Evidence<'_>) -> Vec<Violation> {
                     format!("{}: resp_{order} by turns {other} and {}", session.key, turn.number),
                 );
             }
-            // What was cut off at the caller's end may all the same have arrived.
+            // An answer whose connection the caller closed may still have arrived.
             if let Some(text) = texts.get(&(session.key.as_str(), order))
                 && turn.reply.as_deref() != Some(*text)
             {

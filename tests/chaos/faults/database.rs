@@ -77,7 +77,7 @@ pub(super) async fn freeze(campaign: &Campaign, time: Duration) -> anyhow::Resul
     let postmaster = postgres.pid().context("Postgres runs")?;
     signal(&[postmaster], "STOP").await?;
     let hit = stopped_within(postmaster, Duration::from_secs(1)).await;
-    // No new ones come about now.
+    // No new backends start now.
     let all = family(postmaster);
     signal(&all, "STOP").await?;
     sleep(time).await;
@@ -97,7 +97,7 @@ pub(super) async fn connections_taken(campaign: &Campaign, time: Duration) -> an
     let mut refused = 0;
     let deadline = Instant::now() + TAKING_LIMIT;
     while refused == 0 && Instant::now() < deadline {
-        // They come back at once, and then there is no room.
+        // Services reconnect at once, and then no connection is free.
         let _ = first.execute(END_ALL).await;
         let connecting = (0..CONNECTIONS_AT_ONCE).map(|_| PgConnection::connect(&campaign.system.database_url));
         for connected in join_all(connecting).await {
@@ -109,7 +109,7 @@ pub(super) async fn connections_taken(campaign: &Campaign, time: Duration) -> an
     }
     sleep(time).await;
     for connection in taken {
-        // In good order, or the server's log is all it would be in.
+        // Closed in order, so that the server's log is not flooded.
         let _ = connection.close().await;
     }
     let _ = first.close().await;

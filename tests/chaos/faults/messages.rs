@@ -41,7 +41,7 @@ pub(super) async fn repeat(campaign: &Campaign, count: usize, choice: u64) -> us
     }
     let repeating = (0..count).map(|_| {
         let offer = dice.pick(&recent);
-        // A repetition over HTTP names the same sender, so it is the same content.
+        // A repetition over HTTP names the same sender, so its content is the same.
         let via = *dice.pick(&[Via::Nats, Via::Nats, Via::Http]);
         (account_of(campaign, offer), via, Offered::Repeat { of: offer.number })
     });
@@ -110,7 +110,7 @@ pub(super) async fn replay(campaign: &Campaign, count: usize, choice: u64) -> an
 
 /// Publishes the message under another id. 1 when the stream has it.
 async fn say_again(jetstream: &jetstream::Context, message: &StreamMessage, id: &str) -> usize {
-    // As a service would: what nobody has signed is not read.
+    // Signed as by a service: unsigned messages are not processed.
     let mut signed = Headers::default();
     for (name, values) in message.headers.iter() {
         signed.set(name.as_ref(), values[0].as_str());

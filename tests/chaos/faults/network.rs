@@ -30,7 +30,7 @@ pub(super) async fn commit_lost(campaign: &Campaign, process: Process, count: u6
 
 pub(super) async fn harm(campaign: &Campaign, process: Process, link: Link, harm: NetworkHarm) -> usize {
     let service = campaign.system.service(process);
-    // Held so that nothing else is done to the process meanwhile, and nobody else heals it.
+    // Held so that no other fault acts on the process or heals it meanwhile.
     let _life = service.life().await;
     let proxy = service.link(link);
     let kind = kind(harm);

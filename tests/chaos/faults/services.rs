@@ -56,7 +56,7 @@ pub(super) async fn crash_point(
             service.start(&mut life)?;
             Ok(0)
         }
-        // It may have been reached in between; then the supervisor finds the process dead.
+        // The point may have been reached in between; then the supervisor finds the process dead.
         None => Ok(0),
     }
 }
@@ -93,7 +93,7 @@ pub(super) async fn freeze_at_point(
     if hit {
         sleep(time).await;
     }
-    // Also when it was reached at the last moment.
+    // Also if it was reached at the last moment.
     signal(&[pid], "CONT").await?;
     Ok(hit.into())
 }
@@ -126,7 +126,7 @@ pub(super) async fn rolling_restart(campaign: &Campaign) -> anyhow::Result<usize
         hits += usize::from(life.terminate().await?);
         service.start(&mut life)?;
         drop(life);
-        // Other faults go on meanwhile, so it may not get ready for a while.
+        // Other faults continue, so it may not become ready for a while.
         let _ = tokio::time::timeout(READY_LIMIT, campaign.system.ready(service)).await;
     }
     Ok(hits)

@@ -50,7 +50,7 @@ const WORK: &[(WorkKind, u64)] = &[
 pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
     let mut dice = Dice::new(seed, "offers");
     let mut offers = Vec::new();
-    // Ids are an account's own, so accounts use the same ones.
+    // Ids are unique per account, so accounts use the same ones.
     let mut ids = [0; ACCOUNTS];
     let mut at_ms = 0;
     while at_ms < end_ms {
@@ -88,7 +88,7 @@ pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
 fn notification(dice: &mut Dice, id: String, effect: String) -> Offered {
     let task = match dice.below(20) {
         0 => None,
-        // Made by the notification itself.
+        // The notification creates it.
         1 => Some(format!("NEW-{}", dice.below(6))),
         _ => Some((*dice.pick(&TASKS)).to_owned()),
     };
@@ -109,7 +109,7 @@ fn notification(dice: &mut Dice, id: String, effect: String) -> Offered {
     Offered::Notification {
         id,
         agents: vec![(*dice.pick(able)).to_owned()],
-        // Tools that speak of a task are offered only where there is one.
+        // Tools with a task argument need a turn with a task.
         work: match (&task, kind) {
             (None, WorkKind::Silent) => Work { kind, effect },
             (None, _) => reply(effect),

@@ -198,7 +198,7 @@ impl Shared {
     fn begin(self: &Arc<Self>, caller: String, request: &Request, headers: &HeaderMap, body: &[u8]) -> Flight {
         let text = String::from_utf8_lossy(body);
         let mut elsewhere = headers.clone();
-        // The one place where the provider's own credential belongs.
+        // The only place of the provider's own credential.
         elsewhere.remove(header::AUTHORIZATION);
         let header_text = format!("{elsewhere:?}");
         let names_in = |named: &BTreeMap<String, String>| -> Vec<String> {
@@ -261,7 +261,7 @@ impl Shared {
                 call("response_request", serde_json::json!({"agents": [ASKED], "body": body}))
             }
             (WorkKind::Done, 0) => call("task_status", done),
-            // The last id tells the work when the results come back; every id ends with the number of the answer.
+            // The last id names the work when the results come back; every id ends with the answer's number.
             (WorkKind::TwoAtOnce, 0) => two(("task_message", message("-2"))),
             (WorkKind::Finish, 0) => two(("task_status", done)),
             (WorkKind::Silent, 0) => call("no_reply", serde_json::json!({})),
@@ -324,7 +324,7 @@ impl Request {
                 Some((*effect).to_owned()),
                 round.parse().map_or(1, |round: usize| round + 1),
             ),
-            // The notification stands before the extract of its thread, so the first words are its own.
+            // The notification precedes the excerpt of its thread, so the first marks are its own.
             _ => (
                 after(&input, "work=").and_then(kind_of),
                 after(&input, "effect=").map(str::to_owned),

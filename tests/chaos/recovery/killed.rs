@@ -46,7 +46,7 @@ pub(super) async fn killed(
     let process = *dice.pick(&both);
     let work = if role == Role::ToolGateway { "message" } else { "reply" };
     bench.wake_all(work).await?;
-    // Somewhere in the middle of it.
+    // In the middle of the work.
     sleep(Duration::from_millis(dice.between(50, 400))).await;
     let owners = partition_fences(bench).await?;
     let calling = bench.stub.in_flight_of(&process.name());
@@ -59,7 +59,7 @@ pub(super) async fn killed(
         service.start(&mut life)?;
         killed_at
     };
-    // What the dead one held is nobody else's yet.
+    // No other process has taken over yet.
     let mut affected = match role {
         Role::Delivery => held_by(bench, holder).await?,
         Role::ToolGateway => keys(bench, "select key from session where phase = 'waiting'").await?,
@@ -68,7 +68,7 @@ pub(super) async fn killed(
     bench.wake_all("reply").await?;
     bench.at_rest().await?;
     if role == Role::Resolver {
-        // Partitions that someone else reads now were the dead one's, or were given up for an even share.
+        // Partitions with another reader belonged to the killed process, or were released for an even share.
         let moved = moved(&owners, &partition_fences(bench).await?);
         affected = of_partitions(bench, &moved).await?;
     }

@@ -94,7 +94,7 @@ async fn short_trials(
         if wanted("nats_half_open") {
             servers::half_open(&mut bench, measured).await?;
         }
-        // An interrupted run has shown something, too.
+        // An interrupted run also prints its results.
         eprintln!("after round {round} of {}\n{measured}", arguments.trials);
     }
     bench.system.stop().await

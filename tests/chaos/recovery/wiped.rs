@@ -57,7 +57,7 @@ pub(super) async fn wiped(arguments: &RecoveryArguments, nth: usize, measured: &
     for service in system.of_role(Role::Delivery) {
         service.start(&mut *service.life().await)?;
     }
-    // Some are under way when it happens.
+    // Some are in progress at that time.
     bench
         .until_more_than("turns begin", "select count(*) from turn", 50)
         .await?;

@@ -172,7 +172,7 @@ impl System {
                 own(testkit::ENVELOPE.0, testkit::ENVELOPE.1.to_owned()),
                 own("SIGNALBOX_OPERATOR_TOKEN", OPERATOR_TOKEN.to_owned()),
                 own("SIGNALBOX__PROVIDERS__DEFAULT__API_KEY", PROVIDER_KEY.to_owned()),
-                // The stub tells its callers apart by the path.
+                // The stub identifies callers by the path.
                 own(
                     "SIGNALBOX__PROVIDERS__DEFAULT__URL",
                     format!("http://{}/{}/v1/responses", to_provider.address(), process.name()),

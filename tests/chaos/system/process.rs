@@ -150,7 +150,7 @@ impl Service {
     }
 
     pub(crate) fn disarm(&self) {
-        // It is not there when the point was reached.
+        // The file is removed when the point is reached.
         let _ = fs::remove_file(&self.crash_file);
     }
 

@@ -387,7 +387,7 @@ fn offered(has_task: bool) -> Arc<[ToolDefinition]> {
         });
         tools.collect()
     }
-    // Definitions hold schemas and are made once.
+    // Definitions hold schemas and are created once.
     thread_local! {
         static WITH_TASK: Arc<[ToolDefinition]> = named(true);
         static TASKLESS: Arc<[ToolDefinition]> = named(false);

@@ -145,7 +145,7 @@ impl Database {
         let wanted: Vec<Conversation> = conversations(&decided, &facts).into_iter().collect();
         let found: Vec<Found> = wanted.iter().map(|one| self.found(one, seen.get(one), bug)).collect();
         let resolved = assign(wanted.iter().zip(found), || SessionId(self.fresh_id()));
-        // `SESSIONS_OPEN … on conflict do nothing`: somebody else opened one of them, by either index.
+        // `SESSIONS_OPEN … on conflict do nothing`: another resolver opened one of them, by either index.
         let taken = |conversation: &Conversation, generation: Generation| {
             self.active(conversation).is_some()
                 || (bug != Some(Bug::GenerationReused) && self.newest(conversation) >= Some(generation.0))

@@ -166,7 +166,7 @@ impl World {
         for name in claimed.left {
             process.conductor.line.free(name, false);
         }
-        // Begun under an incarnation that has ended meanwhile, they stop before they call anybody.
+        // Workers of an ended incarnation stop before their call.
         process
             .conductor
             .workers
@@ -212,7 +212,7 @@ impl World {
     fn send(&mut self, p: usize, work: Work, replica: Uuid) {
         let now = self.database.now;
         let open = self.provider.requests.iter().find(|request| {
-            // A holder that was frozen when its lease ended still has its end of the line; its words will not count.
+            // A holder that was frozen when its lease ended still has its connection; its record will be stale.
             request.open
                 && request.session_key == work.turn.key
                 && !self.processes[request.holder].overslept

@@ -46,7 +46,7 @@ impl World {
         let (stored, over): (Vec<Uuid>, Vec<Uuid>) = rows
             .into_iter()
             .partition(|id| !forgetful && self.database.outbox.get(id).is_some_and(|row| row.message.is_awaited()));
-        // What fails here, the sweep publishes a second time.
+        // After a failure here, the sweep publishes it again.
         if self.fate(p) != Fate::Failed {
             self.database.outbox_delete(&over);
         }

@@ -224,7 +224,7 @@ impl World {
         let created = moment(at.created);
         let received: Vec<Received> = batch
             .into_iter()
-            // Who may send as whom is held by tests of its own; nobody here is a stranger.
+            // Other tests check senders; every publisher here is trusted.
             .map(|incoming| Received::read(&Root::default(), created, incoming, true))
             .collect();
         let Some(last) = received.last() else {
@@ -256,7 +256,7 @@ impl World {
         }
         self.database.partitions[usize::from(lease.partition)].locked = true;
         let facts = self.database.facts(&batch.received);
-        // Mostly nothing happens in between, and then the moments are one.
+        // Mostly no other step happens in between, and the snapshots are one.
         if self.random.chance(600) {
             let seen = self.database.active_seen(&batch.received, &facts);
             return self.write_batch(p, lease, at, batch, facts, &seen);
@@ -317,7 +317,7 @@ impl World {
                 }
                 match fate {
                     Fate::Committed => Next::Stage(Stage::Waking(at, wakes)),
-                    // It will find everything known.
+                    // It will find only known notifications.
                     Fate::Unanswered | Fate::Failed => Next::Stage(Stage::Begun(at, batch)),
                 }
             }

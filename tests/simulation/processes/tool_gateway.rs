@@ -109,7 +109,7 @@ impl World {
                 self.postpone(calling.token, Millis::try_from(delay.as_millis()).expect("short"));
                 None
             }
-            // A dead letter, and done with.
+            // A dead letter, which ends the request.
             Executed::Unowned => Some(Stage::Acknowledging),
         }
     }
