@@ -78,7 +78,7 @@ async fn admit(
             }
             (Caller::Key(holder), _, _) => {
                 app.meters.refused("forbidden");
-                tracing::warn!(key = %holder.id, role = %holder.role, route = pattern, "refused: the role does not permit the route");
+                tracing::warn!(key = %holder.id, role = %holder.role, route = pattern, "refused: the role lacks the permission");
                 return Err(Problem::forbidden(format!("a key of role {} may not do this", holder.role)).into());
             }
             (Caller::Operator, Scope::Account | Scope::Current, _) => {
