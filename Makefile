@@ -4,8 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-# What `make run` builds with: dev, which compiles in minutes and shares what it compiled with the tests, or release. `make
-# bench` and images are release.
+# Cargo profile of `make run`: dev compiles in minutes and shares its crates with the tests; or release. `make bench`
+# and images use release.
 PROFILE ?= dev
 DATA_DIR ?= .data
 # Further arguments for `signalbox up`, as in: make run ARGS="--exit-when-idle"
@@ -13,32 +13,32 @@ ARGS ?=
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SIGNALBOX = $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/signalbox
-# What all tests are built with, so that everything is compiled once: the fault campaign.
+# Features of all tests, so that everything is compiled once: the fault campaign.
 TEST_FEATURES := --features system-tests/chaos
 # The fault campaign's programs.
 CHAOS := -p system-tests -p signalbox --bins $(TEST_FEATURES)
-# Of `make chaos`: how many faults, from which seed, and further arguments, as in: make chaos ARGS=recovery. PLANTED names bugs
-# on purpose to look for instead, or `all`.
+# For `make chaos`: number of faults, seed, and further arguments, as in: make chaos ARGS=recovery. PLANTED names
+# planted bugs to hunt instead, or `all`.
 FAULTS ?= 200
 SEED ?= 1
-# So many seeds of the simulation instead, from SEED on; in a release build, which is worth its time for very many.
+# Run so many seeds of the simulation instead, from SEED on; in a release build, which pays off for very many.
 SIM ?=
 PLANTED ?=
 
-# Of `make deny`: where RustSec's advisories are fetched from; a copy serves, too (git://host/path, branch main).
+# For `make deny`: source of RustSec's advisories; may be a copy (git://host/path, branch main).
 ADVISORY_DB ?= https://github.com/RustSec/advisory-db
 
-# Of `make containers`: a commit to upgrade from and to go back to.
+# For `make containers`: a commit to upgrade from and to roll back to.
 BEFORE ?=
 
-# Of `make bench`: words of the rows that are wanted; all rows without.
+# For `make bench`: words in the names of the rows; empty for all rows.
 ROWS ?=
 
-# Of `make fuzz`: how many inputs for each parser, and which parser, by a part of its name. It takes SEED, too.
+# For `make fuzz`: number of inputs for each parser, and a part of the parser's name. It takes SEED, too.
 RUNS ?= 200000
 TARGET ?=
 
-# Tools that this file installs go here and not into the user's own folders.
+# Tools are installed here and not into the user's own folders.
 TOOLS := $(CURDIR)/.tools
 export PATH := $(TOOLS)/bin:$(PATH)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .env from .env.example, with random secrets, readable by its owner only. One that is there is left alone.
+# Creates .env from .env.example, with random secrets, readable by its owner only. An existing .env is left unchanged.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ ! -e .env ] || exit 0

@@ -19,41 +19,41 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// The provider that is called (used by the benchmark itself)
+    /// Run the provider (used by the benchmark itself)
     #[command(hide = true)]
     Provider(ProviderArguments),
-    /// The floor (used by the benchmark itself)
+    /// Run the floor (used by the benchmark itself)
     #[command(hide = true)]
     Floor(FloorArguments),
 }
 
 #[derive(Args)]
 pub(crate) struct TableArguments {
-    /// Only the rows whose name has one of these words in it
+    /// Only rows whose name contains one of these words
     #[arg(value_name = "ROW")]
     pub(crate) rows: Vec<String>,
-    /// How often each row is measured; the median counts
+    /// Repetitions of each row; the median counts
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=21))]
     pub(crate) repetitions: u32,
-    /// Notifications of a run, where the row does not say otherwise
+    /// Notifications of a run, unless the row sets its own number
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     pub(crate) notifications: u32,
-    /// Write the results as JSON too
+    /// Also write the results as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Write the results as a Markdown table too
+    /// Also write the results as a Markdown table
     #[arg(long, value_name = "FILE")]
     pub(crate) markdown: Option<PathBuf>,
     /// List the rows and measure nothing
     #[arg(long)]
     pub(crate) list: bool,
-    /// Keep data and logs here
+    /// Keep data and logs in this folder
     #[arg(long, value_name = "FOLDER")]
     pub(crate) keep: Option<PathBuf>,
     /// Have Postgres log the plan of every statement, with times of its nodes and triggers; such a run is much slower
     #[arg(long, requires = "keep")]
     pub(crate) explain: bool,
-    /// Another floor to run in its place: a program that takes what the own one takes
+    /// Run this program as the floor; it takes the same arguments
     #[arg(long, value_name = "PROGRAM", hide = true)]
     pub(crate) floor: Option<PathBuf>,
 }
@@ -68,11 +68,11 @@ pub(crate) struct ProviderArguments {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FloorPart {
-    /// From the stream to the recorded outcome, in one process
+    /// From the stream to the recorded outcome, in one process.
     Whole,
-    /// The first of two: writes down, and hands on over a second stream
+    /// The first of two processes: stores notifications and forwards them over a second stream.
     Intake,
-    /// The second of two
+    /// The second of two processes.
     Turns,
 }
 

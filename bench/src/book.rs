@@ -1,4 +1,4 @@
-//! What the provider has seen, and whether it was as it must be: each pair's calls in order, one at a time, once each.
+//! The provider's record of calls, and its checks: the calls of each pair in order, one at a time, once each.
 
 use std::{
     collections::HashMap,
@@ -7,19 +7,19 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// What was seen since the start.
+/// Calls since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seen {
     pub(crate) calls: u64,
-    /// Notifications that were called for.
+    /// Notifications with a call.
     pub(crate) notifications: u64,
-    /// Calls for one that had been answered before, or that is being answered.
+    /// Repeated calls for a notification.
     pub(crate) repeated: u64,
     pub(crate) out_of_order: u64,
-    /// Calls while another of the same pair was under way.
+    /// Calls while another call of the same pair was in progress.
     pub(crate) overlapping: u64,
     pub(crate) in_flight_max: u64,
-    /// Calls in which no notification could be found.
+    /// Calls without a recognisable notification.
     pub(crate) unmarked: u64,
 }
 
@@ -37,19 +37,19 @@ struct Pages {
 
 #[derive(Default)]
 struct Pair {
-    /// The newest notification, and how many calls there were for it.
+    /// The newest notification, and the number of calls for it.
     newest: Option<(u32, u32)>,
     in_flight: u32,
 }
 
-/// A call that is under way. It ends when it is dropped: answered, or left by who called.
+/// A call in progress. It ends when it is dropped: answered, or aborted by the caller.
 pub(crate) struct Call<'a> {
     book: &'a Book,
     pair: Option<u32>,
 }
 
 impl Book {
-    /// Of calls that come so often for each notification.
+    /// Expects so many calls for each notification.
     pub(crate) fn new(calls_a_turn: u32) -> Book {
         Book {
             calls_a_turn,
@@ -70,7 +70,7 @@ impl Book {
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
-        // What is counted is whole whoever panics.
+        // The counters are consistent even if a holder panicked.
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The thinnest HTTP client there is: the floor's, and what asks the provider for its account.
+//! A minimal HTTP client: for the floor, and for reading the provider's record.
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 
-/// Keeps its connections.
+/// Keeps its connections open.
 #[derive(Clone)]
 pub(crate) struct Caller {
     client: Client<HttpConnector, Full<Bytes>>,
@@ -29,12 +29,12 @@ impl Caller {
         let request = Request::post(url)
             .header(CONTENT_TYPE, "application/json")
             .body(Full::from(body))
-            .context("a request")?;
-        whole(self.client.request(request).await.context("nobody answered")?).await
+            .context("could not build a request")?;
+        whole(self.client.request(request).await.context("no answer")?).await
     }
 
     pub(crate) async fn get(&self, url: &str) -> anyhow::Result<Bytes> {
-        let response = self.client.get(url.parse().context("a URL")?).await;
+        let response = self.client.get(url.parse().context("invalid URL")?).await;
         whole(response.with_context(|| format!("{url} did not answer"))?).await
     }
 }
@@ -48,6 +48,6 @@ async fn whole(response: Response<Incoming>) -> anyhow::Result<Bytes> {
         .into_body()
         .collect()
         .await
-        .context("a broken answer")?
+        .context("could not read the answer")?
         .to_bytes())
 }

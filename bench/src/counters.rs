@@ -1,12 +1,12 @@
-//! What a run has asked of Postgres: commits, statements, and which. The benchmark's own statements say `/* bench */`, and
-//! are not counted with what it measures.
+//! Counters of Postgres for a run: commits, statements, and the statements themselves. The benchmark's own statements are marked
+//! `/* bench */` and are not counted.
 
 use anyhow::Context;
 use sqlx::PgPool;
 
 use crate::figures::Statement;
 
-/// Of the run's database.
+/// Counters of the run's database.
 #[derive(Clone, Copy)]
 pub(crate) struct Counters {
     pub(crate) commits: i64,
@@ -37,18 +37,18 @@ impl Counters {
     }
 }
 
-/// What made the schema does not count.
+/// Statements of the setup do not count.
 pub(crate) async fn forget(observer: &PgPool) -> anyhow::Result<()> {
     sqlx::query(
         "select /* bench */ pg_stat_statements_reset(0, oid, 0) from pg_database where datname = current_database()",
     )
     .execute(observer)
     .await
-    .context("could not forget statements")?;
+    .context("could not reset the statement statistics")?;
     Ok(())
 }
 
-/// The thirty that were asked most often and the thirty that took longest, those that took longest first.
+/// The thirty most frequent and the thirty slowest statements, slowest first.
 pub(crate) async fn top(observer: &PgPool, notifications: u32) -> anyhow::Result<Vec<Statement>> {
     let rows: Vec<(i64, i64, i64, f64, f64, String)> = sqlx::query_as(
         "with counted as (
@@ -64,7 +64,7 @@ pub(crate) async fn top(observer: &PgPool, notifications: u32) -> anyhow::Result
     )
     .fetch_all(observer)
     .await
-    .context("could not read what was asked most")?;
+    .context("could not read the statement statistics")?;
     let number = f64::from(notifications.max(1));
     #[expect(clippy::cast_precision_loss, reason = "counts of one run")]
     let each = |count: i64| count as f64 / number;

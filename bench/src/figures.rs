@@ -1,4 +1,4 @@
-//! What one measurement shows: rates, latencies, cost, memory, and what was asked of Postgres.
+//! The figures of one run: rates, latencies, cost, memory, and the statements in Postgres.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -6,33 +6,33 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Figures {
     pub(crate) notifications: u32,
-    /// Fewer than there were: the row's time was over.
+    /// Fewer than published if the row's time ended first.
     pub(crate) recorded: u32,
-    /// From the first publish, or from the start of work where it was published before, until all is recorded.
+    /// From the first publication (or from the start of the services for a backlog) until all outcomes are recorded.
     pub(crate) per_s: f64,
-    /// Until all that follows is done too: replies in threads, events out.
+    /// Until all follow-ups are done too: replies in threads, events published.
     pub(crate) per_s_whole: Option<f64>,
-    /// From publishing to recorded.
+    /// Latency from publication to the recorded outcome.
     pub(crate) latency: Option<Latency>,
-    /// Milliseconds of CPU per 1,000 notifications; per second where there were none.
+    /// CPU milliseconds per 1,000 notifications; per second for a run without notifications.
     pub(crate) cpu_ms: Cost,
-    /// Resident at its most, and before any work.
+    /// Resident memory: maximum, and before any work.
     pub(crate) memory: Vec<Memory>,
     /// Per notification.
     pub(crate) commits: f64,
     pub(crate) statements: f64,
-    /// What was asked of Postgres most often and what took it longest. Not of the floor.
+    /// The most frequent and slowest statements. Not for the floor.
     pub(crate) top: Vec<Statement>,
     pub(crate) in_flight_max: u64,
-    /// Provider calls that were made again; only after a kill.
+    /// Repeated provider calls; only after a kill.
     pub(crate) repeated: u64,
     pub(crate) ready_ms: f64,
     pub(crate) killed: Vec<Killed>,
-    /// Cores that others on this machine used meanwhile.
+    /// Cores that other processes of this machine used meanwhile.
     pub(crate) foreign_cores: f64,
 }
 
-/// From here on a run counts as disturbed.
+/// From this value on a run counts as disturbed.
 const FOREIGN_CORES_MAX: f64 = 0.25;
 
 impl Figures {
@@ -67,12 +67,12 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// Everything but the provider, which is the same for all.
+    /// All processes without the provider, which is the same for all subjects.
     pub(crate) fn system(&self) -> f64 {
         self.own + self.postgres + self.nats
     }
 
-    /// The provider does a constant piece of work: what it takes tells how fast the machine is at the moment.
+    /// The provider's work per call is constant, so its CPU time measures the machine's current speed.
     pub(crate) fn of_provider(&self) -> f64 {
         self.system() / self.provider
     }
@@ -85,11 +85,11 @@ pub(crate) struct Memory {
     pub(crate) most_mib: f64,
 }
 
-/// One that was killed without warning and started again at once.
+/// A service that was killed with SIGKILL and restarted at once.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Killed {
     pub(crate) process: String,
-    /// From its start until it had done the next piece of its work.
+    /// Time from its restart until it completed its next piece of work.
     pub(crate) resumed_ms: f64,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Statement {
     /// Per notification.
     pub(crate) calls: f64,
     pub(crate) rows: f64,
-    /// How often it was planned: a statement that is prepared and kept is not.
+    /// How often the statement was planned: a prepared statement that is kept is not planned again.
     pub(crate) plans: f64,
     /// Milliseconds in Postgres per 1,000 notifications.
     pub(crate) ms: f64,
@@ -114,7 +114,7 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    /// Of microseconds.
+    /// Milliseconds at a quantile of a histogram of microseconds.
     pub(crate) fn of(histogram: &Histogram<u64>) -> Latency {
         #[expect(clippy::cast_precision_loss, reason = "microseconds of a run")]
         let ms = |us: u64| us as f64 / 1e3;

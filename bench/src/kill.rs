@@ -1,5 +1,5 @@
-//! Each service is killed without warning while there is work, and started again at once: how long until it has done the
-//! next piece of its own work. What became of all the work is checked where every run is.
+//! Kills each service with SIGKILL under load, restarts it at once, and measures the time until it completes its next piece of
+//! work. Lost or doubled work is checked after the run, as in every run.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
 const POLL: Duration = Duration::from_millis(2);
 const RESUME_LIMIT: Duration = Duration::from_secs(30);
 
-/// One after the other, evenly over this time: however long one takes to come back, the next dies while there is work.
+/// Kills one service after the other, evenly over this time, so that there is work at every kill.
 pub(crate) async fn each(stage: &Stage, started: &mut Started, time: Duration) -> anyhow::Result<Vec<Killed>> {
     let pause = time / u32::try_from(SERVICES.len() + 1).context("services")?;
     let (mut killed, mut due) = (Vec::new(), Instant::now());
@@ -42,7 +42,7 @@ pub(crate) async fn each(stage: &Stage, started: &mut Started, time: Duration) -
     Ok(killed)
 }
 
-/// What tells that a service works.
+/// Measures a service's progress.
 struct WorkOf<'a> {
     stage: &'a Stage,
     role: Role,
@@ -53,7 +53,7 @@ impl WorkOf<'_> {
         let deadline = Instant::now() + RESUME_LIMIT;
         while self.done().await? <= done {
             if Instant::now() > deadline {
-                bail!("{} did not go on within {RESUME_LIMIT:?}", self.role.service());
+                bail!("{} did not resume within {RESUME_LIMIT:?}", self.role.service());
             }
             sleep(POLL).await;
         }
@@ -78,7 +78,7 @@ impl WorkOf<'_> {
                 )
                 .await
             }
-            // In W nobody calls a tool: it has gone on when it is ready.
+            // W has no tool calls: the tool-gateway has resumed when it is ready.
             Role::ToolGateway | Role::Owner => Ok(0),
         }
     }
@@ -86,7 +86,7 @@ impl WorkOf<'_> {
 
 async fn number(observer: &PgPool, statement: &'static str) -> anyhow::Result<i64> {
     let number = sqlx::query_scalar(statement).fetch_one(observer).await;
-    number.context("could not see whether work goes on")
+    number.context("could not read a service's progress")
 }
 
 async fn calls(provider: &Provider) -> anyhow::Result<i64> {

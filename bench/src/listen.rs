@@ -1,5 +1,5 @@
-//! From publishing to recorded, as Signalbox says it: by the event of the turn's end, which goes out after the commit. The
-//! floor tells its own, right after its commit.
+//! Latency from publication to the recorded outcome, by Signalbox's `turn.finished` events, which are published after the commit.
+//! The floor reports its own latencies, measured right after its commit.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     load::{Moments, now_us},
 };
 
-/// Without any event.
+/// Time limit without an event.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) async fn listen(
@@ -25,8 +25,11 @@ pub(crate) async fn listen(
     moments: Arc<Moments>,
 ) -> anyhow::Result<JoinHandle<anyhow::Result<Latency>>> {
     let events = format!("{}.event.*.*.turn.finished", Root::default());
-    let mut events = client.subscribe(events).await.context("could not listen to events")?;
-    client.flush().await.context("could not listen")?;
+    let mut events = client
+        .subscribe(events)
+        .await
+        .context("could not subscribe to events")?;
+    client.flush().await.context("could not subscribe")?;
     Ok(tokio::spawn(async move {
         let mut histogram = histogram();
         while histogram.len() < u64::from(notifications) {
@@ -34,12 +37,14 @@ pub(crate) async fn listen(
                 bail!("events of {} turns of {notifications} came", histogram.len());
             };
             let now = now_us();
-            let event: EventMessage = serde_json::from_slice(&message.payload).context("an event")?;
+            let event: EventMessage = serde_json::from_slice(&message.payload).context("could not parse an event")?;
             let Event::TurnFinished(turn) = event.event else {
                 continue;
             };
             for id in &turn.notifications {
-                let at = moments.us_of(id.as_str()).context("an event of something published")?;
+                let at = moments
+                    .us_of(id.as_str())
+                    .context("an event of an unknown notification")?;
                 histogram.saturating_record(now.saturating_sub(at));
             }
         }

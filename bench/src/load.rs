@@ -1,4 +1,4 @@
-//! Publishing the work, as a program outside would: plain NATS, each message acknowledged by the stream.
+//! Publishes the work like an outside program: plain NATS, each message acknowledged by the stream.
 
 use std::{
     collections::VecDeque,
@@ -20,11 +20,11 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::work::{AGENT, Pace, Work, body, notification_id, number_of, subject};
 
-/// Messages that are on their way to the stream.
+/// Unacknowledged messages at most.
 const IN_FLIGHT: usize = 256;
 const AT: &str = "\"at_us\":";
 
-/// When each notification was published, by its number.
+/// Publication time of each notification, by its number.
 pub(crate) struct Moments(Vec<AtomicU64>);
 
 impl Moments {
@@ -44,7 +44,7 @@ impl Moments {
     }
 }
 
-/// Publishes all of it and waits until the stream has it.
+/// Publishes all notifications and waits for the stream's acknowledgements.
 pub(crate) async fn publish(client: &async_nats::Client, work: &Work, moments: &Moments) -> anyhow::Result<()> {
     let jetstream = jetstream::new(client.clone());
     let root = Root::default();
@@ -79,7 +79,7 @@ pub(crate) async fn publish(client: &async_nats::Client, work: &Work, moments: &
     Ok(())
 }
 
-/// When a notification was published, as it says itself.
+/// The publication time in a notification's payload.
 pub(crate) fn published_at_us(payload: &str) -> Option<u64> {
     let digits = payload.split_once(AT)?.1;
     let end = digits.find(|c: char| !c.is_ascii_digit())?;
@@ -87,7 +87,7 @@ pub(crate) fn published_at_us(payload: &str) -> Option<u64> {
 }
 
 pub(crate) async fn connect(url: &str) -> anyhow::Result<async_nats::Client> {
-    let address: ServerAddr = url.parse().context("NATS' URL")?;
+    let address: ServerAddr = url.parse().context("invalid URL of NATS")?;
     let (user, password) = (
         address.username().unwrap_or_default(),
         address.password().unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! On what was measured.
+//! The machine and the build of a run.
 
 use std::{
     fs::{self, File},
@@ -17,7 +17,7 @@ pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) memory_gib: u64,
     pub(crate) kernel: String,
-    /// Where the data is, and how long a page takes to get there for good.
+    /// File system of the data, and the time of a synced write of one page.
     pub(crate) filesystem: String,
     pub(crate) sync_ms: f64,
     pub(crate) postgres: String,
@@ -51,25 +51,25 @@ impl Machine {
 const PAGE: [u8; 8192] = [7; 8192];
 const SYNCS: u32 = 101;
 
-/// The median of some writes of the same page.
+/// The median of several synced writes of one page.
 fn sync_time(directory: &Path) -> anyhow::Result<Duration> {
     let path = directory.join("sync");
-    let mut file = File::create(&path).context("could not write where the data is")?;
+    let mut file = File::create(&path).context("could not create a file in the data folder")?;
     let mut times = Vec::new();
     for _ in 0..SYNCS {
         let begun = Instant::now();
         file.rewind()
             .and_then(|()| file.write_all(&PAGE))
-            .context("could not write")?;
-        file.sync_data().context("could not sync")?;
+            .context("could not write a page")?;
+        file.sync_data().context("could not sync a page")?;
         times.push(begun.elapsed());
     }
-    fs::remove_file(path).context("could not remove what was written")?;
+    fs::remove_file(path).context("could not remove the test file")?;
     times.sort();
     Ok(times[times.len() / 2])
 }
 
-/// Of the longest mount point above.
+/// The file system of the longest matching mount point.
 fn filesystem(directory: &Path) -> Option<String> {
     let directory = directory.canonicalize().ok()?;
     let mounts = fs::read_to_string("/proc/mounts").ok()?;

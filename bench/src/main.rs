@@ -1,18 +1,18 @@
-//! How fast Signalbox is, against the floor of its stack: the least program that does the same work without losing,
-//! doubling or reordering anything, measured in the same run, on the same machine, in turn.
+//! Measures Signalbox against the floor of its stack: the smallest program that does the same work without losing, doubling or
+//! reordering anything. Both run on the same machine, in the same run, in turn.
 //!
-//! The work, W: notifications are published on NATS; each becomes one call of a provider, in order for each (task,
-//! agent), and is recorded once in Postgres. In reading order:
-//! - what is to be done, and on what: [`work`], [`load`] (publishes it), [`stage`] (the servers), [`provider`] with its
-//!   [`book`] (who answers, and sees whether order and number are kept), [`stored`] (what was done long ago);
-//! - who is measured: [`subject`], [`started`] (their processes), [`floor`];
-//! - one measurement: [`run`], [`progress`], [`kill`], and what it takes: [`figures`], [`listen`] (latency), [`usage`] (CPU
-//!   and memory, from `/proc`), [`counters`] (what Postgres was asked);
-//! - all of them: [`rows`] (which there are, and what they should show), [`shown`] (medians and ratios), [`table`],
-//!   [`machine`], [`report`], [`print`].
+//! The work, W: notifications are published on NATS; each becomes one provider call, in order for each (task, agent), and is
+//! recorded once in Postgres. In reading order:
+//! - the work and its surroundings: [`work`], [`load`] (publishes it), [`stage`] (the servers), [`provider`] with its
+//!   [`book`] (answers calls, checks order and number), [`stored`] (old data);
+//! - the subjects: [`subject`], [`started`] (their processes), [`floor`];
+//! - one measurement: [`run`], [`progress`], [`kill`], and the figures: [`figures`], [`listen`] (latency), [`usage`] (CPU
+//!   and memory, from `/proc`), [`counters`] (Postgres);
+//! - all measurements: [`rows`] (rows and goals), [`shown`] (medians and ratios), [`table`], [`machine`], [`report`],
+//!   [`print`].
 //!
-//! The floor and the provider are processes of their own, so that the kernel can say what each has cost; they are this
-//! program with another first argument.
+//! Floor and provider are separate processes, so that the kernel counts their cost apart. They are this program with another first
+//! argument.
 
 mod arguments;
 mod book;
@@ -59,11 +59,14 @@ fn main() -> ExitCode {
 fn begin() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     let mut builder = match &arguments.command {
-        // Answers from one thread, so that it takes no more of the machine than it must.
+        // The provider runs on one thread, to take as little of the machine as possible.
         Some(Command::Provider(_)) => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
-    let runtime = builder.enable_all().build().context("no runtime")?;
+    let runtime = builder
+        .enable_all()
+        .build()
+        .context("could not start the async runtime")?;
     let ended = runtime.block_on(async {
         let work = async {
             match arguments.command {
@@ -74,7 +77,7 @@ fn begin() -> anyhow::Result<ExitCode> {
         };
         tokio::select! {
             ended = work => ended,
-            // What was started is dropped, and ends.
+            // Dropping the future ends the started processes.
             _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
         }
     });

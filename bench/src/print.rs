@@ -1,4 +1,4 @@
-//! The only place that prints.
+//! The only module that prints.
 
 #[expect(clippy::print_stdout, reason = "what is measured is what the program is for")]
 pub(crate) fn print(line: &str) {

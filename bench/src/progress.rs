@@ -1,5 +1,5 @@
-//! How far a run has come: work is published, and looked after until all of it is recorded and all that follows is done,
-//! or until the row's time is over. Looking must cost who is measured as little as it can.
+//! Follows a run: work is published and polled until all outcomes are recorded and all follow-ups are done, or until the row's time
+//! ends. Polling must cost the subject as little as possible.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ use crate::{
 };
 
 const POLL: Duration = Duration::from_millis(5);
-/// For what follows from the last outcome.
+/// Time limit for follow-ups of the last outcome.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(30);
-/// Replies are counted one by one.
+/// Interval of counting replies.
 const FOLLOW_POLL: Duration = Duration::from_millis(50);
 
 pub(crate) struct Progress<'a> {
     pub(crate) stage: &'a Stage,
     pub(crate) subject: Subject,
     pub(crate) work: &'a Work,
-    /// By the database's clock: what is older is none of this run's.
+    /// By the database's clock: older rows belong to an earlier run.
     pub(crate) since: OffsetDateTime,
     pub(crate) begun: Instant,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Progress<'a> {
 pub(crate) struct Done {
     pub(crate) recorded: u32,
     pub(crate) recorded_in: Duration,
-    /// Unless time was over before.
+    /// Unless the time ended before.
     pub(crate) followed_in: Option<Duration>,
     pub(crate) killed: Vec<Killed>,
 }
@@ -57,7 +57,7 @@ impl Progress<'_> {
         let publishing = async {
             match self.work.pace {
                 Pace::Live | Pace::Rate(_) => {
-                    // What is not published when time is over is not published.
+                    // Publishing stops when the time ends.
                     let publishing = load::publish(publisher, self.work, moments);
                     timeout_at(self.deadline(), publishing).await.unwrap_or(Ok(()))
                 }
@@ -96,7 +96,7 @@ impl Progress<'_> {
             sleep(POLL).await;
             started.check()?;
             let is_over = Instant::now() > self.deadline();
-            // To ask the provider costs who is measured nothing.
+            // Asking the provider costs the subject nothing.
             if !is_over && provider.seen().await?.notifications < u64::from(self.work.notifications) {
                 continue;
             }
@@ -121,7 +121,7 @@ impl Progress<'_> {
         Ok(())
     }
 
-    /// By the rows themselves, one by one.
+    /// Counts the rows themselves.
     async fn check(&self) -> anyhow::Result<()> {
         let (turns, delivered) = self.subject.outcomes(&self.stage.observer, self.since).await?;
         let wanted = self.work.notifications;
@@ -132,10 +132,10 @@ impl Progress<'_> {
     }
 }
 
-/// By the database's clock, which is what rows go by.
+/// The database's clock, which sets the rows' timestamps.
 pub(crate) async fn now(observer: &PgPool) -> anyhow::Result<OffsetDateTime> {
     let now = sqlx::query_scalar("select /* bench */ clock_timestamp()")
         .fetch_one(observer)
         .await;
-    now.context("Postgres does not say what time it is")
+    now.context("could not read Postgres' clock")
 }

@@ -1,5 +1,5 @@
-//! The provider that everybody who is measured calls: answers at once or after a while, and keeps a [`Book`] of what it has
-//! seen. A process of its own, on one thread.
+//! The provider of all subjects: answers at once or after a delay, and keeps a [`Book`] of the calls. A separate process on one
+//! thread.
 
 use std::{convert::Infallible, io::Write, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
 
 const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
 const TEXT: &str = "Noted. There is nothing else to do about this notification for the moment.";
-/// What the tools' results are sent back in.
+/// Field of a request that carries tool results.
 const RESULT: &[u8] = b"function_call_output";
 
 struct Provider {
@@ -34,7 +34,7 @@ struct Provider {
     book: Book,
 }
 
-/// Serves until it is killed; its first line says where.
+/// Serves until it is killed; its first line of output is its address.
 pub(crate) async fn serve(arguments: ProviderArguments) -> anyhow::Result<std::process::ExitCode> {
     let provider = Arc::new(Provider {
         answer: arguments.answer,
@@ -106,7 +106,7 @@ fn response(output: &[Value]) -> Value {
         "output": output, "usage": {"input_tokens": 420, "output_tokens": 16, "total_tokens": 436}})
 }
 
-/// A call of the tool that every agent has. Its id comes back with the result, and nothing else of the notification does.
+/// A call of the tool that every agent has. Its call id carries pair and number, since only the call id returns with the result.
 fn response_calling((pair, number): (u32, u32)) -> Value {
     response(&[json!({
         "type": "function_call", "id": format!("fc_{number}"), "call_id": mark(pair, number),

@@ -1,4 +1,4 @@
-//! What is printed: a line for each run as it ends, the table of goals, the medians behind it, and the same as JSON.
+//! Output: a line for each run as it ends, the table of goals, the medians, and the same as JSON.
 
 use std::fmt::Write as _;
 
@@ -23,7 +23,7 @@ pub(crate) struct Row {
     pub(crate) about: &'static str,
     pub(crate) goals: Vec<Goal>,
     pub(crate) runs: Vec<Run>,
-    /// What was wrong with its last run, if anything was.
+    /// The error of the last run, if any.
     pub(crate) failed: Option<String>,
 }
 
@@ -33,12 +33,12 @@ pub(crate) struct Run {
     pub(crate) figures: Figures,
 }
 
-/// A figure and what it should be; medians of the repetitions.
+/// A figure and its goal; medians of the repetitions.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Goal {
     pub(crate) what: &'static str,
     pub(crate) figure: f64,
-    /// What it is compared with, where it is a ratio.
+    /// The reference of a ratio.
     pub(crate) against: Option<f64>,
     pub(crate) value: f64,
     pub(crate) wanted: Wanted,
@@ -89,7 +89,7 @@ pub(crate) fn run_line(name: &str, subject: Subject, figures: &Figures) -> Strin
     line
 }
 
-/// On what; goal, figure and ratio of every row; the medians behind them; what the rows mean.
+/// The machine; goal, figure and ratio of every row; the medians; the meaning of the rows.
 pub(crate) fn text(report: &Report) -> String {
     let mut text = heading(report);
     text.push_str("\n| row | figure | measured | against | ratio | goal | |\n|---|---|---:|---:|---:|---|---|\n");

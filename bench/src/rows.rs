@@ -1,4 +1,4 @@
-//! The rows: what is measured, and what it should show. Which row is compared with which follows from the order.
+//! The rows: measurements and their goals. The order decides which row is compared with which.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::{
     work::{Answer, Pace, Work},
 };
 
-/// One row: what is done, by whom, and what the figures should be.
+/// One row: the work, the subjects, and the goals.
 pub(crate) struct Plan {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// Of what the rows before have shown.
+    /// The goals, from the results of the rows so far.
     pub(crate) work: fn(&Shown) -> Work,
     pub(crate) subjects: &'static [Subject],
-    /// Fewer than asked for, where one takes long.
+    /// Fewer repetitions for a slow row.
     pub(crate) repetitions_max: u32,
-    /// Takes minutes, or is for [sizing](../../docs/performance.md), and is measured only when it is named.
+    /// Takes minutes, or serves [sizing](../../docs/performance.md); runs only if named.
     pub(crate) is_long: bool,
     pub(crate) goals: fn(&Shown) -> Vec<Goal>,
 }
@@ -32,14 +32,14 @@ const AGAINST_TWO: &[Subject] = &[Subject::Signalbox, Subject::FloorInTwo];
 const AGAINST_ONE: &[Subject] = &[Subject::Signalbox, Subject::Floor];
 const ALONE: &[Subject] = &[Subject::Signalbox];
 
-/// What others are compared with.
+/// The reference of ratios.
 pub(crate) const LIVE: &str = "live";
 pub(crate) const BACKLOG: &str = "backlog";
 
 const SLOW: Duration = Duration::from_millis(50);
 const STEADY_RATE: u32 = 200;
 const STEADY_SECONDS: u32 = 10;
-/// A run should take about so long.
+/// The target duration of a run.
 const SECONDS: f64 = 5.0;
 const STORED_THOUSANDS: u32 = 1_000;
 
@@ -56,7 +56,7 @@ const ANY: Plan = Plan {
 pub(crate) const PLANS: &[Plan] = &[
     Plan {
         name: LIVE,
-        about: "W: published while it is worked on, the provider answers at once",
+        about: "W: published while it is processed, the provider answers at once",
         work: |shown| Work::new(shown.notifications),
         subjects: ALL,
         goals: |of| {
@@ -216,7 +216,7 @@ pub(crate) const PLANS: &[Plan] = &[
     },
     Plan {
         name: BACKLOG,
-        about: "W, half of it, all published before anybody works",
+        about: "W, half of it, all published before the services start",
         work: |shown| Work {
             notifications: shown.notifications / 2,
             pace: Pace::Backlog,
@@ -228,7 +228,7 @@ pub(crate) const PLANS: &[Plan] = &[
     },
     Plan {
         name: "backlog-large",
-        about: "25 times W, all published before anybody works; for half a minute",
+        about: "25 times W, all published before the services start; for half a minute",
         work: |shown| Work {
             notifications: shown.notifications * 25,
             pace: Pace::Backlog,
@@ -246,14 +246,14 @@ pub(crate) const PLANS: &[Plan] = &[
     },
     Plan {
         name: "stored",
-        about: "W, with 1,000,000 notifications that were worked on long ago",
+        about: "W, with 1,000,000 old notifications stored",
         work: |shown| stored(shown, STORED_THOUSANDS),
         goals: costs_as_live,
         ..ANY
     },
     Plan {
         name: "stored-3m",
-        about: "W, with 3,000,000 notifications that were worked on long ago",
+        about: "W, with 3,000,000 old notifications stored",
         work: |shown| stored(shown, 3 * STORED_THOUSANDS),
         is_long: true,
         goals: costs_as_live,
@@ -341,7 +341,7 @@ fn as_live(of: &Shown) -> Vec<Goal> {
     vec![of.of_live("/s, of row live", Subject::Signalbox, per_s, AtLeast(0.75))]
 }
 
-/// Against the provider's, which does the same work in both: the machine may be slower by now.
+/// Relative to the provider's CPU time, which does the same work in both runs: the machine's speed may have changed.
 fn costs_as_live(of: &Shown) -> Vec<Goal> {
     let cost: fn(&Figures) -> f64 = |figures| figures.cpu_ms.of_provider();
     vec![of.of_live(

@@ -1,5 +1,5 @@
-//! One measurement: somebody does the work once, on servers of its own; what was done is checked, and what it took and
-//! cost is told. A run in which anything was lost, doubled or out of order is an error and no figure.
+//! One measurement: a subject does the work once, on its own servers. The outcome is verified, then the figures are taken. A run
+//! that lost, doubled or reordered anything is an error without figures.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     work::{Answer, Pace, Work},
 };
 
-/// After a start, before it counts as idle.
+/// Pause after a start before the process counts as idle.
 const SETTLING: Duration = Duration::from_secs(2);
 
 pub(crate) async fn measure(
@@ -69,7 +69,7 @@ async fn worked(stage: &Stage, subject: Subject, work: &Work, floor: Option<&Pat
             ..at_rest(stage, &started, time).await?
         });
     }
-    // A backlog is worked on from the first moment, so its start is part of the work.
+    // A backlog is processed from the first moment, so the start of the services is part of the work.
     let (begun, before) = match work.pace {
         Pace::Backlog => (start, before_start),
         Pace::Live | Pace::Rate(_) | Pace::Idle(_) => (Instant::now(), Snapshot::take()?),
@@ -99,7 +99,7 @@ async fn worked(stage: &Stage, subject: Subject, work: &Work, floor: Option<&Pat
     let seen = stage.provider.seen().await?;
     check(work, &done, &seen)?;
     let said = started.stop().await?;
-    // Every connection is closed now, and has told what it did.
+    // All connections are closed now, so their counters are flushed.
     let counted = Counters::of(&stage.observer).await?.since(counted);
     let latency = match listening {
         Some(listening) if done.is_whole(work) => Some(listening.await.context("the listener panicked")??),
@@ -138,7 +138,7 @@ async fn worked(stage: &Stage, subject: Subject, work: &Work, floor: Option<&Pat
     })
 }
 
-/// What it costs to be there.
+/// The cost of an idle subject.
 async fn at_rest(stage: &Stage, started: &Started, time: Duration) -> anyhow::Result<Figures> {
     let before = Snapshot::take()?;
     sleep(time).await;
@@ -182,7 +182,7 @@ fn with_idle(mut memory: Vec<Memory>, idle: Vec<Memory>) -> Vec<Memory> {
     memory
 }
 
-/// What must hold whoever is measured. What was under way when a process was killed is called for again.
+/// The checks of every subject. Calls in progress at a kill are repeated.
 fn check(work: &Work, done: &Done, seen: &Seen) -> anyhow::Result<()> {
     let calls_a_turn = match work.answer {
         Answer::AfterTool => 2,

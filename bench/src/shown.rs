@@ -1,4 +1,4 @@
-//! What was measured so far, and what it says of a goal: medians, and ratios of medians of the same run.
+//! Results so far, and their comparison with goals: medians, and ratios of medians of the same run.
 
 use crate::{
     figures::Figures,
@@ -9,16 +9,16 @@ use crate::{
 
 pub(crate) type Figure = fn(&Figures) -> f64;
 
-/// The row that is judged is the last.
+/// The judged row is the last.
 pub(crate) struct Shown {
-    /// Of a run, where the row does not say otherwise.
+    /// Notifications of a run, unless the row sets its own number.
     pub(crate) notifications: u32,
     pub(crate) rows: Vec<Row>,
 }
 
 impl Shown {
-    /// As many notifications as are worked on in so many seconds, by what row live has shown, and no more than a run has.
-    /// Where the machine, or what is measured, is slow, the table would take hours.
+    /// As many notifications as the rate of row live allows in so many seconds, up to the number of a run. On a slow machine, the
+    /// table would take hours otherwise.
     pub(crate) fn sized(&self, seconds: f64) -> u32 {
         let rate = self.median(LIVE, Subject::Signalbox, |figures| figures.per_s);
         if rate.is_nan() {
@@ -28,7 +28,7 @@ impl Shown {
         thousands.max(2_000).min(self.notifications)
     }
 
-    /// A share of what row live has shown; where it was not measured, of what it should show.
+    /// A share of row live's rate; of its goal if it was not measured.
     pub(crate) fn rate(&self, share: f64, at_least: u32) -> u32 {
         let shown = self.median(LIVE, Subject::Signalbox, |figures| figures.per_s);
         let rate = if shown.is_nan() { 10_000.0 } else { shown };
@@ -54,7 +54,7 @@ impl Shown {
         }
     }
 
-    /// Of the same row.
+    /// Compares within the same row.
     pub(crate) fn ratio(&self, what: &'static str, to: Subject, figure: Figure, wanted: Wanted) -> Goal {
         let row = self.rows.last().map_or("", |row| row.name);
         self.share(what, self.median(row, to, figure), figure, wanted)
@@ -90,7 +90,7 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
         0 => f64::NAN,
-        // The lower of two would be the better one of a latency.
+        // For a latency the lower of two values would be the better one.
         even if even % 2 == 0 => f64::midpoint(values[even / 2 - 1], values[even / 2]),
         odd => values[odd / 2],
     }

@@ -1,6 +1,5 @@
-//! What everybody who is measured stands on: a Postgres that loses nothing (fsync on), a NATS with its default
-//! durability, and the provider. One Postgres for the whole benchmark, with a database of its own for each run; NATS
-//! and provider are new for each run.
+//! The servers of a run: a durable Postgres (fsync on), a NATS with its default durability, and the provider. One Postgres for the
+//! whole benchmark, with a database for each run; NATS and provider are started anew for each run.
 
 use std::{
     path::{Path, PathBuf},
@@ -25,7 +24,7 @@ use tokio::{
 use crate::{book::Seen, client::Caller, work::Work};
 
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// Of a run's database, for each connection to it.
+/// `auto_explain` for every connection to a run's database.
 const EXPLAINED: [&str; 6] = [
     "session_preload_libraries = 'auto_explain'",
     "auto_explain.log_min_duration = 0",
@@ -41,20 +40,20 @@ pub(crate) struct Servers {
     /// Plans of all statements go into the log.
     explains: bool,
     runs: u32,
-    /// Databases that took long to fill, to be copied.
+    /// Databases that are slow to fill, kept as templates.
     filled: Vec<Work>,
 }
 
-/// A run's own.
+/// The servers of one run.
 pub(crate) struct Stage {
     pub(crate) directory: PathBuf,
     pub(crate) nats: NatsServer,
     pub(crate) database_url: String,
     pub(crate) postgres_pid: u32,
-    /// Looks at the database and counts as nobody's.
+    /// Connection of the benchmark itself, whose statements are not counted.
     pub(crate) observer: PgPool,
     pub(crate) provider: Provider,
-    /// Schema, accounts and what was done long ago are there already, from a run before.
+    /// Schema, accounts and old data are copied from an earlier run.
     pub(crate) is_filled: bool,
 }
 
@@ -72,12 +71,12 @@ impl Servers {
             durability: Durability::Durable,
         };
         let mut postgres = PostgresServer::start(options).await?;
-        // What counts statements has to be there from the server's start.
+        // The statement counter must be loaded when the server starts.
         let pool = connect(postgres.database_url()).await?;
         sqlx::query("alter system set shared_preload_libraries = 'pg_stat_statements'")
             .execute(&pool)
             .await
-            .context("could not ask for pg_stat_statements")?;
+            .context("could not configure pg_stat_statements")?;
         pool.close().await;
         postgres.restart().await?;
         let servers = Servers {
@@ -87,7 +86,7 @@ impl Servers {
             runs: 0,
             filled: Vec::new(),
         };
-        // Known only now that it is loaded. What is planned again and again is half of what a small statement costs.
+        // The setting exists only after the library is loaded. Planning is half the cost of a small statement.
         servers
             .execute(&[
                 "alter system set pg_stat_statements.track_planning = on".to_owned(),
@@ -97,12 +96,12 @@ impl Servers {
         Ok(servers)
     }
 
-    /// Everything for one run, nothing in it.
+    /// Servers for one run, without data.
     pub(crate) async fn stage(&mut self, work: &Work, users: bool) -> anyhow::Result<Stage> {
         self.runs += 1;
         let name = format!("run_{}", self.runs);
         let directory = self.directory.join(&name);
-        std::fs::create_dir_all(&directory).context("could not make a run's folder")?;
+        std::fs::create_dir_all(&directory).context("could not create a run's folder")?;
         let is_filled = self.filled.iter().any(|filled| has_same_data(filled, work));
         self.execute(&[if is_filled {
             format!("create database {name} template {} strategy file_copy", template(work))
@@ -119,7 +118,7 @@ impl Servers {
         sqlx::query("create extension if not exists pg_stat_statements")
             .execute(&observer)
             .await
-            .context("could not count statements: is Postgres' contrib package there?")?;
+            .context("could not create pg_stat_statements: is Postgres' contrib package installed?")?;
         let nats = NatsServer::start(NatsOptions {
             directory: directory.join("nats"),
             durability: Durability::Fast,
@@ -137,12 +136,12 @@ impl Servers {
         })
     }
 
-    /// What was filled for this run is there for the next one with the same work.
+    /// Keeps the filled database as a template for the next run with the same work.
     pub(crate) async fn keep_filled(&mut self, stage: &mut Stage, work: &Work) -> anyhow::Result<()> {
         if work.stored == 0 || stage.is_filled {
             return Ok(());
         }
-        // Nobody may be connected to what is copied.
+        // A template may have no connections.
         stage.observer.close().await;
         let copied = format!(
             "create database {} template run_{} strategy file_copy",
@@ -155,7 +154,7 @@ impl Servers {
         Ok(())
     }
 
-    /// The run's database goes; what it left in memory is written, so that the next run does not pay for it.
+    /// Drops the run's database and checkpoints, so that the next run does not pay for its dirty pages.
     pub(crate) async fn clear(&self, stage: Stage) -> anyhow::Result<()> {
         let Stage {
             mut nats,
@@ -165,7 +164,7 @@ impl Servers {
         } = stage;
         observer.close().await;
         nats.kill().await?;
-        provider.child.kill().await.context("could not end the provider")?;
+        provider.child.kill().await.context("could not kill the provider")?;
         self.execute(&[
             format!("drop database run_{} with (force)", self.runs),
             "checkpoint".to_owned(),
@@ -187,7 +186,7 @@ impl Servers {
         let pool = connect(self.postgres.database_url()).await?;
         let version = sqlx::query_scalar("show server_version").fetch_one(&pool).await;
         pool.close().await;
-        version.context("Postgres does not say its version")
+        version.context("could not read Postgres' version")
     }
 
     pub(crate) async fn nats_version(&self) -> anyhow::Result<String> {
@@ -205,7 +204,7 @@ impl Servers {
 impl Provider {
     async fn start(work: &Work) -> anyhow::Result<Provider> {
         let answer = clap::ValueEnum::to_possible_value(&work.answer).context("an answer has a name")?;
-        let program = std::env::current_exe().context("this program has no path")?;
+        let program = std::env::current_exe().context("could not find this program's path")?;
         let mut child = Command::new(program)
             .args(["provider", "--answer", answer.get_name()])
             .args(["--delay-ms", &work.delay.as_millis().to_string()])
@@ -214,10 +213,10 @@ impl Provider {
             .kill_on_drop(true)
             .spawn()
             .context("could not start the provider")?;
-        let output = child.stdout.take().context("the provider says nothing")?;
+        let output = child.stdout.take().context("the provider has no standard output")?;
         let first = timeout(START_LIMIT, BufReader::new(output).lines().next_line()).await;
         let Ok(Ok(Some(address))) = first else {
-            bail!("the provider did not say where it is")
+            bail!("the provider did not print its address")
         };
         Ok(Provider {
             url: format!("http://{address}/v1/responses"),
@@ -231,10 +230,10 @@ impl Provider {
         self.child.id().context("the provider ended")
     }
 
-    /// What it has seen so far.
+    /// The calls so far.
     pub(crate) async fn seen(&self) -> anyhow::Result<Seen> {
         let body = self.caller.get(&self.seen_url).await?;
-        serde_json::from_slice(&body).context("the provider's account of what it saw")
+        serde_json::from_slice(&body).context("could not parse the provider's record")
     }
 }
 
@@ -246,7 +245,7 @@ fn template(work: &Work) -> String {
     format!("stored_{}_{}", work.stored, work.pairs)
 }
 
-/// The users of a deployment: what the broker checks for each message is part of what is measured.
+/// The users of a deployment: the broker's permission checks are part of the measurement.
 fn nats_users() -> NatsUsers {
     NatsUsers {
         config: users::accounts(&Root::default()),
@@ -258,8 +257,8 @@ fn nats_users() -> NatsUsers {
 }
 
 async fn connect(database_url: &str) -> anyhow::Result<PgPool> {
-    // What looks while others work must not read whole tables for it.
-    let options: PgConnectOptions = database_url.parse().context("Postgres' URL")?;
+    // Queries during a run must not scan whole tables.
+    let options: PgConnectOptions = database_url.parse().context("invalid URL of Postgres")?;
     PgPoolOptions::new()
         .max_connections(1)
         .connect_with(options.options([("enable_seqscan", "off")]))
@@ -268,6 +267,6 @@ async fn connect(database_url: &str) -> anyhow::Result<PgPool> {
 }
 
 fn of_database(url: &str, name: &str) -> anyhow::Result<String> {
-    let (server, _) = url.rsplit_once('/').context("a URL names its database")?;
+    let (server, _) = url.rsplit_once('/').context("a URL without a database")?;
     Ok(format!("{server}/{name}"))
 }

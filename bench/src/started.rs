@@ -1,4 +1,4 @@
-//! The processes of who is measured: started, looked after, killed, and ended in order. Which they are is not known here.
+//! The processes of a subject: started, watched, killed, and stopped in order. The subject decides which they are.
 
 use std::{
     fs::File,
@@ -21,13 +21,13 @@ const POLL: Duration = Duration::from_millis(2);
 
 pub(crate) struct Started {
     pub(crate) processes: Vec<Process>,
-    /// From the first start until all were ready.
+    /// Time from the first start until all were ready.
     pub(crate) ready_in: Duration,
 }
 
 pub(crate) struct Process {
     pub(crate) name: String,
-    /// What answers when it is ready. The floor has none.
+    /// Address of the health page. The floor has none.
     ready_url: Option<String>,
     log: PathBuf,
     command: Command,
@@ -74,10 +74,10 @@ impl Started {
         pids.collect::<Option<_>>().context("a process has ended")
     }
 
-    /// Fails when one has ended by itself.
+    /// Fails when a process has ended by itself.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         for Process { name, log, child, .. } in &mut self.processes {
-            if let Some(status) = child.try_wait().context("could not look after a process")? {
+            if let Some(status) = child.try_wait().context("could not read a process's exit status")? {
                 bail!("{name} ended with {status}; its log is {}", log.display());
             }
         }
@@ -100,24 +100,28 @@ impl Started {
         Ok(())
     }
 
-    /// SIGKILL; gives its place.
+    /// Kills a service with SIGKILL; gives its index.
     pub(crate) async fn kill(&mut self, service: &str) -> anyhow::Result<usize> {
         let place = self
             .processes
             .iter()
             .position(|process| process.name.starts_with(service));
         let place = place.with_context(|| format!("there is no {service}"))?;
-        self.processes[place].child.kill().await.context("could not kill")?;
+        self.processes[place]
+            .child
+            .kill()
+            .await
+            .context("could not kill a process")?;
         Ok(place)
     }
 
     pub(crate) fn start_again(&mut self, place: usize) -> anyhow::Result<()> {
         let process = &mut self.processes[place];
-        process.child = process.command.spawn().context("could not start one again")?;
+        process.child = process.command.spawn().context("could not restart a process")?;
         Ok(())
     }
 
-    /// SIGTERM to all; gives what each said on its way out.
+    /// Sends SIGTERM to all; gives the output of each.
     pub(crate) async fn stop(self) -> anyhow::Result<Vec<String>> {
         let pids = self.pids()?;
         let mut kill = Command::new("kill");
@@ -129,7 +133,7 @@ impl Started {
             let Ok(output) = output else {
                 bail!("{name} did not end within {STOP_LIMIT:?}")
             };
-            let output = output.context("could not see a process out")?;
+            let output = output.context("could not wait for a process")?;
             if !output.status.success() {
                 bail!("{name} ended with {}; its log is {}", output.status, log.display());
             }

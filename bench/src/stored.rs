@@ -1,12 +1,12 @@
-//! What a system has that has been at it for long: notifications that were worked on, with their turns and replies, in
-//! sessions that are closed. Written past the services, in their shape: ids that grow with time, texts of the usual size.
+//! Data of an old installation: processed notifications with their turns and replies, in closed sessions. Inserted directly, in the
+//! services' shape: ids that grow with time, texts of the usual size.
 
 use anyhow::Context;
 use sqlx::PgPool;
 
 use crate::work::Work;
 
-/// One statement each. `$n` is a row's number over all; what is written by one service lies together, as it would.
+/// One statement for each table. `$n` is a row's number over all; rows of one service are inserted together, so they lie together.
 const STATEMENTS: &[&str] = &[
     "create function pg_temp.id_of(at timestamptz) returns uuid language sql as $f$
         select (lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0') || '7' || substr(r, 1, 3) || '8' || substr(r, 4, 15))::uuid
@@ -33,20 +33,20 @@ const STATEMENTS: &[&str] = &[
 
 pub(crate) async fn fill(observer: &PgPool, work: &Work) -> anyhow::Result<()> {
     let each = work.stored.div_ceil(work.pairs);
-    let mut connection = observer.acquire().await.context("no connection")?;
-    // Who refers to whom is right by how it is made; to check a million rows one by one takes minutes.
+    let mut connection = observer.acquire().await.context("could not connect to Postgres")?;
+    // Foreign keys hold by construction; checking a million rows takes minutes.
     for statement in ["set session_replication_role = replica", "set synchronous_commit = off"] {
         sqlx::query(statement)
             .execute(&mut *connection)
             .await
-            .context("could not prepare to fill")?;
+            .context("could not prepare the session for inserts")?;
     }
     for statement in STATEMENTS {
         let statement = statement.replace("{each}", &each.to_string());
         sqlx::raw_sql(sqlx::AssertSqlSafe(statement))
             .execute(&mut *connection)
             .await
-            .context("could not store what was worked on long ago")?;
+            .context("could not insert old data")?;
     }
     for statement in [
         "vacuum analyze",
@@ -57,7 +57,7 @@ pub(crate) async fn fill(observer: &PgPool, work: &Work) -> anyhow::Result<()> {
         sqlx::query(statement)
             .execute(&mut *connection)
             .await
-            .context("could not settle what was stored")?;
+            .context("could not finish the inserts")?;
     }
     Ok(())
 }

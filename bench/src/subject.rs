@@ -1,4 +1,4 @@
-//! Who is measured: Signalbox as it is deployed, four services a process each, or the floor, in one process or two.
+//! The subjects: Signalbox as deployed, with four service processes, or the floor, in one process or two.
 
 use std::{
     net::TcpListener,
@@ -24,7 +24,7 @@ use crate::{
 };
 
 pub(crate) const SERVICES: [Role; 4] = [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator];
-/// What the services sign with.
+/// The envelope key of the services.
 const ENVELOPE: (&str, &str) = (
     "SIGNALBOX__ENVELOPE__KEYS__BENCH",
     "6120626561636f6e207468617420697320666f722062656e63686573206f6e6c",
@@ -47,12 +47,12 @@ impl Subject {
         }
     }
 
-    /// Whether the broker knows its users apart.
+    /// Whether the broker has a user for each service.
     pub(crate) fn has_users(self) -> bool {
         self == Self::Signalbox
     }
 
-    /// Schema, streams, and who there is: what is there before any work comes.
+    /// Creates schema, streams, accounts, agents and tasks.
     pub(crate) async fn prepare(self, stage: &Stage, work: &Work) -> anyhow::Result<()> {
         match self {
             Self::Signalbox => {
@@ -99,7 +99,7 @@ impl Subject {
         Ok(started)
     }
 
-    /// How much of what was published since then is recorded, by the sessions' counters: next to nothing to ask.
+    /// Number of recorded outcomes since then, by the sessions' counters, which is a cheap query.
     pub(crate) async fn recorded(self, observer: &PgPool, since: OffsetDateTime) -> anyhow::Result<u32> {
         let statement = match self {
             Self::Signalbox => RECORDED,
@@ -108,7 +108,7 @@ impl Subject {
         count(observer, statement, since).await
     }
 
-    /// How many replies are in their threads. The floor has none.
+    /// Number of replies in threads. The floor has none.
     pub(crate) async fn replies(self, observer: &PgPool, since: OffsetDateTime) -> anyhow::Result<Option<u32>> {
         match self {
             Self::Signalbox => count(observer, REPLIES, since).await.map(Some),
@@ -116,7 +116,7 @@ impl Subject {
         }
     }
 
-    /// Outcomes, one by one: turns that ended well, and notifications that were delivered.
+    /// Counts outcomes row by row: finished turns, and delivered notifications.
     pub(crate) async fn outcomes(self, observer: &PgPool, since: OffsetDateTime) -> anyhow::Result<(u32, u32)> {
         match self {
             Self::Signalbox => Ok((
@@ -136,12 +136,11 @@ async fn count(observer: &PgPool, statement: &'static str, since: OffsetDateTime
         .bind(since)
         .fetch_one(observer)
         .await
-        .context("could not count what is recorded")?;
+        .context("could not count recorded outcomes")?;
     u32::try_from(count).context("a number of notifications")
 }
 
-/// Turns that were begun, but for those under way. Every session of a run is opened in it, so what is stored from before
-/// is not read.
+/// Begun turns without those in progress. Every session of a run is opened in the run, so old data is not read.
 const RECORDED: &str = "\
 select /* bench */ ((select coalesce(sum(turn_count), 0) from session where opened_at >= $1)
     - (select count(*) from session where phase <> 'idle'))::bigint";
@@ -190,7 +189,7 @@ fn services(stage: &Stage, work: &Work) -> anyhow::Result<Started> {
 }
 
 fn floor_processes(stage: &Stage, work: &Work, program: Option<&Path>, parts: &[&str]) -> anyhow::Result<Started> {
-    let own = std::env::current_exe().context("this program has no path")?;
+    let own = std::env::current_exe().context("could not find this program's path")?;
     let mut started = Started::none();
     for part in parts {
         let mut command = Command::new(program.unwrap_or(&own));
@@ -220,7 +219,7 @@ async fn migrate(stage: &Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Accounts with their agent and their tasks, and what was worked on long ago.
+/// Inserts accounts with their agent and tasks, and old data.
 async fn fill(observer: &PgPool, work: &Work) -> anyhow::Result<()> {
     let accounts: Vec<String> = (0..work.accounts()).map(|n| account(n * TASKS_AN_ACCOUNT)).collect();
     let tasks = i32::try_from(TASKS_AN_ACCOUNT.min(work.pairs)).context("tasks")?;
@@ -251,9 +250,9 @@ async fn fill(observer: &PgPool, work: &Work) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `signalbox`, beside this one.
+/// The program `signalbox` in this program's folder.
 fn program() -> anyhow::Result<PathBuf> {
-    let own = std::env::current_exe().context("this program has no path")?;
+    let own = std::env::current_exe().context("could not find this program's path")?;
     let program = own.with_file_name("signalbox");
     if !program.is_file() {
         bail!("{} is missing: build the workspace's programs first", program.display());

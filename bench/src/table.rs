@@ -1,4 +1,4 @@
-//! The whole table: rows in order, each with all who are measured in turn, then the goals, then the report.
+//! The whole table: rows in order, each with all subjects in turn, then goals and report.
 
 use std::{fs, path::Path, process::ExitCode};
 
@@ -30,7 +30,7 @@ pub(crate) async fn measure(arguments: TableArguments) -> anyhow::Result<ExitCod
         bail!("no row is called {}: --list names them", arguments.rows.join(" or "));
     }
     let begun = Instant::now();
-    let temporary = TempDir::with_prefix("signalbox-bench-").context("no temporary folder")?;
+    let temporary = TempDir::with_prefix("signalbox-bench-").context("could not create a temporary folder")?;
     let directory = arguments.keep.as_deref().unwrap_or(temporary.path());
     let mut servers = Servers::start(directory, arguments.explain).await?;
     let machine = Machine::facts(
@@ -64,7 +64,7 @@ pub(crate) async fn measure(arguments: TableArguments) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// A row that fails says so and leaves the others alone.
+/// A failed row is reported and does not stop the others.
 async fn measure_row(
     servers: &mut Servers,
     plan: &Plan,
@@ -79,7 +79,7 @@ async fn measure_row(
         runs: Vec::new(),
         failed: None,
     };
-    // All who are measured in turn, so that a machine that gets slower does so for all.
+    // Subjects alternate, so that a machine that slows down affects all of them.
     let repetitions = 0..arguments.repetitions.min(plan.repetitions_max);
     for subject in repetitions.flat_map(|_| plan.subjects) {
         match run::measure(servers, *subject, &work, arguments.floor.as_deref()).await {

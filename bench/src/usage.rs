@@ -1,16 +1,16 @@
-//! What processes have cost: CPU time and memory, from `/proc`. Time of processes that ended counts with the parent that
-//! saw them out, as a Postgres server does with its backends.
+//! CPU time and memory of processes, from `/proc`. The CPU time of an ended process counts with the parent that waited for it, as
+//! with a Postgres server and its backends.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
 use anyhow::Context;
 
-/// The kernel counts CPU time in these, whatever its own clock does.
+/// The kernel's unit of CPU time, whatever its timer frequency.
 const TICKS_A_SECOND: u64 = 100;
-/// The parent of the kernel's own threads.
+/// The parent of kernel threads.
 const KERNEL: u32 = 2;
 
-/// CPU time of every process there is, at one moment.
+/// CPU time of every process, at one moment.
 pub(crate) struct Snapshot {
     processes: BTreeMap<u32, Process>,
 }
@@ -26,7 +26,7 @@ impl Snapshot {
         let entries = fs::read_dir("/proc").context("could not list the processes")?;
         let processes = entries.flatten().filter_map(|entry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
-            // One that ended meanwhile has no file any more.
+            // A process that ended meanwhile has no file.
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
             Some((pid, parsed(&stat)?))
         });
@@ -35,11 +35,11 @@ impl Snapshot {
         })
     }
 
-    /// Of these processes and those that they started.
+    /// CPU time of these processes and their descendants.
     pub(crate) fn cpu(&self, parents: &[u32]) -> Duration {
         let ticks = self.processes.iter().map(|(pid, process)| {
             if parents.contains(pid) {
-                // With what ended before.
+                // Including ended children.
                 process.own_ticks + process.ended_ticks
             } else if parents.contains(&process.parent) {
                 process.own_ticks
@@ -50,8 +50,8 @@ impl Snapshot {
         Duration::from_millis(ticks.sum::<u64>() * 1_000 / TICKS_A_SECOND)
     }
 
-    /// Of everybody since then but these, what they started, and the kernel, which works for all. What came and went
-    /// meanwhile is not seen: its time falls to its parent all at once, however long it was at work before.
+    /// CPU time since then of all other processes, without the kernel's threads. A process that started and ended meanwhile is
+    /// counted when its parent collects it, with all of its time.
     pub(crate) fn cpu_of_others(&self, before: &Snapshot, ours: &[u32]) -> Duration {
         let ticks = self.processes.iter().filter(|(pid, _)| !self.descends(**pid, ours));
         let ticks = ticks.map(|(pid, process)| {
@@ -77,7 +77,7 @@ impl Snapshot {
     }
 }
 
-/// `/proc/{pid}/stat`: behind the name in brackets, from the state on.
+/// Parses `/proc/{pid}/stat` after the process name in brackets.
 fn parsed(stat: &str) -> Option<Process> {
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
@@ -88,7 +88,7 @@ fn parsed(stat: &str) -> Option<Process> {
     })
 }
 
-/// What a process has resident now, and what it had at its most.
+/// Resident memory of a process now, and its maximum.
 pub(crate) fn memory_mib(pid: u32) -> Option<(f64, f64)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let of = |name: &str| {

@@ -1,11 +1,11 @@
-//! What is to be done: so many notifications, over so many (task, agent) pairs, at such a pace.
+//! The work: a number of notifications, over a number of (task, agent) pairs, at a pace.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use contracts::Root;
 
-/// Tasks of one account. Each has the one agent of the account, so a task is a pair.
+/// Tasks of one account. Each has the account's one agent, so a task is a pair.
 pub(crate) const TASKS_AN_ACCOUNT: u32 = 100;
 pub(crate) const AGENT: &str = "coder";
 /// Bytes of a notification's body.
@@ -24,13 +24,13 @@ pub(crate) enum Answer {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pace {
-    /// As fast as they can be published, while they are worked on.
+    /// As fast as possible, while they are processed.
     Live,
-    /// All published before anybody works.
+    /// All published before the services start.
     Backlog,
     /// So many a second.
     Rate(u32),
-    /// Nothing at all, for so long.
+    /// No notifications, for so long.
     Idle(Duration),
 }
 
@@ -41,15 +41,15 @@ pub(crate) struct Work {
     pub(crate) pace: Pace,
     pub(crate) answer: Answer,
     pub(crate) delay: Duration,
-    /// Provider calls at once, all processes together.
+    /// Provider calls at a time, over all processes.
     pub(crate) in_flight: usize,
-    /// Of each service.
+    /// Replicas of each service.
     pub(crate) replicas: usize,
-    /// Notifications that were worked on long ago and are still stored.
+    /// Old notifications in the database.
     pub(crate) stored: u32,
-    /// What is not done by then is not waited for.
+    /// The run does not wait for notifications that are unfinished by then.
     pub(crate) limit: Duration,
-    /// Each service is killed once, and started again at once.
+    /// Each service is killed once, and restarted at once.
     pub(crate) kills: bool,
 }
 
@@ -73,7 +73,7 @@ impl Work {
         self.pairs.div_ceil(TASKS_AN_ACCOUNT)
     }
 
-    /// Where the pace says so.
+    /// Time to publish all notifications, for a pace with a rate.
     pub(crate) fn publishing_time(&self) -> Option<Duration> {
         match self.pace {
             Pace::Rate(rate) => Some(Duration::from_secs(1) * self.notifications / rate),
@@ -81,7 +81,7 @@ impl Work {
         }
     }
 
-    /// Which pair the `number`th notification is for: all of them in turn.
+    /// The pair of the `number`th notification: pairs take turns.
     pub(crate) fn pair(&self, number: u32) -> u32 {
         number % self.pairs
     }
@@ -109,7 +109,7 @@ pub(crate) fn number_of(notification_id: &str) -> Option<u32> {
     notification_id.strip_prefix(ID)?.parse().ok()
 }
 
-/// What a notification says. The provider finds pair and number in it again, wherever it stands in a prompt.
+/// A notification's text. The provider finds pair and number in it, wherever it stands in a prompt.
 pub(crate) fn body(pair: u32, number: u32) -> String {
     let mut body = mark(pair, number);
     while body.len() < BODY_BYTES {
@@ -121,7 +121,7 @@ pub(crate) fn body(pair: u32, number: u32) -> String {
 
 const MARK: &str = "work-";
 
-/// Pair and number, as they are found again.
+/// Prefix of pair and number.
 pub(crate) fn mark(pair: u32, number: u32) -> String {
     format!("{MARK}{pair}-{number}-")
 }
@@ -135,7 +135,7 @@ pub(crate) fn marked(request: &[u8]) -> Option<(u32, u32)> {
     Some((number()?, number()?))
 }
 
-/// Two numbers of 32 bits and what is between them.
+/// Two 32-bit numbers and the separator between them.
 const MARK_BYTES_MAX: usize = 22;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ image=${SIGNALBOX_IMAGE:-signalbox:$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.t
 say() { printf 'images: %s\n' "$*"; }
 fail() { say "$*" >&2; exit 1; }
 
-# A client that has BuildKit where there is one: it builds the stages that are needed and no others.
+# BuildKit's client if it is installed: it builds only the needed stages.
 has_buildkit() {
     "$1" buildx version >/dev/null 2>&1 || "$1" --version 2>/dev/null | grep -Eq 'version (19|20)\.'
 }
@@ -31,7 +31,7 @@ for candidate in "$DOCKER" /usr/bin/docker; do
 done
 "$DOCKER" version >/dev/null 2>&1 || fail "no Docker engine answers: start one (Debian: apt-get install docker.io), or set DOCKER_HOST"
 
-# What is there is used, what can be pulled is pulled, the rest is made.
+# Existing images are used, others are pulled, the rest is built.
 bases=(nats:"$NATS_IMAGE" postgres:"$POSTGRES_IMAGE" base:"$BASE_IMAGE")
 [ -n "${SIGNALBOX_BINARY:-}" ] || bases+=(rust:"$RUST_IMAGE")
 missing=()
@@ -40,7 +40,7 @@ for base in "${bases[@]}"; do
     "$DOCKER" image inspect "$name" >/dev/null 2>&1 || timeout 300 "$DOCKER" pull --quiet "$name" >/dev/null 2>&1 ||
         missing+=("${base%%:*}")
 done
-# What is made here has no digest, so it gets the name without; compose and the tests are told of it.
+# Images built here have no digest, so they get a name without one, which compose and the tests are told.
 made=.tools/images/made.env
 mkdir -p "${made%/*}" && : >"$made"
 for base in "${missing[@]}"; do
@@ -60,7 +60,7 @@ if [ -e .env ]; then
     done <"$made"
 fi
 
-# What compiles for minutes shows it.
+# A long compilation shows its output.
 say "building $image"
 arguments=(--build-arg "RUST_IMAGE=$RUST_IMAGE" --build-arg "BASE_IMAGE=$BASE_IMAGE")
 if [ -n "${SIGNALBOX_BINARY:-}" ]; then

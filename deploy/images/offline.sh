@@ -48,7 +48,7 @@ debian() {
     mv "$kept.new" "$kept"
 }
 
-# in_debian FOLDER COMMAND...: a command inside of one.
+# in_debian FOLDER COMMAND...: runs a command in a Debian folder.
 in_debian() {
     local folder=$1
     shift
@@ -60,7 +60,7 @@ in_debian() {
 install_in() {
     local folder=$1
     shift
-    # No service begins in a folder.
+    # Services do not start in a folder.
     printf '#!/bin/sh\nexit 101\n' >"$folder/usr/sbin/policy-rc.d"
     chmod +x "$folder/usr/sbin/policy-rc.d"
     fetching "the list of packages" in_debian "$folder" apt-get update -qq
@@ -69,7 +69,7 @@ install_in() {
         "$folder/usr/sbin/policy-rc.d"
 }
 
-# import FOLDER NAME CHANGE...: as an image.
+# import FOLDER NAME CHANGE...: imports a folder as an image.
 import() {
     local folder=$1 name=$2 changes=() change
     shift 2
@@ -91,12 +91,12 @@ make_nats() {
         'ENV PATH=/usr/local/bin:/bin'
 }
 
-# Debian's Postgres, begun as the public image begins it: postgres-entrypoint.sh.
+# Debian's Postgres, started as in the public image: postgres-entrypoint.sh.
 make_postgres() {
     local folder=$work/postgres major=15
     debian
     cp -a "$work/debian" "$folder"
-    # The number that the public image gives it.
+    # The user id of the public image.
     in_debian "$folder" groupadd --system --gid 999 postgres
     in_debian "$folder" useradd --system --uid 999 --gid 999 --home-dir /var/lib/postgresql --shell /bin/bash postgres
     mkdir -p "$folder/etc/postgresql-common/createcluster.d"
@@ -111,7 +111,7 @@ make_postgres() {
         "ENV PATH=/usr/lib/postgresql/$major/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 }
 
-# What a C program needs and nothing else: no shell, no packages.
+# The C library only: no shell, no packages.
 make_base() {
     local folder=$work/base package
     debian

@@ -9,7 +9,7 @@ if [ "${1:-}" = postgres ] && [ ! -s "$PGDATA/PG_VERSION" ]; then
     initdb --pgdata="$PGDATA" --username="$POSTGRES_USER" --pwfile=<(printf '%s\n' "$POSTGRES_PASSWORD") \
         ${POSTGRES_INITDB_ARGS:-}
     printf '\nhost all all all scram-sha-256\n' >>"$PGDATA/pg_hba.conf"
-    # On its socket only, so that nobody comes in before everything is there.
+    # On its socket only, so that no client connects before the setup is complete.
     pg_ctl --pgdata="$PGDATA" --options="-c listen_addresses=''" --wait start
     export PGUSER=$POSTGRES_USER PGPASSWORD=$POSTGRES_PASSWORD
     [ "$POSTGRES_DB" = postgres ] || createdb "$POSTGRES_DB"

@@ -18,5 +18,5 @@ find . -path '*/src/lib.rs' -o -path '*/src/main.rs' -o -path '*/src/bin/*.rs' -
         *) echo 'fn main() {}' >"$skeleton/$file" ;;
         esac
     done
-# The moments of files are part of a layer's content.
+# Timestamps are part of a layer's content.
 find "$skeleton" -exec touch --date '2000-01-01' {} +

@@ -1,13 +1,12 @@
-//! What can be asked of the program.
+//! The command line.
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-/// Real processes and real servers under faults, from one seed: was anything lost, done twice, or shown to others?
+/// Real processes and real servers under faults, from one seed: was anything lost, done twice, or shown to other accounts?
 ///
-/// Ends with 0 when nothing was, 1 when something was, 3 when too little happened for a verdict, or the machine had no
-/// time for it.
+/// Exit code 0: no; 1: yes; 3: no verdict, because too few faults or offers happened or the machine was too slow.
 #[derive(Debug, Parser)]
 #[command(name = "chaos")]
 pub(crate) struct Arguments {
@@ -19,21 +18,21 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Look for bugs that are there on purpose: is each found, and is nothing found without it?
+    /// Hunt planted bugs: is each found, and is nothing found without it?
     Planted(PlantedArguments),
-    /// Measure how long it takes until work goes on after a fault, with the settings of an installation.
+    /// Measure the recovery time after a fault, with the settings of an installation.
     Recovery(RecoveryArguments),
-    /// Measure how much one account with very much waiting slows another, and what memory that takes.
+    /// Measure how much one account's long queue slows another account, and the memory it takes.
     Fair(FairArguments),
-    /// Plant what months and millions leave behind, and let a day go by: does anything take long, stop, or reach another account?
+    /// Plant an old installation and simulate a day: is anything slow, stuck, or visible to another account?
     Age(AgeArguments),
-    /// Run the simulation of the core instead, with no process at all (docs/reliability.md).
+    /// Run the simulation of the core instead, without processes (docs/reliability.md).
     Simulate(SimulateArguments),
 }
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CampaignArguments {
-    /// How many faults are scheduled.
+    /// Number of scheduled faults.
     #[arg(long, default_value_t = 60)]
     pub(crate) faults: usize,
     /// The same seed gives the same schedule.
@@ -43,16 +42,16 @@ pub(crate) struct CampaignArguments {
     /// of the fault: `kill:delivery`, `network_slow:delivery+Postgres`.
     #[arg(long, value_delimiter = ',')]
     pub(crate) kinds: Vec<String>,
-    /// Look while it runs, and end with the first thing that is wrong.
+    /// Check while it runs, and end with the first violation.
     #[arg(long)]
     pub(crate) until_broken: bool,
-    /// The same, with the first moment at which violations hold each of these words.
+    /// The same, once the violations contain each of these words.
     #[arg(long, hide = true)]
     pub(crate) until_found: Vec<String>,
-    /// Where no verdict could be given, run the same again, so often at most.
+    /// Repeat a run without a verdict, so often at most.
     #[arg(long, default_value_t = 0, conflicts_with = "keep")]
     pub(crate) again: usize,
-    /// Write logs and records here and leave them. Must not exist yet, or be empty.
+    /// Keep logs and records in this folder. It must be new or empty.
     #[arg(long)]
     pub(crate) keep: Option<PathBuf>,
     /// Write the report as JSON.
@@ -63,11 +62,11 @@ pub(crate) struct CampaignArguments {
     pub(crate) plan: bool,
 }
 
-/// When a campaign ends before its time.
+/// Condition for ending a campaign early.
 #[derive(Clone, Debug)]
 pub(crate) enum Until {
     TheEnd,
-    /// With the first moment at which violations hold each of these words; with any violation, where there are none.
+    /// Once the violations contain each of these words; with any violation if there are none.
     Found(Vec<String>),
 }
 
@@ -83,7 +82,7 @@ impl CampaignArguments {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PlantedArguments {
-    /// Names of bugs, `quick` (those that show themselves within seconds) or `all`.
+    /// Names of bugs, `quick` (those that show within seconds) or `all`.
     #[arg(required = true)]
     pub(crate) bugs: Vec<String>,
     #[arg(long, default_value_t = 1)]
@@ -91,8 +90,7 @@ pub(crate) struct PlantedArguments {
     /// Run the same campaign without the bug, too.
     #[arg(long)]
     pub(crate) without: bool,
-    /// All of them in one campaign, which has to find each by the rule that is its own. Only those that show themselves
-    /// before it comes to rest.
+    /// All of them in one campaign, which must find each by its own rule. Only bugs that show before the system is idle.
     #[arg(long)]
     pub(crate) together: bool,
 }
@@ -116,13 +114,13 @@ pub(crate) struct RecoveryArguments {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FairArguments {
-    /// Notifications of the one account.
+    /// Notifications of the busy account.
     #[arg(long, default_value_t = 100_000)]
     pub(crate) waiting: usize,
-    /// In so many sessions.
+    /// Sessions of the busy account.
     #[arg(long, default_value_t = 2_000)]
     pub(crate) sessions: usize,
-    /// Of the other account, alone and beside the first.
+    /// Notifications of the other account, alone and beside the first.
     #[arg(long, default_value_t = 100)]
     pub(crate) turns: usize,
     #[arg(long, default_value_t = 1)]
@@ -144,16 +142,16 @@ pub(crate) struct AgeArguments {
     /// Notifications that are posted to one task, which is then closed.
     #[arg(long, default_value_t = 100_000)]
     pub(crate) posted: u64,
-    /// Into how many parts the day is cut.
+    /// Parts of the day.
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=24))]
     pub(crate) hours: u64,
-    /// Nothing may take longer.
+    /// Limit of a statement's time.
     #[arg(long, default_value_t = 1_000)]
     pub(crate) limit_ms: u64,
 }
 
 impl AgeArguments {
-    /// Of one session, which is closed with all of it waiting.
+    /// Waiting items of one session, which is then closed.
     pub(crate) fn long_queue(&self) -> u64 {
         (self.notifications / 100).min(100_000)
     }
@@ -161,13 +159,13 @@ impl AgeArguments {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SimulateArguments {
-    /// How many seeds.
+    /// Number of seeds.
     #[arg(long, default_value_t = 100_000)]
     pub(crate) seeds: u64,
-    /// The first of them.
+    /// The first seed.
     #[arg(long, default_value_t = 0)]
     pub(crate) from: u64,
-    /// As many as there are cores, when none is given.
+    /// Threads; default: one for each core.
     #[arg(long)]
     pub(crate) threads: Option<usize>,
 }

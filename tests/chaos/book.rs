@@ -1,5 +1,5 @@
-//! The book that a campaign keeps while it runs; in the end it is the [`Records`]. Entries are added and never changed,
-//! except that an offer gets its tries.
+//! Collects the records of a running campaign; at the end they are the [`Records`]. Entries are added and never changed, except
+//! that an offer gets its attempts.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 use crate::records::{Answer, ApiAnswer, Fired, Offer, Offered, Sample, Try};
 
-/// Of what the API shows, so much is kept: enough to find another account's words in, and no more than memory takes.
+/// Bytes kept of each API answer: enough to find another account's texts.
 const ANSWERS_MAX: usize = 20_000;
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    /// Its number.
+    /// Gives its number.
     pub(crate) fn offer(&self, account: String, what: Offered) -> usize {
         let mut offers = lock(&self.offers);
         let number = offers.len();
@@ -64,7 +64,7 @@ impl Book {
         lock(&self.offers).clone()
     }
 
-    /// Those that fit, of the newest `among`.
+    /// Matching offers among the newest `among`.
     pub(crate) fn recent(&self, among: usize, fits: impl Fn(&Offer) -> bool) -> Vec<Offer> {
         let offers = lock(&self.offers);
         let from = offers.len().saturating_sub(among);
@@ -84,7 +84,7 @@ impl Book {
     }
 }
 
-/// Nothing panics while one of these is held, and what they guard is whole at any time.
+/// No code panics while it holds this lock, and the guarded data is consistent at any time.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

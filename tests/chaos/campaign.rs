@@ -1,5 +1,5 @@
-//! One campaign from its schedule to its records: the system comes up, offers and faults happen at their moments and
-//! overlap, everything is healed, and when all queues are empty the book is closed.
+//! Runs one campaign from its schedule to its records: the system starts, offers and faults happen at their scheduled times and
+//! overlap, every fault is healed, and the records are closed when all queues are empty.
 
 use std::{
     collections::BTreeMap,
@@ -36,23 +36,22 @@ use crate::{
     system::{OPERATOR_TOKEN, PROVIDER_KEY, SETTINGS, System},
 };
 
-/// Between two looks of the accounts at what they may see, and at what they may not.
+/// Interval at which accounts read their own data and try to read foreign data.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
-/// Between two looks at what the processes hold.
+/// Interval of reading the processes' memory and open files.
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
-/// The schedule waits where more than this is under way: of faults, of which each waits for what it is done to, and of offers
-/// without an answer. Not for longer than the schedule itself: what never ends is a finding, and is found at the end.
+/// The schedule pauses while more faults wait for their target, or more offers for an answer, than this; at most as long as the
+/// schedule itself. What never ends is reported at the end.
 const UNDER_WAY_MAX: usize = 12;
 const PENDING_MAX: usize = 120;
 const WAIT_LOOK: Duration = Duration::from_millis(50);
 const LATE_MORE_MS: u64 = 60_000;
-/// How often a campaign says how it goes.
+/// Interval of progress lines.
 const SAY_EVERY: Duration = Duration::from_secs(15);
-/// Between two looks of somebody who wants to know of the first thing that is wrong, and how long such a campaign waits for
-/// rest.
+/// Interval of checks in a campaign that ends with the first violation, and its limit for becoming idle.
 const CHECK_EVERY: Duration = Duration::from_millis(1_500);
 const REST_LIMIT: Duration = Duration::from_secs(20);
-/// A NATS offer younger than this when the store was wiped may not have been read.
+/// A NATS offer younger than this at the time of a wipe may be unread.
 const UNREAD_S: i64 = 180;
 
 pub(crate) struct Campaign {
@@ -63,38 +62,38 @@ pub(crate) struct Campaign {
     pub(crate) book: Book,
     pub(crate) machine: Machine,
     started_at: OffsetDateTime,
-    /// Offers that are still tried.
+    /// Offers without an answer.
     pending: TaskTracker,
     /// Fault number → how often it hit.
     hits: Mutex<BTreeMap<usize, usize>>,
     zombies_with_work: AtomicUsize,
-    /// By so much the schedule is behind.
+    /// Delay of the schedule.
     late_ms: AtomicU64,
     begun: Instant,
     weak: std::sync::Weak<Campaign>,
 }
 
-/// What a campaign has to say, besides the records.
+/// Results of a campaign, besides the records.
 pub(crate) struct Outcome {
     pub(crate) records: Records,
     /// Fault number → how often it hit.
     pub(crate) hits: BTreeMap<usize, usize>,
     /// Processes that were frozen with a provider call in flight.
     pub(crate) zombies_with_work: usize,
-    /// Service processes that ended although nobody had ended them.
+    /// Service processes that ended by themselves.
     pub(crate) surprises: Vec<String>,
-    /// What did not come to rest in time. Empty: everything did.
+    /// Queues that did not become empty in time.
     pub(crate) stuck: Vec<String>,
-    /// By the machine.
+    /// Whether the machine was too slow.
     pub(crate) given: Given,
-    /// What ended the campaign before its time.
+    /// The violation that ended the campaign early.
     pub(crate) found_meanwhile: Option<Vec<Violation>>,
     pub(crate) took: Duration,
     pub(crate) quiesce_took: Duration,
 }
 
 impl Outcome {
-    /// Something did not come to rest, and could not have.
+    /// The system did not become idle, and could not have.
     pub(crate) fn had_no_time(&self) -> bool {
         !self.stuck.is_empty() && self.given.is_too_little()
     }
@@ -116,7 +115,7 @@ impl Campaign {
         let mut found_meanwhile = None;
         tokio::select! {
             worked = work => worked?,
-            // What is dropped with the work may be half done: nothing is looked at any more but what was found.
+            // Dropped work may be half done, so only the findings are kept.
             found = campaign.first_violations(plan.seed, until), if matches!(until, Until::Found(_)) => found_meanwhile = Some(found),
         }
         let healed = Instant::now();
@@ -155,7 +154,7 @@ impl Campaign {
     }
 
     async fn prepare(seed: u64, directory: &Path) -> anyhow::Result<Arc<Campaign>> {
-        // Before anything else runs: what it gives then is its best.
+        // Measured before anything else runs: this is the machine's best.
         let machine = Machine::watch(directory)?;
         let canaries = (0..ACCOUNTS)
             .map(|account| (account_id(account), canary(seed, account)))
@@ -186,7 +185,7 @@ impl Campaign {
         }))
     }
 
-    /// Looks again and again, and ends when something is wrong. Where the database cannot be looked at, it is looked at later.
+    /// Checks repeatedly, and ends with a violation. If the database is unavailable, it checks later.
     async fn first_violations(&self, seed: u64, until: &Until) -> Vec<Violation> {
         let wanted = match until {
             Until::Found(words) => words.as_slice(),
@@ -211,7 +210,7 @@ impl Campaign {
         Ok(())
     }
 
-    /// Waits for a moment of the schedule, which is as much later as the schedule has waited.
+    /// Waits for a scheduled time, plus the delay of the schedule.
     async fn moment(&self, begun: Instant, at_ms: u64) {
         loop {
             let due = begun + Duration::from_millis(at_ms + self.late_ms.load(Ordering::Relaxed));
@@ -222,7 +221,7 @@ impl Campaign {
         }
     }
 
-    /// A machine that cannot keep up would be broken without end, and do nothing in between.
+    /// On a slow machine, faults without pause would leave no time for work.
     async fn wait_for_room(&self, running: &mut JoinSet<anyhow::Result<()>>, at_ms: u64) -> anyhow::Result<()> {
         let from = Instant::now();
         let late_ms = self.late_ms.load(Ordering::Relaxed);
@@ -277,7 +276,7 @@ impl Campaign {
         self.weak.upgrade().expect("whoever calls has it from its Arc")
     }
 
-    /// Tries an offer in the background until it has its answer.
+    /// Sends an offer in the background until it has an answer.
     pub(crate) fn pursue(&self, number: usize, account: usize, via: Via) {
         let campaign = self.shared();
         self.pending.spawn(async move {
@@ -285,12 +284,12 @@ impl Campaign {
         });
     }
 
-    /// Makes an offer and sees it through; gives its number.
+    /// Sends an offer until it has an answer; gives its number.
     pub(crate) async fn offer(&self, account: usize, via: Via, what: Offered) -> usize {
         self.clients.offer(&self.book, account, via, what).await
     }
 
-    /// How it goes, for whoever watches.
+    /// Prints progress.
     #[expect(
         clippy::print_stderr,
         reason = "a program for people; the report is on the other stream"
@@ -299,7 +298,7 @@ impl Campaign {
         eprintln!("{:>7.1} s  {what}", self.begun.elapsed().as_secs_f64());
     }
 
-    /// Offers that have no answer yet.
+    /// Offers without an answer.
     pub(crate) fn pending(&self) -> usize {
         self.pending.len()
     }
@@ -308,13 +307,13 @@ impl Campaign {
         self.zombies_with_work.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The moment from which a wiped store holds nothing any more.
+    /// The time from which a wiped store is empty.
     pub(crate) fn wiping(&self) -> OffsetDateTime {
         OffsetDateTime::now_utc()
     }
 
-    /// Publishers do not know what was read. Those who published a while before the store was wiped look, and publish
-    /// again what they do not find.
+    /// Publishers do not know whether a notification was read. Those that published shortly before the wipe check, and publish
+    /// missing notifications again.
     pub(crate) fn publish_again(&self, wiped_at: OffsetDateTime) {
         let since = wiped_at - time::Duration::seconds(UNREAD_S);
         let lately = |offer: &crate::records::Offer| {
@@ -352,7 +351,7 @@ impl Campaign {
         });
     }
 
-    /// Accounts look at their own, and try others'. The checker reads what they were shown.
+    /// Accounts read their own data and try others'. The checker judges the answers.
     async fn look(self: Arc<Self>, seed: u64) {
         let mut dice = Dice::new(seed, "look");
         loop {
@@ -368,10 +367,10 @@ impl Campaign {
                 format!("/api/orgs/{whose}/notifications/n-{}", dice.below(500)),
             ];
             let path = dice.pick(&paths);
-            // With the key of any account: most of the time not its owner's.
+            // With the key of any account: mostly not the owner's.
             self.clients.look(&self.book, &mut dice, other, path).await;
             self.clients.look(&self.book, &mut dice, own, path).await;
-            // A session's id of one account, asked for in the other's name.
+            // One account's session id, requested with the other's key.
             const ANY: &str = "select id from session where account_id = $1 order by random() limit 1";
             let found = sqlx::query(ANY)
                 .bind(&whose)
@@ -389,7 +388,7 @@ impl Campaign {
         }
     }
 
-    /// What the processes hold: before anything happens, and then again and again.
+    /// Records memory and files of the processes: before the campaign, and repeatedly.
     async fn sample(self: Arc<Self>) {
         loop {
             self.book.sampled(self.system.samples());
@@ -431,7 +430,7 @@ fn has_each(found: &[Violation], wanted: &[String]) -> bool {
         .all(|words| lines.iter().any(|line| line.starts_with(words.as_str())))
 }
 
-/// Those that are known before anything runs.
+/// Secrets that are known before the start.
 fn known_secrets() -> BTreeMap<String, String> {
     BTreeMap::from([
         ("operator token".to_owned(), OPERATOR_TOKEN.to_owned()),
@@ -451,7 +450,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Nothing panics while one of these is held, and what they guard is whole at any time.
+/// No code panics while it holds this lock, and the guarded data is consistent at any time.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

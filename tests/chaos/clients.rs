@@ -1,5 +1,5 @@
-//! Those who want something: publishers on NATS, and programs that use the HTTP API with a key of their account. They
-//! behave as they should: the same id until there is an answer, and the same idempotency key.
+//! The clients: publishers on NATS, and programs that use the HTTP API with a key of their account. They behave correctly: they
+//! repeat the same id and idempotency key until they get an answer.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ use crate::{
 
 const PUBLISH_LIMIT: Duration = Duration::from_millis(1_500);
 const REQUEST_LIMIT: Duration = Duration::from_secs(6);
-/// For everything that is there before a campaign begins.
+/// Time limit of the setup.
 const FURNISH_LIMIT: Duration = Duration::from_secs(60);
-/// A flood of headers.
+/// Headers of an oversized request.
 const HEADERS: usize = 200;
 const HEADER_BYTES: usize = 2_000;
-/// Doubled with every try: those who ask again at once keep down what has just come up.
+/// Doubled with every attempt: immediate retries would overload a service that has just started.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 const AGAIN_DOUBLED_MAX: usize = 4;
 
@@ -40,14 +40,14 @@ pub(crate) struct Clients {
     publishing: Vec<String>,
     jetstream: jetstream::Context,
     http: reqwest::Client,
-    /// Of the orchestrators.
+    /// Addresses of the orchestrators.
     urls: Vec<String>,
-    /// Whoever has no answer by then goes without.
+    /// Time limit of an offer.
     pub(crate) over: CancellationToken,
 }
 
 impl Clients {
-    /// Makes accounts, agents and tasks over the API. The system is up.
+    /// Creates accounts, agents and tasks over the API of a running system.
     pub(crate) async fn furnish(system: &System, seed: u64) -> anyhow::Result<Clients> {
         let http = reqwest::Client::builder().no_proxy().timeout(REQUEST_LIMIT).build()?;
         let urls = system
@@ -113,7 +113,7 @@ impl Clients {
         Ok((tenant, shown(&key)?, shown(&publishing)?))
     }
 
-    /// Made once however often it is asked for: a busy machine may not answer in time.
+    /// Creates an object once, however often it is repeated: a busy machine may not answer in time.
     async fn made(&self, path: &str, body: Value) -> anyhow::Result<Value> {
         let url = format!("{}{path}", self.urls[0]);
         let key: String = format!("furnish {path} {body}").chars().take(200).collect();
@@ -121,7 +121,7 @@ impl Clients {
         loop {
             let asking = async {
                 let mut request = self.http.post(&url).bearer_auth(OPERATOR_TOKEN).json(&body);
-                // What is stored of the answer that made an API key is not the key; another one does no harm.
+                // The stored answer of a created API key has no key; a second key does no harm.
                 if !path.ends_with("/keys") {
                     request = request.header("idempotency-key", &key);
                 }
@@ -146,21 +146,21 @@ impl Clients {
         }
     }
 
-    /// Keys that must stand nowhere but at their owner's.
+    /// Keys that only their owner may see.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = (String, String)> {
         let keys = self.keys.iter().enumerate();
         keys.chain(self.publishing.iter().enumerate())
             .map(|(account, key)| (format!("key of {}", account_id(account)), key.clone()))
     }
 
-    /// Tries until there is an answer; enters every try. Gives the offer's number.
+    /// Sends an offer until there is an answer; records every attempt. Gives the offer's number.
     pub(crate) async fn offer(&self, book: &Book, account: usize, via: Via, what: Offered) -> usize {
         let number = book.offer(account_id(account), what);
         self.pursue(book, number, account, via).await;
         number
     }
 
-    /// Tries an offer that is in the book until there is an answer.
+    /// Repeats a recorded offer until there is an answer.
     pub(crate) async fn pursue(&self, book: &Book, number: usize, account: usize, via: Via) {
         let Some(message) = self.message(book, number, account, via) else {
             return;
@@ -225,7 +225,7 @@ impl Clients {
         }
     }
 
-    /// With the account's key, to one of the orchestrators.
+    /// Sends with the account's key to one of the orchestrators.
     pub(crate) async fn request(
         &self,
         book: &Book,
@@ -268,15 +268,15 @@ impl Clients {
         }
     }
 
-    /// The same request from a client that goes away before there is an answer.
+    /// Sends the same request and disconnects before the answer.
     pub(crate) async fn request_and_leave(&self, number: usize, book: &Book, account: usize, after: Duration) {
         if let Some(message) = self.message(book, number, account, Via::Http) {
-            // Dropped, which closes the connection in the middle of whatever the server does.
+            // Dropping it closes the connection during the request.
             let _ = timeout(after, self.attempt(book, number, &message, number)).await;
         }
     }
 
-    /// A request with more headers than anybody needs. Whether it was turned away.
+    /// Sends a request with too many headers. Gives whether it was refused.
     pub(crate) async fn too_many_headers(&self, place: usize) -> bool {
         let mut request = self
             .http
@@ -295,7 +295,7 @@ impl Clients {
             .await
     }
 
-    /// What goes over the wire for an offer; for a repetition, what went before.
+    /// The request of an offer; for a repetition, that of the original.
     fn message(&self, book: &Book, number: usize, account: usize, via: Via) -> Option<Message> {
         let (id, canary) = (account_id(account), &self.tenants[account].canary);
         let key = format!("offer-{number}");
@@ -359,7 +359,7 @@ impl Clients {
                     key,
                 }
             }
-            // Made by the fault itself, which knows what is wrong with it.
+            // The fault creates this request itself.
             Offered::Poison { .. } => return None,
         })
     }
@@ -386,7 +386,7 @@ fn publish(account: &str, task: Option<&str>, payload: &Value) -> Message {
     }
 }
 
-/// A body that says what the agent does.
+/// A notification's body that tells the stub provider the agent's action.
 fn words(canary: &str, work: &Work) -> String {
     format!("{canary} work={} effect={};", word(work.kind), work.effect)
 }
@@ -409,7 +409,7 @@ fn read(status: StatusCode, body: &str) -> Answer {
     }
 }
 
-/// A plain connection, as a publisher outside has it.
+/// A plain connection, as an outside publisher has.
 pub(crate) async fn publisher(nats_url: &str) -> anyhow::Result<async_nats::Client> {
     let address: async_nats::ServerAddr = nats_url.parse().context("the URL of our own server")?;
     let user = address.username().unwrap_or_default().to_owned();

@@ -1,11 +1,11 @@
-//! Choices from a seed. Not for secrets: the whole point is that the same seed chooses the same.
+//! Choices from a seed. Not for secrets: the same seed gives the same choices.
 
-/// SplitMix64: one number of state, good enough to choose by, and the same on every machine.
+/// SplitMix64: one number of state, the same on every machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(u64);
 
 impl Dice {
-    /// `purpose` keeps what is chosen for one thing from changing when another is chosen more often.
+    /// `purpose` separates the choices for different things: more choices for one do not change another's.
     pub(crate) fn new(seed: u64, purpose: &str) -> Dice {
         let mixed = purpose.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -36,7 +36,7 @@ impl Dice {
         &from[self.below(from.len())]
     }
 
-    /// By their weights.
+    /// By weights.
     pub(crate) fn weighted<'a, T>(&mut self, from: &'a [T], weight: impl Fn(&T) -> u64) -> &'a T {
         let total: u64 = from.iter().map(&weight).sum();
         let mut left = self.next() % total;

@@ -1,6 +1,6 @@
-//! How much one account with very much waiting slows another. The other sends a notification from time to time, and how
-//! long each takes to the end of its turn is measured three times: with nobody else there, while the first account's
-//! come in, and while they wait and are worked off. With it, how much memory each process has.
+//! Measures how much one account's long queue slows another account. The other account sends a notification from time to time, and
+//! the time to the end of its turn is measured in three phases: alone, while the first account's notifications arrive, and while
+//! they are processed. Also measures each process's memory.
 
 use std::{
     collections::BTreeMap,
@@ -27,19 +27,19 @@ use crate::{
     recovery::{bench::Bench, measured::Measured},
 };
 
-/// As fast as a model may be: slower ones would only make the machine less busy.
+/// A fast provider: a slower one would only make the machine less busy.
 const PACE: Pace = Pace {
     think_ms: (20, 40),
     think_long_ms: (20, 40),
 };
 const FLOOD: usize = 0;
 const OTHER: usize = 1;
-/// Published and not yet acknowledged.
+/// Published messages without an acknowledgement.
 const AT_ONCE: usize = 250;
-/// Of the other account, each in a session of its own.
+/// The other account's notifications, each in its own session.
 const OTHER_TASKS: usize = 5;
 const OTHER_PAUSE: Duration = Duration::from_millis(100);
-/// Between two counts of all there is, which are work for the database, too.
+/// Interval of counting all rows, which costs the database.
 const COUNT_PAUSE: Duration = Duration::from_millis(500);
 const LIMIT: Duration = Duration::from_secs(900);
 
@@ -62,7 +62,7 @@ async fn measure(arguments: &FairArguments, directory: &Path) -> anyhow::Result<
     let bench = Bench::open(directory, PACE, arguments.seed).await?;
     let mut measured = Measured::default();
     measured.note_load("before");
-    // The first of everything is slower.
+    // A warm-up: first requests are slower.
     other(&bench, "warm", OTHER_TASKS).await?;
     for (name, ms) in other(&bench, "alone", arguments.turns).await? {
         measured.add(format!("alone: {name}"), ms);
@@ -73,7 +73,7 @@ async fn measure(arguments: &FairArguments, directory: &Path) -> anyhow::Result<
     let flooding = async {
         let begun = Instant::now();
         let flooded = flood(&bench, arguments).await;
-        // Whatever came of it, the other one's looking ends.
+        // Ends the other account's polling in any case.
         over.store(true, Ordering::Relaxed);
         anyhow::Ok((flooded?, begun.elapsed()))
     };
@@ -120,7 +120,7 @@ const WRITTEN: &str = "select count(*) from notification where account_id = 'acc
 const WAITING: &str = "select count(*) from notification where account_id = 'account-0' and state = 'queued'";
 const TURNS: &str = "select count(*) from turn where account_id = 'account-0' and state = 'finished'";
 
-/// As many at once as the broker takes, until the resolver has written all of them down. Gives how long publishing took.
+/// Publishes as fast as the broker accepts, until the resolver has stored all of them. Gives the publishing time.
 async fn flood(bench: &Bench, arguments: &FairArguments) -> anyhow::Result<Duration> {
     let begun = Instant::now();
     let all: Vec<usize> = (0..arguments.waiting).collect();
@@ -158,7 +158,7 @@ async fn publish(bench: &Bench, account: usize, task: String, id: String, work: 
     }
 }
 
-/// Notifications of the other account, one after the other, each with or without a tool call: how long each took.
+/// Notifications of the other account, one after the other, with or without a tool call. Gives the time of each.
 async fn other(bench: &Bench, name: &str, count: usize) -> anyhow::Result<Vec<(&'static str, i64)>> {
     const ENDED: &str = "select t.finished_at from notification n
         join turn t on t.account_id = n.account_id and t.id = n.turn_id
@@ -189,7 +189,7 @@ async fn other(bench: &Bench, name: &str, count: usize) -> anyhow::Result<Vec<(&
     Ok(taken)
 }
 
-/// Process → MiB now, and the most it ever had.
+/// Process → MiB now, and its maximum.
 async fn memory(bench: &Bench) -> BTreeMap<String, (u64, u64)> {
     let mut all = BTreeMap::new();
     for service in &bench.system.services {

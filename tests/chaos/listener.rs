@@ -1,5 +1,5 @@
-//! Hears every message on the bus, as the operator's user may, and notes which secrets stand in its headers or payload.
-//! Keeps no message; and what is published while the broker is away from it, it does not hear.
+//! Subscribes to every message on the bus as the operator, and records secrets in headers and payloads. Stores no message, and
+//! misses messages that are published while it is disconnected.
 
 use std::{
     collections::BTreeMap,

@@ -1,6 +1,6 @@
-//! How much of the machine a campaign gets. What stands still for long may be stuck, or may have had no time: the same
-//! piece of work is done again and again, and how long it takes against the shortest that was seen says which. It is made
-//! of what services live on, a processor and a disk. Excuses nothing that is wrong, only what is not yet done.
+//! Measures how much CPU and disk a campaign gets, to tell a stuck system from a slow machine. A fixed piece of work (CPU and disk)
+//! is repeated, and its time is compared with the shortest one seen. A slow machine excuses unfinished work only, never wrong
+//! results.
 
 use std::{
     fmt::{self, Display},
@@ -19,24 +19,23 @@ use std::{
 use anyhow::Context;
 use serde::Serialize;
 
-/// Between two pieces.
+/// Pause between two pieces.
 const EVERY: Duration = Duration::from_millis(250);
-/// Steps of one piece: some milliseconds of a processor, longer than the time that a scheduler gives at once to somebody
-/// who has waited.
+/// Steps of one piece: some milliseconds of CPU, longer than a scheduler's time slice.
 const STEPS: u64 = 400_000;
 const BLOCK: [u8; 4_096] = [7; 4_096];
-/// With less than this share of what the machine gave at its best, services miss moments that they otherwise keep with
-/// ease, their leases first. A campaign itself leaves more than twice this.
+/// Below this share of the machine's best, services miss deadlines that they otherwise keep, leases first. A campaign itself leaves
+/// more than twice this.
 const ENOUGH_PERCENT: u32 = 20;
 
-/// Watches until it is dropped.
+/// Measures until it is dropped.
 pub(crate) struct Machine {
     pieces: Arc<Mutex<Vec<Piece>>>,
     over: Arc<AtomicBool>,
     file: PathBuf,
 }
 
-/// What a campaign was given, in percent of the best that was seen.
+/// The share that a campaign got, in percent of the best.
 #[derive(Clone, Copy, Default, Serialize)]
 pub(crate) struct Given {
     at_work_percent: u32,
@@ -45,9 +44,9 @@ pub(crate) struct Given {
 
 #[derive(Clone, Copy)]
 struct Piece {
-    /// When it should have begun.
+    /// Its scheduled start.
     due: Instant,
-    /// From then to its end.
+    /// Time from then to its end.
     took: Duration,
 }
 
@@ -57,7 +56,7 @@ impl Machine {
         let block = File::create(&file).with_context(|| format!("could not make {}", file.display()))?;
         let (pieces, over) = (Arc::<Mutex<Vec<Piece>>>::default(), Arc::<AtomicBool>::default());
         let (written, ended) = (Arc::clone(&pieces), Arc::clone(&over));
-        // No task of the runtime: what keeps that busy is not the machine.
+        // A thread and no task: a busy runtime must not count as a busy machine.
         thread::Builder::new()
             .name("machine".to_owned())
             .spawn(move || work(block, &written, &ended))
@@ -65,7 +64,7 @@ impl Machine {
         Ok(Machine { pieces, over, file })
     }
 
-    /// What was given since a moment, in percent of the best: the median, so that a short halt says nothing.
+    /// The share since a time, in percent of the best: the median, so that a short stall has no effect.
     pub(crate) fn percent_since(&self, moment: Instant) -> u32 {
         let pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         percent(&pieces, moment)
@@ -84,7 +83,7 @@ impl Given {
         }
     }
 
-    /// Whoever did not come to rest had no time to.
+    /// Whether the machine was too slow to become idle.
     pub(crate) fn is_too_little(self) -> bool {
         self.at_rest_percent < ENOUGH_PERCENT
     }
@@ -113,7 +112,7 @@ fn work(mut block: File, pieces: &Mutex<Vec<Piece>>, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         let due = Instant::now() + EVERY;
         thread::sleep(EVERY);
-        // A disk that refuses is one of the faults; the processor's part tells enough.
+        // A failing disk is one of the faults; the CPU's part suffices then.
         let _ = piece(&mut block);
         let done = Piece {
             due,
@@ -130,7 +129,7 @@ fn piece(block: &mut File) -> io::Result<()> {
     block.sync_data()
 }
 
-/// All, where nothing was seen.
+/// 100 % without measurements.
 fn percent(pieces: &[Piece], moment: Instant) -> u32 {
     let best = pieces.iter().map(|piece| piece.took).min().unwrap_or_default();
     let mut since: Vec<Duration> = pieces

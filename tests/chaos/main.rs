@@ -1,11 +1,10 @@
-//! The fault campaign: real processes, real servers, and everything that can go wrong with them, from one seed. It runs,
-//! lets things calm down, and has a checker decide by what was written down whether anything was lost, done twice or
-//! shown to the wrong eyes. Where a decision of the services is wrong is not found here but in their own tests and in the
-//! simulation; this finds what only whole processes do.
+//! The fault campaign: real processes and servers under faults, scheduled from one seed. It injects the faults, waits until the
+//! system is idle, and a checker judges from the records whether anything was lost, done twice or shown to another account. Wrong
+//! decisions of the services are found by their own tests and by the simulation; this finds failures of whole processes.
 //!
-//! In reading order: [`plan`] (what happens when, from the seed alone), [`system`] (what it happens to), [`provider`],
-//! [`clients`], [`faults`], [`campaign`] (all of it together), [`machine`], [`quiesce`], [`records`], [`checker`], [`report`]. [`recovery`] and
-//! [`fair`] measure, and judge nothing; [`age`] judges by time.
+//! In reading order: [`plan`] (the schedule, from the seed alone), [`system`] (the system under test), [`provider`], [`clients`],
+//! [`faults`], [`campaign`] (runs all of it), [`machine`], [`quiesce`], [`records`], [`checker`], [`report`]. [`recovery`] and
+//! [`fair`] measure without a verdict; [`age`] judges by time.
 
 mod age;
 mod arguments;
@@ -41,7 +40,7 @@ use plan::Plan;
 use records::Records;
 use report::{Report, Verdict};
 
-/// The campaign could not be run.
+/// Exit code of a campaign that could not run.
 const EXIT_FAILED: u8 = 2;
 
 fn main() -> ExitCode {
@@ -57,11 +56,11 @@ fn main() -> ExitCode {
     let ended = runtime.block_on(async {
         tokio::select! {
             ended = run(arguments) => ended,
-            // Everything that was started is dropped with the campaign, and ends.
+            // Dropping the campaign ends all of its processes.
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
         }
     });
-    // Tasks that are still there hold processes of ours.
+    // Remaining tasks hold processes of ours.
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     ended.unwrap_or_else(|error| failed(&error))
 }
@@ -83,7 +82,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Blocks, and nobody minds: nothing else runs.
+/// Blocks the thread: nothing else runs.
 #[expect(clippy::print_stdout, reason = "the report is what the program is for")]
 fn simulate(arguments: &SimulateArguments) -> ExitCode {
     let begun = std::time::Instant::now();
@@ -160,7 +159,7 @@ fn empty(directory: &Path) -> anyhow::Result<&Path> {
     Ok(directory)
 }
 
-/// Postgres, which is not root, has to pass through it.
+/// Postgres does not run as root and must be able to pass through the folder.
 fn reachable(directory: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(directory, fs::Permissions::from_mode(0o711))

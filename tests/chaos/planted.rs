@@ -1,8 +1,8 @@
-//! Whether the campaign finds bugs: for every bug on purpose (`planted/{bug}.patch`) a campaign of the faults that bring it
-//! to light, in processes that have the bug. The campaign ends with the first violation; when there is none after
-//! [`FAULTS_MAX`] faults, the checker is worth nothing. The same campaign without the bug must find nothing.
+//! Tests the campaign itself: for every planted bug (`planted/{bug}.patch`) it runs a campaign with the faults that reveal the bug,
+//! in processes that have it. The campaign ends with the first violation; without one after [`FAULTS_MAX`] faults, the checker
+//! lacks a rule. The same campaign without the bug must find nothing.
 //!
-//! Works in the copy of the sources that has the bugs only: `planted/run` makes, builds and runs it.
+//! It runs only in the copy of the sources with the bugs: `planted/run` creates, builds and runs it.
 
 use std::{
     collections::BTreeSet,
@@ -20,33 +20,33 @@ use crate::{arguments::PlantedArguments, report::Verdict};
 
 /// Names the bugs of a process, with commas between (`planted/planted.rs`).
 const VARIABLE: &str = "SIGNALBOX_PLANTED";
-/// Where the sources of this program have it, they are the copy that has the bugs.
+/// A file of the copy; if it exists, these sources have the bugs.
 const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/domain/src/planted.rs");
 const FAULTS_MAX: usize = 200;
-/// The clean campaign has a few more faults than it took to find the bug.
+/// The clean campaign has a few faults more than the bug needed.
 const FAULTS_MORE: usize = 5;
 
-/// How a bug is looked for.
+/// The hunt for a bug.
 struct Hunt {
-    /// As its patch is called.
+    /// The name of its patch.
     bug: &'static str,
-    /// As for `--kinds`.
+    /// Kinds, as for `--kinds`.
     kinds: &'static str,
     seen: Seen,
 }
 
-/// When it shows itself.
+/// When the bug shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Seen {
-    /// Within seconds, almost always at the first look, as this.
+    /// Within seconds, almost always in the first check, with this violation.
     AtOnce { rule: &'static str },
-    /// At some moment while the campaign runs, as this.
+    /// While the campaign runs, with this violation.
     Meanwhile { rule: &'static str },
-    /// When nothing more happens: what was lost may have been late. So many faults are enough.
+    /// When the system is idle, since a lost item may have been late. So many faults suffice.
     AtRest { faults: usize },
 }
 
-/// The beginning of the violation that it shows itself by.
+/// The start of its violation.
 const fn at_once(rule: &'static str) -> Seen {
     Seen::AtOnce { rule }
 }
@@ -80,7 +80,7 @@ const HUNTS: &[Hunt] = &[
         "crash_point:orchestrator.turns_read",
         Seen::AtRest { faults: 12 },
     ),
-    // Back shortly after another has taken the turn over, with an answer in hand.
+    // Resumes shortly after another replica took the turn over, with an answer in hand.
     hunt(
         "fence_dropped",
         "freeze_at_point:delivery.turn_answered+4600",
@@ -116,7 +116,7 @@ const HUNTS: &[Hunt] = &[
     hunt("secret_logged", "repeat", at_once("I14 ")),
 ];
 
-/// As much of a campaign's report as is of interest here.
+/// The used fields of a campaign's report.
 #[derive(Deserialize)]
 struct Told {
     faults_fired: usize,
@@ -131,7 +131,7 @@ impl Told {
     }
 }
 
-/// Looks for the bugs that are asked for; a line each. Fails when one was not found, or something else was.
+/// Hunts the requested bugs, one line each. Fails if one was not found, or another violation was.
 #[expect(clippy::print_stdout, reason = "what is found is what the program is for")]
 pub(crate) async fn run(arguments: &PlantedArguments) -> anyhow::Result<ExitCode> {
     if !Path::new(MODULE).exists() {
@@ -175,7 +175,7 @@ pub(crate) async fn run(arguments: &PlantedArguments) -> anyhow::Result<ExitCode
     })
 }
 
-/// One campaign that has them all, and has to find each by its own rule.
+/// One campaign with all of them, which must find each by its own rule.
 #[expect(clippy::print_stdout, reason = "what is found is what the program is for")]
 async fn together(hunts: &[&Hunt], seed: u64) -> anyhow::Result<ExitCode> {
     let mut rules = Vec::new();
@@ -238,7 +238,7 @@ async fn campaign(hunt: &Hunt, seed: u64, faults: usize, bug: Option<&str>) -> a
     start(hunt.kinds, &["--until-broken"], seed, faults, bug.unwrap_or_default()).await
 }
 
-/// A campaign is a process of its own: its children have the bugs from its environment.
+/// A campaign is a separate process, whose children get the bugs from its environment.
 async fn start(kinds: &str, until: &[&str], seed: u64, faults: usize, bugs: &str) -> anyhow::Result<Ended> {
     let mut program = Command::new(current_exe().context("this program has no path")?);
     program

@@ -1,5 +1,5 @@
-//! Coming to rest: everything is healed, and then every queue gets empty within a limit. What does not is stuck, which is
-//! a finding of its own, and is described here while it can still be seen.
+//! Waits until the system is idle: every fault is healed, and every queue becomes empty within a limit. A queue that does not is
+//! stuck: a finding, described here while its rows exist.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use tokio::time::{Instant, sleep};
 
 use crate::{campaign::Campaign, clients::publisher};
 
-/// When nothing gets less for so long, what still waits is stuck, unless the machine gave it no time. Longer than anything
-/// here has to wait: the longest is a call that gets no answer.
+/// Without progress for this long, the remaining work is stuck, unless the machine was too slow. Longer than any wait of the
+/// system: the longest is a call without an answer.
 pub(crate) const STILL_LIMIT: Duration = Duration::from_secs(45);
-/// And for all of it, however busily it goes on: a long campaign on a busy machine leaves much to do.
+/// Total limit: a long campaign on a busy machine leaves much work.
 const LIMIT: Duration = Duration::from_secs(1_200);
-/// How often a wait says what for.
+/// Interval of progress lines.
 const SAY_EVERY: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// So often in a row must nothing be found: what is between two queues is in none of them.
+/// Consecutive empty checks that are required, since an item between two queues is in neither.
 const CALM_LOOKS: usize = 4;
 
-/// What must be empty, with what is shown of it when it is not.
+/// Queries that must be empty, with the columns to show.
 const QUEUES: &[(&str, &str)] = &[
     (
         "notifications without an outcome",
@@ -48,7 +48,7 @@ const QUEUES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Empty: all came to rest.
+/// Empty: the system is idle.
 pub(crate) async fn wait(campaign: &Campaign, still_limit: Duration) -> anyhow::Result<Vec<String>> {
     let begun = Instant::now();
     let jetstream = jetstream::new(publisher(&campaign.system.nats_url).await?);
@@ -122,7 +122,7 @@ async fn consumer_waiting(jetstream: &jetstream::Context, durable: &Durable) -> 
     }))
 }
 
-/// Notifications are read by place: the last of every partition was read.
+/// Notifications are read by offset: the last one of every partition was read.
 async fn partitions_waiting(observer: &PgPool, jetstream: &jetstream::Context) -> anyhow::Result<Vec<String>> {
     let root = Root::default();
     let Ok(stream) = jetstream.get_stream(Stream::Notification.name(&root)).await else {

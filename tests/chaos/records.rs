@@ -1,8 +1,7 @@
-//! What a campaign writes down: everything that was offered with the answers it got, every request that reached the
-//! provider with how it ended, every fault that hit, and where logs and database are. The checker decides by this and
-//! by nothing else, so that a kept campaign can be checked again. Records only: no rule, no I/O.
+//! The records of a campaign: every offer with its answers, every provider request with its end, every fault that hit, and the
+//! paths of logs and database. The checker judges only these, so that a kept campaign can be checked again. No rules, no I/O.
 //!
-//! All moments are the machine's clock, which is the database's clock too.
+//! All timestamps are by the machine's clock, which is also the database's.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -14,10 +13,10 @@ pub(crate) struct Records {
     pub(crate) seed: u64,
     #[serde(with = "time::serde::rfc3339")]
     pub(crate) started_at: OffsetDateTime,
-    /// When all queues were empty and looking at the database began.
+    /// When all queues were empty and the database was read.
     #[serde(with = "time::serde::rfc3339")]
     pub(crate) quiet_at: OffsetDateTime,
-    /// The superuser's, direct and not through a proxy: row-level security does not hold it.
+    /// The superuser's URL, without a proxy, so row-level security does not apply.
     pub(crate) database_url: String,
     pub(crate) accounts: Vec<Tenant>,
     /// In the order in which they were first made.
@@ -28,16 +27,16 @@ pub(crate) struct Records {
     /// In the order in which they were taken; the last of a process when all had come to rest.
     pub(crate) samples: Vec<Sample>,
     pub(crate) logs: Vec<ServiceLog>,
-    /// What must stand in no log, no message, no error and no plain column: name → secret.
+    /// Secrets that may stand in no log, message, error or plain column: name → secret.
     pub(crate) secrets: BTreeMap<String, String>,
-    /// What the API showed while the campaign ran, whole bodies, also of refusals.
+    /// Answers of the API during the campaign, whole bodies, also of refusals.
     pub(crate) answers: Vec<ApiAnswer>,
-    /// What went over the bus.
+    /// Messages on the bus.
     #[serde(default)]
     pub(crate) heard: Heard,
 }
 
-/// What somebody who hears every message noted.
+/// Findings of a subscriber to every message.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Heard {
     pub(crate) messages: usize,
@@ -45,14 +44,14 @@ pub(crate) struct Heard {
     pub(crate) secrets: Vec<(String, String)>,
 }
 
-/// An account and what only it may see.
+/// An account and its private texts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Tenant {
     pub(crate) id: String,
     /// In every body, title and message of this account, and in what the provider replies to its sessions.
     pub(crate) canary: String,
     pub(crate) agents: Vec<Agent>,
-    /// As spelled by their maker. Further tasks may have been made by notifications.
+    /// As spelled by their creator. Notifications may have created further tasks.
     pub(crate) tasks: Vec<String>,
 }
 
@@ -62,7 +61,7 @@ pub(crate) struct Agent {
     pub(crate) slug: String,
 }
 
-/// One thing that a client wanted, with every try at it. A client tries until it is answered or the campaign ends.
+/// One request of a client, with every attempt. A client retries until it has an answer or the campaign ends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Offer {
     pub(crate) number: usize,
@@ -74,7 +73,7 @@ pub(crate) struct Offer {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Offered {
-    /// A notification that is well formed.
+    /// A valid notification.
     Notification {
         id: String,
         /// None: without a task.
@@ -83,14 +82,14 @@ pub(crate) enum Offered {
         agents: Vec<String>,
         work: Work,
     },
-    /// The same message once more: it may change nothing.
+    /// The same message again: no change.
     Repeat { of: usize },
-    /// The id of another offer with other content: refused, and the other one is unharmed. Who comes first is who the
-    /// resolver reads first, so this is only made once the other is known to be accepted.
+    /// The id of another offer with other content: refused, and the other is unchanged. The first one that the resolver reads wins,
+    /// so this is only sent after the other was accepted.
     Conflict { of: usize, id: String },
-    /// Another body under the idempotency key of an offer that was accepted over HTTP: refused.
+    /// Another body under the idempotency key of an accepted HTTP offer: refused.
     KeyReused { of: usize },
-    /// What cannot be read, or is too large, or names nobody: refused with this reason.
+    /// Malformed, too large, or with an unknown name: refused with this reason.
     Poison { id: Option<String>, reason: String },
     /// A thread message; wakes the task's assignees, one notification each (`message:{message id}:{agent id}`), and the
     /// work is `Reply`.
@@ -99,19 +98,19 @@ pub(crate) enum Offered {
     Status { task: String, status: String },
 }
 
-/// What the agent does in the turn of this notification. It stands in the notification's body, in words that the stub
-/// reads: `work=<kind> effect=<effect>`.
+/// The agent's action in the turn of this notification. It stands in the notification's body, in words for the stub: `work=<kind>
+/// effect=<effect>`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Work {
     pub(crate) kind: WorkKind,
-    /// Unique in the campaign. Whatever the work does carries it: the body of the posted message, the reply, the note.
+    /// Unique in the campaign. Every result carries it: the body of the posted message, the reply, the note.
     pub(crate) effect: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WorkKind {
-    /// A reply and no more.
+    /// A reply only.
     Reply,
     /// `task_message` with body `effect <effect>`, then a reply.
     Message,
@@ -127,7 +126,7 @@ pub(crate) enum WorkKind {
     Done,
     /// In one answer `task_message` with body `effect <effect>` and `task_status` to `done`, then a reply.
     Finish,
-    /// `no_reply`, then a text that is not to be posted.
+    /// `no_reply`, then a text that must not be posted.
     Silent,
 }
 
@@ -155,32 +154,32 @@ pub(crate) enum Via {
 pub(crate) enum Answer {
     /// 2xx, or the stream's acknowledgement.
     Accepted,
-    /// 4xx: it was not taken and will not be.
+    /// 4xx: refused for good.
     Refused { status: u16 },
-    /// 5xx, a timeout, a connection that broke: it may have been taken.
+    /// 5xx, a timeout, a broken connection: it may have been accepted.
     Unknown { why: String },
 }
 
 /// One request as the provider saw it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ProviderCall {
-    /// Place among all, from 0.
+    /// Index among all requests, from 0.
     pub(crate) order: usize,
     /// The process that sent it: `delivery-0`. Each has an address of its own at the stub.
     pub(crate) caller: String,
     pub(crate) session_key: String,
     pub(crate) idempotency_key: String,
-    /// Of the notification in the input, where it begins a turn; of the call ids, where it carries one on.
+    /// The effect of the input's notification if it begins a turn; of the call ids if it continues one.
     pub(crate) effect: Option<String>,
     /// Ids of the tool calls whose results it brought.
     pub(crate) results: Vec<String>,
     /// Canaries of which accounts stood anywhere in the request.
     pub(crate) canaries: Vec<String>,
-    /// Names of the secrets that stood in it, the provider's own credential in its header aside.
+    /// Secrets in the request, without the provider's own credential in its header.
     pub(crate) secrets: Vec<String>,
     #[serde(with = "time::serde::rfc3339")]
     pub(crate) begun_at: OffsetDateTime,
-    /// Last byte sent, or the moment at which the stub saw that the caller had gone. None: still open at the end.
+    /// Last byte sent, or the time when the stub noticed the disconnect. None: still open at the end.
     #[serde(with = "time::serde::rfc3339::option")]
     pub(crate) ended_at: Option<OffsetDateTime>,
     pub(crate) end: CallEnd,
@@ -190,7 +189,7 @@ pub(crate) struct ProviderCall {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CallEnd {
     Open,
-    /// The whole answer was handed to the connection: whether it arrived is another question.
+    /// The whole answer was written to the connection; it may not have arrived.
     Text {
         text: String,
     },
@@ -198,15 +197,15 @@ pub(crate) enum CallEnd {
     Calls {
         calls: Vec<(String, String)>,
     },
-    /// A failure that the schedule wanted, whole; its name, as in the report.
+    /// A scheduled failure, whole; its name, as in the report.
     Failure {
         name: String,
     },
-    /// The caller went away first.
+    /// The caller disconnected first.
     Aborted,
 }
 
-/// A fault that hit. One that was scheduled and hit nothing is in the report, and not here.
+/// A fault that hit. Faults without a hit are only in the report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Fired {
     /// As in the schedule and in the report: `kill`, `freeze`, `nats_wipe`, …
@@ -220,7 +219,7 @@ pub(crate) struct Fired {
     pub(crate) until: OffsetDateTime,
 }
 
-/// The log of one service process, all its lives in one file, one line an event.
+/// The log of one service process over all restarts in one file, one line an event.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ServiceLog {
     /// `delivery-0`
@@ -228,7 +227,7 @@ pub(crate) struct ServiceLog {
     pub(crate) path: PathBuf,
 }
 
-/// What a key of an account was shown.
+/// An answer to a key of an account.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ApiAnswer {
     /// The key's account; None: the operator's token.
@@ -240,13 +239,13 @@ pub(crate) struct ApiAnswer {
     pub(crate) body: String,
 }
 
-/// What a service process held at a moment.
+/// Memory and files of a service process at a time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Sample {
     #[serde(with = "time::serde::rfc3339")]
     pub(crate) at: OffsetDateTime,
     pub(crate) process: String,
     pub(crate) memory_kib: usize,
-    /// Files and connections that are open.
+    /// Open files and connections.
     pub(crate) files: usize,
 }

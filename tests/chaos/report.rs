@@ -1,5 +1,5 @@
-//! What a campaign found, for people and as JSON, and the verdict. A fault that hit nothing is not counted as fired, and
-//! a campaign in which too little happened is invalid: it neither passed nor failed.
+//! The report of a campaign, as text and JSON, and the verdict. A fault without a hit does not count as fired, and a campaign with
+//! too few events is invalid: neither passed nor failed.
 
 use std::{
     collections::BTreeMap,
@@ -18,14 +18,14 @@ use crate::{
     records::{Answer, CallEnd, Sample},
 };
 
-/// Of the scheduled faults, so many have to have hit.
+/// Share of scheduled faults that must hit.
 const FIRED_PERCENT_MIN: usize = 60;
-/// Of the offers, so many have to have been answered.
+/// Share of offers that must be answered.
 const ANSWERED_PERCENT_MIN: usize = 98;
-/// Of the notifications that have an outcome, so many have to have been delivered: campaigns move tasks to `done`, which
-/// cancels what waits, and providers refuse for good at times.
+/// Share of finished notifications that must be delivered: campaigns close tasks, which cancels waiting items, and providers refuse
+/// some calls for good.
 const DELIVERED_PERCENT_MIN: usize = 60;
-/// Violations that are written out; the rest is counted.
+/// Violations that are printed; the others are counted.
 const VIOLATIONS_SHOWN: usize = 40;
 
 #[derive(Default, Serialize)]
@@ -42,16 +42,16 @@ pub(crate) struct Report {
     turns: BTreeMap<String, usize>,
     provider_calls: BTreeMap<&'static str, usize>,
     api_answers_checked: usize,
-    /// Service → the most that one of its processes held at a moment.
+    /// Service → the maximum memory of one of its processes.
     memory_peak_mib: BTreeMap<String, usize>,
     files_peak: BTreeMap<String, usize>,
-    /// Service processes that ended although nobody had ended them.
+    /// Service processes that ended by themselves.
     surprises: Vec<String>,
     stuck: Vec<String>,
     given: Given,
-    /// What is stuck could not have come to rest.
+    /// Stuck work could not have finished on this machine.
     had_no_time: bool,
-    /// Why no verdict can be given.
+    /// Why there is no verdict.
     invalid: Vec<String>,
     violations: BTreeMap<&'static str, usize>,
     examples: Vec<String>,
@@ -66,7 +66,7 @@ struct KindCount {
     rows: &'static str,
     scheduled: usize,
     fired: usize,
-    /// How often the fault hit: connections that were cut, statements that failed, requests that were served badly.
+    /// Hits of the fault: connections cut, statements failed, requests failed.
     hits: usize,
 }
 
@@ -169,7 +169,7 @@ impl Report {
     }
 }
 
-/// What follows for the program's exit.
+/// The exit code of a verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Held,
@@ -187,7 +187,7 @@ impl From<Verdict> for ExitCode {
     }
 }
 
-/// Some of each rule first, so that one that is broken often does not hide another.
+/// Some violations of each rule first, so that a frequent one does not hide another.
 fn examples(violations: &[Violation]) -> Vec<String> {
     let mut seen: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let mut placed: Vec<(usize, &Violation)> = violations

@@ -1,5 +1,5 @@
-//! An installation that has been at work for long, small enough for every run of the tests; `make age` runs the large one.
-//! What is judged here is that nothing stops and nothing is left: how fast a busy machine is says nothing.
+//! An old installation, small enough for every test run; `make age` runs the large one. The test checks that no work stops and that
+//! no expired row stays. It does not check speed.
 
 use std::process::Command;
 

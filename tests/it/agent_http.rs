@@ -1,5 +1,5 @@
-//! `/agent/*` for agents without tool support (S10), right after a restart: a live key works; a closed, a foreign and a
-//! made-up one do not, and the last two cannot be told apart.
+//! `/agent/*` for agents without tool support (S10), right after a restart: a live key works; a closed, a foreign and an invented
+//! key do not, and the last two get the same answer.
 
 use reqwest::{Method, StatusCode};
 use serde_json::json;
@@ -48,7 +48,7 @@ async fn keys_are_checked_against_the_database_right_after_a_restart() {
     let (status, body) = history(&live, &token).await;
     assert_eq!(status, StatusCode::OK, "{body}");
     assert!(body.to_string().contains("T-1"));
-    // As a gateway spells it.
+    // In a gateway's spelling.
     let (status, _) = history(&format!("agent:alpha:{}", live.to_uppercase()), &token).await;
     assert_eq!(status, StatusCode::OK);
 
@@ -62,7 +62,7 @@ async fn keys_are_checked_against_the_database_right_after_a_restart() {
     assert_eq!(foreign_body["code"], unknown_body["code"]);
     let (nobody, _) = history(&live, "sbx_acme_0_0_0").await;
     assert_eq!(nobody, StatusCode::UNAUTHORIZED);
-    // Other keys of the account do not open this door, and this one opens no other.
+    // Other keys of the account do not open these routes, and this key opens no others.
     let member = house.key("acme", "member").await;
     assert!(history(&live, &member).await.0.is_client_error());
     let (status, _) = house

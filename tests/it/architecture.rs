@@ -1,4 +1,5 @@
-//! The map of the workspace, held by the compiler's own metadata: which crate may see which.
+//! Rules of the source tree: which crate may depend on which (read from cargo's metadata), file heads, who writes the session
+//! tables, circles between modules, and phrases that prose may not use.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,8 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-/// Who may see whom, beyond what the standard library and the registry offer. Anything that is not here is an edge that
-/// somebody should talk about first (ARCHITECTURE.md, "Crates").
+/// Which workspace crates each crate may depend on. Discuss a new edge before you add it here (ARCHITECTURE.md, "Crates").
 const ALLOWED: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("contracts", &["domain"]),
@@ -67,7 +67,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Names that say nothing about what is inside.
+/// File and crate names without meaning.
 const EMPTY_NAMES: &[&str] = &["common", "core", "utils", "util", "helpers", "misc", "shared"];
 
 fn metadata() -> Value {
@@ -89,7 +89,7 @@ fn crates_see_only_what_the_map_allows() {
         .map(|package| package["name"].as_str().unwrap())
         .collect();
     let mapped: BTreeSet<&str> = ALLOWED.iter().map(|(name, _)| *name).collect();
-    assert_eq!(ours, mapped, "a crate is missing on the map, or on the disk");
+    assert_eq!(ours, mapped, "ALLOWED and the workspace list different crates");
     for package in packages {
         let name = package["name"].as_str().unwrap();
         let allowed = ALLOWED
@@ -99,7 +99,7 @@ fn crates_see_only_what_the_map_allows() {
             .unwrap();
         for dependency in package["dependencies"].as_array().unwrap() {
             let on = dependency["name"].as_str().unwrap();
-            // Tests may see the test crates and more; what is shipped may not.
+            // Dev-dependencies are not restricted; only shipped code is.
             if ours.contains(on) && dependency["kind"] != "dev" {
                 assert!(allowed.contains(&on), "{name} may not depend on {on}");
             }
@@ -146,7 +146,7 @@ fn names_say_what_is_inside() {
 /// Tables that only their home writes (ADR 50).
 const OF_THE_HOME: [&str; 3] = ["session", "notification", "turn"];
 const HOME: &str = "shared/storage/src/session/";
-/// The schema itself, another program's tables of the same names, the kit that fills tests' databases, and this file.
+/// Migrations, the floor's own tables of the same names, the kit that fills test databases, and this file.
 const EXEMPT: &[&str] = &[
     "shared/storage/src/migrations/",
     "bench/src/floor/",
@@ -155,7 +155,7 @@ const EXEMPT: &[&str] = &[
     // The kit counts allocations, which the benchmark would measure.
     "bench/src/stored.rs",
 ];
-/// Where a test plants a state in rows that are there. It inserts them with `testkit::rows`.
+/// Tests that plant a state by updating or deleting existing rows. They insert rows with `testkit::rows`.
 const PLANTED: &[&str] = &[
     "services/delivery/tests/it/fairness.rs",
     "services/delivery/tests/it/impossible.rs",
@@ -183,7 +183,7 @@ const PLANTED: &[&str] = &[
     "tests/it/walls/scratch.rs",
 ];
 
-/// Each of the verbs with the table after it, wherever blanks, line ends and the seams of a `concat!` stand between.
+/// Each verb with the table after it. Blanks, line ends and the joints of a `concat!` may stand between them.
 fn writes(text: &str) -> Vec<(&'static str, &'static str)> {
     let text = text.to_ascii_lowercase();
     let mut found = Vec::new();
@@ -230,7 +230,7 @@ fn only_their_home_writes_sessions_items_and_turns() {
         "write through a verb of {HOME}, or insert with testkit::rows"
     );
     let listed: BTreeSet<String> = PLANTED.iter().map(|name| (*name).to_owned()).collect();
-    assert_eq!(planted, listed, "listed without need");
+    assert_eq!(planted, listed, "PLANTED lists files that plant nothing");
 }
 
 #[test]
@@ -247,10 +247,10 @@ fn a_write_is_found_however_it_is_written() {
     );
 }
 
-/// A room is a folder of a crate's sources with all that is in it, or a file beside the folders. Where rooms import each other
-/// in a circle, none of them can be read or moved alone. Files beside the folders may.
+/// A module is a folder directly under a crate's `src`, or a file there. Folders that import each other in a circle cannot be read
+/// or moved alone, so they are refused. Circles between files are allowed.
 #[test]
-fn no_room_imports_another_in_a_circle() {
+fn no_folder_imports_another_in_a_circle() {
     let mut circles = Vec::new();
     for package in metadata()["packages"].as_array().unwrap() {
         let sources = Path::new(package["manifest_path"].as_str().unwrap()).with_file_name("src");
@@ -263,7 +263,7 @@ fn no_room_imports_another_in_a_circle() {
             }
         }
     }
-    assert_eq!(circles, [""; 0], "move what is in the wrong room");
+    assert_eq!(circles, [""; 0], "move the item that is in the wrong folder");
 }
 
 type Imports = BTreeMap<String, BTreeSet<String>>;
@@ -280,7 +280,8 @@ fn reached<'a>(imports: &'a Imports, room: &str) -> BTreeSet<&'a String> {
     reached
 }
 
-/// Which rooms each room of a crate imports. `lib.rs` and `main.rs` are doors: what they hand on is in the room it is from.
+/// The modules that each module of a crate imports. `lib.rs` and `main.rs` only re-export: an item counts for the module that
+/// declares it.
 fn imports(sources: &Path) -> Imports {
     let mut texts = Vec::new();
     visit(sources, &mut |file| {
@@ -321,7 +322,7 @@ fn imports(sources: &Path) -> Imports {
     imports
 }
 
-/// What a module names of the crate's root, by `crate::` or by as many `super::` as it lies deep.
+/// The items of the crate root that a module names, by `crate::` or by a `super::` for each level of its depth.
 fn from_the_root(text: &str, depth: usize) -> Vec<&str> {
     let word = |text: &'_ str| -> usize {
         text.find(|c: char| !c.is_alphanumeric() && c != '_')
@@ -358,6 +359,72 @@ fn from_the_root(text: &str, depth: usize) -> Vec<&str> {
 fn an_import_is_found_however_it_is_written() {
     let text = "use crate::{\n    a::{b, c},\n    D,\n};\nuse super::near;\nlet e = crate::e::f(super::super::g::h);";
     assert_eq!(from_the_root(text, 2), ["a", "D", "e", "g"]);
+}
+
+/// Phrases of an older style, in lower case. Prose names the thing: "a message without an account", "failed after N attempts".
+const REFUSED_PHRASES: [&str; 5] = ["nobody's", "who comes", "look after", "gave up", "did not do its part"];
+
+/// The refused phrases of a text, each with its line. A phrase may begin at the end of one line of prose and end on the next.
+fn refused_phrases(text: &str) -> Vec<(usize, &'static str)> {
+    let words = |line: &str| {
+        line.trim()
+            .trim_start_matches(['/', '!', '#', '-', '>', ' '])
+            .to_ascii_lowercase()
+    };
+    let lines: Vec<String> = text.lines().map(words).collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let next = lines.get(at + 1).map_or("", String::as_str);
+        let both = format!("{line} {next}");
+        for phrase in REFUSED_PHRASES {
+            if both.match_indices(phrase).any(|(start, _)| start < line.len()) {
+                found.push((at + 1, phrase));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn prose_has_none_of_the_refused_phrases() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let (mut read, mut found) = (0, Vec::new());
+    visit_written(root, &mut |file| {
+        let name = file.strip_prefix(root).unwrap().display().to_string();
+        if name != "tests/it/architecture.rs" {
+            read += 1;
+            for (line, phrase) in refused_phrases(&std::fs::read_to_string(file).unwrap()) {
+                found.push(format!("{name}:{line}: {phrase}"));
+            }
+        }
+    });
+    assert!(read > 500, "only {read} files were read");
+    assert_eq!(found, [""; 0], "write plain words");
+}
+
+#[test]
+fn a_refused_phrase_is_found_however_it_is_written() {
+    assert_eq!(refused_phrases("fine\n// Who comes first"), [(2, "who comes")]);
+    assert_eq!(refused_phrases("    /// the relay gave\n    /// up."), [(1, "gave up")]);
+    assert_eq!(refused_phrases("# It gave\n\nup"), []);
+}
+
+/// Every `.rs` and `.md` file of the repository, but for build output and hidden folders.
+fn visit_written(folder: &Path, see: &mut impl FnMut(&Path)) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let (path, name) = (entry.path(), entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            if name != "target" && !name.to_string_lossy().starts_with('.') {
+                visit_written(&path, see);
+            }
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "rs" || extension == "md")
+        {
+            see(&path);
+        }
+    }
 }
 
 fn visit(folder: &Path, see: &mut impl FnMut(&Path)) {

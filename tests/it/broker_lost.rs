@@ -1,5 +1,5 @@
-//! The broker loses its store after it has acknowledged, and before anybody has read: everything that was accepted is
-//! worked on once, and every reply is in its thread once, whichever way it came in and however many replicas there are.
+//! The broker loses its store after it acknowledged messages and before a service read them. Every accepted notification is
+//! processed once, and every reply is posted once, for every way in and any number of replicas.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::house::House;
 
-/// One turn waits at the gate, and then asks another agent; the others say that they are done.
+/// One turn waits at the gate, and then calls another agent; the other agents only reply.
 fn script(gate: Arc<Semaphore>) -> impl Fn(&Seen) -> Reply + Send + Sync + 'static {
     move |seen| {
         if seen.input().contains("Ask the tester") && seen.tool_outputs().is_empty() {
@@ -31,7 +31,7 @@ impl House {
         self.post("/api/orgs/acme/notifications", body).await;
     }
 
-    /// Waits until the broker has acknowledged exactly these, and nobody has read them.
+    /// Waits until the broker has acknowledged exactly these messages, while no service reads them.
     async fn unread(&self, expected: &[&str]) {
         let kinds = "select split_part(subject, '.', 2) || case when stored_at is null then ' unsent' else '' end
                      from outbox order by 1";
@@ -57,7 +57,7 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
     house.agent("acme", "tester").await;
     house.task("acme", "T-1", &["coder"]).await;
 
-    // One that is refused, to be sent again when its agent is there.
+    // A refused notification, to be redriven after its agent was created.
     house
         .post_notification(json!({"id": "again", "task": "T-1", "agent": "late", "body": "x"}))
         .await;
@@ -75,7 +75,7 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
     })
     .await;
 
-    // Nobody reads notifications from now on, and then nobody reads what became of turns.
+    // From now on no service reads notifications, and later none reads `turn.finished`.
     house.kill(Role::Resolver);
     house
         .post_notification(json!({"id": "one", "task": "T-1", "agent": "coder", "body": "x"}))
@@ -90,7 +90,7 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
         .post(&format!("/api/orgs/acme/dead-letters/{letter}/redrive"), json!({}))
         .await;
     house.unread(&["notification"; 4]).await;
-    // Two services enter items where no session is open.
+    // Two services enter items while no session is open.
     assert_eq!(house.enter(Role::Delivery, "acme", "by-delivery").await, Entered::Sent);
     assert_eq!(
         house.enter(Role::ToolGateway, "acme", "by-tool-gateway").await,
@@ -118,7 +118,7 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
     );
 
     house.wiped().await;
-    // Two of each, so that every sweep has another beside it.
+    // Two replicas of each, so that every sweep has a concurrent one.
     house.up().await;
     let others = [
         house.world.run(Role::Resolver, resolver::start).await,
@@ -148,7 +148,7 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
         (database.count("select count(*) from outbox").await == 0).then_some(())
     })
     .await;
-    // The two parts of "many", the message's and the tester's among them.
+    // Includes the two parts of "many", the message's and the tester's.
     let found = database
         .texts(
             "select coalesce(a.slug, '-') || ' ' || n.kind || ' ' || n.state from notification n
@@ -185,13 +185,13 @@ async fn what_was_accepted_outlives_a_broker_that_nobody_had_read() {
     house.close().await;
 }
 
-/// What is refused is done with: it is not said for ever.
+/// A refused notification is not published again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_resolver_refuses_is_not_published_again() {
     let house = House::open(|_| Reply::text("done")).await;
     house.account("acme").await;
     house.task("acme", "T-1", &[]).await;
-    // No such agent; nobody is assigned; and an id that has other content by now.
+    // An unknown agent; a task without assignees; and an id that has other content by now.
     house
         .post_notification(json!({"id": "who", "task": "T-1", "agent": "nobody", "body": "x"}))
         .await;
@@ -213,6 +213,6 @@ async fn what_the_resolver_refuses_is_not_published_again() {
     .await;
     let reasons = database.texts("select reason from dead_letter order by 1").await;
     assert_eq!(reasons, ["id_conflict", "no_agent", "unknown_agent"]);
-    // Closing waits until nothing is kept to be said again.
+    // Closing waits until no outbox row is left.
     house.close().await;
 }

@@ -1,5 +1,5 @@
-//! `make run` compiles a part of what `make test` compiles: a crate whose features differed would be compiled by both, with all
-//! that depends on it. `cargo tree` tells the features; where they differ, `services/signalbox/Cargo.toml` asks for the same.
+//! `make run` compiles a subset of the crates of `make test`. A crate with different features would be compiled twice, with all its
+//! dependents. The test compares `cargo tree`; to fix a difference, add the feature in `services/signalbox/Cargo.toml`.
 
 use std::{collections::BTreeSet, env, process::Command};
 

@@ -1,5 +1,5 @@
-//! An account's choices (S14) change in the middle of things, and nothing is lost: what is under way goes on as it was
-//! begun, what comes later follows the new choice.
+//! An account's settings (S14) change while work is in progress, and nothing is lost: running work keeps the old settings, later
+//! work follows the new ones.
 
 use std::sync::Arc;
 
@@ -53,14 +53,14 @@ async fn scope_and_layout_change_in_the_middle_of_a_turn() {
     }
     let seen = house.provider.seen_of(&of_task);
     assert_eq!(seen.len(), 3);
-    // The turn that was begun with instructions apart ends with them; the next one has them in front of its input.
+    // The turn that began with separate instructions ends with them; the next one has them in front of its input.
     for (call, apart) in seen.iter().zip([true, true, false]) {
         assert_eq!(call.body["instructions"].is_string(), apart, "{}", call.body);
         assert_eq!(call.input().contains("Act on this notification only"), !apart);
     }
     assert_eq!(seen[1].tool_outputs().len(), 1);
 
-    // And back: the task's session was left as it was.
+    // And back: the task's session is unchanged.
     house
         .patch(
             "/api/orgs/acme",

@@ -1,5 +1,5 @@
-//! Done closes (S3), in the same transaction, whoever moves the task: while items wait, while a turn runs, against a
-//! notification that arrives at the same moment. Reopening changes nothing until the next notification.
+//! A terminal status closes sessions (S3) in the same transaction, by API and by tool: while items wait, while a turn runs, and
+//! against a concurrent notification. Reopening changes nothing until the next notification.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ async fn a_turn_that_runs_while_its_task_is_done_is_recorded_and_posts_nothing()
         (house.provider.seen().len() == 1).then_some(())
     })
     .await;
-    // A person waits behind it, and so does a service.
+    // An item of a person waits behind it, and one of a service.
     house
         .notify("acme", "T-1", "coder", "n-2", "said before the close")
         .await;
@@ -139,7 +139,7 @@ async fn an_agent_that_moves_its_task_to_done_closes_its_session_and_still_gets_
         (house.provider.seen().len() == 1).then_some(())
     })
     .await;
-    // Said by a person after the closing turn began: it goes to the next generation. By a service: it ends here.
+    // A person's item from after the closing turn's start moves to the next generation. A service's item is cancelled.
     house.notify("acme", "T-1", "coder", "n-person", "one more thing").await;
     house
         .publish("acme", "T-1", json!({"id": "n-service", "agent": "coder", "body": "b"}))
@@ -154,7 +154,7 @@ async fn an_agent_that_moves_its_task_to_done_closes_its_session_and_still_gets_
     );
     let carried = house.until("acme", "n-person", "delivered").await;
     assert!(carried["session_key"].as_str().unwrap().ends_with(":v2"), "{carried}");
-    // Its results went back on its own key, and what it asked for after the close was refused.
+    // Its results went back on its own key, and its tool calls after the close were refused.
     let seen = house.provider.seen_of(first["session_key"].as_str().unwrap());
     assert_eq!(seen.len(), 3);
     assert!(
@@ -250,7 +250,7 @@ async fn removing_an_agent_closes_all_of_its_sessions() {
     house.close().await;
 }
 
-/// A provider that fails does not decide what becomes of a person's words: between two attempts they wait like any others.
+/// A failing provider does not change the verdict on a person's items: between two attempts they wait like any others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_person_said_goes_on_though_its_turn_waits_for_another_attempt() {
     let gate = Arc::new(Semaphore::new(0));
@@ -308,7 +308,7 @@ async fn what_a_person_said_goes_on_though_its_turn_waits_for_another_attempt() 
     })
     .await;
     house.until("acme", "n-closing", "delivered").await;
-    // Nobody was told that it was cancelled.
+    // No event says that it was cancelled.
     eventually("everything was said", || async {
         (house.world.database.count("select count(*) from outbox").await == 0).then_some(())
     })

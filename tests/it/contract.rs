@@ -1,5 +1,5 @@
-//! A program that knows the page of public names and nothing of our code: raw HTTP, raw NATS, every name and every
-//! field written out. What stands here is what others rely on; a test that has to be changed is a broken promise.
+//! A client that knows only the public names: raw HTTP and raw NATS, every name and field written out. Other programs rely on this
+//! contract; changing this test means breaking it.
 
 use std::sync::{Arc, Mutex};
 
@@ -67,7 +67,7 @@ const DEAD_LETTER: [&str; 8] = [
     "created_at",
     "redriven_at",
 ];
-/// On everything that Signalbox publishes. `traceparent` is on what follows from a message that had one.
+/// Headers of every message that Signalbox publishes. `traceparent` is on consequences of a message that had one.
 const HEADERS: [&str; 9] = [
     "Nats-Msg-Id",
     "Signalbox-Cause",
@@ -80,14 +80,14 @@ const HEADERS: [&str; 9] = [
     "ce-time",
 ];
 
-/// Every field is there, also where it is null.
+/// Every field is present, also if it is null.
 fn has(value: &Value, fields: &[&str]) {
     for field in fields {
         assert!(value.get(field).is_some(), "{field} is missing in {value}");
     }
 }
 
-/// A message as a plain client got it.
+/// A message as a plain client receives it.
 struct Heard {
     subject: String,
     headers: async_nats::HeaderMap,
@@ -99,7 +99,7 @@ impl Heard {
     }
 }
 
-/// A program outside.
+/// An outside program.
 struct Program<'a> {
     house: &'a House,
     key: String,
@@ -110,7 +110,7 @@ struct Program<'a> {
 impl<'a> Program<'a> {
     async fn start(house: &'a House) -> Program<'a> {
         let nats = house.world.client().await;
-        // On the connection that publishes: the server takes the subscription first.
+        // On the publishing connection, so that the server takes the subscription first.
         let mut messages = nats.subscribe("signalbox.>").await.unwrap();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let listening = Arc::clone(&heard);
@@ -179,7 +179,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// An account, a key, two agents and a task, made as the page says.
+/// An account, a key, two agents and a task, created as the document says.
 async fn tenant(program: &mut Program<'_>) -> (String, String) {
     let account = program
         .make("/api/accounts", json!({"id": "acme", "name": "Acme"}))
@@ -227,7 +227,7 @@ async fn who_knows_the_public_names_needs_nothing_else() {
     let mut program = Program::start(&house).await;
     let (coder, reviewer) = tenant(&mut program).await;
 
-    // The full one, on a task; the smallest, on none.
+    // A notification with all fields, on a task; and the smallest, without a task.
     let full = r#"{"id": "ci-4711", "type": "ci_failed", "agent": "coder", "title": "CI", "body": "Tests fail on main",
         "message_id": null, "sender": {"kind": "service", "id": "ci", "name": "CI"},
         "queue_mode": "followup", "metadata": {"run": 4711}, "branch": "main"}"#;
@@ -262,7 +262,7 @@ async fn who_knows_the_public_names_needs_nothing_else() {
     assert_eq!(taskless["task"], Value::Null);
     assert_eq!(taskless["session_key"], format!("system:agent:{coder}:acme:v1"));
 
-    // What it became.
+    // Its state.
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let session = program
         .get(&format!(
@@ -310,7 +310,7 @@ async fn who_knows_the_public_names_needs_nothing_else() {
     );
     assert!(!program.list("/api/orgs/acme/tasks/proj-7/activities").await.is_empty());
 
-    // What the provider was sent.
+    // The provider's request.
     let seen = house.provider.seen_of(&key);
     let first = &seen[0].body;
     for field in ["model", "instructions", "input", "tools", "user"] {
@@ -324,7 +324,7 @@ async fn who_knows_the_public_names_needs_nothing_else() {
     assert_eq!(again["input"][0]["type"], "function_call_output");
     assert_eq!(again["input"][0]["call_id"], "call-1");
 
-    // One for each of several, and for the task's assignees.
+    // One notification for each of several agents, and for the task's assignees.
     program
         .publish(
             "signalbox.notification.acme.PROJ-7",
@@ -345,7 +345,7 @@ async fn who_knows_the_public_names_needs_nothing_else() {
         }
     }
 
-    // Refused: in the dead letters and on NATS; mended and sent again.
+    // Refused: in the dead letters and on NATS; fixed and redriven.
     program
         .publish(
             "signalbox.notification.acme.PROJ-7",
@@ -399,7 +399,7 @@ async fn who_knows_the_public_names_needs_nothing_else() {
     house.close().await;
 }
 
-/// On its own port, for whoever asks.
+/// The public document, on the API's own port.
 async fn every_service_has_its_pages(house: &House) {
     let roles = [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator];
     for address in roles.map(|role| house.running(role).started) {
@@ -414,7 +414,7 @@ async fn every_service_has_its_pages(house: &House) {
     }
 }
 
-/// A CloudEvent in binary mode on every subject of the page, with hops, cause and trace.
+/// A CloudEvent in binary mode on every public subject, with hops, cause and trace.
 async fn every_message_has_every_header(program: &Program<'_>) {
     let traced = [
         "signalbox.session.resolved.acme.PROJ-7",
@@ -447,7 +447,7 @@ async fn every_message_has_every_header(program: &Program<'_>) {
     let ours = |message: &&Heard| !message.subject.starts_with("signalbox.notification.") || redriven(message);
     assert!(heard.iter().any(redriven));
     for message in heard.iter().filter(ours) {
-        // What a person does over HTTP has no message that caused it, and a redrive is one.
+        // A person's HTTP request has no causing message; a redrive has one.
         let by_person = redriven(message)
             || ["task.created", "task.status_changed", "session.closed"]
                 .iter()
@@ -510,7 +510,7 @@ async fn ids_and_bodies_are_taken_up_to_their_last_character_and_no_further() {
         assert_eq!(program.outcome(id).await["state"], state, "{id}");
     }
 
-    // Two spellings of a task are one; what is no task, account or agent has no name here.
+    // Two spellings name one task; invalid names are refused.
     for task in ["PROJ-7", "proj-7", "Proj-7"] {
         let found = program.get(&format!("/api/orgs/acme/tasks/{task}")).await;
         assert_eq!(found["id"], "PROJ-7");

@@ -1,7 +1,7 @@
-//! Every service is killed between any two of its steps and started again, and the end is the same, once.
+//! Every service is killed between any two of its steps and restarted, and the result is the same, once.
 //!
-//! Systematic where `restarts` is not: each point of [`runtime::crash::CRASH_POINTS`] is a trial of its own, in a house of
-//! its own, at the first hit and at the second. A point that is not reached fails its trial.
+//! Systematic, unlike `restarts`: each point of [`runtime::crash::CRASH_POINTS`] is a trial in a house of its own, at its first and
+//! second hit. A trial whose point is not reached fails.
 
 use futures::{StreamExt, stream};
 use reqwest::{Method, StatusCode};
@@ -15,14 +15,14 @@ use crate::{
     same_end::{assert_end, assert_events, furnished},
 };
 
-/// What a dead process held is given to others soon.
+/// Short leases, so that other replicas take over soon.
 const SETTINGS: &[(&str, &str)] = &[("nats.limits.ack_wait_ms", "1000")];
-/// Each trial mostly waits for leases to end.
+/// Each trial mostly waits for leases to expire.
 const TRIALS_AT_ONCE: usize = 4;
-/// One session, so one `session.opened`: all that the resolver puts into its outbox here.
+/// One session, so one `session.opened`: the resolver's only outbox row here.
 const REACHED_ONCE: &[(Role, &str)] = &[(Role::Resolver, "outbox.messages_published")];
 
-/// One service, one point, one of its hits.
+/// A service, a point, and the number of the hit.
 struct Trial {
     house: House,
     role: Role,
@@ -46,7 +46,7 @@ impl Trial {
         trial.send("n-1").await;
         trial.post("n-2").await;
         trial.all_delivered(3).await;
-        // Later hits come with these at the latest.
+        // Later hits occur with these messages at the latest.
         trial.send("n-3").await;
         trial.post("n-4").await;
         trial.all_delivered(5).await;
@@ -66,7 +66,7 @@ impl Trial {
         self.house.notify("acme", "T-1", "coder", id, "x").await;
     }
 
-    /// Over HTTP, as often as it takes: nobody knows what became of a request whose connection broke.
+    /// Over HTTP, repeated until it succeeds: after a broken connection it is unknown whether the request had its effect.
     async fn post(&mut self, id: &str) {
         let body = json!({"id": id, "agent": "coder", "task": "T-1", "body": "x"});
         loop {
@@ -91,7 +91,7 @@ impl Trial {
             .await;
     }
 
-    /// The last steps of the last turn: its reply posted, and everything published.
+    /// The last steps of the last turn: its reply is posted, and every message is published.
     async fn settled(&mut self) {
         self.until(
             "replies are posted",
@@ -103,7 +103,7 @@ impl Trial {
             .await;
     }
 
-    /// Looks into the database, since the API may be what died.
+    /// Reads the database, since the API may be the killed service.
     async fn until(&mut self, what: &str, sql: &'static str, count: i64) {
         let what = format!("{}: {what}", self.name());
         loop {
@@ -132,8 +132,8 @@ impl Trial {
     }
 }
 
-/// Every point of a service, and of what it shares with the others, at its first and at its second hit; on every change, its last
-/// own point and the last of the outbox, once.
+/// Every point of a service and of the shared crates, at its first and second hit. On every change: the service's last own point
+/// and the outbox's last point, once.
 async fn every_point_of(role: Role) {
     let own = format!("{}.", role.service().replace('-', "_"));
     let points = CRASH_POINTS

@@ -1,4 +1,4 @@
-//! A stream or a consumer that somebody deletes is counted, and told in the log. A message that no service signed is counted, too.
+//! A deleted stream or consumer is counted and logged. A message without a valid signature is counted, too.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use testkit::{World, eventually};
 
 const DELETIONS: &str = "signalbox_messaging_deletions_total";
 
-/// What a collector gets of the log.
+/// The log as a collector receives it.
 type Log = Arc<Mutex<Vec<u8>>>;
 
 async fn collector() -> (String, Log) {
@@ -59,7 +59,7 @@ async fn what_somebody_deletes_from_the_broker_is_counted_and_told() {
     running.stop().await;
 }
 
-/// Waits until one of these was counted.
+/// Waits until one of these counters has grown.
 async fn counted(metric: &str, label: &str) {
     eventually("it is counted", async || {
         let shown = runtime::telemetry::metrics_text();

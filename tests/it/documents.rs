@@ -1,5 +1,5 @@
-//! The documents say what is there: links lead somewhere, files that the map names exist, and every decision and runbook
-//! is on the list. Not whether they say it well.
+//! Checks the documents against the repository: links have targets, files on the map exist, and every decision and runbook is
+//! listed.
 
 use std::{
     collections::BTreeSet,
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Built, fetched, or git's own.
+/// Build output, downloads, and git's own folder.
 const NOT_OURS: &[&str] = &["target", ".git", ".tools", ".data"];
 
 fn root() -> PathBuf {
@@ -26,7 +26,7 @@ fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What stands between a mark and the next of another, as often as it stands there.
+/// The texts between each pair of marks.
 fn between<'a>(text: &'a str, open: &str, close: &str) -> Vec<&'a str> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -106,7 +106,7 @@ fn the_map_names_files_that_exist() {
     let paths: BTreeSet<&str> = between(&text, "`", "`")
         .into_iter()
         .filter(|name| name.ends_with(".rs") || name.ends_with(".sql") || name.ends_with(".md") || name.ends_with('/'))
-        // A name that ends where it begins to branch (`handlers/`) is a place in every service.
+        // A folder name (`handlers/`) stands for a folder in any service.
         .filter(|name| name.trim_end_matches('/').contains('/') && !name.contains(['{', '*', '<', ' ']))
         .collect();
     assert!(paths.len() > 60, "the map was read");
@@ -117,7 +117,7 @@ fn the_map_names_files_that_exist() {
     assert_eq!(missing, [""; 0]);
 }
 
-/// `tests/it/{pages,plans}.rs` is two.
+/// `tests/it/{pages,plans}.rs` stands for two files.
 fn each(name: &str) -> Vec<String> {
     match name
         .split_once('{')
@@ -128,8 +128,7 @@ fn each(name: &str) -> Vec<String> {
     }
 }
 
-/// Each promise says what attacks it, and that is there: files by their path, or by their name where the sentence says which; tests
-/// by their name.
+/// Each promise in SECURITY.md names its tests, and they exist: files by path or name, tests by name.
 #[test]
 fn every_promise_of_security_names_tests_that_exist() {
     let text = fs::read_to_string(root().join("SECURITY.md")).unwrap();

@@ -1,6 +1,6 @@
-//! What a notification costs: round trips to the database and commits, counted on the wire between each service and
-//! Postgres. The figures are the same on a fast machine and on a slow one, so a needless question shows here before it
-//! shows in any measurement of speed. Whoever makes it cheaper lowers the limits.
+//! The cost of a notification: round trips to the database and commits, counted on the wire between each service and Postgres. The
+//! figures do not depend on the machine's speed, so a needless query shows here before it shows in a benchmark. After an
+//! improvement, lower the limits.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::house::House;
 
 const ROLES: [Role; 4] = [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator];
 
-/// What goes by the clock and not by what there is to do is seldom, so that a slow machine does not count more of it.
+/// Periodic work is rare here, so that a slow machine does not count more of it.
 const SELDOM: [(&str, &str); 7] = [
     ("replica.lease_ms", "60000"),
     ("replica.renew_ms", "20000"),
@@ -23,13 +23,13 @@ const SELDOM: [(&str, &str); 7] = [
     ("telemetry.metrics_interval_ms", "60000"),
 ];
 
-/// For each notification, all services together.
+/// Per notification, over all services.
 struct Limit {
     round_trips: f64,
     commits: f64,
 }
 
-/// All four services, each behind a proxy of its own that counts.
+/// All four services, each behind a counting proxy.
 struct Counted {
     house: House,
     proxies: Vec<(Role, Proxy)>,
@@ -71,7 +71,7 @@ impl Counted {
         }
     }
 
-    /// Recorded, and the reply posted.
+    /// Waits until the turn is recorded and its reply posted.
     async fn until_answered(&self, count: usize) {
         let database = &self.house.world.database;
         let answered = "select least((select count(*) from notification where state = 'delivered'),
@@ -86,7 +86,7 @@ impl Counted {
         self.proxies.iter().map(|(_, proxy)| proxy.counts()).collect()
     }
 
-    /// The end of a run of `count` notifications: what each cost since `before` must be within the limit.
+    /// Ends a run of `count` notifications: the cost of each since `before` must be within the limit.
     #[expect(
         clippy::print_stdout,
         reason = "the figures are worth a look where a limit is lowered"
@@ -132,12 +132,12 @@ impl Counted {
     }
 }
 
-/// A batch is what is there: what it costs is shared by all that came together.
+/// A batch takes all waiting messages, which share its cost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_at_once_share_what_they_cost() {
     const COUNT: usize = 2_000;
     let counted = Counted::open().await;
-    // Sessions that are there already: most notifications find one.
+    // Existing sessions: most notifications find one.
     counted.publish(200, 0..200).await;
     counted.until_answered(200).await;
     let before = counted.counts();
@@ -150,7 +150,7 @@ async fn many_at_once_share_what_they_cost() {
     counted.check(before, COUNT, &limit).await;
 }
 
-/// The session's turns go one after the other; each is a batch of one.
+/// The session's turns run one after the other; each is a batch of one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_alone_pays_for_each_turn() {
     const COUNT: usize = 200;
@@ -167,7 +167,7 @@ async fn a_session_alone_pays_for_each_turn() {
     counted.check(before, COUNT, &limit).await;
 }
 
-/// Nothing comes together: every step is taken for one notification.
+/// No batching: every step is taken for one notification.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_at_a_time_pays_for_every_step() {
     const COUNT: usize = 60;

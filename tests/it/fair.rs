@@ -1,5 +1,5 @@
-//! One account with very much waiting, and another with a little: the other's turn comes, whatever the first has. The same of
-//! what they ask for over HTTP.
+//! One account has a long queue, another a few notifications: the other account's turns start regardless of the first. The same
+//! holds for HTTP requests.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::house::House;
 const FLOOD: usize = 3_000;
 const SESSIONS: usize = 300;
 
-/// The flood's turns call a tool, and then hold every place that their account may have, for as long as the test wants.
-/// Fewer sessions than wait fit into delivery's line, and its search finds fewer still at a time.
+/// The flood's turns call a tool, and then hold all places of their account for as long as the test needs. Delivery's queue takes
+/// fewer sessions than wait, and its sweep finds still fewer at a time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_turns_of_another_end_before_the_first_of_thousands() {
     let gate = Arc::new(Semaphore::new(0));
@@ -77,7 +77,7 @@ async fn the_turns_of_another_end_before_the_first_of_thousands() {
     let waiting = "select count(*) from notification where account_id = 'flood' and state = 'queued'";
     assert!(count(waiting).await >= (FLOOD - SESSIONS) as i64);
 
-    // And the flood's turn comes, too.
+    // The flood's turns also start.
     gate.add_permits(1);
     eventually("one of the flood", || async { (count(first).await == 1).then_some(()) }).await;
     for role in [Role::Delivery, Role::Resolver, Role::ToolGateway, Role::Orchestrator] {
@@ -85,13 +85,13 @@ async fn the_turns_of_another_end_before_the_first_of_thousands() {
     }
 }
 
-/// From the session's key, as a tool wants it.
+/// The session's tool credentials, from its key.
 fn task_of(key: &str) -> String {
     let task = key.strip_prefix("task:").and_then(|rest| rest.split(':').next());
     task.unwrap_or_default().to_uppercase()
 }
 
-/// Several accounts hold all connections that requests use; whose key it is, is found out all the same.
+/// Several accounts hold all connections for requests; authentication still works.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_asks_is_found_out_while_others_use_up_the_database() {
     let settings = [
@@ -127,7 +127,7 @@ async fn who_asks_is_found_out_while_others_use_up_the_database() {
         (house.world.database.count(waiting).await == 4).then_some(())
     })
     .await;
-    // A good key that may not do this, and one that nobody holds.
+    // A valid key without the permission, and an unknown key.
     let made_up = format!("{}0000", &zetas[..zetas.len() - 4]);
     for (key, expected) in [(zetas, StatusCode::FORBIDDEN), (made_up, StatusCode::UNAUTHORIZED)] {
         let asked = client.get(tasks("zeta")).bearer_auth(key).send().await.unwrap();
@@ -140,7 +140,7 @@ async fn who_asks_is_found_out_while_others_use_up_the_database() {
     house.close().await;
 }
 
-/// One account asks for much at one time, and all of it takes long: that uses up its own part of the connections.
+/// Many slow requests of one account use up that account's share of the connections only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_uses_its_part_of_the_connections_and_no_more() {
     let settings = [
@@ -193,10 +193,10 @@ async fn an_account_uses_its_part_of_the_connections_and_no_more() {
 const ROWS: usize = 200_000;
 const ASKERS: usize = 120;
 
-/// Filters that find nothing among very many rows, as often at one time as an account may ask.
+/// Selective filters over very many rows, as many at a time as an account may send.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn filters_that_find_nothing_keep_no_other_account_waiting() {
-    // A slow machine takes its time; here it matters who is refused.
+    // The time depends on the machine; the test checks which account is refused.
     let settings = [
         ("orchestrator.list_timeout_ms", "20000"),
         ("database.acquire_timeout_ms", "60000"),
@@ -231,7 +231,7 @@ async fn filters_that_find_nothing_keep_no_other_account_waiting() {
     let (answers, ()) = futures::join!(flooding, asking);
     let mut looked = 0;
     for (status, body) in answers {
-        // Too many at one time, or a look at some of the rows, which says where to go on.
+        // Too many at a time, or a scan of some rows with a cursor.
         if status == StatusCode::TOO_MANY_REQUESTS {
             assert_eq!(body["code"], "too_many_requests", "{body}");
             continue;

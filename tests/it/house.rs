@@ -1,5 +1,5 @@
-//! All four services, each with a life of its own, and a client that knows only the public contract: HTTP with JSON, and
-//! plain NATS.
+//! All four services, which can be stopped one by one, and a client that knows only the public contract: HTTP with JSON, and plain
+//! NATS.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -26,7 +26,7 @@ pub(crate) struct House {
 }
 
 impl House {
-    /// Everything up, with a provider that does what the script says.
+    /// Starts everything, with a scripted provider.
     pub(crate) async fn open(script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> House {
         House::open_with(script, &[]).await
     }
@@ -44,7 +44,7 @@ impl House {
         House::open_in(world, provider).await
     }
 
-    /// In a world that was prepared.
+    /// In a prepared world.
     pub(crate) async fn open_in(world: World, provider: StubProvider) -> House {
         let http = Client::builder().timeout(Duration::from_secs(20)).build().unwrap();
         let mut house = House {
@@ -56,12 +56,12 @@ impl House {
             orchestrator: None,
             http,
         };
-        // Boxed: four services that start are a large future.
+        // Boxed, since the future of four starting services is large.
         Box::pin(house.up()).await;
         house
     }
 
-    /// An item for `coder` on nothing in particular.
+    /// An item for `coder` without a task.
     pub(crate) async fn enter(&self, role: Role, account: &str, id: &str) -> Entered {
         let account = AccountId::parse(account).unwrap();
         let agent = sqlx::query_scalar("select id::text from agent where account_id = $1 and slug = 'coder'")
@@ -97,7 +97,7 @@ impl House {
         entered
     }
 
-    /// Starts what is not running.
+    /// Starts the stopped services.
     pub(crate) async fn up(&mut self) {
         if self.resolver.is_none() {
             self.resolver = Some(self.world.run(Role::Resolver, resolver::start).await);
@@ -113,7 +113,7 @@ impl House {
         }
     }
 
-    /// Cuts one service off, as if its process had been killed.
+    /// Kills one service as SIGKILL would.
     pub(crate) fn kill(&mut self, role: Role) {
         let service = match role {
             Role::Resolver => &mut self.resolver,
@@ -138,7 +138,7 @@ impl House {
         service.as_ref().expect("the service is up")
     }
 
-    /// An orderly end, after everything that was committed has been sent.
+    /// Stops in order, after every committed message was sent.
     pub(crate) async fn close(mut self) {
         let world = &self.world;
         eventually("the relays send what was committed", || async {
@@ -302,7 +302,7 @@ impl House {
         if status == StatusCode::OK { body } else { Value::Null }
     }
 
-    /// Waits until the notification has the state; gives it.
+    /// Waits until the notification has the state; gives the notification.
     pub(crate) async fn until(&self, account: &str, id: &str, state: &str) -> Value {
         eventually(&format!("notification {id} becomes {state}"), || async {
             let notification = self.notification(account, id).await;

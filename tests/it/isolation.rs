@@ -1,5 +1,4 @@
-//! Sessions do not mix (S1, S2, S6): other task, other agent, other account — other key, and nothing of theirs in the
-//! prompt.
+//! Sessions do not mix (S1, S2, S6): another task, agent or account has another key, and its data is not in the prompt.
 
 use std::collections::HashSet;
 
@@ -85,7 +84,7 @@ async fn taskless_work_has_a_session_of_its_own_and_tasks_compare_without_case()
     house.close().await;
 }
 
-/// Publishers choose ids of tasks and notifications, and the broker remembers ids of messages for all accounts together.
+/// Publishers choose ids of tasks and notifications, and the broker deduplicates message ids over all accounts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_happens_in_two_accounts_and_both_are_told() {
     let house = House::open(|_| Reply::text("ok")).await;

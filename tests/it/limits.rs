@@ -1,5 +1,5 @@
-//! An account that asks too fast, or does not read what it asked for, is told to wait, by the services that strangers talk
-//! to, and nobody else is.
+//! An account that sends too fast, or does not read its answers, gets 429 from the public services, and no other account is
+//! affected.
 
 use opentelemetry_sdk::trace::InMemorySpanExporter;
 use reqwest::{Client, StatusCode, header::RETRY_AFTER};
@@ -16,7 +16,7 @@ const ONE_A_SECOND: [(&str, &str); 2] = [
     ("http.account_requests_per_second", "1"),
     ("http.account_requests_burst", "5"),
 ];
-/// A machine that stands still between two requests lets in more than the burst.
+/// A machine that stalls between two requests admits more than the burst.
 const TRIES_MAX: usize = 500;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,7 +67,7 @@ async fn an_account_that_asks_too_fast_is_told_to_wait_and_others_are_not() {
             StatusCode::TOO_MANY_REQUESTS
         );
     }
-    // The operator, who would mend it.
+    // The operator is not limited.
     for _ in 0..10 {
         let answer = ask(&format!("{}/api/orgs/acme/tasks", house.api()), OPERATOR_TOKEN).await;
         assert_eq!(answer.status(), StatusCode::OK);
@@ -77,8 +77,8 @@ async fn an_account_that_asks_too_fast_is_told_to_wait_and_others_are_not() {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// What all bodies and all answers hold that were not taken, as the service itself counts. Of the service that was asked last: here
-/// all are one process.
+/// Bytes of all unread bodies and answers, by the service's own gauge. Reads the service that was asked last, since all run in one
+/// process here.
 async fn held_bytes(house: &House) -> f64 {
     measured(house, "signalbox_http_held_bytes", "").await
 }
@@ -91,7 +91,7 @@ async fn measured(house: &House, name: &str, label: &str) -> f64 {
     line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
 }
 
-/// Asks, reads the status, and no more than that.
+/// Sends a request and reads only the status.
 async fn slow_reader(address: &str, path: &str, key: &str) -> (u16, TcpStream) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -104,8 +104,8 @@ async fn slow_reader(address: &str, path: &str, key: &str) -> (u16, TcpStream) {
     (status, stream)
 }
 
-/// Two hundred messages of 256 KiB each, and forty who ask for all of them and do not read: each role that may read, at the
-/// limit of sizes.
+/// Two hundred messages of 256 KiB each, and forty clients that request all of them and do not read: with each reading role, at the
+/// limits of sizes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served() {
     let settings = runtime::Settings::load_from("", Vec::<(String, String)>::new()).unwrap();
@@ -149,7 +149,7 @@ async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served
         "{statuses:?}"
     );
     assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
-    // Its share, and an answer for each of the four that may be made at one time.
+    // Its share, and an answer for each of four concurrent requests.
     assert!(held > MIB && held <= (4.0 + 4.0 * 1.5) * MIB, "{held} bytes");
 
     let key_of_other = house.key("other", "member").await;
@@ -160,7 +160,7 @@ async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served
     let page: Value = served.json().await.unwrap();
     assert!(!page["items"].as_array().unwrap().is_empty());
 
-    // Nobody reads, and nobody leaves.
+    // No client reads or disconnects.
     eventually("the answers are given up", || async {
         (held_bytes(&house).await == 0.0).then_some(())
     })
@@ -173,7 +173,7 @@ async fn answers_that_nobody_reads_have_a_limit_and_an_end_and_others_are_served
 
 const MIB_BYTES: usize = 1024 * 1024;
 
-/// Sends the head of a POST that announces a body of a mebibyte, and a little of it.
+/// Sends the head of a POST with a body of one mebibyte, and the first bytes of the body.
 async fn slow_sender(url: &str, path: &str, headers: &str) -> TcpStream {
     let mut stream = TcpStream::connect(url.trim_start_matches("http://")).await.unwrap();
     let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}");
@@ -191,7 +191,7 @@ async fn status_of(stream: &mut TcpStream) -> u16 {
     }
 }
 
-/// An account with a session that is live: its key.
+/// An account with a live session: its key.
 async fn with_session(house: &House, account: &str) -> String {
     house.account(account).await;
     house.agent(account, "coder").await;
@@ -201,14 +201,14 @@ async fn with_session(house: &House, account: &str) -> String {
     delivered["session_key"].as_str().unwrap().to_owned()
 }
 
-/// Bodies never come, and nothing would end the wait for them.
+/// The bodies never arrive, and no other limit ends the wait.
 const PATIENT: [(&str, &str); 2] = [
     ("http.body_timeout_ms", "600000"),
     ("http.request_timeout_ms", "600000"),
 ];
 
-/// Requests with an unknown key, or with a role that lacks the right, announce bodies of the largest size: each is refused before
-/// its body is read. A role that may not read a list may not filter it either.
+/// Requests with an unknown key, or with a role without the right, announce bodies of the largest size: each is refused before its
+/// body is read. A role that may not read a list may not filter it either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_is_not_waited_for_before_its_sender_is_known() {
     let house = House::open_with(|_| Reply::text("ok"), &PATIENT).await;
@@ -257,7 +257,7 @@ async fn a_body_is_not_waited_for_before_its_sender_is_known() {
             assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{list}");
         }
     }
-    // Of its right size, and larger.
+    // With its right size, and larger.
     let post = async |bytes: usize| {
         let body = json!({"id": format!("n-{bytes}"), "agent": "coder", "body": "x".repeat(bytes)});
         let request = client
@@ -269,13 +269,13 @@ async fn a_body_is_not_waited_for_before_its_sender_is_known() {
     assert_eq!(post(1_000).await.unwrap(), 202);
     house.until("acme", "n-1000", "delivered").await;
     assert_eq!(post(MIB_BYTES - 1_000).await.unwrap(), 413);
-    // What is refused unread may be cut off while it is sent.
+    // An unread refused body may be cut off while it is sent.
     assert!(matches!(post(MIB_BYTES + 1_000).await, Ok(413) | Err(_)));
     house.close().await;
 }
 
-/// Forty senders of one account that announce a mebibyte each and send a thousandth of it, with the keys of the roles that have the
-/// least: no more than the account's share is waited for, the other account sends and is answered, and each sender is given up.
+/// Forty senders of one account announce a mebibyte each and send a thousandth of it, with the roles of the fewest rights: only the
+/// account's share is reserved, the other account is served, and each sender's connection is closed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bodies_that_do_not_come_have_a_limit_and_an_end_and_others_are_served() {
     let settings = runtime::Settings::load_from("", Vec::<(String, String)>::new()).unwrap();
@@ -316,7 +316,7 @@ async fn bodies_that_do_not_come_have_a_limit_and_an_end_and_others_are_served()
         }
         eventually("the account's share is taken", || async {
             let held = held_bytes(&house).await;
-            // The refusals are answers, and count beside the bodies.
+            // Refusals are answers, and count beside the bodies.
             assert!(held < 4.1 * MIB, "{held} bytes");
             (held > 3.0 * MIB).then_some(())
         })
@@ -340,7 +340,7 @@ async fn bodies_that_do_not_come_have_a_limit_and_an_end_and_others_are_served()
             statuses.iter().all(|status| [408, 429].contains(status)),
             "{role}: {statuses:?}"
         );
-        // As long as nobody has to be waited for, four at one time.
+        // Without slow clients, four at a time.
         assert!(given_up >= 4 && statuses.contains(&429), "{role}: {statuses:?}");
         eventually("nothing is kept", || async {
             (held_bytes(&house).await == 0.0).then_some(())
@@ -351,7 +351,7 @@ async fn bodies_that_do_not_come_have_a_limit_and_an_end_and_others_are_served()
     house.close().await;
 }
 
-/// An agent's gateway that asks for the longest answers there are, one behind the other on each connection, and reads none.
+/// An agent's gateway that requests the longest answers one after the other on each connection, and reads none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_reads_nothing_is_given_up_and_others_are_served() {
     let settings = runtime::Settings::load_from("", Vec::<(String, String)>::new()).unwrap();
@@ -403,7 +403,7 @@ async fn an_agent_that_reads_nothing_is_given_up_and_others_are_served() {
         .unwrap();
     assert_eq!(served.status(), StatusCode::OK);
     assert!(served.bytes().await.unwrap().len() > 32 * 1024, "a long answer");
-    // An answer of this size fits into hyper's buffer: each connection holds one, and is given up with it.
+    // An answer of this size fits into hyper's buffer: each connection holds one, and loses it when it is closed.
     eventually("each is given up", || async {
         let held = held_bytes(&house).await;
         assert!(held <= 4.0 * MIB, "{held} bytes");

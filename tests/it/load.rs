@@ -1,4 +1,4 @@
-//! Many at once, through the whole pipeline: each session's work in order, every notification once.
+//! Concurrent work through the whole pipeline: each session's turns in order, every notification once.
 
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ async fn a_hundred_notifications_to_one_session_run_in_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_sessions_at_once() {
-    // On a machine so busy that leases are lost, calls are rightly made again.
+    // On a machine so busy that leases are lost, repeated calls are correct.
     let house = House::open_with(|_| Reply::text("ok"), &[("replica.lease_ms", "60000")]).await;
     house.account("acme").await;
     house.agent("acme", "coder").await;

@@ -40,7 +40,7 @@ mod tracing;
 mod up;
 mod walls;
 
-/// Whether tests try all that they can: `make nightly`. On every change they try a part.
+/// Whether tests run at full length, as in `make nightly`. On every change they run a part.
 fn is_nightly() -> bool {
     std::env::var_os("SIGNALBOX_NIGHTLY").is_some()
 }

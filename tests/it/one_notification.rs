@@ -1,4 +1,4 @@
-//! The picture in ARCHITECTURE.md, executable: one notification, hop by hop, seen only through the public contract.
+//! The picture in ARCHITECTURE.md as a test: one notification, hop by hop, seen only through the public contract.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ async fn one_notification_walked_hop_by_hop() {
     let agent = house.agent("acme", "coder").await;
     house.task("acme", "PROJ-7", &["coder"]).await;
     let client = house.world.client().await;
-    // On the connection that publishes: the server takes the subscription first.
+    // On the publishing connection, so that the server takes the subscription first.
     let mut seen_on_bus = client.subscribe("signalbox.>").await.unwrap();
 
     let traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -36,7 +36,7 @@ async fn one_notification_walked_hop_by_hop() {
     assert_eq!(delivered["session_key"], format!("task:proj-7:agent:{agent}:acme:v1"));
     assert_eq!(delivered["attempts"], 1);
 
-    // The turn can be read back, whole.
+    // The API shows the whole turn.
     let turn = house
         .get(&format!(
             "/api/orgs/acme/turns/{}",
@@ -76,7 +76,7 @@ async fn one_notification_walked_hop_by_hop() {
     assert_eq!(seen[1].key, seen[0].key);
     assert!(seen[1].tool_outputs()[0].1.contains("PROJ-7"));
 
-    // The reply stands in the thread.
+    // The reply is in the thread.
     let message = eventually("the reply is posted", || async {
         house.get("/api/orgs/acme/tasks/PROJ-7/messages").await["items"]
             .as_array()
@@ -102,7 +102,7 @@ async fn one_notification_walked_hop_by_hop() {
             .get("traceparent")
             .map(|value| value.as_str().to_owned())
             .unwrap_or_default();
-        // What the API itself caused before has traces of its own.
+        // Earlier messages of the API's own requests have other traces.
         if subjects.is_empty() && !subject.starts_with("signalbox.notification.") {
             continue;
         }

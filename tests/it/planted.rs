@@ -1,5 +1,6 @@
-//! The fault campaign finds bugs that are there on purpose: most of those that show themselves while it runs, several in one
-//! campaign where none hides another, in a build of the copy that has them. `make chaos PLANTED=all` looks for all of them one by one, and runs the same campaigns without.
+//! The fault campaign finds planted bugs: most of those that show while it runs, several in one campaign if none hides another, in
+//! a build of the copy that has them. `make chaos PLANTED=all` hunts all of them one by one, and runs the same campaigns without
+//! bugs.
 
 use std::process::Command;
 
@@ -19,7 +20,7 @@ fn are_found(bugs: &[&str]) {
     );
 }
 
-/// What is taken, run, shown or said that must not be.
+/// Bugs that accept, run, show or post too much.
 #[test]
 fn what_must_not_happen() {
     are_found(&[
@@ -31,13 +32,13 @@ fn what_must_not_happen() {
     ]);
 }
 
-/// What is said twice, stays open, comes in the wrong order, or stands in a log.
+/// Bugs that repeat, leave open, reorder, or log a secret.
 #[test]
 fn what_must_not_be_seen() {
     are_found(&["reply_twice", "done_keeps_session", "newest_first", "secret_logged"]);
 }
 
-/// What is taken over from somebody who lives, taken up again, or tried again though nobody knows what came of it.
+/// Bugs that take over a live lease, resume, or retry after an unknown outcome.
 #[test]
 fn what_must_not_go_on() {
     are_found(&["local_clock", "generation_reused", "unknown_retried"]);

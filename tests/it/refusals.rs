@@ -1,5 +1,5 @@
-//! Refusals of every kind, each with its reason where a publisher would look: the notification, the dead letters, the
-//! event, and `signalbox.dead.…`.
+//! Refusals of every kind, each with its reason in the places a publisher can read: the notification, the dead letters, the event,
+//! and `signalbox.dead.…`.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -137,7 +137,7 @@ async fn what_belongs_to_no_account_is_the_operator_s_to_read() {
     assert_eq!(letter["reason"], "unknown_account");
     let operator = house.get("/api/dead-letters").await;
     assert_eq!(operator["items"][0]["reason"], "unknown_account", "{operator}");
-    // Who takes that name later does not find a stranger's words.
+    // An account created later under that name does not see the refused text.
     house.account("ghost").await;
     assert!(letters(&house, "ghost").await.is_empty());
     house.close().await;
@@ -177,7 +177,7 @@ async fn a_dead_letter_can_be_redriven_once_its_cause_is_mended() {
     .await;
     house.account("acme").await;
     house.task("acme", "T-1", &[]).await;
-    // Refused by the resolver: the agent is not there yet.
+    // Refused by the resolver: the agent does not exist yet.
     house.notify("acme", "T-1", "coder", "n-1", "x").await;
     house.until("acme", "n-1", "refused").await;
     house.agent("acme", "coder").await;
@@ -237,7 +237,7 @@ async fn agents_that_wake_each_other_are_cut_off() {
     })
     .await;
     assert_eq!(letter["reason"], "hop_limit", "{letter}");
-    // The first and four wakes after it, two provider calls each.
+    // The first notification and four wake-ups, with two provider calls each.
     eventually("the last turn ends", || async {
         (house.provider.seen().len() == 10).then_some(())
     })

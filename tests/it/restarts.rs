@@ -1,4 +1,4 @@
-//! Every service dies and comes back, messages come twice and out of order, and the end is the same, once.
+//! Every service is killed and restarted, messages are repeated and reordered, and the result is the same, once.
 
 use contracts::{Headers, Outgoing, header};
 use futures::TryStreamExt;
@@ -16,7 +16,7 @@ async fn every_service_dies_in_turn_while_work_goes_on() {
     for n in 0..count {
         house.notify("acme", "T-1", "coder", &format!("n-{n}"), "x").await;
         if n % 3 == 2 {
-            // Wherever it is in its work, it is cut off there.
+            // Killed at any point of its work.
             house.kill(ROLES[(n / 3) % ROLES.len()]);
             house.up().await;
         }
@@ -53,7 +53,7 @@ async fn every_message_comes_twice_and_out_of_order() {
         house.notify("acme", "T-1", "coder", &format!("n-{n}"), "x").await;
     }
     assert_end(&house, 6).await;
-    // Everything that was ever said, said again, newest first.
+    // Every earlier message again, newest first.
     let jetstream = async_nats::jetstream::new(bus.client().clone());
     for stream in [
         "SIGNALBOX_SESSION",
@@ -75,7 +75,7 @@ async fn every_message_comes_twice_and_out_of_order() {
             for (name, values) in message.headers.iter() {
                 headers.set(name.as_ref(), values[0].as_str());
             }
-            // Another id, so that no broker's window hides it from us.
+            // Another id, so that the broker's deduplication does not drop it.
             headers.set(header::MESSAGE_ID, format!("again-{}", uuid::Uuid::now_v7()));
             let again = Outgoing {
                 subject,
@@ -85,7 +85,7 @@ async fn every_message_comes_twice_and_out_of_order() {
             bus.publish_all(&[again]).await.pop().unwrap().unwrap();
         }
     }
-    // All of it has been read before the end is looked at.
+    // All messages were read before the end is checked.
     for name in ["SIGNALBOX_SESSION", "SIGNALBOX_TOOL", "SIGNALBOX_EVENT"] {
         eventually(&format!("{name} is read to its end"), || async {
             let stream = jetstream.get_stream(name).await.unwrap();

@@ -1,4 +1,4 @@
-//! The work of one session, notification by notification, and what must hold of it in the end, whatever died on the way.
+//! The work of one session, notification by notification, and the conditions that must hold at the end after any crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use testkit::{Reply, eventually};
 
 use crate::house::House;
 
-/// A tool call that has an effect, then a reply.
+/// A tool call with an effect, then a reply.
 fn script(seen: &testkit::Seen) -> Reply {
     if seen.tool_outputs().is_empty() {
         let words = seen.input();
@@ -27,7 +27,7 @@ fn script(seen: &testkit::Seen) -> Reply {
     }
 }
 
-/// Everything that must hold in the end, whatever happened on the way.
+/// The conditions at the end.
 pub(crate) async fn assert_end(house: &House, count: usize) {
     for n in 0..count {
         house.until("acme", &format!("n-{n}"), "delivered").await;
@@ -78,8 +78,8 @@ pub(crate) async fn assert_end(house: &House, count: usize) {
     );
 }
 
-/// Whatever was done was also said, under one id: work that is not repeated after a crash may have died before its event
-/// was sent. For houses whose event stream was never wiped or played again.
+/// Every change has exactly one event: work that is not repeated after a crash may have died before its event was sent. For houses
+/// whose event stream was neither wiped nor replayed.
 pub(crate) async fn assert_events(house: &House, count: usize) {
     let expected = BTreeMap::from([
         ("message.posted".to_owned(), 2 * count),

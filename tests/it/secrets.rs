@@ -1,5 +1,5 @@
-//! Secrets stand in no log line, no span, no answer, no row and no request to an agent, even when everything there is to
-//! log is logged, libraries included. The same is looked for in every fault campaign (`tests/chaos/checker/secrets.rs`).
+//! Secrets stand in no log line, span, answer, row or request to an agent, even with every log level on, libraries included. Every
+//! fault campaign checks the same (`tests/chaos/checker/secrets.rs`).
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use testkit::{ENVELOPE, OPERATOR_TOKEN, Reply, eventually};
 use crate::house::House;
 
 const PROVIDER_KEY: &str = "provider-key-5f1e09b3c7d2";
-/// All that may log at all: what is quiet by default is not.
+/// Every log target, also those that are quiet by default.
 const EVERYTHING: &str = "trace,sqlx=trace,sea_orm=trace,async_nats=trace,hyper=trace,hyper_util=trace,h2=trace,\
     reqwest=trace,rustls=trace,tower=trace,opentelemetry=trace,opentelemetry_sdk=trace";
 
@@ -33,11 +33,11 @@ async fn no_secret_is_shown_though_everything_is_logged() {
     let settings = runtime::Settings::load_from(&toml, Vec::<(String, String)>::new()).unwrap();
     let spans = InMemorySpanExporter::default();
     let guard = runtime::telemetry::init_with_exporter("system-test", &settings.telemetry, spans.clone()).unwrap();
-    // A panic of this test is for who runs it, and not for that log.
+    // A panic of this test is printed and not logged.
     drop(std::panic::take_hook());
 
     let script = |seen: &testkit::Seen| match seen.nth_of_key {
-        // Refused, though the key is right: what is logged of it?
+        // Refused, although the key is valid: its log line must not hold the key.
         0 => Reply::Status(401, "{\"error\": {\"message\": \"no\"}}".to_owned(), Vec::new()),
         1 => Reply::call("c-1", "task_history", json!({"task_id": "T-1"})),
         _ => Reply::text("ok"),
@@ -79,7 +79,7 @@ async fn no_secret_is_shown_though_everything_is_logged() {
     for key in &keys[..3] {
         assert_eq!(ask(Method::GET, tasks.clone(), key, None).await, StatusCode::OK);
     }
-    // Nearly right, in the wrong place, and where it stands in what is wrong.
+    // Nearly valid, in the wrong place, and inside an invalid value.
     let wrong = [
         format!("{OPERATOR_TOKEN}x"),
         format!("{}x", keys[0]),
@@ -94,14 +94,14 @@ async fn no_secret_is_shown_though_everything_is_logged() {
     for token in [&keys[0], &keys[3], &wrong[0]] {
         assert!(ask(Method::GET, tools.clone(), token, None).await.is_client_error());
     }
-    // Not over NATS: the test's own client leaves its password in its URL, and the library logs that.
+    // Not over NATS: the test's own client leaves its password in its URL, which the library logs.
     let notify = async |house: &House, id: &str| {
         let body = json!({"id": id, "task": "T-1", "agents": ["coder"], "body": "x"});
         house.post("/api/orgs/acme/notifications", body).await;
         house.until("acme", id, "delivered").await;
     };
     notify(&house, "n-1").await;
-    // Everything connects once more.
+    // Every connection is made once more.
     for role in [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator] {
         house.kill(role);
     }
@@ -115,7 +115,7 @@ async fn no_secret_is_shown_though_everything_is_logged() {
     })
     .await;
     let lines = fs::read_to_string(&log).unwrap();
-    // Nothing is found in what is empty.
+    // An empty text would trivially hold no secret.
     for said in ["sqlx", "async_nats", "hyper_util", "delivery", "turn"] {
         assert!(lines.contains(said), "nothing of {said} was logged");
     }

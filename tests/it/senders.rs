@@ -1,4 +1,4 @@
-//! Who an agent is told is speaking: the prompt of each turn, by whatever way its notification came.
+//! The sender that an agent is shown: the prompt of each turn, for every way in.
 
 use serde_json::{Value, json};
 use testkit::{Reply, eventually};
@@ -65,7 +65,7 @@ async fn a_prompt_says_whose_word_a_sender_is() {
         json!({"kind": "user", "id": "u-1", "name": "A person", "via": "publisher"})
     );
 
-    // A redrive is signed by a service, and does not make a stranger's word its own.
+    // A service signs a redrive, which does not confirm the sender that a publisher claimed.
     let letters = house.get("/api/orgs/acme/dead-letters").await;
     let letters = letters["items"].as_array().unwrap();
     assert_eq!(letters.len(), 2);
@@ -82,7 +82,7 @@ async fn a_prompt_says_whose_word_a_sender_is() {
     .await;
     assert_eq!(house.notification("acme", "an-agent").await["state"], "refused");
 
-    // The operator, signed in.
+    // The operator, authenticated.
     let own = json!({"task": "T-1", "id": "signed-in", "agent": "coder", "body": "b"});
     house.post("/api/orgs/acme/notifications", own).await;
     assert_eq!(from(&house, "signed-in").await, r#"user "Operator" (id "operator")"#);

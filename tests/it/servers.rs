@@ -1,5 +1,5 @@
-//! A tool loop over each server that a provider's setting names: every round reaches the model with all that came before
-//! it in the turn, also when delivery dies in between. The model is shown what its server would show it and nothing else.
+//! A tool loop over each server that a provider's setting names: every round reaches the model with the turn's earlier rounds, also
+//! when delivery is killed in between. The model sees only the context that its server would show it.
 
 use serde_json::{Value, json};
 use storage::Role;
@@ -9,12 +9,12 @@ use crate::house::House;
 
 const KNOWS_ALL: &str = "I know what was asked, and both results.";
 
-/// Looks the task up, then leaves a note, then answers by what it still knows.
+/// Reads the task, then posts a note, then replies with what it still sees.
 fn model(seen: &Seen) -> Reply {
     let offered = seen.body["tools"]
         .as_array()
         .expect("tools are offered with every call");
-    // A gateway has names of its own beside ours.
+    // A gateway has tools of its own beside ours.
     let named = |name: &str| {
         let names = offered.iter().filter_map(|tool| tool["name"].as_str());
         names
@@ -24,7 +24,7 @@ fn model(seen: &Seen) -> Reply {
             .to_owned()
     };
     let id = asked(&seen.context).unwrap_or("?");
-    // A server that keeps a conversation knows the turns before this one, too.
+    // A server that keeps the conversation also knows the earlier turns.
     let results = outputs(&seen.context)
         .iter()
         .filter(|(call_id, _)| call_id.starts_with(&format!("{id}-")))
@@ -41,7 +41,7 @@ fn model(seen: &Seen) -> Reply {
     }
 }
 
-/// The latest notification that the model was told of.
+/// The latest notification in the model's context.
 fn asked(context: &[Value]) -> Option<&str> {
     let texts = context
         .iter()
@@ -53,7 +53,7 @@ fn asked(context: &[Value]) -> Option<&str> {
     lines.next_back().map(|id| id.trim_matches('"'))
 }
 
-/// Its own calls that the model still sees.
+/// Its own calls that are still in the model's context.
 fn called(context: &[Value], id: &str) -> usize {
     let is_of = |item: &&Value| {
         item["call_id"]
@@ -86,7 +86,7 @@ async fn walk(server: Server, settings: &[(&str, &str)]) {
     house.notify("acme", "T-1", "coder", "n-1", "Tests fail on main").await;
     delivered(&house, "n-1").await;
 
-    // Delivery dies while the turn waits for its first result.
+    // Delivery is killed while the turn waits for its first result.
     house.kill(Role::ToolGateway);
     house.notify("acme", "T-1", "coder", "n-2", "They fail again").await;
     let waits = "select count(*) from turn where state = 'awaiting_tools'";
@@ -175,7 +175,7 @@ async fn a_gateway_goes_on_by_its_session_key() {
     .await;
 }
 
-/// The commonest mistake: an entry that names no server, for one that knows no session key.
+/// The most common mistake: an entry without a server, for a server that does not know session keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_that_its_server_cannot_go_on_with_says_what_to_set() {
     let house = house(Server::OpenAi, &[("model", "gpt-5")]).await;
@@ -193,7 +193,7 @@ async fn a_turn_that_its_server_cannot_go_on_with_says_what_to_set() {
     house.close().await;
 }
 
-/// The entry that README's "Use your own" shows, but for where its server is.
+/// The entry of README's "Use your own", with another address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_provider_of_the_readme_works_as_it_is_written() {
     let readme = include_str!("../../README.md");

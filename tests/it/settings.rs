@@ -1,5 +1,5 @@
-//! Every key of every section, found from the types that read them: no number, no text and no zero is taken where it has
-//! no meaning, and the example names them all with their defaults.
+//! Every key of every section, found from the types that read it: invalid numbers, texts and zeros are refused, and the example
+//! names every key with its default.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use runtime::{Settings, SettingsError};
 use tool_gateway::ToolGatewaySettings;
 
 const EXAMPLE: &str = include_str!("../../examples/signalbox.toml");
-/// What a provider cannot do without.
+/// Required keys of a provider.
 const PROVIDER: &str = "kind = \"openresponses\"\nurl = \"http://h/v1/responses\"\nmodel = \"m\"\n";
 
 type Providers = BTreeMap<String, ProviderSettings>;
 
-/// As all services read them.
+/// Reads the settings as all services do.
 fn read(toml: &str, variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
     let settings = Settings::load_from(toml, variables.iter().copied())?;
     settings.section::<ResolverSettings>("resolver")?;
@@ -26,7 +26,7 @@ fn read(toml: &str, variables: &[(&str, &str)]) -> Result<Settings, SettingsErro
     Ok(settings)
 }
 
-/// The keys below a section, none where it is no section: a key that there is not is refused with those that there are.
+/// The keys of a section, none for a value: an unknown key is refused with the list of known ones.
 fn keys(section: &str) -> Vec<String> {
     match read(&format!("[{section}]\nno_key = 1\n"), &[]) {
         Err(SettingsError::Unknown { setting, known, .. }) if setting == format!("{section}.no_key") => {
@@ -36,14 +36,14 @@ fn keys(section: &str) -> Vec<String> {
     }
 }
 
-/// Every key there is, as `section.key`.
+/// Every key, as `section.key`.
 fn settings() -> Vec<String> {
     let Err(SettingsError::Unknown { known, .. }) = read("[no_section]\n", &[]) else {
         panic!("any section is taken");
     };
     let mut found = Vec::new();
     let mut sections: Vec<String> = known.split(", ").map(str::to_owned).collect();
-    // Its keys are names, which operators choose.
+    // Its keys are names that operators choose.
     *sections.iter_mut().find(|name| *name == "providers").unwrap() = "providers.main".to_owned();
     while let Some(section) = sections.pop() {
         for key in keys(&section) {
@@ -59,7 +59,7 @@ fn settings() -> Vec<String> {
     found
 }
 
-/// What is tried for every key, as it stands in a file and in a variable.
+/// The values tried for every key, as written in a file and in a variable.
 const TRIED: [(&str, Option<&str>); 6] = [
     ("0", Some("0")),
     ("-1", Some("-1")),
@@ -69,7 +69,7 @@ const TRIED: [(&str, Option<&str>); 6] = [
     ("[\"yes\"]", None),
 ];
 
-/// Keys that take some of it.
+/// Keys that allow some of these values.
 struct Taken {
     keys: &'static [&'static str],
     in_file: &'static [&'static str],
@@ -187,7 +187,7 @@ fn check(setting: &str, toml: &str, variables: &[(&str, &str)], value: &str, exp
     }
 }
 
-/// The example as its reader uses it: with the keys that are commented out.
+/// The example with its commented keys enabled.
 fn spelt_out() -> String {
     let lines = EXAMPLE.lines().map(|line| line.strip_prefix("# ").unwrap_or(line));
     let is_toml =
@@ -195,7 +195,7 @@ fn spelt_out() -> String {
     lines.filter(is_toml).collect::<Vec<_>>().join("\n")
 }
 
-/// It says every common setting and every one of a provider with its default, so that it can be trusted as their list.
+/// The example lists every common setting and every provider setting with its default.
 #[test]
 fn the_example_is_the_defaults() {
     let defaults = format!("{:?}", read("", &[]).unwrap());
@@ -233,7 +233,7 @@ fn every_provider_of_the_example_works() {
         ["default", "forgetful", "openai", "openclaw"]
     );
 
-    // What is left out has the value that the example says.
+    // An omitted key has the example's value.
     let needed = |line: &&str| {
         ["[", "kind ", "url ", "model ", "api_key "]
             .iter()

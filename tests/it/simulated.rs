@@ -1,16 +1,16 @@
-//! A thousand seeds of the simulation, the seeds that failed once, and the proof that it can fail.
+//! A thousand seeds of the simulation, the seeds that failed once, and the check that it can fail.
 
 use crate::simulation::{bugs::Bug, run_many, simulate, simulate_with};
 
-/// Each of these broke a promise once; what it found stands beside it. They are run before all others.
+/// Seeds that once broke an invariant, each with its finding. They run first.
 const FAILED_ONCE: &[(u64, &str)] = &[(
     467_484,
     "a call for the status of a task that has no row: the tool refuses it, its model had no answer",
 )];
 
-/// Of every run of the tests. `make chaos SIM=…` runs more.
+/// Seeds of every test run. `make chaos SIM=…` runs more.
 const SEEDS: u64 = 1_000;
-/// A mistake that is built in is found within so many.
+/// A built-in mistake is found within so many seeds.
 const SEEDS_TO_FIND: u64 = 4_000;
 
 #[test]
@@ -29,7 +29,7 @@ fn a_thousand_seeds_keep_every_promise() {
         Err(violation) => panic!("{violation}"),
     };
     assert_eq!(many.seeds, SEEDS);
-    // Runs in which nothing happens would keep every promise, too.
+    // Runs without events would also hold every invariant.
     let counts = many.counts;
     for (what, count) in [
         ("turns", counts.turns),

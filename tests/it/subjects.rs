@@ -1,6 +1,5 @@
-//! What a service may put into its outbox is what its user on the broker may publish: the one is written in a migration and the
-//! other in shared/messaging/src/users.rs, and neither sees the other. A subject that was added there needs a migration that
-//! makes its service's policy on `outbox` again.
+//! A service may put into its outbox exactly the subjects that its broker user may publish. The one list is in a migration, the
+//! other in shared/messaging/src/users.rs. A new subject needs a migration that recreates its service's policy on `outbox`.
 
 use contracts::Root;
 use messaging::{Rights as _, User};
@@ -8,7 +7,8 @@ use sea_orm::ConnectionTrait;
 use storage::{Accounts, Role};
 use testkit::{Fixture, TestDatabase};
 
-/// One of each kind that a user may publish, except live text, which goes through no outbox; and some that no user may.
+/// One subject of each kind that a user may publish, except live text, which is not in the outbox; and some that no user may
+/// publish.
 fn subjects(root: &Root) -> Vec<String> {
     let filled = |pattern: &str| {
         let fill = |(n, token)| match (n, token) {
@@ -64,7 +64,7 @@ async fn a_service_s_outbox_takes_what_its_user_may_publish() {
     }
 }
 
-/// The same of its dead letters, and of what it reads: of those, the orchestrator signs what it sends again.
+/// The same for dead letters and for the consumed subjects, on which the orchestrator signs redrives.
 #[tokio::test]
 async fn a_service_s_dead_letters_are_of_what_it_reads_or_publishes() {
     let test = TestDatabase::fresh().await;
@@ -87,7 +87,7 @@ async fn a_service_s_dead_letters_are_of_what_it_reads_or_publishes() {
             let values = [role.service().into(), subject.clone().into()];
             let written = tx.execute_raw(storage::statement(BURY, values)).await.is_ok();
             tx.rollback().await.unwrap();
-            // Only the resolver sees where a notification lies in the stream.
+            // Only the resolver sees a notification's stream subject.
             let published = match role {
                 Role::Resolver => root.notification_published(subject),
                 _ => subject.clone(),

@@ -1,5 +1,5 @@
-//! What is told of telemetry is so: the metrics in docs/telemetry.md are those that the sources make, under the names that
-//! Prometheus shows; the dashboard and the alerts ask for no others; every alert has a runbook that is about it.
+//! Checks the telemetry documents: the metrics in docs/telemetry.md are those in the sources, under Prometheus' names; the
+//! dashboard and the alerts use no others; every alert has a runbook that names it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,7 +50,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Instruments as the sources make them, by the names that they have on /metrics.
+/// Instruments in the sources, by their names on /metrics.
 fn made() -> BTreeMap<String, String> {
     let mut files = Vec::new();
     for folder in ["services", "shared"] {
@@ -91,7 +91,7 @@ fn every_metric_is_in_the_document_and_the_document_has_no_other() {
     assert_eq!(documented(), made());
 }
 
-/// Names of metrics in a query: what stands before braces or alone, and is no label.
+/// Names of metrics in a query: names before braces or alone that are not labels.
 fn asked_for(query: &str) -> BTreeSet<String> {
     let mut bare = String::new();
     let mut depth = 0;

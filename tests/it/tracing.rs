@@ -1,6 +1,5 @@
 //! One trace, from the publisher's `traceparent` through resolver, delivery, the provider call, the tool-gateway and the
-//! orchestrator; what stands on its spans; what /metrics shows afterwards. And that a trace goes on where nothing is
-//! recorded.
+//! orchestrator; the attributes of its spans; /metrics afterwards. A trace also continues where nothing is recorded.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -53,7 +52,7 @@ async fn one_trace_from_the_publisher_to_the_reply() {
         .unwrap();
     house.until("acme", "n-1", "delivered").await;
 
-    // A span a hop; the second call has the tool's result.
+    // One span for each hop; the second call has the tool's result.
     let expected = [
         ("chat stub", 2),
         ("execute_tool task_history", 1),
@@ -99,7 +98,7 @@ async fn one_trace_from_the_publisher_to_the_reply() {
     house.close().await;
 }
 
-/// By the conventions of OpenTelemetry, as docs/telemetry.md tells them.
+/// By OpenTelemetry's conventions, as docs/telemetry.md lists them.
 fn check_attributes(spans: &[SpanData]) {
     let of = |name: &str, attribute: &str| {
         let span = spans.iter().find(|span| span.name == name).unwrap();
@@ -133,7 +132,7 @@ fn check_attributes(spans: &[SpanData]) {
     check("chat stub", "gen_ai.conversation.id", &conversation);
 }
 
-/// What four services show is what the document says, by name and kind.
+/// The metrics of the four services are those of the document, by name and kind.
 fn check_metrics() {
     let shown: BTreeMap<String, String> = runtime::telemetry::metrics_text()
         .lines()

@@ -1,4 +1,4 @@
-//! `signalbox up` as a user runs it: the sample to its end, a second run that repeats nothing, and nothing left behind.
+//! `signalbox up` as a user runs it: the sample to its end, a second run without effects, and no process left behind.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 use tokio::{process::Child, time::timeout};
 
-/// Longer than the program itself waits for anything.
+/// Longer than any wait of the program itself.
 const LIMIT: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -35,7 +35,7 @@ async fn runs_the_sample_to_its_end_and_a_second_time_repeats_nothing() {
     };
     let expected = BTreeMap::from([("delivered".to_owned(), 14), ("refused".to_owned(), 1)]);
     assert_eq!(states(&done), expected, "{}", first.told());
-    // The task that was done in between goes on in its next generation.
+    // The task that was closed in between continues in its next generation.
     let key = |id: &str| {
         let row = done.iter().find(|row| row["notification"] == id).unwrap();
         row["session_key"].as_str().unwrap().to_owned()
@@ -47,7 +47,7 @@ async fn runs_the_sample_to_its_end_and_a_second_time_repeats_nothing() {
     assert_eq!(second.code, Some(0), "{}", second.told());
     let rows = second.rows();
     assert!(rows.iter().all(|row| row["is_again"] == true), "{}", second.told());
-    // Every outcome is the stored one: the same turn, under the same number.
+    // Every outcome is the stored one: the same turn, with the same number.
     let outcomes = |rows: &[Value]| -> BTreeMap<String, (String, Value, Value)> {
         let outcome = |row: &Value| {
             (
@@ -67,7 +67,7 @@ async fn runs_the_sample_to_its_end_and_a_second_time_repeats_nothing() {
     place.nothing_is_left();
 }
 
-/// A collector that takes connections and never answers: everything goes on, and ends, as it does without.
+/// A collector that accepts connections and never answers delays neither work nor shutdown.
 #[tokio::test]
 async fn a_dead_collector_changes_nothing() {
     let collector = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -98,7 +98,7 @@ async fn is_found_by_the_commands_beside_it_and_ends_at_a_signal() {
     let place = Place::new();
     let mut up = place.start(&[]);
     let endpoints = place.data_dir().join("endpoints.json");
-    // A whole system starts, on a machine that may be busy with the other tests: its own limit, not the usual one.
+    // A whole system starts while other tests run, so this limit is longer than usual.
     let written = async {
         while !endpoints.exists() {
             assert!(up.try_wait().unwrap().is_none(), "up has ended");
@@ -162,7 +162,7 @@ async fn is_found_by_the_commands_beside_it_and_ends_at_a_signal() {
     place.nothing_is_left();
 }
 
-/// A data directory and a mark in the environment that whatever is started inherits.
+/// A data directory, and a mark in the environment that every started process inherits.
 struct Place {
     folder: tempfile::TempDir,
     mark: String,
@@ -179,7 +179,7 @@ impl Ended {
         format!("code {:?}\n{}\n{}", self.code, self.stdout, self.stderr)
     }
 
-    /// The rows that were shown; the first line says where everything is.
+    /// The rows that were shown; the first line has the addresses.
     fn rows(&self) -> Vec<Value> {
         let lines = self.stdout.lines().map(|line| serde_json::from_str(line).expect(line));
         lines
@@ -202,7 +202,7 @@ impl From<Output> for Ended {
 impl Place {
     fn new() -> Place {
         let folder = tempfile::TempDir::with_prefix("signalbox-up-").unwrap();
-        // Postgres' user, which is not root, passes through it.
+        // Postgres does not run as root and must be able to pass through it.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
         Place {
             mark: format!("SIGNALBOX_TEST_MARK={}", uuid::Uuid::now_v7()),
@@ -217,7 +217,7 @@ impl Place {
     fn signalbox(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(binary());
         let (name, value) = self.mark.split_once('=').unwrap();
-        // What its users may have set must not reach it; where the servers' programs are must.
+        // The user's settings must not reach it; the paths of the servers' programs must.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             let is_tool = ["SIGNALBOX_NATS_SERVER", "SIGNALBOX_POSTGRES_BIN"].contains(&name.as_str());
@@ -253,7 +253,7 @@ impl Place {
     async fn run_in(&self, more: &[&str], environment: &[(&str, &str)]) -> Ended {
         let mut command = tokio::process::Command::from(self.up(more));
         command.envs(environment.iter().copied());
-        // A test that fails leaves nothing running either; the servers end with their parent.
+        // A failed test leaves no process: the servers end with their parent.
         command.kill_on_drop(true);
         let output = timeout(LIMIT, command.output()).await;
         output.expect("it ends").unwrap().into()
@@ -271,7 +271,7 @@ impl Place {
         command.args(["--data-dir", "data"]).output().unwrap().into()
     }
 
-    /// No process has our mark or works in our folder. Postgres writes over its environment, hence both.
+    /// No process has our mark or works in our folder. Postgres overwrites its environment, hence both checks.
     fn nothing_is_left(&self) {
         let folder = self.folder.path().to_str().unwrap();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -291,7 +291,7 @@ impl Place {
     }
 }
 
-/// Cargo builds it beside the tests: the command has tests of its own that run it.
+/// Cargo builds the command beside the tests, since the command has tests of its own that run it.
 fn binary() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let folder = test.parent().and_then(Path::parent).expect("it lies in target/…/deps");

@@ -1,5 +1,5 @@
-//! JetStream, as far as it is relied on: the stream of notifications, read by sequence and without acknowledgements, and
-//! the durable consumers' messages, delivered in any order until they are acknowledged. It may forget everything.
+//! A model of JetStream: the stream of notifications, read by sequence without acknowledgements, and the durable consumers'
+//! messages, delivered in any order until they are acknowledged. It may lose everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,24 +27,24 @@ struct Stored {
 pub(crate) struct Queued {
     pub(crate) token: u64,
     pub(crate) message: Message,
-    /// So often it was handed out.
+    /// Number of deliveries.
     pub(crate) deliveries: u32,
-    /// Not before then: it was put back, or somebody has it in hand.
+    /// Not delivered before then: it was postponed, or a process holds it.
     pub(crate) not_before: Millis,
 }
 
 #[derive(Debug)]
 pub(crate) struct Broker {
-    /// Tells this store from the one before.
+    /// Identifies the store; a wiped one gets another.
     pub(crate) created: Millis,
-    /// Grows when numbers of the stream are given again.
+    /// Grows when sequences of the stream are assigned again.
     pub(crate) numbering: u64,
-    /// Nothing is stored or handed out before then.
+    /// Unavailable until then.
     pub(crate) down_until: Millis,
     stream: BTreeMap<u64, Stored>,
     last_sequence: u64,
     pub(crate) queued: Vec<Queued>,
-    /// Receipts of the news of ended turns: their stream keeps them, read or not.
+    /// Receipts of `turn.finished` events: their stream keeps them, read or not.
     news: BTreeSet<Uuid>,
     remembered: BTreeMap<String, Millis>,
     tokens: u64,
@@ -65,7 +65,7 @@ impl Broker {
         }
     }
 
-    /// Which service reads it.
+    /// The service that reads it.
     pub(crate) fn reader(message: &Message) -> Service {
         match message {
             Message::SessionResolved(_) | Message::SessionClosed(_) | Message::ToolFinished(_) => Service::Delivery,
@@ -75,7 +75,7 @@ impl Broker {
         }
     }
 
-    /// Stores it, or remembers that it has.
+    /// Stores it, unless it is a duplicate.
     pub(crate) fn publish(&mut self, message: Message, now: Millis) {
         match message {
             Message::Notification(published) => {
@@ -114,7 +114,7 @@ impl Broker {
         });
     }
 
-    /// Whatever the window says, as after a restart of the server.
+    /// Stores it regardless of the deduplication window, as after a restart of the server.
     pub(crate) fn duplicate(&mut self, message: Message, now: Millis) {
         match message {
             Message::Notification(_) => self.publish(message, now),
@@ -126,7 +126,7 @@ impl Broker {
         }
     }
 
-    /// Up to `max` messages of a partition behind a place, as a reader is sent them.
+    /// Up to `max` messages of a partition after an offset, as a reader gets them.
     pub(crate) fn read(&self, partition: usize, after: u64, max: usize) -> Vec<Incoming> {
         let behind = self
             .stream
@@ -154,7 +154,7 @@ impl Broker {
             .any(|(_, stored)| stored.partition == partition)
     }
 
-    /// Whether the stream still holds what was read (`check_place`).
+    /// Whether the stream still holds the messages after this offset (`check_place`).
     pub(crate) fn holds(&self, place: &messaging::StreamOffset) -> bool {
         place.sequence == 0
             || (place.sequence <= self.last_sequence
@@ -164,7 +164,7 @@ impl Broker {
                     .is_none_or(|stored| place.published.is_none_or(|at| at == moment(stored.at))))
     }
 
-    /// Hands a message out; it comes again if it is not acknowledged in time.
+    /// Delivers a message; it is redelivered if it is not acknowledged in time.
     pub(crate) fn hand_out(&mut self, n: usize, now: Millis) -> Queued {
         let queued = &mut self.queued[n];
         queued.deliveries += 1;
@@ -182,9 +182,9 @@ impl Broker {
         }
     }
 
-    /// The store is gone, and made again empty. Gives what only it had.
+    /// Replaces the store by an empty one. Gives the lost messages that have no row.
     pub(crate) fn wipe(&mut self, now: Millis) -> Vec<Message> {
-        // Two stores in a row were not made at one moment.
+        // Two consecutive stores have different creation times.
         self.created = now.max(self.created + 1);
         self.numbering += 1;
         self.last_sequence = 0;
@@ -197,7 +197,7 @@ impl Broker {
             .collect()
     }
 
-    /// A power failure: the last writes to the stream are gone, and their numbers will be given again.
+    /// A power failure: the last writes to the stream are lost, and their sequences are assigned again.
     pub(crate) fn lose_tail(&mut self, random: &mut Random) -> bool {
         let lost = 1 + random.below(3) as u64;
         let keep = self.last_sequence.saturating_sub(lost);
@@ -208,7 +208,7 @@ impl Broker {
         before != self.stream.len()
     }
 
-    /// One of those in the stream, to come a second time.
+    /// Repeats one of the stream's messages.
     pub(crate) fn any_notification(&self, random: &mut Random) -> Option<Message> {
         let n = random.below(self.stream.len());
         self.stream
@@ -217,19 +217,19 @@ impl Broker {
             .map(|stored| Message::Notification(stored.published.clone()))
     }
 
-    /// Known by its receipt, which no other message has.
+    /// Identified by its receipt, which no other message has.
     pub(crate) fn still_has(&self, receipt: Uuid) -> bool {
         let read = |stored: &Stored| database::outbox::receipt(&stored.published.headers) == Some(receipt);
         self.stream.values().any(read) || self.news.contains(&receipt)
     }
 
-    /// When somebody may be handed one of those that wait.
+    /// Time of the next delivery of a waiting message.
     pub(crate) fn next_due(&self) -> Option<Millis> {
         self.queued.iter().map(|queued| queued.not_before).min()
     }
 }
 
-/// By account and task, as the server's subject transform does it.
+/// The partition by account and task, as the server's subject transform.
 fn partition(subject: &str) -> usize {
     let hash = subject.bytes().fold(7_usize, |hash, byte| {
         hash.wrapping_mul(31).wrapping_add(usize::from(byte))

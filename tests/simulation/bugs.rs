@@ -1,42 +1,43 @@
-//! Mistakes that the simulation can be told to make, one at a time: each takes a guard away that a promise rests on. A
-//! test asks that each is found within some thousand seeds; a simulation that finds none of them would prove nothing.
+//! Mistakes that the simulation can be told to make, one at a time: each removes a guard of an invariant. A test requires that each
+//! is found within some thousand seeds; otherwise the simulation would prove nothing.
 
 /// One mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bug {
-    /// Delivery records an outcome whatever the fence of its session is by now.
+    /// Delivery records an outcome without checking its session's fence.
     FenceUnchecked,
-    /// A generation is used again, and the index that would refuse it is gone.
+    /// A generation is reused, and the index that would refuse it is gone.
     GenerationReused,
-    /// A holder counts as dead by a clock that runs ahead of the database's.
+    /// A lease expires by a clock that is ahead of the database's.
     LeaseByLocalClock,
-    /// A notification that is known already is queued again.
+    /// A known notification is queued again.
     DuplicateQueued,
-    /// The resolver's place moves in a transaction of its own, before the batch is written.
+    /// The resolver's offset moves in its own transaction, before the batch is written.
     PlaceBeforeBatch,
-    /// The resolver goes on though somebody else was first with a session.
+    /// The resolver continues although another one opened the session first.
     RaceIgnored,
-    /// What goes on after a task is done stays in the closed session.
+    /// Items that carry over after a closed task stay in the closed session.
     CarriedForgotten,
     /// A closed session may still take the next item of its queue.
     ClosedAdmitted,
-    /// A call whose outcome is unknown is sent again to an agent with effects of its own.
+    /// A call with an unknown outcome is repeated for an agent with effects of its own.
     LostSentBlindly,
     /// The outbox is swept by the highest id published so far.
     OutboxById,
-    /// A tool call runs each time it arrives.
+    /// A tool call runs at every delivery.
     CallRunAgain,
-    /// A call counts whatever became of its session.
+    /// A call counts whatever its session's state.
     ClosedCallAllowed,
-    /// A call counts in the words of its message, whatever its turn asked for.
+    /// A call counts with its message's arguments instead of its turn's.
     ForgedCallAllowed,
-    /// A delivery of the version before asks for all calls of an answer at once, and a call waits for the ones before it only so often.
+    /// A delivery of the previous version requests all calls of an answer at once, and a call waits for earlier ones only a limited
+    /// number of times.
     OrderGivenUp,
     /// A cancelled item is still counted as waiting.
     CancelledCounted,
-    /// A lease of a claim whose answer was lost is nobody's to take up while its holder lives.
+    /// A lease from a claim with a lost answer is never taken over while its holder lives.
     OwnLeaseForgotten,
-    /// What was accepted is forgotten as soon as the broker has it.
+    /// The outbox row of an accepted notification is deleted as soon as the broker has it.
     ReceiptBeforeRead,
 }
 

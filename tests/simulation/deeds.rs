@@ -1,5 +1,5 @@
-//! What people and publishers do: offer notifications, move tasks, remove an agent, send dead letters again. A deed stays
-//! to be done until whoever does it was told that it is done.
+//! Actions of people and publishers: offer notifications, move tasks, remove an agent, redrive dead letters. An action is repeated
+//! until its client gets the answer.
 
 use contracts::{header, notification::NotificationMessage};
 use domain::{AccountId, Actor, ActorKind, AgentId, NotificationId, TaskId, TaskStatus};
@@ -14,11 +14,11 @@ use super::{
 
 #[derive(Clone, Debug)]
 pub(crate) enum Deed {
-    /// By its place among the offers.
+    /// By its index among the offers.
     Publish(usize),
     Move(AccountId, TaskId, TaskStatus),
     Remove(AccountId, AgentId),
-    /// By the dead letter's place.
+    /// By the dead letter's index.
     Redrive(usize),
 }
 
@@ -54,7 +54,7 @@ impl World {
     fn offer(&mut self, n: usize) -> Deed {
         let (account, agent) = self.random.pick(&self.agents).clone();
         let task = self.random.chance(850).then(|| self.some_task());
-        // The same ids in both accounts, and now and then one that was used before for something else.
+        // The same ids in both accounts, and sometimes an id that was used for other content.
         let id = if self.random.chance(40) { 0 } else { n };
         let id = NotificationId::parse(&format!("n-{id}")).expect("an id");
         let (one, many) = match self.random.below(10) {
@@ -146,7 +146,7 @@ impl World {
         answered
     }
 
-    /// One transaction of an orchestrator that leaves messages behind. `true`: it was answered.
+    /// One transaction of an orchestrator with outbox rows. `true`: it was answered.
     fn commit_messages(&mut self, p: usize, messages: Vec<Message>) -> bool {
         let fate = self.fate(p);
         if fate == Fate::Failed {
@@ -211,7 +211,7 @@ impl World {
         fate == Fate::Committed
     }
 
-    /// As `dead_letters/redrive.rs`: the same payload on the same subject, marked as sent again.
+    /// As `dead_letters/redrive.rs`: the same payload on the same subject, marked as a redrive.
     fn redrive(&mut self, n: usize) -> bool {
         let Some(p) = self.orchestrator() else { return false };
         let letter = &mut self.database.dead_letters[n];

@@ -1,5 +1,5 @@
-//! What goes wrong from outside: processes end, freeze and lose their database, the broker goes away or forgets, messages
-//! come twice, late or never, and time jumps.
+//! Faults from outside: processes end, freeze and lose their database, the broker becomes unavailable or loses data, messages are
+//! repeated, delayed or lost, and time jumps.
 
 use domain::{Generation, TaskStatus, TurnId};
 
@@ -11,7 +11,7 @@ use super::{
 };
 
 impl World {
-    /// After a step, perhaps.
+    /// Injects a fault after a step, by chance.
     pub(crate) fn strike(&mut self) {
         let rates = self.rates;
         let now = self.database.now;
@@ -50,7 +50,7 @@ impl World {
         if self.random.chance(rates.tail_lost) && self.broker.lose_tail(&mut self.random) {
             self.counts.faults += 1;
             self.note("tail lost", [0, 0], || "the stream's last messages are gone".to_owned());
-            // What is stored afterwards is stored later.
+            // Later messages get later times.
             self.advance(now + 1);
             self.offer_again();
         }
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// `replica_end`: an orderly stop, and everything is free at once.
+    /// `replica_end`: an orderly stop, which releases everything at once.
     fn end_leases(&mut self, p: usize) {
         let now = self.database.now;
         if let Some(incarnation) = self.processes[p]
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// A request from long ago, one that says of its session what is not so, or one in words that no agent says.
+    /// An old request, one that contradicts its session's rows, or one that no agent made.
     fn send_stale(&mut self) {
         let n = self.random.below(self.requests.len());
         let Some(mut request) = self.requests.get(n).cloned() else {
@@ -161,8 +161,8 @@ impl World {
         self.offer_again();
     }
 
-    /// Who published over the broker kept what it offered (the runbook for a lost broker says so). What the API accepted
-    /// is in the outbox until it is read, and needs nobody.
+    /// Publishers over the broker kept their offers (as the runbook for a lost broker requires). Notifications of the API are in
+    /// the outbox until they are read.
     pub(crate) fn offer_again(&mut self) {
         for n in self.witness.unknown_offers(&self.database) {
             if !self.witness.offers[n].by_api {
@@ -171,7 +171,7 @@ impl World {
         }
     }
 
-    /// The last renewal was some time ago.
+    /// Expires a lease that was not renewed for some time.
     fn stop_renewing(&mut self, p: usize) {
         if !self.processes[p].renews() {
             return;
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// Faults end; everybody is there again.
+    /// Ends all faults; every process runs again.
     pub(crate) fn calm_down(&mut self) {
         self.calm = true;
         self.rates = self.rates.calm();

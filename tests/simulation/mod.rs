@@ -1,19 +1,18 @@
-//! The core as a simulation: the decisions of resolver, delivery and tool-gateway, run together against a model of all that
-//! lies between them. Time, ids, the order of messages, their loss and duplication, crashes between any two durable
-//! steps, commits whose answer is lost: all of it is chosen by one seed, and the same seed chooses the same.
+//! Simulation of the core: the decisions of resolver, delivery and tool-gateway run together against a model of their surroundings.
+//! One seed chooses time, ids, the order of messages, their loss and duplication, crashes between any two durable steps, and
+//! commits with a lost answer. The same seed makes the same run.
 //!
-//! What is real: every pure decision. Reading and deciding about a notification, which session it belongs to
-//! (`resolver::intake`); what closes with a task (`storage::lifecycle`); the line, the admission, what is due for a turn
-//! and what its outcome means (`delivery`); whether a tool call counts (`tool_gateway::decisions`); the messages and their
-//! ids (`contracts`). What is a model, as small and as literal as can be: Postgres ([`database`], each guarded write named
-//! after its statement), NATS ([`broker`]), the agents ([`provider`]), and the processes ([`processes`]), step machines
-//! with nothing but memory. So a mistake in a statement is not found here, but in the services' own tests and by the
-//! fault campaign; a mistake in what is decided, and in what is written together, is found here within seconds.
+//! Real: every pure decision. Parsing and judging a notification and resolving its session (`resolver::intake`); closing with a
+//! task (`storage::lifecycle`); dispatch queue, admission, due turns and the judgement of outcomes (`delivery`); admission of tool
+//! calls (`tool_gateway::decisions`); messages and their ids (`contracts`). Models, small and literal: Postgres ([`database`], each
+//! guarded write named after its statement), NATS ([`broker`]), the agents ([`provider`]), and the processes ([`processes`]), state
+//! machines with memory only. So a mistake in a statement is not found here, but by the services' own tests and the fault campaign.
+//! A mistake in a decision, or in a set of writes, is found here within seconds.
 //!
-//! A run: [`settings`] draws limits and rates of faults; [`deeds`] are what people and publishers do; the scheduler
-//! ([`world`]) picks one step at a time, and after each of them [`faults`] may strike; then faults end and everything runs
-//! until nothing is left to do. [`witness`] holds every step and the end against the promises. What fails says so with the
-//! last steps in words ([`trace`]). That it can fail is shown with [`bugs`].
+//! A run: [`settings`] draws limits and fault rates; [`deeds`] are the actions of people and publishers; the scheduler ([`world`])
+//! picks one step at a time, and [`faults`] may strike after each; then faults end and the run continues until no step is left.
+//! [`witness`] checks the invariants after every step and at the end. A failure is reported with the last steps in words
+//! ([`trace`]). [`bugs`] shows that the simulation can fail.
 
 #![allow(
     dead_code,
@@ -45,17 +44,17 @@ use bugs::Bug;
 use witness::Broken;
 use world::{Counts, World};
 
-/// A run that kept every promise.
+/// A run without a violation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Summary {
-    /// Of everything that happened. The same seed gives the same.
+    /// Hash of all events. The same seed gives the same hash.
     pub(crate) hash: u64,
     pub(crate) counts: Counts,
     pub(crate) notifications: u64,
     pub(crate) effects: u64,
 }
 
-/// A run that did not.
+/// A run with a violation.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     pub(crate) seed: u64,
@@ -82,7 +81,7 @@ pub(crate) fn simulate(seed: u64) -> Result<Summary, Violation> {
     simulate_with(seed, None)
 }
 
-/// Runs one seed with a mistake built in.
+/// Runs one seed with a built-in mistake.
 pub(crate) fn simulate_with(seed: u64, bug: Option<Bug>) -> Result<Summary, Violation> {
     let mut world = World::new(seed, bug, false);
     world.run();
@@ -94,7 +93,7 @@ pub(crate) fn simulate_with(seed: u64, bug: Option<Bug>) -> Result<Summary, Viol
             effects: world.witness.effects(),
         });
     }
-    // Once more, this time in words.
+    // Again, with the trace in words.
     let mut world = World::new(seed, bug, true);
     world.run();
     let broken = world
@@ -109,7 +108,7 @@ pub(crate) fn simulate_with(seed: u64, bug: Option<Bug>) -> Result<Summary, Viol
     })
 }
 
-/// What many runs came to.
+/// Totals of many runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Many {
     pub(crate) seeds: u64,
@@ -118,7 +117,7 @@ pub(crate) struct Many {
     pub(crate) effects: u64,
 }
 
-/// Runs `count` seeds from `from` on, on so many threads. Ends at the first that fails.
+/// Runs `count` seeds from `from` on, on several threads. Ends at the first failure.
 pub(crate) fn run_many(from: u64, count: u64, threads: usize) -> Result<Many, Violation> {
     let next = AtomicU64::new(0);
     let failed = AtomicBool::new(false);
@@ -144,7 +143,7 @@ pub(crate) fn run_many(from: u64, count: u64, threads: usize) -> Result<Many, Vi
                 }
                 let mut done = done.lock().expect("no thread panics while it holds the sums");
                 done.0.merge(&own);
-                // Of several, the smallest: then the same call fails with the same seed most of the time.
+                // The smallest of several failures, so that the same call mostly fails with the same seed.
                 if let Some(found) = violation
                     && done.1.as_ref().is_none_or(|other| found.seed < other.seed)
                 {
@@ -157,7 +156,7 @@ pub(crate) fn run_many(from: u64, count: u64, threads: usize) -> Result<Many, Vi
     violation.map_or(Ok(many), Err)
 }
 
-/// Tells which seed it was when a run panics instead of finding something: the thread's own message does not.
+/// Prints the seed when a run panics, since the thread's message does not name it.
 struct Running(u64);
 
 impl Drop for Running {

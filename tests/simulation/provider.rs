@@ -1,5 +1,5 @@
-//! The agents' providers: what they are sent, what they run, and what they answer. Each request is open from its first
-//! byte to its answer or to the end of its connection; a run may outlive its connection, since a provider need not notice.
+//! The agents' providers: requests, effects and answers. Each request is open from its first byte to its answer or to the end of
+//! its connection; a run may outlive its connection, since a provider need not notice.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use domain::{AccountId, AgentId, TurnId};
 
 use super::{random::Random, settings::Rates};
 
-/// One call, as the provider knows it.
+/// One call, as the provider sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) id: u64,
@@ -19,14 +19,14 @@ pub(crate) struct Request {
     pub(crate) turn: TurnId,
     pub(crate) attempt: i32,
     pub(crate) round: usize,
-    /// Which process holds the other end.
+    /// The process at the other end.
     pub(crate) holder: usize,
     pub(crate) open: bool,
     /// The answer was given, or never will be.
     pub(crate) over: bool,
 }
 
-/// What became of a call at the provider's.
+/// An event of a call at the provider.
 #[derive(Clone, Debug)]
 enum Run {
     Running,
@@ -34,7 +34,7 @@ enum Run {
     Failed(ProviderError),
 }
 
-/// What the holder of a connection sees.
+/// What the caller sees.
 #[derive(Debug)]
 pub(crate) enum Seen {
     Answer(ProviderAnswer),
@@ -45,13 +45,13 @@ pub(crate) enum Seen {
 pub(crate) struct Provider {
     pub(crate) requests: Vec<Request>,
     record: BTreeMap<(TurnId, i32), Run>,
-    /// How often the agent began to act, by turn and round.
+    /// Times that the agent began to act, by turn and round.
     pub(crate) begun: BTreeMap<(TurnId, usize), u32>,
     next: u64,
 }
 
 impl Provider {
-    /// Takes a call in. Gives its number.
+    /// Accepts a call. Gives its number.
     pub(crate) fn request(&mut self, work: &Work, holder: usize) -> u64 {
         self.next += 1;
         self.requests.retain(|request| request.open || !request.over);
@@ -68,11 +68,11 @@ impl Provider {
         self.next
     }
 
-    /// Ends a connection from our side, or with our process.
+    /// Ends a connection from our side.
     pub(crate) fn hang_up(&mut self, of: impl Fn(&Request) -> bool, random: &mut Random) {
         for request in self.requests.iter_mut().filter(|request| request.open && of(request)) {
             request.open = false;
-            // A provider that notices stops; then the call began all the same, or it never did.
+            // A provider that notices stops; the call had begun, or never begins.
             if random.chance(500) {
                 request.over = true;
                 if self.record.contains_key(&(request.turn, request.attempt)) {
@@ -87,7 +87,7 @@ impl Provider {
         }
     }
 
-    /// Something comes of a call. Gives what its connection shows, if it is still there.
+    /// An event of a call. Gives what its connection shows, if it still exists.
     pub(crate) fn proceed(
         &mut self,
         n: usize,
@@ -127,7 +127,7 @@ impl Provider {
             Vec::new()
         };
         let answer = ProviderAnswer {
-            // Says which turn it answers, so that a reply that goes astray shows.
+            // Names its turn, so that a misplaced reply shows.
             text: format!("{turn}"),
             calls,
             ..ProviderAnswer::default()
@@ -135,7 +135,7 @@ impl Provider {
         self.record.insert(key, Run::Answered(answer.clone()));
         if random.chance(rates.broken) {
             let class = *random.pick(&[FailureClass::Timeout, FailureClass::Truncated, FailureClass::Malformed]);
-            // Broken off while the agent still works, or when it was done.
+            // The connection breaks while the agent works, or after it.
             if random.chance(300) {
                 self.record.insert(key, Run::Running);
                 self.requests[n].over = false;
@@ -146,7 +146,7 @@ impl Provider {
         open.then_some((id, Seen::Answer(answer)))
     }
 
-    /// What the provider's own record says of a call.
+    /// The provider's record of a call.
     pub(crate) fn reconcile(&self, turn: TurnId, attempt: i32, has_record: bool, random: &mut Random) -> Reconciled {
         if !has_record {
             return Reconciled::Unknown {
@@ -182,8 +182,8 @@ fn error(class: FailureClass, sent: Sent) -> ProviderError {
     }
 }
 
-/// What an agent may ask for next: tools that change something, tools that are not there, ids used a second time; and often
-/// what has to run in its order, a message and then the end of the task.
+/// Possible tool calls of an agent: tools with effects, unknown tools, reused ids; and often calls that depend on their order, a
+/// message and then the end of the task.
 pub(crate) fn calls(random: &mut Random, agents: &[(AccountId, AgentId)]) -> Vec<FunctionCall> {
     if random.chance(200) {
         let call = |n: usize, name: &str, arguments: &str| FunctionCall {
@@ -202,7 +202,7 @@ pub(crate) fn calls(random: &mut Random, agents: &[(AccountId, AgentId)]) -> Vec
                 3 => ("task_status", "cancelled".to_owned()),
                 4 | 5 => {
                     let (_, agent) = random.pick(agents);
-                    // Also somebody else's, who is not there for this one.
+                    // Also ids of another account, which are unknown here.
                     ("response_request", agent.to_string())
                 }
                 6 | 7 => ("task_message", String::new()),

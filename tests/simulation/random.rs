@@ -1,4 +1,4 @@
-//! The seed's stream of choices: small, fast, and the same on every machine. Nothing else in the simulation is random.
+//! The seed's stream of random numbers: small, fast, and the same on every machine. The simulation has no other randomness.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ impl Random {
         low + i64::try_from(self.below(span)).expect("inside the span")
     }
 
-    /// True so often in a thousand.
+    /// True with a chance of so many in a thousand.
     pub(crate) fn chance(&mut self, per_thousand: u32) -> bool {
         self.below(1000) < per_thousand as usize
     }

@@ -1,6 +1,5 @@
-//! What a seed decides before anything happens: limits small enough that every one of them is met, how its agents'
-//! providers are, and how often which fault strikes. Many seeds leave most faults out: what goes wrong with one alone is
-//! hidden where everything goes wrong at once.
+//! A seed's settings: limits small enough to be reached, the behaviour of the agents' providers, and the rate of each fault. Many
+//! seeds disable most faults: some mistakes show only with a single fault.
 
 use delivery::{
     providers::{Continuation, Effects},
@@ -10,7 +9,7 @@ use runtime::settings::{Count, Millis as Ms};
 
 use super::{database::Millis, random::Random};
 
-/// As `[replica]`: how long a lease is, how often it is renewed, and by how much it ends earlier for its holder.
+/// As `[replica]`: length of a lease, interval of renewals, and the holder's earlier end.
 pub(crate) const LEASE: Millis = 4_000;
 pub(crate) const RENEW: Millis = 1_000;
 pub(crate) const MARGIN: Millis = LEASE / 8;
@@ -20,7 +19,7 @@ pub(crate) const ACK_WAIT: Millis = 30_000;
 /// The broker's window for the streams that have one.
 pub(crate) const DEDUP_WINDOW: Millis = 120_000;
 
-/// How often in a thousand opportunities.
+/// Chances in a thousand.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rates {
     /// Per step of the scheduler.
@@ -35,10 +34,10 @@ pub(crate) struct Rates {
     pub(crate) stale: u32,
     pub(crate) time_jump: u32,
     pub(crate) close: u32,
-    /// Per transaction: it fails, or it commits and nobody is told.
+    /// Per transaction: it fails, or it commits and its answer is lost.
     pub(crate) transaction_failed: u32,
     pub(crate) answer_lost: u32,
-    /// Per message: the broker does not store it, or stores it and nobody is told.
+    /// Per message: the broker does not store it, or its acknowledgement is lost.
     pub(crate) publish_failed: u32,
     pub(crate) ack_lost: u32,
     /// Per provider call.
@@ -52,12 +51,12 @@ pub(crate) struct Rates {
 pub(crate) struct Settings {
     pub(crate) delivery: DeliverySettings,
     pub(crate) continuation: Continuation,
-    /// Whether the record of an agent with effects of its own can be asked.
+    /// Whether the record of an agent with effects of its own can be read.
     pub(crate) has_record: bool,
     pub(crate) rates: Rates,
-    /// How many processes of each service.
+    /// Processes of each service.
     pub(crate) replicas: usize,
-    /// Steps with faults; then things calm down.
+    /// Steps with faults; then faults end.
     pub(crate) steps: u64,
     pub(crate) offers: usize,
 }
@@ -139,7 +138,7 @@ impl Rates {
         }
     }
 
-    /// Things calm down: agents still call tools, and nothing fails.
+    /// Ends faults: agents still call tools, and no call fails.
     pub(crate) fn calm(self) -> Rates {
         Rates {
             calls_tools: self.calls_tools.min(250),

@@ -1,5 +1,5 @@
-//! What happened, step by step: a hash of all of it, always, and the last lines of it in words when a seed is run again
-//! because it failed. Words cost more than everything else, so nobody pays for them in a run that goes well.
+//! The events of a run: always a hash over all of them, and the last ones in words when a failed seed is run again. Words are slow,
+//! so a successful run does not write them.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ impl Trace {
         }
     }
 
-    /// `what` and the numbers are the event; the text explains it.
+    /// `what` and the numbers are hashed; the text explains them.
     pub(crate) fn note(&mut self, at: i64, what: &'static str, numbers: [u64; 2], text: impl FnOnce() -> String) {
         self.events += 1;
         self.mix(at.unsigned_abs());

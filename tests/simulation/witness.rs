@@ -1,5 +1,4 @@
-//! What must hold, watched from outside of the rows that it is about: I1 to I11 of the design. Some of it is asked after
-//! every transaction, the rest when nothing is left to do.
+//! Checks the invariants I1 to I11 independently of the rows that they concern: some after every transaction, the rest at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +11,7 @@ use super::{
     provider::Request,
 };
 
-/// A promise that was broken.
+/// A violated invariant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Broken {
     /// `I1` … `I11`, or `stuck`.
@@ -20,14 +19,14 @@ pub(crate) struct Broken {
     pub(crate) how: String,
 }
 
-/// A notification that somebody offered.
+/// An offered notification.
 #[derive(Clone, Debug)]
 pub(crate) struct Offer {
     pub(crate) account: AccountId,
     pub(crate) id: NotificationId,
     pub(crate) published: Published,
     pub(crate) by_api: bool,
-    /// The publisher was told that it was taken.
+    /// The publisher was told that it was accepted.
     pub(crate) accepted: bool,
 }
 
@@ -40,7 +39,7 @@ pub(crate) struct Witness {
     turns_over: BTreeMap<TurnId, TurnState>,
     closed: BTreeSet<SessionId>,
     effects: BTreeMap<(TurnId, i32), u32>,
-    /// Notifications that agents' requests led to.
+    /// Notifications that agents' tool calls caused.
     requests: BTreeSet<(AccountId, NotificationId)>,
     started: BTreeMap<SessionId, (i64, NotificationId)>,
     accepted: BTreeMap<(AccountId, SessionId, (u16, u64)), u64>,
@@ -53,7 +52,7 @@ impl Witness {
         }
     }
 
-    /// After every step: looks only when something was committed.
+    /// After every step; checks only if a transaction committed.
     pub(crate) fn look(&mut self, database: &Database) {
         if self.seen_version == database.version {
             return;
@@ -166,7 +165,7 @@ impl Witness {
         }
     }
 
-    /// The resolver queued something: places in a queue are in the order of the stream, as one reader numbers it.
+    /// Items were queued: positions in a queue follow the stream's order, by one reader's numbering.
     pub(crate) fn entered(
         &mut self,
         account: &AccountId,
@@ -265,7 +264,7 @@ impl Witness {
         });
     }
 
-    /// Nothing is left to do.
+    /// No step is left.
     pub(crate) fn look_at_the_end(&mut self, database: &Database) {
         self.look(database);
         for offer in self.offers.clone() {
@@ -340,7 +339,7 @@ impl Witness {
         }
     }
 
-    /// Whom an agent asked has been asked.
+    /// Every requested agent got its notification.
     fn requests_arrived(&mut self, database: &Database) {
         for (account, id) in self.requests.clone() {
             if !database.notifications.contains_key(&(account, id.clone())) {
@@ -370,7 +369,7 @@ impl Witness {
         }
     }
 
-    /// Offers that somebody was told are taken, and that no row knows of.
+    /// Accepted offers without a row.
     pub(crate) fn unknown_offers(&self, database: &Database) -> Vec<usize> {
         (0..self.offers.len())
             .filter(|n| {
@@ -404,7 +403,7 @@ impl Witness {
     }
 }
 
-/// An outcome is reached once. What was refused or had failed may be sent again by a person.
+/// An outcome is final, except that a person may redrive a refused or failed notification.
 fn may_follow(before: NotificationState, after: NotificationState) -> bool {
     use NotificationState::{Cancelled, Delivered, Failed, Queued, Refused, Running};
     match before {

@@ -1,5 +1,4 @@
-//! Everything there is in one run, and the scheduler: the seed picks what happens next, one small step at a time, until
-//! nothing is left to do.
+//! The whole state of one run, and the scheduler: the seed picks one small step after another, until no step is left.
 
 use contracts::tool::ToolRequested;
 use domain::{AccountId, AgentId, SessionScope, TaskId, TaskStatus};
@@ -21,9 +20,9 @@ use super::{
     witness::Witness,
 };
 
-/// Steps to calm down in. A run that needs more is stuck: the longest of some million took a tenth of it.
+/// Steps without faults until the end. A run that needs more is stuck: the longest of some million needed a tenth.
 const CALM_STEPS_MAX: u64 = 20_000;
-/// And so long, at most, by its own clock.
+/// The same in simulated time.
 const CALM_TIME_MAX: Millis = 3 * 3_600_000;
 
 pub(crate) struct World {
@@ -41,11 +40,11 @@ pub(crate) struct World {
     pub(crate) bug: Option<Bug>,
     pub(crate) counts: Counts,
     pub(crate) calm: bool,
-    /// Requests for tools as they were sent once, for those that come late.
+    /// Tool requests that were sent, for late repetitions.
     pub(crate) requests: Vec<ToolRequested>,
 }
 
-/// What happened in a run, for its summary.
+/// Counters of a run, for its summary.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Counts {
     pub(crate) steps: u64,
@@ -59,7 +58,7 @@ pub(crate) struct Counts {
     pub(crate) answers_lost: u64,
 }
 
-/// What may happen next.
+/// Possible next steps.
 #[derive(Clone, Copy, Debug)]
 enum Choice {
     Process(usize, Act),
@@ -69,22 +68,22 @@ enum Choice {
     Time,
 }
 
-/// What happens to a lease that could not be renewed for a while.
+/// The next event of a lease that was not renewed for a while.
 #[derive(Clone, Copy, Debug)]
 enum LeaseTurn {
-    /// It could be again, in time.
+    /// It was renewed in time.
     Renewed,
     /// Its holder was frozen when it ended, and does not know yet.
     Overslept,
-    /// Its holder knows, before anybody else may take anything over.
+    /// Its holder knows, before another process may take over.
     Lost,
 }
 
-/// What becomes of a transaction.
+/// The result of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
     Committed,
-    /// It committed; whoever asked will never know.
+    /// It committed and its answer is lost.
     Unanswered,
     Failed,
 }
@@ -139,7 +138,7 @@ impl World {
             self.database.accounts.insert(account.clone(), row);
             let mut assignees = Vec::new();
             for (n, slug) in (1_u128..).zip(["ada", "ben"]) {
-                // Both accounts' agents have the same ids where that is allowed: nothing may rest on an id alone.
+                // Agents of both accounts have the same ids where allowed, so that nothing can rely on an id alone.
                 let agent = AgentId(Uuid::from_u128((0x0180_0000_0000_7000_8000 << 48) | n));
                 let provider = if self.random.chance(400) { OWN } else { GATEWAY_ONLY };
                 let row = Agent {
@@ -163,7 +162,7 @@ impl World {
         }
     }
 
-    /// To the end, or to the first promise that is broken.
+    /// Runs to the end, or to the first violation.
     pub(crate) fn run(&mut self) {
         for _ in 0..self.settings.steps {
             if !self.step() || self.witness.broken.is_some() {
@@ -186,7 +185,7 @@ impl World {
         }
     }
 
-    /// One thing happens. `false`: nothing is left to happen.
+    /// Runs one step. `false`: none is left.
     fn step(&mut self) -> bool {
         let choices = self.choices();
         let next = self.next_moment();
@@ -248,7 +247,7 @@ impl World {
         choices
     }
 
-    /// When something becomes possible that is not now.
+    /// The time of the next possible step.
     fn next_moment(&self) -> Option<Millis> {
         let now = self.database.now;
         let mut next: Option<Millis> = None;
@@ -282,7 +281,7 @@ impl World {
         next
     }
 
-    /// By a process that goes on renewing it.
+    /// Of a process that keeps renewing its lease.
     fn is_held(&self, replica: Option<Uuid>) -> bool {
         self.processes
             .iter()
@@ -299,8 +298,8 @@ impl World {
         self.advance(to);
     }
 
-    /// Renewals happen in time wherever they can. A holder that cannot renew knows in time that it has lost; one that
-    /// was frozen finds out later.
+    /// Leases are renewed in time if possible. A holder that cannot renew knows in time that it lost the lease; a frozen one
+    /// notices later.
     pub(crate) fn advance(&mut self, to: Millis) {
         let now = self.database.now;
         while let Some((at, p, turn)) = self.next_turn_of_a_lease().filter(|(at, _, _)| *at <= to) {
@@ -324,7 +323,7 @@ impl World {
         }
     }
 
-    /// Of the leases that are not being renewed, what happens next to one.
+    /// Picks the next event of a lease that is not renewed.
     fn next_turn_of_a_lease(&self) -> Option<(Millis, usize, LeaseTurn)> {
         (0..self.processes.len())
             .filter_map(|p| {
@@ -357,7 +356,7 @@ impl World {
         self.broker.down_until <= self.database.now
     }
 
-    /// `true`: the broker says that it has it. It may have it and not say so.
+    /// `true`: the broker acknowledged it. A stored message may be unacknowledged.
     pub(crate) fn publish(&mut self, message: Message) -> bool {
         if !self.broker_is_up() {
             return false;
@@ -376,7 +375,7 @@ impl World {
         self.trace.note(self.database.now, what, numbers, text);
     }
 
-    /// What a run that does not end is waiting for.
+    /// What a run without an end waits for.
     fn waiting(&self) -> String {
         let neglected = self.database.neglected();
         let sessions: Vec<String> = self

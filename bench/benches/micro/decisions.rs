@@ -1,5 +1,5 @@
-//! The decisions: what a notification is, what becomes of it, which session is its own, what a woken session may do, and
-//! what a provider's answer means.
+//! The pure decisions: parsing a notification, accepting it, resolving its session, admitting a woken session, and judging a
+//! provider's answer.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Signing what goes from service to service, and checking it.
+//! Signing messages between services, and verifying signatures.
 
 use contracts::{Headers, header};
 use divan::{Bencher, counter::BytesCount};
@@ -37,7 +37,7 @@ fn verify(bencher: Bencher, bytes: usize) {
     headers.set(header::SIGNATURE, signature);
     keyring
         .verify(SUBJECT, &headers, &payload)
-        .expect("what was signed is genuine");
+        .expect("a fresh signature is valid");
     bencher
         .counter(BytesCount::new(bytes))
         .bench(|| keyring.verify(SUBJECT, &headers, &payload));

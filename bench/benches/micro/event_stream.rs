@@ -1,14 +1,14 @@
-//! A provider's answer, streamed word by word: cut into events, and each event's data parsed.
+//! A provider's streamed answer: split into events, and each event's data parsed.
 
 use divan::{Bencher, counter::BytesCount};
 use serde_json::json;
 
-/// Not public, since nobody but its service should use it; so its text is taken, tests included, which run there.
+/// The splitter is private to its service, so its source file is included here, with its tests, which also run here.
 #[path = "../../../services/delivery/src/providers/sse.rs"]
 #[allow(dead_code, unused_imports, reason = "only its splitter is measured here")]
 mod sse;
 
-/// As much as arrives at once.
+/// Bytes of one network read.
 const CHUNK_BYTES: usize = 1_400;
 
 fn stream(words: usize) -> Vec<u8> {

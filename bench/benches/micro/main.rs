@@ -1,5 +1,5 @@
-//! What is hot in the CPU, one by one: building a prompt, signing and checking messages, cutting a provider's stream into
-//! events, and the decisions. What a whole notification costs is what `make bench` measures.
+//! Micro-benchmarks of the CPU's hot paths: building a prompt, signing and verifying messages, splitting a provider's stream, and
+//! the decisions. `make bench` measures the cost of a whole notification.
 //!
 //! `make bench-micro`
 

@@ -1,4 +1,4 @@
-//! A turn's prompt: instructions, input and manifest, as it is built for every turn.
+//! A turn's prompt: instructions, input and manifest.
 
 use delivery::prompt::{
     InputFacts, InstructionFacts, Manifest, MarkSecret, TaskFacts, ThreadMessage, ToolNames, input, instructions,

@@ -1,5 +1,4 @@
-//! From the stream into Postgres: notification rows and the sessions that they belong to, a batch in one transaction
-//! whose statements leave in one flight.
+//! From the stream into Postgres: notification and session rows, one transaction a batch, whose statements are pipelined.
 
 use std::collections::HashMap;
 
@@ -42,7 +41,7 @@ struct Fields {
     agent: String,
 }
 
-/// One process does all of it: the place in the stream is the highest one that is stored, so nothing is acknowledged.
+/// One process: the stream offset is the highest stored one, so messages are not acknowledged.
 pub(super) async fn to_line(
     jetstream: &jetstream::Context,
     client: Client,
@@ -51,12 +50,12 @@ pub(super) async fn to_line(
     let place: i64 = client
         .query_one("select coalesce(max(place), 0) from notification", &[])
         .await
-        .context("could not find the place in the stream")?
+        .context("could not read the stream offset")?
         .get(0);
     let unfinished = client
         .query(UNFINISHED, &[])
         .await
-        .context("could not look for what is unfinished")?;
+        .context("could not read unfinished notifications")?;
     let unfinished = unfinished.into_iter().map(|row| Job {
         place: row.get(0),
         session: row.get(1),
@@ -64,7 +63,9 @@ pub(super) async fn to_line(
         reply: String::new(),
         message: None,
     });
-    line.send(unfinished.collect()).await.context("the line ended")?;
+    line.send(unfinished.collect())
+        .await
+        .context("the dispatch queue is closed")?;
     let config = pull::Config {
         ack_policy: AckPolicy::None,
         deliver_policy: DeliverPolicy::ByStartSequence {
@@ -78,12 +79,13 @@ pub(super) async fn to_line(
     while batches.recv_many(&mut batch, BATCH_MAX).await > 0 {
         let jobs = writer.write(&batch).await?;
         batch.clear();
-        line.send(jobs).await.context("the line ended")?;
+        line.send(jobs).await.context("the dispatch queue is closed")?;
     }
     Ok(())
 }
 
-/// The first of two: what is stored goes out on the second stream, and is acknowledged when that has it.
+/// The first of two processes: stored notifications are published on the second stream, and acknowledged after that stream has
+/// stored them.
 pub(super) async fn to_stream(jetstream: &jetstream::Context, client: Client) -> anyhow::Result<()> {
     let config = pull::Config {
         durable_name: Some("intake".to_owned()),
@@ -115,7 +117,7 @@ pub(super) async fn to_stream(jetstream: &jetstream::Context, client: Client) ->
     Ok(())
 }
 
-/// Messages as they come; the channel is what makes batches of them.
+/// Reads messages one by one; the channel groups them into batches.
 pub(super) async fn batches(
     jetstream: &jetstream::Context,
     stream: &str,
@@ -124,10 +126,10 @@ pub(super) async fn batches(
     let consumer = jetstream
         .get_stream(stream)
         .await
-        .context("there is no stream")?
+        .context("could not find the stream")?
         .create_consumer(config)
         .await
-        .context("could not make a consumer")?;
+        .context("could not create a consumer")?;
     let mut messages = consumer
         .stream()
         .max_messages_per_batch(BATCH_MAX)
@@ -137,7 +139,7 @@ pub(super) async fn batches(
     let (sender, receiver) = mpsc::channel(2 * BATCH_MAX);
     tokio::spawn(async move {
         while let Some(message) = messages.next().await {
-            // A request that brought nothing is followed by the next one.
+            // An empty fetch is followed by the next one.
             let Ok(message) = message else { continue };
             if sender.send(message).await.is_err() {
                 return;
@@ -177,7 +179,7 @@ impl Writer {
         }
         let pairs: [&(dyn ToSql + Sync); 3] = [&rows.accounts, &rows.tasks, &rows.agents];
         let all: [&(dyn ToSql + Sync); 5] = [&rows.places, &rows.accounts, &rows.tasks, &rows.agents, &rows.payloads];
-        // Sent together, answered together.
+        // Pipelined: sent together, answered together.
         let (_, _, inserted, _) = tokio::try_join!(
             self.client.batch_execute("begin"),
             self.client.execute(&self.open, &pairs),
@@ -188,7 +190,7 @@ impl Writer {
         let mut sessions: HashMap<i64, i64> = inserted.iter().map(|row| (row.get(0), row.get(1))).collect();
         if sessions.len() < rows.places.len() {
             let known = self.client.query(&self.known, &[&rows.places]).await;
-            let known = known.context("could not look up what was stored before")?;
+            let known = known.context("could not read already stored notifications")?;
             sessions.extend(known.iter().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1))));
         }
         let places = rows.places.iter().zip(&rows.payloads);

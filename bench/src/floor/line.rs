@@ -1,5 +1,5 @@
-//! One call at a time for each session, in order; so many at once over all. A session's next call begins when the
-//! outcome of the one before is recorded.
+//! The floor's dispatch queue: one call at a time for each session, in order, up to a limit over all sessions. A session's next
+//! call begins when its previous outcome is recorded.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -28,14 +28,14 @@ impl Provider {
 }
 
 pub(super) struct Line {
-    /// A session is in it while one of its notifications is worked on; the rest waits there.
+    /// A session has an entry while one of its notifications is in progress; its other notifications wait there.
     waiting: Mutex<HashMap<i64, VecDeque<Job>>>,
     provider: Provider,
     slots: Semaphore,
     outcomes: mpsc::Sender<Job>,
 }
 
-/// Works on what comes, and tells `done` how long each took, in microseconds.
+/// Processes jobs, and reports to `done` how long each took, in microseconds.
 pub(super) fn start(
     provider: Provider,
     in_flight: usize,
@@ -73,7 +73,7 @@ impl Line {
         }
     }
 
-    /// Its outcome is recorded: the next of its session.
+    /// The outcome is recorded: starts the next job of its session.
     pub(super) fn release(self: &Arc<Line>, session: i64) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         match waiting.get_mut(&session).and_then(VecDeque::pop_front) {
@@ -94,11 +94,11 @@ impl Line {
             let request = json!({"model": "bench", "user": job.session, "input": job.payload});
             match line.provider.post(&request).await {
                 Ok(reply) => job.reply = String::from_utf8_lossy(&reply).into_owned(),
-                // The provider of a benchmark always answers: a run in which it does not is thrown away.
+                // The benchmark's provider always answers; a run with a failed call is discarded.
                 Err(error) => print::say(&format!("the floor's call failed: {error:#}")),
             }
             drop(slot);
-            // Nobody records any more: the process ends.
+            // The recorder has ended: the process ends.
             let _ = line.outcomes.send(job).await;
         });
     }

@@ -1,9 +1,9 @@
-//! The floor: the least program that does W without losing, doubling or reordering anything. No sessions that close, no
-//! leases, no prompt, no tools, no API, no tenants' walls: batches from the stream into Postgres ([`intake`]), one call
-//! at a time for each pair ([`line`]), batches of outcomes back ([`record`]). What is between it and Signalbox is what
-//! Signalbox's promises cost.
+//! The floor: the smallest program that does W without losing, doubling or reordering anything. It has no closing sessions, leases,
+//! prompts, tools, API or walls between tenants: batches from the stream into Postgres ([`intake`]), one call at a time for each
+//! pair ([`line`]), batches of outcomes back ([`record`]). The difference between its figures and Signalbox's is the cost of
+//! Signalbox's guarantees.
 //!
-//! In two parts it is what two services and a second stream cost at best.
+//! In two processes it shows the least cost of two services and a second stream.
 
 mod intake;
 mod line;
@@ -31,12 +31,12 @@ pub(crate) const NATS_URL: &str = "FLOOR_NATS_URL";
 pub(crate) const DATABASE_URL: &str = "FLOOR_DATABASE_URL";
 pub(crate) const PROVIDER_URL: &str = "FLOOR_PROVIDER_URL";
 
-/// The notifications' stream, and the second one.
+/// The stream of notifications, and the second stream.
 pub(crate) const STREAM: &str = "FLOOR";
 pub(crate) const SECOND_STREAM: &str = "FLOOR_TURNS";
 pub(crate) const SECOND_SUBJECT: &str = "floor.turn";
 
-/// Rows of one transaction; what comes meanwhile is the next batch, so nobody waits for a batch to fill.
+/// Rows of one transaction at most. Messages that arrive meanwhile form the next batch, so no message waits for a batch to fill.
 const BATCH_MAX: usize = 500;
 
 pub(crate) const SCHEMA: &str = "
@@ -58,21 +58,21 @@ create table turn (
     reply      text not null
 );";
 
-/// A notification on its way to its outcome.
+/// A notification in progress.
 pub(crate) struct Job {
-    /// In the notifications' stream.
+    /// Its sequence in the stream of notifications.
     pub(crate) place: i64,
     pub(crate) session: i64,
     pub(crate) payload: String,
     pub(crate) reply: String,
-    /// To be acknowledged when it is recorded.
+    /// Acknowledged when the outcome is recorded.
     pub(crate) message: Option<jetstream::Message>,
 }
 
-/// Runs until SIGTERM, and says then how long things took.
+/// Runs until SIGTERM, then prints the latencies.
 pub(crate) async fn run(arguments: FloorArguments) -> anyhow::Result<ExitCode> {
     let jetstream = jetstream::new(load::connect(&env(NATS_URL)?).await?);
-    let mut terminated = signal(SignalKind::terminate()).context("no signals")?;
+    let mut terminated = signal(SignalKind::terminate()).context("could not listen for signals")?;
     let (done, mut latencies) = mpsc::channel(4 * BATCH_MAX);
     let work = async {
         match arguments.part {
@@ -109,21 +109,21 @@ pub(crate) async fn run(arguments: FloorArguments) -> anyhow::Result<ExitCode> {
 fn provider(arguments: FloorArguments) -> anyhow::Result<line::Provider> {
     Ok(line::Provider {
         caller: Caller::new(arguments.in_flight),
-        url: env(PROVIDER_URL)?.parse().context("the provider's URL")?,
+        url: env(PROVIDER_URL)?.parse().context("invalid URL of the provider")?,
     })
 }
 
-/// A connection that no other task uses.
+/// A connection of its own for one task.
 async fn database() -> anyhow::Result<tokio_postgres::Client> {
     let (client, connection) = tokio_postgres::connect(&env(DATABASE_URL)?, NoTls)
         .await
         .context("could not connect to Postgres")?;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
-            print::say(&format!("the floor's connection to Postgres broke: {error}"));
+            print::say(&format!("the floor lost its connection to Postgres: {error}"));
         }
     });
-    // As the services: plans must not depend on when a table was last looked at.
+    // As in the services: plans must not depend on the time of the last `analyze`.
     client
         .batch_execute("set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off")
         .await

@@ -1,4 +1,4 @@
-//! Outcomes into Postgres, a batch in one transaction; then each session goes on.
+//! Writes outcomes into Postgres, one transaction a batch, then starts the next job of each session.
 
 use std::sync::Arc;
 
@@ -19,7 +19,10 @@ on conflict do nothing";
 
 pub(super) async fn run(line: Arc<Line>, client: Client, mut outcomes: mpsc::Receiver<Job>, done: mpsc::Sender<u64>) {
     let recording = async {
-        let insert = client.prepare(TURNS_INSERT).await.context("could not prepare")?;
+        let insert = client
+            .prepare(TURNS_INSERT)
+            .await
+            .context("could not prepare the insert of turns")?;
         let mut batch: Vec<Job> = Vec::new();
         while outcomes.recv_many(&mut batch, BATCH_MAX).await > 0 {
             let places: Vec<i64> = batch.iter().map(|job| job.place).collect();
@@ -35,15 +38,15 @@ pub(super) async fn run(line: Arc<Line>, client: Client, mut outcomes: mpsc::Rec
                 if let Some(message) = job.message {
                     message.ack().await.ok().context("could not acknowledge")?;
                 }
-                let published = published_at_us(&job.payload).context("a notification says when it was published")?;
+                let published = published_at_us(&job.payload).context("a notification without a publication time")?;
                 done.send(now.saturating_sub(published))
                     .await
-                    .context("nobody counts")?;
+                    .context("the latency channel is closed")?;
             }
         }
         anyhow::Ok(())
     };
     if let Err(error) = recording.await {
-        print::say(&format!("the floor records no more: {error:#}"));
+        print::say(&format!("the floor's recorder failed: {error:#}"));
     }
 }

@@ -1,4 +1,4 @@
-//! The second of two processes: reads what the first has stored, from the second stream, and acknowledges what is
+//! The second of two processes: reads stored notifications from the second stream, and acknowledges each after its outcome is
 //! recorded.
 
 use anyhow::Context;

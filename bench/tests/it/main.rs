@@ -1,5 +1,5 @@
-//! The benchmark itself, with next to nothing to do: that it starts all it measures, finds nothing lost, doubled or out of
-//! order, and reports. No figure of it counts.
+//! Runs the benchmark with a minimal load: it starts all subjects, finds nothing lost, doubled or out of order, and reports. The
+//! figures do not count.
 
 use std::{fs, process::Command};
 
@@ -29,7 +29,7 @@ fn w_is_measured_beside_the_floor() {
     for run in runs {
         let figures = &run["figures"];
         assert_eq!(figures["recorded"], 300);
-        // Of the others it may be less than the kernel counts.
+        // CPU time of other processes may be below the kernel's resolution.
         assert!(figures["cpu_ms"]["own"].as_f64().unwrap() > 0.0, "{run}");
         assert!(figures["statements"].as_f64().unwrap() > 0.0, "{run}");
     }

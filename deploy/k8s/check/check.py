@@ -21,10 +21,10 @@ HERE = Path(__file__).resolve().parent.parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "deploy/images"))
 import digests  # noqa: E402
-# The oldest that is supported upstream when this was written, and the newest that the schemas know.
+# The oldest version that is supported upstream at the time of writing, and the newest that the schemas know.
 VERSIONS = ["1.35", "1.37"]
 SERVICES = {"orchestrator": 8080, "tool-gateway": 8081, "resolver": 8082, "delivery": 8083}
-# Made by whoever installs, from files that are in no repository (README.md).
+# Created by the installer, from files that are in no repository (README.md).
 SECRETS = {
     "signalbox-database": set(SERVICES),
     "signalbox-nats": set(SERVICES),
@@ -106,7 +106,7 @@ CRDS = {
     ("monitoring.coreos.com/v1", "ServiceMonitor"): closed(
         ["selector", "endpoints", "jobLabel"],
         selector=LABELS,
-        # The alerts ask for job "signalbox".
+        # The alerts select job "signalbox".
         jobLabel={"const": "app.kubernetes.io/part-of"},
         endpoints={
             "type": "array",
@@ -340,7 +340,7 @@ def compose():
     """docker-compose.yml by the same rules, and every variable in .env.example."""
     text = (ROOT / "docker-compose.yml").read_text()
     example = set(re.findall(r"^([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
-    # Names of images are for whoever has other ones; they have defaults.
+    # Image names are variables with defaults.
     for variable in sorted(set(re.findall(r"\$\{(\w+)", text)) - example):
         if not variable.endswith("_IMAGE"):
             fault("docker-compose.yml", f"{variable} is not in .env.example")

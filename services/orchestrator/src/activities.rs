@@ -1,4 +1,4 @@
-//! What happened to a task: made, moved, assigned, spoken about. Written with what it tells of; read here.
+//! Activities of a task: created, moved, assigned, message posted. Each is written in the transaction of its change; read here at
 //! `/api/orgs/{account}/tasks/{task}/activities`.
 
 use api::activities::Activity;

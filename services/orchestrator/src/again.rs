@@ -1,11 +1,11 @@
-//! Where a request's body is read, in the room that its account has for bodies, and where it begins to use the database: it takes
-//! its account's part of the connections once its body is there, so that a slow sender holds none, and gives both back with its
-//! answer.
+//! The middleware that reads a request's body, takes a database connection and retries rolled-back requests.
 //!
-//! A request whose transaction the database rolled back for the sake of another one is run again, as a whole, a few
-//! times. That is safe here: a handler's only effects are in its transaction, and what follows from them is handed on
-//! after its commit. Other failures are the client's to try again: of a lost connection nobody knows whether the commit
-//! happened.
+//! The body counts against the account's budget for bodies. The account's database connection is taken after the body was read, so
+//! that a slow sender holds no connection. Both are released with the answer.
+//!
+//! A request whose transaction the database rolled back (deadlock, serialization failure) is run again as a whole, a few times.
+//! That is safe here: a handler's only effects are in its transaction, and follow-ups are handed to the relay after its commit.
+//! Other failures are left to the client: after a lost connection it is unknown whether the commit happened.
 
 use std::time::Duration;
 
@@ -21,15 +21,15 @@ use runtime::http::AccountShare;
 use crate::app::App;
 
 const TRIES_MAX: u32 = 5;
-/// Doubled with every try, and shortened at random, so that two who met do not meet again.
+/// Doubled with every attempt, and shortened at random, so that two conflicting requests do not conflict again.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Stands on the answer of a request whose transaction was rolled back; the error's chain.
+/// Extension of the response to a request whose transaction was rolled back. Holds the error chain.
 #[derive(Clone, Debug)]
 pub struct RolledBack(pub String);
 
 pub async fn again(State(app): State<App>, request: Request, next: Next) -> Response {
-    // A request that only reads waits for no lock, and has no body.
+    // A safe method takes no row locks and has no body.
     let is_safe = request.method().is_safe();
     let share = request.extensions().get::<AccountShare>().cloned();
     let room = share.as_ref().map(|share| share.room(request.body())).transpose();
@@ -47,7 +47,7 @@ pub async fn again(State(app): State<App>, request: Request, next: Next) -> Resp
         }
     };
     let _connection = match share {
-        // The operator's.
+        // The operator has no share.
         None => None,
         Some(share) => match share.take().await {
             Ok(permit) => Some(permit),
@@ -67,15 +67,15 @@ pub async fn again(State(app): State<App>, request: Request, next: Next) -> Resp
         };
         app.meters.rolled_back();
         if tries == TRIES_MAX {
-            // Nothing to mend when it is rare; when it is not, somebody holds locks for long (pg_stat_activity).
+            // Rare occurrences need no action. If it is frequent, find the holder of long locks in pg_stat_activity.
             tracing::warn!(
                 error,
                 tries,
-                "answered 503: the database rolled the request back in every try"
+                "answered 503: the database rolled back every attempt of the request"
             );
             return response;
         }
-        tracing::debug!(error, tries, "the database rolled a request back; it is run again");
+        tracing::debug!(error, tries, "the database rolled back a request; retrying");
         tokio::time::sleep(pause(tries)).await;
         tries += 1;
     }
@@ -83,7 +83,7 @@ pub async fn again(State(app): State<App>, request: Request, next: Next) -> Resp
 
 fn pause(tries: u32) -> Duration {
     let mut random = [0; 1];
-    // Without randomness the pause is the longest: that is no reason to fail.
+    // Without randomness the pause is the longest one.
     let _ = getrandom::fill(&mut random);
     let longest = PAUSE.saturating_mul(1 << tries.min(8));
     longest - longest.mul_f64(f64::from(random[0]) / 512.0)

@@ -1,4 +1,4 @@
-//! What every route stands on: the pool, the way to the relay, the limits.
+//! The state that every route uses: the connection pools, the relay, the limits.
 
 use std::{fmt, ops::Deref, sync::Arc};
 
@@ -15,10 +15,10 @@ use time::OffsetDateTime;
 
 use crate::{SOURCE, error::ApiError, metrics::Metrics, settings::OrchestratorSettings};
 
-/// When to come again that was refused for what waits.
+/// `Retry-After` of a request that was refused because the account's share of the outbox is full.
 const AGAIN_S: u32 = 5;
 
-/// Takes rows whose transaction has committed. A function, so that a test can leave them in the table to be looked at.
+/// Hands committed outbox rows to the relay. A function, so that a test can leave them in the table and read them.
 pub type PublishSoon = Arc<dyn Fn(Vec<OutboxRow>) + Send + Sync>;
 
 /// Cheap to clone; clones share everything.
@@ -27,14 +27,14 @@ pub struct App(Arc<Parts>);
 
 pub struct Parts {
     pub database: Database,
-    /// For finding out who is asking.
+    /// For authenticating the caller.
     pub callers: Database,
     pub root: Root,
     pub settings: OrchestratorSettings,
     pub meters: Metrics,
     pub shares: Shares,
     publish_soon: PublishSoon,
-    /// For its crash points.
+    /// For crash points.
     pub shutdown: Shutdown,
 }
 
@@ -63,14 +63,14 @@ impl App {
         self.database.begin(&Accounts::one(account)).await
     }
 
-    /// The same, for reading a list.
+    /// A transaction in one account that reads a list.
     pub async fn begin_list(&self, accounts: &Accounts) -> Result<Tx, StorageError> {
         let statement_max = self.settings.list_timeout_ms.duration();
         self.database.begin_list(accounts, statement_max).await
     }
 
-    /// Commits with what follows from it, and hands that to the relay. All that the API writes into the outbox comes by here, and
-    /// is charged for.
+    /// Commits with the outbox rows of the request and hands them to the relay. Every outbox row of the API is written here and is
+    /// counted against the account's share.
     pub async fn commit(&self, tx: Tx, messages: Vec<Owned>) -> Result<(), ApiError> {
         self.shares.charge(&messages).map_err(|full| self.no_room(full))?;
         let rows = outbox_insert(&tx, messages).await?;
@@ -81,19 +81,21 @@ impl App {
         Ok(())
     }
 
-    /// Refuses what would become another notification of an account that has its share waiting, before any work is done for it.
+    /// Refuses a request that would publish another notification when the account's share of the outbox is full, before any other
+    /// work.
     pub fn has_room(&self, account: &AccountId) -> Result<(), Problem> {
         self.shares.check(account).map_err(|full| self.no_room(full))
     }
 
     fn no_room(&self, full: NoRoom) -> Problem {
         self.meters.refused("unread_share");
-        let detail = format!("{full}: try again when some of it was read; notifications that were accepted are kept");
+        let detail =
+            format!("{full}: try again when the resolver has read some of them; accepted notifications are kept");
         let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_much_unread");
         problem.detail(detail).retry_after_s(AGAIN_S)
     }
 
-    /// Where and when a request acts. `cause` is the id of what it made, for what follows from that.
+    /// Setting of the messages that a request publishes. `cause` is the id of the object that the request created.
     pub fn setting(&self, cause: Option<String>, now: OffsetDateTime) -> Setting<'_> {
         Setting {
             root: &self.root,
@@ -113,7 +115,7 @@ struct Now {
     now: OffsetDateTime,
 }
 
-/// The transaction's moment. All services share this clock, and none of their own.
+/// The transaction's timestamp. Services use the database's clock and never their own.
 pub async fn database_now(tx: &Tx) -> Result<OffsetDateTime, StorageError> {
     let now: Option<Now> = tx.one("ask for the time", "select now() as now", []).await?;
     now.map(|row| row.now)

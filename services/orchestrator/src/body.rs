@@ -1,5 +1,5 @@
-//! What comes with a request, read strictly: unknown fields are refused, the field that is wrong is named, and a text
-//! that Postgres could not keep is refused here, where its sender can be told.
+//! Strict extractors for bodies, queries and path parameters: unknown fields are refused, the error names the field, and a text
+//! that Postgres cannot store is refused here, where the sender can be told.
 
 use std::{cell::RefCell, str::FromStr};
 
@@ -21,7 +21,7 @@ use crate::{error::invalid_field, route::Described};
 /// A body of a PATCH. POST takes [`crate::idempotency::Post`].
 pub struct JsonBody<T>(pub T);
 
-/// What reading a body may be refused with.
+/// Rejections of the body extractor.
 pub const BODY_REFUSALS: &[u16] = &[400, 408, 413, 415];
 
 impl<T: JsonSchema> Described for JsonBody<T> {
@@ -42,7 +42,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// The query of a URL. A parameter without a value is as good as absent.
+/// The query of a URL. A parameter without a value counts as absent.
 pub struct Query<T>(pub T);
 
 impl<T: JsonSchema> Described for Query<T> {
@@ -60,7 +60,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
         let given: Vec<&str> = query.split('&').filter(has_value).collect();
         let given: Uri = format!("/?{}", given.join("&"))
             .parse()
-            .expect("what is left of a query is one");
+            .expect("a query without its empty parameters is a query");
         axum::extract::Query::try_from_uri(&given)
             .map(|axum::extract::Query(query)| Query(query))
             .map_err(|rejection| {
@@ -73,7 +73,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// What a path's last parameter names. A name that cannot be one is the name of nothing.
+/// The last parameter of a path. A value that cannot be a name gets the same answer as an unknown name.
 pub struct Named<T>(pub T);
 
 impl<T: JsonSchema> Described for Named<T> {
@@ -110,7 +110,7 @@ pub fn content_type_check(headers: &HeaderMap) -> Result<(), Problem> {
     )
 }
 
-/// Reads an object. An empty body is an empty object, so that a POST without fields needs none.
+/// Reads a JSON object. An empty body is an empty object, so that a POST without fields needs no body.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     fields(bytes).and_then(read)
 }
@@ -141,7 +141,7 @@ fn read<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Problem> {
             "a text holds the character U+0000",
         ));
     }
-    // serde says what is wrong and not where; the field that was read last is where.
+    // serde names the mistake but not its place; the field that was read last is the place.
     let last = RefCell::new(String::new());
     let entries = fields.into_iter().map(|(name, value)| {
         last.borrow_mut().clone_from(&name);

@@ -1,5 +1,5 @@
-//! Forgets what was kept for a time: stored answers of POSTs, notifications' acceptances, dead letters. Safe to run
-//! twice, and in every replica at once.
+//! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters. Idempotent, and safe in several replicas at
+//! once.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 
-/// Accounts looked at in one go.
+/// Accounts read in one query.
 const ACCOUNTS_MAX: i32 = 500;
 
 pub async fn forget(app: App, stop: CancellationToken) {
@@ -22,8 +22,7 @@ pub async fn forget(app: App, stop: CancellationToken) {
     }
 }
 
-/// All accounts, one after the other, and the operator's place; gives how many rows. One account that cannot be seen to keeps
-/// no other from it.
+/// Walks all accounts and the operator; gives the number of deleted rows. A failing account does not stop the others.
 pub async fn forget_once(app: &App, stop: &CancellationToken) -> Result<u64, StorageError> {
     let mut parts = Parts::default();
     let operator = storage::accounts::OPERATOR;
@@ -48,8 +47,8 @@ pub async fn forget_once(app: &App, stop: &CancellationToken) -> Result<u64, Sto
     }
 }
 
-/// The oldest first, so many at a time, and none that another replica has in hand: locked, and so found by where it lies. Each
-/// relies on its index by age.
+/// Each deletes the oldest rows first, up to a limit, and skips rows that another replica has locked. The locked rows are found by
+/// ctid. Each statement relies on its index by age.
 pub const ANSWERS: &str = "
     delete from idempotency where ctid = any (array(
         select ctid from idempotency where account_id = $1 and created_at < now() - $2 * interval '1 second'
@@ -62,10 +61,10 @@ pub const LETTERS: &str = "
     delete from dead_letter where ctid = any (array(
         select ctid from dead_letter where account_id = $1 and created_at < now() - $2 * interval '1 second'
         order by created_at, id limit $3 for update skip locked))";
-/// Dead letters are large: so many fewer go at a time.
+/// Dead letters are large, so fewer are deleted at a time.
 const LETTERS_PART: u32 = 5;
 
-/// A piece a transaction, until nothing is left.
+/// One transaction a piece, until no expired row is left.
 async fn forget_of(
     app: &App,
     parts: &mut Parts<StorageError>,
@@ -98,6 +97,6 @@ async fn forget_piece(
 ) -> Result<u64, StorageError> {
     let tx = app.database.begin(accounts).await?;
     let values = [owner.into(), kept.as_secs_f64().into(), i64::from(rows_max).into()];
-    let rows = tx.execute("forget what was kept for a time", sql, values).await;
+    let rows = tx.execute("delete expired rows", sql, values).await;
     tx.commit_or_rollback(rows).await
 }

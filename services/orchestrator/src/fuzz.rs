@@ -1,4 +1,4 @@
-//! What anyone may send over HTTP, against everything that reads it: bodies, queries, cursors, keys, dead letters.
+//! Fuzz tests of everything that reads HTTP input: bodies, queries, cursors, keys, dead letters.
 
 use std::num::NonZeroU32;
 
@@ -90,7 +90,7 @@ fn api_body() {
                 reads::<TaskChange>(input),
                 reads::<NewMessage>(input),
                 body::parse::<NewKey>(input).is_ok_and(|key| {
-                    // What is read can be kept and shown.
+                    // A value that was read can be stored and shown.
                     if let Some(expires_at) = key.expires_at {
                         assert_eq!(contracts::Timestamp::from(expires_at.0), expires_at);
                         let shown = serde_json::to_value(expires_at).expect("a moment is written");
@@ -169,7 +169,7 @@ fn query() {
                 return "no URL";
             };
             let (mut parts, ()) = request.into_parts();
-            // Nothing in it waits.
+            // The future never waits.
             let read = Query::<Asked>::from_request_parts(&mut parts, &())
                 .now_or_never()
                 .expect("it is ready at once");
@@ -220,7 +220,7 @@ fn cursor() {
             let Ok(text) = std::str::from_utf8(input) else {
                 return "refused";
             };
-            // A cursor that is taken is one that was made: written again it is the same, but for the case of its hex.
+            // An accepted cursor is one that was issued: written again it is the same, but for the case of its hex digits.
             let same = |again: String| assert_eq!(again, text.to_ascii_lowercase());
             let number = page::<i64>(Some(text)).and_then(|page| page.after);
             let moment = page::<AtId>(Some(text)).and_then(|page| page.after);
@@ -284,7 +284,7 @@ fn idempotency_key() {
         });
 }
 
-/// The subject, the headers as JSON, the payload, each in a line.
+/// Subject, headers as JSON, and payload, one a line.
 #[test]
 fn redriven_letter() {
     let seeds = [

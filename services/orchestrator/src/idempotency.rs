@@ -1,10 +1,10 @@
-//! `Idempotency-Key`: one effect and one stored answer for a key, however often its request arrives. The key is whoever's
-//! who sent it: what one principal was answered is nothing to another that chose the same.
+//! `Idempotency-Key`: one effect and one stored answer for a key, however often its request arrives. Keys belong to a principal:
+//! two principals that use the same key do not share an answer.
 //!
-//! The answer is stored in the transaction of the effect, so there is never one without the other. While that
-//! transaction runs, a lock on the key refuses the same request with 409 rather than making it wait. Only answers that
-//! say "done" are stored: a refused request had no effect, and may be mended and sent again under the same key. What is
-//! stored never holds a secret: the answer that made an API key is kept without the key.
+//! The answer is stored in the transaction of the effect, so neither exists without the other. While that transaction runs, an
+//! advisory lock on the key refuses the same request with 409 instead of making it wait. Only successful answers are stored: a
+//! refused request had no effect and may be corrected and sent again under the same key. A stored answer never holds a secret: the
+//! answer that created an API key is stored without the key.
 
 use std::marker::PhantomData;
 
@@ -32,7 +32,7 @@ use crate::{
 };
 
 pub const HEADER: HeaderName = HeaderName::from_static("idempotency-key");
-/// On an answer that is given again.
+/// Header of a repeated answer.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 const KEY_BYTES_MAX: usize = 255;
@@ -40,20 +40,20 @@ const HEADER_PATTERN: &str = "^[ -~]{1,255}$";
 const HEADER_ABOUT: &str = "1-255 printable characters. The same key and request give the stored answer again, with \
                             `Idempotency-Replayed: true`; the key with another request is a 422, one in flight a 409.";
 
-/// A body of a POST, with what makes its request recognisable.
+/// The body of a POST, with the digest that identifies its request.
 pub struct Post<T> {
     pub body: T,
     pub once: Once,
 }
 
-/// The bytes of a POST's body, for a route that reads them itself; `T` is what they are documented as.
+/// The bytes of a POST's body, for a route that parses them itself; `T` is the documented type.
 pub struct PostBytes<T> {
     pub body: axum::body::Bytes,
     pub once: Once,
     read_as: PhantomData<T>,
 }
 
-/// Which request it is, whose effect is made once.
+/// The identity of an idempotent request.
 #[derive(Clone, Debug)]
 pub struct Once {
     key: Option<String>,
@@ -132,7 +132,7 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 #[derive(Debug)]
 pub struct Done<T> {
     body: T,
-    /// What is stored in place of the body, where that holds a secret.
+    /// Stored instead of the body when the body holds a secret.
     kept: Option<T>,
     messages: Vec<Owned>,
 }
@@ -156,7 +156,7 @@ impl<T> Done<T> {
     }
 }
 
-/// The answer of a POST that did what it was asked for, now or before.
+/// The answer of a successful POST, new or repeated.
 #[derive(Debug)]
 pub struct Answer<const STATUS: u16, T> {
     response: Response,
@@ -180,7 +180,7 @@ impl<const STATUS: u16, T: JsonSchema> Described for Answer<STATUS, T> {
     fn describe(operation: &mut Operation<'_>) {
         let status = status::<STATUS>();
         let about = match status {
-            StatusCode::ACCEPTED => "Accepted: it will be done",
+            StatusCode::ACCEPTED => "Accepted for processing",
             _ => "Made",
         };
         operation.answers::<T>(status, about);
@@ -191,16 +191,16 @@ fn status<const STATUS: u16>() -> StatusCode {
     StatusCode::from_u16(STATUS).expect("a status of HTTP")
 }
 
-/// A POST whose effect is being made.
+/// A POST in progress.
 pub struct Work {
     pub tx: Tx,
-    /// The transaction's moment, by the database's clock.
+    /// The transaction's timestamp, by the database's clock.
     pub now: OffsetDateTime,
 }
 
 impl Once {
-    /// Makes the effect of a POST and stores its answer, in one transaction, and hands what follows to the relay. Where the
-    /// request was answered before, nothing is made and that answer is given again.
+    /// Runs the POST and stores its answer in one transaction, then hands the outbox rows to the relay. If the request was answered
+    /// before, nothing runs and the stored answer is given again.
     pub async fn run<const STATUS: u16, T: Serialize>(
         self,
         app: &App,
@@ -212,7 +212,7 @@ impl Once {
             if !lock(&tx, party.owner, key).await? {
                 return Err(Problem::conflict(
                     "request_in_flight",
-                    "a request with this Idempotency-Key is being worked on; ask again in a moment",
+                    "a request with this Idempotency-Key is in progress; try again shortly",
                 )
                 .retry_after_s(1)
                 .into());
@@ -241,7 +241,7 @@ fn replay(stored: entity::idempotency::Model, hash: &[u8; 32]) -> Result<Respons
     if stored.request_hash != hash {
         return Err(Problem::unprocessable(
             "idempotency_key_reused",
-            "this Idempotency-Key was used for another request; take a new one",
+            "this Idempotency-Key was used for another request; use a new key",
         )
         .into());
     }
@@ -249,7 +249,7 @@ fn replay(stored: entity::idempotency::Model, hash: &[u8; 32]) -> Result<Respons
         .status
         .and_then(|status| u16::try_from(status).ok())
         .and_then(|status| StatusCode::from_u16(status).ok())
-        .ok_or_else(|| StorageError::unreadable("give an answer again", "it has no status"))?;
+        .ok_or_else(|| StorageError::unreadable("read a stored answer", "it has no status"))?;
     let mut response = (status, Json(stored.body.unwrap_or(Value::Null))).into_response();
     response
         .headers_mut()
@@ -262,10 +262,10 @@ struct Locked {
     locked: bool,
 }
 
-/// Held to the end of the transaction. Two keys that share a hash only cost each other a 409.
+/// Held to the end of the transaction. Two keys with the same hash only cost each other a 409.
 ///
-/// By owner and key, without the principal, as an older version takes it: a request that went to a replica of that version and
-/// is repeated to one of this version is one.
+/// The lock's name has owner and key without the principal, as in an older version: during an upgrade, a request that is repeated
+/// at a replica of the other version takes the same lock.
 const LOCK: &str = "select pg_try_advisory_xact_lock(hashtextextended($1, 0)) as locked";
 
 async fn lock(tx: &Tx, owner: &str, key: &str) -> Result<bool, StorageError> {
@@ -274,14 +274,14 @@ async fn lock(tx: &Tx, owner: &str, key: &str) -> Result<bool, StorageError> {
     Ok(locked.is_some_and(|row| row.locked))
 }
 
-/// The stored answer of this principal; or one without a principal, which an older version wrote. Relies on the primary key.
+/// The stored answer of this principal, or one without a principal, which an older version wrote. Relies on the primary key.
 const FIND: &str = "
     select account_id, key, principal, request_hash, status, body, created_at from idempotency
     where account_id = $1 and key = $2 and principal in ($3, '') order by principal desc limit 1";
 
 async fn find(tx: &Tx, party: &Party<'_>, key: &str) -> Result<Option<entity::idempotency::Model>, StorageError> {
     let values = [party.owner.into(), key.into(), party.principal.into()];
-    tx.one("look for a stored answer", FIND, values).await
+    tx.one("read a stored answer", FIND, values).await
 }
 
 const KEEP: &str = "

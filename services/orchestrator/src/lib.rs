@@ -1,12 +1,11 @@
-//! The HTTP API: accounts, agents, tasks, threads, and what happened.
+//! The HTTP API: accounts, agents, tasks, threads, notifications, sessions, turns, dead letters.
 //!
-//! In reading order: [`settings`] (limits), [`app`] (what a route stands on), [`route`] (how one is declared), [`auth`] (who
-//! may come in), [`body`], [`idempotency`] and [`paging`] (what requests have in common), [`again`] (what the database
-//! rolled back), then each noun, whose bodies are in the crate `api`: a file, or a folder with its rule in `mod.rs`, its
-//! queries in `store.rs` and its routes in `http.rs`:
-//! [`accounts`], [`keys`], [`agents`], [`tasks`], [`messages`], [`activities`], [`notifications`], [`sessions`],
-//! [`turns`], [`dead_letters`]. [`handlers`] is what comes from the bus, [`openapi`] the document, [`service`] the
-//! wiring.
+//! In reading order: [`settings`] (limits), [`app`] (the state of every route), [`route`] (how a route is declared), [`auth`]
+//! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
+//! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
+//! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`messages`],
+//! [`activities`], [`notifications`], [`sessions`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages, [`openapi`] is the
+//! document, [`service`] the wiring.
 
 pub mod accounts;
 pub mod activities;

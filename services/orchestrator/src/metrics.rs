@@ -1,4 +1,4 @@
-//! What this service counts beside its requests, which the runtime measures.
+//! Counters of this service. The runtime measures requests.
 
 use opentelemetry::{KeyValue, global, metrics::Counter};
 
@@ -19,18 +19,21 @@ impl Metrics {
         Metrics {
             refused: counter(
                 "signalbox.api.refused",
-                "Requests refused for who sent them, or for what the account has waiting, by reason",
+                "Requests refused by authentication, authorization or the account's share of the outbox, by reason",
             ),
-            replayed: counter("signalbox.api.replayed", "Answers given again for an Idempotency-Key"),
+            replayed: counter(
+                "signalbox.api.replayed",
+                "Stored answers repeated for an Idempotency-Key",
+            ),
             published: counter(
                 "signalbox.notifications.published",
                 "Notifications published, by what caused them",
             ),
-            replies: counter("signalbox.replies", "Ended turns seen, by what became of their reply"),
-            redriven: counter("signalbox.dead_letters.redriven", "Dead letters sent again"),
+            replies: counter("signalbox.replies", "Ended turns, by what was done with their reply"),
+            redriven: counter("signalbox.dead_letters.redriven", "Dead letters redriven"),
             rolled_back: counter(
                 "signalbox.api.rolled_back",
-                "Tries of requests that the database rolled back for the sake of others",
+                "Attempts of requests that the database rolled back (deadlock or serialization failure)",
             ),
         }
     }
@@ -50,7 +53,7 @@ impl Metrics {
         self.published.add(count, &[KeyValue::new("source", source)]);
     }
 
-    /// `outcome`: posted, silent (nothing to post, or nothing may be), unknown_turn.
+    /// `outcome`: posted, silent (no reply, or one that is not posted), unknown_turn.
     pub fn replies(&self, outcome: &'static str, count: usize) {
         let count = u64::try_from(count).unwrap_or(u64::MAX);
         self.replies.add(count, &[KeyValue::new("outcome", outcome)]);

@@ -1,4 +1,4 @@
-//! The OpenAPI document: what holds for the API as a whole. The rest follows from its routes.
+//! The OpenAPI document: what holds for the whole API. The rest is derived from the routes.
 
 use runtime::http::openapi::document;
 use serde_json::{Value, json};
@@ -9,10 +9,10 @@ const ABOUT: &str = "Accounts, agents, tasks, threads, and what happened. JSON t
                      take `limit` and `cursor`. What is not yours and what is not there are the same 404. Unknown fields, in \
                      bodies and queries alike, are refused. The length of a text counts bytes of UTF-8, and no text holds U+0000.";
 
-/// With what any route may refuse: a malformed header, no valid key, one that may not, too much, trouble of ours.
+/// Responses that every route may give: malformed header, no valid key, forbidden, too much, internal failure.
 const ALWAYS: &[u16] = &[400, 401, 403, 429, 500, 503];
 
-/// The document of an installation: paths begin with its public address, or else with that of the document.
+/// The document of an installation. Its server is the public address, or else the address that serves the document.
 pub fn openapi(public_url: Option<&PublicUrl>) -> Value {
     let nouns = nouns();
     let tags: Vec<Value> = nouns

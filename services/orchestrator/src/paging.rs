@@ -1,17 +1,16 @@
-//! Lists: limits of items, of bytes and of rows looked at, and a cursor that says where the next page begins.
+//! Lists: limits of items, bytes and scanned rows, and a cursor for the next page.
 //!
-//! A page ends at its limit of items, or when the next item would make it longer than `list_bytes_max`, whichever comes
-//! first; it has one item at least, so that no list stands still. Filters look at `scan_rows_max` rows, one after the other in
-//! the list's order: what they leave out was read all the same, so a page may have fewer items than were asked for, or
-//! none, and a cursor. Neither memory nor work of a request grows with what an account has stored.
+//! A page ends at its limit of items, or before the item that would make it longer than `list_bytes_max`. It has at least one item,
+//! so that a list always advances. A filter scans `scan_rows_max` rows in the list's order. Rows that it leaves out were read all
+//! the same, so a page may have few items, or none, and still a cursor. So neither memory nor work of a request grows with the
+//! stored data.
 //!
-//! A cursor holds the place of the last row that was looked at in the list's order (keyset, so that a page costs the same
-//! however far in it is, and nothing is skipped when items come and go) and a tag over the list that it was made for:
-//! account, filters and all. A cursor of another list, or one that somebody wrote, is refused. The tag is no secret: what
-//! a cursor may show is decided by the query, which names the account.
+//! A cursor holds the position of the last scanned row in the list's order (keyset paging: every page costs the same, and no row is
+//! skipped when rows come and go) and a tag over the list: account and filters. A cursor of another list, or a forged one, is
+//! refused. The tag is no secret: the query names the account and decides what a cursor may show.
 //!
-//! A route makes its [`Page`] of what was asked for, the store reads it by its [`Listing`], and what comes out is
-//! [`Rows`], written as [`Shown`].
+//! A route makes a [`Page`] of its request, the store reads the page by its [`Listing`], and the result is [`Rows`], written as
+//! [`Shown`].
 
 use std::{io::Write, marker::PhantomData, num::NonZeroU32};
 
@@ -35,7 +34,7 @@ use crate::{app::App, error::invalid_field, route::Described, settings::Orchestr
 const TAG_BYTES: usize = 8;
 const CURSOR_BYTES_MAX: usize = 1024;
 
-/// A page, as it is sent: written item by item, read as [`Items`].
+/// A page as it is sent: written item by item, read as [`Items`].
 #[derive(Debug)]
 pub struct Shown<T> {
     json: Vec<u8>,
@@ -51,34 +50,34 @@ impl<T> IntoResponse for Shown<T> {
 
 impl<T: JsonSchema> Described for Shown<T> {
     fn describe(operation: &mut Operation<'_>) {
-        operation.answers::<Items<T>>(StatusCode::OK, "Here it is");
+        operation.answers::<Items<T>>(StatusCode::OK, "OK");
     }
 }
 
-/// Rows of a page, as they stand in the database.
+/// Rows of a page, as read from the database.
 #[derive(Debug)]
 pub struct Rows<R> {
     pub rows: Vec<R>,
     places: Places,
 }
 
-/// Where the rows of a page stand in their list.
+/// Positions of a page's rows in their list.
 #[derive(Debug)]
 pub struct Places {
-    /// The cursor behind each of them.
+    /// The cursor after each row.
     behind: Vec<String>,
-    /// Behind the last row that was looked at; none when there is no more.
+    /// The cursor after the last scanned row; none at the end of the list.
     next_cursor: Option<String>,
     bytes_max: usize,
 }
 
 impl<R> Rows<R> {
-    /// For rows that need more than themselves to be shown.
+    /// For rows that are shown with further data.
     pub fn apart(self) -> (Vec<R>, Places) {
         (self.rows, self.places)
     }
 
-    /// Rows that are shown as they are.
+    /// For rows that are shown as they are.
     pub fn show(self) -> Shown<R>
     where
         R: Serialize,
@@ -92,14 +91,14 @@ impl<R> Rows<R> {
 }
 
 impl Places {
-    /// Where it goes on if all of its rows are shown.
+    /// The cursor if all rows are shown.
     pub fn next_cursor(&self) -> Option<&str> {
         self.next_cursor.as_deref()
     }
 
-    /// Writes the page: as many of the items as fit, from the first on. There is one at a time.
+    /// Writes the page: as many items as fit, in order, at least one. Items are serialized one at a time.
     pub fn show<T: Serialize>(self, items: impl IntoIterator<Item = T>) -> Shown<T> {
-        const WRITTEN: &str = "items have string keys, and memory takes what is written";
+        const WRITTEN: &str = "items have string keys, and a write to memory does not fail";
         let mut body = b"{\"items\":[".to_vec();
         let mut shown = 0;
         for item in items {
@@ -128,26 +127,25 @@ impl Places {
     }
 }
 
-/// A list's statement, in pieces that are constants; [`Listing::sql`] puts them together.
+/// A list's statement, in constant pieces; [`Listing::sql`] joins them.
 #[derive(Clone, Copy, Debug)]
 pub struct Listing {
-    /// All that the list has, filters aside: `select … from … where account_id = $1 …`. An index has them in the list's
-    /// order.
+    /// The whole list without filters: `select … from … where account_id = $1 …`. An index has these rows in the list's order.
     pub rows: &'static str,
     /// The columns of that order.
     pub order: &'static [&'static str],
     pub begins: Order,
-    /// Which of them are wanted: a condition on columns of `rows`, by which no index has to find them.
+    /// The filter: a condition on columns of `rows` that needs no index.
     pub wanted: Option<&'static str>,
-    /// How many bytes a row of `page` has in its long columns.
+    /// The bytes of a `page` row's long columns.
     pub bytes: &'static str,
-    /// What is shown beside a row's columns, with its comma, and the joins to `page` that bring it.
+    /// Further columns with a leading comma, and the joins to `page` that bring them.
     pub names: (&'static str, &'static str),
 }
 
 impl Listing {
-    /// With so many parameters of its own. Further ones: how many rows are looked at, how many are given, how many bytes
-    /// are; then the place behind which it goes on.
+    /// The statement, for a listing with so many parameters of its own. The further parameters: rows to scan, rows to return, bytes
+    /// to return; then the position to continue after.
     pub fn sql(&self, parameters: usize, goes_on: bool) -> String {
         let (way, behind) = match self.begins {
             Order::OldestFirst => ("", ">"),
@@ -168,7 +166,7 @@ impl Listing {
         let Listing { rows, bytes, .. } = self;
         let wanted = self.wanted.unwrap_or("true");
         let (names, joins) = self.names;
-        // The last row that is looked at comes back whatever it is: the next page goes on behind it.
+        // The last scanned row is returned even if it is filtered out: the next page continues after it.
         format!(
             "select page.*{names} from (
                 select page.*, count(*) over () as page_rows,
@@ -190,7 +188,7 @@ impl Listing {
     }
 }
 
-/// What a list without filters may be asked for.
+/// The query of a list without filters.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListQuery {
@@ -204,17 +202,17 @@ impl ListQuery {
     }
 }
 
-/// How many items are wanted. Who asks for more than the list gives at one time gets that many and a cursor.
+/// The requested number of items. A larger number than the list's limit gets the limit and a cursor.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct Limit(#[schemars(range(min = 1, max = 4_294_967_295_u32))] pub NonZeroU32);
 
-/// Where the list goes on: `next_cursor` of its page before.
+/// `next_cursor` of the previous page.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct Cursor(#[schemars(length(max = 1024), regex(pattern = "^[0-9A-Fa-f]*$"))] pub String);
 
-/// Which list a cursor belongs to. `filters` are all that the request asked for beside limit and cursor.
+/// Identifies the list of a cursor. `filters` are all parameters of the request but limit and cursor.
 #[derive(Debug)]
 pub struct List<'a> {
     pub name: &'static str,
@@ -223,7 +221,7 @@ pub struct List<'a> {
 }
 
 impl<'a> List<'a> {
-    /// All that the account has of something, or what hangs on `of`.
+    /// All rows of a kind in the account, or under `of`.
     pub fn of(name: &'static str, account: &'a AccountId, of: impl ToString) -> List<'a> {
         List {
             name,
@@ -233,7 +231,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// An item's place in its list's order.
+/// A position in a list's order.
 pub trait Position: Sized {
     fn write(&self) -> String;
     fn read(text: &str) -> Option<Self>;
@@ -241,14 +239,14 @@ pub trait Position: Sized {
     fn values(&self) -> Vec<Value>;
 }
 
-/// Where a page begins and how long it is.
+/// Start and length of a page.
 #[derive(Debug)]
 pub struct Page<'a, P> {
     list: List<'a>,
     limit: usize,
     bytes_max: usize,
     looked_at_max: usize,
-    /// The last item of the page before.
+    /// The last item of the previous page.
     pub after: Option<P>,
 }
 
@@ -266,12 +264,10 @@ impl<'a, P: Position> Page<'a, P> {
         };
         let after = match cursor {
             None => None,
-            Some(Cursor(cursor)) => Some(list.read(cursor).ok_or_else(|| {
-                invalid_field(
-                    "cursor",
-                    "not one that this list gave out; begin again without a cursor",
-                )
-            })?),
+            Some(Cursor(cursor)) => Some(
+                list.read(cursor)
+                    .ok_or_else(|| invalid_field("cursor", "not a cursor of this list; start again without one"))?,
+            ),
         };
         Ok(Page {
             list,
@@ -282,13 +278,13 @@ impl<'a, P: Position> Page<'a, P> {
         })
     }
 
-    /// The same, with fewer items than the common limit.
+    /// The same with a lower limit of items.
     pub fn at_most(mut self, items_max: usize) -> Page<'a, P> {
         self.limit = self.limit.min(items_max);
         self
     }
 
-    /// How many rows to ask for: one more than the page has tells whether there is another.
+    /// Rows to request: one more than the page has, which tells whether a next page exists.
     pub fn rows(&self) -> usize {
         self.limit + 1
     }
@@ -315,7 +311,7 @@ impl<'a, P: Position> Page<'a, P> {
         self.found(&found, number(looked_at_max), position).attempt(attempt)
     }
 
-    /// What the statement's rows say of the page and of what is behind it.
+    /// The page and its cursor, from the statement's rows.
     fn found<R: FromQueryResult>(
         &self,
         found: &[QueryResult],
@@ -337,13 +333,13 @@ impl<'a, P: Position> Page<'a, P> {
         Ok(self.cut_to(rows, is_more, position))
     }
 
-    /// Cuts what was read to the page, where all rows are wanted and have a few bytes each.
+    /// Cuts the rows to the page, for lists without a filter and with short rows.
     pub fn cut<R>(&self, rows: Vec<R>, position: impl Fn(&R) -> P) -> Rows<R> {
         let rows = rows.into_iter().map(|row| (true, row)).collect();
         self.cut_to(rows, false, position)
     }
 
-    /// `is_more`: whatever their number is, the list goes on behind these rows.
+    /// `is_more`: the list continues after these rows, whatever their number.
     fn cut_to<R>(&self, mut rows: Vec<(bool, R)>, is_more: bool, position: impl Fn(&R) -> P) -> Rows<R> {
         let is_more = is_more || rows.len() > self.limit;
         rows.truncate(self.limit);
@@ -361,13 +357,13 @@ impl<'a, P: Position> Page<'a, P> {
         Rows { rows, places }
     }
 
-    /// How many bytes its items may have together, beyond the first one.
+    /// The limit of the items' bytes, after the first item.
     pub fn bytes_max(&self) -> usize {
         self.bytes_max
     }
 }
 
-/// Which end of time a list begins at.
+/// The order of a list in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     OldestFirst,
@@ -388,7 +384,7 @@ impl List<'_> {
         }
         let bytes = hex::decode(cursor).ok()?;
         let (tag, place) = bytes.split_at_checked(TAG_BYTES)?;
-        // Anybody can make the tag: what Postgres could not compare with is no place.
+        // Anyone can compute the tag, so a value that Postgres cannot compare is refused.
         let place = std::str::from_utf8(place).ok().filter(|place| !place.contains('\0'))?;
         (tag == self.tag(place)).then(|| P::read(place)).flatten()
     }
@@ -411,7 +407,7 @@ pub struct Keyset<I> {
     pub id: I,
 }
 
-/// Ids that stand in a [`Keyset`].
+/// Ids that are part of a [`Keyset`].
 pub trait KeysetId: Sized + Clone + Into<Value> {
     fn write(&self) -> String;
     fn read(text: &str) -> Option<Self>;
@@ -443,7 +439,7 @@ impl<I: KeysetId> Position for Keyset<I> {
         let (micros, id) = text.split_once(' ')?;
         let nanos = micros.parse::<i128>().ok()?.checked_mul(1000)?;
         let at = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?;
-        // Postgres begins later than this type does.
+        // Postgres' first timestamp is later than this type's.
         (at.year() >= 1).then_some(Keyset { at, id: I::read(id)? })
     }
     fn values(&self) -> Vec<Value> {
@@ -451,7 +447,7 @@ impl<I: KeysetId> Position for Keyset<I> {
     }
 }
 
-/// Lists in order of a number.
+/// Lists in order of a unique number.
 impl Position for i64 {
     fn write(&self) -> String {
         self.to_string()
@@ -464,7 +460,7 @@ impl Position for i64 {
     }
 }
 
-/// Lists in order of ids that grow.
+/// Lists in order of growing ids.
 impl Position for Uuid {
     fn write(&self) -> String {
         self.simple().to_string()
@@ -477,7 +473,7 @@ impl Position for Uuid {
     }
 }
 
-/// Lists in order of a number that several may have.
+/// Lists in order of a number that several rows may share.
 impl Position for (i32, Uuid) {
     fn write(&self) -> String {
         format!("{} {}", self.0, self.1.simple())
@@ -535,7 +531,7 @@ mod tests {
         assert_eq!(page(Some(90), None).unwrap().at_most(50).limit, 50);
     }
 
-    /// Its items, and the place where its cursor goes on.
+    /// Reads the page; gives its items and the position of its cursor.
     fn shown<T>(page: &Page<'static, i64>, shown: &Shown<T>) -> (Vec<String>, Option<i64>) {
         let body: serde_json::Value = serde_json::from_slice(&shown.json).unwrap();
         let items = body["items"].as_array().unwrap().iter().map(ToString::to_string);

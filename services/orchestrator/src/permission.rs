@@ -1,23 +1,23 @@
-//! What a role may do. Pure: a route needs something ([`crate::route`]), a role has it or has not.
+//! The permissions of roles. Pure: a route has a need ([`crate::route`]), and a role covers it or not.
 
 use domain::KeyRole;
 
-/// What a route asks of its caller.
+/// What a route requires of its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Need {
-    /// Across accounts: the operator alone.
+    /// Across accounts: the operator only.
     Operate,
-    /// The account itself: settings, keys, agents, sending dead letters again.
+    /// Administration of the account: settings, keys, agents, redriving dead letters.
     Administer,
-    /// Making, moving and assigning tasks.
+    /// Creating, moving and assigning tasks.
     ChangeTasks,
-    /// Speaking in a task's thread.
+    /// Posting into a task's thread.
     PostMessages,
-    /// Waking agents.
+    /// Publishing notifications.
     Notify,
-    /// Seeing what became of a notification: whoever may not [`Need::Read`], of their own.
+    /// Reading a notification's state. A role without [`Need::Read`] sees its own notifications only.
     FollowUp,
-    /// Seeing what is there and what happened.
+    /// Reading everything in the account.
     Read,
 }
 
@@ -33,7 +33,7 @@ impl Need {
     ];
 }
 
-/// Whether a key's role has it, in the key's own account. The operator token has everything and is not asked here.
+/// Whether the role of a key covers the need, in the key's own account. The operator token covers every need and is not asked here.
 pub fn permits(role: KeyRole, need: Need) -> bool {
     match role {
         KeyRole::Admin => match need {
@@ -50,12 +50,12 @@ pub fn permits(role: KeyRole, need: Need) -> bool {
             Need::PostMessages | Need::Notify | Need::FollowUp | Need::Read => true,
             Need::Operate | Need::Administer | Need::ChangeTasks => false,
         },
-        // For a CI or a webhook: what agents were told, did and said is not theirs to see.
+        // For a CI system or a webhook. It may not read what agents were told, did or said.
         KeyRole::Publisher => match need {
             Need::Notify | Need::FollowUp => true,
             Need::Operate | Need::Administer | Need::ChangeTasks | Need::PostMessages | Need::Read => false,
         },
-        // Opens the tool-gateway's `/agent/*`, where the session key says what is in reach, and nothing here.
+        // For the tool-gateway's `/agent/*`, where the session key decides the reach. It covers nothing here.
         KeyRole::Gateway => match need {
             Need::Operate
             | Need::Administer

@@ -1,6 +1,6 @@
-//! A route of the API. It is declared once, in the table that each noun begins with: method, path, what it needs, handler, and
-//! what it is for. What the handler takes and answers says the rest. The router, the permission table ([`Permissions`]) and the
-//! OpenAPI document are made of that.
+//! Declaration of routes. A route is declared once, in the table at the head of its noun: method, path, need, handler and purpose.
+//! The handler's parameters and answer supply the rest. Router, permission table ([`Permissions`]) and OpenAPI document are derived
+//! from it.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -20,7 +20,7 @@ use crate::{
     permission::{Need, permits},
 };
 
-/// A noun of the API: its name, which is the tag of its routes, what it is, and its routes.
+/// A noun of the API: its name (the tag of its routes), its description, its routes.
 pub struct Noun {
     pub name: &'static str,
     pub about: &'static str,
@@ -32,14 +32,14 @@ pub struct Route {
     pub http: runtime::http::Route<App>,
 }
 
-/// Whose things a route is about.
+/// The scope of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// Those of all accounts, or of none.
+    /// All accounts, or none.
     Operator,
-    /// Those of the account in its path.
+    /// The account in the path.
     Account,
-    /// Those of the account of the key that asks.
+    /// The account of the caller's key.
     Current,
 }
 
@@ -80,7 +80,7 @@ impl Route {
     }
 }
 
-/// Who may call, from the permissions themselves.
+/// The roles that may call the route, from the permissions.
 fn callers(need: Need) -> Vec<String> {
     let roles = KeyRole::ALL
         .iter()
@@ -89,8 +89,7 @@ fn callers(need: Need) -> Vec<String> {
     std::iter::once("the operator".to_owned()).chain(roles).collect()
 }
 
-/// A noun's routes, one after the other: what it is for, method, path, need, handler; and with what it may refuse beside what
-/// its parameters say.
+/// Declares a noun's routes: purpose, method, path, need, handler; and the refusals that its parameters do not imply.
 macro_rules! routes {
     ($name:literal: $about:literal; $($(#[doc = $doc:literal])+ $method:ident $path:literal $need:ident => $handler:ident $(or $refusal:literal)*;)+) => {
         pub fn noun() -> $crate::route::Noun {
@@ -111,7 +110,7 @@ macro_rules! routes {
 }
 pub(crate) use routes;
 
-/// What each route needs, and whose things it is about, by path.
+/// Need and scope of each route, by path.
 #[derive(Clone, Debug)]
 pub struct Permissions(Arc<HashMap<&'static str, Vec<Permission>>>);
 
@@ -135,15 +134,15 @@ impl Permissions {
         Permissions(Arc::new(permissions))
     }
 
-    /// `None` for a method that the path does not have.
+    /// `None`: the path does not have the method.
     pub fn find(&self, method: &Method, path: &str) -> Option<&Permission> {
-        // A router answers HEAD with what GET would say.
+        // The router answers HEAD as GET.
         let method = if method == Method::HEAD { &Method::GET } else { method };
         self.0.get(path)?.iter().find(|known| known.method == method)
     }
 }
 
-/// A parameter of a handler, or its answer: what it says of the route.
+/// A parameter or an answer of a handler, as the OpenAPI document describes it.
 pub trait Described {
     fn describe(operation: &mut Operation<'_>);
 }
@@ -179,7 +178,7 @@ impl Described for State<App> {
 
 impl<T: JsonSchema> Described for Json<T> {
     fn describe(operation: &mut Operation<'_>) {
-        operation.answers::<T>(StatusCode::OK, "Here it is");
+        operation.answers::<T>(StatusCode::OK, "OK");
     }
 }
 

@@ -1,4 +1,4 @@
-//! All routes: every noun's behind the guard; the document of them, and its page, beside them for anyone.
+//! The router: every noun's routes behind the guard; the OpenAPI document and its page beside them, without authentication.
 
 use axum::{
     Router,
@@ -21,18 +21,18 @@ use crate::{
 pub const DOCUMENT_PATH: &str = "/api/openapi.json";
 pub const PAGE_PATH: &str = "/api/docs";
 
-/// Answers are data: nothing in them is to be run, framed or kept by a cache in between.
+/// Answers are data: they may not be executed, framed or cached.
 const DATA_POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
-/// The page brings its own scripts; its styles are partly inline.
+/// The page ships its own scripts; some of its styles are inline.
 const PAGE_POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                            base-uri 'none'; object-src 'none'; frame-ancestors 'none'";
 
-/// All of them, one after the other.
+/// All routes of the API.
 pub fn routes() -> Vec<Route> {
     nouns().into_iter().flat_map(|noun| noun.routes).collect()
 }
 
-/// Serves all of them. The runtime puts limits and problems around them.
+/// The router of the API. The runtime adds limits and problem answers.
 pub fn router(app: App) -> Router {
     let set = |name: HeaderName, value: &'static str| {
         SetResponseHeaderLayer::if_not_present(name, HeaderValue::from_static(value))

@@ -1,5 +1,5 @@
-//! Wiring: the API as a server, the consumer of ended turns, the sweep that forgets, and an ear for what is deleted from the
-//! broker.
+//! Wiring: the API's server, the consumer of ended turns, the sweep of expired rows, the limits of the outbox, and the watch for
+//! deletions in the broker.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -11,12 +11,12 @@ use crate::{
     settings::OrchestratorSettings,
 };
 
-/// Spawns the workers and gives the address that the API is served at: port 0 in the settings picks a free one. The
-/// workers end with the context's shutdown.
+/// Starts the workers and gives the address of the API; port 0 in the settings picks a free port. The workers end with the
+/// context's shutdown.
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let settings: OrchestratorSettings = context.settings.section("orchestrator")?;
     if settings.operator_token.is_none() {
-        tracing::warn!("orchestrator.operator_token is not set: nobody can make accounts");
+        tracing::warn!("orchestrator.operator_token is not set: accounts cannot be created");
     }
     let listen = settings.listen;
     let outbox = context.outbox.clone();
@@ -40,7 +40,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     Ok(context.serve(listen, router(app), context.health()).await?)
 }
 
-/// Nobody waits for a reply in its thread as they do for the turn itself.
+/// How long a batch of events is collected. A reply in a thread is less urgent than the turn itself.
 const GATHER: Duration = Duration::from_millis(15);
 
 fn consumer(context: &Context, app: &App) -> Consumer<TurnFinishedHandler> {

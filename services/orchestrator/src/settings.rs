@@ -1,5 +1,5 @@
-//! `[orchestrator]`: where the API listens, and every limit that is an operator's to choose. Limits that clients rely on
-//! (how long a title may be) are constants beside what they limit.
+//! `[orchestrator]`: the listen address and the operator's limits. Limits that clients rely on (such as the length of a title) are
+//! constants next to their type.
 
 use std::net::SocketAddr;
 
@@ -13,37 +13,36 @@ use serde::Deserialize;
 pub struct OrchestratorSettings {
     #[serde(deserialize_with = "runtime::settings::address")]
     pub listen: SocketAddr,
-    /// The one address under which others reach this API, as in `https://signalbox.example.com`: what is shown to people and the
-    /// OpenAPI document begin with it. Without it, where it listens.
+    /// The public address of this API, as in `https://signalbox.example.com`. Links and the OpenAPI document begin with it.
+    /// Default: the listen address.
     pub public_url: Option<PublicUrl>,
-    /// Makes accounts and may do everything in all of them (`SIGNALBOX_OPERATOR_TOKEN`). Without it nobody can.
+    /// Creates accounts and may do everything in all of them (`SIGNALBOX_OPERATOR_TOKEN`). Without it accounts cannot be created.
     pub operator_token: Option<SecretString>,
-    /// Items of a list whose request names no limit.
+    /// Items of a page if the request names no limit.
     pub list_items_default: Count,
-    /// A request that asks for more gets this many and a cursor.
+    /// The largest limit of a request; a higher one is lowered to it.
     pub list_items_max: Count,
-    /// Of a page; the item that would make it longer begins the next one. A page has one item at least.
+    /// Bytes of a page; the item that would exceed it begins the next page. A page has at least one item.
     pub list_bytes_max: Bytes,
-    /// Rows that a filter looks at for one page. Where it leaves most of them out, a page has few items, or none, and a
-    /// cursor.
+    /// Rows that a filter scans for one page. A page of a selective filter has few items, or none, and a cursor.
     pub scan_rows_max: Count,
-    /// Of a statement that reads a list.
+    /// Timeout of a statement that reads a list.
     pub list_timeout_ms: Millis,
-    /// Turns hold whole prompts, so fewer of them make an answer.
+    /// Turns hold whole prompts, so a page has fewer of them.
     pub list_turns_max: Count,
-    /// How long the answer to a POST with an `Idempotency-Key` is given again.
+    /// How long the answer of a POST with an `Idempotency-Key` is kept.
     pub answers_kept_hours: Hours,
-    /// How long an accepted notification is known by its id before the resolver has written it down. As long as the
-    /// stream keeps it, and not as long as what came of it is kept, or it would be told as queued once that is gone.
+    /// How long an accepted notification is known by its id before the resolver has written its row. Equal to the stream's
+    /// retention. With a longer time, a notification that was deleted after processing would be reported as queued.
     pub accepted_kept_hours: Hours,
-    /// How long a dead letter is kept, redriven or not.
+    /// Retention of dead letters, redriven or not.
     pub dead_letters_kept_days: Days,
     pub forget_interval_ms: Millis,
     /// Replies posted in one transaction.
     pub replies_batch_max: Count,
-    /// Failed attempts after which an event is a dead letter.
+    /// Attempts after which an event becomes a dead letter.
     pub replies_attempts_max: Count,
-    /// Until a reply that could not be posted is tried again.
+    /// Delay before a failed reply is retried.
     pub replies_retry_ms: Millis,
 }
 
@@ -70,7 +69,7 @@ impl Default for OrchestratorSettings {
     }
 }
 
-/// Scheme, host and port, and nothing else; no slash at its end.
+/// Scheme, host and port only; no slash at the end.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub struct PublicUrl(String);
@@ -90,7 +89,7 @@ impl TryFrom<String> for PublicUrl {
             let is_web = scheme == "http" || scheme == "https";
             (is_web && !authority.as_str().contains('@')).then(|| format!("{scheme}://{authority}"))
         });
-        // What is left of a URL with a path, a query or more is another one.
+        // A URL with a path, a query or more differs from its own origin.
         match origin {
             Some(origin) if origin == url => Ok(PublicUrl(origin)),
             Some(_) | None => Err("expected http:// or https:// with a host, such as https://signalbox.example.com"),

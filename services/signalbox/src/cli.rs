@@ -1,5 +1,4 @@
-//! The command line: what can be asked for, and what `--help` says about it. What is done about it stands in
-//! [`crate::commands`].
+//! The command line: commands, options and `--help` texts. [`crate::commands`] runs them.
 
 use std::{
     net::{SocketAddr, ToSocketAddrs},
@@ -35,19 +34,19 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Run all four services in this process, with a NATS server, a Postgres and a demo agent of its own
+    /// Run all four services in this process, with their own NATS server, Postgres and demo agent
     Up(UpArgs),
-    /// Run one service as a process of its own
+    /// Run one service in its own process
     Serve(ServeArgs),
-    /// Bring the database's schema and the streams up to date
+    /// Migrate the database's schema and the streams
     Migrate,
-    /// Say whether the services of this machine can do their work: code 0 when all that listen here are ready
+    /// Check the health of this machine's services: code 0 when all services that listen here are ready
     Health(HealthArgs),
-    /// Check the settings, Postgres, NATS, the providers and the ports, and say how to mend what is wrong
+    /// Check the settings, Postgres, NATS, the providers and the ports, and say how to fix what is wrong
     Doctor(DoctorArgs),
-    /// Make the demo account, publish a file of notifications and show what becomes of them
+    /// Create the demo account, publish a file of notifications and show their outcomes
     Sample(SampleArgs),
-    /// Run the scripted agent by itself, where there is no model yet
+    /// Run the scripted demo agent by itself, for use without a model
     DemoAgent(DemoAgentArgs),
     /// Send an agent a notification
     Notify(NotifyArgs),
@@ -55,15 +54,15 @@ pub(crate) enum Command {
     Sessions(SessionsArgs),
     /// Show the turns of sessions, or one turn in full
     Turns(TurnsArgs),
-    /// Show notifications, or what became of one
+    /// Show notifications, or one of them
     Notifications(NotificationsArgs),
-    /// Show and send again what could not be processed
+    /// Show and redrive messages that could not be processed
     Dead(DeadArgs),
-    /// Ask a provider's server what it can do
+    /// Check a provider's server and the settings that fit it
     Provider(ProviderArgs),
     /// Print the users of the NATS server and what each may do, for its configuration
     NatsUsers,
-    /// Write what others build against (JSON Schemas, AsyncAPI, OpenAPI, SQL), or check that it is current
+    /// Write the interface descriptions (JSON Schemas, AsyncAPI, OpenAPI, SQL), or check that it is current
     Schemas(SchemasArgs),
 }
 
@@ -75,16 +74,16 @@ is set; kind is `openresponses` and model `default` until they are set, too. The
 `coder` and `reviewer`. Once all is ready, {data-dir}/endpoints.json says where everything is; the log is in
 {data-dir}/signalbox.log. Ctrl-C ends it and everything it has started.")]
 pub(crate) struct UpArgs {
-    /// Where all data is kept; only one `up` can use it at a time
+    /// Data directory; only one `up` can use it at a time
     #[arg(long, value_name = "DIR", default_value = ".data")]
     pub(crate) data_dir: PathBuf,
-    /// Where the HTTP API listens; port 0 picks a free one [default: 127.0.0.1:8080]
+    /// Address of the HTTP API; port 0 picks a free one [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) http: Option<SocketAddr>,
-    /// Use this NATS server (2.12 or newer, with JetStream) instead of one of its own
+    /// Use this NATS server (2.12 or newer, with JetStream) instead of starting one
     #[arg(long, value_name = "URL")]
     pub(crate) nats_url: Option<String>,
-    /// Use this Postgres (15 or newer) instead of one of its own; its schema is brought up to date
+    /// Use this Postgres (15 or newer) instead of starting one; its schema is migrated
     #[arg(long, value_name = "URL")]
     pub(crate) database_url: Option<String>,
     /// Publish the notifications of this file: a JSON object a line, with `account`, `task` and a notification's fields.
@@ -111,7 +110,7 @@ pub(crate) struct ServeArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct HealthArgs {
-    /// Ask this page instead of the services at the addresses of the settings
+    /// Read this page instead of the services' pages at the addresses of the settings
     pub(crate) url: Option<Url>,
 }
 
@@ -121,7 +120,7 @@ Needs an operator's token (SIGNALBOX_OPERATOR_TOKEN) and the URL of a NATS user 
 pub(crate) struct SampleArgs {
     /// A JSON object a line, with `account`, `task` and a notification's fields
     pub(crate) file: PathBuf,
-    /// Give up when nothing has moved for this long
+    /// Fail when the sample makes no progress for this long
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) stuck_after_s: u64,
     #[command(flatten)]
@@ -142,7 +141,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
-    /// Where a running `up` keeps its data: checked when the settings name no servers
+    /// Data directory of a running `up`, checked when the settings name no servers
     #[arg(long, value_name = "DIR", default_value = ".data")]
     pub(crate) data_dir: PathBuf,
 }
@@ -154,16 +153,16 @@ pub(crate) struct NotifyArgs {
     pub(crate) task: String,
     /// The agent's slug or id
     pub(crate) agent: String,
-    /// What it is about; `-` reads it from standard input
+    /// The notification's body; `-` reads it from standard input
     pub(crate) body: String,
-    /// The idempotency key: the same id again does nothing
+    /// The idempotency key: a second notification with the same id does nothing
     #[arg(long)]
     pub(crate) id: Option<String>,
     #[arg(long)]
     pub(crate) title: Option<String>,
     #[arg(long = "type", value_name = "TYPE")]
     pub(crate) kind: Option<String>,
-    /// What to do when the session is busy
+    /// How a busy session takes the notification
     #[arg(long, value_name = "MODE", value_parser = ["followup", "collect", "steer", "inject"])]
     pub(crate) queue_mode: Option<String>,
     /// Wait for the outcome and print it; code 1 unless it was delivered
@@ -176,12 +175,12 @@ pub(crate) struct NotifyArgs {
     pub(crate) access: AccessArgs,
 }
 
-/// What every list has.
+/// Options of every list.
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
     #[arg(long, default_value = "demo")]
     pub(crate) account: String,
-    /// How many at most
+    /// Items at most
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) limit: u16,
     #[command(flatten)]
@@ -192,13 +191,13 @@ pub(crate) struct ListArgs {
 pub(crate) struct SessionsArgs {
     /// One session's id
     pub(crate) id: Option<String>,
-    /// Only those of this task
+    /// Only sessions of this task
     #[arg(long)]
     pub(crate) task: Option<String>,
     /// Only those of this agent (slug or id)
     #[arg(long)]
     pub(crate) agent: Option<String>,
-    /// Only those that are not closed
+    /// Only open sessions
     #[arg(long)]
     pub(crate) active: bool,
     #[command(flatten)]
@@ -209,13 +208,13 @@ pub(crate) struct SessionsArgs {
 pub(crate) struct TurnsArgs {
     /// One turn's id
     pub(crate) id: Option<String>,
-    /// Those of one session
+    /// Turns of one session
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
-    /// Those of the sessions of this task
+    /// Turns of this task's sessions
     #[arg(long)]
     pub(crate) task: Option<String>,
-    /// Those of the sessions of this agent (slug or id)
+    /// Turns of this agent's sessions (slug or id)
     #[arg(long)]
     pub(crate) agent: Option<String>,
     #[command(flatten)]
@@ -226,13 +225,13 @@ pub(crate) struct TurnsArgs {
 pub(crate) struct NotificationsArgs {
     /// One notification's id
     pub(crate) id: Option<String>,
-    /// Only those of this task
+    /// Only sessions of this task
     #[arg(long)]
     pub(crate) task: Option<String>,
     /// Only those for this agent (slug or id)
     #[arg(long)]
     pub(crate) agent: Option<String>,
-    /// Only those in this state
+    /// Only notifications in this state
     #[arg(long, value_parser = ["queued", "running", "delivered", "failed", "refused", "cancelled"])]
     pub(crate) state: Option<String>,
     #[command(flatten)]
@@ -247,11 +246,11 @@ pub(crate) struct DeadArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum DeadCommand {
-    /// List them, newest first; `--account -` lists those that belong to no account
+    /// List them, newest first; `--account -` lists those without an account
     List(ListArgs),
     /// Show one in full, with its payload
     Show(DeadOneArgs),
-    /// Send one again, once what it says is mended
+    /// Redrive one, after its cause was removed
     Redrive(DeadOneArgs),
 }
 
@@ -272,7 +271,7 @@ pub(crate) struct ProviderArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum ProviderCommand {
-    /// Make a turn with a tool call, say what the server can do, and print the settings that fit it
+    /// Run a turn with a tool call, report what the server supports, and print the settings that fit it
     Check(ProviderCheckArgs),
 }
 
@@ -281,7 +280,7 @@ pub(crate) enum ProviderCommand {
 Calls the model a few times, over the URL and with the key of the settings. Code 0 when the settings fit, 1 when they do not or
 the server does not answer, 2 when a setting was refused or there is no such provider.")]
 pub(crate) struct ProviderCheckArgs {
-    /// The name of its entry: `default` of [providers.default]
+    /// Name of the provider's entry: `default` for [providers.default]
     pub(crate) name: String,
 }
 
@@ -289,7 +288,7 @@ pub(crate) struct ProviderCheckArgs {
 pub(crate) struct SchemasArgs {
     #[arg(long, value_name = "DIR", default_value = "schemas")]
     pub(crate) dir: PathBuf,
-    /// Write nothing; fail and name the files that are not current
+    /// Write nothing; fail and name the files that are out of date
     #[arg(long)]
     pub(crate) check: bool,
 }

@@ -1,5 +1,5 @@
-//! `{data-dir}/endpoints.json`: where a running `up` can be reached, with the credentials that a local program needs.
-//! Written once everything is ready, as a whole or not at all, for its owner's eyes only.
+//! `{data-dir}/endpoints.json`: the addresses of a running `up`, with the credentials that a local program needs. Written
+//! atomically once everything is ready, readable by its owner only.
 
 use std::{
     fs::{self, OpenOptions},
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 const FILE: &str = "endpoints.json";
 
-/// The first four names are public; more may stand beside them.
+/// The first four names are public; other fields may be added.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Endpoints {
     pub(crate) http_url: String,
@@ -22,12 +22,12 @@ pub(crate) struct Endpoints {
     pub(crate) database_url: String,
     #[serde(default)]
     pub(crate) operator_token: Option<String>,
-    /// The other two have health pages and metrics only.
+    /// Resolver and delivery serve health pages and metrics only.
     #[serde(default)]
     pub(crate) resolver_url: Option<String>,
     #[serde(default)]
     pub(crate) delivery_url: Option<String>,
-    /// `nats_url` is a publisher's, who may send notifications and listen to what becomes of them; this one may do all.
+    /// `nats_url` has a publisher's credentials: it may send notifications and subscribe to events. This one may do everything.
     #[serde(default)]
     pub(crate) nats_operator_url: Option<String>,
 }
@@ -38,19 +38,19 @@ impl Endpoints {
         write_private(&data_dir.join(FILE), content.as_bytes())
     }
 
-    /// `None` where no `up` has been ready yet.
+    /// `None` when no `up` has been ready yet.
     pub(crate) fn read(data_dir: &Path) -> anyhow::Result<Option<Endpoints>> {
         let path = data_dir.join(FILE);
         match fs::read(&path) {
             Ok(content) => serde_json::from_slice(&content)
                 .map(Some)
-                .with_context(|| format!("{} is not what `signalbox up` writes", path.display())),
+                .with_context(|| format!("{} is not a file of `signalbox up`", path.display())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
     }
 
-    /// Whoever waits for the file must not find the one of an earlier run.
+    /// Removes the file of an earlier run, so that a program that waits for the file does not read the old one.
     pub(crate) fn remove(data_dir: &Path) -> anyhow::Result<()> {
         let path = data_dir.join(FILE);
         match fs::remove_file(&path) {
@@ -62,7 +62,7 @@ impl Endpoints {
     }
 }
 
-/// Writes a file that nobody else ever sees half or with another mode: made beside it, then renamed.
+/// Writes a file atomically and with its final mode: creates a temporary file beside it, then renames it.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let beside = path.with_extension("new");
     let write = || -> std::io::Result<()> {

@@ -1,10 +1,9 @@
-//! `signalbox`: the all-in-one process and the operator's command. What it can do is [`cli`]; who does it is
-//! [`commands`]. Here is the table of commands, and how a process begins and ends: one line for an error, and what the exit code says.
+//! `signalbox`: the all-in-one process and the operator's command. This file has the table of commands, prints an error as one
+//! line, and sets the exit code.
 //!
-//! In reading order: [`cli`], [`commands`] (one file each), [`up`] (the whole system in one process), [`doctor`] (what is
-//! wrong with an installation), [`schemas`] (what others build against), [`client`] (the public HTTP API, and nothing
-//! else: the command sees what every other program could see), [`endpoints`] (how it finds a running `up`), [`text`],
-//! [`table`] and [`print`] (what people read).
+//! In reading order: [`cli`] (the command line), [`commands`] (one file each), [`up`] (the whole system in one process), [`doctor`]
+//! (checks an installation), [`schemas`] (interface descriptions), [`client`] (the public HTTP API, the only way to the data),
+//! [`endpoints`] (how a command finds a running `up`), [`text`], [`table`] and [`print`] (output for people).
 
 mod cli;
 mod client;
@@ -29,10 +28,10 @@ use crate::{
     print::ReaderGone,
 };
 
-/// The settings or the command line were refused: trying again without changing them is of no use. clap's own code.
+/// Settings or command line were refused: a retry without a change fails again. clap uses the same code.
 const EXIT_REFUSED: u8 = 2;
 
-/// Of the program alone: tests count what they allocate with one of their own.
+/// In the program only: tests count allocations with their own allocator.
 #[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -53,12 +52,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// The table of commands.
+/// Runs a command.
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let json = cli.json;
     match cli.command {
         Command::Up(args) => Box::pin(up::run(&args, json)).await,
-        // It makes an executor of its own, so `main` has seen to it.
+        // `serve` creates its own executor, so `main` has handled it.
         Command::Serve(_) => unreachable!("a service is not started from within an executor"),
         Command::Migrate => Box::pin(migrate::run(json)).await,
         Command::Doctor(args) => Box::pin(doctor::run(&args, json)).await,

@@ -1,5 +1,5 @@
-//! Where the four services listen. The API has its documented port unless told otherwise, and a start on a taken one is
-//! refused with a line that says what to do; the others have theirs when they are free, or any.
+//! The listen addresses of the four services under `up`. The API has its documented port by default, and a taken port refuses the
+//! start with a line that names the fix. The others use their default port if it is free, else any free port.
 
 use std::{
     io::ErrorKind,
@@ -16,7 +16,7 @@ use tool_gateway::ToolGatewaySettings;
 const ANY_FREE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const BY: &str = "signalbox up";
 
-/// Where each service listens by the settings.
+/// The listen address of each service by the settings.
 pub(crate) fn listen_settings(settings: &Settings) -> Result<Vec<(&'static str, SocketAddr)>, SettingsError> {
     Ok(vec![
         (
@@ -32,8 +32,8 @@ pub(crate) fn listen_settings(settings: &Settings) -> Result<Vec<(&'static str, 
     ])
 }
 
-/// Settles what the settings leave open, and finds out before anything starts whether the API's port can be had. Whoever
-/// asks for any free port for the API has company, so its neighbours take any as well.
+/// Chooses the addresses that the settings leave open, and checks before any start that the API's port is free. With port 0 for the
+/// API other instances are expected, so its neighbours take any free port too.
 pub(crate) fn choose(settings: &mut Settings, http: Option<SocketAddr>) -> anyhow::Result<()> {
     if let Some(http) = http {
         settings.set("orchestrator.listen", &http.to_string(), BY)?;
@@ -46,7 +46,7 @@ pub(crate) fn choose(settings: &mut Settings, http: Option<SocketAddr>) -> anyho
         if settings.is_set(&setting) {
             continue;
         }
-        // People are told of the tool-gateway's port; nobody looks for the other two.
+        // The tool-gateway's port is documented; those of resolver and delivery are not.
         let keeps = *service == "tool-gateway" && api.port() != 0 && TcpListener::bind(documented).is_ok();
         if !keeps {
             settings.set(&setting, &ANY_FREE.to_string(), BY)?;
@@ -71,7 +71,7 @@ fn refuse_taken(api: SocketAddr) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// Probes, policies and other services' URLs name these ports.
+    /// Probes, network policies and other services' URLs name these ports.
     #[test]
     fn pods_listen_where_they_are_looked_for() {
         let toml = include_str!("../../../deploy/k8s/base/signalbox.toml");

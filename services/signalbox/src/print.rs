@@ -1,16 +1,15 @@
-//! Standard output and standard error. Whoever reads our output may stop reading, as `head` does: that ends a command
-//! quietly and is never a panic.
+//! Standard output and standard error. If the reader closes the pipe, as `head` does, the command ends quietly and never panics.
 
 use std::io::{ErrorKind, Write};
 
 use serde::Serialize;
 
-/// Nobody reads standard output any more.
+/// The reader closed standard output.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output is closed")]
 pub(crate) struct ReaderGone;
 
-/// Writes text to standard output; a last line break is added where it is missing.
+/// Writes text to standard output, with a line break at the end.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     let end = if text.is_empty() || text.ends_with('\n') {
@@ -28,13 +27,13 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     })
 }
 
-/// The same as indented JSON.
+/// Writes a value as indented JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value).expect("what is printed has string keys");
     print(&text)
 }
 
-/// One line on standard error. There is nobody to tell when that fails.
+/// Writes one line to standard error. A failure is ignored: no other channel is left.
 pub(crate) fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "signalbox: {line}");
 }

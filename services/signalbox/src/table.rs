@@ -1,8 +1,8 @@
-//! Tables for people: aligned columns, in full when all rows are known, or row by row under fixed widths.
+//! Tables for people: aligned columns when all rows are known, or fixed widths row by row.
 
 use crate::text::one_line;
 
-/// Between two columns.
+/// Gap between columns.
 const GAP: &str = "  ";
 
 /// A table whose rows are all known: each column is as wide as its widest cell.
@@ -19,14 +19,14 @@ impl Table {
         }
     }
 
-    /// Cells are made one line each; too many or too few are the caller's mistake.
+    /// Each cell becomes one line. A wrong number of cells is a bug of the caller.
     pub(crate) fn row<const N: usize>(&mut self, cells: [&str; N]) {
         debug_assert_eq!(N, self.head.len());
         self.rows
             .push(cells.iter().map(|cell| shown(cell, CELL_CHARS_MAX)).collect());
     }
 
-    /// `none` is what an empty table says.
+    /// `none` is the text of an empty table.
     pub(crate) fn render(&self, none: &str) -> String {
         if self.rows.is_empty() {
             return format!("{none}\n");
@@ -45,7 +45,7 @@ impl Table {
 
 const CELL_CHARS_MAX: usize = 100;
 
-/// Columns of fixed widths, for rows that come one by one. The last column takes what it is given.
+/// Columns of fixed widths, for rows that are printed one by one. The last column is not cut.
 pub(crate) struct Columns {
     columns: &'static [(&'static str, usize)],
 }
@@ -60,7 +60,7 @@ impl Columns {
         line(&names, &self.widths())
     }
 
-    /// Cells are cut to their column; `-` stands for an empty one.
+    /// Cells are cut to their column; an empty cell is `-`.
     pub(crate) fn row<const N: usize>(&self, cells: [&str; N]) -> String {
         debug_assert_eq!(N, self.columns.len());
         let cells: Vec<String> = cells
@@ -83,7 +83,7 @@ fn shown(cell: &str, chars_max: usize) -> String {
     }
 }
 
-/// Nothing stands behind the last cell.
+/// Removes blanks after the last cell.
 fn line(cells: &[String], widths: &[usize]) -> String {
     let padded: Vec<String> = cells
         .iter()

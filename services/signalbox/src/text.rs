@@ -1,5 +1,4 @@
-//! Texts for people, made safe to show: replies, reasons and names are strangers' words and may hold anything that a
-//! terminal would obey.
+//! Makes texts safe for a terminal: replies, reasons and names are untrusted and may hold control characters.
 
 use std::fmt::Write;
 
@@ -31,13 +30,13 @@ pub(crate) fn lines(text: &str) -> String {
         .collect()
 }
 
-/// Escape sequences, and the characters that turn the direction of writing around.
+/// Escape sequences, and characters that change the writing direction.
 fn is_unsafe(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// An error and its causes on one line. A cause that only repeats what was said is left out: some libraries put their
-/// source into their own text as well.
+/// An error and its causes on one line. A cause that the text already contains is left out: some libraries include their source in
+/// their own text.
 pub(crate) fn error_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -1,4 +1,4 @@
-//! A day of it, an hour at a time, with somebody of the other account at work all the while.
+//! One simulated day, an hour at a time, while the other account works.
 
 use std::{
     sync::{
@@ -34,12 +34,12 @@ use crate::{
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 const OTHER: usize = 1;
-/// How often somebody of the other account does something.
+/// Interval of the other account's requests.
 const PACE: Duration = Duration::from_millis(100);
-/// Between two looks at whether something has happened.
+/// Interval of polling.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
-/// Pages that are read of each list.
+/// Pages read of each list.
 const PAGES: usize = 5;
 
 const LISTS: [&str; 6] = [
@@ -51,7 +51,7 @@ const LISTS: [&str; 6] = [
     "/tasks/OLD-1/activities?limit=50",
 ];
 
-/// What is due and still there when the day is over.
+/// Expired rows that still exist after the day.
 const LEFT: [(&str, &str); 5] = [
     (
         "closed sessions",
@@ -76,7 +76,7 @@ const LEFT: [(&str, &str); 5] = [
     ),
 ];
 
-/// Gives what did not hold.
+/// Gives the violations.
 pub(super) async fn go_by(
     bench: &Bench,
     arguments: &AgeArguments,
@@ -99,7 +99,7 @@ pub(super) async fn go_by(
     };
     let (steps, others) = tokio::join!(day, other(bench, "beside", &over, None));
     for (name, ms) in steps? {
-        // Of a whole sweep, and of a long queue, no statement may take long: that is looked at elsewhere.
+        // The time limit of sweeps and long queues is per statement, and is checked from the server's log.
         let of_many = ["sweep", "close a task with", "posted"];
         if ms > limit_ms && !of_many.iter().any(|many| name.starts_with(many)) {
             broken.push(format!("{name} took {ms} ms"));
@@ -132,7 +132,7 @@ async fn hours(bench: &Bench, hours: u64, steps: &mut Vec<(String, i64)>) -> any
     let big = account_id(0);
     let mut neglected = NeglectedRound::default();
     for hour in 1..=hours {
-        // The last one is at the times that an installation has.
+        // The last hour has the retention times of an installation.
         let early = u32::try_from((hours - hour) * 24 / hours).context("hours of a day")?;
         let kept = DAY * 30 + HOUR * early;
 
@@ -242,7 +242,7 @@ pub(super) fn url(bench: &Bench, path: &str) -> anyhow::Result<String> {
     ))
 }
 
-/// Until this gives something, within the limit.
+/// Polls until the query gives a value, within the limit.
 pub(super) async fn until<T>(what: &str, look: impl AsyncFn() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
     let begun = Instant::now();
     loop {
@@ -256,7 +256,7 @@ pub(super) async fn until<T>(what: &str, look: impl AsyncFn() -> anyhow::Result<
     }
 }
 
-/// From its publication to the end of its turn.
+/// Time from a notification's publication to the end of its turn.
 async fn turn(bench: &Bench, account: usize, task: &str, id: &str) -> anyhow::Result<i64> {
     const ENDED: &str = "select 1 from notification where account_id = $1 and id = $2 and state = 'delivered'";
     let account = account_id(account);
@@ -279,7 +279,7 @@ async fn turn(bench: &Bench, account: usize, task: &str, id: &str) -> anyhow::Re
     Ok(i64::try_from(begun.elapsed().as_millis()).unwrap_or(i64::MAX))
 }
 
-/// One turn and one list after the other, so many or until it is over.
+/// One turn and one list request after the other, so many or until the day ends.
 async fn other(
     bench: &Bench,
     name: &str,
@@ -300,6 +300,6 @@ async fn other(
         taken.push(("a list", ms));
         number += 1;
     }
-    // The first of everything is slower.
+    // A warm-up: first requests are slower.
     Ok(taken.into_iter().skip(2).collect())
 }

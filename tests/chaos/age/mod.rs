@@ -1,8 +1,7 @@
-//! Age: an installation that has been at work for long, planted by SQL, in which a day goes by. The clock is moved by what is
-//! kept for less and less time: each hour as much comes due as an hour brings. Sweeps, lists, turns and closings go on
-//! meanwhile, in one account that has nearly everything and in another that has next to nothing. No statement may take
-//! longer than the limit, nothing that is due may be left, and the other account must not notice: this is the one place
-//! where time is what is tried.
+//! Age: an old installation, planted by SQL, and one day in it. The clock is simulated by shortening the retention times: each hour
+//! as many rows expire as in an hour. Meanwhile sweeps, lists, turns and closings run in one account that has nearly all rows and
+//! in another that has few. No statement may take longer than the limit, no expired row may stay, and the other account must not be
+//! slowed. Only this test judges by time.
 
 mod day;
 mod plant;
@@ -16,13 +15,13 @@ use tempfile::TempDir;
 
 use crate::{arguments::AgeArguments, provider::Pace, recovery::bench::Bench, recovery::measured::Measured};
 
-/// As fast as a model may be: what is measured is not its thinking.
+/// A fast provider: its delay is not part of the measurement.
 const PACE: Pace = Pace {
     think_ms: (20, 40),
     think_long_ms: (20, 40),
 };
 
-/// The services keep everything for as long as there is anything of it, so that it is the day that goes by which makes it due.
+/// Retention starts longer than the age of any row, so that only the simulated day expires rows.
 const SETTINGS: &str = "
 [resolver]
 closed_sessions_days = 32
@@ -60,7 +59,7 @@ pub(crate) async fn run(arguments: &AgeArguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// From now on the server writes down which statements take longer, and whose they are. Gives the file.
+/// Makes the server log statements that take longer, with their role. Gives the log file.
 async fn watch(bench: &Bench, limit: Duration) -> anyhow::Result<std::path::PathBuf> {
     for setting in [
         format!("alter system set log_min_duration_statement = {}", limit.as_millis()),
@@ -76,7 +75,7 @@ async fn watch(bench: &Bench, limit: Duration) -> anyhow::Result<std::path::Path
     log.cloned().context("Postgres writes a log")
 }
 
-/// Of services; what this program asks to look at things is not counted.
+/// Statements of services; this program's own queries are not counted.
 fn slow_statements(log: &str) -> Vec<String> {
     let of_services = log.lines().filter(|line| line.starts_with("signalbox-"));
     let slow = of_services.filter(|line| line.contains("duration: "));

@@ -1,8 +1,8 @@
-//! What an account has after a year or more, written by SQL: references are not checked row by row, and no index is dropped.
+//! Inserts an account's rows of a year or more by SQL, without foreign-key checks per row and with all indexes.
 //!
-//! Half of the sessions were closed long ago and are emptied; the other half were closed within the last 31 days, and everything
-//! that was notified hangs on them. Of what is kept for a time there is as much as comes in in that time and a day, so that a
-//! day's worth comes due within the day that is run.
+//! Half of the sessions were closed long ago and are emptied. The other half were closed within the last 31 days and hold all
+//! notifications. Each table with a retention time holds the rows of that time and one more day, so that a day's rows expire within
+//! the simulated day.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use testkit::{Rows, rows};
 
 use crate::{arguments::AgeArguments, recovery::bench::Bench};
 
-/// Tasks with an open session and a little waiting, to be closed: one for each hour.
+/// Tasks with an open session and a few waiting items, to be closed: one for each hour.
 pub(super) const OPEN: usize = 24;
 
 pub(super) async fn plant(bench: &Bench, arguments: &AgeArguments) -> anyhow::Result<Duration> {
@@ -34,7 +34,7 @@ pub(super) async fn plant(bench: &Bench, arguments: &AgeArguments) -> anyhow::Re
     Ok(begun.elapsed())
 }
 
-/// `account-0` and its agents are there, made over the API.
+/// `account-0` and its agents already exist, created over the API.
 fn planted(arguments: &AgeArguments) -> Vec<Rows> {
     let (sessions, tasks) = (arguments.sessions.max(2), arguments.tasks.max(1));
     let notifications = arguments.notifications;
@@ -73,7 +73,7 @@ fn planted(arguments: &AgeArguments) -> Vec<Rows> {
             .set("finished_at", "s.closed_at")
             .from("session s where s.account_id = 'account-0' and s.closed_at is not null and s.emptied_at is null"),
         rows("tool_call").set("id", "t.id").with("result", "result").from("turn t where t.account_id = 'account-0'"),
-        // Odd numbers are those that are not emptied.
+        // Odd numbers are not emptied.
         rows("notification")
             .set("id", "'old-' || k")
             .set("session_id", "case when k % 50 > 0 then s.id end")

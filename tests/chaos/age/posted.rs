@@ -1,5 +1,5 @@
-//! One task to which as much is posted over the API as a queue may come to hold, and which is then closed: from the first
-//! request to the last event that tells of it.
+//! One task to which the API posts as many messages as a queue may hold, and which is then closed: from the first request to the
+//! last event.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::{
     system::OPERATOR_TOKEN,
 };
 
-/// Requests at one time.
+/// Concurrent requests.
 const AT_ONCE: usize = 16;
 
 const QUEUED: &str = "select queued::bigint from session where account_id = 'account-0' and task_id = 'posted'";

@@ -1,4 +1,4 @@
-//! I12: nothing of one account reaches another. I13: what belongs together belongs to one account. Always.
+//! I12: no data of one account reaches another. I13: rows that refer to each other have one account. Checked always.
 
 use super::{Violation, evidence::Evidence};
 
@@ -10,7 +10,7 @@ fn foreign(expected: &'static str, found: String) -> Violation {
     }
 }
 
-/// I12, by what providers and people were shown.
+/// I12, by requests to providers and answers to people.
 pub(super) fn requests_and_answers(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for call in &evidence.records.calls {
@@ -24,7 +24,7 @@ pub(super) fn requests_and_answers(evidence: &Evidence<'_>) -> Vec<Violation> {
         }
     }
     for answer in &evidence.records.answers {
-        // The operator sees all.
+        // The operator sees everything.
         let Some(account) = &answer.account else { continue };
         for other in evidence.records.accounts.iter().filter(|tenant| tenant.id != *account) {
             if answer.body.contains(&other.canary) {
@@ -51,7 +51,7 @@ pub(super) fn requests_and_answers(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// I12 by what is written down, and I13.
+/// I12 by stored rows, and I13.
 pub(super) fn rows(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found: Vec<Violation> = evidence
         .rows

@@ -1,5 +1,5 @@
-//! What happens once: I5, a tool call; I6, an effect of a notification; I11, a reply in its thread; I17, a request with an
-//! idempotency key. I10 for replies: what was said is in the thread in the end.
+//! Effects that happen once: I5, a tool call; I6, an effect of a notification; I11, a reply in its thread; I17, a request with an
+//! idempotency key. I10 for replies: at the end every reply is in its thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::records::{Answer, Offered};
 pub(super) fn calls_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut places: BTreeMap<_, Vec<&str>> = BTreeMap::new();
-    // Calls over HTTP have no place among the turn's.
+    // HTTP calls have no position among the turn's calls.
     for call in evidence.rows.calls.iter().filter(|call| call.ordinal > 0) {
         let place = (&call.account_id, &call.turn_id, call.ordinal);
         places.entry(place).or_default().push(&call.call_id);
@@ -57,7 +57,7 @@ pub(super) fn calls_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// I6, always. A turn that broke off may have acted before: its notification's next turn is told, and may act again.
+/// I6, always. An interrupted turn may have had effects: the notification's next turn is told so, and may act again.
 pub(super) fn effects_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut effects: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for message in evidence
@@ -92,7 +92,7 @@ pub(super) fn effects_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// I11, and I9 for what is said too late; always.
+/// I11, and I9 for late replies; always.
 pub(super) fn replies_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for ((account, turn), messages) in replies(evidence) {
@@ -154,7 +154,7 @@ fn replies<'a>(evidence: &'a Evidence<'_>) -> BTreeMap<(&'a str, &'a str), Vec<&
     replies
 }
 
-/// I17, always: whatever became of its tries, a message is posted once.
+/// I17, always: a message is posted once, whatever its attempts returned.
 pub(super) fn messages_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for offer in &evidence.records.offers {
@@ -182,8 +182,7 @@ pub(super) fn messages_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// I17, always: what was answered once under a key is answered again in the same words, and another request under it is
-/// refused.
+/// I17, always: a repeated request gets the stored answer, and another request under the same key is refused.
 pub(super) fn keys_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut said: BTreeMap<_, (u16, serde_json::Value)> = BTreeMap::new();

@@ -1,5 +1,4 @@
-//! What is judged: the records of the campaign, the rows of the database as one moment shows them, and where to find what
-//! belongs together. No rule stands here.
+//! The evidence: the campaign's records, a snapshot of the database, and lookups over both. It has no rules.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -57,7 +56,7 @@ pub(super) struct TurnRow {
     pub(super) no_reply: bool,
     #[serde(with = "rfc3339")]
     pub(super) started_at: OffsetDateTime,
-    /// When the claim began under which its last provider call was made.
+    /// Start of the claim under which its last provider call was made.
     #[serde(with = "rfc3339::option")]
     pub(super) sent_at: Option<OffsetDateTime>,
 }
@@ -73,11 +72,11 @@ pub(super) struct CallRow {
     pub(super) name: String,
     pub(super) arguments: String,
     pub(super) state: String,
-    /// It changed nothing: its generation was closed, or another holder had the session.
+    /// The result had no effect: its generation was closed, or another holder had the session.
     pub(super) late: bool,
     #[serde(with = "rfc3339")]
     pub(super) started_at: OffsetDateTime,
-    /// Read after the locks: of two calls of which one saw the other's end, it is the later one's that is later.
+    /// Read after the locks, so of two calls of which one saw the other's end, the later one has the later time.
     #[serde(with = "rfc3339::option")]
     pub(super) finished_at: Option<OffsetDateTime>,
 }
@@ -92,7 +91,7 @@ pub(super) struct MessageRow {
     pub(super) turn_id: Option<String>,
 }
 
-/// A task was moved.
+/// A status change of a task.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct MoveRow {
     pub(super) account_id: String,
@@ -109,7 +108,7 @@ pub(super) struct OutboxRow {
     pub(super) subject: String,
 }
 
-/// The tables, as one moment shows them.
+/// The tables, as one snapshot.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rows {
     pub(super) notifications: Vec<NotificationRow>,
@@ -121,10 +120,9 @@ pub(super) struct Rows {
     pub(super) outbox: Vec<OutboxRow>,
     /// Account, task, agent.
     pub(super) assignees: Vec<(String, String, String)>,
-    /// Connections of services that do nothing and are inside a transaction.
+    /// Idle connections of services inside a transaction.
     pub(super) open_transactions: Vec<String>,
-    /// Words that stand where they must not, as `(whose or what, table, key)`: looked for by the database itself, which
-    /// need not send everything that was ever said.
+    /// Forbidden texts found in the tables, as `(owner, table, key)`. The database searches, so that not all texts are transferred.
     pub(super) foreign: Vec<(String, String, String)>,
     pub(super) secret: Vec<(String, String, String)>,
 }
@@ -148,12 +146,12 @@ const MOVES: &str = "
 const OUTBOX: &str = "select to_jsonb(r) from (select account_id, service, subject from outbox) r";
 const ASSIGNEES: &str = "select to_jsonb(array[account_id, task_id, agent_id::text]) from task_assignee";
 
-/// A moment is no finding: between two statements of a transaction, every connection is like that.
+/// A single observation is no finding: between two statements of a transaction every connection is in this state.
 const OPEN_TRANSACTIONS: &str = "
     select to_jsonb(application_name || ' since ' || state_change) from pg_stat_activity
     where application_name like 'signalbox-%' and state like 'idle in transaction%' and state_change < now() - interval '2 s'";
 
-/// Everything that holds words, as `account, place, text`.
+/// All stored texts, as `account, place, text`.
 macro_rules! words {
     () => {
         "(select account_id, 'notification ' || id as place, concat_ws(' ', body, title, metadata::text, reason) as text
@@ -233,7 +231,7 @@ pub(super) type Name<'a> = (&'a str, &'a str);
 pub(super) struct Evidence<'a> {
     pub(super) records: &'a Records,
     pub(super) rows: &'a Rows,
-    /// Everything has come to rest: no fault is under way that is not written down yet.
+    /// The system is idle: no fault is in progress that is not recorded.
     pub(super) at_rest: bool,
     pub(super) notifications: HashMap<Name<'a>, &'a NotificationRow>,
     pub(super) sessions: HashMap<Name<'a>, &'a SessionRow>,
@@ -284,7 +282,7 @@ impl<'a> Evidence<'a> {
         agents.iter().find(|agent| agent.slug == slug)
     }
 
-    /// Ids under which the notifications of an offer are written down: none for what is no notification.
+    /// Ids of an offer's notification rows; none for an offer that is no notification.
     pub(super) fn ids_of(&self, offer: &Offer) -> Vec<String> {
         match &offer.what {
             Offered::Notification { id, agents, .. } if agents.len() == 1 => vec![id.clone()],
@@ -310,7 +308,7 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Messages that somebody posted who is no agent, with these words.
+    /// Messages of people and services with this text.
     pub(super) fn posted(&self, account: &str, effect: &str) -> impl Iterator<Item = &'a MessageRow> {
         let mark = format!("effect={effect};");
         let account = account.to_owned();
@@ -319,7 +317,7 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Every id that anybody may have a row for because it was offered, by account.
+    /// Ids that may have a row because they were offered, by account.
     pub(super) fn offered(&self) -> BTreeSet<(String, String)> {
         let mut offered = BTreeSet::new();
         for offer in &self.records.offers {
@@ -328,7 +326,7 @@ impl<'a> Evidence<'a> {
                 enter(id);
             });
             match &offer.what {
-                // A refused whole has a row of its own.
+                // A refused fan-out has a row of its own.
                 Offered::Notification { id, .. } | Offered::Conflict { id, .. } => {
                     enter(id.clone());
                 }

@@ -1,4 +1,4 @@
-//! Records and rows that are made up: one notification that went well, which tests then spoil.
+//! Fabricated records and rows: one successful notification, which tests then corrupt.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(super) fn at(seconds: i64) -> OffsetDateTime {
 }
 
 impl Story {
-    /// A person asked, the agent posted a message and replied, and the reply is in the thread.
+    /// A person published, the agent posted a message and replied, and the reply is in the thread.
     pub(super) fn delivered() -> Story {
         let tenant = |id: &str| Tenant {
             id: id.to_owned(),
@@ -108,7 +108,7 @@ impl Story {
         check(&Evidence::new(&self.records, &self.rows, self.at_rest))
     }
 
-    /// Whether the check says something with these words.
+    /// Whether the check reports a violation with these words.
     pub(super) fn finds(&self, check: fn(&Evidence<'_>) -> Vec<Violation>, words: &str) -> bool {
         self.judge(check)
             .iter()

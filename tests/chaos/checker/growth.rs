@@ -1,15 +1,15 @@
-//! I16: nothing grows without bound. What a process holds when all has come to rest is what it held before anything
-//! happened, and a bit; no transaction is left open by a request that was dropped. At rest.
+//! I16: no resource grows without bound. When the system is idle, each process has the memory and files that it had before, plus a
+//! tolerance; no dropped request leaves a transaction open.
 
 use std::collections::BTreeMap;
 
 use super::{Violation, evidence::Evidence};
 use crate::records::Sample;
 
-/// Connections that are kept for the next time, and what an allocator keeps.
+/// Tolerance for pooled connections and the allocator.
 const FILES_MORE: usize = 64;
 const MEMORY_MORE_KIB: usize = 256 * 1024;
-/// At no moment more than this, whatever happens.
+/// Maximum at any time.
 const MEMORY_MAX_KIB: usize = 1024 * 1024;
 
 fn grown(found: String) -> Violation {
@@ -50,7 +50,7 @@ pub(super) fn back_to_the_beginning(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// What a dropped request leaves behind is a connection that the next borrower writes into for nothing.
+/// A dropped request may leave a connection in a transaction, and writes of its next borrower would be rolled back.
 pub(super) fn no_open_transactions(evidence: &Evidence<'_>) -> Vec<Violation> {
     let open = evidence.rows.open_transactions.iter();
     open.map(|connection| Violation {

@@ -1,5 +1,5 @@
-//! I10: what was committed was also sent. I15: nobody holds anything, and nothing waits for anybody. At rest: how long things
-//! may take to come to rest is the campaign's to limit.
+//! I10: every committed message was published. I15: no lease is held, and no item waits. Checked when the system is idle; the
+//! campaign limits the time for that.
 
 use super::{Violation, evidence::Evidence};
 
@@ -27,7 +27,7 @@ pub(super) fn nobody_holds_anything(evidence: &Evidence<'_>) -> Vec<Violation> {
                     session.key,
                     session.phase,
                     session.queued,
-                    session.lease_owner.as_deref().unwrap_or("nobody's")
+                    session.lease_owner.as_deref().unwrap_or("no replica's")
                 ),
             });
         }

@@ -1,9 +1,9 @@
-//! Decides by what was written down whether the invariants of docs/reliability.md held. It knows nothing of how a campaign
-//! runs: it reads the [`Records`] and the database, and says what must not be. One file for a group of invariants, each a
-//! pure function over [`Evidence`], tested with records that are made up.
+//! Checks from the records whether the invariants of docs/reliability.md held. It does not know how a campaign runs: it reads the
+//! [`Records`] and the database, and reports violations. One file for a group of invariants, each a pure function over
+//! [`Evidence`], tested with fabricated records.
 //!
-//! Some things must hold at any moment, others only when everything has come to rest: a notification that nobody has
-//! delivered yet is not lost. Which is which stands with each group.
+//! Some invariants hold always, others only when the system is idle: a notification that is not yet delivered is not lost. Each
+//! group says which.
 
 mod accounts;
 mod effects;
@@ -24,14 +24,14 @@ use evidence::{Evidence, Rows};
 
 use crate::records::Records;
 
-/// Something that must not be.
+/// A violation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Violation {
     /// `I1` … `I17`, as in docs/reliability.md.
     pub(crate) invariant: &'static str,
-    /// What must hold.
+    /// The invariant.
     pub(crate) expected: &'static str,
-    /// The rows, requests or lines that show that it does not.
+    /// The rows, requests or lines that show the violation.
     pub(crate) found: String,
 }
 
@@ -43,7 +43,7 @@ impl Display for Violation {
 
 type Check = fn(&Evidence<'_>) -> Vec<Violation>;
 
-/// These hold at any moment.
+/// Invariants that hold always.
 const ALWAYS: &[Check] = &[
     outcomes::at_most_one,
     outcomes::nothing_unasked,
@@ -68,7 +68,7 @@ const ALWAYS: &[Check] = &[
     secrets::nowhere,
 ];
 
-/// These hold when everything has come to rest.
+/// Invariants that hold when the system is idle.
 const AT_REST: &[Check] = &[
     outcomes::nothing_lost,
     effects::replies_posted,
@@ -78,13 +78,13 @@ const AT_REST: &[Check] = &[
     growth::no_open_transactions,
 ];
 
-/// All that is found, when everything has come to rest. The error is for what could not be looked at.
+/// All violations, when the system is idle. An error means that the database could not be read.
 pub(crate) async fn check(records: &Records) -> anyhow::Result<Vec<Violation>> {
     let rows = Rows::load(records).await?;
     Ok(judge(&Evidence::new(records, &rows, true), &[ALWAYS, AT_REST]))
 }
 
-/// What is found while a campaign runs: the first thing that is wrong ends it, where one looks for no more.
+/// Violations while a campaign runs, for a campaign that ends with the first one.
 pub(crate) async fn check_meanwhile(records: impl Fn() -> Records) -> anyhow::Result<Vec<Violation>> {
     let rows = Rows::load(&records()).await?;
     // Taken anew: what the rows come from was written down before they were.

@@ -11,9 +11,9 @@ use super::{
 };
 use crate::records::{Answer, Offer, Offered, Via};
 
-/// Faults that take the stream's messages with them.
+/// Faults that remove messages from the stream.
 const WIPES: &[&str] = &["nats_wipe", "stream_deleted"];
-/// What is in the stream for longer than this has been read.
+/// A message that is older than this was read.
 const UNREAD_MAX: Duration = Duration::seconds(5);
 
 fn broken(expected: &'static str, found: String) -> Violation {
@@ -24,7 +24,7 @@ fn broken(expected: &'static str, found: String) -> Violation {
     }
 }
 
-/// A turn that broke off puts its notification back to its place, so places never go down.
+/// An interrupted turn puts its notification back at its position, so positions never decrease.
 pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for ((account, session), turns) in &evidence.turns_of {
@@ -32,7 +32,7 @@ pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
         for turn in turns {
             for id in &turn.notification_ids {
                 let row = evidence.notifications.get(&(*account, id.as_str()));
-                // One that was carried into the next generation has its place there.
+                // An item that was carried into the next generation has its position there.
                 let here = row.filter(|row| row.session_id.as_deref() == Some(*session));
                 let Some(position) = here.and_then(|row| row.position) else {
                     continue;
@@ -50,8 +50,8 @@ pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// What was acknowledged before the other was sent comes first. Only where both were said once and the stream was not wiped
-/// around that time: what is published again comes when it comes.
+/// A notification that was acknowledged before another was sent is accepted first. Only if each was sent once and the stream was
+/// not wiped around that time, since a republished one has a new sequence.
 pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut places: BTreeMap<(&str, &str, i64), &str> = BTreeMap::new();
@@ -106,14 +106,14 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// An agent that posts and then ends its task means it in that order: a call has its effect only when those before it in the
-/// same answer are over.
+/// A call has its effect only after the earlier calls of its answer have ended: an agent that posts and then closes its task relies
+/// on that.
 pub(super) fn calls_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut ended: BTreeMap<(&str, &str, i64), &CallRow> = BTreeMap::new();
     for call in &evidence.rows.calls {
         let turn = call.turn_id.as_deref().unwrap_or_default();
         let place = (call.account_id.as_str(), turn, i64::from(call.ordinal));
-        // Of one that was run twice, which is I5's to find, the first run.
+        // If a call ran twice, which I5 reports, the first run counts.
         let first = ended.entry(place).or_insert(call);
         if call.finished_at < first.finished_at {
             *first = call;
@@ -124,7 +124,7 @@ pub(super) fn calls_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
         for round in turn.journal.as_array().into_iter().flatten() {
             let calls = round["calls"].as_array().into_iter().flatten();
             let mut places: Vec<i64> = calls.filter_map(|call| call["ordinal"].as_i64()).collect();
-            // What delivery answered itself has no place.
+            // Calls that delivery answered itself have no position.
             places.retain(|place| *place > 0);
             places.sort_unstable();
             for pair in places.windows(2) {
@@ -148,7 +148,7 @@ pub(super) fn calls_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// It may have been lost with the stream, and read from the one that came after.
+/// The message may have been lost with the stream, and read from its successor.
 fn before_a_wipe(evidence: &Evidence<'_>, offer: &Offer) -> bool {
     let wipes = evidence
         .records
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(story.judge(calls_in_order), []);
         story.rows.calls[1].finished_at = Some(at(3));
         assert!(story.finds(calls_in_order, "call 2 (task_status) ran before call 1"));
-        // Refused, it had no effect.
+        // A refused call has no effect.
         "refused".clone_into(&mut story.rows.calls[1].state);
         assert_eq!(story.judge(calls_in_order), []);
         let mut story = posted_and_done();

@@ -1,5 +1,5 @@
-//! I1: whatever was accepted has exactly one outcome, and nothing has one that nobody asked for. I17: one request, one effect, is
-//! in `effects`.
+//! I1: every accepted notification has exactly one outcome, and no row exists that was not offered. `effects` has I17: one request,
+//! one effect.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ fn broken(expected: &'static str, found: String) -> Violation {
     }
 }
 
-/// At rest: what was accepted is there, and is over.
+/// When idle: every accepted notification exists and has an outcome.
 pub(super) fn nothing_lost(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for offer in &evidence.records.offers {
@@ -51,7 +51,7 @@ pub(super) fn nothing_lost(evidence: &Evidence<'_>) -> Vec<Violation> {
             ));
         }
     }
-    // Those that agents made for each other were accepted when their tool call was.
+    // Notifications of agents were accepted with their tool call.
     for row in &evidence.rows.notifications {
         if !OUTCOMES.contains(&row.state.as_str()) {
             found.push(broken(
@@ -63,7 +63,7 @@ pub(super) fn nothing_lost(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// Always: no notification is answered by two turns, and what was answered is delivered.
+/// Always: no notification is answered by two turns, and every answered one is delivered.
 pub(super) fn at_most_one(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut finished: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for turn in evidence.rows.turns.iter().filter(|turn| turn.state == "finished") {
@@ -113,7 +113,7 @@ pub(super) fn at_most_one(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// Always: every row comes from an offer, from a message that was posted, or from a tool call of an agent.
+/// Always: every row comes from an offer, a posted message, or an agent's tool call.
 pub(super) fn nothing_unasked(evidence: &Evidence<'_>) -> Vec<Violation> {
     let offered = evidence.offered();
     let is_offered = |account: &str, id: &str| offered.contains(&(account.to_owned(), id.to_owned()));
@@ -129,7 +129,7 @@ pub(super) fn nothing_unasked(evidence: &Evidence<'_>) -> Vec<Violation> {
         .collect()
 }
 
-/// Always: what waits in a closed session is out of everybody's reach.
+/// Always: no item waits in a closed session, where no turn would take it.
 pub(super) fn nothing_out_of_reach(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for row in evidence.rows.notifications.iter().filter(|row| row.state == "queued") {

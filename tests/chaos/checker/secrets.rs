@@ -1,4 +1,4 @@
-//! I14: secrets stand in no log, no request, no answer, no message and no row. Always.
+//! I14: secrets stand in no log, request, answer, message or row. Checked always.
 
 use std::{
     fs::File,
@@ -37,7 +37,7 @@ pub(super) fn nowhere(evidence: &Evidence<'_>) -> Vec<Violation> {
         found.push(shown("nothing, since no message was heard".to_owned()));
     }
     for log in &evidence.records.logs {
-        // A log that cannot be read shows nothing, and has shown nothing to be right.
+        // An unreadable log proves nothing, which is a violation too.
         let Ok(file) = File::open(&log.path) else {
             found.push(shown(format!("the log of {} cannot be read", log.process)));
             continue;

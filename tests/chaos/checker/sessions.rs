@@ -1,5 +1,5 @@
-//! I2: one active session of a conversation. I3: generations go up by one and never come back. I9: done closes. All of them
-//! always.
+//! I2: one active session of a conversation. I3: generations go up by one and never come back. I9: a terminal status closes
+//! sessions. Checked always.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use super::{
     evidence::{CallRow, Evidence, SessionRow},
 };
 
-/// A session that was opened less than this before its task was moved may have come about while the mover waited for its
-/// locks: moments are those at which transactions began.
+/// A session that was opened less than this before its task was moved may have been opened while the mover waited for locks:
+/// timestamps are those of the transactions' starts.
 const LOCKS_WAIT_MAX: Duration = Duration::seconds(15);
 
 /// I2 and I3.
@@ -74,7 +74,7 @@ pub(super) fn generations(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// I9: by the turns that moved their own tasks, whose order the session's lock makes, and by people's moves, by the clock.
+/// I9: by turns that moved their own tasks, which the session's lock orders, and by people's moves, by timestamps.
 pub(super) fn done_closes(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let broken = |expected, found| Violation {
@@ -134,8 +134,8 @@ pub(super) fn done_closes(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// I3: a closed generation gets no turn and no tool of it has an effect, whatever message of its time arrives. What began
-/// while its end waited for locks is not told apart from what it was closed for.
+/// I3: a closed generation gets no turn and none of its tools has an effect, whatever old message arrives. Work that began while
+/// the closing transaction waited for locks is allowed.
 pub(super) fn closed_for_good(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let closed_long_before = |account: &str, session: &str, at: OffsetDateTime| {

@@ -1,5 +1,5 @@
-//! I4: one provider call of a session at a time, and who was replaced changes nothing. I7: a turn records what the provider
-//! said, once. By the provider's own log; always.
+//! I4: one provider call of a session at a time, and a replaced holder changes nothing. I7: a turn records the provider's answer,
+//! once. Checked by the provider's own log; always.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,20 +11,20 @@ use super::{
 };
 use crate::records::{CallEnd, ProviderCall};
 
-/// The provider notes the end of an answer before it sends the last of it, and a beginning when all of the request was
-/// there: what follows from an answer begins after its end, but for the clock's grain.
+/// The provider records the end of an answer before it sends the last bytes, and the start of a request after it has read all of
+/// it: so a consequence of an answer begins after its end, within the clock's resolution.
 const LOG_SLACK: Duration = Duration::milliseconds(5);
-/// A caller that is well hangs up within this when it has lost its lease.
+/// A healthy caller closes its connection within this time after it lost its lease.
 const HANG_UP_MAX: Duration = Duration::milliseconds(1_500);
 /// No fault lasts longer; it is written down when it is over.
 const FAULT_MAX: Duration = Duration::seconds(12);
-/// A process that was stopped or cut off between its look at the lease and the first byte sends it within this when it can
-/// again. Later than that it has looked at its lease anew, and must not send.
+/// A process that was stopped or cut off between its lease check and the first byte sends the call within this time after it
+/// resumes. Later it has checked its lease again, and must not send.
 const LATE_MAX: Duration = Duration::seconds(2);
 
-/// I4. A process that was frozen or cut off cannot hang up: then two calls overlap, and the older one's answer must not be
-/// taken. Unless the newer call is what such a process sent when it came to itself again, between its look at the lease and
-/// the first byte: then the older one is that of the lease's holder.
+/// I4. A frozen or disconnected process cannot abort its call: then two calls overlap, and the answer of the older one must not be
+/// used. Exception: such a process may send a call when it resumes, between lease check and first byte; then the older call is that
+/// of the lease's holder.
 pub(super) fn one_at_a_time(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut by_key: BTreeMap<&str, Vec<&ProviderCall>> = BTreeMap::new();
     for call in &evidence.records.calls {
@@ -44,7 +44,7 @@ pub(super) fn one_at_a_time(evidence: &Evidence<'_>) -> Vec<Violation> {
                     older.order, older.caller, older.begun_at, newer.order, newer.caller, newer.begun_at
                 );
                 if recorded.contains(&(key.to_owned(), older.order)) {
-                    // Whether the answer was its holder's to take is `taken_under_its_lease`'s to say.
+                    // `taken_under_its_lease` checks whether the holder could use the answer.
                     if is_known(evidence, newer) && !sent_by_a_zombie(evidence, newer) {
                         found.push(Violation {
                             invariant: "I4",
@@ -66,9 +66,8 @@ pub(super) fn one_at_a_time(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// I4 by what was taken, whenever the answers came: a call is made again only by whoever holds the session by then, and from
-/// that moment on the answer of the one before counts for nothing. One that a process sent when it came to itself again is
-/// made by nobody who holds anything.
+/// I4 by used answers, whenever they came: only the session's current holder repeats a call, and from then on the previous call's
+/// answer is void. A call that a resumed process sends is not made by a holder.
 pub(super) fn newest_taken(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut by_key: BTreeMap<(&str, &str), Vec<&ProviderCall>> = BTreeMap::new();
     for call in &evidence.records.calls {
@@ -103,8 +102,8 @@ pub(super) fn newest_taken(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// I4 by the claims, with nothing excused: the answer that a turn ended with is of a call that was sent under its last claim.
-/// One of a call from before it is that of a holder who had been replaced.
+/// I4 by claims, without exceptions: the answer that ended a turn belongs to a call under the turn's last claim. An answer of an
+/// earlier call belongs to a replaced holder.
 pub(super) fn taken_under_its_lease(evidence: &Evidence<'_>) -> Vec<Violation> {
     let calls: HashMap<usize, &ProviderCall> = evidence.records.calls.iter().map(|call| (call.order, call)).collect();
     let mut found = Vec::new();
@@ -127,24 +126,24 @@ pub(super) fn taken_under_its_lease(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// Whether all that happened to its caller before it is known.
+/// Whether every earlier fault of its caller is recorded.
 fn is_known(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
     evidence.at_rest || call.begun_at + FAULT_MAX < evidence.records.quiet_at
 }
 
-/// Whether all that happened to it is known.
+/// Whether every fault during it is recorded.
 fn is_past(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
     let end = call.ended_at.filter(|end| *end + FAULT_MAX < evidence.records.quiet_at);
     evidence.at_rest || end.is_some()
 }
 
-/// Whether anything happened to its caller, or to all, while the call ran.
+/// Whether a fault hit its caller, or all processes, during the call.
 fn was_harmed(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
     let end = call.ended_at.unwrap_or(evidence.records.quiet_at);
     harmed_between(evidence, call, call.begun_at, end)
 }
 
-/// Whether its caller may have come to itself only just before: between its look at the lease and the first byte.
+/// Whether its caller may have resumed just before, between lease check and first byte.
 fn sent_by_a_zombie(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
     harmed_between(evidence, call, call.begun_at - LATE_MAX, call.begun_at)
 }
@@ -156,7 +155,7 @@ fn harmed_between(evidence: &Evidence<'_>, call: &ProviderCall, from: OffsetDate
     })
 }
 
-/// The provider's number of every answer that a turn took: `resp_{order}` for texts, and at the end of call ids.
+/// The provider's number of every answer that a turn used: `resp_{order}` for texts, and the end of call ids.
 fn recorded_answers(evidence: &Evidence<'_>) -> BTreeSet<(String, usize)> {
     let mut recorded = BTreeSet::new();
     for turn in &evidence.rows.turns {
@@ -186,7 +185,7 @@ fn journal_calls(turn: &TurnRow) -> impl Iterator<Item = &str> {
         .filter_map(|call| call["call_id"].as_str())
 }
 
-/// I7. Numbers of turns are a session's own, from 1 without a gap; a finished turn says what the provider said to it.
+/// I7. Turn numbers of a session start at 1 without a gap; a finished turn has the reply that the provider gave it.
 pub(super) fn recorded_as_answered(evidence: &Evidence<'_>) -> Vec<Violation> {
     let texts: HashMap<(&str, usize), &str> = evidence
         .records
@@ -227,7 +226,7 @@ pub(super) fn recorded_as_answered(evidence: &Evidence<'_>) -> Vec<Violation> {
                     format!("{}: resp_{order} by turns {other} and {}", session.key, turn.number),
                 );
             }
-            // What was cut off at the caller's end may all the same have arrived.
+            // An answer whose connection the caller closed may still have arrived.
             if let Some(text) = texts.get(&(session.key.as_str(), order))
                 && turn.reply.as_deref() != Some(*text)
             {

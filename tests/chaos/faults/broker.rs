@@ -1,4 +1,4 @@
-//! What is done to nats-server.
+//! Faults of nats-server.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     system::{signal, stopped_within},
 };
 
-/// Its port may be taken for a moment: a connection attempt to nobody can be given the very port that it is aimed at.
+/// Its port may be taken briefly: a connection attempt to a closed port can get that port as its own.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
 pub(super) async fn terminate(campaign: &Campaign, down: Duration) -> anyhow::Result<usize> {
@@ -22,7 +22,7 @@ pub(super) async fn terminate(campaign: &Campaign, down: Duration) -> anyhow::Re
     start(&mut nats).await
 }
 
-/// The server asks its clients to leave and lets nobody in any more; then it ends.
+/// The server enters lame-duck mode: clients are asked to leave, new ones are refused; then it ends.
 pub(super) async fn lame_duck(campaign: &Campaign, down: Duration) -> anyhow::Result<usize> {
     const ASKING: Duration = Duration::from_millis(700);
     let mut nats = campaign.system.nats.lock().await;
@@ -41,7 +41,7 @@ pub(super) async fn kill(campaign: &Campaign, down: Duration) -> anyhow::Result<
     start(&mut nats).await
 }
 
-/// What clients see of it is a connection that says nothing.
+/// Clients see a silent connection.
 pub(super) async fn freeze(campaign: &Campaign, time: Duration) -> anyhow::Result<usize> {
     let nats = campaign.system.nats.lock().await;
     let pid = nats.pid().context("nats-server runs")?;
@@ -52,8 +52,7 @@ pub(super) async fn freeze(campaign: &Campaign, time: Duration) -> anyhow::Resul
     Ok(hit.into())
 }
 
-/// Every stream, consumer and message is gone. What was published over NATS and not yet read is the publishers' to
-/// publish again, and ours do.
+/// Every stream, consumer and message is gone. Publishers must republish unread notifications, and ours do.
 pub(super) async fn wipe(campaign: &Campaign, down: Duration) -> anyhow::Result<usize> {
     let mut nats = campaign.system.nats.lock().await;
     let wiped_at = campaign.wiping();
@@ -65,7 +64,7 @@ pub(super) async fn wipe(campaign: &Campaign, down: Duration) -> anyhow::Result<
     Ok(hits)
 }
 
-/// By an admin who should not have.
+/// A consumer deleted by an admin.
 pub(super) async fn consumer_deleted(campaign: &Campaign, nth: usize) -> anyhow::Result<usize> {
     let nats = campaign.system.nats.lock().await;
     let client = crate::clients::publisher(&campaign.system.nats_url).await?;
@@ -78,7 +77,7 @@ pub(super) async fn consumer_deleted(campaign: &Campaign, nth: usize) -> anyhow:
     Ok(deleted.is_ok().into())
 }
 
-/// Nothing more can be written, which the server says in its log; when there is room again, it has to be started again.
+/// The disk is full, which the server logs; after there is space again, it must be restarted.
 pub(super) async fn disk_full(campaign: &Campaign, time: Duration) -> anyhow::Result<usize> {
     let mut nats = campaign.system.nats.lock().await;
     let Some(disk) = &campaign.system.nats_disk else {
@@ -95,8 +94,7 @@ pub(super) async fn disk_full(campaign: &Campaign, time: Duration) -> anyhow::Re
     Ok(hits)
 }
 
-/// With all that is in it, by an admin who should not have. Publishers look after their notifications as when the store was
-/// wiped.
+/// A stream deleted by an admin, with its messages. Publishers republish as after a wiped store.
 pub(super) async fn stream_deleted(campaign: &Campaign, nth: usize) -> anyhow::Result<usize> {
     let nats = campaign.system.nats.lock().await;
     let client = crate::clients::publisher(&campaign.system.nats_url).await?;

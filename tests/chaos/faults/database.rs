@@ -1,4 +1,4 @@
-//! What is done to Postgres.
+//! Faults of Postgres.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
     system::{family, signal, stopped_within},
 };
 
-/// Its port may be taken for a moment, as the broker's; after SIGKILL the last backend has to notice first.
+/// Its port may be taken briefly, as the broker's; after SIGKILL the last backend must end first.
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// The server allows two hundred.
 const CONNECTIONS_AT_ONCE: usize = 50;
@@ -46,7 +46,7 @@ pub(super) async fn kill(campaign: &Campaign, down: Duration) -> anyhow::Result<
     start(&mut postgres).await
 }
 
-/// SIGKILL to one backend: the server takes all others with it and recovers by itself.
+/// SIGKILL to one backend: the server ends all others and recovers by itself.
 pub(super) async fn backend_kill(campaign: &Campaign, nth: usize) -> anyhow::Result<usize> {
     let _postgres = campaign.system.postgres.lock().await;
     const BACKENDS: &str = "select pid from pg_stat_activity where application_name like 'signalbox-%' order by pid";
@@ -61,7 +61,7 @@ pub(super) async fn backend_kill(campaign: &Campaign, nth: usize) -> anyhow::Res
     Ok(1)
 }
 
-/// Every connection of one service is closed by an administrator.
+/// An administrator closes every connection of one service.
 pub(super) async fn sessions_terminate(campaign: &Campaign, role: Role) -> anyhow::Result<usize> {
     let _postgres = campaign.system.postgres.lock().await;
     const END: &str =
@@ -71,13 +71,13 @@ pub(super) async fn sessions_terminate(campaign: &Campaign, role: Role) -> anyho
     Ok(ended.map_or(0, |row| usize::try_from(row.get::<i64, _>(0)).unwrap_or_default()))
 }
 
-/// The postmaster and all its backends: connections stay open and say nothing.
+/// Freezes the postmaster and all backends: connections stay open and silent.
 pub(super) async fn freeze(campaign: &Campaign, time: Duration) -> anyhow::Result<usize> {
     let postgres = campaign.system.postgres.lock().await;
     let postmaster = postgres.pid().context("Postgres runs")?;
     signal(&[postmaster], "STOP").await?;
     let hit = stopped_within(postmaster, Duration::from_secs(1)).await;
-    // No new ones come about now.
+    // No new backends start now.
     let all = family(postmaster);
     signal(&all, "STOP").await?;
     sleep(time).await;
@@ -85,7 +85,7 @@ pub(super) async fn freeze(campaign: &Campaign, time: Duration) -> anyhow::Resul
     Ok(hit.into())
 }
 
-/// Someone takes every connection that there is, those of the services first.
+/// Takes all connections, those of the services first.
 pub(super) async fn connections_taken(campaign: &Campaign, time: Duration) -> anyhow::Result<usize> {
     let _postgres = campaign.system.postgres.lock().await;
     const END_ALL: &str =
@@ -97,7 +97,7 @@ pub(super) async fn connections_taken(campaign: &Campaign, time: Duration) -> an
     let mut refused = 0;
     let deadline = Instant::now() + TAKING_LIMIT;
     while refused == 0 && Instant::now() < deadline {
-        // They come back at once, and then there is no room.
+        // Services reconnect at once, and then no connection is free.
         let _ = first.execute(END_ALL).await;
         let connecting = (0..CONNECTIONS_AT_ONCE).map(|_| PgConnection::connect(&campaign.system.database_url));
         for connected in join_all(connecting).await {
@@ -109,16 +109,16 @@ pub(super) async fn connections_taken(campaign: &Campaign, time: Duration) -> an
     }
     sleep(time).await;
     for connection in taken {
-        // In good order, or the server's log is all it would be in.
+        // Closed in order, so that the server's log is not flooded.
         let _ = connection.close().await;
     }
     let _ = first.close().await;
     Ok(refused)
 }
 
-/// The next statements on what matters fail as those do that lost against another transaction.
+/// The next writes of important tables fail with a serialization failure, deadlock or lock timeout.
 pub(super) async fn statements_fail(campaign: &Campaign, sqlstate: &str, count: u64) -> anyhow::Result<usize> {
-    /// One at a time: they count with the same sequence.
+    /// One at a time: they share a sequence.
     static ONE: Mutex<()> = Mutex::const_new(());
     const ARM: &str = "update chaos.trip set sqlstate = $1, hits_until = (select last_value from chaos.hits) + $2
                        returning hits_until";
@@ -150,7 +150,7 @@ pub(super) async fn statements_fail(campaign: &Campaign, sqlstate: &str, count: 
     Ok(usize::try_from(hits).unwrap_or_default())
 }
 
-/// Triggers that fail on command. A sequence counts, since it keeps its count in a transaction that is rolled back.
+/// Triggers that fail on command. They count with a sequence, since its value survives a rollback.
 pub(crate) const TRIPWIRES: &str = r"
 create schema chaos;
 grant usage on schema chaos to public;

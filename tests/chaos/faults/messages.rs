@@ -1,4 +1,4 @@
-//! What is done with messages: said again, said late, said wrongly, too large, and requests whose client goes away.
+//! Faults with messages: repeated, late, malformed, too large, and requests whose client disconnects.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -18,19 +18,19 @@ use crate::{
     records::{Answer, Offer, Offered, Try, Via, Work, WorkKind},
 };
 
-/// Of the newest offers, repetitions choose among so many: what is in flight is more of interest than what is over.
+/// Repetitions choose among the newest offers, since those are in progress.
 const RECENT: usize = 150;
-/// Requests end between nothing and everything.
+/// Requests are cut anywhere.
 const LEAVE_AFTER_MS: (u64, u64) = (0, 40);
-/// A stream that is away acknowledges nothing.
+/// An unavailable stream does not acknowledge.
 const SAY_LIMIT: Duration = Duration::from_millis(1_500);
-/// So many messages are looked at to find those of closed sessions.
+/// Messages read to find those of closed sessions.
 const LOOKS_MAX: usize = 200;
-/// A burst that takes longer is none.
+/// Time limit of a burst.
 const BURST_LIMIT: Duration = Duration::from_secs(6);
 const PAUSE: Duration = Duration::from_millis(1_200);
 
-/// The same notifications once more, over one way or the other.
+/// Sends the same notifications again, over either way.
 pub(super) async fn repeat(campaign: &Campaign, count: usize, choice: u64) -> usize {
     let mut dice = Dice::new(choice, "repeat");
     let recent = campaign.book.recent(RECENT, |offer| {
@@ -41,7 +41,7 @@ pub(super) async fn repeat(campaign: &Campaign, count: usize, choice: u64) -> us
     }
     let repeating = (0..count).map(|_| {
         let offer = dice.pick(&recent);
-        // A repetition over HTTP names the same sender, so it is the same content.
+        // A repetition over HTTP names the same sender, so its content is the same.
         let via = *dice.pick(&[Via::Nats, Via::Nats, Via::Http]);
         (account_of(campaign, offer), via, Offered::Repeat { of: offer.number })
     });
@@ -55,7 +55,7 @@ pub(super) async fn repeat(campaign: &Campaign, count: usize, choice: u64) -> us
     .len()
 }
 
-/// The id of a notification that is known to be written down, with another body.
+/// Sends a stored notification's id with another body.
 pub(super) async fn conflict(campaign: &Campaign, choice: u64) -> anyhow::Result<usize> {
     let mut dice = Dice::new(choice, "conflict");
     let recent = campaign.book.recent(
@@ -82,8 +82,7 @@ pub(super) async fn conflict(campaign: &Campaign, choice: u64) -> anyhow::Result
     Ok(0)
 }
 
-/// Messages between services, out of the streams, published again under other ids: newest first, and long after their
-/// time where the task was closed meanwhile.
+/// Republishes messages between services under other ids: newest first, and long after their time if the task was closed meanwhile.
 pub(super) async fn replay(campaign: &Campaign, count: usize, choice: u64) -> anyhow::Result<usize> {
     let mut dice = Dice::new(choice, "replay");
     let stream = *dice.pick(&["SIGNALBOX_SESSION", "SIGNALBOX_TOOL", "SIGNALBOX_EVENT"]);
@@ -109,9 +108,9 @@ pub(super) async fn replay(campaign: &Campaign, count: usize, choice: u64) -> an
     Ok(hits)
 }
 
-/// The message under another id. 1 when the stream has it.
+/// Publishes the message under another id. 1 when the stream has it.
 async fn say_again(jetstream: &jetstream::Context, message: &StreamMessage, id: &str) -> usize {
-    // As a service would: what nobody has signed is not read.
+    // Signed as by a service: unsigned messages are not processed.
     let mut signed = Headers::default();
     for (name, values) in message.headers.iter() {
         signed.set(name.as_ref(), values[0].as_str());
@@ -131,7 +130,7 @@ async fn say_again(jetstream: &jetstream::Context, message: &StreamMessage, id: 
     }
 }
 
-/// Wake-ups and tool calls of a generation that is closed and whose conversation goes on in a newer one, said again.
+/// Republishes wake-ups and tool calls of a closed generation whose conversation continues in a newer one.
 pub(super) async fn old_generation(campaign: &Campaign, count: usize, choice: u64) -> anyhow::Result<usize> {
     const CLOSED: &str = "select s.id::text from session s where s.closed_at is not null and s.task_id is not null and exists (
             select 1 from session n where n.account_id = s.account_id and n.task_id = s.task_id and n.agent_id = s.agent_id
@@ -171,8 +170,7 @@ pub(super) async fn old_generation(campaign: &Campaign, count: usize, choice: u6
     Ok(hits)
 }
 
-/// Many at once for one session, one after the other as far as the broker keeps up: they wait for each other, and come in
-/// their order.
+/// Many notifications for one session, published as fast as the broker acknowledges: they queue and run in order.
 pub(super) async fn burst(campaign: &Campaign, fault: usize, count: usize, choice: u64) -> usize {
     let mut dice = Dice::new(choice, "burst");
     let account = dice.below(crate::plan::ACCOUNTS);
@@ -203,7 +201,7 @@ pub(super) async fn burst(campaign: &Campaign, fault: usize, count: usize, choic
     accepted
 }
 
-/// A request that was answered, its key, and another body: refused, and nothing happens.
+/// An answered request's key with another body: refused without an effect.
 pub(super) async fn key_reused(campaign: &Campaign, choice: u64) -> usize {
     let mut dice = Dice::new(choice, "key reused");
     let over_http = |tried: &Try| tried.via == Via::Http && tried.answer == Answer::Accepted;
@@ -220,7 +218,7 @@ pub(super) async fn key_reused(campaign: &Campaign, choice: u64) -> usize {
     campaign.book.find(number).is_answered().into()
 }
 
-/// What cannot be read or names nobody, in every way that there is a word for.
+/// Malformed notifications, and unknown names, of every kind of refusal.
 pub(super) async fn poison(campaign: &Campaign, fault: usize, nth: usize) -> usize {
     let id = format!("poison-{fault}");
     let (payload, has_id, reason) = match nth % 8 {
@@ -259,7 +257,7 @@ pub(super) async fn poison(campaign: &Campaign, fault: usize, nth: usize) -> usi
     wrong(campaign, nth % crate::plan::ACCOUNTS, what, Bytes::from(payload)).await
 }
 
-/// Over a limit of ours.
+/// Payloads over a limit of ours.
 pub(super) async fn oversize(campaign: &Campaign, fault: usize, what: Oversized) -> usize {
     if what == Oversized::Headers {
         return campaign.clients.too_many_headers(fault).await.into();
@@ -303,7 +301,7 @@ async fn wrong(campaign: &Campaign, account: usize, what: Offered, payload: Byte
     tried(campaign, number, Via::Nats, sent_at, answer)
 }
 
-/// It hit when it was taken or turned away.
+/// The fault hit if it was accepted or refused.
 fn tried(campaign: &Campaign, number: usize, via: Via, sent_at: OffsetDateTime, answer: Answer) -> usize {
     let hit = !matches!(answer, Answer::Unknown { .. });
     campaign.book.tried(
@@ -318,8 +316,7 @@ fn tried(campaign: &Campaign, number: usize, via: Via, sent_at: OffsetDateTime, 
     hit.into()
 }
 
-/// Writes whose client goes away in the middle, so that the server drops what it was doing; and then they come back with
-/// the same key.
+/// Writes whose client disconnects in the middle, so that the server drops the request; then they are repeated with the same key.
 pub(super) async fn clients_gone(campaign: &Campaign, fault: usize, count: usize, choice: u64) -> usize {
     let mut dice = Dice::new(choice, "gone");
     let leaving = (0..count).map(|nth| {

@@ -1,5 +1,5 @@
-//! Doing what the schedule says. Each fault waits for what it is done to, does it, heals it, and says how often it really
-//! hit: zero means that it did not, and it counts for nothing.
+//! Injects the scheduled faults. Each waits for its target, acts, heals, and reports its number of hits; a fault without a hit does
+//! not count as fired.
 
 mod broker;
 mod database;
@@ -19,13 +19,13 @@ use crate::{
     plan::{Fault, PlannedFault},
 };
 
-/// How often something comes by a crash point depends on what the clients do; a fault waits this long for it.
+/// The clients decide how often a crash point is reached; a fault waits this long for it.
 const POINT_LIMIT: Duration = Duration::from_secs(4);
-/// The stub serves failures to whoever comes.
+/// The stub fails any request.
 const SERVED_LIMIT: Duration = Duration::from_secs(6);
 const POLL: Duration = Duration::from_millis(10);
 
-/// How often it hit.
+/// Number of hits.
 pub(crate) async fn run(campaign: &Campaign, planned: &PlannedFault) -> anyhow::Result<usize> {
     let from = OffsetDateTime::now_utc();
     let (target, hits) = perform(campaign, planned).await?;
@@ -35,7 +35,7 @@ pub(crate) async fn run(campaign: &Campaign, planned: &PlannedFault) -> anyhow::
     Ok(hits)
 }
 
-/// What it was done to, and how often it hit.
+/// The target, and the number of hits.
 async fn perform(campaign: &Campaign, planned: &PlannedFault) -> anyhow::Result<(String, usize)> {
     let nats = || "nats".to_owned();
     let postgres = || "postgres".to_owned();
@@ -118,7 +118,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Waits for a condition; false when the limit was over first.
+/// Waits for a condition; false after the limit.
 async fn until(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = tokio::time::Instant::now() + limit;
     while !is_so() {

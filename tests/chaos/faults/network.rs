@@ -1,4 +1,4 @@
-//! What is done to the connections of one process. The proxies count what really hit.
+//! Faults of one process's connections. The proxies count the hits.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::{
     plan::{Link, NetworkHarm, Process},
 };
 
-/// Somebody commits something sooner or later.
+/// Time limit for the next commit.
 const COMMIT_LIMIT: Duration = Duration::from_secs(4);
-/// Somebody says something sooner or later.
+/// Time limit for the next answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 
-/// The commit is done, and nobody is told.
+/// The commit succeeds and its answer is lost.
 pub(super) async fn commit_lost(campaign: &Campaign, process: Process, count: u64) -> usize {
     let service = campaign.system.service(process);
     let _life = service.life().await;
@@ -30,7 +30,7 @@ pub(super) async fn commit_lost(campaign: &Campaign, process: Process, count: u6
 
 pub(super) async fn harm(campaign: &Campaign, process: Process, link: Link, harm: NetworkHarm) -> usize {
     let service = campaign.system.service(process);
-    // Held so that nothing else is done to the process meanwhile, and nobody else heals it.
+    // Held so that no other fault acts on the process or heals it meanwhile.
     let _life = service.life().await;
     let proxy = service.link(link);
     let kind = kind(harm);

@@ -1,4 +1,4 @@
-//! What is done to service processes.
+//! Faults of service processes.
 
 use std::time::Duration;
 
@@ -56,12 +56,12 @@ pub(super) async fn crash_point(
             service.start(&mut life)?;
             Ok(0)
         }
-        // It may have been reached in between; then the supervisor finds the process dead.
+        // The point may have been reached in between; then the supervisor finds the process dead.
         None => Ok(0),
     }
 }
 
-/// Stopped, and then it goes on as if nothing had happened: past the lease, it is a zombie.
+/// Stopped, then continued: past its lease it is a zombie.
 pub(super) async fn freeze(campaign: &Campaign, process: Process, time: Duration) -> anyhow::Result<usize> {
     let service = campaign.system.service(process);
     let mut life = service.life().await;
@@ -76,7 +76,7 @@ pub(super) async fn freeze(campaign: &Campaign, process: Process, time: Duration
     Ok(hit.into())
 }
 
-/// The same, between two durable steps.
+/// Frozen between two durable steps.
 pub(super) async fn freeze_at_point(
     campaign: &Campaign,
     process: Process,
@@ -93,12 +93,12 @@ pub(super) async fn freeze_at_point(
     if hit {
         sleep(time).await;
     }
-    // Also when it was reached at the last moment.
+    // Also if it was reached at the last moment.
     signal(&[pid], "CONT").await?;
     Ok(hit.into())
 }
 
-/// All services, then the broker, then the database; and everything comes back.
+/// Kills all services, then the broker, then the database; and restarts everything.
 pub(super) async fn all_die(campaign: &Campaign, down: Duration) -> anyhow::Result<usize> {
     let system = &campaign.system;
     let mut lives = Vec::new();
@@ -117,7 +117,7 @@ pub(super) async fn all_die(campaign: &Campaign, down: Duration) -> anyhow::Resu
     Ok(hits)
 }
 
-/// One after the other, each only when the one before can do its work again.
+/// Restarts one after the other, each after the previous one is ready.
 pub(super) async fn rolling_restart(campaign: &Campaign) -> anyhow::Result<usize> {
     const READY_LIMIT: Duration = Duration::from_secs(8);
     let mut hits = 0;
@@ -126,7 +126,7 @@ pub(super) async fn rolling_restart(campaign: &Campaign) -> anyhow::Result<usize
         hits += usize::from(life.terminate().await?);
         service.start(&mut life)?;
         drop(life);
-        // Other faults go on meanwhile, so it may not get ready for a while.
+        // Other faults continue, so it may not become ready for a while.
         let _ = tokio::time::timeout(READY_LIMIT, campaign.system.ready(service)).await;
     }
     Ok(hits)

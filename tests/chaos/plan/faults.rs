@@ -1,12 +1,11 @@
-//! The kinds of faults: a name, the rows of the fault matrix that it stands for, how often it comes, and what is chosen
-//! about it. [`KINDS`] is the whole list.
+//! The kinds of faults: name, rows of the fault matrix, frequency, and random parameters. [`KINDS`] is the whole list.
 
 use storage::Role;
 
 use super::{BEFOREHAND_MS, GAP_MS, PlannedFault};
 use crate::dice::Dice;
 
-/// One of the service processes, of which there are two each.
+/// A service process; there are two of each service.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Process(pub(crate) usize);
 
@@ -43,7 +42,7 @@ impl std::fmt::Debug for Process {
     }
 }
 
-/// Between a service process and what it stands on.
+/// A connection between a service process and a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Link {
     Nats,
@@ -55,15 +54,15 @@ pub(crate) enum Link {
 pub(crate) enum NetworkHarm {
     /// Connections are reset.
     Cut,
-    /// A connection is reset in the middle of what the server says.
+    /// A connection is reset in the middle of the server's answer.
     CutAnswer {
         after_bytes: u64,
     },
-    /// Nothing passes, and nobody is told: half open.
+    /// Nothing passes, and the connection stays open: half open.
     Stall {
         for_ms: u64,
     },
-    /// Connections are reset, and no new ones are let in.
+    /// Connections are reset and new ones refused.
     Refuse {
         for_ms: u64,
     },
@@ -71,50 +70,50 @@ pub(crate) enum NetworkHarm {
         by_ms: u64,
         for_ms: u64,
     },
-    /// So few bytes a second that a burst does not fit through.
+    /// A bandwidth too low for a burst.
     Narrow {
         bytes_per_second: u64,
         for_ms: u64,
     },
-    /// The service can say nothing more and still hears.
+    /// The service can receive but not send.
     HalfClose,
 }
 
-/// How the stub provider fails the next requests that it gets.
+/// How the stub provider fails its next requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ProviderFailure {
     Status {
         status: u16,
         retry_after: Option<&'static str>,
     },
-    /// Not a byte.
+    /// No byte.
     Silent,
-    /// Headers and a first event, then nothing.
+    /// Headers and a first event, then silence.
     SilentInStream,
-    /// A whole answer, and then the connection stays open.
+    /// A whole answer on a connection that stays open.
     NeverCloses,
     /// The stream ends without its last event.
     CutStream,
     /// The connection breaks within an event.
     CutEvent,
-    /// Events come twice and in another order, the last one last.
+    /// Events repeated and reordered, the last one last.
     Disordered,
     MalformedJson,
-    /// Deeper than a stack.
+    /// Nesting deeper than the parser's limit.
     DeepJson,
-    /// The response object has other types than it should.
+    /// Wrong types in the response object.
     WrongTypes,
-    /// The response says itself that it failed.
+    /// A response with a failure status.
     FailedResponse,
-    /// Whole, but spelled strangely: unknown events, CRLF, comments, split characters. Must be understood.
+    /// Valid but unusual: unknown events, CRLF, comments, split characters. It must be parsed.
     Strange,
-    /// One byte after the other, for a while, and then the rest.
+    /// One byte at a time for a while, then the rest.
     Drip,
-    /// More than is read.
+    /// Larger than the limit.
     Huge,
     UnknownTool,
     BadArguments,
-    /// A tool call that names another account's task.
+    /// A tool call with another account's task.
     ForeignTask,
     /// A thousand tool calls at once.
     ManyCalls,
@@ -122,12 +121,12 @@ pub(crate) enum ProviderFailure {
     EndlessCalls,
 }
 
-/// What is too large.
+/// Oversized input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Oversized {
-    /// Over a limit of ours, published.
+    /// Published, over a limit of ours.
     Message,
-    /// Of a request.
+    /// Part of a request.
     Body,
     Headers,
 }
@@ -258,7 +257,7 @@ pub(crate) enum Fault {
 
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    /// In the fault matrix of docs/reliability.md.
+    /// Rows of the fault matrix of docs/reliability.md.
     pub(crate) rows: &'static str,
     weight: u64,
     choose: fn(&mut Dice) -> Fault,
@@ -273,15 +272,15 @@ const fn kind(name: &'static str, rows: &'static str, weight: u64, choose: fn(&m
     }
 }
 
-/// Lost against another transaction, a deadlock, a lock that did not come.
+/// Serialization failure, deadlock, lock timeout.
 const SQLSTATES: &[&str] = &["40001", "40P01", "55P03"];
 
-/// Down for a moment, as a supervisor leaves it.
+/// Down for a moment, until a supervisor restarts it.
 fn down(dice: &mut Dice) -> u64 {
     dice.between(0, 600)
 }
 
-/// Some end before the lease does (4 s here), some after.
+/// Some are shorter than the lease (4 s here), some longer.
 fn around_the_lease(dice: &mut Dice) -> u64 {
     *dice.pick(&[1_000, 4_600, 5_200, 6_000])
 }
@@ -472,7 +471,7 @@ pub(crate) const KINDS: &[Kind] = &[
     }),
 ];
 
-/// A point of a process that can reach it.
+/// A crash point that the process can reach.
 fn crash_point(dice: &mut Dice) -> (Process, &'static str) {
     let point = *dice.pick(runtime::crash::CRASH_POINTS);
     let owner = point
@@ -520,10 +519,10 @@ fn provider_status(dice: &mut Dice) -> ProviderFailure {
     ProviderFailure::Status { status, retry_after }
 }
 
-/// What is drawn without the words that are asked for is drawn again, so often at most.
+/// Draws are repeated until they contain the requested words, so often at most.
 const DRAWS_MAX: usize = 10_000;
 
-/// A kind as it is asked for: `kill`, or `kill:delivery+down_ms` with words that its line in the schedule has to hold.
+/// A requested kind: `kill`, or `kill:delivery+down_ms` with words that its line in the schedule must contain.
 pub(super) fn parts(wanted: &str) -> (&str, Vec<&str>) {
     let (name, words) = wanted.split_once(':').unwrap_or((wanted, ""));
     (name, words.split('+').filter(|word| !word.is_empty()).collect())

@@ -1,6 +1,6 @@
-//! The schedule of a campaign: what happens when, all of it from the seed, before anything runs. Pure. What only the run
-//! can know (which notifications are in flight, when a process is up again) is not in it; so the same schedule does not
-//! hit the same instruction twice, but it does offer and break the same things at the same moments.
+//! The schedule of a campaign, drawn from the seed before anything runs. Pure. Facts of the run (notifications in flight, restart
+//! times) are not part of it; so the same schedule does not hit the same instruction twice, but it offers and breaks the same
+//! things at the same times.
 
 mod faults;
 mod offers;
@@ -10,13 +10,13 @@ use std::fmt::{self, Display};
 pub(crate) use faults::{Fault, KINDS, Link, NetworkHarm, Oversized, Process, ProviderFailure};
 pub(crate) use offers::{ACCOUNTS, AGENTS, ASKED, ASSIGNED, PlannedOffer, TASKS, account_id, canary};
 
-/// Between two faults, evenly spread. Faults last longer than that and overlap.
+/// Interval of faults, evenly spread. Faults last longer and overlap.
 const GAP_MS: (u64, u64) = (150, 950);
-/// Between two offers.
+/// Interval of offers.
 const OFFER_GAP_MS: (u64, u64) = (40, 320);
-/// Offers go on for so long after the last fault: that there is work at the end shows that there is somebody to do it.
+/// Offers continue this long after the last fault, so that the end of the campaign has work.
 const AFTERWARDS_MS: u64 = 1_500;
-/// Work is under way before the first fault.
+/// Time for work before the first fault.
 const BEFOREHAND_MS: u64 = 1_500;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct PlannedFault {
 }
 
 impl Plan {
-    /// `kinds`: only these, or all when there are none. The error names one that does not exist.
+    /// `kinds`: only these, or all if empty. The error names an unknown one.
     pub(crate) fn new(seed: u64, faults: usize, kinds: &[String]) -> Result<Plan, String> {
         let known: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
         if let Some(unknown) = kinds.iter().find(|kind| !known.contains(&faults::parts(kind).0)) {

@@ -1,5 +1,5 @@
-//! What the clients of a campaign want, and when: notifications over both ways in, thread messages, tasks moved and taken
-//! up again, in several accounts that use the same names.
+//! The clients' requests and their times: notifications over both ways, thread messages, tasks closed and reopened, in several
+//! accounts with the same names.
 
 use super::OFFER_GAP_MS;
 use crate::{
@@ -10,17 +10,17 @@ use crate::{
 pub(crate) const ACCOUNTS: usize = 3;
 /// Slugs, the same in every account.
 pub(crate) const AGENTS: [&str; 3] = ["coder", "reviewer", "writer"];
-/// Whom the others ask; nobody can ask themselves.
+/// The agent that the others call; no agent can call itself.
 pub(crate) const ASKED: &str = AGENTS[2];
-/// Made beforehand, the same in every account. The first two are assigned to two agents.
+/// Created beforehand, the same in every account. The first two are assigned to two agents.
 pub(crate) const TASKS: [&str; 6] = ["T-1", "T-2", "T-3", "T-4", "T-5", "T-6"];
-/// With assignees, whom thread messages wake.
+/// Tasks with assignees, whom thread messages wake.
 pub(crate) const ASSIGNED: usize = 2;
 
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct PlannedOffer {
     pub(crate) at_ms: u64,
-    /// Place of the account.
+    /// Index of the account.
     pub(crate) account: usize,
     pub(crate) via: Via,
     pub(crate) what: Offered,
@@ -30,7 +30,7 @@ pub(crate) fn account_id(account: usize) -> String {
     format!("account-{account}")
 }
 
-/// In everything that an account says. Longer than anything that comes about by accident.
+/// A mark in every text of an account, too long to occur by accident.
 pub(crate) fn canary(seed: u64, account: usize) -> String {
     format!("canary-{:016x}", Dice::new(seed, &format!("canary {account}")).next())
 }
@@ -50,7 +50,7 @@ const WORK: &[(WorkKind, u64)] = &[
 pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
     let mut dice = Dice::new(seed, "offers");
     let mut offers = Vec::new();
-    // Ids are an account's own, so accounts use the same ones.
+    // Ids are unique per account, so accounts use the same ones.
     let mut ids = [0; ACCOUNTS];
     let mut at_ms = 0;
     while at_ms < end_ms {
@@ -88,7 +88,7 @@ pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
 fn notification(dice: &mut Dice, id: String, effect: String) -> Offered {
     let task = match dice.below(20) {
         0 => None,
-        // Made by the notification itself.
+        // The notification creates it.
         1 => Some(format!("NEW-{}", dice.below(6))),
         _ => Some((*dice.pick(&TASKS)).to_owned()),
     };
@@ -109,7 +109,7 @@ fn notification(dice: &mut Dice, id: String, effect: String) -> Offered {
     Offered::Notification {
         id,
         agents: vec![(*dice.pick(able)).to_owned()],
-        // Tools that speak of a task are offered only where there is one.
+        // Tools with a task argument need a turn with a task.
         work: match (&task, kind) {
             (None, WorkKind::Silent) => Work { kind, effect },
             (None, _) => reply(effect),

@@ -1,4 +1,4 @@
-//! Bugs on purpose: whether this process has one. In the copy of the sources that `apply` makes, and nowhere else.
+//! Planted bugs: whether this process has one. Only in the copy of the sources that `apply` creates.
 
 /// `SIGNALBOX_PLANTED` names the bugs of a process, with commas between.
 pub fn is_planted(bug: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Answers on the wire, whole and broken in every way that a provider may break them.
+//! Answers on the wire, valid and broken in every scheduled way.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -13,20 +13,20 @@ use serde_json::{Value, json};
 use super::Flight;
 use crate::{plan::ProviderFailure, records::CallEnd};
 
-/// Over what delivery reads of an answer.
+/// Above delivery's limit of an answer.
 const HUGE_BYTES: usize = 3 * 1024 * 1024;
-/// Longer than delivery waits.
+/// Longer than delivery's timeout.
 const FOR_EVER: Duration = Duration::from_secs(600);
-/// More than any parser should follow.
+/// Deeper than any parser's limit.
 const DEPTH: usize = 100_000;
-/// More than delivery takes at once.
+/// More calls than delivery's limit.
 const MANY: usize = 1_000;
-/// How the id of a call begins that comes again and again.
+/// Prefix of the id of a repeated call.
 pub(super) const ENDLESS: &str = "endless-";
 const DRIP_BYTES: usize = 40;
 const DRIP_PAUSE: Duration = Duration::from_millis(25);
 
-/// What the agent has to say.
+/// The agent's answer.
 pub(super) enum Said {
     Text(String),
     /// Id, tool, arguments.
@@ -99,7 +99,7 @@ pub(super) fn whole(said: Said, flight: Flight) -> Response {
     streamed(pieces(first), last, flight, end)
 }
 
-/// The last piece is what tells the caller that the answer is whole, and all behind it.
+/// The last piece completes the answer.
 fn first_and_last(mut events: Vec<String>) -> (Vec<String>, Bytes) {
     let last = events.split_off(events.len().saturating_sub(2));
     (events, Bytes::from(last.concat()))
@@ -228,13 +228,13 @@ fn name(failure: ProviderFailure) -> &'static str {
     }
 }
 
-/// Calls that are refused and told so. What comes back has an id without an effect, and is answered with a text.
+/// Calls that are refused. Their results have an id without an effect, and are answered with a text.
 fn called(id: &str, count: usize, tool: &str, arguments: Value, flight: Flight) -> Response {
     let calls = (0..count).map(|nth| (format!("wrong-{nth}-{id}"), tool.to_owned(), arguments.clone()));
     whole(Said::Calls(calls.collect()), flight)
 }
 
-/// A harmless call, which is asked for again whenever its result comes: until it is too much for delivery.
+/// A harmless call, repeated after each result until delivery's limit.
 pub(super) fn endless(flight: Flight) -> Response {
     let id = format!("{ENDLESS}{}", flight.order);
     whole(Said::Calls(vec![(id, "launch_rocket".to_owned(), json!({}))]), flight)
@@ -244,7 +244,7 @@ fn pieces(events: Vec<String>) -> impl Stream<Item = Result<Bytes, Infallible>> 
     stream::iter(events.into_iter().map(|event| Ok(Bytes::from(event))))
 }
 
-/// Said twice and in another order than it came about, up to the event that says all of it again.
+/// Repeated and reordered events, up to the event with the whole answer.
 fn disordered(mut events: Vec<String>) -> Vec<String> {
     let last = events.split_off(events.len().saturating_sub(2));
     let mut all: Vec<String> = events.iter().rev().cloned().collect();
@@ -260,8 +260,8 @@ fn silence() -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
     })
 }
 
-/// The same, spelled as the standard allows and nobody does: a byte order mark, CRLF, comments, unknown events and
-/// fields, and pieces that end anywhere, also within a character.
+/// The same in an unusual but valid spelling: a byte order mark, CRLF, comments, unknown events and fields, and pieces that end
+/// anywhere, also within a character.
 fn strange(events: &[String]) -> (impl Stream<Item = Result<Bytes, Infallible>> + Send + use<>, Bytes) {
     let mut text = "\u{feff}: a comment – with a dash\r\n\r\n".to_owned();
     for event in events {
@@ -276,8 +276,8 @@ fn strange(events: &[String]) -> (impl Stream<Item = Result<Bytes, Infallible>> 
     (stream::iter(pieces.into_iter().map(Ok)), last)
 }
 
-/// Written down as ended when its last piece is handed on and before the caller can have read it, and as aborted when
-/// nobody asks for more.
+/// Recorded as ended when its last piece is handed on, before the caller can have read it, and as aborted when the connection is
+/// dropped.
 fn streamed(
     pieces: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
     last: Bytes,

@@ -1,6 +1,6 @@
-//! The stub provider: answers every turn as the words in its input say, fails as the schedule says, and writes down every
-//! request from its first byte to its last. It speaks the OpenResponses shape over real HTTP, and remembers nothing of a
-//! conversation: what a request holds decides the answer, so that a call that is made again is answered alike.
+//! The stub provider: answers every turn by the words in its input, fails as the schedule says, and records every request from its
+//! first byte to its last. It speaks OpenResponses over real HTTP and keeps no conversation: the request alone decides the answer,
+//! so that a repeated call gets the same answer.
 
 mod answer;
 
@@ -41,24 +41,24 @@ struct Shared {
     /// Account id → canary.
     canaries: BTreeMap<String, String>,
     secrets: BTreeMap<String, String>,
-    /// An answer takes so long, spread evenly; some take the other.
+    /// Time of an answer, spread evenly; some take the second range.
     think_ms: (u64, u64),
     think_long_ms: (u64, u64),
     log: Mutex<Vec<ProviderCall>>,
-    /// What the next requests get instead of an answer: which fault asked for it, and what.
+    /// Scheduled failures of the next requests: the fault and its kind.
     failures: Mutex<VecDeque<(usize, ProviderFailure)>>,
-    /// Fault → how often it was served.
+    /// Fault → times served.
     served: Mutex<BTreeMap<usize, usize>>,
 }
 
-/// How long answers take.
+/// Times of answers.
 #[derive(Clone, Copy)]
 pub(crate) struct Pace {
     pub(crate) think_ms: (u64, u64),
     pub(crate) think_long_ms: (u64, u64),
 }
 
-/// Turns in flight are what faults hit, so answers take a while, and one in twelve about as long as a lease.
+/// Faults must hit turns in flight, so answers take a while, and one in twelve about as long as a lease.
 pub(crate) const PACE: Pace = Pace {
     think_ms: (0, 400),
     think_long_ms: (1_500, 3_000),
@@ -105,7 +105,7 @@ impl Stub {
         failures.extend(std::iter::repeat_n((fault, failure), count));
     }
 
-    /// Forgets what is left of a fault.
+    /// Removes the rest of a fault.
     pub(crate) fn heal(&self, fault: usize) {
         lock(&self.shared.failures).retain(|(of, _)| *of != fault);
     }
@@ -114,7 +114,7 @@ impl Stub {
         lock(&self.shared.failures).clear();
     }
 
-    /// How often this fault was served.
+    /// Times that this fault was served.
     pub(crate) fn served(&self, fault: usize) -> usize {
         lock(&self.shared.served).get(&fault).copied().unwrap_or_default()
     }
@@ -123,7 +123,7 @@ impl Stub {
         lock(&self.shared.log).clone()
     }
 
-    /// Session keys with a call of this process that has no end yet.
+    /// Session keys with an open call of this process.
     pub(crate) fn in_flight_of(&self, caller: &str) -> Vec<String> {
         let log = lock(&self.shared.log);
         let open = log
@@ -139,12 +139,12 @@ impl Drop for Stub {
     }
 }
 
-/// Nothing panics while one of these is held, and what they guard is whole at any time.
+/// No code panics while it holds this lock, and the guarded data is consistent at any time.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A call that is under way. Dropped without [`Flight::land`], its caller went away.
+/// A call in progress. If it is dropped without [`Flight::land`], its caller disconnected.
 struct Flight {
     shared: Arc<Shared>,
     order: usize,
@@ -198,7 +198,7 @@ impl Shared {
     fn begin(self: &Arc<Self>, caller: String, request: &Request, headers: &HeaderMap, body: &[u8]) -> Flight {
         let text = String::from_utf8_lossy(body);
         let mut elsewhere = headers.clone();
-        // The one place where the provider's own credential belongs.
+        // The only place of the provider's own credential.
         elsewhere.remove(header::AUTHORIZATION);
         let header_text = format!("{elsewhere:?}");
         let names_in = |named: &BTreeMap<String, String>| -> Vec<String> {
@@ -228,8 +228,8 @@ impl Shared {
         }
     }
 
-    /// What the words of the input ask for. Call ids carry the effect and the round, and end with a number of their own:
-    /// a model that is asked again makes new ones.
+    /// The answer that the input's words request. Call ids carry the effect and the round, and end with a number of their own: a
+    /// model that is called again creates new ids.
     fn answer(&self, request: &Request, order: usize) -> Said {
         let effect = request.effect.as_deref().unwrap_or("nothing");
         let account = request.account();
@@ -261,7 +261,7 @@ impl Shared {
                 call("response_request", serde_json::json!({"agents": [ASKED], "body": body}))
             }
             (WorkKind::Done, 0) => call("task_status", done),
-            // The last id tells the work when the results come back; every id ends with the number of the answer.
+            // The last id names the work when the results come back; every id ends with the answer's number.
             (WorkKind::TwoAtOnce, 0) => two(("task_message", message("-2"))),
             (WorkKind::Finish, 0) => two(("task_status", done)),
             (WorkKind::Silent, 0) => call("no_reply", serde_json::json!({})),
@@ -291,13 +291,13 @@ pub(crate) fn word(kind: WorkKind) -> &'static str {
         .1
 }
 
-/// A request, as far as the stub cares.
+/// The used parts of a request.
 struct Request {
     session_key: String,
     idempotency_key: String,
     work: Option<WorkKind>,
     effect: Option<String>,
-    /// How many rounds of tool calls are behind it.
+    /// Rounds of tool calls before it.
     round: usize,
     results: Vec<String>,
 }
@@ -324,7 +324,7 @@ impl Request {
                 Some((*effect).to_owned()),
                 round.parse().map_or(1, |round: usize| round + 1),
             ),
-            // The notification stands before the extract of its thread, so the first words are its own.
+            // The notification precedes the excerpt of its thread, so the first marks are its own.
             _ => (
                 after(&input, "work=").and_then(kind_of),
                 after(&input, "effect=").map(str::to_owned),
@@ -346,7 +346,7 @@ impl Request {
         self.session_key.rsplit(':').nth(1).unwrap_or_default()
     }
 
-    /// It brings the result of a call that is made again and again.
+    /// It brings the result of a repeated call.
     fn is_endless(&self) -> bool {
         self.results.iter().any(|id| id.starts_with(answer::ENDLESS))
     }
@@ -364,7 +364,7 @@ fn kind_of(text: &str) -> Option<WorkKind> {
     WORDS.iter().find(|(_, word)| *word == text).map(|(kind, _)| *kind)
 }
 
-/// The word behind a mark: letters, digits, `_` and `-`.
+/// The word after a mark: letters, digits, `_` and `-`.
 fn after<'t>(text: &'t str, mark: &str) -> Option<&'t str> {
     let rest = &text[text.find(mark)? + mark.len()..];
     let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '-'));

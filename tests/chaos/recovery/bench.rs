@@ -1,4 +1,4 @@
-//! A system with the settings of an installation, what is sent to it, and where it stands by the database.
+//! A system with the settings of an installation, its load, and its state by the database.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     system::System,
 };
 
-/// All that is set; the rest are the defaults.
+/// The explicit settings; the rest are defaults.
 const SETTINGS: &str = r#"
 [process]
 dependencies_timeout_ms = 60000
@@ -26,9 +26,9 @@ dependencies_timeout_ms = 60000
 kind = "openresponses"
 model = "stub"
 "#;
-/// Between two counts of all there is: a moment that counts is read from rows, and looking is work for the database, too.
+/// Interval of counting rows. Recorded times come from the rows, and counting costs the database.
 const COUNT_PAUSE: Duration = Duration::from_millis(250);
-/// Of one account: what is measured is one session's way, not how accounts share.
+/// One account, since the trial measures sessions and not sharing between accounts.
 pub(crate) const TASKS: usize = 8;
 
 pub(crate) struct Bench {
@@ -59,7 +59,7 @@ impl Bench {
         })
     }
 
-    /// One to every session, as fast as the broker takes them; tried until it does.
+    /// One notification to every session, as fast as the broker accepts; retried until it does.
     pub(crate) async fn wake_all(&mut self, work: &str) -> anyhow::Result<()> {
         let mut publishing = Vec::new();
         for task in 0..TASKS {
@@ -84,7 +84,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Nothing of the trial before is left: every session has had a turn since.
+    /// Waits until every session has had a turn since the previous trial.
     pub(crate) async fn settle(&mut self) -> anyhow::Result<()> {
         for service in &self.system.services {
             self.system.ready(service).await?;
@@ -97,7 +97,7 @@ impl Bench {
         Ok(sqlx::query(sql).fetch_one(&self.system.observer).await?.get(0))
     }
 
-    /// Until this is so, by the database.
+    /// Polls the database until this holds.
     pub(crate) async fn until(&self, what: &str, sql: &'static str, count: i64, limit: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + limit;
         loop {
@@ -126,7 +126,7 @@ impl Bench {
         self.until("everything is at rest", BUSY, 0, LIMIT).await
     }
 
-    /// Session key → how long after the moment its next turn ended.
+    /// Session key → time until its next turn ended.
     pub(crate) async fn next_turns(&self, since: OffsetDateTime) -> anyhow::Result<BTreeMap<String, i64>> {
         const ENDED: &str = "select s.key, min(t.finished_at) from turn t
             join session s on s.account_id = t.account_id and s.id = t.session_id

@@ -1,4 +1,4 @@
-//! Trials of the services: one of two processes is killed, and what it had in hand is another's.
+//! Trials of the services: one of two processes is killed, and the other takes over its work.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use crate::{
     plan::{Process, account_id},
 };
 
-/// The same without a fault: what a turn takes here and now.
+/// The same without a fault: the time of a turn on this machine.
 pub(super) async fn undisturbed(bench: &mut Bench, dice: &mut Dice, measured: &mut Measured) -> anyhow::Result<()> {
     bench.settle().await?;
     bench.wake_all("message").await?;
@@ -34,7 +34,7 @@ pub(super) async fn undisturbed(bench: &mut Bench, dice: &mut Dice, measured: &m
     Ok(())
 }
 
-/// Kills one of two while every session has work, and starts it again at once, as a supervisor does.
+/// Kills one of two processes while every session has work, and restarts it at once, as a supervisor does.
 pub(super) async fn killed(
     bench: &mut Bench,
     role: Role,
@@ -46,7 +46,7 @@ pub(super) async fn killed(
     let process = *dice.pick(&both);
     let work = if role == Role::ToolGateway { "message" } else { "reply" };
     bench.wake_all(work).await?;
-    // Somewhere in the middle of it.
+    // In the middle of the work.
     sleep(Duration::from_millis(dice.between(50, 400))).await;
     let owners = partition_fences(bench).await?;
     let calling = bench.stub.in_flight_of(&process.name());
@@ -59,7 +59,7 @@ pub(super) async fn killed(
         service.start(&mut life)?;
         killed_at
     };
-    // What the dead one held is nobody else's yet.
+    // No other process has taken over yet.
     let mut affected = match role {
         Role::Delivery => held_by(bench, holder).await?,
         Role::ToolGateway => keys(bench, "select key from session where phase = 'waiting'").await?,
@@ -68,7 +68,7 @@ pub(super) async fn killed(
     bench.wake_all("reply").await?;
     bench.at_rest().await?;
     if role == Role::Resolver {
-        // Partitions that someone else reads now were the dead one's, or were given up for an even share.
+        // Partitions with another reader belonged to the killed process, or were released for an even share.
         let moved = moved(&owners, &partition_fences(bench).await?);
         affected = of_partitions(bench, &moved).await?;
     }
@@ -79,7 +79,7 @@ pub(super) async fn killed(
     bench.system.ready(bench.system.service(process)).await
 }
 
-/// In whose name a process holds its leases, by sessions that it is known to hold.
+/// The replica id of a process, by sessions that it holds.
 async fn holder_of(bench: &Bench, keys: &[String]) -> anyhow::Result<Option<Uuid>> {
     const OWNER: &str = "select lease_owner from session where key = any($1) and lease_owner is not null limit 1";
     let row = sqlx::query(OWNER)
@@ -115,7 +115,7 @@ fn moved(before: &BTreeMap<i32, i64>, after: &BTreeMap<i32, i64>) -> BTreeSet<i3
     changed.map(|(partition, _)| *partition).collect()
 }
 
-/// Keys of the sessions whose tasks are read in these partitions: the stream knows.
+/// Keys of the sessions whose tasks are in these partitions, from the stream.
 async fn of_partitions(bench: &Bench, partitions: &BTreeSet<i32>) -> anyhow::Result<BTreeSet<String>> {
     let client = crate::clients::publisher(&bench.system.nats_url).await?;
     let root = contracts::Root::default();

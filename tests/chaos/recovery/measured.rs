@@ -1,4 +1,4 @@
-//! What was measured, and the table that people read.
+//! The measurements and their table.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ impl Measured {
         self.notes.push(note);
     }
 
-    /// How busy the machine is, with what else runs on it: without that, a figure says little.
+    /// Load of the machine, without which a figure means little.
     pub(crate) fn note_load(&mut self, when: &str) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();

@@ -1,6 +1,6 @@
-//! How long it takes until work goes on after a fault, with the settings of an installation: not those of a campaign,
-//! which are short. Each trial begins with everything at rest, gives every session something to do at the moment of the
-//! fault, and sees when each session's next turn has ended. Nothing else happens meanwhile.
+//! Measures the time until work continues after a fault, with the settings of an installation, since a campaign has shorter times.
+//! Each trial begins idle, gives every session work at the time of the fault, and records the end of each session's next turn. No
+//! other load runs.
 //!
 //! [`bench`] is the system, [`killed`], [`servers`] and [`wiped`] are the trials, [`measured`] the table.
 
@@ -94,7 +94,7 @@ async fn short_trials(
         if wanted("nats_half_open") {
             servers::half_open(&mut bench, measured).await?;
         }
-        // An interrupted run has shown something, too.
+        // An interrupted run also prints its results.
         eprintln!("after round {round} of {}\n{measured}", arguments.trials);
     }
     bench.system.stop().await

@@ -1,4 +1,4 @@
-//! Trials of what the services stand on: NATS or Postgres starts again, and NATS falls silent.
+//! Trials of the servers: NATS or Postgres restarts, or NATS becomes silent.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ impl Server {
     }
 }
 
-/// Kills the server while every session has work, and starts it again at once. Measured is from when it accepts.
+/// Kills the server while every session has work, and restarts it at once. Measured from the time when it accepts connections.
 pub(super) async fn restarted(bench: &mut Bench, server: Server, measured: &mut Measured) -> anyhow::Result<()> {
     bench.settle().await?;
     bench.wake_all("message").await?;
@@ -51,7 +51,7 @@ pub(super) async fn restarted(bench: &mut Bench, server: Server, measured: &mut 
     Ok(())
 }
 
-/// The server says nothing any more, and its connections stay open.
+/// The server is silent, and its connections stay open.
 pub(super) async fn half_open(bench: &mut Bench, measured: &mut Measured) -> anyhow::Result<()> {
     let client = reqwest::Client::builder()
         .no_proxy()

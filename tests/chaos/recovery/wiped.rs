@@ -1,4 +1,4 @@
-//! The trial of a broker that loses its store: what was accepted is in Postgres, and all of it is delivered.
+//! The trial of a broker that loses its store: accepted notifications are in Postgres, and all are delivered.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ use crate::{
     records::Answer,
 };
 
-/// None of them waits for a provider.
+/// No turn waits for the provider.
 const PACE: Pace = Pace {
     think_ms: (0, 0),
     think_long_ms: (0, 0),
 };
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// The broker's store goes while so many notifications wait, each in a session of its own: none of their wake-ups is
-/// left, and all are delivered.
+/// The broker's store is lost while so many notifications wait, each in its own session: all wake-ups are lost, and all
+/// notifications are delivered.
 pub(super) async fn wiped(arguments: &RecoveryArguments, nth: usize, measured: &mut Measured) -> anyhow::Result<()> {
     let directory = TempDir::with_prefix("signalbox-recovery-")?;
     let bench = Bench::open(directory.path(), PACE, arguments.seed + nth as u64).await?;
@@ -57,7 +57,7 @@ pub(super) async fn wiped(arguments: &RecoveryArguments, nth: usize, measured: &
     for service in system.of_role(Role::Delivery) {
         service.start(&mut *service.life().await)?;
     }
-    // Some are under way when it happens.
+    // Some are in progress at that time.
     bench
         .until_more_than("turns begin", "select count(*) from turn", 50)
         .await?;

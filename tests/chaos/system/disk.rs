@@ -1,6 +1,5 @@
-//! The disk of the broker's store: a file system of its own in memory, which can be made full and empty again. Needs a mount
-//! namespace of our own ([`enter`]), so that nothing is left behind however the campaign ends; where that is not allowed,
-//! there is no such disk, and the fault that wants it hits nothing.
+//! The disk of the broker's store: a file system in memory that can be filled and emptied. It needs a mount namespace ([`enter`]),
+//! so that no mount stays however the campaign ends; without that permission there is no such disk, and its fault hits nothing.
 
 use std::{
     env,
@@ -11,14 +10,14 @@ use std::{
 
 use anyhow::{Context, bail};
 
-/// Set in the process that has a namespace of its own.
+/// Set in the process that has its own namespace.
 const ENTERED: &str = "SIGNALBOX_CHAOS_MOUNTS";
 const SIZE_KIB: u64 = 1024 * 1024;
-/// What is left of a full disk: less than a block of the store.
+/// Free space of a full disk: less than a block of the store.
 const LEFT_KIB: u64 = 16;
 
-/// Starts this program again in a mount namespace of its own, where it may. First thing in `main`: returns in the process
-/// that has one, and where there can be none.
+/// Restarts this program in a mount namespace of its own, if permitted. Called first in `main`; returns in the process with the
+/// namespace, or without one if it is not permitted.
 pub(crate) fn enter() {
     if env::var_os(ENTERED).is_some() || !succeeds(Command::new("unshare").args(["--mount", "true"])) {
         return;
@@ -47,7 +46,7 @@ impl Disk {
         Ok(mounted.then(|| Disk { path: path.to_owned() }))
     }
 
-    /// No room for anything more.
+    /// Fills the disk.
     pub(crate) fn fill(&self) -> anyhow::Result<()> {
         let told = Command::new("df")
             .args(["-k", "--output=used"])
@@ -78,7 +77,7 @@ impl Disk {
 }
 
 impl Drop for Disk {
-    /// So that its directory can be removed. The namespace's end would do the same, later.
+    /// Unmounts it, so that its directory can be removed. The namespace's end would also unmount it.
     fn drop(&mut self) {
         succeeds(Command::new("umount").arg("--lazy").arg(&self.path));
     }

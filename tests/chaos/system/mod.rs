@@ -1,5 +1,5 @@
-//! The system under test: four services in two processes each, a nats-server, a Postgres and the stub provider, all on
-//! loopback and all children of this process. Between every service process and what it stands on is a proxy.
+//! The system under test: four services in two processes each, a nats-server, a Postgres and the stub provider, all on loopback and
+//! all children of this process. A proxy is between every service process and each of its servers.
 
 mod disk;
 mod process;
@@ -46,8 +46,8 @@ pub(crate) const PROVIDER_KEY: &str = "provider-key-9f0c51ab44e2";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Short times, so that what waits is not waited for. The lease is what freezes are measured against; it is that of an
-/// installation, since on a busy machine a shorter one is lost without any fault.
+/// Short intervals, so that waits are short. The lease is that of an installation, since a busy machine loses a shorter one without
+/// a fault.
 pub(crate) const SETTINGS: &str = r#"
 [database]
 connections_max = 8
@@ -106,11 +106,11 @@ pub(crate) struct System {
     pub(crate) postgres: Mutex<PostgresServer>,
     /// The superuser's, and not through a proxy.
     pub(crate) database_url: String,
-    /// To look at what happened; survives restarts.
+    /// Connection of the checks; survives restarts.
     pub(crate) observer: PgPool,
-    /// What stands in the URLs of both servers: whose it is → password.
+    /// Passwords in the URLs of both servers: owner → password.
     pub(crate) passwords: BTreeMap<String, String>,
-    /// What the servers themselves log: name → file.
+    /// Logs of the servers: name → file.
     pub(crate) server_logs: BTreeMap<String, PathBuf>,
     _operator: AbortOnDropHandle<()>,
 }
@@ -172,7 +172,7 @@ impl System {
                 own(testkit::ENVELOPE.0, testkit::ENVELOPE.1.to_owned()),
                 own("SIGNALBOX_OPERATOR_TOKEN", OPERATOR_TOKEN.to_owned()),
                 own("SIGNALBOX__PROVIDERS__DEFAULT__API_KEY", PROVIDER_KEY.to_owned()),
-                // The stub tells its callers apart by the path.
+                // The stub identifies callers by the path.
                 own(
                     "SIGNALBOX__PROVIDERS__DEFAULT__URL",
                     format!("http://{}/{}/v1/responses", to_provider.address(), process.name()),
@@ -200,7 +200,7 @@ impl System {
         })
     }
 
-    /// Starts every service and waits until each says that it can do its work.
+    /// Starts every service and waits until each is ready.
     pub(crate) async fn start(&self) -> anyhow::Result<()> {
         for service in &self.services {
             service.start(&mut *service.life().await)?;
@@ -246,7 +246,7 @@ impl System {
             .filter(move |service| service.process.role() == role)
     }
 
-    /// Ends what ended by itself again, and starts it: what a supervisor does. Until it is dropped.
+    /// Restarts processes that ended by themselves, as a supervisor does, until it is dropped.
     pub(crate) async fn supervise(self: Arc<Self>) -> anyhow::Result<()> {
         loop {
             for service in &self.services {
@@ -258,7 +258,7 @@ impl System {
         }
     }
 
-    /// Everything up and nothing in the way, whatever was done before.
+    /// Heals every fault: all processes run and no proxy interferes.
     pub(crate) async fn heal(&self) -> anyhow::Result<()> {
         for service in &self.services {
             service.heal();
@@ -270,7 +270,7 @@ impl System {
         Ok(())
     }
 
-    /// What each process holds that runs and that nobody does anything to.
+    /// Memory and files of each process that runs without a fault.
     pub(crate) fn samples(&self) -> Vec<Sample> {
         let at = OffsetDateTime::now_utc();
         let running = self.services.iter().filter_map(|service| {
@@ -286,7 +286,7 @@ impl System {
         running.collect()
     }
 
-    /// Ends that nobody had asked for.
+    /// Ends without a scheduled fault.
     pub(crate) async fn surprises(&self) -> Vec<String> {
         let mut all = Vec::new();
         for service in &self.services {
@@ -331,7 +331,7 @@ async fn migrate(database_url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the streams, and makes them again when they are lost: services do not.
+/// Creates the streams, and creates them again after a loss: services do not.
 async fn operator(nats_url: &str) -> anyhow::Result<AbortOnDropHandle<()>> {
     let topology = Topology {
         limits: TopologyLimits::default(),
@@ -344,7 +344,7 @@ async fn operator(nats_url: &str) -> anyhow::Result<AbortOnDropHandle<()>> {
     Ok(AbortOnDropHandle::new(keeping))
 }
 
-/// `signalbox`, beside this one.
+/// The program `signalbox` in this program's folder.
 fn program() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("this program has no path")?;
     let program = own.with_file_name("signalbox");
@@ -354,8 +354,8 @@ fn program() -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// One that was free a moment ago, below those that the kernel gives to connections: the services keep theirs over
-/// restarts, and nobody must be given one while its service is down.
+/// A free port below the kernel's ephemeral range: a service keeps its port over restarts, and no other connection may get it while
+/// the service is down.
 fn free_port() -> anyhow::Result<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let begin = u16::try_from(std::process::id() % 11_000).expect("less than it was divided by");

@@ -1,6 +1,5 @@
-//! One service process: started, ended in every way there is, stopped and continued, and started again when it ended by
-//! itself. Each has a way of its own to NATS, Postgres and the provider, through a proxy, so that one can be cut off
-//! while the others go on.
+//! One service process: started, ended in every way, stopped and continued, and restarted after it ended by itself. Each has its
+//! own proxies to NATS, Postgres and the provider, so that one process can be cut off alone.
 
 use std::{
     fs::{self, OpenOptions},
@@ -25,7 +24,7 @@ const SIGABRT: i32 = 6;
 const STOP_LIMIT: Duration = Duration::from_secs(8);
 const POLL: Duration = Duration::from_millis(5);
 
-/// A process and its surroundings, which outlive each of its lives.
+/// A process and its surroundings, which survive its restarts.
 pub(crate) struct Service {
     pub(crate) process: Process,
     pub(crate) listen: u16,
@@ -36,14 +35,14 @@ pub(crate) struct Service {
     program: PathBuf,
     crash_file: PathBuf,
     environment: Vec<(String, String)>,
-    /// Whoever holds it does something to the process; others wait for their turn.
+    /// Held by the fault that acts on the process; other faults wait.
     life: Mutex<Life>,
 }
 
 #[derive(Default)]
 pub(crate) struct Life {
     child: Option<Child>,
-    /// Ends that nobody had asked for.
+    /// Ends without a scheduled fault.
     pub(crate) surprises: Vec<String>,
 }
 
@@ -93,7 +92,7 @@ impl Service {
         format!("http://127.0.0.1:{}", self.listen)
     }
 
-    /// Waits until nobody else does anything to it.
+    /// Waits until no other fault acts on it.
     pub(crate) async fn life(&self) -> MutexGuard<'_, Life> {
         self.life.lock().await
     }
@@ -102,7 +101,7 @@ impl Service {
         self.life.try_lock().ok()
     }
 
-    /// Starts it; it is not ready yet.
+    /// Starts it, without waiting until it is ready.
     pub(crate) fn start(&self, life: &mut Life) -> anyhow::Result<()> {
         let open = || OpenOptions::new().append(true).create(true).open(&self.log);
         let output = open().with_context(|| format!("could not open {}", self.log.display()))?;
@@ -131,7 +130,7 @@ impl Service {
         if life.running() { Ok(()) } else { self.start(life) }
     }
 
-    /// What nobody did and yet happened: written down, and started again as a supervisor would.
+    /// Records an end without a scheduled fault, and restarts the process as a supervisor would.
     pub(crate) fn revive(&self, life: &mut Life) -> anyhow::Result<()> {
         if life.running() {
             return Ok(());
@@ -143,7 +142,7 @@ impl Service {
         self.start(life)
     }
 
-    /// The next time that the process comes by this point it does `what`: `die` or `freeze`.
+    /// Arms a crash point: at its next hit the process does `what`: `die` or `freeze`.
     pub(crate) fn arm(&self, point: &str, what: &str) -> anyhow::Result<()> {
         let draft = self.crash_file.with_extension("draft");
         fs::write(&draft, format!("{point} {what}")).context("could not write a crash file")?;
@@ -151,7 +150,7 @@ impl Service {
     }
 
     pub(crate) fn disarm(&self) {
-        // It is not there when the point was reached.
+        // The file is removed when the point is reached.
         let _ = fs::remove_file(&self.crash_file);
     }
 
@@ -181,7 +180,7 @@ impl Life {
         }
     }
 
-    /// SIGKILL, and sees it out. False when it was not running.
+    /// Sends SIGKILL and waits for the end. False if it was not running.
     pub(crate) async fn kill(&mut self) -> anyhow::Result<bool> {
         let was_running = self.running();
         if let Some(mut child) = self.child.take() {
@@ -191,7 +190,7 @@ impl Life {
         Ok(was_running)
     }
 
-    /// SIGTERM, and waits; killed when it does not end in time, which is an error of the process.
+    /// Sends SIGTERM and waits; after the limit it kills the process and reports an error.
     pub(crate) async fn terminate(&mut self) -> anyhow::Result<bool> {
         let Some(pid) = self.pid() else { return Ok(false) };
         signal(&[pid], "TERM").await?;
@@ -220,7 +219,7 @@ pub(crate) fn aborted(status: ExitStatus) -> bool {
     status.signal() == Some(SIGABRT)
 }
 
-/// Sends a signal to processes of ours; those that are gone are passed over.
+/// Sends a signal to our processes; ended ones are skipped.
 pub(crate) async fn signal(pids: &[u32], name: &str) -> anyhow::Result<()> {
     let mut kill = Command::new("sh");
     kill.args([
@@ -248,13 +247,13 @@ pub(crate) async fn stopped_within(pid: u32, limit: Duration) -> bool {
     false
 }
 
-/// As in `/proc/{pid}/stat`, behind the name in brackets.
+/// Parses `/proc/{pid}/stat` after the process name in brackets.
 fn state_of(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// KiB of memory, and open files. None: it is gone.
+/// KiB of memory, and open files. None: it has ended.
 pub(super) fn held(pid: u32) -> Option<(usize, usize)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -262,7 +261,7 @@ pub(super) fn held(pid: u32) -> Option<(usize, usize)> {
     Some((memory_kib, fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count()))
 }
 
-/// A process and those that it started.
+/// A process and its descendants.
 pub(crate) fn family(parent: u32) -> Vec<u32> {
     let children = fs::read_dir("/proc")
         .into_iter()

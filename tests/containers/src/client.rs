@@ -1,4 +1,4 @@
-//! A client of Signalbox's public HTTP API, as JSON: what a test asks, and waits for.
+//! A client of Signalbox's public HTTP API with JSON, and waits for its states.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What can go wrong with containers, and with requests to what runs in them.
+//! Errors of containers, and of requests to the programs in them.
 
 use reqwest::StatusCode;
 use testcontainers::TestcontainersError;
@@ -20,17 +20,17 @@ pub enum Error {
         problem: String,
         log: String,
     },
-    /// Nobody answers at the address.
+    /// No answer at the address.
     #[error("{what} was not answered")]
     NoAnswer { what: String, source: reqwest::Error },
-    /// Signalbox said no; `body` is its problem (RFC 9457).
+    /// Signalbox refused the request; `body` is its problem (RFC 9457).
     #[error("{what} was answered with {status}: {body}")]
     Refused {
         what: String,
         status: StatusCode,
         body: String,
     },
-    /// What was waited for did not come.
+    /// A condition did not become true in time.
     #[error("{what} did not happen within {limit_s} s; last seen: {last}")]
     TooLate { what: String, limit_s: u64, last: String },
 }

@@ -1,6 +1,6 @@
-//! A whole Signalbox in containers, for the integration tests of whoever builds on it: Postgres, NATS with a user for each
-//! service, the migration, the four services with logins that can do little, and the scripted demo agent. What runs is the
-//! image that is deployed, with the settings of `docker-compose.yml`.
+//! A whole Signalbox in containers, for the integration tests of other projects: Postgres, NATS with a user for each service, the
+//! migration, the four services with restricted logins, and the scripted demo agent. It runs the deployed image with the settings
+//! of `docker-compose.yml`.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), signalbox_testcontainers::Error> {
@@ -18,10 +18,10 @@
 //! # }
 //! ```
 //!
-//! It takes a Docker engine and the images of `make images`. Everything goes when the value is dropped; a test that is
+//! It needs a Docker engine and the images of `make images`. Everything is removed when the value is dropped; a test that is
 //! killed with SIGKILL leaves its containers, which carry the label `org.testcontainers.managed-by=testcontainers`.
 //!
-//! Deliberately absent: any crate of the workspace. What uses this compiles a client of Docker and of HTTP and no more.
+//! Deliberately absent: any crate of the workspace. Users compile only a Docker client and an HTTP client.
 
 mod client;
 mod error;

@@ -21,8 +21,8 @@ const DEMO_AGENT_PORT: u16 = 8090;
 
 /// Far longer than a start takes, for a machine that is busy with others.
 const START_LIMIT: Duration = Duration::from_secs(180);
-/// Of a start, and of one connection in it. An engine would start again a service that gave up; these are looked after by
-/// nobody, and on a machine that has no time even a login takes seconds.
+/// Limits of a service's start, and of one connection attempt in it. An engine would restart a failed service; here nothing does,
+/// and on a slow machine even a login takes seconds.
 const PATIENCE: [(&str, &str); 2] = [
     ("SIGNALBOX__PROCESS__DEPENDENCIES_TIMEOUT_MS", "180000"),
     ("SIGNALBOX__DATABASE__ACQUIRE_TIMEOUT_MS", "20000"),

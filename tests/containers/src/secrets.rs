@@ -1,4 +1,4 @@
-//! What one installation keeps to itself: made for each anew, so that two at once cannot be taken for one another.
+//! The secrets of one installation, generated anew for each, so that two installations cannot be confused.
 
 use uuid::Uuid;
 

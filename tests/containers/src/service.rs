@@ -1,4 +1,4 @@
-//! The four services, as far as a container tells them apart.
+//! The four services and their differences in containers.
 
 /// A service, by the name that `signalbox serve` knows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -1,4 +1,4 @@
-//! The installation: what runs, how it is reached, and what is done to it.
+//! The installation: its containers, their addresses, and operations on them.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! One attempt: a request that names something foreign, and its twin, the same request with a name that nobody has.
+//! One attempt: a request with a foreign name, and its twin, the same request with an unknown name.
 
 use super::{names, routes::Route};
 
@@ -15,30 +15,30 @@ pub(crate) struct Request {
     pub(crate) door: Door,
     pub(crate) method: &'static str,
     pub(crate) path: String,
-    /// Empty: without one.
+    /// Empty: no body.
     pub(crate) token: String,
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) body: Option<String>,
 }
 
-/// What the answer has to be, beside the same as its twin's.
+/// The expected answer, beyond equality with the twin's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Expected {
-    /// It asks for something foreign, and there is none.
+    /// The request reads a foreign thing: it is not found.
     Refused,
-    /// It asks for something of one's own and names something foreign beside it.
+    /// The request names a thing of its own and a foreign one beside it.
     Same,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
-    /// For counting, and for whoever reads a failure: the route, or the tool.
+    /// The route or the tool, for counting and for messages of failures.
     pub(crate) row: String,
-    /// The row's place among all.
+    /// The index of the row among all rows.
     pub(crate) place: usize,
     pub(crate) request: Request,
     pub(crate) expected: Expected,
-    /// The foreign names in it, as written, and what stands for them in the twin.
+    /// The foreign names in the request, as written, each with its replacement in the twin.
     pub(crate) named: Vec<(String, String)>,
 }
 
@@ -54,7 +54,7 @@ impl Attempt {
     }
 }
 
-/// An attempt while it is made up.
+/// An attempt under construction.
 pub(super) struct Draft {
     row: String,
     place: usize,

@@ -1,5 +1,5 @@
-//! A client that sends what it is told, byte for byte: no path is tidied up, no header is put right. And it is cheap, since
-//! it sends tens of thousands.
+//! A client that sends requests byte for byte: it normalizes no path and corrects no header. It is cheap, since it sends tens of
+//! thousands.
 
 use std::{
     collections::HashMap,
@@ -36,7 +36,7 @@ impl Client {
     pub(crate) async fn send(&self, request: &Request) -> Answer {
         let idle = self.idle.lock().unwrap().entry(request.door).or_default().pop();
         if let Some(connection) = idle
-            // It may have been closed for having been idle.
+            // The server may have closed the idle connection.
             && let Ok(answer) = self.exchange(connection, request).await
         {
             return answer;
@@ -105,7 +105,7 @@ async fn line(connection: &mut Connection) -> Result<String> {
     Ok(line.trim_end().to_owned())
 }
 
-/// The first line and the fields.
+/// The status line and the headers.
 async fn head(connection: &mut Connection) -> Result<Vec<String>> {
     let mut head = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! Where attempts are made: the four services, and what an account sees of itself.
+//! The four services of the attempts, and the data that an account can read of itself.
 
 use std::{
     collections::HashMap,
@@ -15,9 +15,9 @@ use super::{
 };
 use crate::house::House;
 
-/// Requests in flight at once.
+/// Requests in flight at a time.
 const SENDERS: usize = 8;
-/// As many are told of; the rest would say the same.
+/// Reported failures at most.
 const FAULTS_TOLD: usize = 12;
 
 #[derive(Clone)]
@@ -53,7 +53,7 @@ impl Field {
         serde_json::from_str(&answer.body).unwrap_or(json!(answer.body))
     }
 
-    /// Cursors that the account's own lists give out.
+    /// Cursors of the account's own lists.
     pub(crate) async fn cursors(&self, tenant: &Tenant) -> Vec<String> {
         let mut cursors = Vec::new();
         for list in [
@@ -77,7 +77,7 @@ impl Field {
         cursors
     }
 
-    /// All that the account's admin can read, as one text.
+    /// All data that the account's admin can read, as one text.
     pub(crate) async fn everything(&self, tenant: &Tenant) -> String {
         let base = format!("/api/orgs/{}", tenant.account);
         let mut text = String::new();
@@ -115,11 +115,11 @@ impl Field {
         text
     }
 
-    /// Makes all attempts, each beside its twin, and says which are not as they should be.
+    /// Makes all attempts, each beside its twin, and reports the failures.
     pub(crate) async fn attempt_all(&self, attempts: Vec<Attempt>, marks: &Arc<Marks>) -> Vec<String> {
         let mut shares: Vec<Vec<Attempt>> = (0..SENDERS).map(|_| Vec::new()).collect();
         for (place, attempt) in attempts.into_iter().enumerate() {
-            // A key is remembered: those that use one go one after the other.
+            // Requests with the same idempotency key run one after the other.
             let keyed = attempt
                 .request
                 .headers
@@ -127,7 +127,7 @@ impl Field {
                 .any(|(name, _)| *name == "idempotency-key");
             shares[if keyed { 0 } else { 1 + place % (SENDERS - 1) }].push(attempt);
         }
-        // Many differ in nothing but whose foreign thing they name: nobody has the same thing for all of them.
+        // Many attempts differ only in the owner of the named thing, since no owner has the same thing for many of them.
         let twins = Arc::new(Mutex::new(HashMap::new()));
         let senders: Vec<_> = shares
             .into_iter()
@@ -140,7 +140,7 @@ impl Field {
         for sender in senders {
             faults.extend(sender.await.unwrap());
         }
-        println!("{} requests that name nobody's thing", twins.lock().unwrap().len());
+        println!("{} requests that name an unknown thing", twins.lock().unwrap().len());
         faults.truncate(FAULTS_TOLD);
         faults
     }

@@ -1,4 +1,4 @@
-//! Attempts without end, from a seed: every route and tool in turn, with foreign names of every kind in every place.
+//! Generates attempts from a seed: every route and tool in turn, with foreign names of every kind in every place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::simulation::random::Random;
 
-/// Headers by which somebody might hope to be taken for another.
+/// Headers that an attacker might use to pose as another caller.
 const HEADERS: &[(&str, &str)] = &[
     ("x-account", "account"),
     ("x-forwarded-user", "account"),
@@ -25,18 +25,18 @@ const HEADERS: &[(&str, &str)] = &[
 
 pub(crate) type Ids = BTreeMap<&'static str, Vec<String>>;
 
-/// So many attempts in a row differ in nothing but whose thing they name. Nobody has the same thing for many of them.
+/// Consecutive attempts that differ only in the owner of the named thing. No owner has the same thing for many of them.
 const ALIKE: usize = 4;
 
 pub(crate) struct Generator<'a> {
     seed: u64,
-    /// What attempts that are alike have in common.
+    /// The common part of equal attempts.
     random: Random,
-    /// Whose thing each of them names.
+    /// The owner of the thing that each attempt names.
     picks: Random,
     attacker: &'a Tenant,
     victim: &'a Tenant,
-    /// The victim's, without those that are also the attacker's.
+    /// The victim's names without those that the attacker also has.
     foreign: Ids,
     own: Ids,
     turn: usize,
@@ -72,7 +72,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// The next attempt; rows take turns, so that each has its part.
+    /// The next attempt; rows take turns.
     pub(crate) fn attempt(&mut self) -> Attempt {
         let rows = ROUTES.len() + AGENT_ROUTES.len();
         let frame = self.turn / ALIKE;
@@ -90,7 +90,7 @@ impl<'a> Generator<'a> {
         draft.token = self.token();
         let abroad = self.random.below(2) == 0;
         let mut path = route.path.to_owned();
-        // With somebody else's account nothing is to be had; in one's own, something foreign has to be named.
+        // With a foreign account no request succeeds; in the own account, the request must name a foreign thing.
         let names_account = path.contains("{account}");
         if names_account {
             let account = if abroad {
@@ -131,7 +131,7 @@ impl<'a> Generator<'a> {
         } else {
             gateway
         };
-        // Somebody else's session, or one's own and somebody else's things.
+        // A foreign session, or the own session with foreign things.
         let key = if self.random.below(2) == 0 {
             let key = self.picks.pick(&self.foreign["session_key"]).clone();
             draft.expected = Expected::Refused;
@@ -172,9 +172,9 @@ impl<'a> Generator<'a> {
         }
         if draft.named.is_empty() || self.random.below(4) == 0 {
             let (header, kind) = *self.random.pick(HEADERS);
-            // A request has one session key, and a session of its own answers to it.
+            // A request has one session key, and an own session answers to it.
             let is_there = draft.headers.iter().any(|(name, _)| *name == header);
-            // A key that comes again belongs to one body; those of the twins are one more often than those of the attempts.
+            // A repeated idempotency key belongs to one body; twins use them once more often than attempts.
             let is_of_a_body = header == "idempotency-key" && !draft.named.is_empty();
             if !is_there && !is_of_a_body {
                 let id = self.picks.pick(&self.foreign[kind]).clone();
@@ -193,7 +193,7 @@ impl<'a> Generator<'a> {
         template.replace("{any}", &id)
     }
 
-    /// Mostly of the kind that belongs there; else of any.
+    /// Mostly of the kind that fits; else of any kind.
     fn any(&mut self, kind: &'static str) -> String {
         let kinds: Vec<&'static str> = self.foreign.keys().copied().collect();
         let kind = if self.random.below(4) > 0 && self.foreign.contains_key(kind) {
@@ -204,7 +204,7 @@ impl<'a> Generator<'a> {
         self.picks.pick(&self.foreign[kind]).clone()
     }
 
-    /// Spells a foreign name, and notes what stands for it in the twin.
+    /// Spells a foreign name, and notes its replacement in the twin.
     fn name(&mut self, draft: &mut Draft, id: &str, is_escaped: bool) -> String {
         let mut spelling = spelled(id, &mut self.random);
         let mut twin = missing(&spelling, &self.victim.account);

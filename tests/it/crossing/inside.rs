@@ -1,5 +1,5 @@
-//! Attempts from inside: what an account's models and notifications say is worked on by the services themselves. A world in
-//! which one account reaches for another that way, and where all that it can see is read.
+//! Attempts from inside: the services themselves process the output of an account's models and its notifications. A world in which
+//! one account reaches for another that way, and in which all data that it can read is checked.
 
 use std::{
     collections::BTreeMap,
@@ -12,13 +12,13 @@ use testkit::{Reply, Seen, Tenant};
 use super::{ATTACKER, CALM, VICTIM, field::Field, generator::Ids, ids, judge::Marks, marks};
 use crate::house::House;
 
-/// Subject, and headers with payload.
+/// Subject, headers and payload.
 type Heard = Arc<Mutex<Vec<(String, String)>>>;
 
 pub(super) struct Inside {
     pub(super) house: House,
     pub(super) marks: Marks,
-    /// The victim's, without those that are also the attacker's.
+    /// The victim's names without those that the attacker also has.
     pub(super) foreign: Ids,
     field: Field,
     victim: Tenant,
@@ -51,7 +51,7 @@ impl Inside {
         }
     }
 
-    /// Nothing of the victim's was woken, said or changed, wherever it could have ended up.
+    /// Asserts that nothing of the victim was woken, posted or changed.
     pub(super) async fn close(self) {
         let (mut prompts, mut messages) = (0, 0);
         for seen in self.house.provider.seen() {
@@ -74,7 +74,7 @@ impl Inside {
     }
 }
 
-/// To all that is said on the broker, of every account.
+/// Subscribes to all messages on the broker, of every account.
 async fn listen(house: &House) -> Heard {
     let heard = Heard::default();
     let client = house.world.operator().await;

@@ -1,4 +1,4 @@
-//! What an answer shows: whether it is the one that "not there" gets, and whether anything in it is the victim's.
+//! Judges an answer: it must equal the answer for an unknown thing and must hold no data of the victim.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +18,10 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
-/// What only the victim's rows hold.
+/// Texts that only the victim's rows hold.
 pub(crate) struct Marks {
     secret: String,
-    /// Ids that are long enough to be nobody else's.
+    /// Ids that are long enough to be unique.
     ids: BTreeSet<String>,
 }
 
@@ -38,7 +38,7 @@ impl Marks {
         }
     }
 
-    /// What of the victim's stands in bytes that the attacker got, and that it had not said itself.
+    /// Victim's texts in bytes that the attacker received and had not sent itself.
     pub(crate) fn found_in(&self, text: &str, said: &[(String, String)]) -> Option<String> {
         let text = without(text, said).to_lowercase();
         std::iter::once(&self.secret)
@@ -47,13 +47,13 @@ impl Marks {
             .cloned()
     }
 
-    /// The same for bytes in which ids may stand that the attacker had sent at some time.
+    /// The same for bytes that may hold ids which the attacker had sent earlier.
     pub(crate) fn secret_in(&self, text: &str) -> bool {
         text.to_lowercase().contains(&self.secret)
     }
 }
 
-/// Why the attempt is none of the nothing that it should be.
+/// Why the attempt did not get the required answer.
 pub(crate) fn fault(attempt: &Attempt, answer: &Answer, twin: &Answer, marks: &Marks) -> Option<String> {
     let said = said(attempt);
     if let Some(mark) = marks.found_in(&answer.body, &said) {
@@ -69,11 +69,11 @@ pub(crate) fn fault(attempt: &Attempt, answer: &Answer, twin: &Answer, marks: &M
     (ours != theirs).then(|| format!("differs from its twin:\n  {ours:?}\n  {theirs:?}"))
 }
 
-/// The names in it as an answer may spell them.
+/// The request's names as an answer may spell them.
 fn said(attempt: &Attempt) -> Vec<(String, String)> {
     let mut said = Vec::new();
     for (name, twin) in &attempt.named {
-        // Without the blanks at their ends: of two names, one may be the other with a blank.
+        // Trimmed: one name may be another one with a blank.
         for spelling in [
             |name: &str| name.trim().to_owned(),
             |name: &str| unescaped(name).trim().to_owned(),
@@ -109,7 +109,7 @@ fn without(text: &str, said: &[(String, String)]) -> String {
     replaced(text, &names)
 }
 
-/// The answer without what is the request's own: its id, its names, the time.
+/// The answer without the request's own data: its id, its names, the time.
 fn plain(answer: &Answer, said: &[(String, String)], which: usize) -> (u16, String, String) {
     let names: Vec<(String, String)> = said
         .iter()

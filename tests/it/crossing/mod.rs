@@ -1,7 +1,7 @@
-//! Tenant-crossing attempts, generated from a seed: one account's keys, sessions, notifications and models reach for
-//! another's things, by every route, tool, subject, id, cursor and key. None succeeds, none can be told from the same
-//! attempt at a thing that does not exist, none changes a row of the other account, and no byte that comes back holds a
-//! word of it. `CROSSING_ATTEMPTS` and `CROSSING_SEED` make it longer and other.
+//! Tenant-crossing attempts, generated from a seed: one account's keys, sessions, notifications and models reach for another
+//! account's things, by every route, tool, subject, id, cursor and key. No attempt succeeds, each gets the same answer as the same
+//! attempt at a missing thing, none changes a row of the other account, and no answer holds its data. `CROSSING_ATTEMPTS` and
+//! `CROSSING_SEED` change number and seed.
 #![allow(clippy::print_stdout, reason = "the figures are for whoever asks to see them")]
 
 pub(crate) mod attempt;
@@ -31,19 +31,19 @@ use self::{
 };
 use crate::house::House;
 
-/// On every change, and every night.
+/// On every change, and nightly.
 const ATTEMPTS: [usize; 2] = [5_000, 20_000];
 const SEED: u64 = 20_261_120;
 pub(crate) const VICTIM: &str = "alder";
 pub(crate) const ATTACKER: &str = "birch";
 
-/// What the services do of themselves, less often: nothing here waits for it.
+/// Longer intervals for sweeps, on which no attempt depends.
 const CALM: &[(&str, &str)] = &[
     ("delivery.sweep_interval_ms", "2000"),
     ("outbox.sweep_interval_ms", "2000"),
     ("replica.lease_ms", "20000"),
     ("replica.renew_ms", "4000"),
-    // Who asks so often is told to wait, and would learn nothing.
+    // Rate limits would answer 429 and hide the result.
     ("http.address_requests_per_second", "100000"),
     ("http.account_requests_per_second", "100000"),
     ("http.account_requests_burst", "100000"),
@@ -53,7 +53,7 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Both accounts' ids by kind, cursors too.
+/// Both accounts' ids by kind, and cursors.
 pub(crate) async fn ids(house: &House, field: &Field, tenant: &Tenant) -> BTreeMap<&'static str, BTreeSet<String>> {
     let mut ids = tenant.ids(&house.world.database.owner).await;
     ids.insert("cursor", field.cursors(tenant).await.into_iter().collect());
@@ -71,7 +71,7 @@ fn marks(
     Marks::of(VICTIM, &ids)
 }
 
-/// All attempts, the same for every part of them.
+/// All attempts, the same for every part.
 fn attempts(seed: u64, wanted: usize, generator: &mut Generator<'_>) -> Vec<Attempt> {
     let (mut attempts, mut seen) = (Vec::with_capacity(wanted), HashSet::new());
     for _ in 0..wanted * 20 {
@@ -89,12 +89,11 @@ fn attempts(seed: u64, wanted: usize, generator: &mut Generator<'_>) -> Vec<Atte
     attempts
 }
 
-/// Every so many rows of the generator are a test of their own: on two cores, together they take no longer, and each
-/// comes to an end.
+/// The generator's rows are divided into several tests: on two cores, together they take no longer, and each one is short.
 const PARTS: usize = 4;
 
-/// What somebody says to a tool stands in their own turns afterwards, foreign names included: the tools' routes are a part of
-/// their own, so that nobody reads it there.
+/// The arguments of a tool call stand in the attacker's own turns afterwards, with foreign names. So the tools' routes are a
+/// separate part, in which turns are not read.
 fn part_of(attempt: &Attempt) -> usize {
     match attempt.request.door {
         Door::Agent => PARTS - 1,

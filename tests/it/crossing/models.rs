@@ -1,5 +1,4 @@
-//! Models that ask for another account's things, by every tool. As with requests, each attempt stands beside a twin that
-//! names nobody's thing.
+//! Models that call tools with another account's things. As with requests, each attempt has a twin that names an unknown thing.
 
 use std::{
     collections::BTreeMap,
@@ -17,22 +16,22 @@ use super::{
     names::{missing, replaced},
 };
 
-/// A turn may ask for 64 calls; of fewer, the first are over sooner.
+/// A turn may have 64 calls; with fewer, turns end sooner.
 const CALLS_A_TURN: usize = 20;
-/// One of many, and the coordinator's chat, whose tools reach further.
+/// One task of many, and the coordinator's chat, whose tools reach further.
 const TASKS: [&str; 2] = ["LIVE-1", "CHAT"];
-/// In a notification's text, before a number: which calls its turn makes.
+/// Mark in a notification's text, before the number of the turn's list of calls.
 const DRILL: &str = "drill-";
 
 type Call = (String, String, Value);
 
-/// A thing that the model asks for, and its twin: the calls' ids, and what to put in the place of the names.
+/// A foreign name in a call, and its twin: the ids of both calls, and the replacements of names.
 struct Pair {
     ids: (String, String),
     names: (String, String),
 }
 
-/// Calls of every tool with every foreign name where a name goes.
+/// Calls of every tool with every foreign name in every argument that takes a name.
 fn calls(foreign: &Ids) -> (Vec<Call>, Vec<Pair>) {
     let (mut calls, mut pairs) = (Vec::new(), Vec::new());
     let tools = contracts::tools::all();
@@ -67,7 +66,7 @@ fn calls(foreign: &Ids) -> (Vec<Call>, Vec<Pair>) {
     (calls, pairs)
 }
 
-/// What the tool takes, with a foreign name as this argument and one's own names beside it.
+/// A tool's arguments, with a foreign name as this argument and own names beside it.
 fn naming(tool: &ToolDefinition, foreign: &str) -> Value {
     let id = |argument: &str, of| match of {
         _ if argument == foreign => "{any}".to_owned(),

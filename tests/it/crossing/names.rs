@@ -1,16 +1,15 @@
-//! Names: how a foreign one is spelled, and which name of the same form nobody has.
+//! Spellings of a foreign name, and the unknown name of the same form.
 
 use crate::simulation::random::Random;
 
-/// What stands for the digits and for the letters of ids, and is nobody's. The same for all, so that one answer serves many
-/// comparisons.
+/// Replacements of digits and letters in unknown ids. They are the same for all ids, so that one answer serves many comparisons.
 const NOBODYS_DIGITS: &str = "07550937";
 const NOBODYS_LETTERS: &str = "bdeefacd";
 
-/// The name of the same form that nobody has: another account's name, other digits in ids. A digit stands for a digit and
-/// a letter for a letter of its case: whether a text is an id at all may depend on that.
+/// The unknown name of the same form: another account name, other digits in ids. A digit replaces a digit and a letter a letter of
+/// its case, since the form may decide whether a text is an id.
 pub(crate) fn missing(name: &str, account: &str) -> String {
-    // As long, so that limits treat both alike.
+    // Of equal length, so that limits treat both alike.
     let nobody = "x".repeat(account.len());
     let mut missing = String::new();
     for part in name.split_inclusive(|c: char| !c.is_ascii_alphanumeric()) {
@@ -39,7 +38,7 @@ pub(crate) fn missing(name: &str, account: &str) -> String {
     missing
 }
 
-/// How somebody might spell a name to get around a comparison.
+/// Spellings that may evade a comparison.
 pub(crate) fn spelled(name: &str, random: &mut Random) -> String {
     match random.below(8) {
         0 => name.to_uppercase(),
@@ -49,7 +48,7 @@ pub(crate) fn spelled(name: &str, random: &mut Random) -> String {
     }
 }
 
-/// A name as a path's or a query's part; now and then with more escapes than it needs.
+/// A name as a part of a path or query; sometimes with unneeded escapes.
 pub(crate) fn escaped(name: &str, random: &mut Random) -> String {
     let all = random.below(8) == 0;
     name.bytes()
@@ -63,7 +62,7 @@ pub(crate) fn escaped(name: &str, random: &mut Random) -> String {
         .collect()
 }
 
-/// The text with each first name replaced by its second.
+/// Replaces each first name in the text with its second.
 pub(crate) fn replaced(text: &str, names: &[(String, String)]) -> String {
     names
         .iter()

@@ -1,5 +1,5 @@
-//! Notifications that name another account's things in their payload or in their subject's task. As with requests, each
-//! attempt stands beside a twin that names nobody's thing.
+//! Notifications that name another account's things in their payload or in the task of their subject. As with requests, each
+//! attempt has a twin that names an unknown thing.
 
 use serde_json::{Value, json};
 use testkit::{Reply, eventually};
@@ -14,7 +14,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// With the foreign name, or with nobody's.
+    /// With the foreign name, or with an unknown one.
     fn named(&self, name: &str, id: &str) -> (String, Value) {
         let mut payload: Value = serde_json::from_str(&self.payload.replace("{any}", name)).unwrap();
         payload["id"] = json!(id);
@@ -75,7 +75,7 @@ fn attempts(foreign: &Ids) -> Vec<Attempt> {
     attempts
 }
 
-/// Of the attacker's notifications that are over: what became of each, and of the parts of each.
+/// The outcomes of the attacker's finished notifications, and of their parts.
 const OUTCOMES: &str = "
     select n.id || ' ' || n.state || ' ' || coalesce(n.reason, '') || ' ' || coalesce(n.task_id, '') || ' ' || (n.agent_id is null)
     from notification n
@@ -84,7 +84,7 @@ const OUTCOMES: &str = "
                         and split_part(o.id, ':', 1) = split_part(n.id, ':', 1))
     order by n.id";
 
-/// A reason may repeat the name that it was given.
+/// A reason may repeat the given name.
 async fn outcome(inside: &Inside, id: &str, name: &str) -> String {
     let outcomes = eventually(&format!("{id} is over"), || async {
         let all = inside.house.world.database.texts(OUTCOMES).await;
@@ -96,7 +96,7 @@ async fn outcome(inside: &Inside, id: &str, name: &str) -> String {
         (!of.is_empty()).then_some(of)
     })
     .await;
-    // Tasks are compared in lower case, and may be said so.
+    // Tasks are compared in lower case, and may be shown so.
     let text = outcomes.join("\n").replace(name, "<name>");
     text.replace(&name.to_lowercase(), "<name>")
 }

@@ -1,22 +1,22 @@
-//! Every route that is served, and what can be said to it, from the services' OpenAPI documents: each parameter of a query and
-//! each field of a body that names something names something foreign.
+//! Every served route with its inputs, from the services' OpenAPI documents: each query parameter and body field that takes a name
+//! gets a foreign one.
 
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
-/// What a request to a route may hold.
+/// Inputs of a route.
 pub(crate) struct Route {
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
     pub(crate) queries: Vec<Said>,
     pub(crate) bodies: Vec<Said>,
-    /// A body that is good in one's own account.
+    /// A body that is valid in the own account.
     pub(crate) good: Option<Value>,
 }
 
 impl Route {
-    /// Whether a path is one of the route's.
+    /// Whether a path matches the route.
     pub(crate) fn is_at(&self, path: &str) -> bool {
         let (steps, pattern) = (path.split('/'), self.path.split('/'));
         steps.clone().count() == pattern.clone().count()
@@ -26,7 +26,7 @@ impl Route {
     }
 }
 
-/// A query or a body. `{any}` in it stands for a foreign name, mostly of this kind.
+/// A query or a body. `{any}` stands for a foreign name, mostly of this kind.
 #[derive(Clone)]
 pub(crate) struct Said {
     pub(crate) template: String,
@@ -44,7 +44,7 @@ pub(crate) static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| routes_of(&orc
 pub(crate) static AGENT_ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| routes_of(&tool_gateway::openapi()));
 
 const ANY: &str = "{any}";
-/// No route has it.
+/// A field that no route has.
 const UNKNOWN: &str = "account_id";
 
 fn routes_of(document: &Value) -> Vec<Route> {
@@ -66,7 +66,7 @@ fn routes_of(document: &Value) -> Vec<Route> {
     routes
 }
 
-/// What a parameter or a field names, by its name; `None`: nothing.
+/// The kind of thing that a parameter or field names, by its name; `None`: none.
 fn kind_of_field(name: &str) -> Option<&'static str> {
     match name {
         "cursor" => Some("cursor"),
@@ -77,7 +77,7 @@ fn kind_of_field(name: &str) -> Option<&'static str> {
     }
 }
 
-/// What the path's last parameter names; `None`: an account, a tool, or nothing.
+/// The kind of the path's last parameter; `None`: an account, a tool, or none.
 pub(crate) fn kind_of(path: &'static str) -> Option<&'static str> {
     let last = path.rsplit_once('{')?.1.split_once('}')?.0;
     Some(last).filter(|name| *name != "account" && *name != "name")
@@ -98,8 +98,8 @@ fn queries_of(method: &str, operation: &Value) -> Vec<Said> {
     queries
 }
 
-/// Bodies are such that nothing comes of them in one's own account either: each names something that has to be there, or has a
-/// field that no route knows. Beside them one that is good, which is said where the path names something foreign.
+/// Bodies that have no effect in the own account either: each names a thing that must exist, or has an unknown field. Plus one
+/// valid body, which is sent only if the path names a foreign thing.
 fn bodies_of(path: &'static str, operation: &Value, schemas: &Value) -> (Vec<Said>, Option<Value>) {
     let body = &operation["requestBody"]["content"]["application/json"]["schema"];
     if body.is_null() {
@@ -117,7 +117,7 @@ fn bodies_of(path: &'static str, operation: &Value, schemas: &Value) -> (Vec<Sai
             .map(|(name, schema)| (name.clone(), sample(name, schema, schemas)))
             .collect()
     };
-    // What is accepted for later would be, whatever it names: it lacks what it must have.
+    // Accepted bodies would have an effect later, so they lack a required field.
     let is_for_later = operation["responses"].get("202").is_some();
     let least = with(&|name| required.contains(&name) && !is_for_later);
     let whole = with(&|name| !is_for_later || !required.contains(&name));
@@ -143,7 +143,7 @@ fn bodies_of(path: &'static str, operation: &Value, schemas: &Value) -> (Vec<Sai
         bodies.push(said(&good, "account"));
     }
     if fields.is_empty() && bodies.is_empty() {
-        // Of any tool.
+        // Arguments of any tool.
         bodies.extend([said(json!({"task_id": ANY}), "task"), said("{}", "task")]);
     }
     (bodies, Some(good))
@@ -176,7 +176,7 @@ fn names_by(schema: &Value, schemas: &Value) -> Option<bool> {
     }
 }
 
-/// A value that is good, and names what both accounts have.
+/// A valid value that names things which both accounts have.
 fn sample(name: &str, schema: &Value, schemas: &Value) -> Value {
     let schema = resolved(schema, schemas);
     if let Some(word) = schema["enum"].as_array().and_then(|words| words.last()) {

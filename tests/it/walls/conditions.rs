@@ -1,6 +1,6 @@
-//! Where SQL holds a row to an account: `x.account_id = y` in any form, and an account's own row by its id.
+//! Finds the conditions of SQL on an account: `x.account_id = y` in any form, and an account's own row by its id.
 
-/// Where they are in the text, in order.
+/// Their positions in the text, in order.
 pub(crate) fn conditions(sql: &str) -> Vec<(usize, usize)> {
     sql.match_indices('=')
         .filter(|(at, _)| is_comparison(sql, *at))
@@ -15,7 +15,7 @@ pub(crate) fn conditions(sql: &str) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// The statement with one of its conditions taken out.
+/// The statement without one of its conditions.
 pub(crate) fn without(sql: &str, (start, end): (usize, usize)) -> String {
     format!("{}true{}", &sql[..start], &sql[end..])
 }
@@ -44,8 +44,8 @@ fn right_of(sql: &str, from: usize) -> usize {
     from + length
 }
 
-/// Of which table a name is where it is used: as it was given last before, or else next after. An empty name: that of the
-/// table that was named last.
+/// The table of an alias at a position: the last earlier declaration of the alias, else the next one. An empty alias: the last
+/// named table.
 fn table_of<'s>(sql: &'s str, name: &str, used: usize) -> Option<&'s str> {
     let words: Vec<&str> = sql.split_whitespace().collect();
     let bare = |place: usize| {

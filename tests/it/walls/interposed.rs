@@ -1,6 +1,5 @@
-//! A proxy before the database that shows every statement to the [`Trials`] at the moment when it is to be executed, with
-//! its values, and then lets it through as it is. The service waits meanwhile, so the statement is tried on the rows that
-//! it is about to meet.
+//! A proxy before the database that passes every statement with its values to the [`Trials`] before its execution, and then
+//! forwards it unchanged. The service waits meanwhile, so the trial runs on the same rows as the statement.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,11 +13,11 @@ use super::trials::{Executed, Trials, renamed};
 const SSL_REQUEST: u32 = 80_877_103;
 const GSS_REQUEST: u32 = 80_877_104;
 const DECLARES: &str = "set_config('signalbox.accounts', '";
-/// A statement is held for longer than a forgotten transaction may be, where the machine has no time for the trials.
+/// On a slow machine, trials may hold a statement for longer than the limit for idle transactions.
 const IMPATIENT: &str = "idle_in_transaction_session_timeout=30000";
 const PATIENT: &str = "idle_in_transaction_session_timeout=00000";
 
-/// Gives the URL of the database by way of the proxy.
+/// Gives the URL of the database through the proxy.
 pub(crate) async fn interpose(url: &str, trials: &Arc<Trials>) -> String {
     let mut through = reqwest::Url::parse(url).unwrap();
     let server = (through.host_str().unwrap().to_owned(), through.port().unwrap());
@@ -32,7 +31,7 @@ pub(crate) async fn interpose(url: &str, trials: &Arc<Trials>) -> String {
             let _ = (client.set_nodelay(true), server.set_nodelay(true));
             let ((from_client, mut to_client), (mut from_server, to_server)) =
                 (client.into_split(), server.into_split());
-            // A connection ends when one of its ends does.
+            // A connection ends when either side closes.
             tokio::spawn(async move { copy(&mut from_server, &mut to_client).await });
             let trials = Arc::clone(&trials);
             tokio::spawn(async move { requests(from_client, to_server, &trials).await });
@@ -41,7 +40,7 @@ pub(crate) async fn interpose(url: &str, trials: &Arc<Trials>) -> String {
     through.to_string()
 }
 
-/// What a connection has prepared, and which accounts its transaction declared.
+/// A connection's prepared statements, and the accounts that its transaction declared.
 #[derive(Default)]
 struct Session {
     role: String,
@@ -92,7 +91,7 @@ fn message(kind: &[u8], body: &[u8]) -> Vec<u8> {
     [kind, &length.to_be_bytes(), body].concat()
 }
 
-/// Where a transaction begins or ends; what it declared ends with it.
+/// Whether a transaction begins or ends here; a declaration ends with it.
 fn is_edge(sql: &str) -> bool {
     let words: Vec<String> = sql.split_whitespace().map(str::to_ascii_lowercase).collect();
     match words.first().map(|word| word.trim_end_matches(';')) {
@@ -102,13 +101,13 @@ fn is_edge(sql: &str) -> bool {
     }
 }
 
-/// A transaction declares in the text with which it begins.
+/// A transaction declares its accounts in its first statement.
 fn declared(sql: &str) -> &str {
     let (_, names) = sql.split_once(DECLARES).unwrap_or_default();
     names.split('\'').next().unwrap_or_default()
 }
 
-/// Services say in the start-up message as which role they run.
+/// Services name their role in the start-up message.
 fn role(parameters: &[u8]) -> String {
     let words = String::from_utf8_lossy(parameters).replace('\0', " ");
     let role = words.split("role=").nth(1).unwrap_or_default();
@@ -127,7 +126,7 @@ impl Session {
         self.statements.insert(name.to_vec(), (sql, types));
     }
 
-    /// What is about to be executed.
+    /// The statement that is about to be executed.
     fn bound(&self, body: &[u8]) -> Executed {
         let (_, rest) = text(body);
         let (name, rest) = text(rest);
@@ -154,7 +153,7 @@ impl Session {
     }
 }
 
-/// Up to the next zero, and what is behind it.
+/// The bytes up to the next zero, and the rest.
 fn text(bytes: &[u8]) -> (&[u8], &[u8]) {
     let end = bytes
         .iter()

@@ -1,12 +1,12 @@
-//! What the trials are told beforehand: statements and conditions that are otherwise than the rest, each with the reason. An
-//! entry that nothing needs any more fails the test.
+//! Exceptions: statements and conditions that the trials treat differently, each with its reason. An entry without use fails the
+//! test.
 
 use std::collections::BTreeSet;
 
 use super::trials::FOR_NONE;
 
-/// Statements of transactions that declare no account and see rows of several, by a part of them, and why that is right.
-/// What becomes of one without its condition depends on what is due at the moment.
+/// Statements of transactions that declare no account and see rows of several, by a part of their text, with the reason. Their
+/// result without the condition depends on the rows that are due.
 const OF_NO_ACCOUNT: &[(&str, &str)] = &[
     (
         "delete from outbox o using",
@@ -30,7 +30,7 @@ const OF_NO_ACCOUNT: &[(&str, &str)] = &[
     ),
 ];
 
-/// Conditions that are not missed, by a part of the statement and the condition, and what else holds.
+/// Conditions whose removal changes nothing, by a part of the statement and the condition, with the reason.
 const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
     (
         "from given g join posted p",
@@ -109,7 +109,7 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// How often each file asks the mapper. Who adds one sees to it that the walk comes by.
+/// Number of queries of the mapper in each file. A new query must be executed by the walk.
 pub(crate) const MAPPED: &[(&str, usize)] = &[
     ("services/orchestrator/src/dead_letters/store.rs", 1),
     ("services/orchestrator/src/tasks/store.rs", 2),
@@ -117,7 +117,7 @@ pub(crate) const MAPPED: &[(&str, usize)] = &[
     ("shared/storage/src/accepted.rs", 1),
 ];
 
-/// Which entries were needed.
+/// The entries that were used.
 #[derive(Default)]
 pub(crate) struct Listed(BTreeSet<[&'static str; 2]>);
 

@@ -1,7 +1,7 @@
-//! Each wall alone. Every statement that a service executes in the life of an account is tried, before it is executed, with
-//! each of its conditions on the account taken out, beside an account that has the same ids everywhere ([`trials`]):
-//! row-level security holds without any of them, and they hold where row-level security lets two accounts through, as in
-//! batches. A statement in the sources that did not come by fails the test.
+//! Each wall alone. Every statement that a service executes during an account's life is tried before its execution, with each of
+//! its account conditions removed, beside an account with the same ids ([`trials`]). Row-level security must hold without any
+//! condition, and the conditions must hold where row-level security admits two accounts, as in batches. A statement in the sources
+//! that was not executed fails the test.
 
 #![allow(clippy::print_stdout, reason = "the figures are for whoever asks to see them")]
 
@@ -33,7 +33,7 @@ use crate::{
     house::House,
 };
 
-/// Statements take their time here.
+/// Statements are slow here.
 const SETTINGS: &[(&str, &str)] = &[
     ("database.acquire_timeout_ms", "60000"),
     ("database.statement_timeout_ms", "60000"),
@@ -41,7 +41,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("http.request_timeout_ms", "120000"),
     ("orchestrator.list_timeout_ms", "60000"),
     ("delivery.tools_again_ms", "1000"),
-    // Who waits for another attempt waits.
+    // A retry must wait.
     ("delivery.retry_delay_ms", "60000"),
     ("delivery.retry_delay_ms_max", "60000"),
     ("delivery.sweep_interval_ms", "500"),
@@ -50,7 +50,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("replica.renew_ms", "4000"),
 ];
 
-/// What sweeps take, being so old: sessions by names that both accounts have. The twin that is at rest has none of it.
+/// Rows that are old enough for sweeps: sessions by names that both accounts have. The resting twin has none.
 const OUTLIVED: &str = "
     update session set closed_at = now() - interval '10 years', close_reason = coalesce(close_reason, 'task_done')
     where account_id = 'alder' and (close_reason is not null or kind = 'system' or task_id = 'chat')";
@@ -109,7 +109,7 @@ async fn walked(part: Part) -> Book {
     trials.book()
 }
 
-/// By text and place. What one service missed is a condition whoever else executes the same.
+/// By text and position. A condition that one service showed to matter counts for all services with the same statement.
 type Missed<'b> = BTreeSet<(&'b str, usize)>;
 
 fn missed(book: &Book) -> Missed<'_> {
@@ -122,7 +122,7 @@ fn missed(book: &Book) -> Missed<'_> {
     all.collect()
 }
 
-/// What was seen of it that should not be.
+/// The statement's failures.
 fn faults((role, text): (&str, &str), tried: &Tried, missed: &Missed<'_>, listed: &mut Listed) -> Vec<String> {
     let mut faults = Vec::new();
     let sql = &plain(text);
@@ -155,7 +155,7 @@ fn faults((role, text): (&str, &str), tried: &Tried, missed: &Missed<'_>, listed
     faults
 }
 
-/// What stands in the sources and was not executed.
+/// Statements of the sources that were not executed.
 fn passed_by(book: &Book) -> Vec<String> {
     let executed: BTreeSet<String> = book.keys().map(|(_, sql)| plain(sql)).collect();
     let texts = written().into_iter().map(|written| (written.file, plain(&written.sql)));
@@ -165,7 +165,7 @@ fn passed_by(book: &Book) -> Vec<String> {
         .collect()
 }
 
-/// So many tests live the same life, and each tries a part of its statements.
+/// Several tests run the same walk, and each tries a part of the statements.
 const PARTS: u64 = 2;
 
 async fn part_holds(nth: u64) {
@@ -184,7 +184,7 @@ async fn part_holds(nth: u64) {
         .iter()
         .flat_map(|((role, sql), tried)| faults((role, sql), tried, &missed, &mut listed))
         .collect();
-    // What is listed for another part's statement is needed there.
+    // Exceptions of another part's statements are used there.
     for ((role, sql), tried) in &others {
         listed.of_no_account(role, &plain(sql));
         for condition in &tried.conditions {

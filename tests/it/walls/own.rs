@@ -1,4 +1,4 @@
-//! What an account does with its own things over HTTP: every route, and tools by their own routes.
+//! An account's use of its own things over HTTP: every route, and every tool by its own route.
 
 use contracts::tools::IdOf;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ fn request(method: &'static str, path: String, token: &str, body: Option<&Value>
     }
 }
 
-/// A path with each of what the account has of its last parameter.
+/// A path for each thing that its last parameter can name.
 fn paths_of(route: &'static Route, tenant: &Tenant, ids: &Ids) -> Vec<String> {
     let path = route.path.replace("{account}", &tenant.account);
     match kind_of(route.path) {
@@ -41,7 +41,7 @@ fn routes_of(method: &str) -> impl Iterator<Item = &'static Route> {
     routes.filter(move |route| route.method == method)
 }
 
-/// Reads everything there is to read.
+/// Reads every readable route.
 pub(crate) fn reading(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     let base = format!("/api/orgs/{}", tenant.account);
     let mut paths = Vec::new();
@@ -49,7 +49,7 @@ pub(crate) fn reading(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
         let is_list = route.queries.iter().any(|query| query.kind == "cursor");
         for path in paths_of(route, tenant, ids) {
             if is_list {
-                // Second pages: whose cursor it is, is found out.
+                // Second pages: the cursor's account is checked.
                 paths.push(format!("{path}?limit=1"));
                 paths.extend(ids["cursor"].iter().map(|cursor| format!("{path}?cursor={cursor}")));
             }
@@ -70,7 +70,7 @@ pub(crate) fn reading(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
         .into_iter()
         .map(|path| request("GET", path, &tenant.keys["admin"], None))
         .collect();
-    // Its own, and another's.
+    // Its own, and another account's.
     for id in ["published", "posted"] {
         let path = format!("{base}/notifications/{id}");
         requests.push(request("GET", path, &tenant.keys["publisher"], None));
@@ -78,13 +78,13 @@ pub(crate) fn reading(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     requests
 }
 
-/// One request for each thing that the route may be about, with a body that is good by its document.
+/// One request for each thing of the route, with a body that is valid by its document.
 fn requests_of<'a>(route: &'static Route, tenant: &'a Tenant, ids: &Ids) -> impl Iterator<Item = Request> + use<'a> {
     let paths = paths_of(route, tenant, ids).into_iter();
     paths.map(|path| request(route.method, path, &tenant.keys["admin"], route.good.as_ref()))
 }
 
-/// What the routes write that none of these requests asks for.
+/// Writes of routes that these requests do not cause.
 fn unwritten(tenant: &Tenant, ids: &Ids, written: &[Request]) -> Vec<Request> {
     let is_written = |route: &Route| {
         let mut written = written.iter();
@@ -95,13 +95,13 @@ fn unwritten(tenant: &Tenant, ids: &Ids, written: &[Request]) -> Vec<Request> {
     routes.flat_map(|route| requests_of(route, tenant, ids)).collect()
 }
 
-/// Removes all that can be removed.
+/// Removes everything that can be removed.
 pub(crate) fn removing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     let routes = routes_of("DELETE");
     routes.flat_map(|route| requests_of(route, tenant, ids)).collect()
 }
 
-/// Changes what has the same name in every account.
+/// Changes rows with the same name in every account.
 pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     let base = format!("/api/orgs/{}", tenant.account);
     let of_account = tenant.account.to_uppercase();

@@ -1,4 +1,4 @@
-//! A connection on which a statement can be executed as a service would, and is undone: what it gives, and what it leaves.
+//! Executes a statement as a service would and rolls it back: gives its result and its effect.
 
 use std::collections::HashSet;
 
@@ -14,13 +14,13 @@ use testkit::twin_sql;
 
 use super::trials::Executed;
 
-/// Who waits for longer waits for a row that a service holds at this moment.
+/// A longer wait is a wait for a row that a service holds now.
 const LOCK_TIMEOUT: &str = "5ms";
 const SERIALIZATION_FAILURE: &str = "40001";
-/// A lock was not to be had, or would never have been; or the row has changed under it.
+/// Codes of a lock that was not available, of a deadlock, or of a row that changed.
 const HELD: &[&str] = &["55P03", "40P01", SERIALIZATION_FAILURE];
 
-/// Without the checks of references: what is removed comes again.
+/// Without foreign-key checks: removed rows are inserted again.
 const REMOVED: &str = "
     do $$
     declare name text; declare account text;
@@ -34,8 +34,8 @@ const REMOVED: &str = "
         end loop;
     end $$";
 
-/// What a statement asks of a twin, and of which it takes one, the most or any, has to differ to be seen; what it asks for by
-/// age has to be old.
+/// Columns of the twin that must differ to be visible, since a statement takes one row, the maximum or any row; and timestamps that
+/// must be old, for statements by age.
 const DIFFERENT: &str = "
     update notification set attempts = attempts + 7 where account_id = '{twin}';
     update tool_call set name = 'task_message' where account_id = '{twin}';
@@ -54,27 +54,26 @@ const DIFFERENT: &str = "
       and not exists (select from task_assignee where account_id = '{of}' and task_id = 'chat')
     on conflict do nothing";
 
-/// What came of an execution.
+/// The result of an execution.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Done {
-        /// Sorted: few statements promise an order.
+        /// Sorted, since few statements promise an order.
         rows: Vec<Vec<u8>>,
         affected: u64,
-        /// A digest of the tables that it names, afterwards; absent when it only reads. Nothing in the schema writes to
-        /// another.
+        /// A digest of the named tables afterwards; absent for a read. No trigger writes to another table.
         left: Option<String>,
     },
-    /// It waits for somebody else's lock.
+    /// It waits for a lock of another session.
     Waits,
-    /// Somebody else has changed its rows meanwhile.
+    /// Another session has changed its rows.
     Overtaken,
-    /// By its code.
+    /// An error by its code.
     Failed(String),
 }
 
 impl Outcome {
-    /// Peers had no part in it.
+    /// Without conflicts with other sessions.
     pub(crate) fn is_clear(&self) -> bool {
         !matches!(self, Outcome::Waits | Outcome::Overtaken)
     }
@@ -82,13 +81,13 @@ impl Outcome {
 
 pub(crate) struct Scratch {
     connection: PgConnection,
-    /// Makes the second account what the first is at this moment, and then a little different.
+    /// Copies the first account's rows to the second one, then changes them slightly.
     twin: String,
     tables: Vec<String>,
 }
 
 impl Scratch {
-    /// On a connection of the superuser, who may become any role.
+    /// On a superuser's connection, which may take any role.
     pub(crate) async fn open(url: &str, [of, twin]: [&str; 2]) -> Scratch {
         let mut connection = PgConnection::connect(url).await.unwrap();
         let tables = sqlx::query(
@@ -110,7 +109,7 @@ impl Scratch {
         }
     }
 
-    /// Until it ends, it sees one moment. `false`: not now, somebody holds rows of the twin.
+    /// Begins a transaction with one snapshot. `false`: rows of the twin are locked; try later.
     pub(crate) async fn begin(&mut self) -> bool {
         self.run(&format!(
             "begin isolation level repeatable read; set local lock_timeout = '{LOCK_TIMEOUT}';
@@ -132,7 +131,7 @@ impl Scratch {
         self.run("rollback").await;
     }
 
-    /// Of one execution, in the role of its service, with these accounts declared.
+    /// Executes once, in the role of its service, with these accounts declared.
     pub(crate) async fn outcome(&mut self, executed: &Executed, sql: &str, declared: &str) -> Outcome {
         self.run(&format!(
             "rollback to savepoint trial; set local role {};
@@ -162,7 +161,7 @@ impl Scratch {
             };
             sqlx::Arguments::add(&mut arguments, raw).expect("bytes as they came");
         }
-        // The moment of a transaction is the same for all of it.
+        // All statements of a transaction have the same timestamp.
         let sql = sql.replace("clock_timestamp()", "now()");
         let query = sqlx::query_with(AssertSqlSafe(sql), arguments).persistent(false);
         let (mut rows, mut affected) = (Vec::new(), 0);
@@ -223,7 +222,7 @@ fn bytes(row: &PgRow) -> Vec<u8> {
     bytes
 }
 
-/// A parameter as it came.
+/// A parameter as received.
 struct Raw {
     kind: u32,
     bytes: Option<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! The trials are tried: each table's wall is taken down, and a statement that reads it is seen to cross.
+//! Tests the trials: each table's wall is removed, and a statement that reads the table must be reported.
 
 use sqlx::Row;
 use testkit::{Fixture, Tenant, TestDatabase};
@@ -9,8 +9,8 @@ use super::{
 };
 use crate::crossing::{ATTACKER, VICTIM};
 
-/// By a role that may see all of an account's. What services share is divided between them besides: of the outbox each sees its
-/// own, whosever account it is.
+/// Through a role that may see all rows of an account. Tables shared by services are also divided between them: each service sees
+/// its own outbox rows, for every account.
 const READERS: &str = "
     select p.tablename::text, min(r.name), p.qual from pg_policies p
     cross join unnest(array['signalbox_resolver', 'signalbox_delivery', 'signalbox_tool_gateway',
@@ -59,7 +59,7 @@ async fn a_wall_that_is_down_is_seen() {
         let condition = &whole.conditions[0];
         assert!(condition.is_tried && condition.is_missed, "{table}: {whole:?}");
         assert_eq!(condition.crossed, None, "the wall stands");
-        // Nobody says the account, of whatever comes.
+        // Statements without any account condition.
         let forgotten = tried(&test.url, &role, &format!("select count(*), $1 from {table}")).await;
         assert!(forgotten.crossed.is_some(), "{table}: {forgotten:?}");
 

@@ -1,22 +1,22 @@
-//! The SQL that stands in the services' sources: texts that hold a condition on the account. Whoever adds one that the walk
-//! does not come by learns it here.
+//! The SQL in the services' sources: string literals with a condition on the account. A new one that the walk does not execute is
+//! reported here.
 
 use std::path::Path;
 
 use super::conditions::conditions;
 
-/// A text, and the file in which it stands.
+/// A literal, and its file.
 pub(crate) struct Written {
     pub(crate) file: String,
     pub(crate) sql: String,
 }
 
-/// One space for any.
+/// Any whitespace becomes one space.
 pub(crate) fn plain(sql: &str) -> String {
     sql.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Every such text of the services and of what they share.
+/// Every such literal of the services and the shared crates.
 pub(crate) fn written() -> Vec<Written> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut written = Vec::new();
@@ -32,7 +32,7 @@ pub(crate) fn written() -> Vec<Written> {
                 return;
             }
             let text = std::fs::read_to_string(path).unwrap();
-            // Tests stand last.
+            // Tests are at the end of a file.
             let code = text.split("#[cfg(test)]").next().unwrap_or_default();
             written.extend(
                 literals(code)
@@ -48,7 +48,7 @@ pub(crate) fn written() -> Vec<Written> {
     written
 }
 
-/// How often the mapper is asked for rows, by file.
+/// Number of queries of the mapper, by file.
 pub(crate) fn mapped() -> Vec<(String, usize)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut mapped = Vec::new();
@@ -79,7 +79,7 @@ pub(crate) fn mapped() -> Vec<(String, usize)> {
 }
 
 fn is_conditional(text: &str) -> bool {
-    // A piece of a macro may end where a name is filled in.
+    // A literal of a macro may end where a name is inserted.
     !conditions(text).is_empty() || text.trim_end().ends_with("account_id =")
 }
 
@@ -94,7 +94,7 @@ fn files(folder: &Path, see: &mut impl FnMut(&Path)) {
     }
 }
 
-/// Texts between quotes, outside of comments. Raw ones are not SQL here.
+/// Literals between quotes, outside of comments. No raw literal holds SQL here.
 fn literals(code: &str) -> Vec<String> {
     let mut literals = Vec::new();
     let mut rest = code;

@@ -1,9 +1,9 @@
-//! What becomes of a statement when a condition on the account is taken out of it. Each is tried in the name of its own
-//! account, and with the same ids in the name of the other, on the rows that it is about to meet, and undone.
+//! Removes each account condition of a statement and compares the results. A trial runs in the name of its own account, and with
+//! the same ids in the name of the other account, on the rows that the statement will meet, and is rolled back.
 //!
-//! With its account declared, as services declare it, nothing may change: row-level security holds alone. With both
-//! accounts declared the whole statement may not change either: its conditions hold alone. What changes with both
-//! declared and one condition gone shows that the condition was one.
+//! With only its account declared, as services declare it, the result may not change: row-level security holds alone. With both
+//! accounts declared, the whole statement's result may not change either: its conditions hold alone. If the result changes with
+//! both accounts declared and one condition removed, the condition is shown to matter.
 
 use std::{collections::BTreeMap, sync::Mutex};
 
@@ -12,15 +12,15 @@ use super::{
     scratch::{Outcome, Scratch},
 };
 
-/// So often a statement is tried in each step of the walk until every condition was missed, and altogether when they were.
+/// Trials of a statement in each step of the walk until every condition was shown to matter, and in all afterwards.
 const TRIES: usize = 4;
 const TRIES_ENOUGH: usize = 2;
 
-/// A statement that a service is about to execute.
+/// A statement that a service will execute.
 #[derive(Clone, Debug)]
 pub(crate) struct Executed {
     pub(crate) role: String,
-    /// The accounts that its transaction declared, as they are set.
+    /// The accounts that its transaction declared, as the setting's text.
     pub(crate) declared: String,
     pub(crate) sql: String,
     pub(crate) types: Vec<u32>,
@@ -34,7 +34,7 @@ impl Executed {
     }
 }
 
-/// Lists of any length are one statement.
+/// Lists of any length count as one statement.
 fn named(sql: &str) -> String {
     let mut parts = sql.split(" IN (");
     let mut named = parts.next().unwrap_or_default().to_owned();
@@ -45,15 +45,15 @@ fn named(sql: &str) -> String {
     named
 }
 
-/// A condition, and what was seen of it.
+/// A condition and its results.
 #[derive(Clone, Debug)]
 pub(crate) struct Condition {
     pub(crate) text: String,
-    /// It was taken out, and the statement executed without it.
+    /// The condition was removed, and the statement executed without it.
     pub(crate) is_tried: bool,
-    /// What came of it without the condition, which should not.
+    /// A wrong result without the condition.
     pub(crate) crossed: Option<String>,
-    /// With both accounts declared, it was missed.
+    /// With both accounts declared, its removal changed the result.
     pub(crate) is_missed: bool,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Condition {
 pub(crate) struct Tried {
     pub(crate) tries: usize,
     pub(crate) conditions: Vec<Condition>,
-    /// What came of the whole statement with both accounts declared, which should not.
+    /// A wrong result of the whole statement with both accounts declared.
     pub(crate) crossed: Option<String>,
 }
 
@@ -74,10 +74,10 @@ impl Tried {
 /// By role and text, apart for transactions that declare no account.
 pub(crate) type Book = BTreeMap<(String, String), Tried>;
 
-/// Behind the role of what works for no account.
+/// Suffix of the role for work without an account.
 pub(crate) const FOR_NONE: &str = " for no account";
 
-/// A part of all statements, by their texts.
+/// A part of all statements, chosen by text.
 #[derive(Clone, Copy)]
 pub(crate) struct Part {
     pub(crate) nth: u64,
@@ -85,25 +85,24 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Whether a statement, as the book names it, is of this part.
+    /// Whether this part has the statement, by its name in the book.
     pub(crate) fn has(self, sql: &str) -> bool {
         sql.bytes().map(u64::from).sum::<u64>() % self.of == self.nth
     }
 }
 
 pub(crate) struct Trials {
-    /// Of other statements the book says only that they were executed.
+    /// Statements of other parts are only recorded as executed.
     part: Part,
     twins: [&'static str; 2],
     scratch: tokio::sync::Mutex<Scratch>,
     book: Mutex<Book>,
-    /// Without parameters, which cannot be tried.
+    /// Statements without parameters, which cannot be tried.
     simple: Mutex<Vec<String>>,
 }
 
 impl Trials {
-    /// `twins`: names of one length, so that one stands wherever the other can. The life of the first is lived, the second
-    /// rests.
+    /// `twins`: names of one length, so that one can replace the other. The first account is active, the second rests.
     pub(crate) fn new(twins: [&'static str; 2], scratch: Scratch, part: Part) -> Trials {
         assert_eq!(twins[0].len(), twins[1].len());
         Trials {
@@ -119,7 +118,7 @@ impl Trials {
         self.book.lock().unwrap().clone()
     }
 
-    /// Another step: what was not missed yet may meet other rows now.
+    /// Begins another step: untested conditions may meet other rows now.
     pub(crate) fn next_step(&self) {
         for ((role, _), tried) in self.book.lock().unwrap().iter_mut() {
             if !tried.is_through() && !role.ends_with(FOR_NONE) {
@@ -139,7 +138,7 @@ impl Trials {
         }
     }
 
-    /// Tries a statement before it is executed.
+    /// Tries a statement before its execution.
     pub(crate) async fn hold(&self, executed: Executed) {
         if executed.role.is_empty() || self.is_of_both(&executed) {
             return;
@@ -185,7 +184,7 @@ impl Trials {
         tried.clone()
     }
 
-    /// Peers may have tried the same meanwhile.
+    /// Another connection may have tried the same statement meanwhile.
     fn note(&self, executed: &Executed, seen: &Tried) {
         let mut book = self.book.lock().unwrap();
         let tried = book.get_mut(&executed.name()).expect("it was begun");
@@ -197,7 +196,7 @@ impl Trials {
         }
     }
 
-    /// As it is, and the same by the other account.
+    /// The unchanged statement, and the same for the other account.
     fn askers(&self, executed: &Executed) -> [Executed; 2] {
         let [from, to] = self.sides(executed);
         let other = Executed {
@@ -212,13 +211,13 @@ impl Trials {
         [executed.clone(), other]
     }
 
-    /// Works for both, and so shows nothing of what one alone may see.
+    /// A transaction for both accounts shows nothing about one of them alone.
     fn is_of_both(&self, executed: &Executed) -> bool {
         let is_declared = |twin: &&str| executed.declared.split(',').any(|name| name == *twin);
         self.twins.iter().all(is_declared)
     }
 
-    /// Whose statement it is, and the other.
+    /// The statement's account, and the other one.
     fn sides(&self, executed: &Executed) -> [&'static str; 2] {
         let [first, second] = self.twins;
         if executed.declared.contains(second) {
@@ -231,16 +230,16 @@ impl Trials {
     async fn try_out(&self, scratch: &mut Scratch, asked: &Executed, places: &[(usize, usize)], tried: &mut Tried) {
         let whole = scratch.outcome(asked, &asked.sql, &asked.declared).await;
         if !whole.is_clear() {
-            // Its own service holds its rows at this moment; another time.
+            // Its own service holds its rows now; tried again later.
             return;
         }
-        // Of the second account, which rests, nobody holds a row: who waits wants one of the first's.
+        // The second account rests, so none of its rows is locked: a wait means a row of the first account.
         let [own, other] = self.sides(asked);
         let rests = own == self.twins[1];
         let is_seen = |outcome: &Outcome| outcome.is_clear() || rests && *outcome == Outcome::Waits;
         let is_other = |outcome: &Outcome| is_seen(outcome) && *outcome != whole;
         let told = |outcome: &Outcome| Some(format!("{asked:?}: {whole:?} and then {outcome:?}"));
-        // What declares no account works for none, and sees what its role may see.
+        // A transaction without a declared account works for none, and sees what its role may see.
         let both = (!asked.declared.is_empty()).then(|| format!("{},{other}", asked.declared));
         if let Some(both) = &both {
             let outcome = scratch.outcome(asked, &asked.sql, both).await;
@@ -260,13 +259,13 @@ impl Trials {
             if let (Some(both), false) = (&both, condition.is_missed) {
                 condition.is_missed = is_other(&scratch.outcome(asked, &sql, both).await);
             }
-            // Who declares no account has nothing but conditions.
+            // Without a declared account only the conditions hold.
             condition.is_missed |= both.is_none() && condition.crossed.is_some();
         }
     }
 }
 
-/// With one name in the place of the other.
+/// Replaces one name with the other.
 pub(crate) fn renamed(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
     let mut renamed = bytes.to_vec();
     let mut at = 0;

@@ -1,5 +1,5 @@
-//! An account's whole life, so that every statement of the services is executed for it: notifications of every kind, turns
-//! that ask for tools, fail, wait and are carried on, tasks that are done with work waiting, agents that go.
+//! An account's whole life, so that every statement of the services is executed for it: notifications of every kind, turns that
+//! call tools, fail, wait and resume, tasks that close with waiting items, agents that are removed.
 
 use std::time::Duration;
 
@@ -26,10 +26,10 @@ use crate::{
     house::House,
 };
 
-/// In a notification's text: what the agent does.
+/// Mark in a notification's text: the agent's action.
 const FAILS: &str = "please fail";
 const WAITS: &str = "please wait";
-/// Before the task that it is on, and the status that it gets.
+/// Marks before a task, and before the status that it gets.
 const CALLS: &str = "please call ";
 
 pub(crate) fn script(seen: &Seen) -> Reply {
@@ -75,13 +75,13 @@ impl Walk<'_> {
         self.refused_and_failed().await;
         self.tools_that_are_awaited().await;
         self.closing().await;
-        // Lists go on behind what has come since.
+        // Lists continue after newer rows.
         let mut ids = self.ids.clone();
         ids.insert("cursor", self.field.cursors(self.tenant).await);
         self.requests(reading(self.tenant, &ids)).await;
         self.agent_goes().await;
         self.requests(removing(self.tenant, self.ids)).await;
-        // What only a clock brings.
+        // Statements of periodic work.
         self.house.up().await;
     }
 
@@ -114,7 +114,7 @@ impl Walk<'_> {
         serde_json::from_str(&answer.body).unwrap_or(Value::Null)
     }
 
-    /// On tasks that both accounts have, on new ones, on none; the coordinator's; with tools, to the end.
+    /// On tasks that both accounts have, on new ones, without a task; the coordinator's; with tools, to the end.
     async fn turns(&self) {
         for (task, body) in [
             ("LIVE-1", "b"),
@@ -128,18 +128,18 @@ impl Walk<'_> {
             self.delivered(task, &id, body).await;
             self.delivered(task, &format!("{id}-again"), "b").await;
         }
-        // The chat is nobody's, so that everybody is its coordinator.
+        // The chat has no assignee, so that every agent is its coordinator.
         self.api("PATCH", "/tasks/CHAT", &json!({"assignees": []})).await;
         self.delivered("CHAT", "to-anybody", "please call CHAT in_progress")
             .await;
-        // Somebody without a session of this kind.
+        // A sender without a session of this kind.
         let (account, id) = (&self.tenant.account, "to-tester");
         self.house.notify(account, "-", "tester", id, "b").await;
         self.house.until(account, id, "delivered").await;
         self.delivered("T-1", "ends-it", "please call T-1 done").await;
     }
 
-    /// By ids, in answer to a message, twice, and to whoever is assigned.
+    /// By ids, in answer to a message, repeated, and for the assignees.
     async fn addressed(&self) {
         let account = &self.tenant.account;
         let first = |sql: &'static str| async move {
@@ -167,7 +167,7 @@ impl Walk<'_> {
         .await;
     }
 
-    /// Refused, then let in by a redrive, when its agents are there; failed, then tried again.
+    /// Refused, then accepted by a redrive after its agents were created; failed, then retried.
     async fn refused_and_failed(&self) {
         let account = &self.tenant.account;
         self.trials.next_step();
@@ -194,7 +194,7 @@ impl Walk<'_> {
         self.part_of("both").await;
     }
 
-    /// A service that knows the conversation enters an item, and repeats that.
+    /// A service that knows the conversation enters an item, and repeats it.
     async fn entered(&self) {
         let (account, id) = (&self.tenant.account, "entered");
         for _ in 0..2 {
@@ -204,7 +204,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Nobody runs the tools for a while, so that they are asked for again; and once more when they have run.
+    /// The tools do not run for a while, so that they are requested again; and once more after they ran.
     async fn tools_that_are_awaited(&mut self) {
         let client = self.house.world.operator().await;
         let mut heard = client.subscribe("signalbox.tool.>").await.unwrap();
@@ -239,8 +239,8 @@ impl Walk<'_> {
         timeout(Duration::from_secs(20), answered).await.expect("an answer");
     }
 
-    /// A task is done while something waits that is to go on: behind a turn that waits for its tools, and behind one that
-    /// waits for another attempt.
+    /// A task closes while an item that carries over waits: behind a turn that waits for tools, and behind one that waits for
+    /// another attempt.
     async fn closing(&self) {
         let account = &self.tenant.account;
         self.house.notify(account, "T-2", "coder", "waits", WAITS).await;

@@ -1,5 +1,5 @@
-//! The tool-gateway's transactions: one call, from its record to its result. One step: the call holds its own record and
-//! its session, which nobody closes or claims meanwhile.
+//! The tool-gateway's transaction: one call, from its record to its result. One step, since the call locks its own record and its
+//! session, so no other transaction closes or claims the session.
 
 use contracts::{
     Headers, TraceContext, header,
@@ -22,40 +22,39 @@ use super::{
 };
 use crate::simulation::bugs::Bug;
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub(crate) enum Executed {
     Over {
         state: ToolCallState,
         outbox: Vec<Uuid>,
-        /// The tool ran, here and now.
+        /// The tool ran in this transaction.
         effect: Option<Effect>,
     },
     OutOfTurn,
-    /// A dead letter: the rows know nothing of such a call, or of such a session.
+    /// A dead letter: no row of such a call or session exists.
     Unowned,
 }
 
-/// What a tool did, for whoever watches.
+/// The effect of a tool, for the witness.
 #[derive(Clone, Debug)]
 pub(crate) struct Effect {
     pub(crate) turn: TurnId,
     pub(crate) ordinal: i32,
     /// Its session was closed before it began.
     pub(crate) in_closed_session: bool,
-    /// Its turn had asked for it, in these words.
+    /// Its turn had requested it, with these arguments.
     pub(crate) was_asked_for: bool,
-    /// Calls that stand before it in the same answer and are not over.
+    /// Earlier unfinished calls of the same answer.
     pub(crate) overtook: Vec<i32>,
     pub(crate) closed: Vec<SessionId>,
     pub(crate) cancelled: Vec<NotificationId>,
-    /// The notification that it led to.
+    /// The notification that it caused.
     pub(crate) asked: Option<(AccountId, NotificationId)>,
 }
 
 impl Database {
-    /// `CALL_INSERT`, the locks, `FACTS`, the tool, `CALL_FINISH` and the outbox. `deliveries` of the request count for
-    /// nothing.
+    /// `CALL_INSERT`, the locks, `FACTS`, the tool, `CALL_FINISH` and the outbox. `deliveries` of the request do not count.
     pub(crate) fn execute(&mut self, request: &ToolRequested, deliveries: u32, bug: Option<Bug>) -> Executed {
         let asked = asked(request, TraceContext::default());
         let name = (asked.account.clone(), asked.session);
@@ -134,7 +133,7 @@ impl Database {
         }
     }
 
-    /// Of the turn's last answer, the calls that were passed on, come before this one and have no record.
+    /// Calls of the turn's last answer that were requested, come earlier and have no record.
     fn earlier(&self, asked: &CallRequest, turn: TurnId) -> Vec<i32> {
         let is_over = |ordinal: i32| {
             let mut calls = self.calls.iter();
@@ -198,8 +197,7 @@ impl Database {
         })
     }
 
-    /// As `Executor::decide_and_run` asks: whether the call is admitted, and whether it waits. What agents do here names no
-    /// task but their own.
+    /// As `Executor::decide_and_run`: whether the call is admitted, and whether it waits. Agents here name no task but their own.
     fn admit(&self, asked: &CallRequest, facts: &Facts) -> (Result<(), Refusal>, bool) {
         let capability = Capability {
             session: asked.session,
@@ -221,7 +219,7 @@ impl Database {
         })
     }
 
-    /// Whatever the decision was made of: whether some answer of the turn asked for it so.
+    /// Independent of the decision: whether an answer of the turn requested it.
     fn was_asked_for(&self, asked: &CallRequest, turn: TurnId) -> bool {
         let turn = &self.turns[&(asked.account.clone(), turn)];
         turn.journal.calls().any(|call| {
@@ -339,7 +337,7 @@ pub(crate) fn notification(
     }
 }
 
-/// Definitions hold schemas and are made once.
+/// Definitions hold schemas and are created once.
 fn with_tools<T>(see: impl FnOnce(&[ToolDefinition]) -> T) -> T {
     thread_local! {
         static TOOLS: Vec<ToolDefinition> = tools::all();

@@ -1,5 +1,5 @@
-//! Delivery's claims: a batch of woken sessions, from their locks to turns that may be sent. One transaction under the
-//! sessions' locks, and so one step.
+//! Delivery's claims: a batch of woken sessions, from their locks to turns that may be sent. One transaction under the sessions'
+//! locks, and so one step.
 
 use std::{collections::HashMap, rc::Rc, sync::Arc};
 
@@ -37,7 +37,7 @@ use uuid::Uuid;
 use super::{Database, Millis, SessionRow, TurnRow, moment, outbox::Message};
 use crate::simulation::{bugs::Bug, settings::Settings};
 
-/// How far a clock that is wrong runs ahead ([`Bug::LeaseByLocalClock`]).
+/// Error of the wrong clock ([`Bug::LeaseByLocalClock`]).
 const AHEAD: Millis = 10_000;
 
 #[derive(Debug, Default)]
@@ -45,13 +45,13 @@ pub(crate) struct Claimed {
     pub(crate) work: Vec<Work>,
     pub(crate) left: Vec<SessionName>,
     pub(crate) outbox: Vec<Uuid>,
-    /// Sessions whose lease was taken, new turns among them.
+    /// Sessions whose lease was taken, including new turns.
     pub(crate) started: Vec<(SessionName, TurnId, NotificationId)>,
     pub(crate) resumed: Vec<(SessionName, TurnId)>,
 }
 
 impl Database {
-    /// `SESSIONS_LOCK` and, for one who is about to claim, `REPLICAS_ALIVE`.
+    /// `SESSIONS_LOCK` and, for a claim, `REPLICAS_ALIVE`.
     pub(crate) fn session(&self, name: &SessionName, claimer: Option<Uuid>, bug: Option<Bug>) -> Option<Session> {
         let row = self.sessions.get(name)?;
         let dead = |owner: Uuid| match bug {
@@ -135,7 +135,7 @@ impl Database {
         })
     }
 
-    /// The whole of a claim.
+    /// A whole claim.
     pub(crate) fn claim(
         &mut self,
         names: &[SessionName],
@@ -364,7 +364,7 @@ impl Database {
     }
 }
 
-/// No step is impossible, unless a bug is planted: then the service leaves the session as it is.
+/// No step is impossible, unless a bug is planted: then the service leaves the session unchanged.
 pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, bug: Option<Bug>) -> Option<T> {
     match step {
         Ok(value) => Some(value),
@@ -373,7 +373,7 @@ pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, bug: Option<Bug>) -> 
     }
 }
 
-/// The names alone: what a model would be told of them does not matter here.
+/// Tool names only: their texts have no effect here.
 fn offered(has_task: bool) -> Arc<[ToolDefinition]> {
     fn named(has_task: bool) -> Arc<[ToolDefinition]> {
         let context = OfferContext {
@@ -387,7 +387,7 @@ fn offered(has_task: bool) -> Arc<[ToolDefinition]> {
         });
         tools.collect()
     }
-    // Definitions hold schemas and are made once.
+    // Definitions hold schemas and are created once.
     thread_local! {
         static WITH_TASK: Arc<[ToolDefinition]> = named(true);
         static TASKLESS: Arc<[ToolDefinition]> = named(false);
@@ -399,7 +399,7 @@ fn offered(has_task: bool) -> Arc<[ToolDefinition]> {
     }
 }
 
-/// What a model would be sent does not matter here.
+/// The prompt has no effect here.
 fn prompt() -> Prompt {
     thread_local! {
         static PROMPT: Rc<Prompt> = Rc::new(Prompt {

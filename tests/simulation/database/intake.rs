@@ -1,6 +1,6 @@
-//! The resolver's transactions. A batch's reads come before its locks, so others may commit in between: what it looked
-//! up ([`Database::facts`]), which sessions it saw as active ([`Database::active_seen`]), and what it then finds under
-//! its locks ([`Database::batch_write`]) are three moments.
+//! The resolver's transactions. A batch reads before it locks, so other transactions may commit in between: the facts
+//! ([`Database::facts`]), the active sessions that it saw ([`Database::active_seen`]), and the rows under its locks
+//! ([`Database::batch_write`]) are three snapshots.
 
 use std::collections::BTreeMap;
 
@@ -35,12 +35,12 @@ const LIMITS: QueueLimits = QueueLimits {
     items_max: 4,
 };
 
-/// What a batch came to.
+/// The result of a batch.
 #[derive(Debug)]
 pub(crate) enum Written {
     Committed {
         wakes: Vec<Message>,
-        /// What was queued for the first time or again: its place in the stream, its session, its position.
+        /// Items queued for the first time or again: sequence, session, position.
         queued: Vec<(NotificationId, u64, SessionId, i64)>,
     },
     Stale,
@@ -48,7 +48,7 @@ pub(crate) enum Written {
 }
 
 impl Database {
-    /// `FACTS_FIND`, twice: the second time for the parts of what fans out.
+    /// `FACTS_FIND`, twice: the second time for the parts of a fan-out.
     pub(crate) fn facts(&self, batch: &[Received]) -> Facts {
         let mut facts = Facts::default();
         self.answer(&Questions::about(batch), &mut facts);
@@ -113,7 +113,7 @@ impl Database {
         }
     }
 
-    /// What the snapshot of `SESSIONS_LOCK` shows before the statement waits for anybody's lock.
+    /// The snapshot of `SESSIONS_LOCK` before the statement waits for a lock.
     pub(crate) fn active_seen(&self, batch: &[Received], facts: &Facts) -> BTreeMap<Conversation, SessionId> {
         let mut facts = facts.clone();
         let decided = decide_all(batch, &mut facts, &LIMITS);
@@ -145,7 +145,7 @@ impl Database {
         let wanted: Vec<Conversation> = conversations(&decided, &facts).into_iter().collect();
         let found: Vec<Found> = wanted.iter().map(|one| self.found(one, seen.get(one), bug)).collect();
         let resolved = assign(wanted.iter().zip(found), || SessionId(self.fresh_id()));
-        // `SESSIONS_OPEN … on conflict do nothing`: somebody else opened one of them, by either index.
+        // `SESSIONS_OPEN … on conflict do nothing`: another resolver opened one of them, by either index.
         let taken = |conversation: &Conversation, generation: Generation| {
             self.active(conversation).is_some()
                 || (bug != Some(Bug::GenerationReused) && self.newest(conversation) >= Some(generation.0))
@@ -258,7 +258,7 @@ impl Database {
         Written::Committed { wakes, queued: places }
     }
 
-    /// Of one conversation, under lock: the session that was seen if it is still open, else the newest that there is now.
+    /// Of a conversation, under lock: the session seen before if it is still open, else the newest one now.
     fn found(&self, conversation: &Conversation, seen: Option<&SessionId>, bug: Option<Bug>) -> Found {
         let locked = seen.and_then(|id| {
             let row = self.sessions.get(&(conversation.account.clone(), *id))?;
@@ -402,7 +402,7 @@ impl Database {
         })
     }
 
-    /// `CLAIM`: one that nobody holds who is alive.
+    /// `CLAIM`: a partition without a live owner.
     pub(crate) fn partition_claim(&mut self, owner: uuid::Uuid) -> Option<Lease> {
         let free = (0..self.partitions.len()).find(|n| self.partition_is_free(*n))?;
         let row = &mut self.partitions[free];

@@ -1,5 +1,5 @@
-//! The writes that span owners: a task is moved, an agent is removed, and the sessions that close with them. One step
-//! each: the closer holds its task or agent and all the sessions it looks at.
+//! Writes over several owners: a task is moved, an agent is removed, and their sessions close. One step each: the closer locks its
+//! task or agent and all of the sessions.
 
 use contracts::session::{SessionClosed, SessionResolved};
 use domain::{
@@ -14,14 +14,14 @@ use storage::{
 use super::{Database, moment, outbox::Message};
 use crate::simulation::bugs::Bug;
 
-/// Which sessions and items.
+/// The sessions and items to close.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scope<'a> {
     Task(&'a TaskId),
     Agent(AgentId),
 }
 
-/// What closed, for whoever watches.
+/// The closed sessions and items, for the witness.
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
     pub(crate) sessions: Vec<SessionId>,
@@ -30,7 +30,7 @@ pub(crate) struct Closed {
 }
 
 impl Database {
-    /// `TASK_LOCK`, `TASK_SET`, `TURN_START` and [`Self::close`]. `None`: there is no such task.
+    /// `TASK_LOCK`, `TASK_SET`, `TURN_START` and [`Self::close`]. `None`: no such task.
     pub(crate) fn task_status_set(
         &mut self,
         account: &AccountId,
@@ -58,7 +58,7 @@ impl Database {
         Some(self.close(account, Scope::Task(task), reason, closing, bug))
     }
 
-    /// `AGENT_REMOVE` and [`Self::close`]. `None`: there is no such agent, or no longer.
+    /// `AGENT_REMOVE` and [`Self::close`]. `None`: no such agent, or already removed.
     pub(crate) fn agent_remove(&mut self, account: &AccountId, agent: AgentId, bug: Option<Bug>) -> Option<Closed> {
         let row = self.agents.get_mut(&(account.clone(), agent))?;
         if row.removed {
@@ -74,7 +74,7 @@ impl Database {
         ))
     }
 
-    /// `CLOSE`, `LOCK_ITEMS`, `CANCEL`, `UNCOUNT`, then `OPEN_NEXT` and `CARRY` for what goes on.
+    /// `CLOSE`, `LOCK_ITEMS`, `CANCEL`, `UNCOUNT`, then `OPEN_NEXT` and `CARRY` for items that carry over.
     fn close(
         &mut self,
         account: &AccountId,

@@ -1,8 +1,8 @@
-//! Postgres, as far as the pipeline relies on it: rows, guarded writes, and transactions that are there or not. Each
-//! guarded write names the statement that it stands for, and is as literal to it as possible.
+//! A model of Postgres: rows, guarded writes, and atomic transactions. Each guarded write names its statement and follows it
+//! literally.
 //!
-//! What two transactions do to each other is modelled where statements of one see different moments: the resolver's
-//! reads before its locks ([`intake`]). Everything that happens under the locks of its sessions is one step.
+//! Interference of two transactions is modelled where statements of one see different snapshots: the resolver's reads before its
+//! locks ([`intake`]). Everything under the locks of its sessions is one step.
 
 pub(crate) mod calls;
 pub(crate) mod claims;
@@ -27,7 +27,7 @@ use super::bugs::Bug;
 
 pub(crate) type Millis = i64;
 
-/// Simulated milliseconds as the moment that decisions see.
+/// Simulated milliseconds as the timestamp that decisions get.
 pub(crate) fn moment(at: Millis) -> OffsetDateTime {
     OffsetDateTime::UNIX_EPOCH + time::Duration::milliseconds(1_800_000_000_000 + at)
 }
@@ -75,7 +75,7 @@ pub(crate) struct SessionRow {
 }
 
 impl SessionRow {
-    /// What the table of states makes of it. Its other columns are the caller's.
+    /// Applies a step of the state table. The caller sets the other columns.
     pub(crate) fn on(&mut self, event: SessionEvent, bug: Option<Bug>) {
         let state = SessionState {
             phase: self.phase,
@@ -100,7 +100,7 @@ pub(crate) struct NotificationRow {
     pub(crate) attempts: i32,
     pub(crate) hops: u16,
     pub(crate) created_at: Millis,
-    /// What a dead letter of it would hold.
+    /// The content of its dead letter.
     pub(crate) payload: bytes::Bytes,
     pub(crate) subject: String,
 }
@@ -140,7 +140,7 @@ pub(crate) struct CallRow {
     pub(crate) result: String,
 }
 
-/// The resolver's place in one partition.
+/// The resolver's offset in one partition.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PartitionRow {
     pub(crate) owner: Option<Uuid>,
@@ -148,11 +148,11 @@ pub(crate) struct PartitionRow {
     pub(crate) sequence: u64,
     pub(crate) published: Option<OffsetDateTime>,
     pub(crate) stream_created: Option<OffsetDateTime>,
-    /// A batch is being written: who claims partitions passes this one by (`skip locked`).
+    /// A batch is being written: claims of partitions skip it (`skip locked`).
     pub(crate) locked: bool,
 }
 
-/// Kept for a person to send it again.
+/// Kept for a redrive by a person.
 #[derive(Clone, Debug)]
 pub(crate) struct DeadLetter {
     pub(crate) id: Uuid,
@@ -166,7 +166,7 @@ pub(crate) struct DeadLetter {
 #[derive(Debug, Default)]
 pub(crate) struct Database {
     pub(crate) now: Millis,
-    /// Grows with every committed transaction that wrote something.
+    /// Grows with every committed transaction that wrote a row.
     pub(crate) version: u64,
     pub(crate) accounts: BTreeMap<AccountId, Account>,
     pub(crate) agents: BTreeMap<(AccountId, AgentId), Agent>,
@@ -175,7 +175,7 @@ pub(crate) struct Database {
     pub(crate) notifications: BTreeMap<(AccountId, NotificationId), NotificationRow>,
     pub(crate) turns: BTreeMap<(AccountId, TurnId), TurnRow>,
     pub(crate) calls: BTreeMap<(AccountId, Uuid), CallRow>,
-    /// Replies in threads, by the message that each became.
+    /// Replies in threads, by message id.
     pub(crate) messages: BTreeMap<(AccountId, MessageId), TurnId>,
     pub(crate) outbox: BTreeMap<Uuid, OutboxRow>,
     pub(crate) dead_letters: Vec<DeadLetter>,
@@ -186,7 +186,7 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// Ids arrive in time order, as version 7 does.
+    /// Ids in time order, as version 7.
     pub(crate) fn fresh_id(&mut self) -> Uuid {
         self.ids += 1;
         Uuid::from_u128((0x0190_0000_0000_7000_8000 << 48) | u128::from(self.ids))

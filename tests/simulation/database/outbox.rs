@@ -1,4 +1,4 @@
-//! Messages that must follow from a transaction, as rows of it, and what is on its way between services.
+//! Outbox rows of a transaction, and messages between services.
 
 use bytes::Bytes;
 use contracts::{
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{Database, Millis};
 
-/// Which service a row, a process or a message belongs to.
+/// The service of a row, process or message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Service {
     Resolver,
@@ -20,7 +20,7 @@ pub(crate) enum Service {
     Orchestrator,
 }
 
-/// What travels, each with the id that its contract gives it.
+/// A message, with the id of its contract.
 #[derive(Clone, Debug)]
 pub(crate) enum Message {
     SessionResolved(SessionResolved),
@@ -53,12 +53,12 @@ impl Message {
         }
     }
 
-    /// As `contracts::Awaited`: its row stays until it was read.
+    /// As `contracts::Awaited`: its row stays until the message was read.
     pub(crate) fn is_awaited(&self) -> bool {
         matches!(self, Self::TurnFinished(..) | Self::Notification(_))
     }
 
-    /// Names the row that waits for it to be read.
+    /// The row that waits for the message to be read.
     pub(crate) fn receipt(&self) -> Option<Uuid> {
         match self {
             Self::TurnFinished(_, _, receipt) => *receipt,
@@ -77,7 +77,7 @@ impl Message {
     }
 }
 
-/// What a message asks for.
+/// The content of a message.
 pub(crate) fn receipt(headers: &Headers) -> Option<Uuid> {
     headers.get(header::RECEIPT).and_then(|id| Uuid::try_parse(id).ok())
 }
@@ -88,12 +88,12 @@ pub(crate) struct OutboxRow {
     pub(crate) message: Message,
     pub(crate) created_at: Millis,
     pub(crate) claimed_at: Option<Millis>,
-    /// The broker has it, and nobody has read it yet: since when, and when to look next.
+    /// Stored by the broker and not read yet: since when, and the time of the next check.
     pub(crate) stored: Option<(Millis, Millis)>,
 }
 
-/// As in `[outbox]`: `sweep_age_ms`, `claim_timeout_ms`, `unread_look_ms`. Published again after a while, whatever the
-/// broker says: sooner than `unread_again_ms`, so that it happens.
+/// As in `[outbox]`: `sweep_age_ms`, `claim_timeout_ms`, `unread_look_ms`. The last one republishes after a while, whatever the
+/// broker answers: sooner than `unread_again_ms`, so that it happens.
 pub(crate) const SWEEP_AGE: Millis = 5_000;
 pub(crate) const CLAIM_TIMEOUT: Millis = 15_000;
 pub(crate) const UNREAD_LOOK: Millis = 10_000;
@@ -118,7 +118,7 @@ impl Database {
         ids
     }
 
-    /// Those that `OUTBOX_CLAIM` would take. `after`: of a planted bug, which polls by id.
+    /// Rows that `OUTBOX_CLAIM` would take. `after`: for a planted bug, which polls by id.
     pub(crate) fn outbox_due(&self, service: Service, after: Option<Uuid>) -> Vec<Uuid> {
         self.outbox
             .iter()
@@ -133,7 +133,7 @@ impl Database {
             .collect()
     }
 
-    /// When one of them will be due, or due to be looked after, if nobody does anything before.
+    /// The time when one of these rows is due for publication or for a check.
     pub(crate) fn outbox_next_due(&self) -> Option<Millis> {
         self.outbox
             .values()
@@ -148,7 +148,7 @@ impl Database {
             .min()
     }
 
-    /// `OUTBOX_STORED`: those that were not read meanwhile.
+    /// `OUTBOX_STORED`: rows that were not read meanwhile.
     pub(crate) fn outbox_stored(&mut self, ids: &[Uuid]) {
         let now = self.now;
         for id in ids {
@@ -159,7 +159,7 @@ impl Database {
         self.version += 1;
     }
 
-    /// Those that `OUTBOX_LOOK` would take.
+    /// Rows that `OUTBOX_LOOK` would take.
     pub(crate) fn outbox_unread(&self, service: Service) -> Vec<Uuid> {
         let due = |row: &OutboxRow| row.stored.is_some_and(|(_, look_at)| look_at < self.now);
         self.outbox
@@ -169,7 +169,7 @@ impl Database {
             .collect()
     }
 
-    /// `OUTBOX_LOOK`. Gives each with whether it is to be published again whatever the broker says.
+    /// `OUTBOX_LOOK`. Gives each row, and whether to republish it whatever the broker answers.
     pub(crate) fn outbox_look(&mut self, ids: &[Uuid]) -> Vec<(Uuid, bool)> {
         let now = self.now;
         let mut looked = Vec::with_capacity(ids.len());
@@ -185,7 +185,7 @@ impl Database {
         looked
     }
 
-    /// `OUTBOX_DELETE` by a reader, in the transaction in which it takes the messages in.
+    /// `OUTBOX_DELETE` by a reader, in the transaction that processes the messages.
     pub(crate) fn outbox_receive(&mut self, receipts: impl IntoIterator<Item = Uuid>) {
         for receipt in receipts {
             self.outbox.remove(&receipt);

@@ -22,21 +22,21 @@ use crate::simulation::{bugs::Bug, settings::Settings};
 
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
-    /// As the service tells its line.
+    /// As the service tells its dispatch queue.
     pub(crate) free: Vec<((domain::AccountId, SessionId), bool)>,
     pub(crate) outbox: Vec<Uuid>,
     pub(crate) written: Vec<Outcome>,
     pub(crate) stale: u64,
 }
 
-/// What one record did to its turn.
+/// The effect of one record on its turn.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) account: domain::AccountId,
     pub(crate) session: SessionId,
     pub(crate) turn: TurnId,
     pub(crate) fence: Fence,
-    /// Of the session, when it was written.
+    /// The session's state at the write.
     pub(crate) session_fence: Fence,
     pub(crate) state: TurnState,
 }
@@ -173,7 +173,7 @@ impl Database {
         }
     }
 
-    /// The notification itself, so that it can be sent again.
+    /// The notification itself, for a redrive.
     fn bury(&mut self, account: &domain::AccountId, id: &str) {
         let id = NotificationId::parse(id).expect("ids of rows are ids");
         let Some(row) = self.notifications.get(&(account.clone(), id.clone())) else {
@@ -193,7 +193,7 @@ impl Database {
     }
 }
 
-/// A notification as its publisher could have sent it to the one agent it came to (`store/refused.rs`).
+/// A notification as its publisher could have sent it to its one agent (`store/refused.rs`).
 fn for_one(payload: &bytes::Bytes, id: &NotificationId, agent: Option<domain::AgentId>) -> bytes::Bytes {
     let Ok(mut message) = serde_json::from_slice::<contracts::notification::NotificationMessage>(payload) else {
         return payload.clone();

@@ -1,5 +1,4 @@
-//! Delivery: the line of woken sessions, the claimer, a worker a turn, the recorder. As `service.rs` wires them, without
-//! its channels.
+//! Delivery: dispatch queue, claimer, one worker a turn, recorder. As `service.rs` wires them, without its channels.
 
 use delivery::{
     queue::dispatcher::DispatchQueue,
@@ -28,7 +27,7 @@ const SWEEP_INTERVAL: i64 = 1_000;
 #[derive(Debug)]
 pub(crate) struct Conductor {
     line: DispatchQueue,
-    /// Taken from the line, to be claimed in the name of a replica.
+    /// Taken from the dispatch queue, to be claimed in the name of a replica.
     hand: Option<(Vec<SessionName>, Uuid)>,
     workers: Vec<Worker>,
     reports: Vec<Report>,
@@ -38,16 +37,16 @@ pub(crate) struct Conductor {
 struct Worker {
     work: Work,
     stage: Stage,
-    /// In whose name the session was claimed.
+    /// The replica that claimed the session.
     replica: Uuid,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Taken,
-    /// A call is under way.
+    /// A call is in flight.
     Calling(u64),
-    /// The connection broke: the provider's record is asked.
+    /// The connection broke: the provider's record is read.
     Asking,
 }
 
@@ -94,7 +93,7 @@ impl World {
         }
     }
 
-    /// A wake-up: the handler notes the session, and is done.
+    /// A wake-up: the handler queues the session.
     pub(super) fn wake(&mut self, p: usize, queued: &Queued) {
         let name = match &queued.message {
             Message::SessionResolved(message) => (message.account.clone(), message.session_id),
@@ -167,7 +166,7 @@ impl World {
         for name in claimed.left {
             process.conductor.line.free(name, false);
         }
-        // Begun under an incarnation that has ended meanwhile, they stop before they call anybody.
+        // Workers of an ended incarnation stop before their call.
         process
             .conductor
             .workers
@@ -178,7 +177,7 @@ impl World {
             }));
     }
 
-    /// Both are errors that may pass: it is tried again.
+    /// Both errors are retryable.
     fn not_claimed(&mut self, p: usize, names: Vec<SessionName>) {
         for name in names {
             self.processes[p].conductor.line.free(name, true);
@@ -213,7 +212,7 @@ impl World {
     fn send(&mut self, p: usize, work: Work, replica: Uuid) {
         let now = self.database.now;
         let open = self.provider.requests.iter().find(|request| {
-            // A holder that was frozen when its lease ended still has its end of the line; its words will not count.
+            // A holder that was frozen when its lease ended still has its connection; its record will be stale.
             request.open
                 && request.session_key == work.turn.key
                 && !self.processes[request.holder].overslept
@@ -234,7 +233,7 @@ impl World {
         });
     }
 
-    /// Something comes of a call at the provider's.
+    /// An event of a call at the provider.
     pub(crate) fn provider_proceeds(&mut self, n: usize) {
         let request = self.provider.requests[n].clone();
         let agents = &self.agents;
@@ -267,7 +266,7 @@ impl World {
         }
     }
 
-    /// An agent with effects of its own acts once on what it is sent, whatever becomes of the connection.
+    /// An agent with effects of its own acts once on a call, whatever happens to the connection.
     fn look_at_runs(&mut self, request: &crate::simulation::provider::Request) {
         let own = self.database.turns.iter().any(|((_, id), row)| {
             *id == request.turn && self.settings.effects(&row.provider) == delivery::providers::Effects::Own
@@ -320,7 +319,7 @@ impl World {
         }
     }
 
-    /// The leases are lost: calls are hung up, and whoever has the sessions now finds the turns as they stand.
+    /// The leases are lost: calls are aborted, and the next holders find the turns in their recorded state.
     pub(super) fn stop_workers(&mut self, p: usize) {
         let workers = std::mem::take(&mut self.processes[p].conductor.workers);
         for worker in workers {

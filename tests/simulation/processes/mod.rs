@@ -1,5 +1,5 @@
-//! The services' processes: step machines over the durable world. What one of them has in memory is gone when it
-//! crashes; what it does next is the scheduler's choice among its [`Act`]s, and between any two of them it may end.
+//! The services' processes: state machines over the durable state. A crash loses a process's memory. The scheduler chooses its next
+//! [`Act`], and may end it between any two.
 
 mod delivery;
 mod orchestrator;
@@ -18,11 +18,11 @@ use super::{
     world::{Fate, World},
 };
 
-/// One life of a process under one id, as `runtime::Incarnation`.
+/// One incarnation of a process under one replica id, as `runtime::Incarnation`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incarnation {
     pub(crate) id: Uuid,
-    /// By the holder's own clock: a little before the database's.
+    /// By the holder's own clock: slightly before the database's.
     pub(crate) ends: Millis,
 }
 
@@ -31,14 +31,14 @@ pub(crate) struct Process {
     pub(crate) service: Service,
     pub(crate) down_until: Millis,
     pub(crate) frozen_until: Millis,
-    /// From Postgres.
+    /// Disconnected from Postgres.
     pub(crate) cut_off_until: Millis,
     pub(crate) incarnation: Option<Incarnation>,
-    /// Its lease is not being renewed just now.
+    /// Its lease is currently not renewed.
     pub(crate) paused: bool,
-    /// Its lease ended while it was frozen, and it has not looked at the clock since.
+    /// Its lease ended while it was frozen, and it has not checked the clock since.
     pub(crate) overslept: bool,
-    /// Committed rows, handed to the relay; and those that were published and are to be deleted.
+    /// Committed rows handed to the relay; and published rows to be deleted.
     pub(crate) relay: VecDeque<Uuid>,
     published: Vec<Uuid>,
     outbox_highest: Option<Uuid>,
@@ -49,11 +49,11 @@ pub(crate) struct Process {
     postings: Vec<Posting>,
 }
 
-/// What a process may do next.
+/// Possible next steps of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Act {
     Enter,
-    /// It looks at the clock after it was frozen.
+    /// It checks the clock after a freeze.
     Wake,
     Relay,
     Settle,
@@ -110,7 +110,7 @@ impl Process {
         self.incarnation.is_some_and(|one| now < one.ends)
     }
 
-    /// When it may do what it cannot do now.
+    /// When its next step becomes possible.
     pub(crate) fn moments(&self, now: Millis, neglected: bool, at: &mut impl FnMut(Option<Millis>)) {
         at(Some(self.down_until));
         at(Some(self.frozen_until));
@@ -196,7 +196,7 @@ impl World {
         }
     }
 
-    /// What was begun under the leases stops; leases of the old id are never its own again.
+    /// Stops work under the old leases; leases of the old id never return to it.
     pub(crate) fn lose_leases(&mut self, p: usize) {
         self.counts.leases_lost += 1;
         self.note("leases lost", [p as u64, 0], || format!("process {p}"));
@@ -207,7 +207,7 @@ impl World {
         self.stop_workers(p);
     }
 
-    /// The process ends, and all that it had in memory with it.
+    /// The process ends and loses its memory.
     pub(crate) fn crash(&mut self, p: usize, down: Millis) {
         self.counts.crashes += 1;
         self.note("crashed", [p as u64, 0], || format!("process {p} for {down} ms"));
@@ -225,7 +225,7 @@ impl World {
         };
     }
 
-    /// The broker hands a message to one of those that read it.
+    /// The broker delivers a message to one of its readers.
     pub(crate) fn hand_out(&mut self, n: usize, p: usize) {
         let queued = self.broker.hand_out(n, self.database.now);
         self.note("handed out", [queued.token, p as u64], || {

@@ -1,5 +1,4 @@
-//! The orchestrator's consumer: the reply of a turn that ended becomes a message of its thread. What people ask of the
-//! API is in `deeds.rs`.
+//! The orchestrator's consumer: posts the reply of an ended turn into its thread. `deeds.rs` has the API requests of people.
 
 use domain::{AccountId, TurnId, TurnState};
 use storage::lifecycle::reply_message_id;
@@ -14,7 +13,7 @@ use crate::simulation::{
 /// As `replies_retry_ms`.
 const RETRY: i64 = 500;
 
-/// News of an ended turn in hand.
+/// A `turn.finished` event in progress.
 #[derive(Debug)]
 pub(crate) struct Posting {
     token: u64,

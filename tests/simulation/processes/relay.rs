@@ -1,5 +1,4 @@
-//! The outbox relay of each process: publishes what its transactions have stored, then deletes it; and sweeps what others
-//! left behind.
+//! The outbox relay of each process: publishes rows of its transactions, then deletes them; and sweeps rows of ended processes.
 
 use uuid::Uuid;
 
@@ -18,7 +17,7 @@ impl World {
         self.publish_rows(p, &rows);
     }
 
-    /// A row that is not published for sure is left to the sweep.
+    /// A row without a confirmed publication is left to the sweep.
     fn publish_rows(&mut self, p: usize, rows: &[Uuid]) {
         for id in rows {
             let Some(message) = self.database.outbox.get(id).map(|row| row.message.clone()) else {
@@ -40,14 +39,14 @@ impl World {
         }
     }
 
-    /// Rows whose messages the broker has: deleted, or, where a reader is awaited, noted as stored.
+    /// Rows whose messages the broker has: deleted, or marked as stored if a reader is awaited.
     pub(super) fn settle(&mut self, p: usize) {
         let rows = std::mem::take(&mut self.processes[p].published);
         let forgetful = self.bug == Some(Bug::ReceiptBeforeRead);
         let (stored, over): (Vec<Uuid>, Vec<Uuid>) = rows
             .into_iter()
             .partition(|id| !forgetful && self.database.outbox.get(id).is_some_and(|row| row.message.is_awaited()));
-        // What fails here, the sweep publishes a second time.
+        // After a failure here, the sweep publishes it again.
         if self.fate(p) != Fate::Failed {
             self.database.outbox_delete(&over);
         }
@@ -56,7 +55,7 @@ impl World {
         }
     }
 
-    /// What was published and nobody has read yet: the broker is asked whether it still has it.
+    /// Published rows without a reader yet: asks the broker whether it still has them.
     pub(super) fn look_after_unread(&mut self, p: usize) {
         let rows = self.database.outbox_unread(self.processes[p].service);
         let fate = self.fate(p);

@@ -1,4 +1,4 @@
-//! The resolver: reads the partitions that it leases, a batch after the other, from their places.
+//! The resolver: reads its leased partitions batch by batch, from their offsets.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +20,12 @@ use crate::simulation::{
 
 const BATCH_MAX: usize = 4;
 
-/// One partition in a process's hands.
+/// A partition of a process.
 #[derive(Debug)]
 pub(crate) struct Reading {
     lease: Lease,
     stage: Stage,
-    /// It ends with the batch that it has in hand.
+    /// It ends after its current batch.
     stopping: bool,
 }
 
@@ -39,12 +39,12 @@ enum Stage {
     Waking(At, Vec<Message>),
 }
 
-/// Where in which stream.
+/// A sequence in a stream.
 #[derive(Clone, Copy, Debug)]
 struct At {
     created: Millis,
     sequence: u64,
-    /// In which numbering: a store that lost its tail gives numbers again. Its readers lose their connection with it.
+    /// The numbering: a store that lost its tail assigns sequences again. Its readers lose their connection.
     numbering: u64,
 }
 
@@ -67,7 +67,7 @@ impl Reading {
     }
 }
 
-/// What becomes of a reading after a step.
+/// The state of a reader after a step.
 enum Next {
     Stage(Stage),
     Ended,
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// What is ours and nobody reads, as `census.mine` shows it: the answer to a claim was lost, or one to a release.
+    /// Owned partitions without a reader, as `census.mine` shows them: the answer to a claim or a release was lost.
     fn unread(&self, p: usize) -> Option<Lease> {
         let process = &self.processes[p];
         let owner = process.incarnation?.id;
@@ -143,7 +143,7 @@ impl World {
         });
     }
 
-    /// `RELEASE`. Failing that, the next look finds it.
+    /// `RELEASE`. If it fails, the next census finds the partition.
     pub(super) fn give_up_partition(&mut self, p: usize) {
         let Some(n) = self.processes[p]
             .readings
@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// What is in hand is written or found to be another's; nothing new is begun.
+    /// The current batch is written or turns out to be stale; no new batch begins.
     pub(super) fn stop_readings(&mut self, p: usize) {
         for reading in &mut self.processes[p].readings {
             reading.stopping = true;
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// From the place on, if it is a place in this stream.
+    /// From the offset, if it exists in this stream.
     fn open(&mut self, p: usize, lease: &Lease) -> Next {
         if self.fate(p) != Fate::Committed {
             return Next::Stage(Stage::Closed);
@@ -224,7 +224,7 @@ impl World {
         let created = moment(at.created);
         let received: Vec<Received> = batch
             .into_iter()
-            // Who may send as whom is held by tests of its own; nobody here is a stranger.
+            // Other tests check senders; every publisher here is trusted.
             .map(|incoming| Received::read(&Root::default(), created, incoming, true))
             .collect();
         let Some(last) = received.last() else {
@@ -242,7 +242,7 @@ impl World {
         Next::Stage(Stage::Begun(at, Batch { received, to }))
     }
 
-    /// The transaction begins: from here on its partition is locked.
+    /// The transaction begins and locks its partition.
     fn look_up(&mut self, p: usize, lease: &Lease, at: At, batch: Batch) -> Next {
         if self.fate(p) == Fate::Failed {
             return Next::Stage(Stage::Begun(at, batch));
@@ -256,7 +256,7 @@ impl World {
         }
         self.database.partitions[usize::from(lease.partition)].locked = true;
         let facts = self.database.facts(&batch.received);
-        // Mostly nothing happens in between, and then the moments are one.
+        // Mostly no other step happens in between, and the snapshots are one.
         if self.random.chance(600) {
             let seen = self.database.active_seen(&batch.received, &facts);
             return self.write_batch(p, lease, at, batch, facts, &seen);
@@ -317,7 +317,7 @@ impl World {
                 }
                 match fate {
                     Fate::Committed => Next::Stage(Stage::Waking(at, wakes)),
-                    // It will find everything known.
+                    // It will find only known notifications.
                     Fate::Unanswered | Fate::Failed => Next::Stage(Stage::Begun(at, batch)),
                 }
             }

@@ -12,7 +12,7 @@ use crate::simulation::{
 /// As `postpone_delay_ms`.
 const POSTPONED: Millis = 500;
 
-/// A request in hand.
+/// A request in progress.
 #[derive(Debug)]
 pub(crate) struct Calling {
     token: u64,
@@ -109,7 +109,7 @@ impl World {
                 self.postpone(calling.token, Millis::try_from(delay.as_millis()).expect("short"));
                 None
             }
-            // A dead letter, and done with.
+            // A dead letter, which ends the request.
             Executed::Unowned => Some(Stage::Acknowledging),
         }
     }

@@ -18,14 +18,14 @@ use crate::{
 };
 
 routes! {
-    "accounts": "Tenants and their choices";
-    /// Make an account.
+    "accounts": "Tenants and their settings";
+    /// Create an account.
     POST "/api/accounts" Operate => create;
     /// All accounts, by id.
     GET "/api/accounts" Operate => list;
-    /// The account and its choices.
+    /// The account and its settings.
     GET "/api/orgs/{account}" Administer => read;
-    /// Change the account's choices. What is running keeps those that it began with.
+    /// Change the account's settings. A running turn keeps the settings that it began with.
     PATCH "/api/orgs/{account}" Administer => change;
 }
 
@@ -40,7 +40,7 @@ async fn create(
     }
     once.run(&app, Party::operator(Some(account)), async |work| {
         if !store::account_insert(&work.tx, account, &body.name, work.now).await? {
-            return Err(Problem::conflict("account_exists", format!("there is an account {account} already")).into());
+            return Err(Problem::conflict("account_exists", format!("account {account} already exists")).into());
         }
         Ok(Done::new(store::account_find(&work.tx, account).await?))
     })

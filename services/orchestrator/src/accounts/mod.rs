@@ -1,4 +1,4 @@
-//! Accounts: the tenants, and their choices that change what the pipeline does (S6, S14). Made by the operator.
+//! Accounts: the tenants and their pipeline settings (S6, S14). The operator creates them.
 
 pub mod http;
 pub mod store;

@@ -1,4 +1,4 @@
-//! Every query on accounts. A transaction has declared its account, and requests are let in for accounts that exist.
+//! Every query on accounts. The transaction has already declared its account, and the guard has checked that the account exists.
 
 use api::accounts::{Account, AccountChange};
 use domain::{AccountId, TaskId};
@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 const ACCOUNT_INSERT: &str = "
     insert into account (id, name, created_at) values ($1, $2, $3) on conflict do nothing";
 
-/// `false`: there is one of that id.
+/// `false`: an account of that id exists.
 pub async fn account_insert(
     tx: &Tx,
     account: &AccountId,
@@ -35,7 +35,7 @@ const FIND: &str = columns!("select", "from account where id = $1");
 
 pub async fn account_find(tx: &Tx, account: &AccountId) -> Result<Account, StorageError> {
     let found = tx.one("read account", FIND, [account.into()]).await?;
-    found.ok_or_else(|| StorageError::unreadable("read account", "it is gone"))
+    found.ok_or_else(|| StorageError::unreadable("read account", "the row is missing"))
 }
 
 const CHANGE: &str = columns!(
@@ -47,7 +47,7 @@ const CHANGE: &str = columns!(
     ""
 );
 
-/// The task is stored as it is compared.
+/// `coordinator_task` is stored as a task key, the spelling that is compared.
 pub async fn account_change(tx: &Tx, account: &AccountId, change: AccountChange) -> Result<Account, StorageError> {
     let (task, turns) = (change.coordinator_task, change.turns_in_flight_max);
     let values: [Value; 10] = [
@@ -63,5 +63,5 @@ pub async fn account_change(tx: &Tx, account: &AccountId, change: AccountChange)
         turns.flatten().map(i32::from).into(),
     ];
     let changed = tx.one("change account", CHANGE, values).await?;
-    changed.ok_or_else(|| StorageError::unreadable("change account", "it is gone"))
+    changed.ok_or_else(|| StorageError::unreadable("change account", "the row is missing"))
 }

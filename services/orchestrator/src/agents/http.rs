@@ -19,15 +19,15 @@ use crate::{
 
 routes! {
     "agents": "Named workers of an account";
-    /// Make an agent.
+    /// Create an agent.
     POST "/api/orgs/{account}/agents" Administer => create;
     /// The account's agents, oldest first.
     GET "/api/orgs/{account}/agents" Read => list;
     /// An agent, by id or slug.
     GET "/api/orgs/{account}/agents/{agent}" Read => read;
-    /// Change an agent. Another slug breaks no session: keys hold the id.
+    /// Change an agent. A new slug breaks no session: session keys hold the id.
     PATCH "/api/orgs/{account}/agents/{agent}" Administer => change or 409;
-    /// Remove an agent: its sessions close and what waits for it is cancelled, in the same transaction. Its slug is free.
+    /// Remove an agent. The same transaction closes its sessions and cancels its waiting items. Its slug becomes free.
     DELETE "/api/orgs/{account}/agents/{agent}" Administer => remove;
 }
 
@@ -43,7 +43,7 @@ async fn create(
     .await
 }
 
-/// Ids are fresh, so the slug is the only key that another can have.
+/// Ids are fresh, so only the slug can violate a unique index.
 fn slug_taken(error: StorageError) -> ApiError {
     if error.is_unique_violation() {
         Problem::conflict("slug_taken", "another agent of the account has this slug").into()

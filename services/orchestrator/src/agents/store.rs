@@ -1,4 +1,4 @@
-//! Every query on agents. Removed ones stay in the table, since sessions and turns refer to them, and are not found.
+//! Every query on agents. Removed agents stay in the table, since sessions and turns refer to them, and are not found here.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::PROVIDER_DEFAULT;
 use crate::paging::{Listing, Order, Page, Rows};
 
-/// A named agent as a statement takes one: by slug, or by id.
+/// A reference to an agent as a statement takes it: by slug, or by id.
 pub fn agent_columns(agent: Option<&AgentRef>) -> (Option<AgentSlug>, Option<AgentId>) {
     match agent {
         None => (None, None),
@@ -68,7 +68,7 @@ const RESOLVE: &str = "
     select id, slug from agent
     where account_id = $1 and removed_at is null and (id = any($2::uuid[]) or slug = any($3::text[]))";
 
-/// The ids of those that there are, by how they were named.
+/// The ids of the agents that exist, by the reference that named each.
 pub async fn agents_resolve(
     tx: &Tx,
     account: &AccountId,
@@ -91,7 +91,7 @@ pub async fn agents_resolve(
     Ok(resolved)
 }
 
-/// Ids tell the order in which they were made. Relies on the primary key.
+/// Ids grow in the order of creation. Relies on the primary key.
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, slug, name, role, provider, created_at, removed_at from agent where account_id = $1",
     order: &["id"],
@@ -113,7 +113,7 @@ const CHANGE: &str = "
     where account_id = $1 and id = $2 and removed_at is null
     returning id, slug, name, role, provider, created_at";
 
-/// Fails with a unique violation when another live agent has the slug. `None`: it was removed.
+/// Fails with a unique violation when another live agent has the slug. `None`: the agent was removed.
 pub async fn agent_change(
     tx: &Tx,
     account: &AccountId,

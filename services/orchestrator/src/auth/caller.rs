@@ -1,4 +1,4 @@
-//! The caller, as handlers see one.
+//! The authenticated caller, as handlers see it.
 
 use axum::{extract::FromRequestParts, http::request::Parts};
 use domain::{AccountId, Actor, ActorKind, KeyRole, NotTheirs};
@@ -10,7 +10,7 @@ use crate::{error::invalid_field, route::Described};
 /// Ids of keys are hexadecimal.
 const OPERATOR_PRINCIPAL: &str = "operator";
 
-/// Who sent the request.
+/// Sender of the request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Caller {
     Operator,
@@ -18,7 +18,8 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// As whom they act: a service's key is a service, any other is a person. The key's id and name stand for them.
+    /// The actor of the caller's writes: a service for a key of the role service, else a person; identified by the key's id and
+    /// name.
     pub fn actor(&self) -> Actor {
         match self {
             Self::Operator => Actor {
@@ -40,7 +41,7 @@ impl Caller {
         }
     }
 
-    /// Whom what they send is shown to be from, `named` in `field`: themselves, or whom a service may name.
+    /// The sender shown for the caller's notifications: the caller, or, for a service, the name in `field`.
     pub fn speaks_as(&self, field: &str, named: &Actor) -> Result<Actor, Problem> {
         self.actor().speaks_as(named).map_err(|error| match error {
             NotTheirs::Another => Problem::forbidden(format!("{field}: {error}")),
@@ -48,7 +49,7 @@ impl Caller {
         })
     }
 
-    /// Whose its Idempotency-Keys and notifications are: no other key is the same, and no key is the operator.
+    /// The principal that owns Idempotency-Keys and notifications: a key, or the operator for none.
     pub fn principal(&self) -> &str {
         match self {
             Self::Operator => OPERATOR_PRINCIPAL,
@@ -56,7 +57,7 @@ impl Caller {
         }
     }
 
-    /// Whether of notifications they see what became of their own, and of no others.
+    /// Whether the caller sees the state of its own notifications only.
     pub fn sees_own_alone(&self) -> bool {
         match self {
             Self::Operator => false,
@@ -68,19 +69,19 @@ impl Caller {
     }
 }
 
-/// A caller in an account that is theirs to see, permitted to do what the route does. Only the guard makes one.
+/// A caller with the account of the path and permission for the route. Only the guard creates one.
 #[derive(Clone, Debug)]
 pub struct Access {
     pub account: AccountId,
     pub caller: Caller,
 }
 
-/// The operator, on a route across accounts. Only the guard makes one.
+/// The operator, on a route across accounts. Only the guard creates one.
 #[derive(Clone, Copy, Debug)]
 pub struct OperatorAccess;
 
 impl Access {
-    /// As whom a POST is made.
+    /// The principal of a POST.
     pub fn party(&self) -> Party<'_> {
         Party {
             owner: self.account.as_str(),
@@ -90,7 +91,7 @@ impl Access {
     }
 }
 
-/// Whose the effect and the stored answer of a POST are: the account's, or the operator's.
+/// Owner of a POST's effect and of its stored answer: an account, or the operator.
 #[derive(Debug)]
 pub struct Party<'a> {
     pub owner: &'a str,
@@ -99,7 +100,7 @@ pub struct Party<'a> {
 }
 
 impl Party<'_> {
-    /// On a route across accounts; `account` is the one that it touches.
+    /// On a route across accounts; `account` is the account that the request touches.
     pub fn operator(account: Option<&AccountId>) -> Party<'static> {
         Party {
             owner: OPERATOR,
@@ -142,7 +143,7 @@ impl Described for OperatorAccess {
 
 /// A route that the guard does not know is closed.
 fn not_declared() -> Problem {
-    Problem::forbidden("nobody may do this")
+    Problem::forbidden("this route permits no caller")
 }
 
 #[cfg(test)]

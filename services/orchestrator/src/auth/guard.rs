@@ -1,5 +1,5 @@
-//! The middleware in front of every route. The order of its answers is part of the wall between tenants: a key of one
-//! account learns nothing of another, not even which of the routes it could not use.
+//! The middleware in front of every route. The order of its checks is part of the wall between tenants: a key of one account learns
+//! nothing about another account, not even which of its routes the key's role permits.
 
 use axum::{
     extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State},
@@ -25,13 +25,13 @@ use crate::{
 pub async fn guard(State((app, permissions)): State<(App, Permissions)>, request: Request, next: Next) -> Response {
     match admit(&app, &permissions, request).await {
         Ok((request, None)) => next.run(request).await,
-        // Its account's place is given back once the answer has been taken.
+        // The place of the account is released when the response body has been sent.
         Ok((request, Some(under_way))) => under_way.hold(next.run(request).await),
         Err(error) => error.into_response(),
     }
 }
 
-/// Lets the request through with who sent it, or refuses it. Of what an account may use, its own keys' requests take.
+/// Authenticates and authorizes the request, and attaches the caller. A key's request counts against its account's limits.
 async fn admit(
     app: &App,
     permissions: &Permissions,
@@ -60,7 +60,7 @@ async fn admit(
         Some(name) => Some(account_of(app, &caller, &name).await?),
         None => None,
     };
-    // Of a method that the path does not have, the router says so.
+    // If the path does not have the method, the router answers.
     if let Some(Permission { need, scope, .. }) = permissions.find(&parts.method, &pattern) {
         match (&caller, scope, account) {
             (Caller::Operator, Scope::Operator, _) => {
@@ -78,23 +78,23 @@ async fn admit(
             }
             (Caller::Key(holder), _, _) => {
                 app.meters.refused("forbidden");
-                tracing::warn!(key = %holder.id, role = %holder.role, route = pattern, "a key's role does not permit this");
+                tracing::warn!(key = %holder.id, role = %holder.role, route = pattern, "refused: the role lacks the permission");
                 return Err(Problem::forbidden(format!("a key of role {} may not do this", holder.role)).into());
             }
             (Caller::Operator, Scope::Account | Scope::Current, _) => {
                 app.meters.refused("forbidden");
-                return Err(Problem::forbidden("the operator has no account: use a key of one").into());
+                return Err(Problem::forbidden("the operator has no account: use an account's key").into());
             }
         }
     }
     Ok((Request::from_parts(parts, body), under_way))
 }
 
-/// Who the bearer of this token is, and the request's place among those of its account; the operator's needs none.
+/// The bearer of the token, and its account's place for one request; the operator needs none.
 async fn caller(app: &App, parts: &Parts) -> Result<(Caller, Option<UnderWay>), ApiError> {
     let refuse = |why: &'static str| {
         app.meters.refused("unauthorized");
-        tracing::warn!(why, "a request had no valid key");
+        tracing::warn!(why, "refused: no valid key");
         ApiError::from(Problem::unauthorized())
     };
     let token = bearer(&parts.headers)?.ok_or_else(|| refuse("no bearer token"))?;
@@ -115,7 +115,7 @@ async fn caller(app: &App, parts: &Parts) -> Result<(Caller, Option<UnderWay>), 
     Ok((Caller::Key(holder), Some(under_way)))
 }
 
-/// Another's account, no account, and what could not be the name of one look the same.
+/// Another account, a missing account and an impossible account name get the same answer.
 async fn account_of(app: &App, caller: &Caller, name: &str) -> Result<AccountId, ApiError> {
     let account = AccountId::parse(name).map_err(|_| Problem::not_found())?;
     match caller {
@@ -129,17 +129,17 @@ async fn account_of(app: &App, caller: &Caller, name: &str) -> Result<AccountId,
                 Err(Problem::not_found().into())
             }
         }
-        // Its account exists, or it would not have been found.
+        // The account exists: its key was found.
         Caller::Key(holder) if holder.account == account => Ok(account),
         Caller::Key(holder) => {
             app.meters.refused("other_account");
-            tracing::warn!(key = %holder.id, account = %holder.account, "a key asked for another account");
+            tracing::warn!(key = %holder.id, account = %holder.account, "refused: the key belongs to another account");
             Err(Problem::not_found().into())
         }
     }
 }
 
-/// In constant time, also of the lengths: digests are compared.
+/// Compares digests, so that neither content nor length changes the time.
 fn same(token: &str, secret: &str) -> bool {
     Sha256::digest(token.as_bytes())
         .ct_eq(&Sha256::digest(secret.as_bytes()))

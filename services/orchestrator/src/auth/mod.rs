@@ -1,8 +1,8 @@
-//! Who is asking, and what they may do.
+//! Authentication and authorization.
 //!
-//! [`guard`] stands in front of every route: it finds out who the caller is (else 401), whether the account in the path
-//! is theirs (else the same 404 as for an account that is not there), and whether their role may do what the route does
-//! (else 403). What a route needs is declared with it ([`crate::route`]), and what a role may do is one function,
+//! [`guard`] stands in front of every route. It authenticates the caller (else 401), checks that the account in the path is the
+//! caller's (else the same 404 as for a missing account), and checks that the caller's role permits the route (else 403). A route's
+//! need is declared with the route ([`crate::route`]); the permissions of a role are one function,
 //! [`permits`](crate::permission::permits).
 
 pub mod caller;

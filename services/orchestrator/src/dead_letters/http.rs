@@ -21,18 +21,18 @@ use crate::{
 };
 
 routes! {
-    "dead letters": "What could not be processed, and sending it again";
+    "dead letters": "Messages that could not be processed, and their redrive";
     /// Dead letters, newest first.
     GET "/api/orgs/{account}/dead-letters" Read => list;
     /// A dead letter.
     GET "/api/orgs/{account}/dead-letters/{letter}" Read => read;
-    /// Publish a dead letter's message again, where it was published. 409 when it was too long to be kept whole.
+    /// Publish a dead letter's message again, on its subject. 409 when the message was too long to be stored whole.
     POST "/api/orgs/{account}/dead-letters/{letter}/redrive" Administer => send_again;
-    /// Dead letters that belong to no account, newest first.
+    /// Dead letters without an account, newest first.
     GET "/api/dead-letters" Operate => operator_list;
-    /// A dead letter that belongs to no account.
+    /// A dead letter without an account.
     GET "/api/dead-letters/{letter}" Operate => operator_read;
-    /// Publish the message of a dead letter that belongs to no account again, once what it lacked is there.
+    /// Publish the message of a dead letter without an account again, once the cause is removed.
     POST "/api/dead-letters/{letter}/redrive" Operate => operator_send_again;
 }
 
@@ -106,7 +106,7 @@ async fn letter_of(app: &App, party: &Party<'_>, letter: Uuid) -> Result<Json<De
     Ok(Json(letter.ok_or_else(Problem::not_found)?))
 }
 
-/// Whether there is a row of the notification that names the same sender.
+/// Whether the notification has a row that names the same sender.
 async fn is_as_the_row_says(
     work: &Work,
     account: Option<&AccountId>,
@@ -137,7 +137,7 @@ async fn redrive_of(
         let sent = store::letter_redriven(&work.tx, owner, letter, work.now).await?;
         let sent = sent.ok_or_else(Problem::not_found)?;
         app.meters.redriven();
-        tracing::info!(owner, %letter, redrives = sent.redrives, "sent a dead letter again");
+        tracing::info!(owner, %letter, redrives = sent.redrives, "redrove a dead letter");
         Ok(Done::new(sent).with(vec![(account.cloned(), outgoing)]))
     })
     .await

@@ -1,5 +1,5 @@
-//! Dead letters: what could not be processed, why, and sending it again. Written by every service, in the transaction
-//! that gives a message up; read and redriven here. What belongs to no account is the operator's.
+//! Dead letters: messages that could not be processed, with the reason, and their redrive. Every service writes them, in the
+//! transaction that drops the message; they are read and redriven here. The operator owns dead letters without an account.
 
 pub mod http;
 pub mod redrive;

@@ -1,9 +1,9 @@
-//! What a redrive sends. Pure, but for the trace of the request that asks for it.
+//! The message that a redrive sends. Pure, but for the trace of the request.
 //!
-//! The payload goes out as it came, where it was published, under a message id of its own (the old one would be taken
-//! for a duplicate) and with `Signalbox-Redrive` naming the letter. Headers stay, so that hops, cause and trace go on.
-//! So does what the letter says of its sender (`Signalbox-Vouched`). Which notification it is stays too: an id that came
-//! in a header moves to `ce-id`, where readers of a redrive look.
+//! The payload is sent unchanged on its original subject, under a new message id (the broker's readers would drop the old one as a
+//! duplicate) and with `Signalbox-Redrive` naming the letter. Headers stay, so hops, cause and trace continue. The letter's mark
+//! that its sender was vouched for (`Signalbox-Vouched`) stays. The notification's identity stays too: an id from a header moves to
+//! `ce-id`, where readers of a redrive look for it.
 
 use contracts::{Headers, Outgoing, Root, Timestamp, dead::DEAD_PAYLOAD_BYTES_MAX, header};
 use domain::{AccountId, Actor, NotificationId};
@@ -13,24 +13,24 @@ use storage::entity::dead_letter::Model;
 
 use crate::SOURCE;
 
-/// The message, or why there is none. `account`: whose letter it is; none for the operator's.
+/// The message, or the reason why it cannot be redriven. `account`: the letter's account; none for the operator's.
 pub fn redrive(root: &Root, account: Option<&AccountId>, letter: &Model) -> Result<Outgoing, Problem> {
     if letter.payload.len() >= DEAD_PAYLOAD_BYTES_MAX {
-        let what = "the message was too long to be kept whole: publish it again where it came from";
+        let what = "the message was too long to be stored whole: publish it again at its source";
         return Err(Problem::conflict("payload_cut", what));
     }
-    // Sent by us it would be signed by us, and count as what it was refused for not being.
+    // A redrive is signed by the orchestrator, so an unsigned message would become a valid one.
     if letter.reason == UNAUTHENTICATED {
-        let what = "no service of this installation signed it for its subject: it is kept to be looked at";
+        let what = "no service of this installation signed it for its subject: the letter can be read but not redriven";
         return Err(Problem::conflict(UNAUTHENTICATED, what));
     }
     let subject = subject(root, account, &letter.subject)
         .filter(|subject| is_of(root, letter, subject))
-        .ok_or_else(|| Problem::conflict("not_redrivable", "nothing of ours would read it on that subject"))?;
-    // Of a stranger's headers, only the broker's own instructions must not be repeated.
+        .ok_or_else(|| Problem::conflict("not_redrivable", "no service reads that subject"))?;
+    // The headers of a foreign message stay, but for the broker's own instructions.
     let mut headers: Headers = serde_json::from_value(letter.headers.clone()).unwrap_or_default();
     let message_id = headers.0.remove(header::MESSAGE_ID);
-    // Of the message that died; the new one gets its own.
+    // The message id of the dead message; the new message gets its own.
     headers.0.remove(header::SIGNATURE);
     headers
         .0
@@ -38,11 +38,11 @@ pub fn redrive(root: &Root, account: Option<&AccountId>, letter: &Model) -> Resu
     if let Some(message_id) = message_id
         && headers.get(header::REDRIVE).is_none()
     {
-        // As readers of the first delivery preferred it.
+        // The id that readers of the first delivery preferred.
         headers.set(header::CE_ID, message_id);
     }
     if headers.get(header::CE_ID).is_none() {
-        // One that never had an id gets the letter's, so that redriving it twice is once.
+        // A message that never had an id gets the letter's id, so that two redrives are one notification.
         headers.set(header::CE_ID, letter.id.to_string());
     }
     headers.set(
@@ -58,26 +58,25 @@ pub fn redrive(root: &Root, account: Option<&AccountId>, letter: &Model) -> Resu
     })
 }
 
-/// Signed by us it would count as what the letter's service could not say itself: it goes where that service reads or publishes,
-/// and where we may publish.
+/// A redrive carries the orchestrator's signature, which could say what the letter's service may not. So the subject must be one
+/// that the letter's service reads or publishes, and that the orchestrator may publish.
 fn is_of(root: &Root, letter: &Model, subject: &str) -> bool {
     let service = User::named(&letter.service);
     service.is_some_and(|service| service.buries(root, subject)) && User::Orchestrator.publishes(root, subject)
 }
 
-/// The id of the notification that is sent again, as its reader will see it, and the sender that it names.
+/// The id of the redriven notification, as its reader will see it, and the sender that it names.
 pub fn sender_named(outgoing: &Outgoing) -> Option<(NotificationId, Actor)> {
     let read = contracts::notification::read(&outgoing.headers, &outgoing.payload).ok()?;
     Some((read.id?, read.sender))
 }
 
-/// Whether the letter's service read the notification from its row: then the row decides who sent it.
+/// Whether the letter's service read the notification from its row. Then the row decides the sender.
 pub fn is_of_a_row(letter: &Model) -> bool {
     User::named(&letter.service) == Some(User::Delivery)
 }
 
-/// A publisher needs no headers; what we send is a CloudEvent all the same, and has hops and a trace. What the message
-/// brought stays.
+/// A publisher needs no headers; a message of ours is a CloudEvent and has hops and a trace. The message's own headers stay.
 fn event_complete(headers: &mut Headers, subject: &str, letter: &Model) {
     let address: Vec<&str> = subject.rsplit('.').take(2).collect();
     let about = match address[..] {
@@ -102,8 +101,8 @@ fn event_complete(headers: &mut Headers, subject: &str, letter: &Model) {
     }
 }
 
-/// Where it was published. A letter's subject is a stranger's word: only what a service of ours reads is sent to, and
-/// never into another account.
+/// The original subject. A letter's subject is not trusted: only subjects that a service reads are allowed, and never another
+/// account's.
 fn subject(root: &Root, account: Option<&AccountId>, subject: &str) -> Option<String> {
     let published = root.notification_published(subject);
     let mut tokens = published.split('.');
@@ -118,7 +117,7 @@ fn subject(root: &Root, account: Option<&AccountId>, subject: &str) -> Option<St
         _ => return None,
     };
     let ours = account.is_none_or(|account| account.as_str() == named);
-    // A token of these would be a pattern, or an empty one.
+    // These characters would make a wildcard or an empty token.
     let plain = tokens
         .iter()
         .all(|token| !token.is_empty() && !token.contains(['*', '>', ' ', '\r', '\n', '\t', '\0']));
@@ -243,7 +242,7 @@ mod tests {
         assert_eq!(refused.code(), "unauthenticated");
     }
 
-    /// A service that was taken over writes letters, and the orchestrator signs what it sends again.
+    /// A compromised service writes letters, and the orchestrator signs their redrives.
     #[test]
     fn a_letter_is_sent_again_where_its_service_reads_or_publishes() {
         let check = |service: &str, subject: &str, good: bool| {

@@ -1,4 +1,4 @@
-//! Every query on dead letters. `owner` is an account, or the operator's place.
+//! Every query on dead letters. `owner` is an account id, or the operator's.
 
 use api::dead_letters::DeadLetter;
 use sea_orm::{EntityTrait, QuerySelect};
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::paging::{Keyset, Listing, Order, Page, Rows};
 
-/// What is shown. Headers are for sending it again.
+/// The columns that are shown. Headers are needed only for a redrive.
 macro_rules! columns {
     ($before:literal, $after:literal) => {
         concat!(
@@ -54,7 +54,7 @@ pub async fn letter_find(tx: &Tx, owner: &str, letter: Uuid) -> Result<Option<De
     tx.one("find dead letter", FIND, [owner.into(), letter.into()]).await
 }
 
-/// The whole row, held until the transaction ends: two redrives at once would send one message id twice.
+/// The whole row, locked until the transaction ends: two redrives at once would send the same message id twice.
 pub async fn letter_lock(tx: &Tx, owner: &str, letter: Uuid) -> Result<Option<Model>, StorageError> {
     Entity::find_by_id((owner.to_owned(), letter))
         .lock_exclusive()
@@ -68,13 +68,13 @@ const REDRIVEN: &str = columns!(
     ""
 );
 
-/// Counts a redrive of a letter that is locked.
+/// Counts a redrive. The caller holds the row lock.
 pub async fn letter_redriven(
     tx: &Tx,
     owner: &str,
     letter: Uuid,
     now: OffsetDateTime,
 ) -> Result<Option<DeadLetter>, StorageError> {
-    tx.one("note a redrive", REDRIVEN, [owner.into(), letter.into(), now.into()])
+    tx.one("count a redrive", REDRIVEN, [owner.into(), letter.into(), now.into()])
         .await
 }

@@ -1,16 +1,16 @@
-//! The rows behind a batch of `turn.finished` events.
+//! Reads the turns of a batch of `turn.finished` events.
 
 use domain::{AccountId, AgentId, TaskId, TurnId, TurnState};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
 
-/// A turn, as far as it decides about its reply.
+/// The columns of a turn that decide about its reply.
 #[derive(Debug, FromQueryResult)]
 pub(super) struct EndedTurn {
     pub account: AccountId,
     pub id: TurnId,
-    /// As it is shown.
+    /// The task's display id.
     pub task: Option<TaskId>,
     pub agent: AgentId,
     pub agent_name: String,
@@ -24,7 +24,7 @@ pub(super) struct EndedTurn {
     pub tracestate: Option<String>,
 }
 
-/// Relies on the primary keys. A turn whose task is not there has none to post to.
+/// Relies on the primary keys. A turn without a task row has no thread.
 pub const ENDED_TURNS: &str = "
     select u.account_id as account, u.id, t.display_id as task, u.agent_id as agent, a.name as agent_name, u.state, u.reply,
            u.no_reply, u.late, u.finished_at, u.hops, u.traceparent, u.tracestate
@@ -33,7 +33,7 @@ pub const ENDED_TURNS: &str = "
     join agent a on a.account_id = any (array[u.account_id]) and a.id = u.agent_id
     left join task t on t.account_id = any (array[u.account_id]) and t.id = u.task_id";
 
-/// Those that there are, in no particular order.
+/// The turns that exist, in no particular order.
 pub(super) async fn ended_turns(tx: &Tx, places: &[(AccountId, TurnId)]) -> Result<Vec<EndedTurn>, StorageError> {
     let (accounts, ids): (Vec<AccountId>, Vec<TurnId>) = places.iter().cloned().unzip();
     tx.rows("read ended turns", ENDED_TURNS, [accounts.into(), ids.into()])

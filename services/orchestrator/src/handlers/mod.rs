@@ -1,4 +1,4 @@
-//! What this service does about messages.
+//! Consumers of the orchestrator.
 //!
 //! | subject | durable | handler |
 //! |---|---|---|

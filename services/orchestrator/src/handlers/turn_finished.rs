@@ -1,13 +1,13 @@
-//! A turn ended: its reply enters the task's thread.
+//! Posts the reply of an ended turn into its task's thread.
 //!
 //! Consumes `turn.finished` events.
-//! Decides what of them is to be posted: what a finished turn said on a task, unless it was late or had nothing to say.
-//! Writes one message a turn, whose id follows from the turn, and its activity; gives receipts, which end the outbox rows
-//! of the events.
+//! Decides which replies are posted: the reply of a finished turn on a task, unless it was late or `no_reply`, or is empty.
+//! Writes one message a turn, whose id follows from the turn, with its activity; and the receipts that delete the events' outbox
+//! rows.
 //! Publishes `message.posted`.
 //!
-//! The event only says where to look: what the turn said and whether it counts is read from its row, so that neither a
-//! cut reply nor a forged event enters a thread. Messages by agents wake nobody.
+//! The event only names the turn. Reply and state are read from the turn's row, so that neither a truncated nor a forged event
+//! enters a thread. Messages of agents wake nobody.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -56,13 +56,13 @@ impl BatchHandler for TurnFinishedHandler {
         let read: Vec<Result<TurnName, Verdict>> =
             batch.iter().map(|incoming| read(&self.app.root, incoming)).collect();
         let mut places: Vec<TurnName> = read.iter().filter_map(|place| place.as_ref().ok().cloned()).collect();
-        // Until the replies are posted, or are not.
+        // The spans last until the replies are posted or skipped.
         let _spans: Vec<Span> = batch
             .iter()
             .zip(&read)
             .filter_map(|(incoming, place)| place.as_ref().ok().map(|place| span(incoming, place)))
             .collect();
-        // Delivered twice in one batch is once.
+        // An event may be delivered twice in one batch.
         places.sort_unstable();
         places.dedup();
         self.app.shutdown.crash_point("orchestrator.turns_read").await;
@@ -79,7 +79,7 @@ impl BatchHandler for TurnFinishedHandler {
         read.into_iter()
             .map(|place| match place {
                 Ok(place) => match verdicts.get_mut(&place) {
-                    // Delivered twice in one batch, it is published once.
+                    // Of an event that is twice in the batch, the first takes the messages.
                     Some(Verdict::Done(messages)) => Verdict::Done(std::mem::take(messages)),
                     Some(later) => later.clone(),
                     None => unreachable!("every place has a verdict"),
@@ -94,7 +94,7 @@ impl BatchHandler for TurnFinishedHandler {
     }
 }
 
-/// Where to look, or what to do with a message that does not say.
+/// The turn that a message names, or the verdict on a message that names none.
 fn read(root: &Root, incoming: &Incoming) -> Result<TurnName, Verdict> {
     match addressed::read::<EventMessage>(root, &incoming.subject, &incoming.payload) {
         Ok(EventMessage {
@@ -102,7 +102,7 @@ fn read(root: &Root, incoming: &Incoming) -> Result<TurnName, Verdict> {
             event: Event::TurnFinished(finished),
             ..
         }) => Ok((account, finished.turn_id)),
-        // Somebody else's event on this subject.
+        // Another event on this subject.
         Ok(_) => Err(Verdict::Dead {
             reason: "malformed".to_owned(),
             detail: "the event is not a turn.finished".to_owned(),
@@ -114,7 +114,7 @@ fn read(root: &Root, incoming: &Incoming) -> Result<TurnName, Verdict> {
     }
 }
 
-/// The orchestrator's part of a turn's trace.
+/// The orchestrator's span of a turn's trace.
 fn span(incoming: &Incoming, (account, turn): &TurnName) -> Span {
     let span = info_span!(
         target: trace::TARGET,
@@ -135,7 +135,7 @@ fn span(incoming: &Incoming, (account, turn): &TurnName) -> Span {
 }
 
 impl TurnFinishedHandler {
-    /// All of it in one transaction if it can be, else in halves. A verdict for each place.
+    /// Posts the replies in one transaction, or in halves if the batch fails. Gives a verdict for each turn.
     async fn post_in_parts(&self, places: &[TurnName], receipts: &[(TurnName, Receipt)]) -> HashMap<TurnName, Verdict> {
         let mut verdicts = HashMap::new();
         let mut parts = Parts::of(places);
@@ -156,11 +156,11 @@ impl TurnFinishedHandler {
                     tracing::warn!(
                         turns = part.len(),
                         error,
-                        "could not post replies together; trying in halves"
+                        "could not post a batch of replies; retrying in halves"
                     );
                 }
                 Err(error) => {
-                    // What is too much alone will be too much again.
+                    // A turn that is too large for a statement of its own stays too large.
                     let waits = error.is_retryable() && !error.is_too_much();
                     let why = error_chain(&error);
                     verdicts.extend(part.iter().map(|place| (place.clone(), self.later(waits, why.clone()))));
@@ -170,36 +170,36 @@ impl TurnFinishedHandler {
         verdicts
     }
 
-    /// Posts what is to be posted, in one transaction; gives the event of each.
+    /// Posts the replies of these turns in one transaction; gives the event of each.
     async fn post(
         &self,
         database: &Database,
         places: &[TurnName],
         receipts: Vec<Receipt>,
     ) -> Result<HashMap<TurnName, contracts::Outgoing>, StorageError> {
-        // The operator's, for what was sent again from there.
+        // Receipts of redriven messages may lie under the operator.
         let accounts = Accounts::many(places.iter().map(|(account, _)| account)).with_operator();
         let tx = database.begin(&accounts).await?;
         let turns = ended_turns(&tx, places).await?;
-        let sayings: Vec<ReplyDraft> = turns.iter().filter_map(|turn| saying(turn, &self.app)).collect();
-        let replies: Vec<Reply<'_>> = sayings.iter().map(ReplyDraft::reply).collect();
+        let drafts: Vec<ReplyDraft> = turns.iter().filter_map(|turn| saying(turn, &self.app)).collect();
+        let replies: Vec<Reply<'_>> = drafts.iter().map(ReplyDraft::reply).collect();
         let events = replies_post(&tx, &replies).await?;
         outbox_receive(&tx, receipts).await?;
         self.app.shutdown.crash_point("orchestrator.replies_written").await;
         tx.commit().await?;
         self.app.shutdown.crash_point("orchestrator.replies_committed").await;
         let meters = &self.app.meters;
-        meters.replies("posted", sayings.len());
-        meters.replies("silent", turns.len() - sayings.len());
+        meters.replies("posted", drafts.len());
+        meters.replies("silent", turns.len() - drafts.len());
         meters.replies("unknown_turn", places.len() - turns.len());
-        let places = sayings.iter().map(|saying| (saying.account.clone(), saying.turn));
+        let places = drafts.iter().map(|draft| (draft.account.clone(), draft.turn));
         Ok(places
             .zip(events)
             .map(|(place, (_, outgoing)): (TurnName, Owned)| (place, outgoing))
             .collect())
     }
 
-    /// An outage counts nobody's attempts.
+    /// A retryable failure does not count as an attempt.
     fn later(&self, waits: bool, why: String) -> Verdict {
         let after = self.retry_after;
         if waits {
@@ -210,7 +210,7 @@ impl TurnFinishedHandler {
     }
 }
 
-/// What an agent said that belongs in a thread.
+/// A reply that will be posted.
 struct ReplyDraft<'a> {
     account: AccountId,
     task: TaskId,

@@ -19,12 +19,12 @@ use crate::{
 };
 
 routes! {
-    "keys": "Who may come in";
-    /// Make a key. The answer holds it, this once: only its digest is kept.
+    "keys": "API keys of an account";
+    /// Create a key. Only this answer holds it: the database keeps its digest.
     POST "/api/orgs/{account}/keys" Administer => create;
-    /// Keys that are not revoked, oldest first; without what opens them.
+    /// Keys that are not revoked, oldest first; without their secrets.
     GET "/api/orgs/{account}/keys" Administer => list;
-    /// Revoke a key: from the next request on it is worth nothing.
+    /// Revoke a key. The next request with it is refused.
     DELETE "/api/orgs/{account}/keys/{key}" Administer => revoke;
 }
 
@@ -35,7 +35,7 @@ async fn create(
 ) -> Result<Answer<201, CreatedKey>, ApiError> {
     once.run(&app, access.party(), async |work| {
         if body.expires_at.is_some_and(|expires_at| expires_at.0 <= work.now) {
-            return Err(invalid_field("expires_at", "a moment that is still to come").into());
+            return Err(invalid_field("expires_at", "must be in the future").into());
         }
         let agent = match &body.agent {
             Some(agent) => Some(agent_find(&work.tx, &access.account, body.role, agent).await?),
@@ -45,7 +45,7 @@ async fn create(
         getrandom::fill(&mut random).map_err(ApiError::Random)?;
         let key = ApiKey::from_random(&access.account, random);
         store::key_insert(&work.tx, &key, &body, agent, work.now).await?;
-        tracing::info!(account = %access.account, key = %key.id(), role = %body.role, "made an API key");
+        tracing::info!(account = %access.account, key = %key.id(), role = %body.role, "created an API key");
         let made = |shown: Option<String>| CreatedKey {
             public: Key {
                 id: key.id().to_string(),

@@ -1,4 +1,4 @@
-//! Every query on keys, but for the one that lets callers in (`storage::api_key`).
+//! Every query on keys, but for authentication (`storage::api_key`).
 
 use api::keys::{Key, NewKey};
 use domain::{AccountId, AgentId, ApiKey, KeyId};
@@ -58,7 +58,7 @@ pub async fn key_list(
 const KEY_REVOKE: &str = "
     update api_key set revoked_at = $3 where account_id = $1 and id = $2 and revoked_at is null";
 
-/// `false`: there is no such key, or no longer.
+/// `false`: the key does not exist or was revoked before.
 pub async fn key_revoke(tx: &Tx, account: &AccountId, key: &KeyId, now: OffsetDateTime) -> Result<bool, StorageError> {
     let values = [account.into(), key.as_str().into(), now.into()];
     Ok(tx.execute("revoke key", KEY_REVOKE, values).await? == 1)

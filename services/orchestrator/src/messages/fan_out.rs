@@ -1,4 +1,4 @@
-//! Whom a posted message wakes, and with what. Pure.
+//! Which agents a posted message wakes, and the notifications that wake them. Pure.
 
 use api::agents::AgentName;
 use contracts::{Outgoing, Root, Timestamp, notification::NotificationMessage, outgoing::Origin};
@@ -8,14 +8,14 @@ use storage::outbox::Owned;
 
 use crate::SOURCE;
 
-/// `type` of a notification that a message brings.
+/// `type` of a notification that a message causes.
 const KIND: &str = "message";
 
-/// A message that is in its thread.
+/// A posted message.
 #[derive(Debug)]
 pub struct Posted<'a> {
     pub account: &'a AccountId,
-    /// As it is shown.
+    /// The task's display id.
     pub task: &'a TaskId,
     pub id: MessageId,
     pub author: &'a Actor,
@@ -23,7 +23,7 @@ pub struct Posted<'a> {
     pub at: Timestamp,
 }
 
-/// Those assigned to the task, except the author.
+/// The task's assignees without the author.
 pub fn woken(assignees: Vec<AgentName>, author: &Actor) -> Vec<AgentName> {
     assignees
         .into_iter()
@@ -31,7 +31,7 @@ pub fn woken(assignees: Vec<AgentName>, author: &Actor) -> Vec<AgentName> {
         .collect()
 }
 
-/// A notification to each, for the outbox. Ids follow from message and agent, so that the same message wakes once.
+/// One notification an agent, for the outbox. Its id follows from message and agent, so that the same message wakes an agent once.
 pub fn notifications(root: &Root, posted: &Posted<'_>, agents: &[AgentName], origin: &Origin) -> Vec<Owned> {
     agents
         .iter()

@@ -30,7 +30,7 @@ routes! {
     "messages": "A task's thread";
     /// The thread, oldest first.
     GET "/api/orgs/{account}/tasks/{task}/messages" Read => list;
-    /// Say something in the thread. Wakes the task's agents, one notification each.
+    /// Post a message into the thread. Wakes the task's agents, one notification each.
     POST "/api/orgs/{account}/tasks/{task}/messages" PostMessages => post;
 }
 

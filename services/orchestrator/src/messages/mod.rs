@@ -1,5 +1,5 @@
-//! A task's thread. What a person or a service says here wakes the task's agents; what agents say enters by tool or as
-//! the reply of a turn, and wakes nobody.
+//! A task's thread. A message by a person or a service wakes the task's agents. A message by an agent enters by tool or as the
+//! reply of a turn, and wakes nobody.
 
 pub mod fan_out;
 pub mod http;
@@ -11,7 +11,7 @@ use runtime::http::Problem;
 
 use crate::auth::Caller;
 
-/// Who is the author of this.
+/// The author of a message that the caller posts.
 pub fn author_of(new: &NewMessage, caller: &Caller) -> Result<Actor, Problem> {
     let Some(author) = &new.author else {
         return Ok(caller.actor());

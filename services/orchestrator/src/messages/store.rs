@@ -1,4 +1,4 @@
-//! Every query on messages. Posting is `storage::lifecycle`'s, since agents post too.
+//! Every query on messages. `storage::lifecycle` posts them, since agents post too.
 
 use api::messages::Message;
 use domain::{AccountId, TaskId};
@@ -18,7 +18,7 @@ pub const LIST: Listing = Listing {
     names: ("", ""),
 };
 
-/// Oldest first, as a thread is read.
+/// Oldest first.
 pub async fn message_list(
     tx: &Tx,
     account: &AccountId,

@@ -27,7 +27,7 @@ use crate::{
 };
 
 routes! {
-    "notifications": "Reasons for an agent to act, and what became of them";
+    "notifications": "Reasons for an agent to act, and their states";
     /// Publish a notification: what NATS takes, plus `task`. Accepted means that it will reach the resolver, which may
     /// still refuse it; its state tells. The same `id` with the same content is one notification, however often it is sent.
     POST "/api/orgs/{account}/notifications" Notify => publish;

@@ -1,5 +1,5 @@
-//! A notification as it is posted: the NATS payload plus `task`. Read by the same rule as one from NATS, so that what is
-//! accepted here is readable there. Pure.
+//! Parses a posted notification: the NATS payload plus `task`. It uses the reader of NATS notifications, so that every accepted
+//! notification is readable there. Pure.
 
 use axum::http::StatusCode;
 use contracts::{
@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::{SOURCE, auth::Caller, error::invalid_field};
 
-/// What was posted, readable, with its id.
+/// A readable notification with its id.
 #[derive(Debug)]
 pub struct Posted {
     pub id: NotificationId,
@@ -25,7 +25,7 @@ pub struct Posted {
     pub message: NotificationMessage,
 }
 
-/// Reads the fields of the body. `caller` sends it, as whom it may; `generated` is the id of what has none.
+/// Reads the fields of the body. `caller` is the sender; `generated` is the id of a notification without one.
 pub fn read(mut fields: Map<String, Value>, caller: &Caller, generated: Uuid) -> Result<Posted, Problem> {
     let task = match fields.remove("task") {
         None | Some(Value::Null) => None,
@@ -82,9 +82,9 @@ impl Posted {
         self.message.kind.as_deref().unwrap_or(notification::KIND_DEFAULT)
     }
 
-    /// Tells one content from another as far as nothing can be said in two ways: what differs here is another
-    /// notification. Recipients and metadata are the resolver's to compare, which knows that a slug and an id may be one
-    /// agent. Which service names a sender is not content, as to the resolver.
+    /// Digest of the content, as far as one value has one spelling: a different digest is a different notification. The resolver
+    /// compares recipients and metadata, since it knows that a slug and an id may name one agent. The service that names a sender
+    /// is not content, as in the resolver.
     pub fn content_hash(&self) -> Vec<u8> {
         let task = self.task.as_ref().map(TaskId::key);
         let message = &self.message;

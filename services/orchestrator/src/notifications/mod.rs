@@ -1,7 +1,7 @@
-//! Notifications: the same door as NATS, over HTTP, and what became of each.
+//! Notifications over HTTP: publishing, by the same rules as over NATS, and their states.
 //!
-//! What is accepted here is published for the resolver, which decides. Between the two a notification has no row yet;
-//! the row of its acceptance answers "queued" for it, so that whoever was told 202 finds it at once.
+//! An accepted notification is published for the resolver, which decides. Until the resolver has written its row, the row in
+//! `accepted_notification` answers "queued" for it, so that a client that got 202 finds it at once.
 
 pub mod http;
 pub mod incoming;
@@ -11,7 +11,7 @@ use api::notifications::{Notification, Part};
 use domain::NotificationState;
 use storage::{entity, outbox::WaitsFor};
 
-/// Accepted, and not yet written down by the resolver: why, as far as the outbox tells.
+/// Accepted, and not yet written by the resolver. The reason follows from the outbox.
 pub fn accepted(row: entity::accepted_notification::Model, waits_for: Option<WaitsFor>) -> Notification {
     let reason = waits_for.map(|waits_for| match waits_for {
         WaitsFor::Broker => "waits_for_broker",
@@ -42,7 +42,7 @@ pub fn accepted(row: entity::accepted_notification::Model, waits_for: Option<Wai
     }
 }
 
-/// What became of it, for whoever published it and may see no more: nothing of what it says, or of whom it is from.
+/// The state of a notification for its publisher: without its text and its sender.
 pub fn outcome_of(notification: Notification) -> Notification {
     Notification {
         title: None,
@@ -56,7 +56,7 @@ pub fn outcome_of(notification: Notification) -> Notification {
     }
 }
 
-/// One for several agents, told by what it became. `None` when it became nothing.
+/// The summary of a notification for several agents, by its parts. `None` when it has no parts.
 pub fn of_parts(id: &str, parts: Vec<Notification>) -> Option<Notification> {
     let states: Vec<NotificationState> = parts
         .iter()
@@ -86,7 +86,7 @@ pub fn of_parts(id: &str, parts: Vec<Notification>) -> Option<Notification> {
     })
 }
 
-/// Under way as long as one part is; then the worst that happened to any, since that is what somebody should look at.
+/// In progress while one part is in progress; then the worst state of any part, since that one needs attention.
 fn state_of_parts(states: &[NotificationState]) -> Option<NotificationState> {
     use NotificationState::*;
     [Running, Queued, Failed, Refused, Delivered, Cancelled]

@@ -12,7 +12,7 @@ use crate::{
     paging::{Keyset, Listing, Order, Page, Rows},
 };
 
-/// A notification with the names of what it belongs to.
+/// A notification with the names of its agent, task and session.
 macro_rules! select {
     ($content:literal, $rest:literal) => {
         concat!(
@@ -34,8 +34,8 @@ macro_rules! select {
 /// Relies on the primary key.
 const FIND: &str = select!("n.body, n.metadata", "and n.id = $2");
 
-/// One for several agents became one each, named after it; what they say is the same, and is read once. Relies on the
-/// primary key, once an agent of the account: of very many, the youngest.
+/// A notification for several agents has one row an agent, named after it. All have the same text, which is read once. Relies on
+/// the primary key, once an agent of the account; of very many agents, the youngest.
 const FIND_PARTS: &str = select!(
     "case when row_number() over (order by a.slug) = 1 then n.body end as body,
      case when row_number() over (order by a.slug) = 1 then n.metadata end as metadata",
@@ -44,7 +44,7 @@ const FIND_PARTS: &str = select!(
      order by a.slug"
 );
 
-/// Relies on notification_newest, and on agent_pkey for the agents that have or had the slug: of very many, the youngest.
+/// Relies on notification_newest, and on agent_pkey for the agents that have or had the slug; of very many, the youngest.
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, task_id, agent_id, kind, state, session_id, turn_id, attempts, reason, title,
             sender_kind, sender_id, sender_name, sender_via, message_id, cause, hops, queue_mode, created_at
@@ -69,7 +69,7 @@ pub const LIST: Listing = Listing {
     ),
 };
 
-/// What became of it, whether it went to one agent or to several; or that it was accepted.
+/// The notification, its parts if it went to several agents, or its acceptance.
 pub async fn notification_find(
     tx: &Tx,
     account: &AccountId,
@@ -91,7 +91,7 @@ pub async fn notification_find(
     Ok(Some(accepted(row, waits_for)))
 }
 
-/// What a list may be narrowed to.
+/// The filters of a list.
 #[derive(Debug, Default)]
 pub struct Filter {
     pub state: Option<NotificationState>,
@@ -125,7 +125,7 @@ pub async fn notification_list(
 const IS_OF: &str = "
     select id from accepted_notification where account_id = $1 and id = $2 and published_by = $3";
 
-/// Whether this is who published it.
+/// Whether this principal published the notification.
 pub async fn notification_is_of(
     tx: &Tx,
     account: &AccountId,

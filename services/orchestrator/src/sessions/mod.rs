@@ -1,4 +1,4 @@
-//! Sessions: which generations there are and were. Opened by the resolver, run by delivery, read here.
+//! Sessions and their generations. The resolver opens them, delivery runs them; they are read here.
 
 pub mod http;
 pub mod store;

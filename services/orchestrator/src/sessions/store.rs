@@ -11,7 +11,7 @@ use crate::{
     paging::{Keyset, Listing, Order, Page, Rows},
 };
 
-/// A session with the names of what it belongs to. Relies on the primary key.
+/// A session with the names of its agent and task. Relies on the primary key.
 const FIND: &str = "
     select s.id, s.kind, coalesce(t.display_id, s.task_id) as task, s.agent_id, a.slug as agent_slug, s.generation, s.key,
            s.phase, s.opened_at, s.closed_at, s.close_reason, s.queued, s.turn_count, s.active_turn_id, s.mismatch
@@ -20,7 +20,7 @@ const FIND: &str = "
     left join agent a on a.account_id = s.account_id and a.id = s.agent_id
     where s.account_id = $1 and s.id = $2";
 
-/// Relies on session_newest, and on agent_pkey for the agents that have or had the slug: of very many, the youngest.
+/// Relies on session_newest, and on agent_pkey for the agents that have or had the slug; of very many, the youngest.
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, kind, task_id, agent_id, generation, key, phase, opened_at, closed_at, close_reason,
             queued, turn_count, active_turn_id, mismatch
@@ -47,7 +47,7 @@ pub async fn session_find(tx: &Tx, account: &AccountId, session: SessionId) -> R
     tx.one("find session", FIND, [account.into(), session.into()]).await
 }
 
-/// What a list may be narrowed to.
+/// The filters of a list.
 #[derive(Debug, Default)]
 pub struct Filter {
     pub task: Option<TaskId>,

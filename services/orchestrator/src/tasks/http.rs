@@ -28,13 +28,13 @@ use crate::{
 
 routes! {
     "tasks": "Units of work that people and agents share";
-    /// Make a task.
+    /// Create a task.
     POST "/api/orgs/{account}/tasks" ChangeTasks => create;
     /// Tasks, newest first.
     GET "/api/orgs/{account}/tasks" Read => list;
     /// A task, in any spelling of its id.
     GET "/api/orgs/{account}/tasks/{task}" Read => read;
-    /// Change a task. A terminal status closes its sessions and decides what becomes of all that waits, in the same
+    /// Change a task. A terminal status closes its sessions and gives every waiting item its verdict, in the same
     /// transaction; reopening changes nothing until the next notification.
     PATCH "/api/orgs/{account}/tasks/{task}" ChangeTasks => change;
 }
@@ -68,7 +68,7 @@ async fn create(
             by: &access.caller.actor(),
         };
         let Some(messages) = task_create(&work.tx, &new, &app.setting(None, work.now)).await? else {
-            let what = format!("there is a task {task} already, in this or another spelling");
+            let what = format!("task {task} already exists, in this or another spelling");
             return Err(Problem::conflict("task_exists", what).into());
         };
         store::assignees_replace(&work.tx, account, &task, &assignees).await?;
@@ -112,11 +112,11 @@ async fn change(
 ) -> Result<Json<Task>, ApiError> {
     let (account, by) = (&access.account, access.caller.actor());
     let tx = app.begin(account).await?;
-    // First of all, whatever is changed: then sessions, then the rest. Of two changes at once, one waits here.
+    // Lock order: the task first, then sessions, then the rest. Of two concurrent changes, one waits here.
     let row = store::task_lock(&tx, account, &task)
         .await?
         .ok_or_else(Problem::not_found)?;
-    // As it is shown: subjects carry the task that way.
+    // The display id, which subjects carry.
     let task = TaskId::parse(&row.display_id).map_err(|error| StorageError::unreadable("read task", error))?;
     let now = database_now(&tx).await?;
     let mut messages = Vec::new();
@@ -172,7 +172,7 @@ async fn change(
     Ok(Json(task))
 }
 
-/// The agents that are named, each once; or the name that is nobody's.
+/// The named agents, each once; or the first name that is unknown.
 async fn resolve(tx: &Tx, account: &AccountId, named: &[AgentRef]) -> Result<Vec<AgentId>, ApiError> {
     if named.is_empty() {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Tasks: made, assigned and moved by people and services here, moved by agents through the tool-gateway.
+//! Tasks. People and services create, assign and move them here; agents move them through the tool-gateway.
 
 pub mod http;
 pub mod store;

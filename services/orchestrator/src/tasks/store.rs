@@ -1,4 +1,4 @@
-//! Every query on tasks and their assignees. Moving a task is `storage::lifecycle`'s, since it may close sessions.
+//! Every query on tasks and their assignees. `storage::lifecycle` moves tasks, since a move may close sessions.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ pub async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Op
         .attempt("find task")
 }
 
-/// The same, held until the transaction ends. `for no key update`: what refers to the task can be inserted meanwhile.
+/// The task, locked until the transaction ends. `for no key update`: rows that refer to the task can be inserted meanwhile.
 pub async fn task_lock(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Option<Model>, StorageError> {
     Entity::find_by_id((account.to_string(), String::from(task.key())))
         .lock(LockType::NoKeyUpdate)
@@ -63,7 +63,7 @@ struct AssigneeRow {
     agent: AgentName,
 }
 
-/// Removed agents are nobody's assignees.
+/// Removed agents are not listed as assignees.
 const ASSIGNEES: &str = "
     select t.task_id, a.id, a.slug
     from task_assignee t join agent a on a.account_id = t.account_id and a.id = t.agent_id
@@ -90,7 +90,7 @@ const TASK_CHANGE: &str = "
     update task set title = coalesce($3, title), description = coalesce($4, description), updated_at = $5
     where account_id = $1 and id = $2";
 
-/// Changes what is given, and when it was changed.
+/// Changes the given fields, and the time of the last change.
 pub async fn task_change(
     tx: &Tx,
     account: &AccountId,
@@ -114,7 +114,7 @@ const ASSIGN: &str = "
     insert into task_assignee (account_id, task_id, agent_id)
     select $1, $2, agents.id from unnest($3::uuid[]) as agents (id) on conflict do nothing";
 
-/// Makes these the task's assignees, and nobody else.
+/// Replaces the task's assignees.
 pub async fn assignees_replace(
     tx: &Tx,
     account: &AccountId,

@@ -19,11 +19,11 @@ use crate::{
 
 routes! {
     "turns": "One run of an agent";
-    /// A session's turns in their order. At most 50 at one time: turns hold whole prompts.
+    /// A session's turns in their order. At most 50 at a time, since a turn holds its whole prompt.
     GET "/api/orgs/{account}/sessions/{session}/turns" Read => list;
-    /// All that is known of a turn; of very long tool calls the first.
+    /// A turn with its tool calls. If the calls are very long, only the first ones.
     GET "/api/orgs/{account}/turns/{turn}" Read => read;
-    /// A turn's tool calls, in the order in which they were asked for.
+    /// A turn's tool calls, in the order of the provider's requests.
     GET "/api/orgs/{account}/turns/{turn}/tool-calls" Read => tool_calls;
 }
 

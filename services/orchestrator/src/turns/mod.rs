@@ -1,5 +1,4 @@
-//! Turns: what an agent was told, what it did, what it said, what it cost. Written by delivery and the tool-gateway,
-//! read here whole.
+//! Turns: prompt, tool calls, reply, cost. Delivery and the tool-gateway write them; they are read here.
 
 pub mod http;
 pub mod store;

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::paging::{Listing, Order, Page, Rows};
 
-/// A turn as it is shown, but for what stands in other tables. Its journal is delivery's.
+/// The columns of a turn that are shown from its own table. The journal is delivery's and is not shown.
 macro_rules! select {
     ($rest:literal) => {
         concat!(
@@ -37,7 +37,7 @@ pub const LIST: Listing = Listing {
     names: ("", ""),
 };
 
-/// `bytes_max`: of its tool calls.
+/// `bytes_max`: limit of its tool calls' bytes.
 pub async fn turn_find(
     tx: &Tx,
     account: &AccountId,
@@ -60,8 +60,8 @@ pub async fn turn_list(
         .await
 }
 
-/// Turns with what stands in other tables: instructions, which many turns share, and tool calls, of which all turns
-/// together have so many bytes. A turn that has not all of its calls is the last one, and the first if it is alone too long.
+/// Turns with their rows in other tables: instructions, which many turns share, and tool calls, whose bytes are limited for all
+/// turns together. A turn whose calls were cut is the last one; the first turn is cut if it is too long alone.
 pub async fn whole(
     tx: &Tx,
     account: &AccountId,
@@ -124,12 +124,12 @@ impl From<CallRow> for ToolCall {
     }
 }
 
-/// A provider that keeps its word sends JSON, and our tools do; what another sends is shown as it came.
+/// Providers and our tools send JSON. Anything else is shown as received.
 fn as_json(text: String) -> Value {
     serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
 
-/// In the order of the turns, and of each in that in which the provider asked for them. What does not fit comes without its
+/// In the order of the turns, and within a turn in the order of the provider's requests. A call over the limit comes without its
 /// texts, to be counted. Relies on tool_call_turn.
 const CALLS: &str = "
     select id, turn_id, ordinal, call_id, name, state, case when bytes_before <= $3 then arguments end as arguments,
@@ -145,7 +145,7 @@ const CALLS: &str = "
     ) c
     order by turn, ordinal, id";
 
-/// Those that fit, and how many there are, by turn.
+/// The calls that fit, and the number of all calls, by turn.
 async fn tool_calls_of(
     tx: &Tx,
     account: &AccountId,
@@ -166,7 +166,7 @@ async fn tool_calls_of(
     Ok(of_turn)
 }
 
-/// Relies on tool_call_turn, whose entries that share an ordinal are few.
+/// Relies on tool_call_turn; few entries share an ordinal.
 pub const CALL_LIST: Listing = Listing {
     rows: "select id, turn_id, ordinal, call_id, name, arguments, state, result
         from tool_call where account_id = $1 and turn_id = $2",
@@ -177,7 +177,7 @@ pub const CALL_LIST: Listing = Listing {
     names: ("", ""),
 };
 
-/// A turn's tool calls, in the order in which the provider asked for them.
+/// A turn's tool calls, in the order of the provider's requests.
 pub async fn call_list(
     tx: &Tx,
     account: &AccountId,

@@ -1,4 +1,4 @@
-//! Accounts, their choices, and keys.
+//! Accounts, their settings, and keys.
 
 use serde_json::{Value, json};
 

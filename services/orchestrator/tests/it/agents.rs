@@ -105,7 +105,7 @@ async fn a_slug_is_one_agents_and_never_an_id() {
         .post(&tenant.admin, &tenant.path("/agents"), uuid)
         .await
         .is_problem(400, "invalid_field", "UUID");
-    // another account's slugs are nobody's business
+    // a slug of another account does not conflict
     let other = world.tenant("other").await;
     world.agent(&other, "coder").await;
 }

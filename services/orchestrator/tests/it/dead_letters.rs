@@ -1,4 +1,4 @@
-//! Dead letters: read, and sent again.
+//! Dead letters: reading and redriving.
 
 use axum::http::Method;
 use contracts::dead::DEAD_PAYLOAD_BYTES_MAX;
@@ -124,8 +124,8 @@ async fn what_belongs_to_no_account_is_the_operators() {
         .is_problem(403, "forbidden", "");
 }
 
-/// A delivery service that was taken over can write a dead letter of a notification and name any sender in it. The sender counts only
-/// where the notification's row names the same one.
+/// A compromised delivery can write a dead letter of a notification and name any sender in it. The sender counts only if the
+/// notification's row names the same one.
 #[tokio::test]
 async fn a_letter_of_delivery_says_who_sent_it_as_the_row_does_or_is_a_strangers_word() {
     let world = World::new().await;

@@ -62,7 +62,7 @@ async fn every_post_has_one_effect_and_one_answer() {
         let mut other = body.clone();
         other["title"] = json!("another");
         if path.ends_with("redrive") || !path.ends_with("/tasks") {
-            // another request under the same key, whatever route it is for
+            // another request under the same key, on any route
             continue;
         }
         post(&world, token, path, &key, &other)
@@ -80,7 +80,7 @@ async fn every_post_has_one_effect_and_one_answer() {
     elsewhere.is_problem(422, "idempotency_key_reused", "");
 }
 
-/// I14: what opens the account is in no table.
+/// I14: the key's secret is in no table.
 #[tokio::test]
 async fn a_key_is_not_given_again() {
     let world = World::new().await;
@@ -143,7 +143,7 @@ async fn a_key_belongs_to_its_account_and_a_refusal_takes_none() {
 async fn a_request_in_flight_is_not_waited_for() {
     let world = World::new().await;
     let tenant = world.tenant("acme").await;
-    // as the transaction of the first request holds it
+    // holds the lock as the transaction of the first request does
     let mut holder = sqlx::PgConnection::connect(&world.test.url).await.unwrap();
     let mut first = holder.begin().await.unwrap();
     sqlx::query("select pg_advisory_xact_lock(hashtextextended('idempotency acme busy', 0))")
@@ -163,7 +163,7 @@ async fn a_request_in_flight_is_not_waited_for() {
     );
 }
 
-/// Two who choose the same key, for the same words.
+/// Two principals that use the same key for the same request.
 #[tokio::test]
 async fn a_key_is_whoevers_who_chose_it() {
     let world = World::new().await;
@@ -185,7 +185,7 @@ async fn a_key_is_whoevers_who_chose_it() {
     assert_eq!(world.test.count("select count(*) from message").await, 4);
 }
 
-/// An answer that an older version stored has no principal. It is given again, as that version would.
+/// A stored answer of an older version has no principal. It is repeated, as that version would.
 #[tokio::test]
 async fn an_answer_of_the_version_before_is_given_again() {
     let world = World::new().await;
@@ -216,8 +216,8 @@ async fn many_at_once_are_one() {
     assert_eq!(world.test.count("select count(*) from task").await, 1);
 }
 
-/// What cannot be removed in one account is left behind, and so is what another replica has in hand; the rest goes in
-/// pieces, until nothing is left.
+/// Rows that cannot be removed in one account stay, and so do rows that another replica has locked; the rest is removed in pieces,
+/// until none is left.
 #[tokio::test]
 async fn one_account_or_replica_keeps_nothing_from_being_forgotten() {
     let world = World::new().await;
@@ -255,7 +255,7 @@ async fn one_account_or_replica_keeps_nothing_from_being_forgotten() {
     other.rollback().await.unwrap();
 }
 
-/// What stays is not read, however much it is. Rows are counted, since how long it takes says nothing.
+/// Rows that are kept are not read, whatever their number. The test counts rows, since times depend on the machine.
 #[tokio::test]
 async fn what_is_too_young_to_be_forgotten_is_not_read() {
     let world = World::new().await;
@@ -281,7 +281,7 @@ async fn what_is_too_young_to_be_forgotten_is_not_read() {
     let forgotten = orchestrator::forget::forget_once(&world.app, &stop).await;
     assert_eq!(forgotten.unwrap(), 20);
     world.app.database.close().await;
-    // A backend reports when it ends.
+    // A backend reports its statistics when it ends.
     testkit::eventually("the service's backends have ended", async || {
         let backends = "select count(*) from pg_stat_activity
                         where datname = current_database() and application_name = 'signalbox-orchestrator'";
@@ -350,7 +350,7 @@ async fn answers_are_forgotten_after_their_time() {
     );
 }
 
-/// The database finds more than three rows too much: all goes the same, in smaller pieces.
+/// The database fails on more than three rows: all rows are removed, in smaller pieces.
 #[tokio::test]
 async fn what_is_too_much_to_forget_at_once_is_forgotten_in_less() {
     let world = World::new().await;

@@ -1,5 +1,5 @@
-//! The API against a real Postgres, spoken to as its clients do: over its router, with keys that it gave out. What it
-//! published is read from the outbox; `service.rs` runs the whole service on a real broker.
+//! The API against a real Postgres, through its router and with keys that it issued. Published messages are read from the outbox;
+//! `service.rs` runs the whole service on a real broker.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod accounts;

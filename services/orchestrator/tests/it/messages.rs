@@ -1,4 +1,4 @@
-//! Threads: who speaks, and who is woken by it.
+//! Threads: authors, and the agents that a message wakes.
 
 use serde_json::json;
 

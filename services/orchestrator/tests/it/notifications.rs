@@ -1,4 +1,4 @@
-//! Notifications over HTTP: accepted, found at once, and what became of them.
+//! Notifications over HTTP: accepted, visible at once, and their states.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ async fn what_is_accepted_is_published_and_found_at_once() {
         assert!(found.body[name].is_null() && found.body.get(name).is_some(), "{name}");
     }
     assert_eq!(found.body["attempts"], 0);
-    // Why it waits: no broker has it, nobody has read it, or it is being written down right now.
+    // Why it waits: not published, not read, or being written now.
     let reason = async || {
         let found = world.get(&tenant.member, &format!("{path}/ci-1")).await;
         found.body["reason"].clone()
@@ -60,7 +60,7 @@ async fn what_is_accepted_is_published_and_found_at_once() {
     world.execute("delete from outbox").await;
     assert_eq!(reason().await, serde_json::Value::Null);
 
-    // the same again is the same; other content under its id is refused
+    // the same request is the same notification; other content under its id is refused
     assert_eq!(world.post(&tenant.service, &path, full.clone()).await.status, 202);
     let mut other = full;
     other["body"] = json!("Something else");
@@ -212,11 +212,11 @@ async fn an_account_with_more_waiting_than_its_share_is_refused_and_nobody_else(
     let look = async || world.app.shares.look(&world.app.database).await.unwrap();
     assert_eq!(post(&acme).await.status, 202);
     look().await;
-    // One that waits for the broker, one that the broker has.
+    // One that waits for the broker, and one that the broker has.
     world
         .execute("update outbox set stored_at = now(), look_at = now()")
         .await;
-    // Many of others before it hide none of it.
+    // Many earlier rows of other accounts do not change the share.
     let others = rows("outbox")
         .with("account_id", "globex")
         .with("service", "orchestrator");
@@ -229,7 +229,7 @@ async fn an_account_with_more_waiting_than_its_share_is_refused_and_nobody_else(
         .await;
     assert_eq!(post(&acme).await.status, 202);
 
-    // Between two looks as well as after one.
+    // Between two readings of the share as well as after one.
     for _ in 0..2 {
         let refused = post(&acme).await;
         assert_eq!(refused.headers["retry-after"], "5");
@@ -239,13 +239,13 @@ async fn an_account_with_more_waiting_than_its_share_is_refused_and_nobody_else(
     let left = "select count(*) from outbox where account_id = 'acme' and subject like '%.notification.%'";
     assert_eq!(world.test.count(left).await, 2);
     assert_eq!(post(&globex).await.status, 202);
-    // Read, they wait no longer.
+    // Notifications that were read no longer count.
     world.execute("delete from outbox where account_id = 'acme'").await;
     look().await;
     assert_eq!(post(&acme).await.status, 202);
 }
 
-/// A message to many is many notifications, each with all of it.
+/// A message to many agents is many notifications, each with the whole text.
 #[tokio::test]
 async fn each_who_is_woken_counts_as_one_that_waits() {
     let world = World::new().await;
@@ -264,10 +264,10 @@ async fn each_who_is_woken_counts_as_one_that_waits() {
     };
     assert_eq!(post().await.status, 201);
     post().await.is_problem(429, "too_much_unread", "");
-    // All of a refused one is undone.
+    // A refused message leaves nothing.
     assert_eq!(world.test.count("select count(*) from message").await, 1);
 
-    // A letter that is sent again waits like any other.
+    // A redriven letter counts like any other message.
     let letter = seed::letter(
         &world,
         "acme",
@@ -281,13 +281,13 @@ async fn each_who_is_woken_counts_as_one_that_waits() {
         .post(&tenant.admin, &again, json!({}))
         .await
         .is_problem(429, "too_much_unread", "");
-    // A letter without an account is not charged to any: the operator may always send it again.
+    // A letter without an account counts for no account: the operator may always redrive it.
     let letter = seed::letter(&world, "-", "signalbox.notification.acme.T", "{}", json!({})).await;
     let again = format!("/api/dead-letters/{letter}/redrive");
     assert_eq!(world.post(OPERATOR, &again, json!({})).await.status, 202);
 }
 
-/// Which sender the resolver is sent, for each key and each sender that the request names.
+/// The sender that the resolver receives, for each key and each sender that the request names.
 #[tokio::test]
 async fn who_speaks_is_who_is_signed_in() {
     let world = World::new().await;
@@ -353,7 +353,7 @@ async fn who_speaks_is_who_is_signed_in() {
     assert_eq!((&senders[2]["kind"], senders[2].get("via")), (&json!("user"), None));
 }
 
-/// A CI's key: what it published it may follow up, and nothing else, however it names it.
+/// A publisher key may read the states of its own notifications and nothing else, by any name.
 #[tokio::test]
 async fn a_publisher_is_told_what_became_of_its_own() {
     let world = World::new().await;
@@ -405,10 +405,10 @@ async fn a_publisher_is_told_what_became_of_its_own() {
     );
 
     assert_eq!(publish(&tenant.service, "theirs").await, 202);
-    // Came over NATS; its id is taken afterwards.
+    // Received over NATS; its id is used again afterwards.
     seed::notification(&world, &tenant, "older", &coder, "delivered").await;
     assert_eq!(publish(&tenant.publisher, "older").await, 202);
-    // The same of one that went to several agents, of which there are only its parts.
+    // The same for a notification to several agents, which has only parts.
     let part = format!("parted:{}", coder);
     seed::notification(&world, &tenant, &part, &coder, "delivered").await;
     for id in ["parted", &part] {
@@ -418,7 +418,7 @@ async fn a_publisher_is_told_what_became_of_its_own() {
         let found = read(id).await;
         found.is_problem(404, "not_found", "");
     }
-    // The same content as another's, by its id.
+    // The same content as another principal's, by its id.
     let same = json!({"id": "same", "body": "b", "sender": {"kind": "service", "id": "ci"}});
     for token in [&tenant.service, &tenant.publisher] {
         assert_eq!(world.post(token, &path, same.clone()).await.status, 202);
@@ -426,7 +426,7 @@ async fn a_publisher_is_told_what_became_of_its_own() {
     read("same").await.is_problem(404, "not_found", "");
     let list = world.get(&tenant.publisher, &path).await;
     list.is_problem(403, "forbidden", "publisher");
-    // For as long as an acceptance is known.
+    // As long as an acceptance is known.
     sqlx::query("delete from accepted_notification where id = 'mine'")
         .execute(&world.test.owner)
         .await

@@ -1,4 +1,4 @@
-//! The OpenAPI document: served, whole, and as exact as what is enforced.
+//! The OpenAPI document: it is served, complete, and as strict as the API.
 
 use std::collections::BTreeSet;
 
@@ -192,7 +192,7 @@ async fn the_document_begins_with_the_public_address() {
     assert_eq!(served.body["servers"][0]["url"], url);
 }
 
-/// What is enforced of a field, as the document says it.
+/// The enforced limits of a field, as the document states them.
 #[test]
 fn the_document_says_what_is_enforced() {
     let document = document();
@@ -215,7 +215,7 @@ fn the_document_says_what_is_enforced() {
         &schema("KeyRole/enum"),
         json!(["admin", "member", "service", "publisher", "gateway"]),
     );
-    // An answer has all of its keys; a request, those that it must have.
+    // An answer has all of its keys; a request has the required ones.
     let keys = document.pointer(&schema("Task/required")).unwrap().as_array().unwrap();
     assert_eq!(keys.len(), 7);
     let list = &document["paths"]["/api/orgs/{account}/tasks"]["get"]["parameters"];

@@ -1,5 +1,5 @@
-//! Pages have bounds, whatever a tenant has stored: of bytes, and of the rows that a filter looks at. Nothing is lost at
-//! them, and nothing comes twice.
+//! Pages have limits, whatever a tenant has stored: of bytes, and of the rows that a filter scans. No row is lost or repeated at a
+//! page's end.
 
 use std::{collections::BTreeSet, num::NonZeroU32};
 
@@ -25,7 +25,7 @@ async fn world() -> (World, Tenant) {
     (world, tenant)
 }
 
-/// All of a list, page by page: how many items each page has. No page is longer than it may be.
+/// Reads a whole list; gives the number of items of each page. No page exceeds its limit.
 async fn pages(world: &World, tenant: &Tenant, list: &str, name: &str) -> Vec<usize> {
     let (mut seen, mut counts) = (BTreeSet::new(), Vec::new());
     let mut path = tenant.path(list);
@@ -52,7 +52,7 @@ async fn a_page_has_so_many_bytes_and_the_rest_is_on_the_next() {
     let (world, tenant) = world().await;
     let agent = world.agent(&tenant, "coder").await;
     world.task(&tenant, "T", &["coder"]).await;
-    // Control characters take six bytes each where they are shown.
+    // Control characters take six bytes each in JSON.
     let bodies = "repeat(case n % 2 when 0 then 'x' else chr(1) end, 30000)";
     for rows in [
         rows("message")
@@ -91,7 +91,7 @@ async fn a_page_has_so_many_bytes_and_the_rest_is_on_the_next() {
     }
     let turns = format!("/sessions/{session}/turns");
     assert_eq!(pages(&world, &tenant, &turns, "id").await, [1, 1, 1]);
-    // One that is too long alone tells what it left out, and where that is.
+    // A turn that is too long alone reports its left-out calls and where they are listed.
     let turn = last.unwrap();
     let (short, long) = (format!("/turns/{turn}"), format!("/turns/{turn}/tool-calls"));
     let whole = world.get(&tenant.admin, &tenant.path(&short)).await;
@@ -108,7 +108,7 @@ async fn a_page_has_so_many_bytes_and_the_rest_is_on_the_next() {
         .is_problem(404, "not_found", "");
 }
 
-/// What is cut off a page is not read from the database in the first place.
+/// Rows after the end of a page are not read from the database.
 #[tokio::test]
 async fn no_more_is_read_than_a_page_may_have() {
     let (world, tenant) = world().await;
@@ -130,7 +130,7 @@ async fn no_more_is_read_than_a_page_may_have() {
     assert_eq!(read.unwrap().rows.len(), 4);
 }
 
-/// A list that the database is slow with is given up after a time of its own, far before any other statement.
+/// A slow list ends after its own timeout, far below that of other statements.
 #[tokio::test]
 async fn a_list_takes_its_time_and_no_more() {
     let world = World::with(|settings| settings.list_timeout_ms = runtime::settings::Millis::new(50)).await;
@@ -145,7 +145,7 @@ async fn a_list_takes_its_time_and_no_more() {
     answer.is_problem(503, "unavailable", "took too long");
 }
 
-/// Of a thousand rows, the last one is wanted. Each request looks at a hundred.
+/// Of a thousand rows, only the last one matches. Each request scans a hundred.
 #[tokio::test]
 async fn a_filter_looks_at_so_many_rows_and_says_where_it_goes_on() {
     let (world, tenant) = world().await;

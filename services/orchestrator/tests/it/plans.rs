@@ -1,5 +1,5 @@
-//! How statements find their rows, whatever the tables held when they were planned: that of a batch by primary keys, those
-//! that forget by age, those of lists by the index of their order, from the place where they go on, as far as they need to.
+//! Query plans do not depend on the tables' size at planning: statements of a batch use primary keys, sweeps of expired rows use
+//! the age, and lists use the index of their order, from the cursor to the end of the page.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ const STATEMENTS: [Planned; 16] = [
     (
         sessions_close::OF_TASK,
         3,
-        // However much waits in the account: what waits for the task is looked for in the few sessions that may have it.
+        // Whatever waits in the account: items of the task are searched in its few sessions.
         &[
             "session_active_task",
             "session_active_system of the account",
@@ -111,7 +111,7 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("task").set("display_id", "'t-' || n").from(&many),
         rows("session")
             .set("task_id", "'t-' || n")
-            // Short ones: with 25 rows on more than a page, agents' sessions are found by the primary key.
+            // Short lists: with 25 rows or more on a page, agents' sessions are found by the primary key.
             .set("key", "'k' || n")
             .with("queued", 1)
             .with("queue_tail", 1)
@@ -122,7 +122,7 @@ async fn fill(owner: &PgPool, count: u32) {
     }
 }
 
-/// Lists, how many parameters each has, and the index of its order.
+/// Lists, their numbers of parameters, and the index of each order.
 const LISTS: [(Listing, usize, &str); 9] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_newest"),
@@ -135,7 +135,7 @@ const LISTS: [(Listing, usize, &str); 9] = [
     (turns::store::LIST, 2, "turn_number"),
 ];
 
-/// Of a list's whole statement, as its own transactions plan it.
+/// The plan of a list's whole statement, in its own kind of transaction.
 async fn plan_of(database: &Database, account: &AccountId, sql: &str, parameters: usize) -> String {
     let tx = database
         .begin_list(&Accounts::one(account), Duration::from_secs(60))
@@ -159,7 +159,7 @@ async fn plan_of(database: &Database, account: &AccountId, sql: &str, parameters
     lines.join("\n")
 }
 
-/// The rows of a list come from its index in their order: nothing sorts them, so that reading ends where the page does.
+/// The rows of a list come from its index in their order: no sort, so that reading ends with the page.
 #[tokio::test]
 async fn lists_are_read_in_the_order_of_their_index() {
     let test = TestDatabase::fresh().await;
@@ -172,7 +172,7 @@ async fn lists_are_read_in_the_order_of_their_index() {
                 let parameters = own + 3 + if goes_on { listing.order.len() } else { 0 };
                 let plan = plan_of(&database, &account, &sql, parameters).await;
                 assert!(plan.contains(&format!("using {index} on ")), "{tables}: {sql}\n{plan}");
-                // What is above are the rows of the page, which may be put into their order again.
+                // Nodes above are for the page's rows, which may be sorted again.
                 let (_, looked_at) = plan.split_once("WindowAgg").unwrap();
                 let is_in_order = !looked_at.contains("Sort") && !plan.contains("Seq Scan");
                 assert!(is_in_order, "{tables}: {sql}\n{plan}");

@@ -1,4 +1,4 @@
-//! What a client is told when its request is not one.
+//! Answers to malformed requests.
 
 use axum::http::Method;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Ended turns speak in their threads: once, and only when they have something to say.
+//! Replies of ended turns in their threads: once, and only if there is one.
 
 use bytes::Bytes;
 use contracts::{
@@ -18,7 +18,7 @@ use crate::{
     world::{Tenant, World},
 };
 
-/// An event as delivery sends it; only where to look is read of it.
+/// An event as delivery sends it; only the turn's name is read from it.
 pub(crate) fn event(tenant: &Tenant, turn: Uuid) -> Incoming {
     let finished = TurnFinished {
         turn_id: TurnId(turn),
@@ -187,7 +187,7 @@ async fn an_unreadable_event_dies_alone() {
     assert_eq!(published(&verdicts[3]).len(), 1);
 }
 
-/// What the database cannot do for one reply it does for the others of its batch.
+/// A failure for one reply does not affect the others of its batch.
 #[tokio::test]
 async fn a_reply_that_takes_too_long_is_tried_again_alone() {
     let world = World::new().await;
@@ -220,7 +220,7 @@ async fn a_reply_that_takes_too_long_is_tried_again_alone() {
     assert_eq!(world.test.count("select count(*) from message").await, 4);
 }
 
-/// Whoever keeps an event until it was read learns that it was, also of a turn that says nothing.
+/// The receipt deletes the event's outbox row, also for a turn without a reply.
 #[tokio::test]
 async fn what_was_read_is_kept_no_longer() {
     let world = World::new().await;

@@ -1,5 +1,4 @@
-//! What other services write: sessions, notifications, turns, tool calls, dead letters. Put into the database as the
-//! superuser.
+//! Rows of other services: sessions, notifications, turns, tool calls, dead letters. Inserted as the superuser.
 
 use serde_json::{Value, json};
 use testkit::{enqueued, rows};
@@ -7,7 +6,7 @@ use uuid::Uuid;
 
 use crate::world::{Tenant, World};
 
-/// A session that is open, or was closed because its task was done.
+/// A session that is open, or closed because its task was done.
 pub(crate) async fn session(
     world: &World,
     tenant: &Tenant,
@@ -26,13 +25,13 @@ pub(crate) async fn session(
     id
 }
 
-/// A notification that waits in a session.
+/// A waiting notification of a session.
 pub(crate) async fn queued(world: &World, tenant: &Tenant, session: Uuid, id: &str) {
     let row = enqueued(&tenant.id, session).with("id", id).with("kind", "k");
     row.insert(&world.test.owner).await;
 }
 
-/// A notification that was judged.
+/// A notification with an outcome.
 pub(crate) async fn notification(world: &World, tenant: &Tenant, id: &str, agent: &str, state: &str) {
     let row = rows("notification")
         .with("account_id", &tenant.id)
@@ -44,7 +43,7 @@ pub(crate) async fn notification(world: &World, tenant: &Tenant, id: &str, agent
         .await;
 }
 
-/// What a turn may differ in.
+/// The variable fields of a turn.
 pub(crate) struct Ended {
     pub state: &'static str,
     pub reply: &'static str,
@@ -93,7 +92,7 @@ pub(crate) async fn tool_call(world: &World, tenant: &Tenant, turn: Uuid, ordina
     row.from(of_turn).insert(&world.test.owner).await;
 }
 
-/// A dead letter of an account, or of the operator's (`-`).
+/// A dead letter of an account, or the operator's (`-`).
 pub(crate) async fn letter(world: &World, account: &str, subject: &str, payload: &str, headers: Value) -> Uuid {
     let id = Uuid::now_v7();
     let row = rows("dead_letter")

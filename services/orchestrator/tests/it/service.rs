@@ -1,4 +1,4 @@
-//! The whole service on a real broker: it listens, publishes what it accepted, and hears of ended turns.
+//! The whole service on a real broker: it listens, publishes accepted notifications, and consumes ended turns.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ async fn a_notification_goes_out_and_a_reply_comes_in() {
         ..BusOptions::new(nats.url(), Root::default(), "test")
     };
     let bus = Bus::connect(options).await.unwrap();
-    // As `signalbox migrate` does: a service alone makes only what it reads from.
+    // As `signalbox migrate` does: a service alone creates no streams.
     let topology = Topology {
         limits: TopologyLimits::default(),
         provision: Provision::Update,

@@ -1,4 +1,4 @@
-//! Sessions and turns, as other services wrote them.
+//! Sessions and turns, from rows of other services.
 
 use serde_json::json;
 use uuid::Uuid;

@@ -1,4 +1,4 @@
-//! Tasks and what happened to them.
+//! Tasks and their activities.
 
 use serde_json::json;
 use uuid::Uuid;
@@ -122,7 +122,7 @@ async fn changes_are_made_and_written_down() {
         .is_problem(404, "not_found", "");
 }
 
-/// S3: one transaction, with what follows from it in the outbox.
+/// S3: one transaction, with the messages in the outbox.
 #[tokio::test]
 async fn done_closes_the_tasks_sessions_in_the_same_transaction() {
     let world = World::new().await;
@@ -260,7 +260,7 @@ async fn a_change_that_the_database_rolls_back_is_made_again_a_few_times() {
     let tenant = world.tenant("acme").await;
     world.task(&tenant, "T-1", &[]).await;
     let path = tenant.path("/tasks/T-1");
-    // A sequence is not rolled back: the first three tries meet the trouble.
+    // A sequence is not rolled back: the first three attempts fail.
     for sql in [
         "create sequence trouble",
         "grant usage on sequence trouble to signalbox_orchestrator",

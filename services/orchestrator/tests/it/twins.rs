@@ -1,5 +1,5 @@
-//! Two accounts in one batch that are the same but for their name. Row-level security lets a batch see both of them, so
-//! nothing but its own conditions keeps them apart, in SQL and in memory.
+//! Two accounts in one batch with the same ids. Row-level security lets a batch see both, so only the statements' conditions
+//! separate them, in SQL and in memory.
 
 use domain::AccountId;
 use messaging::BatchHandler;

@@ -1,4 +1,4 @@
-//! Who may come in: every route, every role, and two accounts that must not see each other.
+//! Permissions: every route, every role, and two accounts that must not see each other.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ use tower::ServiceExt;
 
 use crate::world::{Answer, OPERATOR, World};
 
-/// A route's path with real names of the tenant's, so that only the walls stand in the way.
+/// A route's path with the tenant's real names, so that only the walls can refuse it.
 struct Names {
     account: String,
     values: Vec<(&'static str, String)>,
@@ -43,7 +43,7 @@ impl Names {
     }
 }
 
-/// An account with one of everything.
+/// An account with one object of each kind.
 async fn furnish(world: &World, account: &str) -> (Tenant, Names) {
     let tenant = Tenant::furnish(&world.test.owner, account).await;
     let ids = tenant.ids(&world.test.owner).await;
@@ -65,7 +65,7 @@ fn listed() -> Vec<(Method, &'static str, Need)> {
     routes().into_iter().map(parts).collect()
 }
 
-/// The same request id, so that answers can be compared whole.
+/// A fixed request id, so that answers can be compared whole.
 async fn send(world: &World, method: &Method, path: &str, token: Option<&str>, body: Option<&Value>) -> Answer {
     let mut call = world.call(method.clone(), path).header("x-request-id", "the-same");
     if let Some(token) = token {
@@ -95,7 +95,7 @@ async fn another_account_and_no_account_are_the_same_on_every_route() {
         .into_iter()
         .filter(|(_, pattern, _)| pattern.contains("{account}"))
     {
-        // a good body and a bad one: neither may be looked at
+        // a valid body and an invalid one: neither may be read
         for body in [None, Some(json!({"nonsense": true}))] {
             for token in [&ours.admin, &ours.member, &ours.service, &ours.publisher, &ours.gateway] {
                 let crossing = send(&world, &method, &names.path(pattern), Some(token), body.as_ref()).await;
@@ -120,7 +120,7 @@ async fn another_account_and_no_account_are_the_same_on_every_route() {
     assert_eq!(world.sent().await.len(), before, "nothing was done");
 }
 
-/// Ids of another account's things, asked for in one's own.
+/// Requests in one's own account with ids of another account's objects.
 #[tokio::test]
 async fn what_is_theirs_is_not_found_in_ours() {
     let world = World::new().await;
@@ -166,7 +166,7 @@ async fn what_is_theirs_is_not_found_in_ours() {
             .column("id")
             .is_empty()
     );
-    // their agent cannot be assigned to our task
+    // another account's agent cannot be assigned to our task
     let task = json!({"title": "t", "assignees": [names.path("{agent}")]});
     world
         .post(&ours.admin, &ours.path("/tasks"), task)
@@ -186,7 +186,7 @@ async fn each_role_may_do_on_every_route_what_the_table_says() {
             (KeyRole::Service, &tenant.keys["service"]),
             (KeyRole::Member, &tenant.keys["member"]),
         ] {
-            // A body that is refused by whoever reads it: 400 says that the guard let the request in.
+            // A body that the handler refuses: 400 shows that the guard admitted the request.
             let answer = send(&world, &method, &path, Some(token), Some(&json!({"nonsense": true}))).await;
             let let_in = answer.status != 403 && answer.status != 401;
             assert_eq!(let_in, permits(role, need), "{role} {method} {pattern}: {answer:?}");
@@ -207,7 +207,7 @@ async fn nobody_comes_in_without_a_good_key() {
     let world = World::new().await;
     let (tenant, names) = furnish(&world, "acme").await;
     let mut wrong_secret = tenant.keys["admin"].clone();
-    // a key of the right form whose secret is another's
+    // a key of the right form with another key's secret
     let other = world.tenant("other").await;
     let parts: Vec<&str> = tenant.keys["admin"].split('_').collect();
     let others: Vec<&str> = other.admin.split('_').collect();
@@ -237,7 +237,7 @@ async fn nobody_comes_in_without_a_good_key() {
     basic.is_problem(401, "unauthorized", "");
 }
 
-/// Of two credentials, a proxy in front may have looked at the other one.
+/// With two credentials, a proxy in front may have checked the other one.
 #[tokio::test]
 async fn two_credentials_are_none() {
     let world = World::new().await;
@@ -275,7 +275,7 @@ async fn without_an_operator_token_nobody_is_the_operator() {
     }
 }
 
-/// A route without an account in its path is about the account of the key that asks.
+/// A route without an account in its path is about the account of the caller's key.
 #[tokio::test]
 async fn a_route_of_the_current_account_is_about_that_of_the_key() {
     async fn mine(_app: State<App>, access: Access) -> Result<Json<String>, ApiError> {

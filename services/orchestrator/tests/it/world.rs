@@ -1,4 +1,4 @@
-//! An API on a database of its own, its callers, and what it put into the outbox.
+//! An API on its own database, its callers, and its outbox.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -25,7 +25,7 @@ pub(crate) struct World {
     router: Router,
 }
 
-/// What was answered.
+/// An answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub status: StatusCode,
@@ -52,7 +52,7 @@ pub(crate) struct Tenant {
     pub gateway: String,
 }
 
-/// A request on its way.
+/// A request under construction.
 pub(crate) struct Call<'a> {
     world: &'a World,
     method: Method,
@@ -75,7 +75,7 @@ impl World {
         };
         change(&mut settings);
         let database = test.connect(Role::Orchestrator).await;
-        // What would be published stays in the table, to be looked at.
+        // Rows for the relay stay in the table, for the tests to read.
         let app = App::new(
             (database.clone(), database),
             Root::default(),
@@ -116,7 +116,7 @@ impl World {
         self.call(Method::DELETE, path).token(token).send().await
     }
 
-    /// Makes an account and its keys, through the API.
+    /// Creates an account and its keys over the API.
     pub(crate) async fn tenant(&self, id: &str) -> Tenant {
         let made = self
             .post(OPERATOR, "/api/accounts", json!({"id": id, "name": id}))
@@ -141,7 +141,7 @@ impl World {
         made.body["key"].as_str().unwrap().to_owned()
     }
 
-    /// An agent, through the API; gives its id.
+    /// Creates an agent over the API; gives its id.
     pub(crate) async fn agent(&self, tenant: &Tenant, slug: &str) -> String {
         let made = self
             .post(
@@ -154,14 +154,14 @@ impl World {
         made.body["id"].as_str().unwrap().to_owned()
     }
 
-    /// A task, through the API.
+    /// Creates a task over the API.
     pub(crate) async fn task(&self, tenant: &Tenant, id: &str, assignees: &[&str]) {
         let body = json!({"id": id, "title": format!("Title of {id}"), "assignees": assignees});
         let made = self.post(&tenant.member, &tenant.path("/tasks"), body).await;
         assert_eq!(made.status, 201, "{made:?}");
     }
 
-    /// Everything in the outbox, oldest first.
+    /// All rows of the outbox, oldest first.
     pub(crate) async fn sent(&self) -> Vec<Sent> {
         let rows = sqlx::query("select subject, headers, payload from outbox order by id")
             .fetch_all(&self.test.owner)
@@ -175,7 +175,7 @@ impl World {
         rows.iter().map(sent).collect()
     }
 
-    /// What is in the outbox on subjects that begin so.
+    /// Outbox rows whose subjects have this prefix.
     pub(crate) async fn sent_on(&self, prefix: &str) -> Vec<Sent> {
         self.sent()
             .await
@@ -239,7 +239,7 @@ impl Call<'_> {
 }
 
 impl Answer {
-    /// Asserts a problem: its status and code, and words in its detail.
+    /// Asserts a problem: status, code, and words of its detail.
     pub(crate) fn is_problem(&self, status: u16, code: &str, words: &str) {
         assert_eq!(
             (self.status.as_u16(), self.body["code"].as_str()),
@@ -251,7 +251,7 @@ impl Answer {
         assert!(detail.contains(words), "{detail}");
     }
 
-    /// The value of a member of each item of a list.
+    /// The values of a member in the items of a list.
     pub(crate) fn column(&self, name: &str) -> Vec<String> {
         let items = self.body["items"]
             .as_array()

@@ -1,5 +1,5 @@
-//! Which Signalbox a command talks to, and with which token: what is named on the command line or in the environment,
-//! else the `up` that runs with the same data directory.
+//! The address and token of the API that a command uses: from the command line or the environment, else from the `up` that runs
+//! with the same data directory.
 
 use std::path::PathBuf;
 
@@ -10,12 +10,12 @@ use secrecy::SecretString;
 use super::Client;
 use crate::endpoints::Endpoints;
 
-/// Where the API listens unless it was told otherwise.
+/// The API's default address.
 const URL_DEFAULT: &str = "http://127.0.0.1:8080";
 
 #[derive(Args, Debug)]
 pub(crate) struct AccessArgs {
-    /// Where Signalbox's HTTP API is [default: the one of a running `up`, else http://127.0.0.1:8080]
+    /// Address of Signalbox's HTTP API [default: the one of a running `up`, else http://127.0.0.1:8080]
     #[arg(long, env = "SIGNALBOX_URL", value_name = "URL", help_heading = "Access")]
     url: Option<String>,
     /// An API key or the operator's token [default: the operator's token of a running `up`]
@@ -30,7 +30,7 @@ pub(crate) struct AccessArgs {
     /// Used when no --token is given
     #[arg(long, env = "SIGNALBOX_OPERATOR_TOKEN", hide = true, hide_env_values = true)]
     operator_token: Option<String>,
-    /// Where a running `up` keeps its data; it says there how to reach it
+    /// Data directory of a running `up`, whose endpoints.json has address and token
     #[arg(long, value_name = "DIR", default_value = ".data", help_heading = "Access")]
     data_dir: PathBuf,
 }
@@ -46,7 +46,7 @@ impl AccessArgs {
         let mut token = given(&self.token).or_else(|| given(&self.operator_token));
         let url = match (given(&self.url), endpoints) {
             (Some(url), found) => {
-                // The token of one installation is not for another's eyes.
+                // The token of one installation must not be sent to another.
                 let same = found.filter(|found| found.http_url.trim_end_matches('/') == url.trim_end_matches('/'));
                 token = token.or_else(|| same.and_then(|found| found.operator_token));
                 url

@@ -1,4 +1,4 @@
-//! What can go wrong with a call of the API, in the words of whoever sits at the terminal.
+//! Errors of API calls, in words for the person at the terminal.
 
 use std::fmt::Write;
 
@@ -12,9 +12,9 @@ const DETAIL_CHARS_MAX: usize = 300;
 pub(crate) enum ApiError {
     #[error("Signalbox at {origin} does not answer: is `signalbox up` running, or is --url wrong?")]
     NoAnswer { origin: String, source: reqwest::Error },
-    #[error("{what}: the answer broke off")]
+    #[error("{what}: the connection closed before the answer was complete")]
     Broken { what: String, source: reqwest::Error },
-    #[error("{what}: the answer is not what the API promises")]
+    #[error("{what}: the answer does not match the API")]
     Unreadable { what: String, source: serde_json::Error },
     #[error("{}", refusal(what, *status, code, detail))]
     Refused {
@@ -26,7 +26,7 @@ pub(crate) enum ApiError {
 }
 
 impl ApiError {
-    /// "Not there" and "not yours" are one answer; where nothing is a good answer, it is not an error.
+    /// 404 means "missing" or "no access". Where absence is a valid answer, it is not an error.
     pub(crate) fn not_found_as_none<T>(result: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
         match result {
             Ok(found) => Ok(Some(found)),
@@ -35,7 +35,7 @@ impl ApiError {
         }
     }
 
-    /// Whether asking again may help: nothing was answered, or the server said that it is the one in trouble.
+    /// Whether a retry may help: no answer came, or the server reported its own failure.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
             ApiError::NoAnswer { .. } | ApiError::Broken { .. } => true,
@@ -46,17 +46,17 @@ impl ApiError {
 }
 
 fn refusal(what: &str, status: StatusCode, code: &str, detail: &str) -> String {
-    let mut said = format!("{what} was refused: {status}");
+    let mut message = format!("{what} was refused: {status}");
     if !code.is_empty() {
-        write!(said, " ({})", one_line(code, DETAIL_CHARS_MAX)).expect("a String takes all that is written to it");
+        write!(message, " ({})", one_line(code, DETAIL_CHARS_MAX)).expect("a String takes all that is written to it");
     }
     if !detail.is_empty() {
-        write!(said, ": {}", one_line(detail, DETAIL_CHARS_MAX)).expect("a String takes all that is written to it");
+        write!(message, ": {}", one_line(detail, DETAIL_CHARS_MAX)).expect("a String takes all that is written to it");
     }
     let hint = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; is the token right (--token, SIGNALBOX_TOKEN)?",
-        StatusCode::NOT_FOUND => "; it is not there, or the token is not for it",
+        StatusCode::NOT_FOUND => "; not found, or the token has no access",
         _ => "",
     };
-    said + hint
+    message + hint
 }

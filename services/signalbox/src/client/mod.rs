@@ -1,5 +1,5 @@
-//! A client of the public HTTP API: what any other program could do, this command does in the same way. Answers are
-//! kept as they came, for `--json`; [`read_as`] reads from them what a table shows.
+//! A client of the public HTTP API. The command uses only what every other program can use. Answers are kept as received, for
+//! `--json`; [`read_as`] reads the fields that a table shows.
 
 mod access;
 mod error;
@@ -23,7 +23,7 @@ pub(crate) use error::ApiError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Items asked for at one time; the API's own limit may be lower.
+/// Items requested at a time; the API's own limit may be lower.
 const PAGE_ITEMS: usize = 100;
 
 #[derive(Clone)]
@@ -43,7 +43,7 @@ impl Client {
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(REQUEST_TIMEOUT);
         if is_loopback(&base) {
-            // A proxy of the environment is for the world outside, whether or not `NO_PROXY` says so.
+            // A proxy from the environment is ignored, whether or not `NO_PROXY` is set.
             http = http.no_proxy();
         }
         Ok(Client {
@@ -62,7 +62,7 @@ impl Client {
         self.send(Method::POST, path, &[], Some(&body)).await
     }
 
-    /// Items of a list, page after page, up to `limit`.
+    /// Items of a list, page by page, up to `limit`.
     pub(crate) async fn list(
         &self,
         path: &[&str],
@@ -92,7 +92,7 @@ impl Client {
         Ok(items)
     }
 
-    /// `None` when there is none, or when it is not ours to see: the API does not tell them apart.
+    /// `None` for 404: missing and no access have the same answer.
     pub(crate) async fn notification(&self, account: &str, id: &str) -> Result<Option<Notification>, ApiError> {
         let found = self.get(&["api", "orgs", account, "notifications", id], &[]).await;
         ApiError::not_found_as_none(found)
@@ -105,7 +105,7 @@ impl Client {
         Ok(id)
     }
 
-    /// Makes an account; one that is there already is left as it is.
+    /// Creates an account; leaves an existing one unchanged.
     pub(crate) async fn account_ensure(&self, account: &NewAccount) -> Result<(), ApiError> {
         match self.post::<Value>(&["api", "accounts"], account).await {
             Ok(_) => Ok(()),
@@ -114,7 +114,7 @@ impl Client {
         }
     }
 
-    /// Makes an agent; one of that slug which is there already is left as it is.
+    /// Creates an agent; leaves an existing one with that slug unchanged.
     pub(crate) async fn agent_ensure(&self, account: &str, agent: &NewAgent) -> Result<(), ApiError> {
         let slug = String::from(agent.slug.clone());
         let found = self.get::<Agent>(&["api", "orgs", account, "agents", &slug], &[]).await;
@@ -134,9 +134,9 @@ impl Client {
         body: Option<&Value>,
     ) -> Result<T, ApiError> {
         let mut url = self.base.clone();
-        // Segments are strangers' ids as well: pushed one by one, each is encoded.
+        // Segments may be foreign ids: pushed one by one, each is encoded.
         url.path_segments_mut()
-            .expect("a base was asked for in new()")
+            .expect("new() checked that the URL is a base")
             .pop_if_empty()
             .extend(path);
         let what = format!("{method} {}", url.path());
@@ -180,9 +180,9 @@ async fn read<T: DeserializeOwned>(what: String, response: Response) -> Result<T
     })
 }
 
-/// A value of the API as what a table shows.
+/// Reads a value of the API into the type that a table shows.
 pub(crate) fn read_as<T: DeserializeOwned>(value: &Value) -> anyhow::Result<T> {
-    T::deserialize(value).context("the answer is not what the API promises")
+    T::deserialize(value).context("the answer does not match the API")
 }
 
 fn is_loopback(url: &Url) -> bool {

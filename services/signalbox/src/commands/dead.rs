@@ -1,4 +1,5 @@
-//! `signalbox dead`: messages that could not be processed. Each says what was wrong; mended, it can be sent again.
+//! `signalbox dead`: messages that could not be processed, each with its reason; a message can be redriven after its cause was
+//! removed.
 
 use std::{fmt::Write, process::ExitCode};
 
@@ -15,7 +16,7 @@ use crate::{
 };
 
 const VALUE_CHARS_MAX: usize = 500;
-/// Stands for no account: what belongs to none is the operator's to see to.
+/// Stands for no account. The operator owns dead letters without an account.
 const OPERATOR: &str = "-";
 
 pub(crate) async fn list(args: &ListArgs, json: bool) -> anyhow::Result<ExitCode> {

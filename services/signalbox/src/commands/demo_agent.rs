@@ -1,4 +1,4 @@
-//! `signalbox demo-agent`: the scripted agent by itself, for a deployment that has no model yet.
+//! `signalbox demo-agent`: the scripted agent alone, for a deployment without a model.
 
 use std::process::ExitCode;
 

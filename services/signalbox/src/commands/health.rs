@@ -1,7 +1,7 @@
-//! `signalbox health`: whether what runs here can do its work, by its own page and with an exit code. For whoever looks
-//! after a process and has nothing else at hand: an image holds no shell and no curl.
+//! `signalbox health`: reads `/readyz` of the services on this machine and turns it into an exit code. For container engines: the
+//! image has no shell and no curl.
 //!
-//! Which services run here is found out by asking: the same line fits every container, and a process with all four.
+//! The command finds the services by asking every address, so the same line fits every container and a process with all four.
 
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
@@ -20,16 +20,16 @@ use crate::{
 /// Longer than `/readyz` gives its own checks by default, shorter than a container engine's patience.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// What a page answered.
+/// The answer of a page.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     status: StatusCode,
-    /// Its checks that failed, each with what it said.
+    /// The failed checks, each with its message.
     amiss: Vec<String>,
 }
 
 pub(crate) async fn run(args: &HealthArgs, json: bool) -> anyhow::Result<ExitCode> {
-    // What is asked is this machine, or was named: a proxy of the environment has no part in it.
+    // The target is this machine or was named explicitly, so a proxy from the environment is ignored.
     let client = Client::builder().no_proxy().timeout(ANSWER_LIMIT).build()?;
     let seen = match &args.url {
         Some(url) => vec![(url.to_string(), ask(&client, url.clone()).await?)],
@@ -51,7 +51,7 @@ pub(crate) async fn run(args: &HealthArgs, json: bool) -> anyhow::Result<ExitCod
     ))
 }
 
-/// The services that answer here. One that does not listen is not one of this machine's.
+/// The services that answer at the addresses of the settings. A service that does not listen runs elsewhere.
 async fn listening(
     client: &Client,
     services: Vec<(&'static str, SocketAddr)>,
@@ -76,13 +76,13 @@ async fn listening(
 async fn ask(client: &Client, url: Url) -> anyhow::Result<Answer> {
     let response = client.get(url).send().await?;
     let status = response.status();
-    // Said in addition: a page that is no JSON has nothing to add.
+    // Optional detail: a page that is not JSON adds nothing.
     let page: Value = response.json().await.unwrap_or_default();
     let amiss = amiss(&page);
     Ok(Answer { status, amiss })
 }
 
-/// Of a page like `/readyz`.
+/// Failed checks of a page like `/readyz`.
 fn amiss(page: &Value) -> Vec<String> {
     let checks = page["checks"].as_object().into_iter().flatten();
     let said = checks.filter_map(|(name, said)| said.as_str().map(|said| (name, said)));
@@ -120,7 +120,7 @@ mod tests {
         address
     }
 
-    /// Nobody listens where a listener has gone.
+    /// The port of a closed listener.
     async fn nobody() -> SocketAddr {
         TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
     }

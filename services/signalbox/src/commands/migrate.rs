@@ -1,5 +1,5 @@
-//! `signalbox migrate`: the database's schema and the broker's streams as this version needs them. Run once before a
-//! new version's services, by a user that owns the tables; the services themselves need no such right.
+//! `signalbox migrate`: migrates the database's schema and the broker's streams to this version. Run once before a new version's
+//! services, by a user that owns the tables; the services need no such right.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -12,9 +12,9 @@ use tokio::time::sleep;
 
 use crate::print::{print, print_json};
 
-/// The services of the version before are at work meanwhile.
+/// The previous version's services run meanwhile.
 const TRIES_MAX: u32 = 8;
-/// Before the second try; one more of it before each further one.
+/// Pause before the second attempt; it grows by this much with every further attempt.
 const PAUSE: Duration = Duration::from_millis(250);
 
 pub(crate) async fn run(json: bool) -> anyhow::Result<ExitCode> {
@@ -34,14 +34,14 @@ pub(crate) async fn run(json: bool) -> anyhow::Result<ExitCode> {
         format!("database: applied {}", applied.join(", "))
     })?;
     print(if has_bus {
-        "nats: streams and consumers are as they must be"
+        "nats: streams and consumers are up to date"
     } else {
-        "nats: nats.url is not set, left alone"
+        "nats: skipped, nats.url is not set"
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives the names of the steps that were applied.
+/// Gives the names of the applied migrations.
 pub(crate) async fn database(settings: &Settings) -> anyhow::Result<Vec<String>> {
     let options = DatabaseOptions {
         // Migrating holds a lock on one connection and works on another.
@@ -59,8 +59,8 @@ pub(crate) async fn database(settings: &Settings) -> anyhow::Result<Vec<String>>
     applied
 }
 
-/// Tries again what may pass. A step takes its locks in another order than a service that is at work: Postgres ends one of the
-/// two, or the wait for a lock is over, and what was begun is undone whole.
+/// Retries transient failures. A migration takes its locks in another order than a running service: Postgres ends one of the two as
+/// a deadlock, or the wait for a lock times out, and the migration is rolled back whole.
 async fn tried<T, E, F>(is_retryable: impl Fn(&E) -> bool, mut attempt: impl FnMut() -> F) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
@@ -82,7 +82,7 @@ pub(crate) async fn streams(settings: &Settings) -> anyhow::Result<Bus> {
     Ok(bus)
 }
 
-/// Services only look for their streams and consumers; who has this makes and changes all of them.
+/// Services only check their streams and consumers; a user with the right to manage them creates and changes all of them.
 pub(crate) fn topology(settings: &Settings) -> Topology {
     Topology {
         provision: Provision::Update,

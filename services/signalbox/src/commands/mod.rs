@@ -14,7 +14,7 @@ pub(crate) mod turns;
 
 use time::{OffsetDateTime, UtcOffset, format_description::BorrowedFormatItem, macros::format_description};
 
-/// A moment of the API as a table shows it: to the second, without its zone, which is always UTC.
+/// A timestamp of the API as a table shows it: to the second, without its zone, which is always UTC.
 fn moment(at: Option<OffsetDateTime>) -> String {
     const FORM: &[BorrowedFormatItem<'_>] = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]");
     at.and_then(|at| at.to_offset(UtcOffset::UTC).format(FORM).ok())

@@ -1,4 +1,4 @@
-//! `signalbox nats-users`: the users of a NATS server and what each may do, for the root in the settings. Needs no server.
+//! `signalbox nats-users`: prints the users of a NATS server with their permissions, for the root in the settings. Needs no server.
 
 use std::process::ExitCode;
 

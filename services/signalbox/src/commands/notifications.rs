@@ -1,4 +1,4 @@
-//! `signalbox notifications`: what became of what was published.
+//! `signalbox notifications`: notifications and their states.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `signalbox notify`: sends one notification over the API, and waits for what becomes of it when asked to.
+//! `signalbox notify`: sends one notification over the API, and waits for its outcome with `--wait`.
 
 use std::{io::Read, process::ExitCode, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     text::lines,
 };
 
-/// The API is asked this often: outcomes take a model's time, not a database's.
+/// Interval of polling the API. An outcome takes a model's time, so a shorter one gains nothing.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) async fn run(args: &NotifyArgs, json: bool) -> anyhow::Result<ExitCode> {
@@ -63,7 +63,7 @@ fn body(argument: &str) -> anyhow::Result<String> {
         return Ok(argument.to_owned());
     }
     let mut body = String::new();
-    // One byte more than fits, so that a body which is too long is refused and not cut.
+    // Reads one byte more than fits, so that a body that is too long is refused and not truncated.
     let limit = u64::try_from(contracts::notification::BODY_BYTES_MAX).expect("a small constant") + 1;
     std::io::stdin()
         .take(limit)
@@ -89,10 +89,10 @@ fn notification(args: &NotifyArgs, body: String) -> Value {
     Value::Object(fields)
 }
 
-/// Waits until the notification has an outcome. The first answers may be "not there": it is on its way.
+/// Polls until the notification has an outcome. The first answers may be 404, before its row is visible.
 async fn outcome(client: &Client, account: &str, id: &str, limit: Duration) -> anyhow::Result<Value> {
     let deadline = Instant::now() + limit;
-    let mut state = "not known yet".to_owned();
+    let mut state = "not known".to_owned();
     loop {
         let found = client
             .get::<Value>(&["api", "orgs", account, "notifications", id], &[])
@@ -105,7 +105,7 @@ async fn outcome(client: &Client, account: &str, id: &str, limit: Duration) -> a
                 }
             }
             Ok(None) => {}
-            // The notification is accepted: a restart of the service takes nothing from it.
+            // The notification is accepted and survives a restart of the service.
             Err(error) if error.is_retryable() => {}
             Err(error) => return Err(error.into()),
         }

@@ -1,5 +1,5 @@
-//! `signalbox provider check`: what the server behind a provider's entry can do, and the settings that fit it. Made from
-//! this machine, with the entry as delivery would read it. Writes nothing.
+//! `signalbox provider check`: reports what the server of a provider's entry supports, and the settings that fit it. The calls go
+//! out from this machine, with the entry as delivery would read it. Writes nothing.
 
 use std::{collections::BTreeMap, fmt::Write, process::ExitCode};
 
@@ -60,7 +60,7 @@ fn invalid(name: &str, problem: String) -> SettingsError {
     }
 }
 
-/// Before anything is sent: calls cost money. The query of a URL may hold a credential.
+/// Printed before any call is sent, since calls cost money. The query of a URL may hold a credential.
 fn announcement(name: &str, provider: &ProviderSettings) -> String {
     let mut url = provider.url.clone();
     url.set_query(None);

@@ -1,5 +1,4 @@
-//! `signalbox serve SERVICE`: one service as a process of its own. One program for all of them: an image holds their
-//! libraries once.
+//! `signalbox serve SERVICE`: one service in its own process. One program for all services, so an image holds their libraries once.
 
 use std::process::ExitCode;
 
@@ -7,7 +6,7 @@ use storage::Role;
 
 use crate::cli::Service;
 
-/// Until SIGINT, SIGTERM or a failure. Makes the executor itself, so it is not called from one.
+/// Runs until SIGINT, SIGTERM or a failure. It creates the executor itself, so it must not be called from one.
 pub(crate) fn run(service: Service) -> ExitCode {
     match service {
         Service::Resolver => runtime::run(Role::Resolver, |context| async {

@@ -1,4 +1,4 @@
-//! `signalbox sessions`: which generations there are, and which of them have work waiting.
+//! `signalbox sessions`: the generations of sessions, and their queues.
 
 use std::process::ExitCode;
 
@@ -37,7 +37,7 @@ pub(crate) async fn run(args: &SessionsArgs, json: bool) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the list is filtered by.
+/// The filters of the list.
 pub(super) fn query<'a>(task: Option<&'a str>, agent: Option<&'a str>, active: bool) -> Vec<(&'a str, &'a str)> {
     let named = [("task", task), ("agent", agent), ("active", active.then_some("true"))];
     named

@@ -1,4 +1,4 @@
-//! `signalbox turns`: what agents did, turn by turn; one turn in full, as the model saw it.
+//! `signalbox turns`: turns in their order; or one turn in full, as the model saw it.
 
 use std::{fmt::Write, process::ExitCode};
 
@@ -38,7 +38,7 @@ pub(crate) async fn run(args: &TurnsArgs, json: bool) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Of one session, or of every session that fits, one after the other.
+/// The turns of one session, or of every session that matches, one session after the other.
 async fn turns(client: &Client, args: &TurnsArgs) -> anyhow::Result<Vec<Value>> {
     let (account, limit) = (args.list.account.as_str(), usize::from(args.list.limit));
     let sessions = match &args.session {
@@ -90,7 +90,7 @@ fn table(turns: &[Value]) -> anyhow::Result<String> {
     Ok(table.render("no turns"))
 }
 
-/// What became of it, in words.
+/// The outcome in words.
 pub(crate) fn said(turn: &Turn) -> &str {
     let reply = turn.reply.as_deref().filter(|reply| !reply.is_empty());
     reply.or(turn.error.as_deref()).unwrap_or_default()

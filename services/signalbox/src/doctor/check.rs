@@ -1,4 +1,4 @@
-//! What the doctor looks at, and for each the runbook page that mends it.
+//! The doctor's checks, each with the runbook page that fixes it.
 
 use serde::{Serialize, Serializer};
 
@@ -43,7 +43,7 @@ impl Check {
         Check::Telemetry,
     ];
 
-    /// As it is shown, also to programs.
+    /// The check's name as shown and in JSON.
     pub(super) fn name(self) -> &'static str {
         match self {
             Check::Settings => "settings",
@@ -65,7 +65,7 @@ impl Check {
         }
     }
 
-    /// The page that names this check and says what to do, from the repository's root.
+    /// The page that names this check and its fix, relative to the repository's root.
     pub(super) fn runbook(self) -> &'static str {
         match self {
             Check::Postgres => "docs/runbooks/database-restart.md",

@@ -1,5 +1,4 @@
-//! The collector of telemetry, where one is named: somebody there who takes what is sent. Asked with a message that says
-//! nothing.
+//! Checks the telemetry collector, if the settings name one, by sending an empty message.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use runtime::{
 use super::{Check, Finding};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
-const MEND: &str = "services work without it, unseen; OTLP over HTTP, port 4318 and not 4317";
+const FIX: &str = "services work without it, unseen; OTLP over HTTP, port 4318 and not 4317";
 
 pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -28,19 +27,19 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// None: the signal is not sent.
+/// None: the signal is not exported.
 async fn ask(settings: &TelemetrySettings, signal: Signal) -> Option<Result<StatusCode, reqwest::Error>> {
     let address = settings.address(signal)?;
     let ask = async {
         let client = reqwest::Client::builder().timeout(TIMEOUT).build()?;
-        // An empty message is a whole one without spans, points or lines.
+        // An empty protobuf message is valid: it has no spans, points or lines.
         let empty = client.post(address).header(CONTENT_TYPE, "application/x-protobuf");
         Ok(empty.send().await?.status())
     };
     Some(ask.await)
 }
 
-/// Whatever is wrong, work goes on: a hint.
+/// A hint, since services work without telemetry.
 fn judge(signal: &str, answer: Result<StatusCode, reqwest::Error>) -> Finding {
     match answer {
         Ok(status) if status.is_success() => Finding::ok(Check::Telemetry, format!("the collector takes {signal}")),
@@ -54,7 +53,7 @@ fn judge(signal: &str, answer: Result<StatusCode, reqwest::Error>) -> Finding {
             Finding::hint(
                 Check::Telemetry,
                 format!("the collector does not take {signal}: {error:#}"),
-                MEND,
+                FIX,
             )
         }
     }

@@ -1,4 +1,4 @@
-//! What the doctor says: one line a check, and how to mend what is wrong.
+//! The doctor's findings: one line a check, and a fix for each problem.
 
 use std::{fmt::Write, path::Path};
 
@@ -14,7 +14,7 @@ const MESSAGE_CHARS_MAX: usize = 400;
 #[serde(rename_all = "lowercase")]
 pub(super) enum Status {
     Ok,
-    /// It works; it could be better, or will be seen to at the next start.
+    /// It works, but could be better or will be fixed by the next start.
     Hint,
     Problem,
 }
@@ -26,7 +26,7 @@ pub(super) struct Finding {
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
-    /// Where it is told at length.
+    /// The runbook page.
     #[serde(skip_serializing_if = "Option::is_none")]
     runbook: Option<&'static str>,
 }
@@ -44,7 +44,7 @@ impl Finding {
         Finding::new(check, Status::Problem, message.as_ref(), Some(fix.as_ref()))
     }
 
-    /// What an error says, with its causes.
+    /// An error with its causes.
     pub(super) fn failed(check: Check, error: impl Into<anyhow::Error>, fix: impl AsRef<str>) -> Finding {
         Finding::problem(check, error_line(&error.into()), fix)
     }
@@ -64,7 +64,7 @@ impl Finding {
     }
 }
 
-/// A line each, the mending and the runbook below it, and what it all comes to.
+/// One line a finding, with fix and runbook below it, and a summary.
 pub(super) fn render(findings: &[Finding]) -> String {
     let width = findings
         .iter()
@@ -93,7 +93,7 @@ pub(super) fn render(findings: &[Finding]) -> String {
         }
     }
     match findings.iter().filter(|finding| finding.is_problem()).count() {
-        0 => text.push_str("\nAll is well.\n"),
+        0 => text.push_str("\nNo problem found.\n"),
         1 => text.push_str("\nOne problem.\n"),
         problems => writeln!(text, "\n{problems} problems.").expect(INFALLIBLE),
     }
@@ -108,13 +108,13 @@ pub(super) fn settings(read: &Result<(), SettingsError>) -> Finding {
         Err(error) => Finding::problem(
             Check::Settings,
             error.to_string(),
-            "correct this setting, then ask again",
+            "correct this setting, then run the doctor again",
         ),
     }
 }
 
 pub(super) fn up(http_url: Option<&str>, data_dir: &Path) -> Option<Finding> {
-    let message = format!("looking at `signalbox up` in {}, {}", data_dir.display(), http_url?);
+    let message = format!("checking `signalbox up` in {}, {}", data_dir.display(), http_url?);
     Some(Finding::ok(Check::Up, message))
 }
 
@@ -139,7 +139,7 @@ mod tests {
              \x20                        → use another\n\
              \x20                          docs/runbooks/start-refused.md\n\nOne problem.\n"
         );
-        assert!(render(&findings[..1]).ends_with("\nAll is well.\n"));
+        assert!(render(&findings[..1]).ends_with("\nNo problem found.\n"));
     }
 
     #[test]

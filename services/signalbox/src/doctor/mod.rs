@@ -1,6 +1,6 @@
-//! `signalbox doctor`: looks at everything that an installation stands on and changes nothing. Looking ([`postgres`],
-//! [`nats`], [`providers`], [`ports`], [`work`], [`collector`]) is apart from judging, which is pure; a judgement is a [`Finding`]. What is wrong
-//! comes with the runbook page of its [`Check`].
+//! `signalbox doctor`: reads the state of an installation and changes nothing. [`postgres`], [`nats`], [`providers`], [`ports`],
+//! [`work`] and [`collector`] each read one part and judge it in a pure function; the result is a [`Finding`]. A problem names the
+//! runbook page of its [`Check`].
 
 mod check;
 mod collector;
@@ -26,7 +26,7 @@ use finding::Finding;
 pub(crate) async fn run(args: &DoctorArgs, json: bool) -> anyhow::Result<ExitCode> {
     let findings = match Settings::load() {
         Ok(settings) => examine(settings, &args.data_dir).await?,
-        // Without settings there is nothing to look for.
+        // Without settings there are no addresses to check.
         Err(error) => vec![finding::settings(&Err(error))],
     };
     if json {
@@ -47,7 +47,7 @@ async fn examine(mut settings: Settings, data_dir: &Path) -> anyhow::Result<Vec<
         nats::examine(&settings),
         providers::examine(&settings, up.is_some()),
         ports::examine(&settings, up.as_ref()),
-        // Boxed: it connects to everything.
+        // Boxed: the future is large.
         Box::pin(work::examine(&settings)),
         collector::examine(&settings),
     );
@@ -60,7 +60,7 @@ async fn examine(mut settings: Settings, data_dir: &Path) -> anyhow::Result<Vec<
     Ok(findings)
 }
 
-/// Where the settings name no servers, those of the `up` that keeps its data here are looked at.
+/// If the settings name no servers, the servers of the `up` with this data directory are checked.
 fn running_up(settings: &mut Settings, data_dir: &Path) -> anyhow::Result<Option<Endpoints>> {
     if settings.is_set("database.url") || settings.is_set("nats.url") {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! NATS: reachable, new enough, with JetStream, and with the streams and consumers in place.
+//! NATS: reachable, new enough, with JetStream, and with current streams and consumers.
 
 use messaging::{Bus, BusOptions, ServerVersion, TopologyError, User};
 use runtime::{Settings, context};
@@ -19,7 +19,7 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
         connect_timeout_ms: CONNECT_TIMEOUT_MS,
         ..options
     };
-    // The error says itself what to do about it; version and JetStream are among what connecting checks.
+    // The error names its fix. Connecting checks the version and JetStream, among others.
     let bus = match Bus::connect(options).await {
         Ok(bus) => bus,
         Err(error) => {
@@ -45,28 +45,28 @@ fn server(version: ServerVersion) -> Finding {
     )
 }
 
-/// A service's user may look at its own streams only.
+/// A service's user may read its own streams only.
 pub(super) fn whose(user: Option<&str>) -> User {
     user.and_then(User::named).unwrap_or(User::Operator)
 }
 
 fn access(lets_anyone_in: bool) -> Finding {
     if lets_anyone_in {
-        // From elsewhere connecting has refused it already.
+        // On another machine, connecting has refused such a server already.
         return Finding::hint(
             Check::NatsUsers,
-            "anyone on this machine is let in without a password",
+            "connections from this machine need no password",
             "give it users (schemas/nats-users.conf) and take no_auth_user out",
         );
     }
-    Finding::ok(Check::NatsUsers, "nobody is let in without a password")
+    Finding::ok(Check::NatsUsers, "every connection needs a password")
 }
 
 fn streams(verified: &Result<(), TopologyError>) -> Finding {
     match verified {
         Ok(()) => Finding::ok(
             Check::Streams,
-            "the streams and consumers of this user are there and as they must be",
+            "the user's streams and consumers exist and are up to date",
         ),
         Err(error) => Finding::problem(
             Check::Streams,
@@ -120,7 +120,7 @@ mod tests {
         migrate::topology(&settings).ensure(&bus).await.unwrap();
         let findings = examine(&settings).await;
         assert!(
-            super::super::finding::render(&findings).ends_with("All is well.\n"),
+            super::super::finding::render(&findings).ends_with("No problem found.\n"),
             "{findings:?}"
         );
     }

@@ -9,7 +9,7 @@ use super::{Check, Finding};
 use crate::{endpoints::Endpoints, ports::listen_settings};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// A service is not ready for a moment when its database is slow to answer. Only one that stays so is a finding.
+/// A service is briefly not ready when its database is slow. Only a lasting state is a finding.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -73,7 +73,7 @@ fn running(service: &str, url: &str, is_ready: bool) -> Finding {
 
 enum Port {
     Free,
-    /// Somebody answers there as our health pages do.
+    /// A server answers there like a health page.
     Ours,
     Taken,
     Unusable(std::io::Error),
@@ -122,7 +122,7 @@ mod tests {
         testkit::install_tls_provider();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        // Whoever has it hangs up on everybody.
+        // The program at this port closes every connection.
         let other = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
         assert!(judge("tool-gateway", address, look(address).await).is_problem());
         other.abort();

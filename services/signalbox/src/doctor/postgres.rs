@@ -1,5 +1,4 @@
-//! Postgres: reachable, migrated, and fit for use by what a start checks (`storage::fitness`). Reads the catalogue and
-//! nothing of a tenant.
+//! Postgres: reachable, migrated, and fit by the checks of a start (`storage::fitness`). Reads the catalogue and no tenant's data.
 
 use runtime::{Settings, context};
 use sea_orm::FromQueryResult;
@@ -58,7 +57,7 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// The steps that were run, as a service's role sees them, and the services whose role this login may not take.
+/// The applied migrations, as a service's role reads them, and the services whose role this login may not take.
 async fn as_services(url: &str, options: &DatabaseOptions) -> (Vec<String>, Vec<&'static str>) {
     let (mut seen, mut refused) = (Vec::new(), Vec::new());
     for role in SERVICES {
@@ -94,7 +93,7 @@ fn judge(facts: &ServerFacts, setting: Setting, applied: &[String]) -> Vec<Findi
     findings
 }
 
-/// What would be refused of another machine's database.
+/// Faults that a start refuses for a database on another machine.
 fn on_this_machine(facts: &ServerFacts) -> Vec<Finding> {
     let elsewhere = facts.faults(Setting {
         is_local: false,
@@ -105,13 +104,13 @@ fn on_this_machine(facts: &ServerFacts) -> Vec<Finding> {
         .filter(|fault| matches!(fault, Fault::LoginAbove(_) | Fault::Losing(_)));
     lenient
         .map(|fault| {
-            let message = format!("{fault}; taken on this machine, refused of another one");
+            let message = format!("{fault}; accepted on this machine, refused for a database on another machine");
             Finding::hint(Check::Fitness, message, fault.fix())
         })
         .collect()
 }
 
-/// Names of the steps that were run.
+/// Names of the applied migrations.
 async fn applied(owner: &Database) -> Result<Vec<String>, StorageError> {
     if names(owner, MIGRATIONS_TABLE).await?.is_empty() {
         return Ok(Vec::new());
@@ -129,7 +128,7 @@ async fn names(owner: &Database, query: &'static str) -> Result<Vec<String>, Sto
     Ok(rows.into_iter().map(|row| row.name).collect())
 }
 
-/// Asked before the table itself is: it is made by the first migration, and looking must not make it.
+/// Queried before the table: the first migration creates the table, and the doctor must not create it.
 const MIGRATIONS_TABLE: &str =
     "select 'seaql_migrations' as name where has_table_privilege(to_regclass('seaql_migrations'), 'select')";
 const MIGRATIONS: &str = "select version as name from seaql_migrations order by version";
@@ -148,7 +147,7 @@ fn schema(applied: &[String], migrates_at_start: bool) -> Finding {
         return Finding::hint(
             Check::Schema,
             "the database has steps that this version does not know",
-            "that is as it should be while a newer version is being rolled out",
+            "expected while a newer version is being rolled out",
         );
     }
     if pending.is_empty() {
@@ -174,7 +173,7 @@ fn schema(applied: &[String], migrates_at_start: bool) -> Finding {
     }
 }
 
-/// A login for each service takes one role, one for all of them takes four; another number is a grant that was forgotten.
+/// A login for one service takes one role, a login for all services takes four; with another number a grant is missing.
 fn roles(refused: &[&str]) -> Finding {
     if refused.is_empty() {
         return Finding::ok(Check::DatabaseRoles, "every service may take its role");
@@ -184,10 +183,10 @@ fn roles(refused: &[&str]) -> Finding {
         let own = own.filter(|service| !refused.contains(service)).collect::<String>();
         return Finding::ok(
             Check::DatabaseRoles,
-            format!("a login of {own} alone, which may take its role"),
+            format!("a login of {own} only; it may take its role"),
         );
     }
-    let message = format!("not to be taken by {}", refused.join(", "));
+    let message = format!("cannot take the role of {}", refused.join(", "));
     Finding::problem(
         Check::DatabaseRoles,
         message,
@@ -210,7 +209,7 @@ mod tests {
         assert_eq!(
             shown["status"] == "ok",
             shown.get("fix").is_none(),
-            "what is wrong says how to mend it"
+            "a finding has a fix unless it is ok"
         );
     }
 
@@ -239,13 +238,9 @@ mod tests {
     #[test]
     fn wants_every_role() {
         check(&roles(&[]), false, "every service may take its role");
-        check(&roles(&["delivery"]), true, "not to be taken by delivery");
+        check(&roles(&["delivery"]), true, "cannot take the role of delivery");
         let others = ["resolver", "tool-gateway", "orchestrator"];
-        check(
-            &roles(&others),
-            false,
-            "a login of delivery alone, which may take its role",
-        );
+        check(&roles(&others), false, "a login of delivery only; it may take its role");
     }
 
     #[tokio::test]
@@ -257,7 +252,7 @@ mod tests {
         assert!(problems.is_empty(), "{problems:?}");
         let hints = super::super::finding::render(&findings);
         assert!(
-            hints.contains("taken on this machine, refused of another one"),
+            hints.contains("accepted on this machine, refused for a database on another machine"),
             "{hints}"
         );
     }

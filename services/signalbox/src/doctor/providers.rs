@@ -1,5 +1,5 @@
-//! Providers: at least one, its settings in order, and somebody at its address. Nothing is asked of a model: that would
-//! cost money.
+//! Providers: at least one, with valid settings, and a server that answers at its address. No model is called, since that costs
+//! money.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{Check, Finding};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// `has_demo_agent`: a running `up` answers for `default` itself where the settings do not name it.
+/// `has_demo_agent`: a running `up` serves `default` itself if the settings do not name it.
 pub(super) async fn examine(settings: &Settings, has_demo_agent: bool) -> Vec<Finding> {
     let providers: BTreeMap<String, ProviderSettings> = match settings.section("providers") {
         Ok(providers) => providers,
@@ -52,7 +52,7 @@ fn none(has_demo_agent: bool) -> Finding {
     )
 }
 
-/// A call is a POST with a key, so any answer to this GET shows that somebody is there.
+/// A call is a POST with a key, so any answer to this GET shows that a server listens.
 fn judge(name: &str, kind: ProviderKind, answer: Result<StatusCode, reqwest::Error>) -> Finding {
     let kind = kind.as_str();
     match answer {

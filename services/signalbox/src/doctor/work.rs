@@ -1,5 +1,5 @@
-//! Whether work gets on: how long what was accepted, committed or published has waited, as the gauges of running services
-//! say it ([`runtime::gauges`]). Where Postgres or NATS cannot be asked others say so, and nothing is said here.
+//! Age of waiting work: accepted notifications, committed messages and published messages, by the gauges of running services
+//! ([`runtime::gauges`]). If Postgres or NATS cannot be read, other checks report it and this one reports nothing.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ use time::OffsetDateTime;
 use super::{Check, Finding, nats::whose, postgres::SERVICES};
 
 const CONNECT_TIMEOUT_MS: u64 = 3_000;
-/// More sessions with a queue than this are not looked at.
+/// Sessions with a queue that are read at most.
 const SESSIONS_MAX: i32 = 10_000;
 
-/// As the alerts have them (deploy/telemetry/alerts.yml).
+/// The limits of the alerts (deploy/telemetry/alerts.yml).
 const OUTBOX_AGE_MAX: Duration = Duration::from_secs(60);
 const UNREAD_AGE_MAX: Duration = Duration::from_secs(60);
 const QUEUE_AGE_MAX: Duration = Duration::from_secs(15 * 60);
 const PENDING_MAX: u64 = 10_000;
 
-/// What could be asked for.
+/// The measurements; none where a server could not be read.
 #[derive(Default)]
 struct Seen {
     outboxes: Vec<(&'static str, Duration)>,
     queue: Option<Waiting>,
-    /// Of the oldest notification that no resolver has read.
+    /// Age of the oldest notification that no resolver has read.
     unread: Option<Option<OffsetDateTime>>,
     consumers: Vec<ConsumerBacklog>,
 }
@@ -93,7 +93,7 @@ fn judge(seen: &Seen, now: OffsetDateTime) -> Vec<Finding> {
     findings.extend(seen.queue.map(|waiting| queue(waiting, now)));
     let consumers = consumers(seen, now);
     if consumers.is_empty() && !seen.consumers.is_empty() {
-        findings.push(Finding::ok(Check::Consumers, "none lags behind"));
+        findings.push(Finding::ok(Check::Consumers, "no consumer lags"));
     }
     findings.extend(consumers);
     findings
@@ -109,22 +109,19 @@ fn outboxes(outboxes: &[(&'static str, Duration)]) -> Vec<Finding> {
         })
         .collect();
     if old.is_empty() {
-        return vec![Finding::ok(Check::Outbox, "what was committed is published")];
+        return vec![Finding::ok(Check::Outbox, "every committed message is published")];
     }
     old
 }
 
-/// A hint: a long turn holds up its own queue, as it should.
+/// A hint: a long turn may delay its own queue.
 fn queue(waiting: Waiting, now: OffsetDateTime) -> Finding {
     let Some(oldest) = waiting.oldest else {
-        return Finding::ok(Check::Queue, "nothing waits for its turn");
+        return Finding::ok(Check::Queue, "no item waits");
     };
     let age = since(oldest, now);
     let sessions = waiting.sessions;
-    let message = format!(
-        "in {sessions} sessions something waits for its turn, the oldest for {}",
-        shown(age)
-    );
+    let message = format!("{sessions} sessions have waiting items, the oldest for {}", shown(age));
     if age > QUEUE_AGE_MAX {
         return Finding::hint(Check::Queue, message, "see what its session does: `signalbox sessions`");
     }
@@ -210,9 +207,9 @@ mod tests {
                 consumers: before(10_000),
             },
             &[
-                ("ok", "what was committed is published"),
-                ("ok", "nothing waits for its turn"),
-                ("ok", "none lags behind"),
+                ("ok", "every committed message is published"),
+                ("ok", "no item waits"),
+                ("ok", "no consumer lags"),
             ],
         );
         check(
@@ -227,10 +224,7 @@ mod tests {
             },
             &[
                 ("problem", "a message of delivery has waited 61 s for the broker"),
-                (
-                    "hint",
-                    "in 3 sessions something waits for its turn, the oldest for 15 min",
-                ),
+                ("hint", "3 sessions have waiting items, the oldest for 15 min"),
                 ("hint", "10001 messages wait before delivery_session_resolved"),
                 ("problem", "a notification has waited 2 h for a resolver to read it"),
             ],
@@ -253,6 +247,6 @@ mod tests {
             "{message}"
         );
         assert!(message.contains("docs/runbooks/outbox-waits.md"), "{message}");
-        assert!(message.contains("nothing waits for its turn"), "{message}");
+        assert!(message.contains("no item waits"), "{message}");
     }
 }

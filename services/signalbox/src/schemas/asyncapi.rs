@@ -1,4 +1,4 @@
-//! `schemas/asyncapi.yaml`: every subject, what it carries, who sends and who reads it, from `contracts::message`.
+//! `schemas/asyncapi.yaml`: every subject with its payload, senders and readers, from `contracts::message`.
 
 use contracts::{
     Root, User,
@@ -19,7 +19,7 @@ fn channel_name(kind: &str) -> String {
     })
 }
 
-/// Outside programs may publish here.
+/// Whether outside programs may publish the message.
 fn is_open(message: &MessageType) -> bool {
     message.hop.publishers.contains(&User::Publisher)
 }
@@ -51,7 +51,7 @@ pub(super) fn document(root: &Root) -> Value {
         channels.insert(name.clone(), channel(root, declared));
         messages.insert(name.clone(), message(declared));
         let operation = json!({
-            // In AsyncAPI 3 the action is that of the program described: Signalbox receives what others may send.
+            // In AsyncAPI 3 the action is that of the described program: Signalbox receives messages that others may send.
             "action": if is_open(declared) { "receive" } else { "send" },
             "channel": {"$ref": format!("#/channels/{name}")},
             "summary": format!("From {} to {}.", sends(declared), reads(declared)),

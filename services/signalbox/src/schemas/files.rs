@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context;
 
-/// Writes what is missing or different and removes what is generated no more; gives what it did, by file.
+/// Writes missing and changed files and removes files that are no longer generated; gives its actions by file.
 pub(super) fn write(folder: &Path, wanted: &BTreeMap<String, String>) -> anyhow::Result<Vec<String>> {
     let mut written = Vec::new();
     for (name, content) in wanted {
@@ -30,7 +30,7 @@ pub(super) fn write(folder: &Path, wanted: &BTreeMap<String, String>) -> anyhow:
     Ok(written)
 }
 
-/// What is not as the code says, a line each.
+/// The differences between folder and code, a line each.
 pub(super) fn drift(folder: &Path, wanted: &BTreeMap<String, String>) -> anyhow::Result<Vec<String>> {
     let mut drift = Vec::new();
     for (name, content) in wanted {
@@ -57,7 +57,7 @@ fn read(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Files of the sub-folders that are ours alone. Beside them, at the top, others may keep what they like.
+/// Files of the sub-folders that hold generated files only. The top folder may hold other files.
 fn strangers(folder: &Path, wanted: &BTreeMap<String, String>) -> anyhow::Result<Vec<String>> {
     let ours: std::collections::BTreeSet<&str> =
         wanted.keys().filter_map(|name| Some(name.split_once('/')?.0)).collect();

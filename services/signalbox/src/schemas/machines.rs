@@ -8,12 +8,12 @@ use storage::session::sessions_lock::SessionFacts;
 
 const INFALLIBLE: &str = "a String takes all that is written to it";
 
-/// Name and text of each.
+/// Name and text of each file.
 pub(super) fn all() -> Vec<(&'static str, String)> {
     vec![("session", session() + &events()), ("turn", turn())]
 }
 
-/// What may be found when a session is woken, and what follows from it.
+/// The states of a woken session, and the decision for each.
 fn session() -> String {
     let nothing = SessionFacts {
         phase: SessionPhase::Idle,
@@ -120,7 +120,7 @@ fn session() -> String {
     text
 }
 
-/// What each event makes of a session, open and closed.
+/// The next state of a session for each event, open and closed.
 fn events() -> String {
     let mut text = String::from(
         "\n## Events\n\nGenerated from `domain::SessionState::on`. A row is the phase, a column what happens to the session, the cell the \

@@ -1,5 +1,5 @@
-//! `signalbox schemas`: everything that others build against, written from the code. [`all`] is the list; it needs no
-//! server and gives the same bytes every time, so that what is checked in can be checked to be current.
+//! `signalbox schemas`: the interface descriptions, generated from the code. [`all`] is the list. It needs no server and its output
+//! is deterministic, so that a test can compare it with the committed files.
 
 mod asyncapi;
 mod files;

@@ -30,7 +30,7 @@ pub(super) fn document() -> anyhow::Result<Value> {
     Ok(merged)
 }
 
-/// Adds a service's paths and components. One name for two things would make the document lie, so it is refused.
+/// Adds a service's paths and components. Two different components with one name are refused.
 fn merge(into: &mut Value, service: &str, part: &Value) -> anyhow::Result<()> {
     if let Some(paths) = part["paths"].as_object() {
         add(object(&mut into["paths"]), paths, service)?;
@@ -54,8 +54,7 @@ fn merge(into: &mut Value, service: &str, part: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has each path say itself where it is served, by default, and how to come in: the services differ in both, so the whole
-/// document cannot say it.
+/// Adds default server and authentication to each path, since the services differ in both.
 fn stand_alone(part: &mut Value, url: &str) {
     let security = part["security"].clone();
     for path in object(&mut part["paths"]).values_mut().filter_map(Value::as_object_mut) {
@@ -76,7 +75,7 @@ fn object(value: &mut Value) -> &mut Map<String, Value> {
 fn add(all: &mut Map<String, Value>, more: &Map<String, Value>, service: &str) -> anyhow::Result<()> {
     for (name, value) in more {
         match all.get(name) {
-            Some(known) if known != value => bail!("{name} of {service} is something else in another service"),
+            Some(known) if known != value => bail!("{name} of {service} differs between two services"),
             Some(_) => {}
             None => {
                 all.insert(name.clone(), value.clone());
@@ -106,10 +105,7 @@ mod tests {
         );
         let third = json!({"paths": {}, "components": {"schemas": {"Tool": {"type": "string"}}}});
         let refused = merge(&mut all, "third", &third).unwrap_err();
-        assert_eq!(
-            refused.to_string(),
-            "Tool of third is something else in another service"
-        );
+        assert_eq!(refused.to_string(), "Tool of third differs between two services");
     }
     #[test]
     fn a_path_says_where_it_is_served_and_how_to_come_in() {

@@ -1,4 +1,4 @@
-//! `schemas/database.sql`: the schema as a new database gets it, which is every migration in order.
+//! `schemas/database.sql`: the schema of a new database, which is every migration in order.
 
 use std::fmt::Write;
 

@@ -49,7 +49,7 @@ fn words(tool: &ToolDefinition) -> (&'static str, &'static str, &'static str) {
     (offered, effect, reach)
 }
 
-/// With what each names, and whether a call may leave it out.
+/// The arguments of a tool with their types; `?` marks optional ones.
 fn arguments(tool: &ToolDefinition) -> impl Iterator<Item = String> {
     let required = tool.parameters["required"].as_array();
     let properties = tool.parameters["properties"].as_object();

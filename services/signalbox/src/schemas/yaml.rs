@@ -1,5 +1,5 @@
-//! JSON values as YAML, in block style. Every text is written in double quotes, as JSON writes it, which every YAML 1.2
-//! reader takes; so no text can be mistaken for a number, a date or `no`. Keys go without quotes where that is safe.
+//! JSON values as YAML, in block style. Every string is written in double quotes as in JSON, which every YAML 1.2 reader accepts,
+//! so no string is read as a number, a date or `no`. Keys are not quoted where that is safe.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ pub(super) fn document(comment: &str, value: &Value) -> String {
 
 const INFALLIBLE: &str = "a String takes all that is written to it";
 
-/// Writes a value whose first line begins at the left; it is known to stand on lines of its own.
+/// Writes a value that starts at the left margin on its own line.
 fn block(text: &mut String, value: &Value, depth: usize) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
@@ -36,7 +36,7 @@ fn block(text: &mut String, value: &Value, depth: usize) {
     }
 }
 
-/// What stands behind `key:` or `-`: a scalar on the same line, anything else deeper on the next.
+/// Writes the value after `key:` or `-`: a scalar on the same line, anything else indented on the next line.
 fn behind(text: &mut String, value: &Value, depth: usize) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
@@ -47,7 +47,7 @@ fn behind(text: &mut String, value: &Value, depth: usize) {
             text.push('\n');
             block(text, value, depth + 1);
         }
-        // `{}`, `[]`, numbers, booleans, null and quoted texts are the same in both.
+        // JSON and YAML write `{}`, `[]`, numbers, booleans, null and quoted strings alike.
         scalar => writeln!(text, " {scalar}").expect(INFALLIBLE),
     }
 }
@@ -56,7 +56,7 @@ fn key(name: &str) -> String {
     let mut characters = name.chars();
     let plain = characters.next().is_some_and(|c| c.is_ascii_alphabetic())
         && characters.all(|c| c.is_ascii_alphanumeric() || c == '_')
-        // YAML 1.1 readers take these for booleans and null.
+        // YAML 1.1 readers read these as booleans and null.
         && !["y", "n", "yes", "no", "on", "off", "true", "false", "null"]
             .contains(&name.to_ascii_lowercase().as_str());
     if plain {

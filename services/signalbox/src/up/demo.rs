@@ -1,5 +1,4 @@
-//! What the demo needs: an account and two agents, made over the API like anyone would, and left alone when they are
-//! there already.
+//! Creates the demo's account and two agents over the API. Existing ones stay unchanged.
 
 use anyhow::Context;
 use api::{accounts::NewAccount, agents::NewAgent};

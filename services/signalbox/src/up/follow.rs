@@ -1,6 +1,5 @@
-//! Publishes the sample, line by line, and shows what becomes of it and of everything else that happens. What is shown
-//! comes from the HTTP API, as any program would ask it ([`Snapshot`]); what passes on the bus only says when to ask
-//! ([`Hints`]).
+//! Publishes the sample line by line and shows the outcomes, and everything else that happens. Rows come from the HTTP API
+//! ([`Snapshot`]); messages on the bus only say when to read it ([`Hints`]).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,46 +23,46 @@ use super::{
 };
 use crate::client::{ApiError, Client};
 
-/// Between two looks at what has no outcome yet: a hint may have been lost.
+/// Interval of polling notifications without an outcome, since a hint may be lost.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A turn that runs for longer is shown as running; most are over before.
+/// A turn that runs longer is shown as running.
 const RUNNING_AFTER: Duration = Duration::from_secs(2);
-/// What agents asked of each other shows up within this after the last outcome.
+/// After the last outcome, follow-up notifications between agents are awaited this long.
 const QUIET: Duration = Duration::from_millis(700);
-/// Notifications that are followed beside the sample, and looked at in one go.
+/// Notifications beside the sample that are followed, and that are read in one pass.
 const FOLLOWED_MAX: usize = 1_000;
 const LOOKED_AT_MAX: usize = 20;
-/// Outcomes that are remembered as shown.
+/// Shown outcomes that are remembered.
 const REVEALED_MAX: usize = 10_000;
-/// Rows a second beside the sample's. A table is for eyes; the API has the rest.
+/// Rows a second beside the sample's; a person cannot read more. The API has the rest.
 const ROWS_A_SECOND_MAX: u32 = 20;
 const PUBLISH_ATTEMPTS_MAX: u32 = 5;
 const PUBLISH_PAUSE: Duration = Duration::from_millis(500);
 
-/// What is asked of [`follow`].
+/// Input of [`follow`].
 pub(super) struct FollowOptions {
     pub(super) lines: Vec<SampleLine>,
     pub(super) exit_when_idle: bool,
-    /// Without any movement for this long, the sample is given up.
+    /// Time without progress after which the sample fails.
     pub(super) stuck_after: Duration,
 }
 
-/// How it ended.
+/// The result of following.
 pub(super) enum Ended {
-    /// Every line has an outcome, and nothing else moves.
+    /// Every line has an outcome, and no other notification is in progress.
     Idle { has_failed: bool },
-    /// Nothing has moved for too long; what is still waited for.
+    /// No progress for too long; the text names what is awaited.
     Stuck { waiting_for: String },
 }
 
-/// Only ends by itself when asked to exit; dropping it loses nothing.
+/// Ends by itself only when asked to exit. Cancel-safe: dropping it loses nothing.
 pub(super) async fn follow(
     wanted: FollowOptions,
     client: &Client,
     bus: &Bus,
     show: &mut Show,
 ) -> anyhow::Result<Ended> {
-    // Before the first line is published, so that nothing of it is missed.
+    // Subscribed before the first line is published, so that no event is missed.
     let mut hints = Hints::listen(bus.client(), bus.root()).await?;
     let mut follow = Follow {
         look: Snapshot::new(client),
@@ -84,7 +83,7 @@ pub(super) async fn follow(
             return Ok(ended);
         }
         tokio::select! {
-            // A hint that is not taken stays in the subscription; a tick comes again.
+            // Cancel-safe: an unread hint stays in the subscription, and a tick repeats.
             hint = hints.next() => match hint {
                 Some(hint) => follow.hear(hint).await,
                 None => bail!("the connection to NATS is closed"),
@@ -102,12 +101,12 @@ struct Follow<'a> {
     bus: &'a Bus,
     show: &'a mut Show,
     progress: Progress,
-    /// Those of which a turn has begun and no outcome was seen.
+    /// Notifications whose turn has begun and that have no outcome yet.
     followed: BTreeMap<Name, Followed>,
-    /// Outcomes that were shown: state and turn.
+    /// Shown outcomes: state and turn.
     revealed: HashMap<Name, (String, Option<i64>)>,
     rate: Rate,
-    /// When anything was last published, heard or seen.
+    /// Time of the last publication, event or new state.
     moved_at: Instant,
     said: Said,
 }
@@ -117,7 +116,7 @@ struct Followed {
     is_shown: bool,
 }
 
-/// What is said once.
+/// Texts that are shown once.
 #[derive(Default)]
 struct Said {
     summary: bool,
@@ -128,7 +127,7 @@ impl Follow<'_> {
     async fn publish_due(&mut self) -> anyhow::Result<()> {
         while let Some(index) = self.progress.due() {
             let line = self.progress.line(index).clone();
-            // Looked at first, so that what an earlier run has done is not taken for done now.
+            // Read first, so that the outcome of an earlier run is not taken for this run's.
             let known = if self.progress.is_conflict(index) {
                 None
             } else {
@@ -146,7 +145,7 @@ impl Follow<'_> {
         Ok(())
     }
 
-    /// Waits for the broker's acknowledgement. Sent twice after a lost one, it counts once: it has an id.
+    /// Waits for the broker's acknowledgement. A repeat after a lost acknowledgement counts once, by its id.
     async fn publish(&self, line: &SampleLine) -> anyhow::Result<()> {
         let message = [line.message(self.bus.root())];
         for attempt in 1.. {
@@ -154,7 +153,7 @@ impl Follow<'_> {
             match result.expect("one message has one answer") {
                 Ok(_) => return Ok(()),
                 Err(error) if error.is_retryable() && attempt < PUBLISH_ATTEMPTS_MAX => {
-                    warn!(%error, attempt, "a line of the sample was not acknowledged; trying again");
+                    warn!(%error, attempt, "a line of the sample was not acknowledged; retrying");
                     sleep(PUBLISH_PAUSE).await;
                 }
                 Err(error) => {
@@ -172,7 +171,7 @@ impl Follow<'_> {
         rows.iter().for_each(|row| self.reveal(row));
     }
 
-    /// Shows an outcome, once; a redriven notification has another one.
+    /// Shows an outcome once; a redriven notification has a second one.
     fn reveal(&mut self, row: &Row) {
         self.moved_at = Instant::now();
         if let (Ok(account), Ok(id)) = (AccountId::parse(&row.account), NotificationId::parse(&row.notification)) {
@@ -215,7 +214,7 @@ impl Follow<'_> {
 
     async fn hear_ended(&mut self, name: Name) {
         let line = self.line_of(&name);
-        // A row is made of several answers: what would not be shown is not asked for.
+        // A row takes several requests, so rows over the limit are not requested.
         if line.is_none() && !self.rate.allows(Instant::now()) {
             self.followed.remove(&name);
             return;
@@ -226,7 +225,7 @@ impl Follow<'_> {
         }
     }
 
-    /// What the API has no row for is told by its dead letter.
+    /// A notification without a row in the API is shown by its dead letter.
     async fn hear_dead(&mut self, letter: &DeadLetter) {
         let published = self.bus.root().read_notification(&letter.subject);
         let of_line = |index: &usize| {
@@ -242,7 +241,7 @@ impl Follow<'_> {
             if self.progress.open().contains(&index) {
                 let row = dead_row(letter, Some(self.progress.line(index)));
                 self.progress.end(index, &[NotificationState::Refused]);
-                // Not the outcome of its id, where that was somebody else's.
+                // The letter is not the outcome of its id if another notification owned that id.
                 self.show.row(&row);
             }
         } else if letter.account.is_none() && self.rate.allows(Instant::now()) {
@@ -250,7 +249,7 @@ impl Follow<'_> {
         }
     }
 
-    /// The open line that a notification comes from: its own id, or one that a fan-out made of it.
+    /// The open line of a notification: its own id, or one that a fan-out made of it.
     fn line_of(&self, (account, id): &Name) -> Option<usize> {
         self.progress.open().into_iter().find(|&index| {
             let line = self.progress.line(index);
@@ -271,7 +270,7 @@ impl Follow<'_> {
         }
     }
 
-    /// Shows its outcome when there is one; else, when it has been running for long, that it runs.
+    /// Shows the outcome if there is one, or that the turn runs, if it has run for long.
     async fn look_at(&mut self, name: &Name) {
         let rows = match self.look.notification(&name.0, name.1.as_str()).await {
             Ok(rows) => rows,
@@ -300,7 +299,7 @@ impl Follow<'_> {
         for index in self.progress.open() {
             self.look_at_line(index).await;
         }
-        // At the end nothing else tells whether what was heard to begin is over.
+        // At the end, only this tells whether begun turns have ended.
         let is_last = self.progress.is_over();
         let due = self.followed.iter().filter(|(_, followed)| {
             let is_long = followed.since.elapsed() > RUNNING_AFTER;
@@ -320,7 +319,7 @@ impl Follow<'_> {
                 self.show.say(&self.progress.summary());
             }
             let is_idle = self.followed.is_empty() && still > QUIET;
-            // What agents asked of each other may hang; the sample itself has its outcomes.
+            // Follow-ups between agents may hang; the sample has its outcomes.
             return (exit_when_idle && (is_idle || still > stuck_after)).then(|| Ended::Idle {
                 has_failed: self.progress.has_failed(),
             });
@@ -336,23 +335,22 @@ impl Follow<'_> {
         if !self.said.stuck {
             self.said.stuck = true;
             let seconds = stuck_after.as_secs();
-            self.show.say(&format!(
-                "nothing has moved for {seconds} s; still waiting for {waiting_for}"
-            ));
+            self.show
+                .say(&format!("no progress for {seconds} s; still waiting for {waiting_for}"));
         }
         None
     }
 }
 
-/// Looked at again at the next tick; if it never helps, nothing moves and that is said.
+/// The next tick reads it again. If that always fails, the sample ends without progress and says so.
 fn not_now(error: &ApiError) {
     warn!(
         error = format!("{error:#}"),
-        "a notification could not be looked at; trying again"
+        "could not read a notification; will retry"
     );
 }
 
-/// How many rows may be shown in this second.
+/// Limits the rows of a second.
 struct Rate {
     second: Instant,
     shown: u32,
@@ -381,7 +379,7 @@ impl Rate {
         false
     }
 
-    /// How many were left out, told at most once a second.
+    /// Number of skipped rows, reported at most once a second.
     fn skipped(&mut self, now: Instant) -> Option<u64> {
         let is_due = self.skipped > 0 && now.duration_since(self.second) >= Duration::from_secs(1);
         is_due.then(|| std::mem::take(&mut self.skipped))

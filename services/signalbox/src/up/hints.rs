@@ -1,5 +1,4 @@
-//! What passes on the bus, read as hints that something may be worth looking at. A hint may be lost, come twice or
-//! come from a stranger; what is so, the API says.
+//! Events on the bus, used as hints to read the API. A hint may be lost, repeated or forged; only the API's answer counts.
 
 use anyhow::Context;
 use async_nats::{Client, Message, Subscriber};
@@ -13,15 +12,15 @@ use futures::{StreamExt, stream::SelectAll};
 
 #[derive(Debug)]
 pub(super) enum Hint {
-    /// A turn began with these.
+    /// A turn began with these notifications.
     Started(AccountId, Vec<NotificationId>),
-    /// These have an outcome, or are about to be tried again.
+    /// These notifications have an outcome, or will be retried.
     Ended(AccountId, Vec<NotificationId>),
-    /// A message went nowhere.
+    /// A message became a dead letter.
     Dead(DeadLetter),
 }
 
-/// Listens without storage: what is missed is found by looking.
+/// A core NATS subscription without storage: polling finds missed events.
 pub(super) struct Hints {
     messages: SelectAll<Subscriber>,
 }
@@ -33,7 +32,7 @@ impl Hints {
             let subscribed = client.subscribe(subject).await;
             messages.push(subscribed.context("cannot listen to events on NATS")?);
         }
-        // What happens from now on is heard.
+        // From here on every event is received.
         client.flush().await.context("cannot listen to events on NATS")?;
         Ok(Hints { messages })
     }
@@ -49,7 +48,7 @@ impl Hints {
     }
 }
 
-/// `None`: not about notifications, or not to be read.
+/// `None`: not about notifications, or unreadable.
 fn read(message: &Message) -> Option<Hint> {
     if let Ok(EventMessage { account, event, .. }) = serde_json::from_slice(&message.payload) {
         return match event {

@@ -1,4 +1,4 @@
-//! Asks the API what became of a notification, and makes a row of the answer.
+//! Reads a notification from the API and makes a row of it.
 
 use api::{notifications::Notification, turns::Turn};
 use contracts::dead::DeadLetter;
@@ -17,7 +17,7 @@ impl<'a> Snapshot<'a> {
         Snapshot { client }
     }
 
-    /// One row, or one for each agent that it fanned out to. None: the API knows nothing of it, or not yet.
+    /// One row, or one for each agent of a fan-out. None: the API does not know the notification, or not yet.
     pub(super) async fn notification(&self, account: &AccountId, id: &str) -> Result<Vec<Row>, ApiError> {
         let Some(whole) = self.client.notification(account.as_str(), id).await? else {
             return Ok(Vec::new());
@@ -34,7 +34,7 @@ impl<'a> Snapshot<'a> {
         Ok(rows)
     }
 
-    /// What became of a line, as soon as all of it has an outcome.
+    /// The outcome of a line, once all of its notifications have one.
     pub(super) async fn outcome(&self, line: &SampleLine) -> Result<Option<Vec<Row>>, ApiError> {
         let rows = self.notification(&line.account, line.id.as_str()).await?;
         Ok((!rows.is_empty() && rows.iter().all(has_outcome)).then_some(rows))
@@ -56,8 +56,8 @@ pub(super) fn has_outcome(row: &Row) -> bool {
     row.state().is_some_and(NotificationState::is_outcome)
 }
 
-/// What a dead letter says of a notification that the API has no row for: its account does not exist, or it could not
-/// even be read.
+/// The row of a notification that the API does not know, from its dead letter: its account does not exist, or it could not be
+/// parsed.
 pub(super) fn dead_row(letter: &DeadLetter, line: Option<&SampleLine>) -> Row {
     let payload: Value = serde_json::from_str(&letter.payload).unwrap_or_default();
     let field = |name: &str| payload[name].as_str().map(str::to_owned);

@@ -1,9 +1,9 @@
-//! `signalbox up`: the whole system in one process, with everything that it needs, and a table of what happens in it.
+//! `signalbox up`: the whole system in one process, with its servers, and a table of what happens.
 //!
-//! In the order in which things begin: the [`sample`] is read and the [`ports`] are looked at, so that a mistake is told
-//! before anything runs; the [`stack`] below the services; the [`services`]; the [`demo`] account, over the API with
-//! the operator's token; `endpoints.json`. What is secret and kept in the data directory is made by [`secrets`]. Then [`follow`] publishes the sample and shows what becomes of it
-//! ([`progress`], [`hints`], [`look`], [`row`], [`show`]). It ends in the opposite order and leaves nothing behind.
+//! In order of the start: the [`sample`] is read and the [`ports`] are checked, so that a mistake is reported before anything runs;
+//! then the [`stack`] (servers), the [`services`], the [`demo`] account (over the API with the operator's token), and
+//! `endpoints.json`. [`secrets`] creates the secrets in the data directory. Then [`follow`] publishes the sample and shows its
+//! outcomes ([`progress`], [`hints`], [`look`], [`row`], [`show`]). It stops in reverse order and leaves no process behind.
 
 mod demo;
 mod follow;
@@ -47,9 +47,9 @@ use crate::{cli::UpArgs, client::Client, commands::migrate, endpoints::Endpoints
 
 const BY: &str = "signalbox up";
 const LOG: &str = "signalbox.log";
-/// A log that has grown beyond this is moved aside at the next start, over the one moved before.
+/// A larger log is renamed at the next start and replaces the previous old log.
 const LOG_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Without any movement the sample is given up: the demo agent answers at once, a model may think.
+/// Time without progress after which the sample fails: the demo agent answers at once, a model takes longer.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 const STUCK_AFTER_WITH_MODEL: Duration = Duration::from_secs(15 * 60);
 
@@ -68,7 +68,7 @@ pub(crate) async fn run(args: &UpArgs, json: bool) -> anyhow::Result<ExitCode> {
     let data_dir = data_dir_open(&args.data_dir)?;
     let mut stack = tokio::select! {
         stack = Stack::start(&data_dir, &mut settings) => stack?,
-        // What was begun ends with it.
+        // The servers that were started are stopped.
         _ = wait_for_signal() => return Ok(ExitCode::SUCCESS),
     };
     let prepared = prepare(&data_dir, &mut settings, &args.data_dir);
@@ -93,11 +93,11 @@ pub(crate) async fn run(args: &UpArgs, json: bool) -> anyhow::Result<ExitCode> {
     };
     let stopped = stack.stop().await;
     let code = ended?;
-    stopped.context("not everything could be ended")?;
+    stopped.context("shutdown failed")?;
     Ok(code)
 }
 
-/// Settles what the process itself needs, now that the data directory is ours.
+/// Prepares secrets and log; the caller holds the data directory's lock.
 fn prepare(data_dir: &Path, settings: &mut Settings, shown: &Path) -> anyhow::Result<telemetry::TelemetryGuard> {
     Endpoints::remove(data_dir)?;
     if !settings.is_set("orchestrator.operator_token") {
@@ -116,7 +116,7 @@ fn prepare(data_dir: &Path, settings: &mut Settings, shown: &Path) -> anyhow::Re
     Ok(telemetry::init("signalbox", &settings.telemetry).map_err(StartError::from)?)
 }
 
-/// Settings by the user that each connects to NATS as.
+/// Settings for each NATS user.
 struct Parties(HashMap<User, Arc<Settings>>);
 
 impl Parties {
@@ -142,10 +142,10 @@ struct Up<'a> {
 }
 
 impl Up<'_> {
-    /// From the first service to the last: until it is idle, a signal comes, or something fails.
+    /// Runs from the first service's start to the last one's end: until the sample is done, a signal arrives, or something fails.
     async fn live(&self, lines: Vec<sample::SampleLine>, stack: &mut Stack) -> anyhow::Result<ExitCode> {
         let mut show = Show::start(self.json)?;
-        // Dropped when something else comes first: nothing in it is lost, the services end by the shutdown.
+        // Cancel-safe: dropping the future loses nothing, and the shutdown ends the services.
         let ended = tokio::select! {
             ended = self.serve(lines, &mut show) => ended.map(Some),
             () = runtime::run::until_stopped(&self.shutdown) => Ok(None),
@@ -164,11 +164,11 @@ impl Up<'_> {
             }
             Some(Ended::Stuck { waiting_for }) => {
                 bail!(
-                    "nothing has moved for {} s: still waiting for {waiting_for}",
+                    "no progress for {} s: still waiting for {waiting_for}",
                     self.stuck_after().as_secs()
                 )
             }
-            // A signal is how `up` is meant to end, unless it was to wait for something.
+            // A signal is the normal end of `up`, unless `--exit-when-idle` was given.
             None if self.args.exit_when_idle => {
                 complain("stopped before it was idle");
                 Ok(ExitCode::FAILURE)
@@ -207,7 +207,7 @@ impl Up<'_> {
         };
         endpoints.write(&self.data_dir)?;
         self.greet(&endpoints, show)?;
-        // As any program beside it.
+        // Publishes as any other program.
         let bus = Bus::connect(context::bus_options("up", &self.parties.of(User::Publisher).nats)?).await?;
         let wanted = FollowOptions {
             lines,
@@ -279,7 +279,7 @@ impl Up<'_> {
     }
 }
 
-/// A URL without what is in it for programs only: the credentials.
+/// A URL without its credentials.
 fn address(url: &str) -> String {
     let one = |url: &str| {
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
@@ -290,10 +290,10 @@ fn address(url: &str) -> String {
     url.split(',').map(one).collect::<Vec<_>>().join(",")
 }
 
-/// As an absolute path, since servers are told of it that have another working directory.
+/// An absolute path, since the servers have another working directory.
 fn data_dir_open(data_dir: &Path) -> anyhow::Result<PathBuf> {
     if !data_dir.exists() {
-        // Peers may pass through to what is theirs (Postgres' user is not root), and list or read nothing.
+        // Mode 0711: other users may enter their own folders in it (Postgres does not run as root), but not list it.
         let made = DirBuilder::new().recursive(true).mode(0o711).create(data_dir);
         made.with_context(|| format!("cannot create the data directory {}", data_dir.display()))?;
     }

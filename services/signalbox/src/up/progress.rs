@@ -1,7 +1,7 @@
-//! How far the sample is: what may be published next, and what became of what was. Pure.
+//! Progress of the sample: which line may be published next, and the outcomes. Pure.
 //!
-//! A line waits until the earlier lines of its task have an outcome, so that the sample ends the same way every time: one
-//! that reopens a task must come after the turn that closed it. Lines keep their order; one that waits holds up the rest.
+//! A line waits until the earlier lines of its task have an outcome, so that the sample always ends the same way: a line that
+//! reopens a task must come after the turn that closed it. Lines keep their order; a waiting line delays all later ones.
 
 use domain::NotificationState;
 
@@ -10,7 +10,7 @@ use super::sample::SampleLine;
 #[derive(Debug)]
 pub(super) struct Progress {
     lines: Vec<SampleLine>,
-    /// Of each line, once it has any.
+    /// Outcome of each line.
     outcomes: Vec<Option<NotificationState>>,
     published: usize,
 }
@@ -28,7 +28,7 @@ impl Progress {
         &self.lines[index]
     }
 
-    /// The line that is to be published now.
+    /// The next line to publish.
     pub(super) fn due(&self) -> Option<usize> {
         let next = self.lines.get(self.published)?;
         let mut earlier = self.lines[..self.published].iter().zip(&self.outcomes);
@@ -40,8 +40,8 @@ impl Progress {
         self.published += 1;
     }
 
-    /// Whether an earlier line used its id for something else. Then what the API says of the id is not about this line,
-    /// which is refused: its dead letter tells.
+    /// Whether an earlier line used its id for other content. Then the API's row of that id belongs to the earlier line, and this
+    /// line is refused; its dead letter says so.
     pub(super) fn is_conflict(&self, index: usize) -> bool {
         let line = &self.lines[index];
         self.lines[..index].iter().any(|earlier| {
@@ -57,7 +57,7 @@ impl Progress {
             .collect()
     }
 
-    /// Fan-outs have several outcomes: the worst counts.
+    /// A fan-out has several outcomes; the worst counts.
     pub(super) fn end(&mut self, index: usize, states: &[NotificationState]) {
         self.outcomes[index] = states.iter().copied().max_by_key(|state| badness(*state));
     }
@@ -89,7 +89,7 @@ impl Progress {
         words
     }
 
-    /// Ids of the lines that hold everything up.
+    /// Ids of the lines that others wait for.
     pub(super) fn waiting_for(&self) -> String {
         let ids: Vec<&str> = self
             .open()
@@ -106,7 +106,7 @@ fn badness(state: NotificationState) -> u8 {
         NotificationState::Cancelled => 1,
         NotificationState::Refused => 2,
         NotificationState::Failed => 3,
-        // No outcomes: they are never recorded as one.
+        // Not outcomes: they are never recorded as one.
         NotificationState::Queued | NotificationState::Running => 4,
     }
 }

@@ -1,4 +1,4 @@
-//! A row of the table that `up` shows: one notification and what became of it.
+//! A row of the table of `up`: one notification and its outcome.
 
 use api::{notifications::Notification, turns::Turn};
 use domain::{NotificationState, SessionKey};
@@ -17,7 +17,7 @@ const COLUMNS: Columns = Columns::new(&[
 ]);
 const ID_CHARS_MAX: usize = 22;
 const TEXT_CHARS_MAX: usize = 80;
-/// The end of a session's id: the beginning is its time, which sessions of one moment share.
+/// The end of a session's id. Its beginning is a timestamp, which concurrent sessions share.
 const SESSION_CHARS: usize = 6;
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -33,7 +33,7 @@ pub(super) struct Row {
     pub(super) tools: Vec<String>,
     pub(super) reply: Option<String>,
     pub(super) reason: Option<String>,
-    /// The outcome is an earlier one: the same id was published again and did nothing.
+    /// The outcome is from an earlier run: the same id was published again and had no effect.
     pub(super) is_again: bool,
 }
 
@@ -98,7 +98,7 @@ impl Row {
         if !self.tools.is_empty() {
             parts.push(format!("[{}]", self.tools.join(", ")));
         }
-        // Why something ended badly says more than what was said last.
+        // For a failed notification the reason is more useful than the reply.
         let is_delivered = self.state() == Some(NotificationState::Delivered);
         let said = if is_delivered {
             [&self.reply, &self.reason]
@@ -110,7 +110,7 @@ impl Row {
     }
 }
 
-/// Ids differ in their ends: generated ones begin with their time, those of a fan-out with the id that they share.
+/// Ids differ at their ends: generated ids begin with a timestamp, those of a fan-out with a shared id.
 fn middle_cut(id: &str, chars_max: usize) -> String {
     let chars: Vec<char> = id.chars().collect();
     if chars.len() <= chars_max {

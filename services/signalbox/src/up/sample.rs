@@ -1,5 +1,5 @@
-//! The file of `--sample`: notifications to publish, one JSON object a line. Read and checked as a whole before anything
-//! starts; whether a notification makes sense is the resolver's to say, and part of what a sample may show.
+//! The file of `--sample`: notifications to publish, one JSON object a line. The whole file is parsed before anything starts.
+//! Whether a notification is valid is decided by the resolver, and a sample may show a refusal.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ use domain::{AccountId, NotificationId};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-/// One notification of the file.
+/// A notification of the file.
 #[derive(Clone, Debug)]
 pub(super) struct SampleLine {
     pub(super) account: AccountId,
@@ -18,7 +18,7 @@ pub(super) struct SampleLine {
     pub(super) payload: Vec<u8>,
 }
 
-/// Lines without an id get one from this namespace and their content, so that a second run repeats nothing.
+/// Namespace for ids of lines without one. The id follows from the content, so that a second run repeats nothing.
 const LINES: Uuid = Uuid::from_u128(0x51b0_5a3b_0000_4000_8000_0000_0000_0001);
 
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<SampleLine>> {
@@ -48,7 +48,7 @@ fn parse_line(index: usize, line: &str) -> anyhow::Result<SampleLine> {
     let id = match fields.get("id") {
         Some(Value::String(id)) => NotificationId::parse(id)?,
         Some(Value::Null) | None => {
-            // The place counts as well: two equal lines are two notifications.
+            // The line number is part of the id: two equal lines are two notifications.
             let name = format!("{index}\n{account}\n{task}\n{line}");
             let id = format!("sample-{}", Uuid::new_v5(&LINES, name.as_bytes()));
             fields.insert("id".to_owned(), id.as_str().into());
@@ -65,7 +65,7 @@ fn parse_line(index: usize, line: &str) -> anyhow::Result<SampleLine> {
 }
 
 impl SampleLine {
-    /// As any program would publish it: the subject and the body, no headers.
+    /// Publishes like any other program: subject and body, no headers.
     pub(super) fn message(&self, root: &Root) -> Outgoing {
         Outgoing {
             subject: root.subject::<NotificationMessage>(&self.account, self.task.0.as_ref()),
@@ -74,7 +74,7 @@ impl SampleLine {
         }
     }
 
-    /// Whether both are about the same: a task, whatever its spelling, or no task at all.
+    /// Whether both lines are about the same task, in any spelling, or both about none.
     pub(super) fn is_of_same_task(&self, other: &SampleLine) -> bool {
         let key = |line: &SampleLine| line.task.0.as_ref().map(|task| task.key());
         self.account == other.account && key(self) == key(other)

@@ -1,5 +1,5 @@
-//! `signalbox sample FILE`: what `up --sample` publishes and shows, against a Signalbox that runs elsewhere. The account
-//! and the agents are made over its API, the notifications are published on its NATS, as any program would.
+//! `signalbox sample FILE`: publishes and shows a sample as `up --sample` does, against a Signalbox that runs elsewhere. Account
+//! and agents are created over its API, notifications are published on its NATS.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -29,7 +29,7 @@ pub(crate) async fn run(args: &SampleArgs, json: bool) -> anyhow::Result<ExitCod
     let mut show = Show::start(json)?;
     let ended = tokio::select! {
         ended = Box::pin(follow(wanted, &client, &bus, &mut show)) => Some(ended),
-        // What was published stays published; only the looking on ends.
+        // Published lines stay published; only following ends.
         signal = wait_for_signal() => {
             signal.context("cannot listen for signals")?;
             None
@@ -44,7 +44,7 @@ pub(crate) async fn run(args: &SampleArgs, json: bool) -> anyhow::Result<ExitCod
         }
         Some(Ended::Stuck { waiting_for }) => {
             bail!(
-                "nothing has moved for {} s: still waiting for {waiting_for}",
+                "no progress for {} s: still waiting for {waiting_for}",
                 args.stuck_after_s
             )
         }

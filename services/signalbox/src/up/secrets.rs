@@ -1,5 +1,5 @@
-//! The secrets of a data directory that nobody has set: made once, kept there for their owner's eyes. Who wants a new
-//! one empties the file.
+//! Secrets of a data directory that the settings leave open: generated once and stored with mode 0600. An emptied file is replaced
+//! by a new secret at the next start.
 
 use std::{fs, io::ErrorKind, path::Path};
 
@@ -11,23 +11,23 @@ pub(super) fn operator_token(data_dir: &Path) -> anyhow::Result<String> {
     kept::<24>(&data_dir.join("operator-token"))
 }
 
-/// What the services sign with. A new one makes forgeries of what the streams hold unread; exchange it over two keys in
-/// the settings instead (docs/runbooks/envelope-keys.md).
+/// The key that signs messages. After a change, unread messages in the streams count as forged; rotate it with two keys in the
+/// settings instead (docs/runbooks/envelope-keys.md).
 pub(super) fn envelope_key(data_dir: &Path) -> anyhow::Result<String> {
     kept::<32>(&data_dir.join("envelope-key"))
 }
 
-/// As hexadecimal characters: what stands in the file, or as many random bytes.
+/// Hexadecimal characters: the file's content, or as many random ones.
 fn kept<const RANDOM_BYTES: usize>(path: &Path) -> anyhow::Result<String> {
     match fs::read_to_string(path) {
         Ok(kept) if !kept.trim().is_empty() => return Ok(kept.trim().to_owned()),
-        // Emptied by somebody who wants a new one.
+        // The file was emptied to get a new secret.
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
     let mut random = [0; RANDOM_BYTES];
-    getrandom::fill(&mut random).map_err(|error| anyhow::anyhow!("no randomness for {}: {error}", path.display()))?;
+    getrandom::fill(&mut random).map_err(|error| anyhow::anyhow!("could not generate {}: {error}", path.display()))?;
     let secret = hex::encode(random);
     write_private(path, format!("{secret}\n").as_bytes())?;
     Ok(secret)

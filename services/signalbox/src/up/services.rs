@@ -1,5 +1,5 @@
-//! The four services in this process, each as it would be in its own: with its role's pool, its connection to the bus
-//! and its relay. What they share is the way to stop.
+//! The four services in one process. Each has its role's pool, its own connection to the bus and its own relay, as in a process of
+//! its own. They share the shutdown.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 const ASK_EVERY: Duration = Duration::from_millis(20);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Where they were found to listen.
+/// The bound addresses.
 pub(super) struct Services {
     pub(super) orchestrator: SocketAddr,
     pub(super) tool_gateway: SocketAddr,
@@ -21,14 +21,14 @@ pub(super) struct Services {
 }
 
 impl Services {
-    /// Starts them and waits until each says that it can do its work.
+    /// Starts the services and waits until each is ready.
     pub(super) async fn start(
         settings_of: impl Fn(Role) -> Arc<Settings>,
         shutdown: &Shutdown,
     ) -> anyhow::Result<Services> {
         let context = async |role: Role| Context::connect(role, settings_of(role), shutdown.clone()).await;
         let failed = |role: Role| format!("{} could not start", role.service());
-        // Who is spoken to first comes up last.
+        // The service that clients call first starts last.
         let tool_gateway = tool_gateway::start(context(Role::ToolGateway).await?).await;
         let delivery = delivery::start(context(Role::Delivery).await?).await;
         let resolver = resolver::start(context(Role::Resolver).await?).await;

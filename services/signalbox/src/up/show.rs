@@ -1,5 +1,5 @@
-//! The terminal, behind a thread of its own: one that is stopped with Ctrl-S or a pipe that nobody reads must not hold
-//! the services up. Nobody reading is no reason to end them either.
+//! Terminal output in a thread of its own. A terminal stopped with Ctrl-S, or a pipe without a reader, must neither block nor end
+//! the services.
 
 use std::{
     sync::mpsc::{Receiver, SyncSender, sync_channel},
@@ -11,9 +11,9 @@ use serde::Serialize;
 use super::row::Row;
 use crate::print::print;
 
-/// Lines that wait for a terminal that does not take them; more are dropped.
+/// Lines that wait for the terminal; more are dropped.
 const LINES_WAITING_MAX: usize = 4_096;
-/// How long the last lines may take.
+/// Time limit for the last lines.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
 pub(super) struct Show {
@@ -41,14 +41,14 @@ impl Show {
         })
     }
 
-    /// A line of prose; programs that asked for JSON get none.
+    /// A line of prose; omitted with `--json`.
     pub(super) fn say(&self, line: &str) {
         if !self.json {
             self.send(line.to_owned());
         }
     }
 
-    /// An object that only programs get.
+    /// An object; printed only with `--json`.
     pub(super) fn tell(&self, value: &impl Serialize) {
         if self.json {
             self.send(serde_json::to_string(value).expect("what is told has string keys"));
@@ -65,14 +65,14 @@ impl Show {
     }
 
     fn send(&self, line: String) {
-        // Full or gone: the terminal's loss, the log has what matters.
+        // The queue is full or closed: the line is dropped. The log has what matters.
         let _ = self.lines.try_send(line);
     }
 
-    /// Waits until everything is written, or the terminal does not take it.
+    /// Waits until everything is written, or the time limit.
     pub(super) fn finish(self) {
         drop(self.lines);
-        // Nothing is ever sent: it ends with the thread, or with the time.
+        // Nothing is sent on the channel: the receive ends with the thread or with the limit.
         let _ = self.written.recv_timeout(FINISH_LIMIT);
     }
 }

@@ -1,5 +1,5 @@
-//! What the services stand on: a NATS server and a Postgres, our own where nobody named others, and the demo agent where
-//! nobody named a provider.
+//! The servers below the services: NATS and Postgres, started here if the settings name none, and the demo agent if the settings
+//! name no provider.
 
 use std::{path::Path, time::Duration};
 
@@ -11,7 +11,7 @@ use runtime::{Settings, SettingsError};
 use tokio::time::sleep;
 
 const BY: &str = "signalbox up";
-/// How often our own servers are looked after.
+/// Interval of checking our own servers.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 pub(super) struct Stack {
@@ -20,7 +20,7 @@ pub(super) struct Stack {
     pub(super) own: Own,
 }
 
-/// Which parts are ours; the others are somebody's in the settings.
+/// The servers that `up` started; the others come from the settings.
 #[derive(Clone, Copy)]
 pub(super) struct Own {
     pub(super) nats: bool,
@@ -29,7 +29,7 @@ pub(super) struct Own {
 }
 
 impl Stack {
-    /// Takes the data directory for this process alone, starts what is missing, and says in the settings where it is.
+    /// Locks the data directory for this process, starts missing servers, and writes their addresses into the settings.
     pub(super) async fn start(data_dir: &Path, settings: &mut Settings) -> anyhow::Result<Stack> {
         let own = Own {
             nats: !settings.is_set("nats.url"),
@@ -62,7 +62,7 @@ impl Stack {
         Ok(Stack { servers, agent, own })
     }
 
-    /// Settings of whoever connects to NATS as this user: our own server knows them apart.
+    /// NATS settings for this user: our own server has a password for each.
     pub(super) fn settings_of(&self, user: User, settings: &Settings) -> Result<Settings, SettingsError> {
         let mut settings = settings.clone();
         if let Some(url) = self.servers.nats_url_of(user.name()) {
@@ -72,12 +72,12 @@ impl Stack {
         Ok(settings)
     }
 
-    /// Where the demo agent is called, when it is ours.
+    /// The demo agent's address, if it runs.
     pub(super) fn agent_url(&self) -> Option<String> {
         self.agent.as_ref().map(DemoAgent::url)
     }
 
-    /// Only returns when one of our own servers has ended by itself.
+    /// Returns only when one of our own servers has ended by itself.
     pub(super) async fn ended(&mut self) -> anyhow::Error {
         loop {
             match self.look() {
@@ -97,7 +97,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Everything is written and nothing is left running.
+    /// Stops our servers; all data is written.
     pub(super) async fn stop(self) -> anyhow::Result<()> {
         if let Some(agent) = self.agent {
             agent.stop().await;
@@ -117,7 +117,7 @@ fn nats_users(settings: &Settings) -> NatsUsers {
     }
 }
 
-/// Provider `default` is the demo agent, whose memory ends with this process.
+/// Provider `default` is the demo agent. Its memory ends with this process.
 fn provider(settings: &mut Settings, url: &str) -> Result<(), SettingsError> {
     settings.set("providers.default.kind", "openresponses", BY)?;
     settings.set("providers.default.url", url, BY)?;
@@ -125,7 +125,7 @@ fn provider(settings: &mut Settings, url: &str) -> Result<(), SettingsError> {
     settings.set("providers.default.thread", "process", BY)
 }
 
-/// Whoever names nothing but a URL wants to try what answers there.
+/// Completes an entry that has only a URL.
 fn provider_complete(settings: &mut Settings) -> Result<(), SettingsError> {
     let model = if settings.is_set("providers.default.gateway_agent") {
         "openclaw"

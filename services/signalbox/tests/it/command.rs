@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use crate::{folder, run, signalbox};
 
-/// One line on standard error that begins with the program's name.
+/// Asserts one line on standard error that begins with the program's name.
 fn refuses(arguments: &[&str], code: i32, says: &str) {
     let (status, stdout, stderr) = run(&folder(), arguments);
     assert_eq!((status, stdout.as_str()), (Some(code), ""), "{stderr}");
@@ -84,7 +84,7 @@ fn health_is_a_page_and_an_exit_code() {
 
 #[test]
 fn nobody_at_the_address_is_one_line() {
-    // Port 1 is nobody's.
+    // Nothing listens on port 1.
     let arguments = ["dead", "list", "--url", "http://127.0.0.1:1", "--token", "t"];
     refuses(&arguments, 1, "Signalbox at http://127.0.0.1:1 does not answer");
 }

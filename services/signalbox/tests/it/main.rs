@@ -1,5 +1,4 @@
-//! The command as it is run: its exit codes, its one line for an error, its generated files. What `up` does is in the
-//! system tests (`tests/it/up.rs`).
+//! The command as a process: exit codes, error lines, generated files. The system tests cover `up` (`tests/it/up.rs`).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod command;
@@ -8,7 +7,7 @@ mod schemas;
 
 use std::process::{Command, Output};
 
-/// The program in a folder of its own, with nothing of the caller's environment.
+/// Runs the program in a folder of its own, without the caller's environment.
 fn signalbox(folder: &tempfile::TempDir, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_signalbox"));
     command.args(arguments).current_dir(folder.path()).env_clear();

@@ -1,4 +1,4 @@
-//! `signalbox provider check` as it is run: its exit codes, what it prints, and what it never prints.
+//! `signalbox provider check` as a process: exit codes, output, and secrets that it must not print.
 
 use serde_json::Value;
 use testkit::{Server, StubProvider, repeating_codes};
@@ -78,7 +78,7 @@ async fn settings_that_do_not_fit_are_code_1_and_others_are_named() {
 
 #[tokio::test]
 async fn nobody_at_the_address_is_code_1() {
-    // Port 1 is nobody's.
+    // Nothing listens on port 1.
     let (code, stdout, _) = check(
         "http://127.0.0.1:1/v1/responses".to_owned(),
         "kind = \"openresponses\"",

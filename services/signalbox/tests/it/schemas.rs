@@ -1,4 +1,4 @@
-//! `schemas/` is what the code says.
+//! The committed `schemas/` match the code.
 
 use std::{fs, path::Path};
 
@@ -32,7 +32,7 @@ fn drift_is_found_and_mended() {
     assert_eq!(run(&folder, &["schemas", "--check"]).0, Some(0));
 }
 
-/// What programs are generated from must be well formed.
+/// Files that other generators read must be well formed.
 #[test]
 fn documents_refer_only_to_what_is_there() {
     let folder = folder();

@@ -1,4 +1,4 @@
-//! A publisher, as any program is one: plain NATS, with the user that may publish notifications and see everything.
+//! A publisher like any program: plain NATS, as the user that may publish notifications and subscribe to everything.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Work that goes on while something else happens: a few notifications under way at any time, over NATS alone, so that it
-//! does not matter which service is away.
+//! Background load: a few notifications in progress at any time, over NATS alone, so that it does not matter which service is
+//! stopped.
 
 use std::{collections::BTreeMap, time::Duration};
 

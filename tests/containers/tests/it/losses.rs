@@ -1,4 +1,4 @@
-//! Containers that are killed while work is under way, more of them and fewer: nothing is lost and nothing is done twice.
+//! Containers are killed under load and scaled up and down: nothing is lost or done twice.
 
 use signalbox_testcontainers::{Service, Signalbox};
 

@@ -1,5 +1,4 @@
-//! An account with an agent and tasks, and what is to be seen of it when everything has been done: every notification in one
-//! turn, every turn with one reply.
+//! An account with an agent and tasks, and its expected final state: every notification in one turn, every turn with one reply.
 
 use std::collections::{BTreeMap, BTreeSet};
 

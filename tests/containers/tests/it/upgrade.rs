@@ -1,5 +1,5 @@
-//! From one version to the next and back, one replica at a time, while work is under way. Each service reads what the other
-//! version has written, in both directions: a message between services lives longer than the process that wrote it.
+//! Upgrade and rollback, one replica at a time, under load. Each service reads the other version's messages, in both directions: a
+//! message between services lives longer than the process that wrote it.
 //!
 //! `SIGNALBOX_IMAGE_BEFORE` names the image of the version before. `make containers` gives the same program a second name
 //! where none is named: then this shows the way, and not that two versions understand each other.
