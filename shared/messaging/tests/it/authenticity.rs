@@ -144,9 +144,9 @@ async fn a_forged_message_never_reaches_a_handler() {
     assert_eq!(
         (
             count("no signature"),
-            count("not the form"),
+            count("not have the form"),
             count("names a key"),
-            count("not that of this message")
+            count("does not match this message")
         ),
         (1, 1, 1, 7)
     );
