@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use storage::{
     Accounts, Role, Setting,
     outbox::outbox_insert,
-    session::item_enter::{Entered, Item, item_enter},
+    session::item_enter::{Entered, NewEntry, item_enter},
 };
 use testkit::{OPERATOR_TOKEN, Reply, Running, Seen, StubProvider, World, eventually};
 use time::OffsetDateTime;
@@ -82,7 +82,7 @@ impl House {
             task: None,
             agent: AgentId::parse(&agent).unwrap(),
         };
-        let item = Item {
+        let item = NewEntry {
             id: &NotificationId::parse(id).unwrap(),
             task: None,
             message: serde_json::from_value(json!({"body": "x", "sender": Actor::system()})).unwrap(),

@@ -8,14 +8,14 @@ use contracts::{Headers, Root};
 use delivery::{
     providers::{Effects, ProviderAnswer},
     queue::admit,
-    turn::settle::{self, Limits, Outcome, settle},
+    turn::settle::{self, CallOutcome, RetryLimits, settle},
 };
 use divan::{Bencher, black_box};
 use domain::{AccountId, AgentId, AgentRef, Conversation, Generation, QueueLimits, SessionPhase, SessionScope, TaskId};
 use messaging::Incoming;
 use resolver::intake::{
     decide::{Decision, decide},
-    facts::{Fact, Facts},
+    facts::{BatchFacts, Fact},
     received::Received,
     resolve::{Found, resolve},
 };
@@ -56,7 +56,7 @@ fn read(bencher: Bencher) {
 
 #[divan::bench]
 fn decide_to_accept(bencher: Bencher) {
-    let (received, mut facts) = (received(), Facts::default());
+    let (received, mut facts) = (received(), BatchFacts::default());
     let all_there_is = [
         Fact::Account {
             session_scope: SessionScope::Task,
@@ -106,12 +106,12 @@ fn admit_a_session() -> delivery::queue::Admission {
 
 #[divan::bench]
 fn settle_an_answer(bencher: Bencher) {
-    let outcome = Outcome::Answered(ProviderAnswer {
+    let outcome = CallOutcome::Answered(ProviderAnswer {
         response_id: Some("resp_1".to_owned()),
         text: "Noted. There is nothing else to do about this notification for the moment.".to_owned(),
         ..ProviderAnswer::default()
     });
-    let facts = settle::Facts {
+    let facts = settle::AttemptFacts {
         effects: Effects::GatewayOnly,
         closed: false,
         failures: 0,
@@ -121,7 +121,7 @@ fn settle_an_answer(bencher: Bencher) {
         attempts: 1,
         lost_for: Duration::ZERO,
     };
-    let limits = Limits {
+    let limits = RetryLimits {
         attempts_max: 5,
         rounds_max: 16,
         calls_max: 64,

@@ -10,7 +10,7 @@ use opentelemetry::{
 use tracing::{debug, info};
 
 use crate::{
-    handlers::notification::{Committed, Resolution},
+    handlers::notification::{Committed, SessionResolution},
     intake::resolve::Finding,
 };
 
@@ -99,7 +99,7 @@ impl Default for Metrics {
 
 /// Logs a new generation at info. Reusing the active session happens thousands of times a second: it is in the debug
 /// log, in the counter and in the notification's trace.
-fn log(resolution: &Resolution) {
+fn log(resolution: &SessionResolution) {
     macro_rules! line {
         ($level:ident) => {
             $level!(

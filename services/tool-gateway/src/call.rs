@@ -53,7 +53,7 @@ pub struct Claims {
 
 /// The rows of the session and its turn, read under lock.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct CallFacts {
     pub session_key: String,
     pub generation: Generation,
     pub fence: Fence,
@@ -66,7 +66,7 @@ pub struct Facts {
     pub coordinator_task: Option<TaskId>,
     /// The agent is assigned to the coordinator task, or that task has no assignee.
     pub coordinates: bool,
-    pub turn: Option<Turn>,
+    pub turn: Option<CallTurn>,
     /// Hops of the session's newest turn, ended or not: an agent's act after the turn counts as caused by it.
     pub newest_hops: u16,
 }
@@ -76,7 +76,7 @@ pub struct Facts {
 pub struct Closed(pub Option<CloseReason>);
 
 #[derive(Clone, Debug)]
-pub struct Turn {
+pub struct CallTurn {
     pub id: TurnId,
     pub session: SessionId,
     pub state: TurnState,
@@ -102,7 +102,7 @@ pub struct RecordedCall {
     pub arguments: String,
 }
 
-impl Facts {
+impl CallFacts {
     /// The caller's task. It is the turn's task, since an agent-wide session has many (S14).
     pub fn task(&self) -> Option<&TaskId> {
         self.turn

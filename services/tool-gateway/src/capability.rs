@@ -26,14 +26,14 @@ use domain::{SessionId, TaskId};
 use time::OffsetDateTime;
 
 use crate::{
-    call::{CallRequest, Claims, Facts, Origin, Turn},
+    call::{CallFacts, CallRequest, CallTurn, Claims, Origin},
     refusal::{Consequence, Refusal},
 };
 
 #[derive(Clone, Copy, Debug)]
 pub struct Capability<'a> {
     pub session: SessionId,
-    pub facts: &'a Facts,
+    pub facts: &'a CallFacts,
     /// The database's time.
     pub now: OffsetDateTime,
 }
@@ -131,7 +131,7 @@ fn open(capability: &Capability<'_>, _: &Presented<'_>) -> Option<Refusal> {
     closed(capability.facts)
 }
 
-fn closed(facts: &Facts) -> Option<Refusal> {
+fn closed(facts: &CallFacts) -> Option<Refusal> {
     facts.closed.map(|closed| Refusal::SessionClosed { reason: closed.0 })
 }
 
@@ -204,7 +204,7 @@ fn claims<'a>(call: &Presented<'a>) -> Option<&'a Claims> {
 }
 
 /// The claims of a turn's call, and its turn.
-fn claimed<'a>(capability: &Capability<'a>, call: &Presented<'a>) -> Option<(&'a Claims, &'a Turn)> {
+fn claimed<'a>(capability: &Capability<'a>, call: &Presented<'a>) -> Option<(&'a Claims, &'a CallTurn)> {
     claims(call).zip(capability.facts.turn.as_ref())
 }
 

@@ -36,7 +36,7 @@ use crate::{
 };
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct ExecutorLimits {
     pub arguments_bytes_max: usize,
     /// Timeout of each statement of a tool.
     pub statement_timeout_ms: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Executor {
     pub database: Database,
     pub root: Root,
     pub toolbox: Arc<Toolbox>,
-    pub limits: Limits,
+    pub limits: ExecutorLimits,
     pub metrics: Arc<Metrics>,
     /// The accounts' limits of unread requests.
     pub shares: Shares,

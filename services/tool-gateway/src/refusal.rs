@@ -3,7 +3,7 @@
 
 use domain::{CloseReason, TaskId};
 
-use crate::call::{Facts, ToolAnswer};
+use crate::call::{CallFacts, ToolAnswer};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
@@ -67,7 +67,7 @@ impl Refusal {
     }
 
     /// The answer for a task that is not the caller's or does not exist.
-    pub fn not_there(task: &TaskId, facts: &Facts) -> Refusal {
+    pub fn not_there(task: &TaskId, facts: &CallFacts) -> Refusal {
         Self::NotThere {
             task: task.clone(),
             own: facts.task().cloned(),

@@ -299,17 +299,17 @@ impl<H: BatchHandler> Processor<H> {
         match verdict {
             Verdict::Done(_) => {
                 self.postponed.forget(sequence);
-                Settlement::Settled(Outcome::Done)
+                Settlement::Settled(MessageOutcome::Done)
             }
             Verdict::Postpone { after, why: _ } => {
                 self.postponed.note(sequence);
-                Settlement::Settled(Outcome::Postponed { after })
+                Settlement::Settled(MessageOutcome::Postponed { after })
             }
             Verdict::Retry { after, why } => {
                 let attempts = self.attempts(incoming);
                 if attempts < self.options.attempts_max {
                     tracing::warn!(consumer, sequence, attempts, why, "message failed; will retry");
-                    Settlement::Settled(Outcome::Retry { after })
+                    Settlement::Settled(MessageOutcome::Retry { after })
                 } else {
                     Settlement::Bury {
                         reason: "attempts_exhausted".to_owned(),
@@ -336,7 +336,7 @@ impl<H: BatchHandler> Processor<H> {
     }
 
     /// Buries one message after the other. After a failure the others are not tried: the store is unavailable.
-    async fn bury_all<'a>(&self, dying: Vec<(&'a Acker, DeadMessage)>) -> Vec<(&'a Acker, Outcome)> {
+    async fn bury_all<'a>(&self, dying: Vec<(&'a Acker, DeadMessage)>) -> Vec<(&'a Acker, MessageOutcome)> {
         let mut outcomes = Vec::with_capacity(dying.len());
         let mut is_sink_available = true;
         for (acker, dead) in dying {
@@ -344,10 +344,10 @@ impl<H: BatchHandler> Processor<H> {
             is_sink_available = is_sink_available && self.bury(dead).await;
             let outcome = if is_sink_available {
                 self.postponed.forget(sequence);
-                Outcome::Buried
+                MessageOutcome::Buried
             } else {
                 self.postponed.note(sequence);
-                Outcome::Postponed {
+                MessageOutcome::Postponed {
                     after: self.options.retry_delay,
                 }
             };
@@ -389,12 +389,12 @@ impl<H: BatchHandler> Processor<H> {
 
     /// Sends the settlements to the server, unconfirmed. A lost acknowledgement costs a redelivery. So does one that a
     /// congested connection does not accept in time, since a stop must not wait for the broker.
-    async fn acknowledge(&self, outcomes: &[(&Acker, Outcome)]) {
+    async fn acknowledge(&self, outcomes: &[(&Acker, MessageOutcome)]) {
         let acknowledging = async {
             for (acker, outcome) in outcomes {
                 let told = match outcome {
-                    Outcome::Done | Outcome::Buried => acker.ack().await,
-                    Outcome::Retry { after } | Outcome::Postponed { after } => {
+                    MessageOutcome::Done | MessageOutcome::Buried => acker.ack().await,
+                    MessageOutcome::Retry { after } | MessageOutcome::Postponed { after } => {
                         acker.ack_with(AckKind::Nak(Some(delay::spread(*after)))).await
                     }
                 };
@@ -411,14 +411,14 @@ impl<H: BatchHandler> Processor<H> {
         }
     }
 
-    fn count<'a>(&self, outcomes: impl Iterator<Item = &'a Outcome>) {
+    fn count<'a>(&self, outcomes: impl Iterator<Item = &'a MessageOutcome>) {
         let (mut done, mut retry, mut postponed, mut buried) = (0, 0, 0, 0);
         for outcome in outcomes {
             match outcome {
-                Outcome::Done => done += 1,
-                Outcome::Retry { .. } => retry += 1,
-                Outcome::Postponed { .. } => postponed += 1,
-                Outcome::Buried => buried += 1,
+                MessageOutcome::Done => done += 1,
+                MessageOutcome::Retry { .. } => retry += 1,
+                MessageOutcome::Postponed { .. } => postponed += 1,
+                MessageOutcome::Buried => buried += 1,
             }
         }
         let meters = self.bus.meters();
@@ -433,12 +433,12 @@ impl<H: BatchHandler> Processor<H> {
 const ACK_WAIT: Duration = Duration::from_secs(2);
 
 enum Settlement {
-    Settled(Outcome),
+    Settled(MessageOutcome),
     Bury { reason: String, detail: String },
 }
 
 /// The final result of a message.
-enum Outcome {
+enum MessageOutcome {
     Done,
     Retry { after: Duration },
     Postponed { after: Duration },

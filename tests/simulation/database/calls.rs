@@ -12,7 +12,8 @@ use domain::{
     ToolCallState, TurnId,
 };
 use tool_gateway::decisions::{
-    CallRequest, Capability, Closed, Consequence, Facts, Presented, RecordedCall, Refusal, ToolAnswer, Turn, asked,
+    CallFacts, CallRequest, CallTurn, Capability, Closed, Consequence, Presented, RecordedCall, Refusal, ToolAnswer,
+    asked,
 };
 use uuid::Uuid;
 
@@ -153,10 +154,10 @@ impl Database {
     }
 
     /// `FACTS`.
-    fn call_facts(&self, asked: &CallRequest, turn: TurnId) -> Option<Facts> {
+    fn call_facts(&self, asked: &CallRequest, turn: TurnId) -> Option<CallFacts> {
         let row = self.sessions.get(&(asked.account.clone(), asked.session))?;
         let agent = &self.agents[&(asked.account.clone(), row.conversation.agent)];
-        let turn = self.turns.get(&(asked.account.clone(), turn)).map(|found| Turn {
+        let turn = self.turns.get(&(asked.account.clone(), turn)).map(|found| CallTurn {
             id: turn,
             session: found.session,
             state: found.state,
@@ -181,7 +182,7 @@ impl Database {
                 }),
             earlier: self.earlier(asked, turn),
         });
-        Some(Facts {
+        Some(CallFacts {
             session_key: row.key.clone(),
             generation: Generation(row.generation),
             fence: row.fence,
@@ -198,7 +199,7 @@ impl Database {
     }
 
     /// As `Executor::decide_and_run`: whether the call is admitted, and whether it waits. Agents here name no task but their own.
-    fn admit(&self, asked: &CallRequest, facts: &Facts) -> (Result<(), Refusal>, bool) {
+    fn admit(&self, asked: &CallRequest, facts: &CallFacts) -> (Result<(), Refusal>, bool) {
         let capability = Capability {
             session: asked.session,
             facts,
@@ -229,7 +230,7 @@ impl Database {
     }
 
     /// The tool.
-    fn run(&mut self, asked: &CallRequest, facts: &Facts, bug: Option<Bug>) -> Result<Done, ToolAnswer> {
+    fn run(&mut self, asked: &CallRequest, facts: &CallFacts, bug: Option<Bug>) -> Result<Done, ToolAnswer> {
         match asked.name.as_str() {
             "task_status" => self.run_task_status(asked, facts, bug),
             "response_request" => self.run_response_request(asked, facts),
@@ -238,7 +239,12 @@ impl Database {
     }
 
     /// `tools/task_status.rs`.
-    fn run_task_status(&mut self, asked: &CallRequest, facts: &Facts, bug: Option<Bug>) -> Result<Done, ToolAnswer> {
+    fn run_task_status(
+        &mut self,
+        asked: &CallRequest,
+        facts: &CallFacts,
+        bug: Option<Bug>,
+    ) -> Result<Done, ToolAnswer> {
         let to = TaskStatus::parse(&asked.arguments).unwrap_or(TaskStatus::InProgress);
         let task = facts.task().cloned().expect("offered with a task only");
         let Some(row) = self.tasks.get(&(asked.account.clone(), task.key())) else {
@@ -260,7 +266,7 @@ impl Database {
     }
 
     /// `tools/response_request.rs`: the argument is the agent.
-    fn run_response_request(&mut self, asked: &CallRequest, facts: &Facts) -> Result<Done, ToolAnswer> {
+    fn run_response_request(&mut self, asked: &CallRequest, facts: &CallFacts) -> Result<Done, ToolAnswer> {
         let agent = AgentId::parse(&asked.arguments).ok();
         let there = agent.filter(|agent| {
             *agent != facts.agent

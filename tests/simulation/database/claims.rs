@@ -14,8 +14,8 @@ use delivery::{
     providers::ToolDefinition,
     store::{
         SessionName,
-        claim::{ToolResult, Turn},
-        context::{Extract, Item},
+        claim::{OpenTurn, ToolResult},
+        context::{Extract, QueuedItem},
         journal::{Call, Journal},
     },
     turn::{
@@ -29,7 +29,7 @@ use domain::{
     SessionEvent, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState,
 };
 use storage::session::{
-    sessions_lock::{Session, SessionFacts},
+    sessions_lock::{LockedSession, SessionFacts},
     turns_begin::NewTurn,
 };
 use uuid::Uuid;
@@ -52,14 +52,14 @@ pub(crate) struct Claimed {
 
 impl Database {
     /// `SESSIONS_LOCK` and, for a claim, `REPLICAS_ALIVE`.
-    pub(crate) fn session(&self, name: &SessionName, claimer: Option<Uuid>, bug: Option<Bug>) -> Option<Session> {
+    pub(crate) fn session(&self, name: &SessionName, claimer: Option<Uuid>, bug: Option<Bug>) -> Option<LockedSession> {
         let row = self.sessions.get(name)?;
         let dead = |owner: Uuid| match bug {
             Some(Bug::LeaseByLocalClock) => self.replicas.get(&owner).is_none_or(|until| *until < self.now + AHEAD),
             Some(Bug::OwnLeaseForgotten) => !self.is_alive(owner),
             _ => claimer == Some(owner) || !self.is_alive(owner),
         };
-        Some(Session {
+        Some(LockedSession {
             account: name.0.clone(),
             id: name.1,
             key: row.key.clone(),
@@ -84,7 +84,7 @@ impl Database {
     }
 
     /// `TURNS_LOAD` and `RESULTS_LOAD`.
-    fn turn(&self, session: &Session) -> Option<Turn> {
+    fn turn(&self, session: &LockedSession) -> Option<OpenTurn> {
         let id = session.active_turn?;
         let row = self.turns.get(&(session.account.clone(), id))?;
         let results = self
@@ -103,7 +103,7 @@ impl Database {
             .notifications
             .get(&(session.account.clone(), notification))
             .map_or(0, |row| row.attempts);
-        Some(Turn {
+        Some(OpenTurn {
             account: session.account.clone(),
             id,
             session_id: row.session,
@@ -145,11 +145,11 @@ impl Database {
     ) -> Claimed {
         let mut names: Vec<&SessionName> = names.iter().collect();
         names.sort_unstable();
-        let sessions: Vec<Session> = names
+        let sessions: Vec<LockedSession> = names
             .iter()
             .filter_map(|name| self.session(name, Some(replica), bug))
             .collect();
-        let turns: Vec<Turn> = sessions.iter().filter_map(|session| self.turn(session)).collect();
+        let turns: Vec<OpenTurn> = sessions.iter().filter_map(|session| self.turn(session)).collect();
         let Admitted { start, resume, ask } = admitted(sessions, turns);
         let mut claimed = Claimed::default();
         let mut taken: HashMap<SessionName, ()> = HashMap::new();
@@ -229,7 +229,7 @@ impl Database {
     }
 
     /// `QUEUE_NEXT`.
-    fn queue_next(&self, session: &Session) -> Option<Item> {
+    fn queue_next(&self, session: &LockedSession) -> Option<QueuedItem> {
         let ((_, id), row) = self
             .notifications
             .iter()
@@ -241,7 +241,7 @@ impl Database {
             .min_by_key(|(_, row)| row.place.map(|(_, position)| position))?;
         let agent_id = row.agent?;
         let agent = self.agents.get(&(session.account.clone(), agent_id))?;
-        Some(Item {
+        Some(QueuedItem {
             account: session.account.clone(),
             session_id: session.id,
             notification: id.clone(),

@@ -13,7 +13,7 @@ use resolver::{
     intake::{
         batch::{Queued, account_of, conversations, decide_all, queue, refuse_unplaced},
         decide::{Accepted, AcceptedTask},
-        facts::{Fact, Facts, Known, Questions},
+        facts::{BatchFacts, Fact, Known, Questions},
         received::Received,
         refusals::refusal_rows,
         resolve::Found,
@@ -49,14 +49,14 @@ pub(crate) enum Written {
 
 impl Database {
     /// `FACTS_FIND`, twice: the second time for the parts of a fan-out.
-    pub(crate) fn facts(&self, batch: &[Received]) -> Facts {
-        let mut facts = Facts::default();
+    pub(crate) fn facts(&self, batch: &[Received]) -> BatchFacts {
+        let mut facts = BatchFacts::default();
         self.answer(&Questions::about(batch), &mut facts);
         self.answer(&Questions::about_parts(batch, &facts), &mut facts);
         facts
     }
 
-    fn answer(&self, questions: &Questions, facts: &mut Facts) {
+    fn answer(&self, questions: &Questions, facts: &mut BatchFacts) {
         for id in &questions.accounts {
             if let Some(account) = self.accounts.get(id) {
                 let fact = Fact::Account {
@@ -114,7 +114,7 @@ impl Database {
     }
 
     /// The snapshot of `SESSIONS_LOCK` before the statement waits for a lock.
-    pub(crate) fn active_seen(&self, batch: &[Received], facts: &Facts) -> BTreeMap<Conversation, SessionId> {
+    pub(crate) fn active_seen(&self, batch: &[Received], facts: &BatchFacts) -> BTreeMap<Conversation, SessionId> {
         let mut facts = facts.clone();
         let decided = decide_all(batch, &mut facts, &LIMITS);
         conversations(&decided, &facts)
@@ -134,7 +134,7 @@ impl Database {
         lease: &Lease,
         to: &PartitionOffset,
         batch: &[Received],
-        mut facts: Facts,
+        mut facts: BatchFacts,
         seen: &BTreeMap<Conversation, SessionId>,
         bug: Option<Bug>,
     ) -> Written {

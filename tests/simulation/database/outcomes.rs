@@ -9,7 +9,7 @@ use delivery::{
     },
 };
 use domain::{Fence, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
-use storage::session::sessions_lock::Session;
+use storage::session::sessions_lock::LockedSession;
 use uuid::Uuid;
 
 use super::{
@@ -123,7 +123,7 @@ impl Database {
     }
 
     /// Sessions in `TURNS_RECORD`.
-    fn session_change(&mut self, session: &Session, change: &Change) {
+    fn session_change(&mut self, session: &LockedSession, change: &Change) {
         let now = self.now;
         let row = self.sessions.get_mut(&session.name()).expect("locked");
         let change = &change.session;
@@ -151,7 +151,13 @@ impl Database {
         }
     }
 
-    fn messages(&mut self, report: &Report, session: &Session, settled: &Settled, bug: Option<Bug>) -> Vec<Message> {
+    fn messages(
+        &mut self,
+        report: &Report,
+        session: &LockedSession,
+        settled: &Settled,
+        bug: Option<Bug>,
+    ) -> Vec<Message> {
         let work = &report.work;
         let over = Message::TurnFinished(work.turn.account.clone(), work.turn.id, None);
         match settled {

@@ -6,7 +6,7 @@ use delivery::{
     turn::{
         call::{Report, looked_up},
         resume::Due,
-        settle::Outcome,
+        settle::CallOutcome,
         work::Work,
     },
 };
@@ -187,7 +187,7 @@ impl World {
     pub(super) fn work(&mut self, p: usize, n: usize) {
         let Worker { work, stage, replica } = self.processes[p].conductor.workers.remove(n);
         if work.due == Due::Abort {
-            self.report(p, work, Outcome::Aborted);
+            self.report(p, work, CallOutcome::Aborted);
             return;
         }
         let process = &self.processes[p];
@@ -254,7 +254,7 @@ impl World {
         };
         let Worker { work, replica, .. } = workers.remove(n);
         match seen {
-            Seen::Answer(answer) => self.report(p, work, Outcome::Answered(answer)),
+            Seen::Answer(answer) => self.report(p, work, CallOutcome::Answered(answer)),
             Seen::Error(error) if error.next_step(work.effects) == delivery::providers::NextStep::Reconcile => {
                 self.processes[p].conductor.workers.push(Worker {
                     work,
@@ -262,7 +262,7 @@ impl World {
                     replica,
                 });
             }
-            Seen::Error(error) => self.report(p, work, Outcome::Failed(error)),
+            Seen::Error(error) => self.report(p, work, CallOutcome::Failed(error)),
         }
     }
 
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    fn report(&mut self, p: usize, work: Work, outcome: Outcome) {
+    fn report(&mut self, p: usize, work: Work, outcome: CallOutcome) {
         self.processes[p].conductor.reports.push(Report {
             work,
             outcome,

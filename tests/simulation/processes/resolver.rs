@@ -6,7 +6,7 @@ use contracts::Root;
 use domain::Conversation;
 use domain::SessionId;
 use resolver::{
-    intake::{facts::Facts, received::Received},
+    intake::{facts::BatchFacts, received::Received},
     partitions::reading::start,
     store::partitions::{Lease, PartitionOffset},
 };
@@ -34,8 +34,8 @@ enum Stage {
     Closed,
     Open(At),
     Begun(At, Batch),
-    Looked(At, Batch, Facts),
-    Seen(At, Batch, Facts, BTreeMap<Conversation, SessionId>),
+    Looked(At, Batch, BatchFacts),
+    Seen(At, Batch, BatchFacts, BTreeMap<Conversation, SessionId>),
     Waking(At, Vec<Message>),
 }
 
@@ -270,7 +270,7 @@ impl World {
         lease: &Lease,
         at: At,
         batch: Batch,
-        facts: Facts,
+        facts: BatchFacts,
         seen: &BTreeMap<Conversation, SessionId>,
     ) -> Next {
         self.database.partitions[usize::from(lease.partition)].locked = false;

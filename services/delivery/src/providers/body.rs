@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::failure::{FailureClass, ProviderError, Sent};
 use super::response::{Ending, Reader, Step, Unreadable};
-use super::settings::Limits;
+use super::settings::CallLimits;
 use super::sse::{Event, Splitter};
 
 /// How long to wait for a stream to close after its last event. A connection that was read to its end can be reused; a
@@ -18,7 +18,7 @@ const CLOSE_WAIT: Duration = Duration::from_millis(100);
 /// An unread body.
 pub(super) struct Body {
     pub(super) response: Response,
-    pub(super) limits: Limits,
+    pub(super) limits: CallLimits,
     /// The deadline of the whole call.
     pub(super) deadline: Instant,
 }

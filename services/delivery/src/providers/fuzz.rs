@@ -9,13 +9,13 @@ use time::macros::datetime;
 
 use super::openclaw::key::GatewayAgent;
 use super::response::{Ending, Reader, Step, Unreadable};
-use super::settings::{Limits, ProviderSettings};
+use super::settings::{CallLimits, ProviderSettings};
 use super::sse::{Event, Splitter, TooLarge};
 use super::transport::{Transport, call_headers};
 use super::{refusal, retry_after};
 
 /// Small, so that small inputs reach the limits.
-const LIMITS: Limits = Limits {
+const LIMITS: CallLimits = CallLimits {
     connect_timeout: Duration::from_secs(1),
     first_byte_timeout: Duration::from_secs(1),
     idle_timeout: Duration::from_secs(1),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::call::{FunctionCall, Reasoning};
 use super::response::{SHORT_CHARS_MAX, Unreadable, short};
-use super::settings::Limits;
+use super::settings::CallLimits;
 
 /// Bytes counted per item and part besides its text, so that a million empty ones still reach the limit.
 const ITEM_BYTES: usize = 256;
@@ -14,8 +14,8 @@ const PART_BYTES: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Items {
-    limits: Limits,
-    list: Vec<Item>,
+    limits: CallLimits,
+    list: Vec<OutputItem>,
     held_bytes: usize,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Which<'a> {
 
 /// A message, a function call or another item; unknown fields are absent.
 #[derive(Debug, Default)]
-pub(super) struct Item {
+pub(super) struct OutputItem {
     place: Option<u64>,
     id: Option<String>,
     kind: Option<String>,
@@ -43,7 +43,7 @@ pub(super) struct Item {
 }
 
 impl Items {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: CallLimits) -> Self {
         Self {
             limits,
             list: Vec::new(),
@@ -52,9 +52,9 @@ impl Items {
     }
 
     /// Changes an item; adds it if it is unknown.
-    pub(super) fn edit(&mut self, which: Which<'_>, change: impl FnOnce(&mut Item)) -> Result<(), Unreadable> {
+    pub(super) fn edit(&mut self, which: Which<'_>, change: impl FnOnce(&mut OutputItem)) -> Result<(), Unreadable> {
         let at = self.find(which).unwrap_or_else(|| {
-            self.list.push(Item::default());
+            self.list.push(OutputItem::default());
             self.held_bytes += ITEM_BYTES;
             self.list.len() - 1
         });
@@ -77,9 +77,9 @@ impl Items {
     }
 
     fn find(&self, which: Which<'_>) -> Option<usize> {
-        let by_place = |item: &Item| which.place.is_some() && item.place == which.place;
+        let by_place = |item: &OutputItem| which.place.is_some() && item.place == which.place;
         // Some providers use one id for several items: different places tell them apart.
-        let by_id = |item: &Item| {
+        let by_id = |item: &OutputItem| {
             which.id.is_some() && item.id.as_deref() == which.id && (item.place.is_none() || which.place.is_none())
         };
         let latest = || {
@@ -95,22 +95,22 @@ impl Items {
             .or_else(latest)
     }
 
-    fn in_order(&self) -> Vec<&Item> {
-        let mut items: Vec<&Item> = self.list.iter().collect();
+    fn in_order(&self) -> Vec<&OutputItem> {
+        let mut items: Vec<&OutputItem> = self.list.iter().collect();
         items.sort_by_key(|item| item.place); // stable: items without a place keep their order
         items
     }
 
     /// The reply. Messages in the commentary phase are left out once there is a final answer.
     pub(super) fn text(&self) -> String {
-        let messages: Vec<(&Item, String)> = self
+        let messages: Vec<(&OutputItem, String)> = self
             .in_order()
             .into_iter()
             .filter(|item| item.kind.as_deref().is_none_or(|kind| kind == "message"))
             .map(|item| (item, item.parts.values().map(String::as_str).collect()))
             .filter(|(_, text): &(_, String)| !text.is_empty())
             .collect();
-        let is_final = |item: &Item| item.phase.as_deref() == Some("final_answer");
+        let is_final = |item: &OutputItem| item.phase.as_deref() == Some("final_answer");
         let has_final = messages.iter().any(|(item, _)| is_final(item));
         let texts: Vec<String> = messages
             .into_iter()
@@ -155,7 +155,7 @@ impl Items {
     }
 }
 
-impl Item {
+impl OutputItem {
     /// Merges an announced or finished item. Text and arguments from deltas stay if the item has none.
     pub(super) fn merge(&mut self, wire: &Value) {
         let said = |key: &str| wire[key].as_str().map(short);

@@ -45,7 +45,7 @@ pub use openclaw::OpenClaw;
 pub use openclaw::key::GatewayAgent;
 pub use openresponses::OpenResponses;
 pub use server::{Continuation, Server, ThreadBy};
-pub use settings::{Effects, HistoryLookup, Limits, Pool, ProviderKind, ProviderSettings, SettingsError, Thread};
+pub use settings::{CallLimits, Effects, HistoryLookup, Pool, ProviderKind, ProviderSettings, SettingsError, Thread};
 pub use transport::DriverError;
 
 /// A permit for one concurrent call; released when dropped.

@@ -50,14 +50,14 @@ enum Input<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Entry<'a> {
-    Ours(Item<'a>),
+    Ours(RequestItem<'a>),
     /// An item of the provider, unchanged.
     Theirs(&'a RawValue),
 }
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Item<'a> {
+enum RequestItem<'a> {
     Message {
         role: &'static str,
         content: &'a str,
@@ -121,7 +121,9 @@ fn input(input: &CallInput) -> Input<'_> {
     match input {
         CallInput::Message(text) => Input::Text(text),
         CallInput::ToolResults { results, note, .. } => {
-            let note = note.as_deref().map(|content| Item::Message { role: "user", content });
+            let note = note
+                .as_deref()
+                .map(|content| RequestItem::Message { role: "user", content });
             Input::Items(results.iter().map(output).chain(note).map(Entry::Ours).collect())
         }
         CallInput::Conversation(items) => Input::Items(items.iter().filter_map(entry).collect()),
@@ -130,14 +132,14 @@ fn input(input: &CallInput) -> Input<'_> {
 
 fn entry(item: &InputItem) -> Option<Entry<'_>> {
     Some(Entry::Ours(match item {
-        InputItem::User(content) => Item::Message { role: "user", content },
-        InputItem::Assistant(content) => Item::Message {
+        InputItem::User(content) => RequestItem::Message { role: "user", content },
+        InputItem::Assistant(content) => RequestItem::Message {
             role: "assistant",
             content,
         },
         // It was valid JSON when it was received.
         InputItem::Reasoning(item) => return serde_json::from_str(item).ok().map(Entry::Theirs),
-        InputItem::Call(call) => Item::FunctionCall {
+        InputItem::Call(call) => RequestItem::FunctionCall {
             call_id: &call.call_id,
             name: &call.name,
             arguments: object_or_none(&call.arguments),
@@ -155,8 +157,8 @@ fn object_or_none(arguments: &str) -> &str {
     }
 }
 
-fn output(result: &ToolOutput) -> Item<'_> {
-    Item::FunctionCallOutput {
+fn output(result: &ToolOutput) -> RequestItem<'_> {
+    RequestItem::FunctionCallOutput {
         call_id: &result.call_id,
         output: &result.output,
     }

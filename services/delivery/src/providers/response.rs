@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::call::{ProviderAnswer, Usage};
 use super::items::{Items, Which, part_text};
-use super::settings::Limits;
+use super::settings::CallLimits;
 use super::sse::Event;
 
 /// Maximum length of an id, name, status or error message.
@@ -50,13 +50,13 @@ pub(super) enum Unreadable {
 /// Reads one answer.
 #[derive(Debug)]
 pub(super) struct Reader {
-    limits: Limits,
+    limits: CallLimits,
     response_id: Option<String>,
     items: Items,
 }
 
 impl Reader {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: CallLimits) -> Self {
         Self {
             limits,
             response_id: None,
@@ -265,7 +265,7 @@ mod tests {
     use crate::providers::call::FunctionCall;
     use crate::providers::sse::Splitter;
 
-    const LIMITS: Limits = Limits {
+    const LIMITS: CallLimits = CallLimits {
         connect_timeout: Duration::ZERO,
         first_byte_timeout: Duration::ZERO,
         idle_timeout: Duration::ZERO,

@@ -74,14 +74,14 @@ pub struct ProviderSettings {
     pub stream: bool,
     /// The agent of an OpenClaw gateway that runs this provider's sessions. Always set for that kind, otherwise never.
     pub gateway_agent: Option<GatewayAgent>,
-    pub limits: Limits,
+    pub limits: CallLimits,
     pub pool: Pool,
     pub history: HistoryLookup,
 }
 
 /// Limits of one call.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct CallLimits {
     pub connect_timeout: Duration,
     /// From the request to the first byte of the answer.
     pub first_byte_timeout: Duration,
@@ -98,7 +98,7 @@ pub struct Limits {
     pub tool_calls_max: usize,
 }
 
-impl Limits {
+impl CallLimits {
     /// Limit of one event of a stream, or of a whole body. The last event repeats the answer, escaped, next to an echo
     /// of the request, so it may be several times the answer's size.
     pub fn event_bytes_max(&self) -> usize {
@@ -288,7 +288,7 @@ impl TryFrom<Fields> for ProviderSettings {
         } else {
             defaults.call_timeout_ms_max
         };
-        let limits = Limits {
+        let limits = CallLimits {
             connect_timeout: fields.connect_timeout_ms.unwrap_or(Millis::new(5_000)).duration(),
             first_byte_timeout: fields.first_byte_timeout_ms.unwrap_or(first_byte_default).duration(),
             idle_timeout: fields.idle_timeout_ms.unwrap_or(defaults.idle_timeout_ms).duration(),

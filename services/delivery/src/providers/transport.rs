@@ -15,7 +15,7 @@ use super::failure::{FailureClass, ProviderError, Sent};
 use super::refusal::{Classify, Refusal};
 use super::response::{Ending, short};
 use super::retry_after;
-use super::settings::{Limits, ProviderKind, ProviderSettings, bearer};
+use super::settings::{CallLimits, ProviderKind, ProviderSettings, bearer};
 
 const SESSION_KEY: HeaderName = HeaderName::from_static("x-openclaw-session-key");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -29,7 +29,7 @@ pub(super) struct Transport {
     client: Client,
     url: Url,
     api_key: Option<SecretString>,
-    limits: Limits,
+    limits: CallLimits,
     classify: Classify,
 }
 
@@ -134,7 +134,7 @@ impl Transport {
         &self.url
     }
 
-    pub(super) fn limits(&self) -> Limits {
+    pub(super) fn limits(&self) -> CallLimits {
         self.limits
     }
 

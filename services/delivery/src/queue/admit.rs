@@ -14,7 +14,7 @@
 use domain::{SessionPhase, TurnState};
 use storage::session::sessions_lock::SessionFacts;
 
-use crate::store::{claim::Turn, journal::NO_PLACE};
+use crate::store::{claim::OpenTurn, journal::NO_PLACE};
 
 /// The facts about the turn in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,8 +27,8 @@ pub struct TurnFacts {
     pub awaited_too_long: bool,
 }
 
-impl From<&Turn> for TurnFacts {
-    fn from(turn: &Turn) -> TurnFacts {
+impl From<&OpenTurn> for TurnFacts {
+    fn from(turn: &OpenTurn) -> TurnFacts {
         TurnFacts {
             state: turn.state,
             next: turn.next().map_or(NO_PLACE, |call| call.ordinal),

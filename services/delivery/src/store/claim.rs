@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use domain::{AccountId, AgentId, SessionId, TaskId, TurnId, TurnState};
 use sea_orm::FromQueryResult;
-use storage::{StorageError, Tx, session::sessions_lock::Session, statement::pairs};
+use storage::{StorageError, Tx, session::sessions_lock::LockedSession, statement::pairs};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -25,7 +25,7 @@ pub const REPLICAS_ALIVE: &str = "select id from replica where id = any($1::uuid
 ///
 /// A lease of `replica`, the claiming one, counts as dead: the dispatch queue never gives a session to the claim while
 /// this replica works on it, so the lease is from a claim whose commit was not confirmed.
-pub async fn leases_check(tx: &Tx, sessions: &mut [Session], replica: Uuid) -> Result<(), StorageError> {
+pub async fn leases_check(tx: &Tx, sessions: &mut [LockedSession], replica: Uuid) -> Result<(), StorageError> {
     let mut owners: Vec<Uuid> = sessions.iter().filter_map(|session| session.lease_owner).collect();
     owners.retain(|owner| *owner != replica);
     let no_lease = owners.is_empty() && sessions.iter().all(|session| session.lease_owner.is_none());
@@ -79,7 +79,7 @@ pub async fn in_flight_lock(tx: &Tx, accounts: &BTreeSet<AccountId>) -> Result<H
 
 /// A turn in progress, with the results of its tool calls.
 #[derive(Clone, Debug, FromQueryResult)]
-pub struct Turn {
+pub struct OpenTurn {
     #[sea_orm(from_alias = "account_id")]
     pub account: AccountId,
     pub id: TurnId,
@@ -114,7 +114,7 @@ pub struct Turn {
     pub results: Vec<ToolResult>,
 }
 
-impl Turn {
+impl OpenTurn {
     /// The first call of the last answer without a result. Calls of earlier answers are no longer requested: the
     /// tool-gateway runs calls of the last answer only.
     pub fn next(&self) -> Option<&Call> {
@@ -169,14 +169,14 @@ pub const RESULTS_LOAD: &str = "
         select * from tool_call c
         where c.account_id = w.account_id and c.turn_id = w.id and c.finished_at is not null and c.ordinal > 0 order by c.ordinal) c";
 
-pub async fn turns_load(tx: &Tx, turns: &[TurnName], tools_wait_ms_max: i64) -> Result<Vec<Turn>, StorageError> {
+pub async fn turns_load(tx: &Tx, turns: &[TurnName], tools_wait_ms_max: i64) -> Result<Vec<OpenTurn>, StorageError> {
     const ATTEMPT: &str = "load turns";
     if turns.is_empty() {
         return Ok(Vec::new());
     }
     let (accounts, ids) = pairs(turns);
     let values = [accounts.clone().into(), ids.clone().into(), tools_wait_ms_max.into()];
-    let mut turns: Vec<Turn> = tx.rows(ATTEMPT, TURNS_LOAD, values).await?;
+    let mut turns: Vec<OpenTurn> = tx.rows(ATTEMPT, TURNS_LOAD, values).await?;
     let results: Vec<ResultRow> = tx.rows(ATTEMPT, RESULTS_LOAD, [accounts.into(), ids.into()]).await?;
     for turn in &mut turns {
         let own = results

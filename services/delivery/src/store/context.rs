@@ -11,7 +11,7 @@ use crate::prompt::{OverviewEntry, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage}
 
 /// The next item of a session's queue, with the facts for its prompt.
 #[derive(Clone, Debug, FromQueryResult)]
-pub struct Item {
+pub struct QueuedItem {
     #[sea_orm(from_alias = "account_id")]
     pub account: AccountId,
     pub session_id: SessionId,
@@ -92,7 +92,7 @@ pub const QUEUE_NEXT: &str = concat!(
         offset 0) thread"
 );
 
-pub async fn queue_next(tx: &Tx, names: &[SessionName], messages_max: i64) -> Result<Vec<Item>, StorageError> {
+pub async fn queue_next(tx: &Tx, names: &[SessionName], messages_max: i64) -> Result<Vec<QueuedItem>, StorageError> {
     if names.is_empty() {
         return Ok(Vec::new());
     }

@@ -23,9 +23,9 @@ use crate::{
         InputFacts, InstructionFacts, Interruption, Manifest, Marks, OverviewEntry, Profile, Profiles, ToolNames, input,
     },
     providers::{CallInput, Continuation, Driver, Effects, ToolDefinition},
-    store::{claim::Turn, context::Item, journal::Journal},
+    store::{claim::OpenTurn, context::QueuedItem, journal::Journal},
 };
-use storage::session::{sessions_lock::Session, turns_begin::NewTurn};
+use storage::session::{sessions_lock::LockedSession, turns_begin::NewTurn};
 
 /// The inputs of a new turn besides its session and its item.
 #[derive(Debug)]
@@ -40,7 +40,11 @@ pub struct Beginning {
 }
 
 /// The row and the work of a new turn. Pure.
-pub fn begin(session: &Session, item: Item, beginning: Beginning) -> Result<(NewTurn, Work), ImpossibleStep> {
+pub fn begin(
+    session: &LockedSession,
+    item: QueuedItem,
+    beginning: Beginning,
+) -> Result<(NewTurn, Work), ImpossibleStep> {
     let phase = session.facts.claimed()?.phase;
     let state = TurnState::Started.after(TurnStep::Send)?;
     let Beginning {
@@ -101,8 +105,8 @@ pub fn begin(session: &Session, item: Item, beginning: Beginning) -> Result<(New
 
 /// Work for a turn in progress. Pure.
 pub fn carry_on(
-    session: &Session,
-    turn: Turn,
+    session: &LockedSession,
+    turn: OpenTurn,
     effects: Effects,
     continuation: Continuation,
     tools: Arc<[ToolDefinition]>,
@@ -150,8 +154,8 @@ pub struct Prompt {
 }
 
 pub(super) fn prompt(
-    session: &Session,
-    item: &Item,
+    session: &LockedSession,
+    item: &QueuedItem,
     surroundings: &Surroundings,
     driver: Option<&Driver>,
     profiles: &Profiles,
@@ -211,7 +215,7 @@ fn tool_names(driver: Option<&Driver>) -> ToolNames {
 }
 
 /// The tools of a turn in progress: those offered when it began, whatever changed since.
-pub(super) fn offered_still(turn: &Turn) -> Arc<[ToolDefinition]> {
+pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
     let context = OfferContext {
         has_task: turn.task.is_some(),
         is_coordinator: turn.is_coordinator,
@@ -260,7 +264,7 @@ fn definitions(tools: impl Iterator<Item = tools::ToolDefinition>) -> Arc<[ToolD
         .collect()
 }
 
-impl Turn {
+impl OpenTurn {
     pub(super) fn trace(&self) -> TraceContext {
         TraceContext {
             traceparent: self.traceparent.clone(),
@@ -271,7 +275,7 @@ impl Turn {
 
 /// The span of a new turn, a child of its notification's. It ends here: a turn outlives processes, and later spans
 /// refer to it by the stored context.
-pub(super) fn turn_span(turn: TurnId, session: &Session, item: &Item) -> TraceContext {
+pub(super) fn turn_span(turn: TurnId, session: &LockedSession, item: &QueuedItem) -> TraceContext {
     let span = tracing::info_span!(
         target: trace::TARGET,
         "turn",

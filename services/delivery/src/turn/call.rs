@@ -13,7 +13,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::{
     resume::Due,
-    settle::{Outcome, clean},
+    settle::{CallOutcome, clean},
     work::Work,
 };
 use crate::providers::{
@@ -28,7 +28,7 @@ pub type Live = Outgoing;
 #[derive(Debug)]
 pub struct Report {
     pub work: Work,
-    pub outcome: Outcome,
+    pub outcome: CallOutcome,
     /// The provider ran another session than the key names.
     pub mismatch: Option<String>,
 }
@@ -57,7 +57,7 @@ pub async fn run_guarded(
                 Sent::Maybe,
                 "processing the answer failed".to_owned(),
             );
-            (Outcome::Failed(error), None)
+            (CallOutcome::Failed(error), None)
         }
     };
     drop(slot);
@@ -73,7 +73,7 @@ impl Report {
     pub fn unrecordable(self) -> Report {
         let detail = "recording the answer failed; delivery's log has the cause".to_owned();
         Report {
-            outcome: Outcome::Failed(failure(FailureClass::Malformed, Sent::Yes, detail)),
+            outcome: CallOutcome::Failed(failure(FailureClass::Malformed, Sent::Yes, detail)),
             mismatch: None,
             ..self
         }
@@ -98,9 +98,9 @@ pub async fn run(
     root: &Root,
     live: &mpsc::Sender<Live>,
     incarnation: &Incarnation,
-) -> Option<(Outcome, Option<String>)> {
+) -> Option<(CallOutcome, Option<String>)> {
     if work.due == Due::Abort {
-        return Some((Outcome::Aborted, None));
+        return Some((CallOutcome::Aborted, None));
     }
     let Some(driver) = driver else {
         let detail = format!(
@@ -108,7 +108,7 @@ pub async fn run(
             work.provider, work.provider
         );
         let error = failure(FailureClass::BadRequest, Sent::No, detail);
-        return Some((Outcome::Failed(error), None));
+        return Some((CallOutcome::Failed(error), None));
     };
     let span = call_span(work, &driver);
     // The lease may have been lost between the claim and this call.
@@ -177,7 +177,12 @@ fn note(work: &Work, driver: &Driver, called: &Result<ProviderAnswer, ProviderEr
     metrics::called(&work.provider, driver, failed, took);
 }
 
-async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender<Live>) -> (Outcome, Option<String>) {
+async fn exchange(
+    work: &Work,
+    driver: &Driver,
+    root: &Root,
+    live: &mpsc::Sender<Live>,
+) -> (CallOutcome, Option<String>) {
     let call = ProviderCall {
         turn_id: work.turn.id.uuid(),
         attempt: u32::try_from(work.attempt).unwrap_or(1),
@@ -196,32 +201,32 @@ async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender
             match called {
                 Ok(mut answer) => {
                     answer.reasoning = work.journal.room_for(answer.reasoning);
-                    Outcome::Answered(answer)
+                    CallOutcome::Answered(answer)
                 }
                 Err(error) if error.next_step(work.effects) == crate::providers::NextStep::Reconcile => {
                     looked_up(driver.reconcile(&lost_call(work, error.response_id.clone())).await)
                 }
-                Err(error) => Outcome::Failed(driver.advised(error, &call)),
+                Err(error) => CallOutcome::Failed(driver.advised(error, &call)),
             }
         }
-        Due::Abort => Outcome::Aborted,
+        Due::Abort => CallOutcome::Aborted,
     };
     let mismatch = match &outcome {
         // Right after the first turn of a generation, so that a wrong session has one turn and not a hundred.
-        Outcome::Answered(ProviderAnswer { .. }) if work.first => mismatch(driver.session_check(&call).await),
+        CallOutcome::Answered(ProviderAnswer { .. }) if work.first => mismatch(driver.session_check(&call).await),
         _ => None,
     };
     (outcome, mismatch)
 }
 
 /// Converts the provider's record of a lost call. Pure.
-pub fn looked_up(reconciled: Reconciled) -> Outcome {
+pub fn looked_up(reconciled: Reconciled) -> CallOutcome {
     match reconciled {
-        Reconciled::Ran(answer) => Outcome::Answered(answer),
-        Reconciled::Failed(error) => Outcome::Failed(error),
-        Reconciled::DidNotRun => Outcome::DidNotRun,
-        Reconciled::StillRunning | Reconciled::Unreachable(_) => Outcome::NotKnownYet,
-        Reconciled::Unknown { reason } => Outcome::Lost {
+        Reconciled::Ran(answer) => CallOutcome::Answered(answer),
+        Reconciled::Failed(error) => CallOutcome::Failed(error),
+        Reconciled::DidNotRun => CallOutcome::DidNotRun,
+        Reconciled::StillRunning | Reconciled::Unreachable(_) => CallOutcome::NotKnownYet,
+        Reconciled::Unknown { reason } => CallOutcome::Lost {
             why: format!("the call was sent, no answer was received, and its outcome is unknown: {reason}"),
         },
     }

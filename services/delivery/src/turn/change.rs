@@ -11,7 +11,7 @@ use crate::{
     store::journal::{Journal, Round, Tokens},
 };
 use storage::session::{
-    sessions_lock::Session,
+    sessions_lock::LockedSession,
     turns_record::{ItemChange, SessionChange, TurnChange, TurnRecord},
 };
 
@@ -28,7 +28,7 @@ pub struct Change {
 /// The row changes of the settled outcome.
 pub(super) fn change(
     report: &Report,
-    session: &Session,
+    session: &LockedSession,
     settled: &Settled,
     config: &DeliverySettings,
 ) -> Result<Change, ImpossibleStep> {
@@ -174,7 +174,7 @@ fn millis(duration: Duration) -> i64 {
 }
 
 /// Why a turn ended with its session, in the text of the session's cancelled items.
-pub(super) fn ended_because(session: &Session) -> &'static str {
+pub(super) fn ended_because(session: &LockedSession) -> &'static str {
     match session.close_reason.as_deref().and_then(CloseReason::parse) {
         Some(CloseReason::AgentRemoved) => AGENT_REMOVED,
         Some(CloseReason::Reset | CloseReason::Rotated) => "session closed",

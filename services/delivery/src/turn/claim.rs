@@ -36,12 +36,12 @@ use crate::{
     settings::DeliverySettings,
     store::{
         SessionName, TurnName,
-        claim::{Turn, in_flight_lock, leases_check, turns_load},
-        context::{Item, overview_load, queue_next},
+        claim::{OpenTurn, in_flight_lock, leases_check, turns_load},
+        context::{QueuedItem, overview_load, queue_next},
     },
 };
 use storage::session::{
-    sessions_lock::{SESSIONS_LOCK_FREE, Session, sessions_lock, sessions_there},
+    sessions_lock::{LockedSession, SESSIONS_LOCK_FREE, sessions_lock, sessions_there},
     turns_begin::{KeptTexts, NewTurn, turns_begin},
     turns_resume::{Resumed, turns_resume, turns_wait},
 };
@@ -97,7 +97,7 @@ impl Claimer {
         let mut sessions = sessions_lock(&tx, SESSIONS_LOCK_FREE, names).await?;
         let locked = match sessions.len() < names.len() {
             true => {
-                let seen: HashSet<SessionName> = sessions.iter().map(Session::name).collect();
+                let seen: HashSet<SessionName> = sessions.iter().map(LockedSession::name).collect();
                 let unseen: Vec<SessionName> = names.iter().filter(|name| !seen.contains(name)).cloned().collect();
                 sessions_there(&tx, &unseen).await?
             }
@@ -116,13 +116,13 @@ impl Claimer {
             .collect();
 
         // Only sessions with a queued item are claimed: a wrong counter must not hold a lease without work.
-        let names_of_start: Vec<SessionName> = start.iter().map(Session::name).collect();
+        let names_of_start: Vec<SessionName> = start.iter().map(LockedSession::name).collect();
         let items = queue_next(&tx, &names_of_start, self.config.thread_messages_max.get().into()).await?;
-        let mut items: HashMap<SessionName, Item> = items
+        let mut items: HashMap<SessionName, QueuedItem> = items
             .into_iter()
             .map(|item| ((item.account.clone(), item.session_id), item))
             .collect();
-        let start: Vec<(Session, Item)> = start
+        let start: Vec<(LockedSession, QueuedItem)> = start
             .into_iter()
             .filter_map(|session| items.remove(&session.name()).map(|item| (session, item)))
             .collect();
@@ -130,7 +130,7 @@ impl Claimer {
 
         // Before any write: a turn that has begun is about to be sent.
         let mut without_slot = Vec::new();
-        let (start, slots): (Vec<(Session, Item)>, Vec<Option<Slot>>) = start
+        let (start, slots): (Vec<(LockedSession, QueuedItem)>, Vec<Option<Slot>>) = start
             .into_iter()
             .filter_map(|(session, item)| match self.slot(&item.provider) {
                 Ok(slot) => Some(((session, item), slot)),
@@ -227,7 +227,11 @@ impl Claimer {
         driver.slot().map(Some).ok_or(NoSlot)
     }
 
-    async fn surroundings(&self, tx: &storage::Tx, start: &[(Session, Item)]) -> Result<Surroundings, StorageError> {
+    async fn surroundings(
+        &self,
+        tx: &storage::Tx,
+        start: &[(LockedSession, QueuedItem)],
+    ) -> Result<Surroundings, StorageError> {
         let coordinators: HashSet<&AccountId> = start
             .iter()
             .filter(|(_, item)| item.is_coordinator)
@@ -246,8 +250,8 @@ impl Claimer {
     /// Builds a new turn: its prompt, its row, its work.
     fn begin(
         &self,
-        session: &Session,
-        item: Item,
+        session: &LockedSession,
+        item: QueuedItem,
         surroundings: &Surroundings,
     ) -> Result<(NewTurn, Work), ImpossibleStep> {
         let driver = self.drivers.get(&item.provider);
@@ -274,7 +278,7 @@ impl Claimer {
         begin(session, item, beginning)
     }
 
-    fn resumed(&self, session: &Session, turn: Turn) -> Result<Work, ImpossibleStep> {
+    fn resumed(&self, session: &LockedSession, turn: OpenTurn) -> Result<Work, ImpossibleStep> {
         let driver = self.drivers.get(&turn.provider);
         let tools = offered_still(&turn);
         let effects = driver.map_or(Effects::GatewayOnly, |driver| driver.effects());
@@ -285,7 +289,7 @@ impl Claimer {
 
 /// Unwraps a possible step. For an impossible step, nothing of the session is written, and the rest of the batch
 /// continues.
-pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, session: &Session, turn: Option<TurnId>) -> Option<T> {
+pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, session: &LockedSession, turn: Option<TurnId>) -> Option<T> {
     step.inspect_err(|error| {
         metrics::impossible_step(error);
         let (session_id, turn_id) = (session.id, turn.map(TurnId::uuid).map(tracing::field::display));
@@ -303,14 +307,14 @@ struct NoSlot;
 /// The actions for the sessions of a batch; sessions without an action are left alone.
 #[derive(Debug, Default)]
 pub struct Admitted {
-    pub start: Vec<Session>,
-    pub resume: Vec<(Session, Turn)>,
-    pub ask: Vec<(Session, Turn)>,
+    pub start: Vec<LockedSession>,
+    pub resume: Vec<(LockedSession, OpenTurn)>,
+    pub ask: Vec<(LockedSession, OpenTurn)>,
 }
 
 /// Applies [`admit`] to each session, with its turn in progress. Pure.
-pub fn admitted(sessions: Vec<Session>, turns: Vec<Turn>) -> Admitted {
-    let mut turns: HashMap<TurnName, Turn> = turns
+pub fn admitted(sessions: Vec<LockedSession>, turns: Vec<OpenTurn>) -> Admitted {
+    let mut turns: HashMap<TurnName, OpenTurn> = turns
         .into_iter()
         .map(|turn| ((turn.account.clone(), turn.id), turn))
         .collect();
@@ -333,8 +337,8 @@ pub fn admitted(sessions: Vec<Session>, turns: Vec<Turn>) -> Admitted {
 /// limited, so that begun turns end.
 async fn within_limits(
     tx: &storage::Tx,
-    mut start: Vec<(Session, Item)>,
-) -> Result<Vec<(Session, Item)>, StorageError> {
+    mut start: Vec<(LockedSession, QueuedItem)>,
+) -> Result<Vec<(LockedSession, QueuedItem)>, StorageError> {
     let limited: BTreeSet<AccountId> = start
         .iter()
         .filter(|(session, _)| session.turns_in_flight_max.is_some())

@@ -21,7 +21,7 @@ use super::{
     work::Work,
 };
 use crate::{SOURCE, store::journal::Call};
-use storage::session::{TurnName, sessions_lock::Session, turns_record::Changed};
+use storage::session::{TurnName, sessions_lock::LockedSession, turns_record::Changed};
 
 /// The origin of every message that a turn causes.
 pub(super) fn origin(turn: TurnId, hops: i32, trace: TraceContext) -> Origin {
@@ -93,7 +93,7 @@ pub fn tool_requested(
 pub(super) fn outcome_messages(
     root: &Root,
     report: &Report,
-    session: &Session,
+    session: &LockedSession,
     (settled, state): (&Settled, TurnState),
     changed: &Changed,
     ended: &HashSet<(TurnName, String)>,

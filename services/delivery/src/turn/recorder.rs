@@ -22,7 +22,7 @@ use super::{
     change::change,
     claim::possible,
     messages::{notification_failed, outcome_messages},
-    settle::{Facts, Settled, settle},
+    settle::{AttemptFacts, Settled, settle},
     work::Work,
 };
 use crate::{
@@ -34,7 +34,7 @@ use crate::{
     },
 };
 use storage::session::{
-    sessions_lock::{SESSIONS_LOCK, Session, sessions_lock},
+    sessions_lock::{LockedSession, SESSIONS_LOCK, sessions_lock},
     turns_record::{Changed, TurnRecord, Written, turns_record},
 };
 
@@ -62,7 +62,7 @@ pub struct Recorded {
 #[derive(Debug)]
 pub struct Decided<'a> {
     pub report: &'a Report,
-    pub session: &'a Session,
+    pub session: &'a LockedSession,
     pub settled: Settled,
     pub change: Change,
 }
@@ -76,7 +76,7 @@ impl Recorder {
             .database
             .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
             .await?;
-        let sessions: HashMap<SessionName, Session> = sessions_lock(&tx, SESSIONS_LOCK, &names)
+        let sessions: HashMap<SessionName, LockedSession> = sessions_lock(&tx, SESSIONS_LOCK, &names)
             .await?
             .into_iter()
             .map(|session| (session.name(), session))
@@ -208,12 +208,12 @@ impl Recorder {
 /// Decides a report for its session, which is locked and has the report's fence. Pure.
 pub fn decide<'a>(
     report: &'a Report,
-    session: &'a Session,
+    session: &'a LockedSession,
     now: OffsetDateTime,
     config: &DeliverySettings,
 ) -> Result<Decided<'a>, ImpossibleStep> {
     let work = &report.work;
-    let facts = Facts {
+    let facts = AttemptFacts {
         effects: work.effects,
         closed: session.facts.closed,
         failures: work.failures,

@@ -14,7 +14,7 @@ use contracts::tool::ARGUMENTS_BYTES_MAX;
 
 /// The outcome of a provider call.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum CallOutcome {
     Answered(ProviderAnswer),
     Failed(ProviderError),
     /// The provider's record says that the call is still running, or could not be read.
@@ -31,7 +31,7 @@ pub enum Outcome {
 
 /// The facts that decide besides the outcome.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct AttemptFacts {
     pub effects: Effects,
     /// The generation has ended meanwhile: the reply is recorded and changes nothing.
     pub closed: bool,
@@ -49,7 +49,7 @@ pub struct Facts {
 }
 
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct RetryLimits {
     pub attempts_max: i32,
     pub rounds_max: i32,
     pub calls_max: i32,
@@ -63,9 +63,9 @@ pub struct Limits {
     pub look_up_max: Duration,
 }
 
-impl From<&DeliverySettings> for Limits {
-    fn from(settings: &DeliverySettings) -> Limits {
-        Limits {
+impl From<&DeliverySettings> for RetryLimits {
+    fn from(settings: &DeliverySettings) -> RetryLimits {
+        RetryLimits {
             attempts_max: settings.attempts_max.i32(),
             rounds_max: settings.rounds_max.i32(),
             calls_max: settings.calls_max.i32(),
@@ -188,26 +188,26 @@ impl Settled {
     }
 }
 
-pub fn settle(outcome: &Outcome, facts: &Facts, limits: &Limits) -> Settled {
+pub fn settle(outcome: &CallOutcome, facts: &AttemptFacts, limits: &RetryLimits) -> Settled {
     match outcome {
-        Outcome::Answered(answer) => answered(answer, facts, limits),
-        Outcome::Failed(error) => failed(error, facts, limits),
-        Outcome::NotKnownYet if facts.lost_for > limits.look_up_max => {
+        CallOutcome::Answered(answer) => answered(answer, facts, limits),
+        CallOutcome::Failed(error) => failed(error, facts, limits),
+        CallOutcome::NotKnownYet if facts.lost_for > limits.look_up_max => {
             let why =
                 "the call was sent, no answer was received, and the provider's record could not be read".to_owned();
             interrupted(TurnStep::Lose, why, "outcome_unknown", facts, limits)
         }
-        Outcome::NotKnownYet => Settled::LookAgain {
+        CallOutcome::NotKnownYet => Settled::LookAgain {
             after: limits.look_up_delay,
         },
-        Outcome::DidNotRun if facts.closed => Settled::Aborted,
-        Outcome::DidNotRun => not_run(facts, limits),
-        Outcome::Lost { why } => interrupted(TurnStep::Lose, why.clone(), "outcome_unknown", facts, limits),
-        Outcome::Aborted => Settled::Aborted,
+        CallOutcome::DidNotRun if facts.closed => Settled::Aborted,
+        CallOutcome::DidNotRun => not_run(facts, limits),
+        CallOutcome::Lost { why } => interrupted(TurnStep::Lose, why.clone(), "outcome_unknown", facts, limits),
+        CallOutcome::Aborted => Settled::Aborted,
     }
 }
 
-fn answered(answer: &ProviderAnswer, facts: &Facts, limits: &Limits) -> Settled {
+fn answered(answer: &ProviderAnswer, facts: &AttemptFacts, limits: &RetryLimits) -> Settled {
     let usage = answer.usage.map(Tokens::from);
     if answer.calls.is_empty() {
         return Settled::Finished {
@@ -269,7 +269,7 @@ fn answered(answer: &ProviderAnswer, facts: &Facts, limits: &Limits) -> Settled 
     }
 }
 
-fn failed(error: &ProviderError, facts: &Facts, limits: &Limits) -> Settled {
+fn failed(error: &ProviderError, facts: &AttemptFacts, limits: &RetryLimits) -> Settled {
     let class = error.class.as_str();
     let text = error.to_string();
     match error.next_step(facts.effects) {
@@ -307,7 +307,7 @@ fn failed(error: &ProviderError, facts: &Facts, limits: &Limits) -> Settled {
 }
 
 /// The call is resent at once the first time. A provider that loses call after call is treated like one that fails.
-fn not_run(facts: &Facts, limits: &Limits) -> Settled {
+fn not_run(facts: &AttemptFacts, limits: &RetryLimits) -> Settled {
     let (error, class) = ("the provider never began the call".to_owned(), "not_run");
     if facts.failures + 1 >= limits.attempts_max {
         return Settled::GaveUp {
@@ -329,7 +329,13 @@ fn not_run(facts: &Facts, limits: &Limits) -> Settled {
 }
 
 /// The turn ended without an answer; its notifications are queued again.
-fn interrupted(step: TurnStep, error: String, class: &'static str, facts: &Facts, limits: &Limits) -> Settled {
+fn interrupted(
+    step: TurnStep,
+    error: String,
+    class: &'static str,
+    facts: &AttemptFacts,
+    limits: &RetryLimits,
+) -> Settled {
     if facts.closed {
         return Settled::Aborted;
     }
@@ -349,7 +355,7 @@ fn interrupted(step: TurnStep, error: String, class: &'static str, facts: &Facts
 }
 
 /// Doubled with every failure; never shorter than the provider's requested wait.
-fn delay(failures: i32, retry_after: Option<Duration>, limits: &Limits) -> Duration {
+fn delay(failures: i32, retry_after: Option<Duration>, limits: &RetryLimits) -> Duration {
     let own = Backoff::new(limits.retry_delay, limits.retry_delay_max).after(failures.max(0).unsigned_abs());
     own.max(retry_after.unwrap_or_default())
 }

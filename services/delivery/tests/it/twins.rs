@@ -7,7 +7,7 @@ use delivery::{
     metrics::Metrics,
     providers::{FunctionCall, ProviderAnswer},
     store::SessionName,
-    turn::{call::Report, claim::Claimer, recorder::Recorder, settle::Outcome, work::Work},
+    turn::{call::Report, claim::Claimer, recorder::Recorder, settle::CallOutcome, work::Work},
 };
 use domain::AccountId;
 use runtime::{Outbox, Shutdown, settings::OutboxSettings};
@@ -61,7 +61,7 @@ fn check_apart(work: &[Work], names: &[SessionName; 2], own: &[&str]) {
     }
 }
 
-fn report(work: &Work, outcome: Outcome) -> Report {
+fn report(work: &Work, outcome: CallOutcome) -> Report {
     Report {
         work: work.clone(),
         outcome,
@@ -69,8 +69,8 @@ fn report(work: &Work, outcome: Outcome) -> Report {
     }
 }
 
-fn answered(text: String, calls: Vec<FunctionCall>) -> Outcome {
-    Outcome::Answered(ProviderAnswer {
+fn answered(text: String, calls: Vec<FunctionCall>) -> CallOutcome {
+    CallOutcome::Answered(ProviderAnswer {
         text,
         calls,
         ..ProviderAnswer::default()
@@ -143,7 +143,7 @@ async fn twins_in_one_batch_stay_apart() {
         of(&resumed, &names[0].0),
         answered("reply of acme".to_owned(), Vec::new()),
     );
-    let umbra = report(of(&resumed, &names[1].0), Outcome::Aborted);
+    let umbra = report(of(&resumed, &names[1].0), CallOutcome::Aborted);
     let recorded = recorder.record(&[umbra, acme]).await.unwrap();
     assert_eq!(recorded.free.len(), 2);
     let rows = scene

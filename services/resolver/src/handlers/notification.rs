@@ -34,7 +34,7 @@ use crate::{
     intake::{
         batch::{Decided, Queued, Work, account_of, conversations, decide_all, queue, refuse_unplaced},
         decide::{AcceptedTask, Refused},
-        facts::{Facts, Questions},
+        facts::{BatchFacts, Questions},
         received::Received,
         refusals::{refusal_rows, refusals_write},
         resolve::Finding,
@@ -72,7 +72,7 @@ pub struct Committed {
     pub outbox: Vec<OutboxRow>,
     /// Wake-ups. They are published once and not stored.
     pub wakes: Vec<Outgoing>,
-    pub resolutions: Vec<Resolution>,
+    pub resolutions: Vec<SessionResolution>,
     pub refusals: Vec<RefusalReason>,
     pub duplicates: u64,
     pub requeued: u64,
@@ -80,7 +80,7 @@ pub struct Committed {
 
 /// How the session of a notification was found (S13).
 #[derive(Clone, Debug)]
-pub struct Resolution {
+pub struct SessionResolution {
     pub account: AccountId,
     pub session_key: String,
     pub kind: domain::SessionKind,
@@ -221,7 +221,7 @@ impl NotificationHandler {
                 .iter()
                 .filter_map(|work| work.wake(&self.root, now))
                 .collect(),
-            resolutions: queued.work.iter().map(Resolution::of).collect(),
+            resolutions: queued.work.iter().map(SessionResolution::of).collect(),
             refusals: decided
                 .refused
                 .iter()
@@ -324,8 +324,8 @@ fn receipts(batch: &[Received]) -> Vec<Receipt> {
         .collect()
 }
 
-async fn facts(tx: &Tx, batch: &[Received]) -> Result<Facts, StorageError> {
-    let mut facts = Facts::default();
+async fn facts(tx: &Tx, batch: &[Received]) -> Result<BatchFacts, StorageError> {
+    let mut facts = BatchFacts::default();
     facts_find(tx, &Questions::about(batch), &mut facts).await?;
     let parts = Questions::about_parts(batch, &facts);
     if parts != Questions::default() {
@@ -351,9 +351,9 @@ async fn rows_write(tx: &Tx, decided: &Decided<'_>, queued: &Queued<'_>) -> Resu
     Ok(items_requeue(tx, &queued.again).await? == queued.again.len() as u64)
 }
 
-impl Resolution {
-    fn of(work: &Work<'_>) -> Resolution {
-        Resolution {
+impl SessionResolution {
+    fn of(work: &Work<'_>) -> SessionResolution {
+        SessionResolution {
             account: work.conversation.account.clone(),
             session_key: work.key().to_string(),
             kind: work.conversation.kind(),

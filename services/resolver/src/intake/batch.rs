@@ -9,10 +9,10 @@ use time::OffsetDateTime;
 
 use super::{
     decide::{Accepted, AcceptedTask, Decision, Refused, decide},
-    facts::{Fact, Facts, Known},
+    facts::{BatchFacts, Fact, Known},
     received::Received,
     resolve::Finding,
-    sessions::{Resolved, Session},
+    sessions::{Resolved, ResolvedSession},
 };
 use storage::session::items_append::NewItem;
 
@@ -27,7 +27,7 @@ pub struct Decided<'a> {
 }
 
 /// Decides each message. Each decision becomes a fact for the next.
-pub fn decide_all<'a>(batch: &'a [Received], facts: &mut Facts, limits: &QueueLimits) -> Decided<'a> {
+pub fn decide_all<'a>(batch: &'a [Received], facts: &mut BatchFacts, limits: &QueueLimits) -> Decided<'a> {
     let mut decided = Decided::default();
     for received in batch {
         match decide(received, facts, limits) {
@@ -46,7 +46,7 @@ pub fn decide_all<'a>(batch: &'a [Received], facts: &mut Facts, limits: &QueueLi
     decided
 }
 
-fn remember_accepted(received: &Received, accepted: &Accepted, facts: &mut Facts) {
+fn remember_accepted(received: &Received, accepted: &Accepted, facts: &mut BatchFacts) {
     let account = account_of(received);
     if let AcceptedTask::New(task) = &accepted.task {
         facts.add(account, Fact::Task(task.clone()));
@@ -61,7 +61,7 @@ fn remember_accepted(received: &Received, accepted: &Accepted, facts: &mut Facts
     }
 }
 
-fn remember_refused(received: &Received, refused: &Refused, facts: &mut Facts) {
+fn remember_refused(received: &Received, refused: &Refused, facts: &mut BatchFacts) {
     if let Some(account) = received.account.as_ref().filter(|_| refused.keep_row) {
         let known = Known {
             hash: received.hash,
@@ -81,7 +81,7 @@ pub fn account_of(received: &Received) -> &AccountId {
 }
 
 /// The conversations of all accepted notifications.
-pub fn conversations(decided: &Decided<'_>, facts: &Facts) -> BTreeSet<Conversation> {
+pub fn conversations(decided: &Decided<'_>, facts: &BatchFacts) -> BTreeSet<Conversation> {
     decided
         .accepted
         .iter()
@@ -94,7 +94,12 @@ pub fn conversations(decided: &Decided<'_>, facts: &Facts) -> BTreeSet<Conversat
         .collect()
 }
 
-pub fn conversation(received: &Received, accepted: &Accepted, agent: domain::AgentId, facts: &Facts) -> Conversation {
+pub fn conversation(
+    received: &Received,
+    accepted: &Accepted,
+    agent: domain::AgentId,
+    facts: &BatchFacts,
+) -> Conversation {
     let account = account_of(received);
     let scope = facts
         .account(account)
@@ -104,14 +109,14 @@ pub fn conversation(received: &Received, accepted: &Accepted, agent: domain::Age
 }
 
 /// Refuses, as a whole, each notification whose agent was removed meanwhile or whose session's queue would be too long.
-pub fn refuse_unplaced(decided: &mut Decided<'_>, resolved: &Resolved, facts: &Facts, limits: &QueueLimits) {
+pub fn refuse_unplaced(decided: &mut Decided<'_>, resolved: &Resolved, facts: &BatchFacts, limits: &QueueLimits) {
     let entries: usize = decided
         .accepted
         .iter()
         .map(|(_, accepted)| accepted.entries.len())
         .sum();
     let added = u32::try_from(entries).unwrap_or(u32::MAX);
-    let has_room = |session: &Session| {
+    let has_room = |session: &ResolvedSession| {
         let most = limits.items_max_for(&Actor::publisher());
         most.is_none_or(|most| session.waiting.saturating_add(added) <= most)
     };
@@ -165,7 +170,7 @@ pub struct Queued<'a> {
 #[derive(Debug)]
 pub struct Work<'a> {
     pub conversation: &'a Conversation,
-    pub session: Session,
+    pub session: ResolvedSession,
     pub items: u64,
     /// Stream offset of the newest notification.
     pub position: i64,
@@ -175,7 +180,11 @@ pub struct Work<'a> {
 }
 
 /// Queues every accepted notification: the order of a queue is the order of the stream.
-pub fn queue<'a>(decided: &'a Decided<'a>, facts: &Facts, sessions: &'a BTreeMap<Conversation, Session>) -> Queued<'a> {
+pub fn queue<'a>(
+    decided: &'a Decided<'a>,
+    facts: &BatchFacts,
+    sessions: &'a BTreeMap<Conversation, ResolvedSession>,
+) -> Queued<'a> {
     let mut queued = Queued::default();
     let mut work: BTreeMap<&Conversation, Work<'a>> = BTreeMap::new();
     for (received, accepted) in &decided.accepted {

@@ -12,7 +12,7 @@ use contracts::notification::{Notification, Recipients, Refusal, RefusalReason};
 use domain::{AgentId, AgentRef, NotificationId, NotificationState, QueueLimits, TaskId, session::admission};
 
 use super::{
-    facts::{AccountFacts, Facts, Known},
+    facts::{AccountFacts, BatchFacts, Known},
     received::Received,
 };
 
@@ -77,7 +77,7 @@ pub struct Refused {
 }
 
 /// Decides one message. The facts must contain the batch's earlier decisions.
-pub fn decide(received: &Received, facts: &Facts, limits: &QueueLimits) -> Decision {
+pub fn decide(received: &Received, facts: &BatchFacts, limits: &QueueLimits) -> Decision {
     let Some(account) = &received.account else {
         let refusal = match &received.content {
             Err(refusal) => refusal.clone(),
@@ -126,7 +126,7 @@ impl Refused {
 
 /// Ids under which the parts of a fanned-out notification are stored. Empty when it does not fan out, or when a
 /// recipient is unknown.
-pub fn part_ids(received: &Received, facts: &Facts) -> Vec<NotificationId> {
+pub fn part_ids(received: &Received, facts: &BatchFacts) -> Vec<NotificationId> {
     let Some((account, notification)) = received
         .account
         .as_ref()

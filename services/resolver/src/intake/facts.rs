@@ -59,7 +59,7 @@ impl Questions {
     }
 
     /// Looks up the parts of fanned-out notifications. Their ids are known only when their recipients are.
-    pub fn about_parts(batch: &[Received], facts: &Facts) -> Questions {
+    pub fn about_parts(batch: &[Received], facts: &BatchFacts) -> Questions {
         let parts = batch
             .iter()
             .filter_map(|received| Some((received.account.as_ref()?, decide::part_ids(received, facts))))
@@ -73,7 +73,7 @@ impl Questions {
 
 /// The rows of the database, and the decisions of this batch so far.
 #[derive(Clone, Default, Debug)]
-pub struct Facts {
+pub struct BatchFacts {
     accounts: HashMap<AccountId, AccountFacts>,
 }
 
@@ -118,7 +118,7 @@ pub enum Fact {
     Notification(NotificationId, Known),
 }
 
-impl Facts {
+impl BatchFacts {
     /// Adds a fact. An account is added before its own facts; facts of an unknown account are ignored.
     pub fn add(&mut self, account: &AccountId, fact: Fact) {
         if let Fact::Account {

@@ -19,7 +19,7 @@ use storage::session::{
 
 /// An active session, locked until the transaction ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Session {
+pub struct ResolvedSession {
     pub id: SessionId,
     pub generation: Generation,
     pub queue_tail: i64,
@@ -32,7 +32,7 @@ pub struct Session {
 
 #[derive(Debug, Default)]
 pub struct Resolved {
-    pub sessions: BTreeMap<Conversation, Session>,
+    pub sessions: BTreeMap<Conversation, ResolvedSession>,
     pub refused: BTreeMap<Conversation, Refusal>,
 }
 
@@ -87,7 +87,7 @@ pub fn assign<'a>(
     let mut resolved = Resolved::default();
     for (conversation, found) in found {
         let session = match resolve(found) {
-            Resolution::Reuse(session) => Session {
+            Resolution::Reuse(session) => ResolvedSession {
                 id: session.id,
                 generation: session.generation,
                 queue_tail: session.queue_tail,
@@ -95,7 +95,7 @@ pub fn assign<'a>(
                 rests: session.rests,
                 finding: Finding::Reused,
             },
-            Resolution::OpenNext(generation) => Session {
+            Resolution::OpenNext(generation) => ResolvedSession {
                 id: fresh(),
                 generation,
                 queue_tail: 0,

@@ -8,7 +8,7 @@ use sea_orm::{FromQueryResult, Value};
 use storage::{StorageError, Tx, statement::pairs};
 use uuid::Uuid;
 
-use crate::intake::facts::{Fact, Facts, Known, Questions};
+use crate::intake::facts::{BatchFacts, Fact, Known, Questions};
 
 #[derive(FromQueryResult)]
 struct FactRow {
@@ -69,7 +69,7 @@ pub const FACTS_FIND: &str = "
         where n.account_id = w.account_id and n.id = w.id offset 0) as n";
 
 /// Adds the rows of the database to the facts.
-pub async fn facts_find(tx: &Tx, questions: &Questions, facts: &mut Facts) -> Result<(), StorageError> {
+pub async fn facts_find(tx: &Tx, questions: &Questions, facts: &mut BatchFacts) -> Result<(), StorageError> {
     const ATTEMPT: &str = "look up the facts of a batch";
     let accounts: Vec<AccountId> = questions.accounts.iter().cloned().collect();
     let (agent_accounts, agents) = pairs(&questions.agents);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use storage::{
     Accounts, Role, Setting,
     outbox::outbox_insert,
-    session::item_enter::{Entered, Item, item_enter},
+    session::item_enter::{Entered, NewEntry, item_enter},
 };
 use time::OffsetDateTime;
 
@@ -74,7 +74,7 @@ impl Scene {
             },
             now: OffsetDateTime::now_utc(),
         };
-        let item = Item {
+        let item = NewEntry {
             id: &NotificationId::parse(id).unwrap(),
             task: Some(&self.task),
             message,

@@ -21,7 +21,7 @@ fn task(id: &str) -> TaskId {
 #[derive(Clone, Debug)]
 struct Case {
     asked: CallRequest,
-    facts: Facts,
+    facts: CallFacts,
     tool: Option<ToolDefinition>,
     task: Option<TaskId>,
     now: OffsetDateTime,
@@ -54,7 +54,7 @@ impl Case {
             origin: Origin::Turn(claims),
             trace: TraceContext::default(),
         };
-        let turn = Turn {
+        let turn = CallTurn {
             id: TURN,
             session: SESSION,
             state: TurnState::AwaitingTools,
@@ -66,7 +66,7 @@ impl Case {
             call: Some(call),
             earlier: Vec::new(),
         };
-        let facts = Facts {
+        let facts = CallFacts {
             session_key: "key".to_owned(),
             generation: Generation(2),
             fence: Fence(5),
@@ -102,7 +102,7 @@ impl Case {
         }
     }
 
-    fn turn(&mut self) -> &mut Turn {
+    fn turn(&mut self) -> &mut CallTurn {
         self.facts.turn.as_mut().unwrap()
     }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use storage::{StorageError, Tx, session::sessions_close::task_sessions_lock};
 use time::OffsetDateTime;
 
-use crate::call::{CallRequest, Closed, Facts, RecordedCall, Turn};
+use crate::call::{CallFacts, CallRequest, CallTurn, Closed, RecordedCall};
 
 /// A shared lock: calls of one session do not wait for each other, and the session cannot be closed or claimed
 /// meanwhile.
@@ -95,7 +95,7 @@ pub(crate) async fn facts(
     account: &AccountId,
     session: SessionId,
     claimed: Option<(TurnId, i32)>,
-) -> Result<Option<(Facts, OffsetDateTime)>, StorageError> {
+) -> Result<Option<(CallFacts, OffsetDateTime)>, StorageError> {
     let values = [
         account.into(),
         session.into(),
@@ -109,7 +109,7 @@ pub(crate) async fn facts(
         .is_closed
         .then(|| Closed(row.close_reason.as_deref().and_then(CloseReason::parse)));
     let turn_row = match (row.turn_id, row.turn_session, row.turn_state, row.turn_fence) {
-        (Some(id), Some(session), Some(state), Some(fence)) => Some(Turn {
+        (Some(id), Some(session), Some(state), Some(fence)) => Some(CallTurn {
             id,
             session,
             state,
@@ -127,7 +127,7 @@ pub(crate) async fn facts(
         }),
         _ => None,
     };
-    let facts = Facts {
+    let facts = CallFacts {
         session_key: row.key,
         generation: row.generation,
         fence: row.fence,

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::{
     arguments::{Schema, invalid_field},
-    call::{Effect, Facts, ToolAnswer},
+    call::{CallFacts, Effect, ToolAnswer},
     refusal::Refusal,
     store,
 };
@@ -42,8 +42,8 @@ pub(crate) enum Run {
     // key, if that is possible; otherwise the agent is told that it is unknown. It is never run again.
 }
 
-pub(crate) type Handler = for<'a> fn(Running<'a>, Map<String, Value>) -> BoxFuture<'a, Outcome>;
-pub(crate) type Outcome = Result<Effect, ToolError>;
+pub(crate) type Handler = for<'a> fn(Running<'a>, Map<String, Value>) -> BoxFuture<'a, ToolOutcome>;
+pub(crate) type ToolOutcome = Result<Effect, ToolError>;
 
 /// A call in progress, for a handler.
 #[derive(Clone, Copy)]
@@ -52,7 +52,7 @@ pub(crate) struct Running<'a> {
     /// Id of the call's record. Ids of the rows that the call creates are derived from it.
     pub call: Uuid,
     pub account: &'a AccountId,
-    pub facts: &'a Facts,
+    pub facts: &'a CallFacts,
     /// The task in the arguments; the caller may use it. [`task_existing`] checks whether it exists.
     pub task: Option<&'a TaskId>,
     /// Cause, hops and time of the call's effects.

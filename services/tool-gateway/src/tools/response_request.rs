@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use storage::outbox::Owned;
 use uuid::Uuid;
 
-use super::{Outcome, Running, ToolError, body, task_existing};
+use super::{Running, ToolError, ToolOutcome, body, task_existing};
 use crate::{
     SOURCE,
     arguments::invalid_field,
@@ -23,7 +23,7 @@ const NAME_BYTES_MAX: usize = 64;
 /// The type of the notification.
 const KIND: &str = "response_request";
 
-pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> Outcome {
+pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> ToolOutcome {
     let body = body(&arguments, "body")?;
     let task = match running.task {
         Some(task) => Some(task_existing(running, task).await?.id),

@@ -10,7 +10,7 @@ use contracts::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Outcome, Running, task_existing, task_named};
+use super::{Running, ToolOutcome, task_existing, task_named};
 use crate::{
     call::{Effect, cut},
     store::{self, ActivityRow, AgentRow, MessageRow, TaskRow},
@@ -27,9 +27,9 @@ const ACTIVITIES_BYTES_MAX: usize = 16 * 1024;
 /// Bytes reserved for `meta`, names and brackets.
 const FRAME_BYTES: usize = 1024;
 
-pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> Outcome {
+pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> ToolOutcome {
     let task = task_named(running);
-    let limits = Limits::read(&arguments);
+    let limits = HistoryLimits::read(&arguments);
     let (tx, account) = (running.tx, running.account);
     let row = task_existing(running, task).await?;
     let assignees = store::assignees(tx, account, task).await?;
@@ -44,7 +44,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Limits {
+struct HistoryLimits {
     messages: i64,
     activities: i64,
     /// The requested limit, where it exceeds the maximum.
@@ -52,8 +52,8 @@ struct Limits {
     activities_asked: Option<i64>,
 }
 
-impl Limits {
-    fn read(arguments: &Map<String, Value>) -> Limits {
+impl HistoryLimits {
+    fn read(arguments: &Map<String, Value>) -> HistoryLimits {
         // A number beyond i64 counts as the maximum.
         let asked = |field: &str, default: i64| match arguments.get(field) {
             None => default,
@@ -61,7 +61,7 @@ impl Limits {
         };
         let messages = asked("message_limit", MESSAGE_LIMIT_DEFAULT);
         let activities = asked("activity_limit", ACTIVITY_LIMIT_DEFAULT);
-        Limits {
+        HistoryLimits {
             messages: messages.min(MESSAGE_LIMIT_MAX),
             activities: activities.min(ACTIVITY_LIMIT_MAX),
             messages_asked: Some(messages).filter(|asked| *asked > MESSAGE_LIMIT_MAX),
@@ -76,7 +76,7 @@ fn fitted(
     assignees: &[AgentRow],
     messages: &[MessageRow],
     activities: &[ActivityRow],
-    limits: Limits,
+    limits: HistoryLimits,
 ) -> Value {
     let task = task_json(task, assignees);
     let room = (RESULT_BYTES - FRAME_BYTES).saturating_sub(size(&task));
@@ -264,8 +264,8 @@ mod tests {
             .collect()
     }
 
-    fn limits(arguments: &Value) -> Limits {
-        Limits::read(arguments.as_object().unwrap())
+    fn limits(arguments: &Value) -> HistoryLimits {
+        HistoryLimits::read(arguments.as_object().unwrap())
     }
 
     #[test]

@@ -5,10 +5,10 @@ use serde_json::{Map, Value, json};
 use storage::lifecycle::{NewMessage, message_post};
 use uuid::Uuid;
 
-use super::{Outcome, Running, ToolError, body, task_existing, task_named};
+use super::{Running, ToolError, ToolOutcome, body, task_existing, task_named};
 use crate::call::Effect;
 
-pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> Outcome {
+pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> ToolOutcome {
     let body = body(&arguments, "body")?;
     let task = task_existing(running, task_named(running)).await?.id;
     let (id, messages) = post(running, &task, body).await?;

@@ -6,14 +6,14 @@ use domain::TaskStatus;
 use serde_json::{Map, Value, json};
 use storage::lifecycle::{TaskMove, task_status_set};
 
-use super::{Outcome, Running, body, task_existing, task_message, task_named};
+use super::{Running, ToolOutcome, body, task_existing, task_message, task_named};
 use crate::{
     arguments::invalid_field,
     call::{Effect, words},
     refusal::Refusal,
 };
 
-pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> Outcome {
+pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> ToolOutcome {
     let to = status(&arguments)?;
     let note = match arguments.get("note").and_then(Value::as_str) {
         Some(note) if !note.trim().is_empty() => Some(body(&arguments, "note")?),

@@ -6,9 +6,9 @@ use domain::{AccountId, AgentId, CallId, Fence, Generation, TaskId, ToolCallStat
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::world::{Session, World};
+use crate::world::{TestSession, World};
 
-fn post(session: &Session, ordinal: i32) -> ToolRequested {
+fn post(session: &TestSession, ordinal: i32) -> ToolRequested {
     session.request(
         ordinal,
         "task_message",

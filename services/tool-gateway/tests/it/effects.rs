@@ -263,7 +263,7 @@ async fn an_account_whose_requests_fill_its_share_is_refused_more() {
         }
     }
     let arguments = json!({"agents": ["reviewer", "tester"], "body": "x".repeat(3_000)});
-    let ask = async |session: &crate::world::Session, ordinal| {
+    let ask = async |session: &crate::world::TestSession, ordinal| {
         world
             .call(&session.request(ordinal, "response_request", &arguments))
             .await

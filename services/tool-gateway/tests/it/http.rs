@@ -5,7 +5,7 @@ use reqwest::{RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use testkit::eventually;
 
-use crate::world::{Gateway, Session, World, offered};
+use crate::world::{Gateway, TestSession, World, offered};
 
 struct Agent {
     client: reqwest::Client,
@@ -339,7 +339,7 @@ async fn an_idempotency_key_makes_a_repeated_request_the_same_call() {
 async fn errors_are_problems_with_the_tools_own_text() {
     let world = World::new().await;
     let gateway = world.gateway().await;
-    let coder: Session = world.coder("acme").await;
+    let coder: TestSession = world.coder("acme").await;
     let agent = Agent::of(&world, &gateway, &coder.account).await;
     let check = async |path: &str, body: Value, status: StatusCode, code: &str| {
         let (found, value) = problem(agent.post(path, &coder.key, &body)).await;

@@ -4,9 +4,9 @@ use contracts::tool::ToolRequested;
 use domain::{Fence, ToolCallState::Refused};
 use serde_json::json;
 
-use crate::world::{Session, World};
+use crate::world::{TestSession, World};
 
-fn post(session: &Session, ordinal: i32) -> ToolRequested {
+fn post(session: &TestSession, ordinal: i32) -> ToolRequested {
     session.request(ordinal, "task_message", &json!({"task_id": "PROJ-7", "body": "late"}))
 }
 

@@ -247,7 +247,7 @@ async fn a_slow_call_does_not_delay_other_results() {
     })
     .await;
     let post = |ordinal, body: &str| ("task_message", ordinal, json!({"task_id": "PROJ-7", "body": body}));
-    let request = |session: &crate::world::Session, (tool, ordinal, arguments): (&str, i32, serde_json::Value)| {
+    let request = |session: &crate::world::TestSession, (tool, ordinal, arguments): (&str, i32, serde_json::Value)| {
         session.request(ordinal, tool, &arguments)
     };
     let held = world.hold_messages("acme").await;

@@ -59,7 +59,7 @@ impl Gateway {
 
 /// A session with a turn that awaits its tools.
 #[derive(Clone, Debug)]
-pub(crate) struct Session {
+pub(crate) struct TestSession {
     pub account: AccountId,
     pub task: Option<TaskId>,
     pub agent: AgentId,
@@ -180,7 +180,7 @@ impl World {
     }
 
     /// Generation 1 of the agent's session on the task (or of its taskless one), and a turn in it.
-    pub(crate) async fn session(&self, account: &AccountId, task: Option<&TaskId>, agent: AgentId) -> Session {
+    pub(crate) async fn session(&self, account: &AccountId, task: Option<&TaskId>, agent: AgentId) -> TestSession {
         let generation = Generation::FIRST;
         let key = match task {
             Some(task) => SessionKey::Task {
@@ -195,7 +195,7 @@ impl World {
                 generation,
             },
         };
-        let session = Session {
+        let session = TestSession {
             account: account.clone(),
             task: task.cloned(),
             agent,
@@ -220,7 +220,7 @@ impl World {
     }
 
     /// The turn of the session, awaiting tools under fence 1: all tools of its task are offered, and time is left.
-    pub(crate) async fn turn(&self, session: &Session, number: i64) {
+    pub(crate) async fn turn(&self, session: &TestSession, number: i64) {
         let row = rows("turn")
             .with("id", session.turn)
             .with("number", number)
@@ -238,7 +238,7 @@ impl World {
     }
 
     /// An account with an agent `coder` on task PROJ-7.
-    pub(crate) async fn coder(&self, account: &str) -> Session {
+    pub(crate) async fn coder(&self, account: &str) -> TestSession {
         let fixture = self.fixture();
         let account = fixture.account(account).await;
         let agent = fixture.agent(&account, "coder").await;
@@ -274,7 +274,7 @@ impl World {
     }
 
     /// A notification that is queued in the session.
-    pub(crate) async fn waiting(&self, session: &Session, id: &str, sender: &str) {
+    pub(crate) async fn waiting(&self, session: &TestSession, id: &str, sender: &str) {
         let row = enqueued(&session.account, session.id)
             .with("id", id)
             .with("sender_kind", sender);
@@ -457,7 +457,7 @@ impl Answer {
     }
 }
 
-impl Session {
+impl TestSession {
     /// The turn's call of this number.
     pub(crate) fn request(&self, ordinal: i32, name: &str, arguments: &Value) -> ToolRequested {
         ToolRequested {

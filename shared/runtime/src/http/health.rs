@@ -18,8 +18,8 @@ use tracing::warn;
 
 use crate::{settings::HttpSettings, shutdown::Shutdown, telemetry};
 
-type Outcome = Result<(), String>;
-type Check = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Outcome> + Send>> + Send + Sync>;
+type CheckResult = Result<(), String>;
+type Check = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = CheckResult> + Send>> + Send + Sync>;
 
 /// The pages and the checks behind `/readyz`.
 #[derive(Clone)]
@@ -63,7 +63,7 @@ impl Health {
     }
 
     /// Runs every check concurrently, each with its limit.
-    async fn run(&self) -> Vec<(&'static str, Outcome)> {
+    async fn run(&self) -> Vec<(&'static str, CheckResult)> {
         join_all(self.checks.iter().map(|(name, check)| async move {
             let answer = timeout(self.check_timeout, check()).await;
             (*name, answer.unwrap_or_else(|_| Err("no answer in time".to_owned())))

@@ -28,7 +28,7 @@ use crate::{
 };
 
 #[derive(Clone, Debug)]
-pub struct Item<'a> {
+pub struct NewEntry<'a> {
     /// Unique in the account, and derived from the item's subject: the same act gives the same id.
     pub id: &'a NotificationId,
     /// As its client spelled it. The task exists. A conversation of scope `agent` has none.
@@ -65,7 +65,7 @@ pub const ITEM_KNOWN: &str = "select content_hash, agent_id, state from notifica
 pub async fn item_enter(
     tx: &Tx,
     conversation: &Conversation,
-    item: Item<'_>,
+    item: NewEntry<'_>,
     limits: &QueueLimits,
     setting: &Setting<'_>,
 ) -> Result<(Entered, Vec<Owned>), StorageError> {

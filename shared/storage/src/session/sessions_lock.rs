@@ -47,7 +47,7 @@ impl SessionFacts {
 
 /// A session, locked until the end of the transaction.
 #[derive(Clone, Debug, FromQueryResult)]
-pub struct Session {
+pub struct LockedSession {
     #[sea_orm(from_alias = "account_id")]
     pub account: AccountId,
     pub id: SessionId,
@@ -68,7 +68,7 @@ pub struct Session {
     pub turns_in_flight_max: Option<i32>,
 }
 
-impl Session {
+impl LockedSession {
     pub fn name(&self) -> SessionName {
         (self.account.clone(), self.id)
     }
@@ -119,7 +119,11 @@ pub const SESSIONS_LOCK: &str = sessions_lock!("");
 pub const SESSIONS_LOCK_FREE: &str = sessions_lock!(" skip locked");
 
 /// Locks by [`SESSIONS_LOCK`] or [`SESSIONS_LOCK_FREE`].
-pub async fn sessions_lock(tx: &Tx, sql: &'static str, names: &[SessionName]) -> Result<Vec<Session>, StorageError> {
+pub async fn sessions_lock(
+    tx: &Tx,
+    sql: &'static str,
+    names: &[SessionName],
+) -> Result<Vec<LockedSession>, StorageError> {
     let (accounts, ids) = pairs(names);
     tx.rows("lock sessions", sql, [accounts.into(), ids.into()]).await
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::providers::{FailureClass, FunctionCall};
 
-const LIMITS: Limits = Limits {
+const LIMITS: RetryLimits = RetryLimits {
     attempts_max: 3,
     rounds_max: 2,
     calls_max: 4,
@@ -13,7 +13,7 @@ const LIMITS: Limits = Limits {
     look_up_delay: Duration::from_secs(2),
     look_up_max: Duration::from_secs(60),
 };
-const FACTS: Facts = Facts {
+const FACTS: AttemptFacts = AttemptFacts {
     effects: Effects::GatewayOnly,
     closed: false,
     failures: 0,
@@ -24,8 +24,8 @@ const FACTS: Facts = Facts {
     lost_for: Duration::ZERO,
 };
 
-fn error(class: FailureClass, sent: Sent, retry_after: Option<u64>) -> Outcome {
-    Outcome::Failed(ProviderError {
+fn error(class: FailureClass, sent: Sent, retry_after: Option<u64>) -> CallOutcome {
+    CallOutcome::Failed(ProviderError {
         class,
         sent,
         retry_after: retry_after.map(Duration::from_secs),
@@ -34,20 +34,20 @@ fn error(class: FailureClass, sent: Sent, retry_after: Option<u64>) -> Outcome {
     })
 }
 
-fn calls(count: usize, arguments: &str) -> Outcome {
+fn calls(count: usize, arguments: &str) -> CallOutcome {
     let call = |n: usize| FunctionCall {
         call_id: format!("c{n}"),
         name: "task_history".to_owned(),
         arguments: arguments.to_owned(),
     };
-    Outcome::Answered(ProviderAnswer {
+    CallOutcome::Answered(ProviderAnswer {
         calls: (0..count).map(call).collect(),
         ..ProviderAnswer::default()
     })
 }
 
-fn reply() -> Outcome {
-    Outcome::Answered(ProviderAnswer {
+fn reply() -> CallOutcome {
+    CallOutcome::Answered(ProviderAnswer {
         text: "done\0".to_owned(),
         ..ProviderAnswer::default()
     })
@@ -55,7 +55,7 @@ fn reply() -> Outcome {
 
 #[test]
 fn failures_are_retried_by_class_up_to_the_limit() {
-    let check = |outcome, facts: Facts, expected: &dyn Fn(&Settled) -> bool| {
+    let check = |outcome, facts: AttemptFacts, expected: &dyn Fn(&Settled) -> bool| {
         let settled = settle(&outcome, &facts, &LIMITS);
         assert!(expected(&settled), "{settled:?}");
     };
@@ -64,12 +64,12 @@ fn failures_are_retried_by_class_up_to_the_limit() {
     check(error(FailureClass::Refused, Sent::No, None), FACTS, &again(1));
     check(
         error(FailureClass::Refused, Sent::No, None),
-        Facts { failures: 1, ..FACTS },
+        AttemptFacts { failures: 1, ..FACTS },
         &again(2),
     );
     check(
         error(FailureClass::Refused, Sent::No, None),
-        Facts { failures: 2, ..FACTS },
+        AttemptFacts { failures: 2, ..FACTS },
         &gave_up("refused"),
     );
     check(error(FailureClass::RateLimited, Sent::No, Some(30)), FACTS, &again(30));
@@ -80,7 +80,7 @@ fn failures_are_retried_by_class_up_to_the_limit() {
         &gave_up("too_large"),
     );
     check(error(FailureClass::Timeout, Sent::Maybe, None), FACTS, &again(1));
-    let own = Facts {
+    let own = AttemptFacts {
         effects: Effects::Own,
         ..FACTS
     };
@@ -102,17 +102,17 @@ fn failures_are_retried_by_class_up_to_the_limit() {
             )
         },
     );
-    check(Outcome::NotKnownYet, own.clone(), &|settled| {
+    check(CallOutcome::NotKnownYet, own.clone(), &|settled| {
         matches!(settled, Settled::LookAgain { .. })
     });
-    let long_lost = Facts {
+    let long_lost = AttemptFacts {
         lost_for: Duration::from_secs(61),
         ..own.clone()
     };
-    check(Outcome::NotKnownYet, long_lost, &|settled| {
+    check(CallOutcome::NotKnownYet, long_lost, &|settled| {
         matches!(settled, Settled::Interrupted { .. })
     });
-    let lost = || Outcome::Lost { why: "gone".to_owned() };
+    let lost = || CallOutcome::Lost { why: "gone".to_owned() };
     check(lost(), own.clone(), &|settled| {
         matches!(
             settled,
@@ -124,7 +124,7 @@ fn failures_are_retried_by_class_up_to_the_limit() {
     });
     check(
         lost(),
-        Facts {
+        AttemptFacts {
             attempts: 2,
             ..own.clone()
         },
@@ -139,19 +139,19 @@ fn failures_are_retried_by_class_up_to_the_limit() {
             )
         },
     );
-    check(lost(), Facts { closed: true, ..own }, &|settled| {
+    check(lost(), AttemptFacts { closed: true, ..own }, &|settled| {
         *settled == Settled::Aborted
     });
     check(
         error(FailureClass::Refused, Sent::No, None),
-        Facts { closed: true, ..FACTS },
+        AttemptFacts { closed: true, ..FACTS },
         &|settled| *settled == Settled::Aborted,
     );
 }
 
 #[test]
 fn a_call_that_never_began_is_sent_again_with_an_end() {
-    let settled = |failures| settle(&Outcome::DidNotRun, &Facts { failures, ..FACTS }, &LIMITS);
+    let settled = |failures| settle(&CallOutcome::DidNotRun, &AttemptFacts { failures, ..FACTS }, &LIMITS);
     let again = |seconds: u64| Settled::Again {
         after: Duration::from_secs(seconds),
         repeats: true,
@@ -166,7 +166,7 @@ fn a_call_that_never_began_is_sent_again_with_an_end() {
 #[test]
 fn a_reply_after_the_close_is_recorded_as_late() {
     for closed in [false, true] {
-        let Settled::Finished { reply, late, .. } = settle(&reply(), &Facts { closed, ..FACTS }, &LIMITS) else {
+        let Settled::Finished { reply, late, .. } = settle(&reply(), &AttemptFacts { closed, ..FACTS }, &LIMITS) else {
             panic!("a reply")
         };
         assert_eq!((reply.as_str(), late), ("done\u{fffd}", closed));
@@ -177,7 +177,7 @@ fn a_reply_after_the_close_is_recorded_as_late() {
 fn calls_are_numbered_through_the_turn_and_limited() {
     let Settled::AwaitTools { round } = settle(
         &calls(2, "{}"),
-        &Facts {
+        &AttemptFacts {
             rounds: 1,
             calls_before: 2,
             ordinal_before: 2,
@@ -189,8 +189,8 @@ fn calls_are_numbered_through_the_turn_and_limited() {
     };
     assert_eq!(round.calls.iter().map(|call| call.ordinal).collect::<Vec<_>>(), [3, 4]);
     for facts in [
-        Facts { rounds: 2, ..FACTS },
-        Facts {
+        AttemptFacts { rounds: 2, ..FACTS },
+        AttemptFacts {
             calls_before: 3,
             ..FACTS
         },
@@ -218,21 +218,21 @@ fn arguments_that_are_too_large_are_answered_without_a_tool() {
 
 #[test]
 fn calls_that_are_passed_on_have_places_without_a_gap() {
-    let Outcome::Answered(mut answer) = calls(4, "{}") else {
+    let CallOutcome::Answered(mut answer) = calls(4, "{}") else {
         panic!("calls")
     };
     answer.calls[0].arguments = "x".repeat(ARGUMENTS_BYTES_MAX + 1);
     answer.calls[2].arguments = "x".repeat(ARGUMENTS_BYTES_MAX + 1);
-    let limits = Limits {
+    let limits = RetryLimits {
         calls_max: 20,
         ..LIMITS
     };
-    let facts = Facts {
+    let facts = AttemptFacts {
         calls_before: 6,
         ordinal_before: 5,
         ..FACTS
     };
-    let Settled::AwaitTools { round } = settle(&Outcome::Answered(answer), &facts, &limits) else {
+    let Settled::AwaitTools { round } = settle(&CallOutcome::Answered(answer), &facts, &limits) else {
         panic!("calls")
     };
     let places: Vec<i32> = round.calls.iter().map(|call| call.ordinal).collect();

@@ -26,10 +26,10 @@ fn task_id(id: &str) -> TaskId {
 
 /// Account `acme` with agents `coder` and `reviewer`, both on task PROJ-7, whose thread has a message; task EMPTY has
 /// no assignee.
-fn facts(auto_create_tasks: bool) -> Facts {
+fn facts(auto_create_tasks: bool) -> BatchFacts {
     let account = AccountId::parse("acme").unwrap();
     let slug = |slug: &str| AgentRef::parse(slug).unwrap();
-    let mut facts = Facts::default();
+    let mut facts = BatchFacts::default();
     for fact in [
         Fact::Account {
             session_scope: SessionScope::Task,
@@ -52,7 +52,13 @@ fn facts(auto_create_tasks: bool) -> Facts {
 }
 
 /// Adds an earlier message and its state to the facts.
-fn with_before(mut facts: Facts, id: &str, before: &Received, agent: Option<&str>, state: NotificationState) -> Facts {
+fn with_before(
+    mut facts: BatchFacts,
+    id: &str,
+    before: &Received,
+    agent: Option<&str>,
+    state: NotificationState,
+) -> BatchFacts {
     let known = Known {
         hash: before.hash,
         agent: agent.map(self::agent),
@@ -99,7 +105,7 @@ fn summary(decision: &Decision) -> String {
     }
 }
 
-fn check(facts: &Facts, message: &Received, expected: &str) {
+fn check(facts: &BatchFacts, message: &Received, expected: &str) {
     let limits = QueueLimits {
         hops_max: 3,
         items_max: 10,
