@@ -6,7 +6,7 @@ use std::time::Duration;
 use contracts::tools::IdOf;
 use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
-use storage::Role;
+use storage::{Role, session::sessions_lock::SESSIONS_THERE};
 use testkit::{
     Reply, Seen, Tenant, eventually,
     tools::{arguments, in_order},
@@ -72,6 +72,7 @@ impl Walk<'_> {
         self.turns().await;
         self.addressed().await;
         self.entered().await;
+        self.locked().await;
         self.refused_and_failed().await;
         self.tools_that_are_awaited().await;
         self.closing().await;
@@ -192,6 +193,32 @@ impl Walk<'_> {
                 .await;
         }
         self.part_of("both").await;
+    }
+
+    /// A session is woken while another transaction has locked its row: delivery looks whether the session is there, and retries.
+    async fn locked(&self) {
+        self.trials.next_step();
+        let account = &self.tenant.account;
+        let mut holder = self.house.world.database.owner.begin().await.unwrap();
+        let session: Value = sqlx::query_scalar(
+            "select jsonb_build_object('account', account_id, 'task', null, 'session_id', id, 'session_key', key,
+                                       'generation', generation, 'agent_id', agent_id, 'position', queue_tail)
+             from session where account_id = $1 and kind = 'system' and closed_at is null limit 1 for update",
+        )
+        .bind(account.as_str())
+        .fetch_one(&mut *holder)
+        .await
+        .unwrap();
+        let subject = format!("signalbox.session.resolved.{account}.-");
+        let payload = session.to_string().into_bytes();
+        self.house.world.publish_as_service(subject, payload).await;
+        eventually("delivery has looked for the locked session", || async {
+            let book = self.trials.book();
+            let is_asked = book.keys().any(|(_, sql)| sql == SESSIONS_THERE);
+            is_asked.then_some(())
+        })
+        .await;
+        holder.rollback().await.unwrap();
     }
 
     /// A service that knows the conversation enters an item, and repeats it.
