@@ -89,6 +89,9 @@ impl Witness {
                     format!("{counted} items wait in session {id}, which is closed")
                 });
             }
+            if row.queue_tail == 0 {
+                self.breaks("I3", || format!("session {id} was opened without an item"));
+            }
             if (row.phase == SessionPhase::Running) != row.lease_owner.is_some() {
                 self.breaks("I4", || {
                     format!("session {id} is {} with lease {:?}", row.phase, row.lease_owner)

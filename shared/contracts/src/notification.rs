@@ -1,6 +1,8 @@
 //! The notification: what publishers may send, how it is parsed, and why it may be refused. Parsing is pure and
 //! bounded; the resolver checks account, task, agent and message against each other, since that needs the database.
 
+use std::fmt;
+
 use domain::{AccountId, Actor, AgentRef, Inadmissible, MessageId, NotificationId, QueueMode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -164,6 +166,13 @@ impl Refusal {
                 "the id {id} was used before for other content, task or agent: give the new notification its own id"
             ),
         )
+    }
+}
+
+/// As the row of a refused notification holds it.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.reason.as_str(), self.detail)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `session.resolved` and `session.closed`: wake-ups between the resolver, the services that close sessions, and
 //! delivery. The state is in Postgres; a lost wake-up costs time, not work.
 
-use domain::{AccountId, AgentId, CloseReason, Generation, SessionId, TaskId};
+use domain::{AccountId, AgentId, CloseReason, Conversation, Generation, SessionId, TaskId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,24 @@ pub struct SessionResolved {
 }
 
 impl SessionResolved {
+    /// `task` is the newest item's, as its client spelled it.
+    pub fn new(
+        conversation: &Conversation,
+        (session, generation): (SessionId, Generation),
+        task: Option<&TaskId>,
+        position: i64,
+    ) -> SessionResolved {
+        SessionResolved {
+            account: conversation.account.clone(),
+            task: task.cloned(),
+            session_id: session,
+            session_key: conversation.key(generation).to_string(),
+            generation,
+            agent_id: Some(conversation.agent),
+            position,
+        }
+    }
+
     /// Id of the message: the same items give the same id.
     pub fn message_id(&self) -> String {
         format!("session.resolved:{}:{}", self.session_id, self.position)

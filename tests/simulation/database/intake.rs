@@ -145,6 +145,7 @@ impl Database {
         let wanted: Vec<Conversation> = conversations(&decided, &facts).into_iter().collect();
         let found: Vec<Found> = wanted.iter().map(|one| self.found(one, seen.get(one), bug)).collect();
         let resolved = assign(wanted.iter().zip(found), || SessionId(self.fresh_id()));
+        let sessions = refuse_unplaced(&mut decided, resolved, &facts, &LIMITS);
         // `SESSIONS_OPEN … on conflict do nothing`: another resolver opened one of them, by either index.
         let taken = |conversation: &Conversation, generation: Generation| {
             self.active(conversation).is_some()
@@ -152,7 +153,7 @@ impl Database {
         };
         let mut opened: Vec<(Conversation, SessionId, Generation)> = Vec::new();
         let mut raced = false;
-        for (conversation, session) in &resolved.sessions {
+        for (conversation, session) in &sessions {
             if session.finding == resolver::intake::resolve::Finding::Reused {
                 continue;
             }
@@ -165,8 +166,7 @@ impl Database {
         if raced && bug != Some(Bug::RaceIgnored) {
             return Written::Raced;
         }
-        refuse_unplaced(&mut decided, &resolved, &facts, &LIMITS);
-        let queued = queue(&decided, &facts, &resolved.sessions);
+        let queued = queue(&decided, &facts, &sessions);
         let replaced: Vec<_> = decided
             .accepted
             .iter()

@@ -200,14 +200,12 @@ impl Database {
                 .expect("locked");
             row.place = Some((id, position));
         }
-        Message::SessionResolved(SessionResolved {
-            account: account.clone(),
-            task: conversation.task.clone(),
-            session_id: id,
-            session_key: conversation.key(generation).to_string(),
-            generation,
-            agent_id: Some(conversation.agent),
-            position: i64::from(count),
-        })
+        let task = conversation.task.as_ref();
+        Message::SessionResolved(SessionResolved::new(
+            &conversation,
+            (id, generation),
+            task,
+            i64::from(count),
+        ))
     }
 }

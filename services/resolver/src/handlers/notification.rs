@@ -38,7 +38,7 @@ use crate::{
         received::Received,
         refusals::{refusal_rows, refusals_write},
         resolve::Finding,
-        sessions::sessions_resolve,
+        sessions::{missing_open, sessions_find},
     },
     store::{
         facts::facts_find,
@@ -202,14 +202,12 @@ impl NotificationHandler {
     async fn take_in(&self, tx: &Tx, batch: &[Received], now: OffsetDateTime) -> Result<Option<TakenIn>, StorageError> {
         let mut facts = facts(tx, batch).await?;
         let mut decided = decide_all(batch, &mut facts, &self.limits);
-        let mut messages = self.tasks_create(tx, &decided, now).await?;
-        let Some(resolved) = sessions_resolve(tx, conversations(&decided, &facts)).await? else {
-            return Ok(None);
-        };
-        refuse_unplaced(&mut decided, &resolved, &facts, &self.limits);
+        let found = sessions_find(tx, conversations(&decided, &facts)).await?;
+        let sessions = refuse_unplaced(&mut decided, found, &facts, &self.limits);
 
-        let queued = queue(&decided, &facts, &resolved.sessions);
-        if !rows_write(tx, &decided, &queued).await? {
+        let mut messages = self.tasks_create(tx, &decided, now).await?;
+        let queued = queue(&decided, &facts, &sessions);
+        if !missing_open(tx, &sessions).await? || !rows_write(tx, &decided, &queued).await? {
             return Ok(None);
         }
         messages.extend(refusals_write(tx, &self.root, &decided.refused, now).await?);

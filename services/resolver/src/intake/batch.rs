@@ -109,7 +109,13 @@ pub fn conversation(
 }
 
 /// Refuses, as a whole, each notification whose agent was removed meanwhile or whose session's queue would be too long.
-pub fn refuse_unplaced(decided: &mut Decided<'_>, resolved: &Resolved, facts: &BatchFacts, limits: &QueueLimits) {
+/// Returns the sessions of the others: a refused notification opens none, and creates no task.
+pub fn refuse_unplaced(
+    decided: &mut Decided<'_>,
+    resolved: Resolved,
+    facts: &BatchFacts,
+    limits: &QueueLimits,
+) -> BTreeMap<Conversation, ResolvedSession> {
     let entries: usize = decided
         .accepted
         .iter()
@@ -120,11 +126,19 @@ pub fn refuse_unplaced(decided: &mut Decided<'_>, resolved: &Resolved, facts: &B
         let most = limits.items_max_for(&Actor::publisher());
         most.is_none_or(|most| session.waiting.saturating_add(added) <= most)
     };
-    if resolved.refused.is_empty() && resolved.sessions.values().all(has_room) {
-        return;
+    let mut sessions = resolved.sessions;
+    if resolved.refused.is_empty() && sessions.values().all(has_room) {
+        return sessions;
     }
-    let mut sessions = resolved.sessions.clone();
-    for (received, accepted) in std::mem::take(&mut decided.accepted) {
+    let mut placed = BTreeSet::new();
+    // Tasks whose first notification is refused: the next one creates the task.
+    let mut uncreated = BTreeSet::new();
+    for (received, mut accepted) in std::mem::take(&mut decided.accepted) {
+        if let AcceptedTask::Known(task) = &accepted.task
+            && uncreated.remove(&(account_of(received), task.key()))
+        {
+            accepted.task = AcceptedTask::New(task.clone());
+        }
         let places: Vec<Conversation> = accepted
             .entries
             .iter()
@@ -142,20 +156,31 @@ pub fn refuse_unplaced(decided: &mut Decided<'_>, resolved: &Resolved, facts: &B
             for place in &places {
                 sessions.entry(place.clone()).and_modify(|session| session.waiting += 1);
             }
+            placed.extend(places);
             decided.accepted.push((received, accepted));
             continue;
         };
         // A row of the whole would also describe parts that were accepted before.
         let is_first = accepted.duplicates == 0 && accepted.replaces.is_none();
+        let task = match accepted.task {
+            AcceptedTask::Known(task) => Some(task),
+            AcceptedTask::New(task) => {
+                uncreated.insert((account_of(received), task.key()));
+                None
+            }
+            AcceptedTask::None => None,
+        };
         let refused = Refused {
             refusal,
             agent: None,
             account_exists: true,
-            task: accepted.task.id().cloned(),
+            task,
             keep_row: received.given_id.is_some() && is_first && accepted.entries.iter().all(|entry| !entry.requeue),
         };
         decided.refused.push((received, refused));
     }
+    sessions.retain(|conversation, _| placed.contains(conversation));
+    sessions
 }
 
 /// The rows of the accepted notifications, and the sessions after this batch.
@@ -241,16 +266,8 @@ impl Work<'_> {
         if !self.session.rests {
             return None;
         }
-        let account = &self.conversation.account;
-        let message = SessionResolved {
-            account: account.clone(),
-            task: self.task.cloned(),
-            session_id: self.session.id,
-            session_key: self.key().to_string(),
-            generation: self.session.generation,
-            agent_id: Some(self.conversation.agent),
-            position: self.position,
-        };
+        let place = (self.session.id, self.session.generation);
+        let message = SessionResolved::new(self.conversation, place, self.task, self.position);
         let (id, at) = (message.message_id(), Timestamp::from(now));
         Some(Outgoing::of(root, &id, SOURCE, &self.newest.origin(), at, &message))
     }

@@ -77,11 +77,7 @@ pub fn refusal_rows<'a>(refused: &'a [(&'a Received, Refused)]) -> Vec<NewItem<'
         .map(|(received, refused, account)| NewItem {
             task: refused.task.as_ref(),
             agent: refused.agent,
-            reason: Some(format!(
-                "{}: {}",
-                refused.refusal.reason.as_str(),
-                refused.refusal.detail
-            )),
+            reason: Some(refused.refusal.to_string()),
             ..row(received, account)
         })
         .collect()

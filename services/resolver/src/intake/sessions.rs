@@ -17,7 +17,7 @@ use storage::session::{
     sessions_open::{NewSession, sessions_newest, sessions_open},
 };
 
-/// An active session, locked until the transaction ends.
+/// An active session, locked until the transaction ends, or one to open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResolvedSession {
     pub id: SessionId,
@@ -36,12 +36,9 @@ pub struct Resolved {
     pub refused: BTreeMap<Conversation, Refusal>,
 }
 
-/// Finds or opens the session of each conversation. None: another resolver opened one of them meanwhile; a retry of the
-/// batch will find it.
-pub async fn sessions_resolve(
-    tx: &Tx,
-    conversations: BTreeSet<Conversation>,
-) -> Result<Option<Resolved>, StorageError> {
+/// Finds the session of each conversation, or decides which generation to open. Locks the sessions found, and the agents
+/// of the others.
+pub async fn sessions_find(tx: &Tx, conversations: BTreeSet<Conversation>) -> Result<Resolved, StorageError> {
     let conversations: Vec<Conversation> = conversations.into_iter().collect();
     let all: Vec<&Conversation> = conversations.iter().collect();
     let active = conversations_lock(tx, &all).await?;
@@ -60,9 +57,13 @@ pub async fn sessions_resolve(
         }
     }
 
-    let resolved = assign(all.iter().copied().zip(found), || SessionId(Uuid::now_v7()));
-    let new: Vec<NewSession<'_>> = resolved
-        .sessions
+    Ok(assign(all.iter().copied().zip(found), || SessionId(Uuid::now_v7())))
+}
+
+/// Opens the sessions that do not exist yet. `false`: another resolver opened one of them meanwhile; a retry of the
+/// batch will find it.
+pub async fn missing_open(tx: &Tx, sessions: &BTreeMap<Conversation, ResolvedSession>) -> Result<bool, StorageError> {
+    let new: Vec<NewSession<'_>> = sessions
         .iter()
         .filter(|(_, session)| session.finding != Finding::Reused)
         .map(|(conversation, session)| NewSession {
@@ -71,12 +72,7 @@ pub async fn sessions_resolve(
             generation: session.generation,
         })
         .collect();
-    let opened = if new.is_empty() {
-        0
-    } else {
-        sessions_open(tx, &new).await?
-    };
-    Ok((opened == new.len() as u64).then_some(resolved))
+    Ok(new.is_empty() || sessions_open(tx, &new).await? == new.len() as u64)
 }
 
 /// Applies [`resolve`] to each conversation; `fresh` holds the ids for sessions to open. Pure.

@@ -277,6 +277,51 @@ async fn the_limits_are_the_resolver_s() {
     scene.check().await;
 }
 
+/// `coder` has no room, `reviewer` has: a notification for both opens no session and creates no task. One for `reviewer`
+/// alone, in the same batch, does.
+#[tokio::test]
+async fn a_refused_notification_opens_no_session_and_creates_no_task() {
+    let scene = scene().await;
+    scene
+        .fixture()
+        .account_set(&scene.account, "session_scope", "agent")
+        .await;
+    let mut reader = scene.reader().await;
+    reader.handler.limits = QueueLimits { items_max: 1, ..LIMITS };
+    let to = |id: &str, task: &str, agents: &[&str]| {
+        let payload = json!({"id": id, "agents": agents, "title": id, "body": "b"});
+        message("acme", task, &payload)
+    };
+    assert_eq!(reader.take(&[to_coder("n-1", "b")]).await.refusals, []);
+    let committed = reader
+        .take(&[
+            to("both", "NEW-1", &["coder", "reviewer"]),
+            to("both-2", "new-1", &["coder", "reviewer"]),
+            to("both-3", "NEW-2", &["coder", "reviewer"]),
+        ])
+        .await;
+    assert_eq!(committed.refusals, [RefusalReason::QueueFull; 3]);
+    assert_eq!(scene.sessions().await.len(), 1);
+    assert_eq!(scene.test.texts("select id from task order by id").await, ["proj-7"]);
+    scene.check().await;
+
+    reader
+        .take(&[
+            to("both-4", "NEW-3", &["coder", "reviewer"]),
+            to("one", "new-3", &["reviewer"]),
+        ])
+        .await;
+    assert_eq!(scene.sessions().await.len(), 2);
+    let tasks = "select display_id || ' ' || title from task order by id";
+    assert_eq!(scene.test.texts(tasks).await, ["NEW-3 one", "PROJ-7 PROJ-7"]);
+    let opened = scene.outgoing().await;
+    let opened = opened
+        .iter()
+        .filter(|(subject, _)| subject.ends_with(".session.opened"));
+    assert_eq!(opened.count(), 2);
+    scene.check().await;
+}
+
 /// Two services enter the same items, a resolver reads the same notifications, and the task closes repeatedly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_item_is_stored_once_in_every_order_of_arrival() {

@@ -190,7 +190,7 @@ impl Scene {
         sqlx::raw_sql(sql).execute(&self.test.owner).await.unwrap();
     }
 
-    /// The invariants: counters agree with rows, positions are unique, generations have no gap.
+    /// The invariants: counters agree with rows, positions are unique, generations have no gap, each session has an item.
     pub(crate) async fn check(&self) {
         let wrong = self
             .test
@@ -211,6 +211,8 @@ impl Scene {
                          partition by account_id, kind, task_id, agent_id, user_id order by generation) as step
                      from session) as steps
                  where step <> 1
+                 union all
+                 select 'empty: ' || key from session where queue_tail = 0
                  union all
                  select 'closed: ' || s.key from session s
                  where s.closed_at is not null and exists (select from notification n

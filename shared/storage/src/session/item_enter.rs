@@ -99,7 +99,7 @@ pub async fn item_enter(
     if let Err(why) = session::admission(origin.hops, &content.sender, waiting, limits) {
         let refusal = Refusal::inadmissible(why, origin.cause.as_deref());
         let refused = NewItem {
-            reason: Some(format!("{}: {}", refusal.reason.as_str(), refusal.detail)),
+            reason: Some(refusal.to_string()),
             ..entering.row()
         };
         items_append(tx, &[refused]).await?;
@@ -174,15 +174,8 @@ impl Entering<'_> {
     }
 
     fn wake(&self, session: ActiveSession, position: i64) -> Owned {
-        let message = SessionResolved {
-            account: self.conversation.account.clone(),
-            task: self.task.cloned(),
-            session_id: session.id,
-            session_key: self.conversation.key(session.generation).to_string(),
-            generation: session.generation,
-            agent_id: Some(self.conversation.agent),
-            position,
-        };
+        let place = (session.id, session.generation);
+        let message = SessionResolved::new(self.conversation, place, self.task, position);
         self.setting.message(&message.message_id(), &message)
     }
 
