@@ -11,7 +11,9 @@ use delivery::{
     turn::settle::{self, CallOutcome, RetryLimits, settle},
 };
 use divan::{Bencher, black_box};
-use domain::{AccountId, AgentId, AgentRef, Conversation, Generation, QueueLimits, SessionPhase, SessionScope, TaskId};
+use domain::{
+    AccountId, AgentId, AgentRef, Conversation, Generation, QueueLimits, SessionId, SessionPhase, SessionScope, TaskId,
+};
 use messaging::Incoming;
 use resolver::intake::{
     decide::{Decision, decide},
@@ -86,7 +88,7 @@ fn resolve_the_next_generation(bencher: Bencher) {
             Some(&task),
             AgentId(Uuid::from_u128(1)),
         );
-        let resolution = resolve(black_box(Found::Closed(Generation::FIRST)));
+        let resolution = resolve(black_box(Found::Closed(Generation::FIRST)), SessionId(Uuid::nil()));
         (conversation.key(Generation::FIRST), resolution)
     });
 }

@@ -2,16 +2,15 @@
 //! verify it offline. The key contains the account so that it is looked up inside its own account, under row-level
 //! security. Only the digest is stored: the secret has 256 random bits, so no slow hash is needed.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
 
-use schemars::JsonSchema;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use crate::AccountId;
+use crate::{AccountId, KeyId};
 
 const PREFIX: &str = "sbx";
-const ID_BYTES: usize = 8;
+pub(crate) const ID_BYTES: usize = 8;
 const SECRET_BYTES: usize = 32;
 /// `sbx_`, an account of 63, and three parts in hex. Longer headers are not parsed.
 pub const API_KEY_BYTES_MAX: usize = 4 + 63 + 1 + 2 * ID_BYTES + 1 + 2 * SECRET_BYTES + 1 + 8;
@@ -19,37 +18,6 @@ pub const API_KEY_BYTES_MAX: usize = 4 + 63 + 1 + 2 * ID_BYTES + 1 + 2 * SECRET_
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an API key")]
 pub struct ApiKeyError;
-
-/// The public part of a key: identifies it in lists, in logs and as an author.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, JsonSchema)]
-pub struct KeyId(#[schemars(regex(pattern = r"^[0-9a-f]{16}$"))] String);
-
-impl KeyId {
-    pub fn parse(text: &str) -> Result<KeyId, ApiKeyError> {
-        if is_hex(text, ID_BYTES) {
-            Ok(KeyId(text.to_owned()))
-        } else {
-            Err(ApiKeyError)
-        }
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for KeyId {
-    type Err = ApiKeyError;
-    fn from_str(text: &str) -> Result<KeyId, ApiKeyError> {
-        KeyId::parse(text)
-    }
-}
-
-impl fmt::Display for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// A key in plain text. Neither printed nor logged: [`ApiKey::expose`] is for the one response that returns it.
 #[derive(Clone)]
@@ -68,7 +36,7 @@ impl ApiKey {
         ApiKey {
             account: account.clone(),
             text: format!("{body}_{}", checksum(&body)),
-            id: KeyId(id),
+            id: KeyId::parse(&id).expect("eight bytes in hex"),
         }
     }
 
@@ -88,7 +56,7 @@ impl ApiKey {
         }
         Ok(ApiKey {
             account,
-            id: KeyId::parse(id)?,
+            id: KeyId::parse(id).map_err(|_| ApiKeyError)?,
             text: text.to_owned(),
         })
     }
@@ -127,7 +95,7 @@ fn checksum(body: &str) -> String {
     format!("{:08x}", crc32fast::hash(body.as_bytes()))
 }
 
-fn is_hex(text: &str, bytes: usize) -> bool {
+pub(crate) fn is_hex(text: &str, bytes: usize) -> bool {
     text.len() == 2 * bytes && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 

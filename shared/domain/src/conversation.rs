@@ -1,6 +1,6 @@
 //! A conversation: a session without its generation.
 
-use crate::{AccountId, AgentId, Generation, SessionKey, SessionKind, SessionScope, TaskId};
+use crate::{AccountId, AgentId, Generation, SessionKey, SessionKind, SessionOf, SessionScope, TaskId};
 
 /// The part of a session's name that all its generations share. Ordered, so that locks are taken in one order.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -33,18 +33,15 @@ impl Conversation {
 
     /// Ids, never slugs: renaming an agent changes no key (S11).
     pub fn key(&self, generation: Generation) -> SessionKey {
-        match &self.task {
-            Some(task) => SessionKey::Task {
-                task: task.clone(),
-                agent: self.agent,
-                account: self.account.clone(),
-                generation,
-            },
-            None => SessionKey::System {
-                agent: self.agent,
-                account: self.account.clone(),
-                generation,
-            },
+        let agent = self.agent;
+        let of = self
+            .task
+            .clone()
+            .map_or(SessionOf::Agent(agent), |task| SessionOf::Task { task, agent });
+        SessionKey {
+            of,
+            account: self.account.clone(),
+            generation,
         }
     }
 }

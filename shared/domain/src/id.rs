@@ -7,7 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::columns::column;
+use crate::{
+    api_key::{self, is_hex},
+    columns::column,
+};
 
 /// Why a text is not an id. The text itself is left out: it may be anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +25,8 @@ pub enum IdError {
     Notification,
     #[error("a user id is 1-128 characters of a-z, 0-9, _, . and -, and begins with a letter or digit")]
     User,
+    #[error("a key id is 16 characters of 0-9 and a-f")]
+    Key,
     #[error("not a UUID")]
     Uuid,
 }
@@ -178,6 +183,10 @@ text_id! {
 text_id! {
     /// A person, as the account's own system names them.
     UserId, User, r"^[a-z0-9][a-z0-9_.-]{0,127}$", |t| slug_like(t, 128, |b| b == b'_' || b == b'.') && lower(t)
+}
+text_id! {
+    /// The public part of an API key: identifies it in lists, in logs and as an author.
+    KeyId, Key, r"^[0-9a-f]{16}$", |t| is_hex(t, api_key::ID_BYTES)
 }
 uuid_id! {
     /// An agent; never changes.

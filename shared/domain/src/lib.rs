@@ -26,18 +26,19 @@ pub mod turn;
 
 pub use account::{InstructionLayout, KeyRole, SessionScope};
 pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
-pub use api_key::{ApiKey, ApiKeyError, KeyId};
+pub use api_key::{ApiKey, ApiKeyError};
 pub use backoff::Backoff;
 pub use conversation::Conversation;
 pub use error_chain::error_chain;
 pub use fence::{Fence, Generation};
 pub use id::{
-    AccountId, AgentId, AgentRef, AgentSlug, IdError, MessageId, NotificationId, SessionId, TaskId, TurnId, UserId,
+    AccountId, AgentId, AgentRef, AgentSlug, IdError, KeyId, MessageId, NotificationId, SessionId, TaskId, TurnId,
+    UserId,
 };
 pub use limit::{Bytes, Count, CountOrNone, Days, Hours, Millis};
 pub use notification::{NotificationState, QueueMode};
 pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionKind, SessionPhase, SessionState};
-pub use session_key::SessionKey;
+pub use session_key::{SessionKey, SessionOf};
 pub use step::ImpossibleStep;
 pub use task::TaskStatus;
 pub use tool::{CallId, ToolCallState};

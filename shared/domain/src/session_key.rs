@@ -7,27 +7,24 @@ use crate::{AccountId, AgentId, Generation, TaskId, UserId};
 
 /// A parsed session key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum SessionKey {
+pub struct SessionKey {
+    pub of: SessionOf,
+    pub account: AccountId,
+    pub generation: Generation,
+}
+
+/// Whose session it is, within its account.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum SessionOf {
     Task {
         task: TaskId,
         agent: AgentId,
-        account: AccountId,
-        generation: Generation,
     },
-    System {
-        agent: AgentId,
-        account: AccountId,
-        generation: Generation,
-    },
-    Orchestrator {
-        account: AccountId,
-        user: UserId,
-        generation: Generation,
-    },
-    AccountOrchestrator {
-        account: AccountId,
-        generation: Generation,
-    },
+    Agent(AgentId),
+    /// A person's orchestrator.
+    User(UserId),
+    /// The account's orchestrator.
+    Account,
 }
 
 /// Longer than any valid key; longer headers are not parsed.
@@ -38,35 +35,6 @@ pub const SESSION_KEY_BYTES_MAX: usize = 320;
 pub struct SessionKeyError;
 
 impl SessionKey {
-    pub fn account(&self) -> &AccountId {
-        match self {
-            Self::Task { account, .. }
-            | Self::System { account, .. }
-            | Self::Orchestrator { account, .. }
-            | Self::AccountOrchestrator { account, .. } => account,
-        }
-    }
-
-    pub fn generation(&self) -> Generation {
-        match self {
-            Self::Task { generation, .. }
-            | Self::System { generation, .. }
-            | Self::Orchestrator { generation, .. }
-            | Self::AccountOrchestrator { generation, .. } => *generation,
-        }
-    }
-
-    /// The same session's key in another generation.
-    pub fn with_generation(mut self, next: Generation) -> SessionKey {
-        match &mut self {
-            Self::Task { generation, .. }
-            | Self::System { generation, .. }
-            | Self::Orchestrator { generation, .. }
-            | Self::AccountOrchestrator { generation, .. } => *generation = next,
-        }
-        self
-    }
-
     /// Parses a key, ignoring case. The older forms `orchestrator:{user}` and `orchestrator:org:{account}` name no
     /// generation, so they are not keys; a caller that accepts them looks the current generation up.
     pub fn parse(text: &str) -> Result<Self, SessionKeyError> {
@@ -74,79 +42,45 @@ impl SessionKey {
             return Err(SessionKeyError);
         }
         let folded = text.to_ascii_lowercase();
-        let parts: Vec<&str> = folded.split(':').collect();
-        let account = |t: &str| AccountId::parse(t).map_err(|_| SessionKeyError);
-        let agent = |t: &str| AgentId::parse(t).map_err(|_| SessionKeyError);
-        let key = match parts[..] {
-            ["task", task, "agent", agent_id, account_id, version] => Self::Task {
-                task: TaskId::parse(task).map_err(|_| SessionKeyError)?,
-                agent: agent(agent_id)?,
-                account: account(account_id)?,
-                generation: generation(version)?,
-            },
-            ["system", "agent", agent_id, account_id, version] => Self::System {
-                agent: agent(agent_id)?,
-                account: account(account_id)?,
-                generation: generation(version)?,
-            },
-            ["orchestrator", "org", account_id, version] => Self::AccountOrchestrator {
-                account: account(account_id)?,
-                generation: generation(version)?,
-            },
-            ["orchestrator", account_id, user, version] => Self::Orchestrator {
-                account: account(account_id)?,
-                user: UserId::parse(user).map_err(|_| SessionKeyError)?,
-                generation: generation(version)?,
-            },
-            _ => return Err(SessionKeyError),
-        };
         // A key has one spelling: `v01` or a UUID without hyphens must not be a second name of the same session.
-        if key.to_string() == folded {
-            Ok(key)
-        } else {
-            Err(SessionKeyError)
-        }
+        read(&folded)
+            .filter(|key| key.to_string() == folded)
+            .ok_or(SessionKeyError)
     }
 }
 
-fn generation(text: &str) -> Result<Generation, SessionKeyError> {
-    let number = text
-        .strip_prefix('v')
-        .ok_or(SessionKeyError)?
-        .parse::<i32>()
-        .map_err(|_| SessionKeyError)?;
-    if number < 1 {
-        Err(SessionKeyError)
-    } else {
-        Ok(Generation(number))
-    }
+fn read(folded: &str) -> Option<SessionKey> {
+    let parts: Vec<&str> = folded.split(':').collect();
+    let (of, account, version) = match parts[..] {
+        ["task", task, "agent", agent, account, version] => {
+            let (task, agent) = (TaskId::parse(task).ok()?, AgentId::parse(agent).ok()?);
+            (SessionOf::Task { task, agent }, account, version)
+        }
+        ["system", "agent", agent, account, version] => {
+            (SessionOf::Agent(AgentId::parse(agent).ok()?), account, version)
+        }
+        ["orchestrator", "org", account, version] => (SessionOf::Account, account, version),
+        ["orchestrator", account, user, version] => (SessionOf::User(UserId::parse(user).ok()?), account, version),
+        _ => return None,
+    };
+    let generation = version.strip_prefix('v')?.parse().ok().filter(|number| *number >= 1);
+    Some(SessionKey {
+        of,
+        account: AccountId::parse(account).ok()?,
+        generation: Generation(generation?),
+    })
 }
 
 impl fmt::Display for SessionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Task {
-                task,
-                agent,
-                account,
-                generation,
-            } => {
-                write!(f, "task:{}:agent:{agent}:{account}:v{generation}", task.key())
-            }
-            Self::System {
-                agent,
-                account,
-                generation,
-            } => write!(f, "system:agent:{agent}:{account}:v{generation}"),
-            Self::Orchestrator {
-                account,
-                user,
-                generation,
-            } => {
-                write!(f, "orchestrator:{account}:{user}:v{generation}")
-            }
-            Self::AccountOrchestrator { account, generation } => write!(f, "orchestrator:org:{account}:v{generation}"),
-        }
+        let account = &self.account;
+        match &self.of {
+            SessionOf::Task { task, agent } => write!(f, "task:{}:agent:{agent}:{account}", task.key()),
+            SessionOf::Agent(agent) => write!(f, "system:agent:{agent}:{account}"),
+            SessionOf::User(user) => write!(f, "orchestrator:{account}:{user}"),
+            SessionOf::Account => write!(f, "orchestrator:org:{account}"),
+        }?;
+        write!(f, ":v{}", self.generation)
     }
 }
 

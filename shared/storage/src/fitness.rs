@@ -18,32 +18,22 @@ pub const VERSION_MIN: i32 = 150_000;
 /// What the catalogue says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerFacts {
+    pub login: Login,
+    /// What is wrong for every login.
+    pub found: Vec<Fault>,
+}
+
+/// The user that connected, whatever role was taken then.
+#[derive(Clone, PartialEq, Eq, Debug, FromQueryResult)]
+pub struct Login {
+    /// The server's.
     pub version: i32,
-    /// The user that connected, whatever role was taken then.
-    pub login: String,
-    pub login_is_superuser: bool,
-    pub login_bypasses: bool,
-    /// The login owns tables with tenants' rows.
-    pub login_owns: bool,
-    /// Roles of services that are superusers, bypass row-level security, or own tables.
-    pub roles_above: Vec<String>,
-    /// Tables with tenants' rows where row-level security is not enabled and forced.
-    pub tables_open: Vec<String>,
-    /// Tables whose policy does not apply to both reading and writing.
-    pub tables_unwatched: Vec<String>,
-    /// Views that show their owner's rows instead of the caller's.
-    pub views_above: Vec<String>,
-    /// Functions that resolve names by their caller's search path, or that a service's role has made.
-    pub functions_open: Vec<String>,
-    /// Roles of services, and logins, that may create objects that shadow ours; and which objects.
-    pub roles_making: Vec<String>,
-    /// Shared tables in which one service may write in another's name; and which service.
-    pub tables_shared: Vec<String>,
-    /// Policies on our tables that differ from those of the migrations. Empty for a schema that is newer than this
-    /// version, and for a Postgres of another major version than [`POLICIES_MAJOR`].
-    pub policies_changed: Vec<String>,
-    /// Settings with which an acknowledged commit may be lost.
-    pub settings_losing: Vec<String>,
+    pub name: String,
+    pub is_superuser: bool,
+    /// Bypasses row-level security.
+    pub bypasses: bool,
+    /// Owns tables with tenants' rows.
+    pub owns: bool,
 }
 
 /// Where and how the database is used.
@@ -57,128 +47,62 @@ pub struct Setting {
 
 /// One reason not to use a database.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Fault {
-    TooOld(i32),
-    RolesAbove(Vec<String>),
-    TablesOpen(Vec<String>),
-    TablesUnwatched(Vec<String>),
-    ViewsAbove(Vec<String>),
-    FunctionsOpen(Vec<String>),
-    RolesMaking(Vec<String>),
-    TablesShared(Vec<String>),
-    PoliciesChanged(Vec<String>),
-    LoginAbove(String),
-    LoginOwns(String),
-    Losing(Vec<String>),
+pub struct Fault {
+    pub kind: &'static Kind,
+    pub names: Vec<String>,
+}
+
+#[derive(PartialEq, Eq, Debug)]
+pub struct Kind {
+    /// SQL: the names of what has the fault. Empty where other facts tell.
+    find: &'static str,
+    /// `{}` stands for the names.
+    says: &'static str,
+    fix: &'static str,
 }
 
 impl ServerFacts {
     pub fn faults(&self, setting: Setting) -> Vec<Fault> {
-        let mut faults = Vec::new();
-        if self.version < VERSION_MIN {
+        let login = &self.login;
+        if login.version < VERSION_MIN {
             // The catalogue of an older version has another shape, so the other facts are not judged.
-            return vec![Fault::TooOld(self.version)];
+            return vec![Fault::of(&TOO_OLD, shown(login.version))];
         }
-        let mut found = |names: &Vec<String>, fault: fn(Vec<String>) -> Fault| {
-            if !names.is_empty() {
-                faults.push(fault(names.clone()));
-            }
-        };
-        found(&self.roles_above, Fault::RolesAbove);
-        found(&self.tables_open, Fault::TablesOpen);
-        found(&self.tables_unwatched, Fault::TablesUnwatched);
-        found(&self.views_above, Fault::ViewsAbove);
-        found(&self.functions_open, Fault::FunctionsOpen);
-        found(&self.roles_making, Fault::RolesMaking);
-        found(&self.tables_shared, Fault::TablesShared);
-        found(&self.policies_changed, Fault::PoliciesChanged);
-        if !setting.is_local {
-            if self.is_login_above() {
-                faults.push(Fault::LoginAbove(self.login.clone()));
-            } else if self.login_owns && !setting.migrates {
-                faults.push(Fault::LoginOwns(self.login.clone()));
-            }
-            if !self.settings_losing.is_empty() {
-                faults.push(Fault::Losing(self.settings_losing.clone()));
-            }
+        let mut faults = self.found.clone();
+        if setting.is_local {
+            faults.retain(|fault| fault.kind != &SETTINGS_LOSING);
+        } else if login.is_above() {
+            faults.push(Fault::of(&LOGIN_ABOVE, login.name.clone()));
+        } else if login.owns && !setting.migrates {
+            faults.push(Fault::of(&LOGIN_OWNS, login.name.clone()));
         }
         faults
     }
+}
 
-    pub fn is_login_above(&self) -> bool {
-        self.login_is_superuser || self.login_bypasses
+impl Login {
+    /// Above row-level security.
+    pub fn is_above(&self) -> bool {
+        self.is_superuser || self.bypasses
     }
 }
 
 impl Fault {
-    pub fn fix(&self) -> &'static str {
-        match self {
-            Fault::TooOld(_) => "use Postgres 15 or newer",
-            Fault::RolesAbove(_) => {
-                "alter role … nosuperuser nobypassrls, and give the tables to the login that migrates"
-            }
-            Fault::TablesOpen(_) => "alter table … enable row level security, force row level security",
-            Fault::TablesUnwatched(_) => "make the policy `tenant` again as in schemas/database.sql",
-            Fault::ViewsAbove(_) => "alter view … set (security_invoker = true)",
-            Fault::FunctionsOpen(_) => {
-                "alter function … set search_path = public, pg_temp; drop function … where schemas/database.sql has none"
-            }
-            Fault::RolesMaking(_) => {
-                "run `signalbox migrate` as the owner of the database, or revoke temporary and create on the database, \
-                 and create on schema public, from each and from public"
-            }
-            Fault::TablesShared(_) => "make the policies `own_…` again as in schemas/database.sql",
-            Fault::PoliciesChanged(_) => "make them again as in schemas/database.sql, and drop those that it has not",
-            Fault::LoginAbove(_) | Fault::LoginOwns(_) => {
-                "give services a login of their own that is only granted the signalbox_ roles (SECURITY.md)"
-            }
-            Fault::Losing(_) => "switch them on again and restart Postgres",
+    fn of(kind: &'static Kind, name: String) -> Fault {
+        Fault {
+            kind,
+            names: vec![name],
         }
+    }
+
+    pub fn fix(&self) -> &'static str {
+        self.kind.fix
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Fault::TooOld(version) => write!(f, "version {} is too old", shown(*version)),
-            Fault::RolesAbove(roles) => {
-                write!(
-                    f,
-                    "{} is above row-level security: accounts are not kept apart",
-                    roles.join(", ")
-                )
-            }
-            Fault::TablesOpen(tables) => write!(
-                f,
-                "row-level security is not forced on {}: accounts are not kept apart there",
-                tables.join(", ")
-            ),
-            Fault::TablesUnwatched(tables) => {
-                write!(f, "{} has no policy for reading and writing", tables.join(", "))
-            }
-            Fault::ViewsAbove(views) => write!(f, "{} shows rows of every account", views.join(", ")),
-            Fault::FunctionsOpen(functions) => {
-                write!(f, "{} may run code of a service", functions.join(", "))
-            }
-            Fault::RolesMaking(roles) => {
-                write!(f, "objects can be created that shadow ours: {}", roles.join(", "))
-            }
-            Fault::TablesShared(tables) => {
-                write!(
-                    f,
-                    "a service may write in another's name: no policy on {}",
-                    tables.join(", ")
-                )
-            }
-            Fault::PoliciesChanged(policies) => {
-                write!(f, "policies differ from the migrations': {}", policies.join(", "))
-            }
-            Fault::LoginAbove(login) => write!(f, "login {login} is above row-level security"),
-            Fault::LoginOwns(login) => write!(f, "login {login} owns the tables and database.migrate is off"),
-            Fault::Losing(settings) => {
-                write!(f, "{} is off: what is committed may be lost", settings.join(", "))
-            }
-        }
+        f.write_str(&self.kind.says.replace("{}", &self.names.join(", ")))
     }
 }
 
@@ -203,48 +127,27 @@ pub async fn is_local(url: &str) -> bool {
     }
 }
 
-#[derive(FromQueryResult)]
-struct Login {
-    version: i32,
-    name: String,
-    is_superuser: bool,
-    bypasses: bool,
-    owns: bool,
-}
-
-#[derive(FromQueryResult)]
-struct Name {
-    name: String,
-}
-
 /// Reads the catalogue, as any role: every role may read it.
 pub async fn look(database: &Database) -> Result<ServerFacts, StorageError> {
-    let connection = database.connection();
-    let login = Login::find_by_statement(statement(LOGIN, [])).one(connection).await;
-    let login = login
-        .attempt("read the login")?
-        .ok_or_else(|| StorageError::unreadable("read the login", "no row for the current user"))?;
-    Ok(ServerFacts {
-        version: login.version,
-        login: login.name,
-        login_is_superuser: login.is_superuser,
-        login_bypasses: login.bypasses,
-        login_owns: login.owns,
-        roles_above: names(database, ROLES_ABOVE).await?,
-        tables_open: names(database, TABLES_OPEN).await?,
-        tables_unwatched: names(database, TABLES_UNWATCHED).await?,
-        views_above: names(database, VIEWS_ABOVE).await?,
-        functions_open: names(database, FUNCTIONS_OPEN).await?,
-        roles_making: names(database, ROLES_MAKING).await?,
-        tables_shared: names(database, TABLES_SHARED).await?,
-        policies_changed: policies_changed(database, login.version).await?,
-        settings_losing: names(database, SETTINGS_LOSING).await?,
-    })
+    let login = Login::find_by_statement(statement(LOGIN, [])).one(database.connection());
+    let login = login.await.attempt("read the login")?;
+    let login = login.ok_or_else(|| StorageError::unreadable("read the login", "no row for the current user"))?;
+    let mut found = Vec::new();
+    for kind in FOUND {
+        let mut names = names(database, kind.find).await?;
+        if kind == &POLICIES_CHANGED {
+            names = changed(database, login.version, names).await?;
+        }
+        if !names.is_empty() {
+            found.push(Fault { kind, names });
+        }
+    }
+    Ok(ServerFacts { login, found })
 }
 
-/// Every policy, one a line, as Postgres prints it: its name and table, a colon, and its definition.
+/// Every policy, one a line.
 pub async fn policies(database: &Database) -> Result<Vec<String>, StorageError> {
-    names(database, POLICIES).await
+    names(database, POLICIES_CHANGED.find).await
 }
 
 /// The result of [`policies`] for a database that the migrations have made. `tests/it/walls.rs` compares and, with
@@ -254,16 +157,16 @@ pub const POLICIES_EXPECTED: &str = include_str!("policies.txt");
 /// The major version of Postgres that printed them: another version may print the same policy differently.
 pub const POLICIES_MAJOR: i32 = 15;
 
-/// Finds changed policies. A missing policy is found by its table.
-async fn policies_changed(database: &Database, version: i32) -> Result<Vec<String>, StorageError> {
+/// The changed ones of all policies. None for a schema that is newer than this version, or for another major version of
+/// Postgres. A missing policy is found by its table.
+async fn changed(database: &Database, version: i32, found: Vec<String>) -> Result<Vec<String>, StorageError> {
     if version / 10_000 != POLICIES_MAJOR || migrations::is_newer(database.connection()).await? {
         return Ok(Vec::new());
     }
     let table_of = |line: &str| Some(line.split_once(" on ")?.1.split_once(':')?.0.to_owned());
     let expected: BTreeSet<&str> = POLICIES_EXPECTED.lines().collect();
     let tables: BTreeSet<String> = expected.iter().filter_map(|line| table_of(line)).collect();
-    let found = policies(database).await?.into_iter();
-    let changed = found.filter(|line| {
+    let changed = found.into_iter().filter(|line| {
         !expected.contains(line.as_str()) && table_of(line).is_some_and(|table| tables.contains(&table))
     });
     Ok(changed
@@ -273,38 +176,57 @@ async fn policies_changed(database: &Database, version: i32) -> Result<Vec<Strin
 
 async fn names(database: &Database, query: &'static str) -> Result<Vec<String>, StorageError> {
     let rows = database.connection().query_all_raw(statement(query, [])).await;
-    let rows = rows.attempt("read the catalogue")?;
-    rows.iter()
-        .map(|row| Name::from_query_result(row, "").map(|row| row.name))
-        .collect::<Result<_, _>>()
-        .attempt("read the catalogue")
+    let names = rows.and_then(|rows| rows.iter().map(|row| row.try_get("", "name")).collect());
+    names.attempt("read the catalogue")
 }
 
-/// A login counts as an owner if it has the owner's rights without taking a role.
-const LOGIN: &str = "
-    select current_setting('server_version_num')::integer as version, r.rolname::text as name,
-           r.rolsuper as is_superuser, r.rolbypassrls as bypasses,
-           exists (select from pg_class c join pg_attribute a on a.attrelid = c.oid
-                   where c.relkind in ('r', 'p') and c.relnamespace = current_schema()::regnamespace
-                     and a.attname = 'account_id' and pg_has_role(r.oid, c.relowner, 'USAGE')) as owns
-    from pg_roles r where r.rolname = session_user";
-const ROLES_ABOVE: &str = r"
+pub static TOO_OLD: Kind = Kind {
+    find: "",
+    says: "version {} is too old",
+    fix: "use Postgres 15 or newer",
+};
+static LOGIN_ABOVE: Kind = Kind {
+    find: "",
+    says: "login {} is above row-level security",
+    fix: LOGIN_FIX,
+};
+static LOGIN_OWNS: Kind = Kind {
+    find: "",
+    says: "login {} owns the tables and database.migrate is off",
+    fix: LOGIN_FIX,
+};
+const LOGIN_FIX: &str = "give services a login of their own that is only granted the signalbox_ roles (SECURITY.md)";
+
+/// Roles of services that are superusers, bypass row-level security, or own tables.
+pub static ROLES_ABOVE: Kind = Kind {
+    find: r"
     select r.rolname::text as name from pg_roles r
     where r.rolname like 'signalbox\_%' and r.rolname <> session_user
       and (r.rolsuper or r.rolbypassrls or exists (
           select from pg_class c join pg_attribute a on a.attrelid = c.oid
           where c.relkind in ('r', 'p') and c.relnamespace = current_schema()::regnamespace
             and a.attname = 'account_id' and pg_has_role(r.oid, c.relowner, 'USAGE')))
-    order by 1";
-const TABLES_OPEN: &str = "
+    order by 1",
+    says: "{} is above row-level security: accounts are not kept apart",
+    fix: "alter role … nosuperuser nobypassrls, and give the tables to the login that migrates",
+};
+
+/// Tables with tenants' rows where row-level security is not enabled and forced.
+pub static TABLES_OPEN: Kind = Kind {
+    find: "
     select c.relname::text as name from pg_class c
     where c.relkind in ('r', 'p') and c.relnamespace = current_schema()::regnamespace
       and not (c.relrowsecurity and c.relforcerowsecurity)
       and (c.relname = 'account' or exists (
           select from pg_attribute a where a.attrelid = c.oid and a.attname = 'account_id' and not a.attisdropped))
-    order by 1";
-/// The policy `tenant`, for every role, on reads and on writes.
-const TABLES_UNWATCHED: &str = "
+    order by 1",
+    says: "row-level security is not forced on {}: accounts are not kept apart there",
+    fix: "alter table … enable row level security, force row level security",
+};
+
+/// Tables without the policy `tenant`, for every role, on reads and on writes.
+pub static TABLES_UNWATCHED: Kind = Kind {
+    find: "
     select c.relname::text as name from pg_class c
     where c.relkind in ('r', 'p') and c.relnamespace = current_schema()::regnamespace
       and (c.relname = 'account' or exists (
@@ -312,9 +234,15 @@ const TABLES_UNWATCHED: &str = "
       and not exists (
           select from pg_policy p where p.polrelid = c.oid and p.polname = 'tenant' and p.polcmd = '*' and p.polpermissive
             and p.polroles = array[0::oid] and p.polqual is not null and p.polwithcheck is not null)
-    order by 1";
-/// A materialized view never checks its caller. Views of an extension (`pg_stat_statements`) read none of these tables.
-const VIEWS_ABOVE: &str = "
+    order by 1",
+    says: "{} has no policy for reading and writing",
+    fix: "make the policy `tenant` again as in schemas/database.sql",
+};
+
+/// Views that show their owner's rows instead of the caller's. A materialized view never checks its caller. Views of an
+/// extension (`pg_stat_statements`) read none of these tables.
+pub static VIEWS_ABOVE: Kind = Kind {
+    find: "
     select c.relname::text as name from pg_class c
     where c.relnamespace = current_schema()::regnamespace
       and (c.relkind = 'm' or c.relkind = 'v' and not exists (
@@ -324,9 +252,15 @@ const VIEWS_ABOVE: &str = "
           select from pg_depend d
           where d.classid = 'pg_class'::regclass and d.objid = c.oid
             and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e')
-    order by 1";
-/// Functions that run with their owner's rights, and all functions of a service's role, except those of extensions.
-const FUNCTIONS_OPEN: &str = r"
+    order by 1",
+    says: "{} shows rows of every account",
+    fix: "alter view … set (security_invoker = true)",
+};
+
+/// Functions that run with their owner's rights and resolve names by their caller's search path, and all functions of a
+/// service's role, except those of extensions.
+pub static FUNCTIONS_OPEN: Kind = Kind {
+    find: r"
     select p.oid::regprocedure::text as name from pg_proc p join pg_roles o on o.oid = p.proowner
     where p.pronamespace = 'public'::regnamespace and (p.prosecdef or o.rolname like 'signalbox\_%')
       and not coalesce('search_path=public, pg_temp' = any (p.proconfig) and p.prosecdef, false)
@@ -334,10 +268,16 @@ const FUNCTIONS_OPEN: &str = r"
           select from pg_depend d
           where d.classid = 'pg_proc'::regclass and d.objid = p.oid
             and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e')
-    order by 1";
-/// Zero stands for every role; a right of every role is reported once. The login counts, since its own temporary
-/// objects stay when it takes a role; a login that is above row-level security anyway is reported as such.
-const ROLES_MAKING: &str = r"
+    order by 1",
+    says: "{} may run code of a service",
+    fix: "alter function … set search_path = public, pg_temp; drop function … where schemas/database.sql has none",
+};
+
+/// Roles of services, and logins, that may create objects that shadow ours; and which objects. Zero stands for every role;
+/// a right of every role is reported once. The login counts, since its own temporary objects stay when it takes a role; a
+/// login that is above row-level security anyway is reported as such.
+pub static ROLES_MAKING: Kind = Kind {
+    find: r"
     with role (oid, name) as (
         select 0::oid, 'everybody'
         union all
@@ -354,8 +294,15 @@ const ROLES_MAKING: &str = r"
     )
     select format('%s by %s', h.what, h.name) as name from held h
     where h.oid = 0 or not exists (select from held e where e.oid = 0 and e.what = h.what)
-    order by 1";
-const TABLES_SHARED: &str = r"
+    order by 1",
+    says: "objects can be created that shadow ours: {}",
+    fix: "run `signalbox migrate` as the owner of the database, or revoke temporary and create on the database, \
+          and create on schema public, from each and from public",
+};
+
+/// Shared tables in which one service may write in another's name; and which service.
+pub static TABLES_SHARED: Kind = Kind {
+    find: r"
     select format('%s for %s', t.name, r.rolname) as name
     from (values ('dead_letter'), ('outbox'), ('replica')) t (name)
     join pg_class c on c.relname = t.name and c.relnamespace = 'public'::regnamespace
@@ -365,38 +312,57 @@ const TABLES_SHARED: &str = r"
         select from pg_policy p
         where p.polrelid = c.oid and not p.polpermissive and p.polcmd in ('a', '*') and r.oid = any (p.polroles)
           and p.polwithcheck is not null)
-    order by 1";
-const POLICIES: &str = r#"
+    order by 1",
+    says: "a service may write in another's name: no policy on {}",
+    fix: "make the policies `own_…` again as in schemas/database.sql",
+};
+
+/// All policies, one a line, as Postgres prints them: name and table, a colon, and the definition. [`changed`] keeps those
+/// that differ from the migrations'.
+pub static POLICIES_CHANGED: Kind = Kind {
+    find: r#"
     select regexp_replace(format('%s on %s: %s%s for %s using %s with check %s', policyname, tablename,
                case permissive when 'RESTRICTIVE' then 'only ' else '' end, cmd, array_to_string(roles, ', '),
                coalesce(qual, '-'), coalesce(with_check, '-')), '\s+', ' ', 'g') as name
-    from pg_policies where schemaname = current_schema() order by policyname collate "C", tablename collate "C""#;
-const SETTINGS_LOSING: &str = "
+    from pg_policies where schemaname = current_schema() order by policyname collate "C", tablename collate "C""#,
+    says: "policies differ from the migrations': {}",
+    fix: "make them again as in schemas/database.sql, and drop those that it has not",
+};
+
+/// Settings with which an acknowledged commit may be lost.
+pub static SETTINGS_LOSING: Kind = Kind {
+    find: "
     select s.name from unnest(array['fsync', 'full_page_writes', 'synchronous_commit']) as s (name)
-    where current_setting(s.name) = 'off' order by 1";
+    where current_setting(s.name) = 'off' order by 1",
+    says: "{} is off: what is committed may be lost",
+    fix: "switch them on again and restart Postgres",
+};
+
+/// All that have a query.
+static FOUND: [&Kind; 9] = [
+    &ROLES_ABOVE,
+    &TABLES_OPEN,
+    &TABLES_UNWATCHED,
+    &VIEWS_ABOVE,
+    &FUNCTIONS_OPEN,
+    &ROLES_MAKING,
+    &TABLES_SHARED,
+    &POLICIES_CHANGED,
+    &SETTINGS_LOSING,
+];
+
+/// A login counts as an owner if it has the owner's rights without taking a role.
+const LOGIN: &str = "
+    select current_setting('server_version_num')::integer as version, r.rolname::text as name,
+           r.rolsuper as is_superuser, r.rolbypassrls as bypasses,
+           exists (select from pg_class c join pg_attribute a on a.attrelid = c.oid
+                   where c.relkind in ('r', 'p') and c.relnamespace = current_schema()::regnamespace
+                     and a.attname = 'account_id' and pg_has_role(r.oid, c.relowner, 'USAGE')) as owns
+    from pg_roles r where r.rolname = session_user";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn fit() -> ServerFacts {
-        ServerFacts {
-            version: 150_018,
-            login: "app".to_owned(),
-            login_is_superuser: false,
-            login_bypasses: false,
-            login_owns: false,
-            roles_above: Vec::new(),
-            tables_open: Vec::new(),
-            tables_unwatched: Vec::new(),
-            views_above: Vec::new(),
-            functions_open: Vec::new(),
-            roles_making: Vec::new(),
-            tables_shared: Vec::new(),
-            policies_changed: Vec::new(),
-            settings_losing: Vec::new(),
-        }
-    }
 
     const LOCAL: Setting = Setting {
         is_local: true,
@@ -408,62 +374,50 @@ mod tests {
     };
 
     fn check(setting: Setting, change: impl FnOnce(&mut ServerFacts), says: &[&str]) {
-        let mut facts = fit();
+        let login = Login {
+            version: 150_018,
+            name: "app".to_owned(),
+            is_superuser: false,
+            bypasses: false,
+            owns: false,
+        };
+        let mut facts = ServerFacts {
+            login,
+            found: Vec::new(),
+        };
         change(&mut facts);
         let faults: Vec<String> = facts.faults(setting).iter().map(Fault::to_string).collect();
         assert_eq!(faults, says, "{setting:?}");
     }
 
-    fn names(names: &[&str]) -> Vec<String> {
-        names.iter().map(|name| (*name).to_owned()).collect()
+    fn found(kind: &'static Kind, names: &[&str]) -> Fault {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Fault { kind, names }
     }
 
     #[test]
     fn what_is_wrong_anywhere() {
         for setting in [LOCAL, ELSEWHERE] {
             check(setting, |_| {}, &[]);
-            check(setting, |facts| facts.version = 140_011, &["version 14.11 is too old"]);
             check(
                 setting,
-                |facts| facts.roles_above = names(&["signalbox_delivery"]),
-                &["signalbox_delivery is above row-level security: accounts are not kept apart"],
+                |facts| facts.login.version = 140_011,
+                &["version 14.11 is too old"],
             );
+            let faults = vec![
+                found(&ROLES_ABOVE, &["signalbox_delivery"]),
+                found(&TABLES_OPEN, &["task", "turn"]),
+            ];
             check(
                 setting,
-                |facts| facts.tables_open = names(&["task", "turn"]),
-                &["row-level security is not forced on task, turn: accounts are not kept apart there"],
-            );
-            check(
-                setting,
-                |facts| facts.tables_unwatched = names(&["turn"]),
-                &["turn has no policy for reading and writing"],
-            );
-            check(
-                setting,
-                |facts| facts.views_above = names(&["report"]),
-                &["report shows rows of every account"],
-            );
-            check(
-                setting,
-                |facts| facts.functions_open = names(&["account_directory(text,integer)"]),
-                &["account_directory(text,integer) may run code of a service"],
-            );
-            check(
-                setting,
-                |facts| facts.roles_making = names(&["temporary objects by everybody"]),
-                &["objects can be created that shadow ours: temporary objects by everybody"],
-            );
-            check(
-                setting,
-                |facts| facts.tables_shared = names(&["outbox for signalbox_resolver"]),
-                &["a service may write in another's name: no policy on outbox for signalbox_resolver"],
-            );
-            check(
-                setting,
-                |facts| facts.policies_changed = names(&["own_resolver on outbox"]),
-                &["policies differ from the migrations': own_resolver on outbox"],
+                |facts| facts.found = faults,
+                &[
+                    "signalbox_delivery is above row-level security: accounts are not kept apart",
+                    "row-level security is not forced on task, turn: accounts are not kept apart there",
+                ],
             );
         }
+        assert!(FOUND.iter().all(|kind| kind.says.matches("{}").count() == 1));
     }
 
     #[test]
@@ -471,19 +425,19 @@ mod tests {
         type Change = fn(&mut ServerFacts);
         let cases: [(Change, &str); 4] = [
             (
-                |facts| facts.login_is_superuser = true,
+                |facts| facts.login.is_superuser = true,
                 "login app is above row-level security",
             ),
             (
-                |facts| facts.login_bypasses = true,
+                |facts| facts.login.bypasses = true,
                 "login app is above row-level security",
             ),
             (
-                |facts| facts.login_owns = true,
+                |facts| facts.login.owns = true,
                 "login app owns the tables and database.migrate is off",
             ),
             (
-                |facts| facts.settings_losing = vec!["fsync".to_owned()],
+                |facts| facts.found = vec![found(&SETTINGS_LOSING, &["fsync"])],
                 "fsync is off: what is committed may be lost",
             ),
         ];
@@ -495,10 +449,10 @@ mod tests {
             migrates: true,
             ..ELSEWHERE
         };
-        check(migrating, |facts| facts.login_owns = true, &[]);
+        check(migrating, |facts| facts.login.owns = true, &[]);
         check(
             migrating,
-            |facts| (facts.login_is_superuser, facts.login_owns) = (true, true),
+            |facts| (facts.login.is_superuser, facts.login.owns) = (true, true),
             &["login app is above row-level security"],
         );
     }

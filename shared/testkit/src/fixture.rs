@@ -1,6 +1,6 @@
 //! Inserts accounts, agents, tasks and messages into a test's database, so that a test of one service needs no other.
 
-use domain::{AccountId, AgentId, Generation, MessageId, SessionId, SessionKey, TaskId};
+use domain::{AccountId, AgentId, Conversation, Generation, MessageId, SessionId, TaskId};
 use uuid::Uuid;
 
 use crate::{TestDatabase, enqueued, rows};
@@ -75,12 +75,12 @@ impl Fixture<'_> {
     /// An open session of an agent on a task, in its first generation.
     pub async fn session(&self, account: &AccountId, task: &TaskId, agent: AgentId) -> (SessionId, String) {
         let id = SessionId(Uuid::now_v7());
-        let key = SessionKey::Task {
-            task: task.key(),
-            agent,
+        let conversation = Conversation {
             account: account.clone(),
-            generation: Generation::FIRST,
+            task: Some(task.key()),
+            agent,
         };
+        let key = conversation.key(Generation::FIRST);
         let row = rows("session").with("account_id", account).with("id", id);
         row.with("task_id", task.key())
             .with("agent_id", agent)

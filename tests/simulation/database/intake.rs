@@ -144,8 +144,8 @@ impl Database {
         let mut decided = decide_all(batch, &mut facts, &LIMITS);
         let wanted: Vec<Conversation> = conversations(&decided, &facts).into_iter().collect();
         let found: Vec<Found> = wanted.iter().map(|one| self.found(one, seen.get(one), bug)).collect();
-        let resolved = assign(wanted.iter().zip(found), || SessionId(self.fresh_id()));
-        let sessions = refuse_unplaced(&mut decided, resolved, &facts, &LIMITS);
+        let assigned = assign(wanted.iter().zip(found), || SessionId(self.fresh_id()));
+        let sessions = refuse_unplaced(&mut decided, assigned, &facts, &LIMITS);
         // `SESSIONS_OPEN … on conflict do nothing`: another resolver opened one of them, by either index.
         let taken = |conversation: &Conversation, generation: Generation| {
             self.active(conversation).is_some()
@@ -153,8 +153,9 @@ impl Database {
         };
         let mut opened: Vec<(Conversation, SessionId, Generation)> = Vec::new();
         let mut raced = false;
-        for (conversation, session) in &sessions {
-            if session.finding == resolver::intake::resolve::Finding::Reused {
+        for (conversation, resolved) in &sessions {
+            let session = resolved.session;
+            if resolved.finding == resolver::intake::resolve::Finding::Reused {
                 continue;
             }
             if taken(conversation, session.generation) {

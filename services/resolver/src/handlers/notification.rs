@@ -107,30 +107,8 @@ impl NotificationHandler {
         batch: &[Received],
         now: OffsetDateTime,
     ) -> Result<Handled, StorageError> {
-        let tx = self.database.begin(&accounts(batch)).await?;
-        // First, so that a reader who was replaced does nothing at all.
-        if !place_move(&tx, lease, to).await? {
-            tx.rollback().await?;
-            return Ok(Handled::Stale);
-        }
-        match self.take_in(&tx, batch, now).await? {
-            Some(mut committed) => {
-                let messages = std::mem::take(&mut committed.messages);
-                let outbox = outbox_insert(&tx, messages).await?;
-                outbox_receive(&tx, receipts(batch)).await?;
-                self.shutdown.crash_point("resolver.batch_written").await;
-                tx.commit().await?;
-                self.shutdown.crash_point("resolver.batch_committed").await;
-                Ok(Handled::Committed(Committed {
-                    outbox,
-                    ..committed.done
-                }))
-            }
-            None => {
-                tx.rollback().await?;
-                Ok(Handled::Raced)
-            }
-        }
+        self.pass(lease, to, batch, async |tx| self.take_in(tx, batch, now).await)
+            .await
     }
 
     /// Processes the batch and rolls back: checks whether the database would accept it now.
@@ -151,33 +129,27 @@ impl NotificationHandler {
         now: OffsetDateTime,
     ) -> Result<Handled, StorageError> {
         let batch = std::slice::from_ref(received);
-        let tx = self.database.begin(&accounts(batch)).await?;
-        if !place_move(&tx, lease, to).await? {
-            tx.rollback().await?;
-            return Ok(Handled::Stale);
-        }
-        let facts = facts(&tx, batch).await?;
-        let account_exists = received.account.as_ref().is_some_and(|id| facts.account(id).is_some());
-        let refused = Refused {
-            refusal: Refusal::new(
-                RefusalReason::Unprocessable,
-                "the database rejected this notification, or timed out on it; the resolver's log has the cause",
-            ),
-            agent: None,
-            account_exists,
-            task: None,
-            // The row may be the part that the database rejects.
-            keep_row: false,
+        let write = async |tx: &Tx| {
+            let facts = facts(tx, batch).await?;
+            let refused = Refused {
+                refusal: Refusal::new(
+                    RefusalReason::Unprocessable,
+                    "the database rejected this notification, or timed out on it; the resolver's log has the cause",
+                ),
+                agent: None,
+                account_exists: received.account.as_ref().is_some_and(|id| facts.account(id).is_some()),
+                task: None,
+                // The row may be the part that the database rejects.
+                keep_row: false,
+            };
+            let messages = refusals_write(tx, &self.root, &[(received, refused)], now).await?;
+            let done = Committed {
+                refusals: vec![RefusalReason::Unprocessable],
+                ..Committed::default()
+            };
+            Ok(Some(TakenIn { done, messages }))
         };
-        let messages = refusals_write(&tx, &self.root, &[(received, refused)], now).await?;
-        let outbox = outbox_insert(&tx, messages).await?;
-        outbox_receive(&tx, receipts(batch)).await?;
-        tx.commit().await?;
-        Ok(Handled::Committed(Committed {
-            outbox,
-            refusals: vec![RefusalReason::Unprocessable],
-            ..Committed::default()
-        }))
+        self.pass(lease, to, batch, write).await
     }
 
     /// Moves the offset past a message of which nothing can be stored.
@@ -187,15 +159,34 @@ impl NotificationHandler {
         to: &PartitionOffset,
         received: &Received,
     ) -> Result<Handled, StorageError> {
-        let batch = std::slice::from_ref(received);
+        let nothing = async |_: &Tx| Ok(Some(TakenIn::default()));
+        self.pass(lease, to, std::slice::from_ref(received), nothing).await
+    }
+
+    /// Moves the offset past the batch in the transaction that writes its result. `write` returns none: it lost a race.
+    async fn pass(
+        &self,
+        lease: &Lease,
+        to: &PartitionOffset,
+        batch: &[Received],
+        write: impl AsyncFnOnce(&Tx) -> Result<Option<TakenIn>, StorageError>,
+    ) -> Result<Handled, StorageError> {
         let tx = self.database.begin(&accounts(batch)).await?;
+        // First, so that a reader who was replaced does nothing at all.
         if !place_move(&tx, lease, to).await? {
             tx.rollback().await?;
             return Ok(Handled::Stale);
         }
+        let Some(TakenIn { done, messages }) = write(&tx).await? else {
+            tx.rollback().await?;
+            return Ok(Handled::Raced);
+        };
+        let outbox = outbox_insert(&tx, messages).await?;
         outbox_receive(&tx, receipts(batch)).await?;
+        self.shutdown.crash_point("resolver.batch_written").await;
         tx.commit().await?;
-        Ok(Handled::Committed(Committed::default()))
+        self.shutdown.crash_point("resolver.batch_committed").await;
+        Ok(Handled::Committed(Committed { outbox, ..done }))
     }
 
     /// Writes everything but the offset and the outbox. None: lost a race.
@@ -280,7 +271,7 @@ impl NotificationHandler {
 
     /// The event of a session that this batch opened.
     fn opened(&self, work: &Work<'_>, now: OffsetDateTime) -> Option<Owned> {
-        match work.finding() {
+        match work.finding {
             Finding::Reused => None,
             Finding::Created | Finding::Reopened => {
                 let opened = SessionOpened {
@@ -302,6 +293,7 @@ impl NotificationHandler {
     }
 }
 
+#[derive(Default)]
 struct TakenIn {
     done: Committed,
     messages: Vec<Owned>,
@@ -356,7 +348,7 @@ impl SessionResolution {
             session_key: work.key().to_string(),
             kind: work.conversation.kind(),
             generation: work.session.generation,
-            finding: work.finding(),
+            finding: work.finding,
             notifications: work.items,
         }
     }

@@ -11,10 +11,10 @@ use super::{
     decide::{Accepted, AcceptedTask, Decision, Refused, decide},
     facts::{BatchFacts, Fact, Known},
     received::Received,
-    resolve::Finding,
-    sessions::{Resolved, ResolvedSession},
+    resolve::{Finding, Resolved},
+    sessions::Assigned,
 };
-use storage::session::items_append::NewItem;
+use storage::session::{items_append::NewItem, sessions_lock::ActiveSession};
 
 use crate::SOURCE;
 
@@ -112,22 +112,22 @@ pub fn conversation(
 /// Returns the sessions of the others: a refused notification opens none, and creates no task.
 pub fn refuse_unplaced(
     decided: &mut Decided<'_>,
-    resolved: Resolved,
+    assigned: Assigned,
     facts: &BatchFacts,
     limits: &QueueLimits,
-) -> BTreeMap<Conversation, ResolvedSession> {
+) -> BTreeMap<Conversation, Resolved> {
     let entries: usize = decided
         .accepted
         .iter()
         .map(|(_, accepted)| accepted.entries.len())
         .sum();
     let added = u32::try_from(entries).unwrap_or(u32::MAX);
-    let has_room = |session: &ResolvedSession| {
+    let has_room = |resolved: &Resolved| {
         let most = limits.items_max_for(&Actor::publisher());
-        most.is_none_or(|most| session.waiting.saturating_add(added) <= most)
+        most.is_none_or(|most| resolved.waiting().saturating_add(added) <= most)
     };
-    let mut sessions = resolved.sessions;
-    if resolved.refused.is_empty() && sessions.values().all(has_room) {
+    let mut sessions = assigned.sessions;
+    if assigned.refused.is_empty() && sessions.values().all(has_room) {
         return sessions;
     }
     let mut placed = BTreeSet::new();
@@ -145,16 +145,18 @@ pub fn refuse_unplaced(
             .map(|entry| conversation(received, &accepted, entry.agent, facts))
             .collect();
         let refusal = places.iter().find_map(|place| match sessions.get(place) {
-            None => resolved.refused.get(place).cloned(),
-            Some(session) => {
+            None => assigned.refused.get(place).cloned(),
+            Some(resolved) => {
                 let sender = &received.content.as_ref().ok()?.sender;
-                let why = admission(received.hops, sender, session.waiting, limits).err()?;
+                let why = admission(received.hops, sender, resolved.waiting(), limits).err()?;
                 Some(Refusal::inadmissible(why, received.cause.as_deref()))
             }
         });
         let Some(refusal) = refusal else {
             for place in &places {
-                sessions.entry(place.clone()).and_modify(|session| session.waiting += 1);
+                sessions
+                    .entry(place.clone())
+                    .and_modify(|resolved| resolved.session.queued += 1);
             }
             placed.extend(places);
             decided.accepted.push((received, accepted));
@@ -195,7 +197,8 @@ pub struct Queued<'a> {
 #[derive(Debug)]
 pub struct Work<'a> {
     pub conversation: &'a Conversation,
-    pub session: ResolvedSession,
+    pub session: ActiveSession,
+    pub finding: Finding,
     pub items: u64,
     /// Stream offset of the newest notification.
     pub position: i64,
@@ -208,22 +211,23 @@ pub struct Work<'a> {
 pub fn queue<'a>(
     decided: &'a Decided<'a>,
     facts: &BatchFacts,
-    sessions: &'a BTreeMap<Conversation, ResolvedSession>,
+    sessions: &'a BTreeMap<Conversation, Resolved>,
 ) -> Queued<'a> {
     let mut queued = Queued::default();
     let mut work: BTreeMap<&Conversation, Work<'a>> = BTreeMap::new();
     for (received, accepted) in &decided.accepted {
         for entry in &accepted.entries {
             let conversation = conversation(received, accepted, entry.agent, facts);
-            let (conversation, session) = sessions
+            let (conversation, resolved) = sessions
                 .get_key_value(&conversation)
                 .expect("every accepted notification has a session");
             let task = accepted.task.id();
             let got = work.entry(conversation).or_insert(Work {
                 conversation,
-                session: *session,
+                session: resolved.session,
+                finding: resolved.finding,
                 items: 0,
-                position: session.queue_tail,
+                position: resolved.session.queue_tail,
                 newest: received,
                 task,
             });
@@ -234,7 +238,7 @@ pub fn queue<'a>(
                 id: &entry.id,
                 task,
                 agent: Some(entry.agent),
-                queued: Some((session.id, got.position)),
+                queued: Some((got.session.id, got.position)),
                 ..row(received, account_of(received))
             };
             if entry.requeue {
@@ -270,9 +274,5 @@ impl Work<'_> {
         let message = SessionResolved::new(self.conversation, place, self.task, self.position);
         let (id, at) = (message.message_id(), Timestamp::from(now));
         Some(Outgoing::of(root, &id, SOURCE, &self.newest.origin(), at, &message))
-    }
-
-    pub fn finding(&self) -> Finding {
-        self.session.finding
     }
 }

@@ -2,7 +2,7 @@
 //! of work (S1); the account's `session_scope` is an input of it and not a second path (S14).
 
 use contracts::notification::{Refusal, RefusalReason};
-use domain::Generation;
+use domain::{Generation, SessionId};
 use storage::session::sessions_lock::ActiveSession;
 
 /// The state of a conversation.
@@ -16,23 +16,48 @@ pub enum Found {
     AgentRemoved,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Resolution {
-    Reuse(ActiveSession),
-    OpenNext(Generation),
-    Refuse(Refusal),
+/// The session of a conversation: an active one, locked until the transaction ends, or one to open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resolved {
+    /// As it was before this batch.
+    pub session: ActiveSession,
+    pub finding: Finding,
 }
 
-pub fn resolve(found: Found) -> Resolution {
-    match found {
-        Found::Active(session) => Resolution::Reuse(session),
-        Found::Closed(newest) => Resolution::OpenNext(newest.next()),
-        Found::Never => Resolution::OpenNext(Generation::FIRST),
-        Found::AgentRemoved => Resolution::Refuse(Refusal::new(
-            RefusalReason::UnknownAgent,
-            "the agent was removed while its notification was read",
-        )),
+impl Resolved {
+    pub fn waiting(&self) -> u32 {
+        self.session.queued.unsigned_abs()
     }
+}
+
+/// `fresh` is the id of a session to open.
+pub fn resolve(found: Found, fresh: SessionId) -> Result<Resolved, Refusal> {
+    let generation = match found {
+        Found::Active(session) => {
+            let finding = Finding::Reused;
+            return Ok(Resolved { session, finding });
+        }
+        Found::Closed(newest) => newest.next(),
+        Found::Never => Generation::FIRST,
+        Found::AgentRemoved => {
+            let detail = "the agent was removed while its notification was read";
+            return Err(Refusal::new(RefusalReason::UnknownAgent, detail));
+        }
+    };
+    let session = ActiveSession {
+        id: fresh,
+        generation,
+        queue_tail: 0,
+        queued: 0,
+        rests: true,
+    };
+    Ok(Resolved {
+        session,
+        finding: match generation {
+            Generation::FIRST => Finding::Created,
+            _ => Finding::Reopened,
+        },
+    })
 }
 
 /// How a session was found, for logs and counters (S13).
@@ -44,14 +69,6 @@ pub enum Finding {
 }
 
 impl Finding {
-    pub fn of_opened(generation: Generation) -> Finding {
-        if generation == Generation::FIRST {
-            Finding::Created
-        } else {
-            Finding::Reopened
-        }
-    }
-
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -63,27 +80,35 @@ impl Finding {
 
 #[cfg(test)]
 mod tests {
-    use domain::SessionId;
-
     use super::*;
 
     #[test]
     fn the_active_one_or_the_next() {
-        let session = ActiveSession {
+        let fresh = SessionId(uuid::Uuid::from_u128(7));
+        let active = ActiveSession {
             id: SessionId(uuid::Uuid::nil()),
             generation: Generation(4),
             queue_tail: 7,
             queued: 0,
             rests: true,
         };
-        let check = |found, expected| assert_eq!(resolve(found), expected);
-        check(Found::Active(session), Resolution::Reuse(session));
-        check(Found::Closed(Generation(4)), Resolution::OpenNext(Generation(5)));
-        check(Found::Never, Resolution::OpenNext(Generation(1)));
-        assert!(
-            matches!(resolve(Found::AgentRemoved), Resolution::Refuse(refusal) if refusal.reason == RefusalReason::UnknownAgent)
-        );
-        assert_eq!(Finding::of_opened(Generation(1)), Finding::Created);
-        assert_eq!(Finding::of_opened(Generation(2)), Finding::Reopened);
+        let reused = resolve(Found::Active(active), fresh).unwrap();
+        assert_eq!((reused.session, reused.finding), (active, Finding::Reused));
+        for (found, generation, finding) in [
+            (Found::Closed(Generation(4)), 5, Finding::Reopened),
+            (Found::Never, 1, Finding::Created),
+        ] {
+            let opened = resolve(found, fresh).unwrap();
+            assert_eq!(
+                (opened.session.id, opened.session.generation),
+                (fresh, Generation(generation))
+            );
+            assert_eq!(
+                (opened.finding, opened.session.queue_tail, opened.session.rests),
+                (finding, 0, true)
+            );
+        }
+        let refusal = resolve(Found::AgentRemoved, fresh).unwrap_err();
+        assert_eq!(refusal.reason, RefusalReason::UnknownAgent);
     }
 }

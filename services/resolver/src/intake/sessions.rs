@@ -7,38 +7,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::notification::Refusal;
-use domain::{Conversation, Generation, SessionId};
+use domain::{Conversation, SessionId};
 use storage::{StorageError, Tx};
 use uuid::Uuid;
 
-use super::resolve::{Finding, Found, Resolution, resolve};
+use super::resolve::{Finding, Found, Resolved, resolve};
 use storage::session::{
     sessions_lock::conversations_lock,
     sessions_open::{NewSession, sessions_newest, sessions_open},
 };
 
-/// An active session, locked until the transaction ends, or one to open.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ResolvedSession {
-    pub id: SessionId,
-    pub generation: Generation,
-    pub queue_tail: i64,
-    /// Queued items before this batch.
-    pub waiting: u32,
-    /// Idle before this batch ([`ActiveSession::rests`](super::resolve::ActiveSession)).
-    pub rests: bool,
-    pub finding: Finding,
-}
-
 #[derive(Debug, Default)]
-pub struct Resolved {
-    pub sessions: BTreeMap<Conversation, ResolvedSession>,
+pub struct Assigned {
+    pub sessions: BTreeMap<Conversation, Resolved>,
     pub refused: BTreeMap<Conversation, Refusal>,
 }
 
 /// Finds the session of each conversation, or decides which generation to open. Locks the sessions found, and the agents
 /// of the others.
-pub async fn sessions_find(tx: &Tx, conversations: BTreeSet<Conversation>) -> Result<Resolved, StorageError> {
+pub async fn sessions_find(tx: &Tx, conversations: BTreeSet<Conversation>) -> Result<Assigned, StorageError> {
     let conversations: Vec<Conversation> = conversations.into_iter().collect();
     let all: Vec<&Conversation> = conversations.iter().collect();
     let active = conversations_lock(tx, &all).await?;
@@ -62,49 +49,30 @@ pub async fn sessions_find(tx: &Tx, conversations: BTreeSet<Conversation>) -> Re
 
 /// Opens the sessions that do not exist yet. `false`: another resolver opened one of them meanwhile; a retry of the
 /// batch will find it.
-pub async fn missing_open(tx: &Tx, sessions: &BTreeMap<Conversation, ResolvedSession>) -> Result<bool, StorageError> {
+pub async fn missing_open(tx: &Tx, sessions: &BTreeMap<Conversation, Resolved>) -> Result<bool, StorageError> {
     let new: Vec<NewSession<'_>> = sessions
         .iter()
-        .filter(|(_, session)| session.finding != Finding::Reused)
-        .map(|(conversation, session)| NewSession {
-            id: session.id,
+        .filter(|(_, resolved)| resolved.finding != Finding::Reused)
+        .map(|(conversation, resolved)| NewSession {
+            id: resolved.session.id,
             conversation,
-            generation: session.generation,
+            generation: resolved.session.generation,
         })
         .collect();
     Ok(new.is_empty() || sessions_open(tx, &new).await? == new.len() as u64)
 }
 
-/// Applies [`resolve`] to each conversation; `fresh` holds the ids for sessions to open. Pure.
+/// Applies [`resolve`] to each conversation; `fresh` makes the ids of sessions to open. Pure.
 pub fn assign<'a>(
     found: impl IntoIterator<Item = (&'a Conversation, Found)>,
     mut fresh: impl FnMut() -> SessionId,
-) -> Resolved {
-    let mut resolved = Resolved::default();
+) -> Assigned {
+    let mut assigned = Assigned::default();
     for (conversation, found) in found {
-        let session = match resolve(found) {
-            Resolution::Reuse(session) => ResolvedSession {
-                id: session.id,
-                generation: session.generation,
-                queue_tail: session.queue_tail,
-                waiting: session.queued.unsigned_abs(),
-                rests: session.rests,
-                finding: Finding::Reused,
-            },
-            Resolution::OpenNext(generation) => ResolvedSession {
-                id: fresh(),
-                generation,
-                queue_tail: 0,
-                waiting: 0,
-                rests: true,
-                finding: Finding::of_opened(generation),
-            },
-            Resolution::Refuse(refusal) => {
-                resolved.refused.insert(conversation.clone(), refusal);
-                continue;
-            }
-        };
-        resolved.sessions.insert(conversation.clone(), session);
+        match resolve(found, fresh()) {
+            Ok(resolved) => drop(assigned.sessions.insert(conversation.clone(), resolved)),
+            Err(refusal) => drop(assigned.refused.insert(conversation.clone(), refusal)),
+        }
     }
-    resolved
+    assigned
 }

@@ -74,7 +74,10 @@ async fn as_services(url: &str, options: &DatabaseOptions) -> (Vec<String>, Vec<
 
 fn judge(facts: &ServerFacts, setting: Setting, applied: &[String]) -> Vec<Finding> {
     let mut findings = vec![
-        Finding::ok(Check::Postgres, format!("version {}", fitness::shown(facts.version))),
+        Finding::ok(
+            Check::Postgres,
+            format!("version {}", fitness::shown(facts.login.version)),
+        ),
         schema(applied, setting.migrates),
     ];
     let faults = facts.faults(setting);
@@ -88,20 +91,18 @@ fn judge(facts: &ServerFacts, setting: Setting, applied: &[String]) -> Vec<Findi
         findings.push(Finding::ok(Check::Fitness, message));
     }
     if setting.is_local {
-        findings.extend(on_this_machine(facts));
+        findings.extend(on_this_machine(facts, &faults));
     }
     findings
 }
 
-/// Faults that a start refuses for a database on another machine.
-fn on_this_machine(facts: &ServerFacts) -> Vec<Finding> {
+/// Faults that a start refuses only for a database on another machine.
+fn on_this_machine(facts: &ServerFacts, refused: &[Fault]) -> Vec<Finding> {
     let elsewhere = facts.faults(Setting {
         is_local: false,
         migrates: true,
     });
-    let lenient = elsewhere
-        .iter()
-        .filter(|fault| matches!(fault, Fault::LoginAbove(_) | Fault::Losing(_)));
+    let lenient = elsewhere.iter().filter(|fault| !refused.contains(fault));
     lenient
         .map(|fault| {
             let message = format!("{fault}; accepted on this machine, refused for a database on another machine");
@@ -268,7 +269,10 @@ mod tests {
             .unwrap();
         let settings = Settings::load_from("", [("DATABASE_URL", database.url.as_str())]).unwrap();
         let findings = examine(&settings).await;
-        let fault = Fault::TablesOpen(texts(&["turn"]));
+        let fault = Fault {
+            kind: &fitness::TABLES_OPEN,
+            names: texts(&["turn"]),
+        };
         let wall = Finding::problem(Check::Fitness, fault.to_string(), fault.fix());
         assert!(findings.contains(&wall), "{findings:?}");
     }

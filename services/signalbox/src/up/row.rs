@@ -84,7 +84,7 @@ impl Row {
         };
         let from = id.char_indices().rev().nth(SESSION_CHARS - 1).map_or(0, |(at, _)| at);
         let generation = self.session_key.as_deref().and_then(|key| SessionKey::parse(key).ok());
-        match generation.map(|key| key.generation()) {
+        match generation.map(|key| key.generation) {
             Some(generation) => format!("…{} v{generation}", &id[from..]),
             None => format!("…{}", &id[from..]),
         }

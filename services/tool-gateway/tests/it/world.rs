@@ -15,7 +15,7 @@ use contracts::{
 };
 use devstack::NatsServer;
 use domain::{
-    AccountId, AgentId, ApiKey, CallId, Fence, Generation, SessionId, SessionKey, TaskId, ToolCallState, TurnId,
+    AccountId, AgentId, ApiKey, CallId, Conversation, Fence, Generation, SessionId, TaskId, ToolCallState, TurnId,
 };
 use futures::StreamExt;
 use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User};
@@ -181,20 +181,12 @@ impl World {
 
     /// Generation 1 of the agent's session on the task (or of its taskless one), and a turn in it.
     pub(crate) async fn session(&self, account: &AccountId, task: Option<&TaskId>, agent: AgentId) -> TestSession {
-        let generation = Generation::FIRST;
-        let key = match task {
-            Some(task) => SessionKey::Task {
-                task: task.clone(),
-                agent,
-                account: account.clone(),
-                generation,
-            },
-            None => SessionKey::System {
-                agent,
-                account: account.clone(),
-                generation,
-            },
+        let conversation = Conversation {
+            account: account.clone(),
+            task: task.cloned(),
+            agent,
         };
+        let key = conversation.key(Generation::FIRST);
         let session = TestSession {
             account: account.clone(),
             task: task.cloned(),

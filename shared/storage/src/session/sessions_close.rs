@@ -406,9 +406,9 @@ async fn open_next(
 ) -> Result<[Owned; 2], StorageError> {
     let session = &row.session;
     let generation = session.generation.next();
-    let key = SessionKey::parse(&session.key)
-        .map_err(|error| StorageError::unreadable("open the next generation", error))?
-        .with_generation(generation);
+    let key =
+        SessionKey::parse(&session.key).map_err(|error| StorageError::unreadable("open the next generation", error))?;
+    let key = SessionKey { generation, ..key };
     let id = SessionId(fresh_id());
     let count = i64::try_from(items.len()).expect("a queue is shorter than 2^63");
     let values: [Value; 10] = [

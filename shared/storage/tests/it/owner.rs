@@ -32,10 +32,14 @@ async fn an_owner_who_may_make_no_roles_migrates() {
     let owner = Database::connect(&url, Role::Owner, &options).await.unwrap();
     migrations::migrate(owner.connection()).await.unwrap();
     let facts = fitness::look(&owner).await.unwrap();
-    assert!(facts.login_owns && !facts.is_login_above());
+    assert!(facts.login.owns && !facts.login.is_above());
     // Lent rights are revoked, and so are the default rights of every role in a new database; each time, though no step
     // is left.
-    let making = async || fitness::look(&owner).await.unwrap().roles_making;
+    let making = async || {
+        let found = fitness::look(&owner).await.unwrap().found;
+        let making = found.into_iter().find(|fault| fault.kind == &fitness::ROLES_MAKING);
+        making.map_or_else(Vec::new, |fault| fault.names)
+    };
     assert_eq!(making().await, [""; 0]);
     execute(&test.owner, format!("grant temporary on database {name} to public")).await;
     assert_eq!(making().await, ["temporary objects by everybody"]);
