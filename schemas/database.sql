@@ -1290,3 +1290,10 @@ alter policy own_delivery on outbox
         when 'notification' then split_part(subject, '.', 4) <> '' and split_part(subject, '.', 5) = ''
         when 'dead' then split_part(subject, '.', 4) <> '' and split_part(subject, '.', 5) = ''
         else false end);
+
+-- == 0024_sessions_of_agent ---------------------------------------------------
+
+-- Removing an agent closes its open sessions. Without this index the statement that finds them reads all sessions of
+-- the account. Its condition is written so that no other statement's condition implies it: with `closed_at is null`,
+-- statements planned on a small table would use this index instead of the primary key.
+create index session_of_agent on session (account_id, agent_id) where coalesce(closed_at, 'infinity') = 'infinity';

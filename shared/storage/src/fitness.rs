@@ -48,12 +48,12 @@ pub struct Setting {
 /// One reason not to use a database.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    pub kind: &'static Kind,
+    pub kind: &'static FaultKind,
     pub names: Vec<String>,
 }
 
 #[derive(PartialEq, Eq, Debug)]
-pub struct Kind {
+pub struct FaultKind {
     /// SQL: the names of what has the fault. Empty where other facts tell.
     find: &'static str,
     /// `{}` stands for the names.
@@ -88,7 +88,7 @@ impl Login {
 }
 
 impl Fault {
-    fn of(kind: &'static Kind, name: String) -> Fault {
+    fn of(kind: &'static FaultKind, name: String) -> Fault {
         Fault {
             kind,
             names: vec![name],
@@ -180,17 +180,17 @@ async fn names(database: &Database, query: &'static str) -> Result<Vec<String>, 
     names.attempt("read the catalogue")
 }
 
-pub static TOO_OLD: Kind = Kind {
+pub static TOO_OLD: FaultKind = FaultKind {
     find: "",
     says: "version {} is too old",
     fix: "use Postgres 15 or newer",
 };
-static LOGIN_ABOVE: Kind = Kind {
+static LOGIN_ABOVE: FaultKind = FaultKind {
     find: "",
     says: "login {} is above row-level security",
     fix: LOGIN_FIX,
 };
-static LOGIN_OWNS: Kind = Kind {
+static LOGIN_OWNS: FaultKind = FaultKind {
     find: "",
     says: "login {} owns the tables and database.migrate is off",
     fix: LOGIN_FIX,
@@ -198,7 +198,7 @@ static LOGIN_OWNS: Kind = Kind {
 const LOGIN_FIX: &str = "give services a login of their own that is only granted the signalbox_ roles (SECURITY.md)";
 
 /// Roles of services that are superusers, bypass row-level security, or own tables.
-pub static ROLES_ABOVE: Kind = Kind {
+pub static ROLES_ABOVE: FaultKind = FaultKind {
     find: r"
     select r.rolname::text as name from pg_roles r
     where r.rolname like 'signalbox\_%' and r.rolname <> session_user
@@ -212,7 +212,7 @@ pub static ROLES_ABOVE: Kind = Kind {
 };
 
 /// Tables with tenants' rows where row-level security is not enabled and forced.
-pub static TABLES_OPEN: Kind = Kind {
+pub static TABLES_OPEN: FaultKind = FaultKind {
     find: "
     select c.relname::text as name from pg_class c
     where c.relkind in ('r', 'p') and c.relnamespace = current_schema()::regnamespace
@@ -225,7 +225,7 @@ pub static TABLES_OPEN: Kind = Kind {
 };
 
 /// Tables without the policy `tenant`, for every role, on reads and on writes.
-pub static TABLES_UNWATCHED: Kind = Kind {
+pub static TABLES_UNWATCHED: FaultKind = FaultKind {
     find: "
     select c.relname::text as name from pg_class c
     where c.relkind in ('r', 'p') and c.relnamespace = current_schema()::regnamespace
@@ -241,7 +241,7 @@ pub static TABLES_UNWATCHED: Kind = Kind {
 
 /// Views that show their owner's rows instead of the caller's. A materialized view never checks its caller. Views of an
 /// extension (`pg_stat_statements`) read none of these tables.
-pub static VIEWS_ABOVE: Kind = Kind {
+pub static VIEWS_ABOVE: FaultKind = FaultKind {
     find: "
     select c.relname::text as name from pg_class c
     where c.relnamespace = current_schema()::regnamespace
@@ -259,7 +259,7 @@ pub static VIEWS_ABOVE: Kind = Kind {
 
 /// Functions that run with their owner's rights and resolve names by their caller's search path, and all functions of a
 /// service's role, except those of extensions.
-pub static FUNCTIONS_OPEN: Kind = Kind {
+pub static FUNCTIONS_OPEN: FaultKind = FaultKind {
     find: r"
     select p.oid::regprocedure::text as name from pg_proc p join pg_roles o on o.oid = p.proowner
     where p.pronamespace = 'public'::regnamespace and (p.prosecdef or o.rolname like 'signalbox\_%')
@@ -276,7 +276,7 @@ pub static FUNCTIONS_OPEN: Kind = Kind {
 /// Roles of services, and logins, that may create objects that shadow ours; and which objects. Zero stands for every role;
 /// a right of every role is reported once. The login counts, since its own temporary objects stay when it takes a role; a
 /// login that is above row-level security anyway is reported as such.
-pub static ROLES_MAKING: Kind = Kind {
+pub static ROLES_MAKING: FaultKind = FaultKind {
     find: r"
     with role (oid, name) as (
         select 0::oid, 'everybody'
@@ -301,7 +301,7 @@ pub static ROLES_MAKING: Kind = Kind {
 };
 
 /// Shared tables in which one service may write in another's name; and which service.
-pub static TABLES_SHARED: Kind = Kind {
+pub static TABLES_SHARED: FaultKind = FaultKind {
     find: r"
     select format('%s for %s', t.name, r.rolname) as name
     from (values ('dead_letter'), ('outbox'), ('replica')) t (name)
@@ -319,7 +319,7 @@ pub static TABLES_SHARED: Kind = Kind {
 
 /// All policies, one a line, as Postgres prints them: name and table, a colon, and the definition. [`changed`] keeps those
 /// that differ from the migrations'.
-pub static POLICIES_CHANGED: Kind = Kind {
+pub static POLICIES_CHANGED: FaultKind = FaultKind {
     find: r#"
     select regexp_replace(format('%s on %s: %s%s for %s using %s with check %s', policyname, tablename,
                case permissive when 'RESTRICTIVE' then 'only ' else '' end, cmd, array_to_string(roles, ', '),
@@ -330,7 +330,7 @@ pub static POLICIES_CHANGED: Kind = Kind {
 };
 
 /// Settings with which an acknowledged commit may be lost.
-pub static SETTINGS_LOSING: Kind = Kind {
+pub static SETTINGS_LOSING: FaultKind = FaultKind {
     find: "
     select s.name from unnest(array['fsync', 'full_page_writes', 'synchronous_commit']) as s (name)
     where current_setting(s.name) = 'off' order by 1",
@@ -339,7 +339,7 @@ pub static SETTINGS_LOSING: Kind = Kind {
 };
 
 /// All that have a query.
-static FOUND: [&Kind; 9] = [
+static FOUND: [&FaultKind; 9] = [
     &ROLES_ABOVE,
     &TABLES_OPEN,
     &TABLES_UNWATCHED,
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(faults, says, "{setting:?}");
     }
 
-    fn found(kind: &'static Kind, names: &[&str]) -> Fault {
+    fn found(kind: &'static FaultKind, names: &[&str]) -> Fault {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         Fault { kind, names }
     }

@@ -38,11 +38,7 @@ const STATEMENTS: [Planned; 16] = [
             "notification_queue",
         ],
     ),
-    (
-        sessions_close::OF_AGENT,
-        3,
-        &["session_active_task", "session_active_system"],
-    ),
+    (sessions_close::OF_AGENT, 3, &["session_of_agent"]),
     (sessions_close::LOCK, 2, &["session_pkey", "task_pkey"]),
     (sessions_close::LOCK_WITH_OWN, 2, &["session_pkey"]),
     (sessions_close::CLOSE, 4, &["session_pkey"]),
@@ -111,8 +107,7 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("task").set("display_id", "'t-' || n").from(&many),
         rows("session")
             .set("task_id", "'t-' || n")
-            // Short lists: with 25 rows or more on a page, agents' sessions are found by the primary key.
-            .set("key", "'k' || n")
+            .set("key", "'task:t-' || n || ':agent:' || a.id || ':acme:v1'")
             .with("queued", 1)
             .with("queue_tail", 1)
             .from(agents),

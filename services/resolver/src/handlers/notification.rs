@@ -107,7 +107,7 @@ impl NotificationHandler {
         batch: &[Received],
         now: OffsetDateTime,
     ) -> Result<Handled, StorageError> {
-        self.pass(lease, to, batch, async |tx| self.take_in(tx, batch, now).await)
+        self.batch_write(lease, to, batch, async |tx| self.take_in(tx, batch, now).await)
             .await
     }
 
@@ -149,7 +149,7 @@ impl NotificationHandler {
             };
             Ok(Some(TakenIn { done, messages }))
         };
-        self.pass(lease, to, batch, write).await
+        self.batch_write(lease, to, batch, write).await
     }
 
     /// Moves the offset past a message of which nothing can be stored.
@@ -160,11 +160,12 @@ impl NotificationHandler {
         received: &Received,
     ) -> Result<Handled, StorageError> {
         let nothing = async |_: &Tx| Ok(Some(TakenIn::default()));
-        self.pass(lease, to, std::slice::from_ref(received), nothing).await
+        self.batch_write(lease, to, std::slice::from_ref(received), nothing)
+            .await
     }
 
     /// Moves the offset past the batch in the transaction that writes its result. `write` returns none: it lost a race.
-    async fn pass(
+    async fn batch_write(
         &self,
         lease: &Lease,
         to: &PartitionOffset,

@@ -11,8 +11,8 @@ use super::{
     decide::{Accepted, AcceptedTask, Decision, Refused, decide},
     facts::{BatchFacts, Fact, Known},
     received::Received,
-    resolve::{Finding, Resolved},
-    sessions::Assigned,
+    resolve::{Finding, ResolvedSession},
+    sessions::AssignedSessions,
 };
 use storage::session::{items_append::NewItem, sessions_lock::ActiveSession};
 
@@ -112,17 +112,17 @@ pub fn conversation(
 /// Returns the sessions of the others: a refused notification opens none, and creates no task.
 pub fn refuse_unplaced(
     decided: &mut Decided<'_>,
-    assigned: Assigned,
+    assigned: AssignedSessions,
     facts: &BatchFacts,
     limits: &QueueLimits,
-) -> BTreeMap<Conversation, Resolved> {
+) -> BTreeMap<Conversation, ResolvedSession> {
     let entries: usize = decided
         .accepted
         .iter()
         .map(|(_, accepted)| accepted.entries.len())
         .sum();
     let added = u32::try_from(entries).unwrap_or(u32::MAX);
-    let has_room = |resolved: &Resolved| {
+    let has_room = |resolved: &ResolvedSession| {
         let most = limits.items_max_for(&Actor::publisher());
         most.is_none_or(|most| resolved.waiting().saturating_add(added) <= most)
     };
@@ -211,7 +211,7 @@ pub struct Work<'a> {
 pub fn queue<'a>(
     decided: &'a Decided<'a>,
     facts: &BatchFacts,
-    sessions: &'a BTreeMap<Conversation, Resolved>,
+    sessions: &'a BTreeMap<Conversation, ResolvedSession>,
 ) -> Queued<'a> {
     let mut queued = Queued::default();
     let mut work: BTreeMap<&Conversation, Work<'a>> = BTreeMap::new();

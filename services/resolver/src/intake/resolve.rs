@@ -18,24 +18,24 @@ pub enum Found {
 
 /// The session of a conversation: an active one, locked until the transaction ends, or one to open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Resolved {
+pub struct ResolvedSession {
     /// As it was before this batch.
     pub session: ActiveSession,
     pub finding: Finding,
 }
 
-impl Resolved {
+impl ResolvedSession {
     pub fn waiting(&self) -> u32 {
         self.session.queued.unsigned_abs()
     }
 }
 
 /// `fresh` is the id of a session to open.
-pub fn resolve(found: Found, fresh: SessionId) -> Result<Resolved, Refusal> {
+pub fn resolve(found: Found, fresh: SessionId) -> Result<ResolvedSession, Refusal> {
     let generation = match found {
         Found::Active(session) => {
             let finding = Finding::Reused;
-            return Ok(Resolved { session, finding });
+            return Ok(ResolvedSession { session, finding });
         }
         Found::Closed(newest) => newest.next(),
         Found::Never => Generation::FIRST,
@@ -51,7 +51,7 @@ pub fn resolve(found: Found, fresh: SessionId) -> Result<Resolved, Refusal> {
         queued: 0,
         rests: true,
     };
-    Ok(Resolved {
+    Ok(ResolvedSession {
         session,
         finding: match generation {
             Generation::FIRST => Finding::Created,

@@ -11,21 +11,21 @@ use domain::{Conversation, SessionId};
 use storage::{StorageError, Tx};
 use uuid::Uuid;
 
-use super::resolve::{Finding, Found, Resolved, resolve};
+use super::resolve::{Finding, Found, ResolvedSession, resolve};
 use storage::session::{
     sessions_lock::conversations_lock,
     sessions_open::{NewSession, sessions_newest, sessions_open},
 };
 
 #[derive(Debug, Default)]
-pub struct Assigned {
-    pub sessions: BTreeMap<Conversation, Resolved>,
+pub struct AssignedSessions {
+    pub sessions: BTreeMap<Conversation, ResolvedSession>,
     pub refused: BTreeMap<Conversation, Refusal>,
 }
 
 /// Finds the session of each conversation, or decides which generation to open. Locks the sessions found, and the agents
 /// of the others.
-pub async fn sessions_find(tx: &Tx, conversations: BTreeSet<Conversation>) -> Result<Assigned, StorageError> {
+pub async fn sessions_find(tx: &Tx, conversations: BTreeSet<Conversation>) -> Result<AssignedSessions, StorageError> {
     let conversations: Vec<Conversation> = conversations.into_iter().collect();
     let all: Vec<&Conversation> = conversations.iter().collect();
     let active = conversations_lock(tx, &all).await?;
@@ -49,7 +49,7 @@ pub async fn sessions_find(tx: &Tx, conversations: BTreeSet<Conversation>) -> Re
 
 /// Opens the sessions that do not exist yet. `false`: another resolver opened one of them meanwhile; a retry of the
 /// batch will find it.
-pub async fn missing_open(tx: &Tx, sessions: &BTreeMap<Conversation, Resolved>) -> Result<bool, StorageError> {
+pub async fn missing_open(tx: &Tx, sessions: &BTreeMap<Conversation, ResolvedSession>) -> Result<bool, StorageError> {
     let new: Vec<NewSession<'_>> = sessions
         .iter()
         .filter(|(_, resolved)| resolved.finding != Finding::Reused)
@@ -66,8 +66,8 @@ pub async fn missing_open(tx: &Tx, sessions: &BTreeMap<Conversation, Resolved>) 
 pub fn assign<'a>(
     found: impl IntoIterator<Item = (&'a Conversation, Found)>,
     mut fresh: impl FnMut() -> SessionId,
-) -> Assigned {
-    let mut assigned = Assigned::default();
+) -> AssignedSessions {
+    let mut assigned = AssignedSessions::default();
     for (conversation, found) in found {
         match resolve(found, fresh()) {
             Ok(resolved) => drop(assigned.sessions.insert(conversation.clone(), resolved)),

@@ -89,13 +89,11 @@ pub const OF_TASK: &str = "
         limit 1) w
     where o.account_id = $1 and o.kind = 'system' and o.closed_at is null and o.queued > 0 and not o.id = any($3::uuid[])";
 
-/// The open sessions of an agent, without the known ones. Relies on session_active_task and session_active_system.
+/// The open sessions of an agent, without the known ones. Relies on session_of_agent.
 pub const OF_AGENT: &str = "
     select o.id from session o
-    where o.account_id = $1 and o.agent_id = $2 and o.kind = 'task' and o.closed_at is null and not o.id = any($3::uuid[])
-    union all
-    select o.id from session o
-    where o.account_id = $1 and o.agent_id = $2 and o.kind = 'system' and o.closed_at is null and not o.id = any($3::uuid[])";
+    where o.account_id = $1 and o.agent_id = $2 and coalesce(o.closed_at, 'infinity') = 'infinity'
+      and not o.id = any($3::uuid[])";
 
 /// One order for all closers, so that they do not deadlock. Relies on the primary keys.
 pub const LOCK: &str = "
