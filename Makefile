@@ -1,44 +1,44 @@
-# Everything a developer or CI runs. `make help` lists it.
+# The commands of developers and CI. `make help` lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-# Cargo profile of `make run`: dev compiles in minutes and shares its crates with the tests; or release. `make bench`
-# and images use release.
+# Cargo profile of `make run`: dev, which compiles in minutes and shares its crates with the tests, or release. `make bench`
+# uses release.
 PROFILE ?= dev
 DATA_DIR ?= .data
-# Further arguments for `signalbox up`, as in: make run ARGS="--exit-when-idle"
+# Further arguments for `signalbox up`, for example: make run ARGS="--exit-when-idle"
 ARGS ?=
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SIGNALBOX = $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/signalbox
-# Features of all tests, so that everything is compiled once: the fault campaign.
+# All tests use the feature of the fault campaign, so that everything is compiled once.
 TEST_FEATURES := --features system-tests/chaos
 # The fault campaign's programs.
 CHAOS := -p system-tests -p signalbox --bins $(TEST_FEATURES)
-# For `make chaos`: number of faults, seed, and further arguments, as in: make chaos ARGS=recovery. PLANTED names
-# planted bugs to hunt instead, or `all`.
+# For `make chaos`: number of faults, seed, and further arguments, for example: make chaos ARGS=recovery. With PLANTED
+# (names of planted bugs, or `all`) the campaign checks that it finds those bugs.
 FAULTS ?= 200
 SEED ?= 1
-# Run so many seeds of the simulation instead, from SEED on; in a release build, which pays off for very many.
+# With SIM, `make chaos` runs this many seeds of the simulation instead, from SEED on, in a release build.
 SIM ?=
 PLANTED ?=
 
-# For `make deny`: source of RustSec's advisories; may be a copy (git://host/path, branch main).
+# For `make deny`: repository of RustSec's advisories, or a copy of it (git://host/path, branch main).
 ADVISORY_DB ?= https://github.com/RustSec/advisory-db
 
-# For `make containers`: a commit to upgrade from and to roll back to.
+# For `make containers`: the commit to upgrade from and to roll back to.
 BEFORE ?=
 
-# For `make bench`: words in the names of the rows; empty for all rows.
+# For `make bench`: words in the names of the rows to run; empty for all rows.
 ROWS ?=
 
-# For `make fuzz`: number of inputs for each parser, and a part of the parser's name. It takes SEED, too.
+# For `make fuzz`: number of inputs for each parser, and a part of the parser's name. SEED applies, too.
 RUNS ?= 200000
 TARGET ?=
 
-# Tools are installed here and not into the user's own folders.
+# Tools are installed in this folder and not in the user's folders.
 TOOLS := $(CURDIR)/.tools
 export PATH := $(TOOLS)/bin:$(PATH)
 
@@ -50,10 +50,10 @@ help: ## List the targets
 run: provision build ## Start Signalbox with its own NATS, Postgres and demo agent, and the sample (ARGS=, PROFILE=release, DATA_DIR=)
 	exec $(SIGNALBOX) up --data-dir $(DATA_DIR) --sample examples/notifications.ndjson $(ARGS)
 
-test: provision rust nextest ## Run all tests but those of `make nightly`
+test: provision rust nextest ## Run all tests except those of `make nightly`
 	cargo nextest run --workspace $(TEST_FEATURES)
 
-ci: provision rust nextest ## What CI runs on a change: formatting, lints, dependencies, manifests, tests but campaigns, schemas, the sample
+ci: provision rust nextest ## Check what CI checks on a change: formatting, lints, dependencies, manifests, tests without campaigns, schemas, the sample
 	cargo fmt --all --check
 	cargo fmt --manifest-path tests/containers/Cargo.toml --check
 	$(MAKE) lint
@@ -67,7 +67,7 @@ ci: provision rust nextest ## What CI runs on a change: formatting, lints, depen
 	[ -z "$$untracked" ] || { echo "ci: not committed: $$untracked" >&2; exit 1; }
 	$(MAKE) smoke
 
-chaos: provision rust ## Break everything and check what is left (FAULTS=, SEED=, ARGS=, PLANTED=), or run SIM= seeds of the simulation
+chaos: provision rust ## Run the fault campaign (FAULTS=, SEED=, ARGS=, PLANTED=), or SIM= seeds of the simulation
 ifneq ($(PLANTED),)
 	tests/chaos/planted/run planted $(PLANTED) --without --seed $(SEED) $(ARGS)
 else
@@ -75,7 +75,7 @@ else
 	$(TARGET_DIR)/$(if $(SIM),release,debug)/chaos $(if $(SIM),simulate --seeds $(SIM) --from $(SEED),--faults $(FAULTS) --seed $(SEED) $(ARGS))
 endif
 
-nightly: provision rust nextest ## What takes too long for every change: all tests at full length, containers, a campaign, 20,000 seeds, age
+nightly: provision rust nextest ## Run what takes too long for every change: all tests at full length, containers, campaign, contract, 20,000 seeds, age
 	SIGNALBOX_NIGHTLY=1 cargo nextest run --workspace $(TEST_FEATURES) --profile nightly
 	$(MAKE) containers
 	$(MAKE) chaos FAULTS=500 SEED=$(SEED) ARGS="--again 2"
@@ -83,14 +83,14 @@ nightly: provision rust nextest ## What takes too long for every change: all tes
 	$(MAKE) chaos SIM=20000
 	$(MAKE) age
 
-age: provision rust ## An installation with millions of rows, in which a day goes by (ARGS=)
+age: provision rust ## Simulate a day in an installation with millions of rows (ARGS=)
 	cargo build $(CHAOS) --release
 	$(TARGET_DIR)/release/chaos age $(ARGS)
 
-contract: provision build ## Hold the HTTP API to its OpenAPI document, by made-up requests to a running `signalbox up` (ARGS=)
+contract: provision build ## Check the HTTP API against its OpenAPI document, with generated requests to a running `signalbox up` (ARGS=)
 	tests/contract/run $(SIGNALBOX) $(ARGS)
 
-fuzz: provision rust nextest ## Try made-up inputs on every parser (TARGET=, RUNS= for each, SEED=)
+fuzz: provision rust nextest ## Fuzz every parser (TARGET=, RUNS= for each, SEED=)
 	SIGNALBOX_FUZZ_RUNS=$(RUNS) SIGNALBOX_FUZZ_SEED=$(SEED) cargo nextest run --workspace $(TEST_FEATURES) --profile fuzz \
 	    -E 'test(/(^|::)fuzz::.*$(TARGET)/)'
 
@@ -99,7 +99,7 @@ bench: provision rust ## Measure Signalbox against the floor of its stack (ROWS=
 	cargo build -p bench -p signalbox --bins --profile $(PROFILE)
 	$(dir $(SIGNALBOX))bench $(ROWS) --json $(TARGET_DIR)/bench.json --markdown $(TARGET_DIR)/bench.md $(ARGS)
 
-bench-micro: rust ## Measure what is hot in the CPU, piece by piece (ARGS= takes part of a name)
+bench-micro: rust ## Measure single functions that use much CPU (ARGS= takes part of a name)
 	cargo bench --workspace --bench micro -- $(ARGS)
 
 lint: rust ## Lint everything; a warning fails
@@ -112,38 +112,38 @@ fmt: rust ## Format everything
 schemas: build ## Write schemas/ from the code
 	$(SIGNALBOX) schemas --dir schemas
 
-images: env ## Build the container image, and base images where none can be pulled (SIGNALBOX_BINARY= for a program that is built)
+images: env ## Build the container image, and base images that cannot be pulled (SIGNALBOX_BINARY= packs a built program)
 	deploy/images/make.sh
 
-env: ## Make .env for docker compose, with secrets of its own, unless there is one
+env: ## Create .env for docker compose, with random secrets, unless it exists
 	@deploy/env.sh
 
-# Around the program that the tests were built with, so that nothing is compiled for it.
-containers: provision rust nextest ## Run the tests in containers (BEFORE=commit to upgrade from), or the public scenario against a deployment (SIGNALBOX_TARGET=url)
+# The image packs the program that the tests were built with, so that nothing is compiled for it.
+containers: provision rust nextest ## Run the container tests (BEFORE=commit to upgrade from), or the public scenario against a deployment (SIGNALBOX_TARGET=url)
 	$(if $(SIGNALBOX_TARGET),,$(MAKE) build)
 	SIGNALBOX_BINARY=$(SIGNALBOX) SIGNALBOX_TARGET=$(SIGNALBOX_TARGET) SIGNALBOX_BEFORE=$(BEFORE) tests/containers/run
 
-manifests: ## Hold the Kubernetes manifests to Kubernetes' schemas and to the rules of this installation
+manifests: ## Check the Kubernetes manifests against Kubernetes' schemas and this project's rules
 	@deploy/k8s/check/run
 
-digests: ## Ask the registry for the digests of others' images and write them beside their tags
+digests: ## Get the digests of third-party images from the registry and write them beside their tags
 	@deploy/images/digests.py
 
-provision: ## Install nats-server, Postgres and a linker where they are missing
+provision: ## Install nats-server, Postgres and a linker if they are missing
 	@deploy/provision/provision.sh
 
 build: rust
 	@echo "building signalbox alone, profile $(PROFILE)"
 	cargo build -p signalbox --bin signalbox --profile $(PROFILE)
 
-# The sample through the whole path, once, in a folder of its own. Postgres, which is not root, has to pass through it.
+# Runs the sample once through all services, in a temporary folder. Postgres does not run as root and needs access to it.
 smoke: provision build
 	@data_dir=$$(mktemp -d); chmod 711 "$$data_dir"; trap 'rm -rf "$$data_dir"' EXIT; \
 	timeout 300 $(SIGNALBOX) up --data-dir "$$data_dir/data" --http 127.0.0.1:0 \
 	    --sample examples/notifications.ndjson --exit-when-idle || \
 	    { echo "smoke: the end of the log:" >&2; tail -n 50 "$$data_dir/data/signalbox.log" >&2; exit 1; }
 
-# Dependencies: licences, sources, what is forbidden, and RustSec's advisories where their database can be fetched.
+# Checks dependencies: licences, sources, bans, and RustSec's advisories if their database can be fetched.
 deny: rust
 	@deploy/provision/cargo-tool.sh cargo-deny
 	cargo deny check bans licenses sources

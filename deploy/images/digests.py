@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The digests of others' images, beside their tags: a tag can be moved, a digest is what is pulled.
+"""The digests of third-party images, beside their tags: a tag can move, a digest cannot.
 
-    digests.py          asks the registry for each (docker buildx imagetools inspect) and writes it: make digests
-    digests.py check    refuses an image without one that is not in without-digest: part of make manifests
+    digests.py          gets each digest from the registry (docker buildx imagetools inspect) and writes it: make digests
+    digests.py check    refuses an image that has no digest and is not in without-digest: part of make manifests
 """
 
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 EXCEPTIONS = Path(__file__).with_name("without-digest")
 REFERENCE = r"(?P<image>[a-z0-9./-]+:[\w][\w.-]*)(?P<digest>@sha256:[0-9a-f]{64})?"
-# Where an image is pulled, and how it stands there. The chart of NATS knows its repository, which is `nats`.
+# The files that name an image, with the pattern of its reference. The NATS chart itself sets the repository, `nats`.
 PLACES = {
     "docker-compose.yml": [r"_IMAGE:-" + REFERENCE + r"\}"],
     "deploy/Dockerfile": [r"^ARG \w+_IMAGE=" + REFERENCE + "$"],
@@ -30,7 +30,7 @@ def image_of(match):
 
 
 def found():
-    """Every image of others: where it stands, and with which digest."""
+    """Every third-party image: its file, its name and its digest."""
     for place, patterns in PLACES.items():
         text = (ROOT / place).read_text()
         matches = [match for pattern in patterns for match in re.finditer(pattern, text, re.MULTILINE)]
@@ -67,7 +67,7 @@ def check():
 
 
 def ask(image):
-    """The digest of the image's index, for every architecture; none where the registry cannot be asked."""
+    """The digest of the image's index, for all architectures; none if the registry cannot be reached."""
     command = ["docker", "buildx", "imagetools", "inspect", "--format", "{{.Manifest.Digest}}", image]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Makes the image of Signalbox, and the base images of the compose file where they can be neither found nor pulled.
+# Builds the image of Signalbox, and those base images of the compose file that are missing and cannot be pulled.
 #
-#   SIGNALBOX_BINARY=path   an image around a `signalbox` that is built already (for this machine's C library or an older
-#                           one): nothing is compiled
+#   SIGNALBOX_BINARY=path   packs this `signalbox`, which must be built for this machine's C library or an older one;
+#                           nothing is compiled
 #
-# Ends with 3 where base images can be neither pulled nor fetched.
+# Exits with 3 if base images can be neither pulled nor built from packages.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -17,7 +17,7 @@ image=${SIGNALBOX_IMAGE:-signalbox:$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.t
 say() { printf 'images: %s\n' "$*"; }
 fail() { say "$*" >&2; exit 1; }
 
-# BuildKit's client if it is installed: it builds only the needed stages.
+# Prefers a Docker client with BuildKit, which builds only the needed stages.
 has_buildkit() {
     "$1" buildx version >/dev/null 2>&1 || "$1" --version 2>/dev/null | grep -Eq 'version (19|20)\.'
 }
@@ -31,7 +31,7 @@ for candidate in "$DOCKER" /usr/bin/docker; do
 done
 "$DOCKER" version >/dev/null 2>&1 || fail "no Docker engine answers: start one (Debian: apt-get install docker.io), or set DOCKER_HOST"
 
-# Existing images are used, others are pulled, the rest is built.
+# Uses an existing image, else pulls it, else builds it.
 bases=(nats:"$NATS_IMAGE" postgres:"$POSTGRES_IMAGE" base:"$BASE_IMAGE")
 [ -n "${SIGNALBOX_BINARY:-}" ] || bases+=(rust:"$RUST_IMAGE")
 missing=()
@@ -40,7 +40,7 @@ for base in "${bases[@]}"; do
     "$DOCKER" image inspect "$name" >/dev/null 2>&1 || timeout 300 "$DOCKER" pull --quiet "$name" >/dev/null 2>&1 ||
         missing+=("${base%%:*}")
 done
-# Images built here have no digest, so they get a name without one, which compose and the tests are told.
+# An image built here has no digest, so its name has none; compose reads the name from .env, the tests from made.env.
 made=.tools/images/made.env
 mkdir -p "${made%/*}" && : >"$made"
 for base in "${missing[@]}"; do
@@ -60,7 +60,7 @@ if [ -e .env ]; then
     done <"$made"
 fi
 
-# A long compilation shows its output.
+# A compilation takes long, so its output is shown.
 say "building $image"
 arguments=(--build-arg "RUST_IMAGE=$RUST_IMAGE" --build-arg "BASE_IMAGE=$BASE_IMAGE")
 if [ -n "${SIGNALBOX_BINARY:-}" ]; then

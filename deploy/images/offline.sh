@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# offline.sh NAME...: makes local base images under the names of the public ones, where no registry of images can be reached.
-# NAME is nats, postgres, base or rust; the names that they get come from the environment (make.sh sets them).
+# offline.sh NAME...: builds base images under the names of the public ones, for machines that reach no image registry.
+# NAME is nats, postgres, base or rust; make.sh sets the images' names in the environment.
 #
-# They come from Debian's packages (debootstrap, as root), from the nats-server that `make provision` fetched, and from the
-# Rust toolchain of this machine. They do what the public images do as far as this project uses them, and no more.
-# DEBIAN_MIRROR names another mirror than debootstrap would take. Ends with 3 where what they are made of cannot be fetched.
+# The images are built from Debian's packages (debootstrap, as root), from the nats-server that `make provision` fetched, and
+# from the Rust toolchain of this machine. They have only those features of the public images that this project uses.
+# DEBIAN_MIRROR overrides debootstrap's default mirror. Exits with 3 if a part of the images cannot be fetched.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -18,7 +18,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 umask 022
 
-# fetching WHAT COMMAND...: a command that takes the network.
+# fetching WHAT COMMAND...: runs a command that needs the network; exits with 3 if it fails.
 fetching() {
     local what=$1
     shift
@@ -31,7 +31,7 @@ if ! command -v debootstrap >/dev/null || ! command -v busybox >/dev/null; then
     fetching "debootstrap" apt-get install -y -qq --no-install-recommends debootstrap busybox-static
 fi
 
-# A plain Debian in $work/debian, once; kept as an archive, since fetching it takes the longest.
+# Puts a minimal Debian into $work/debian, once. An archive caches it, since fetching it takes the longest.
 debian() {
     local kept=.tools/images/$suite.tar
     [ ! -d "$work/debian" ] || return 0
@@ -56,11 +56,11 @@ in_debian() {
     chroot "$folder" "$@"
 }
 
-# install FOLDER PACKAGE...
+# install_in FOLDER PACKAGE...: installs packages into a Debian folder.
 install_in() {
     local folder=$1
     shift
-    # Services do not start in a folder.
+    # Prevents packages from starting their services.
     printf '#!/bin/sh\nexit 101\n' >"$folder/usr/sbin/policy-rc.d"
     chmod +x "$folder/usr/sbin/policy-rc.d"
     fetching "the list of packages" in_debian "$folder" apt-get update -qq
@@ -78,7 +78,7 @@ import() {
     say "made $name, $("$DOCKER" image inspect --format '{{.Size}}' "$name" | numfmt --to=iec)"
 }
 
-# The server and a busybox, which has the wget of health checks.
+# nats-server and busybox, whose wget the health check uses.
 make_nats() {
     local server=${SIGNALBOX_NATS_SERVER:-.tools/bin/nats-server} folder=$work/nats applet
     [ -x "$server" ] || { say "nats-server is missing: make provision" >&2; return 1; }
@@ -91,12 +91,12 @@ make_nats() {
         'ENV PATH=/usr/local/bin:/bin'
 }
 
-# Debian's Postgres, started as in the public image: postgres-entrypoint.sh.
+# Debian's Postgres. postgres-entrypoint.sh starts it as the public image does.
 make_postgres() {
     local folder=$work/postgres major=15
     debian
     cp -a "$work/debian" "$folder"
-    # The user id of the public image.
+    # The public image has the same user id.
     in_debian "$folder" groupadd --system --gid 999 postgres
     in_debian "$folder" useradd --system --uid 999 --gid 999 --home-dir /var/lib/postgresql --shell /bin/bash postgres
     mkdir -p "$folder/etc/postgresql-common/createcluster.d"
@@ -129,7 +129,7 @@ make_base() {
         'ENV PATH=/usr/local/bin:/usr/bin:/bin SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt'
 }
 
-# The toolchain of this machine, and the crates that it has fetched: building in it fetches nothing.
+# This machine's toolchain and the crates that it has fetched, so that a build in this image fetches nothing.
 make_rust() {
     local folder=$work/rust sysroot registry=${CARGO_HOME:-$HOME/.cargo}/registry
     sysroot=$(rustc --print sysroot)

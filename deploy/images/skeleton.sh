@@ -1,5 +1,5 @@
 #!/bin/sh
-# skeleton.sh SOURCE SKELETON: the workspace with empty crates, so that building it builds the dependencies and nothing else.
+# skeleton.sh SOURCE SKELETON: copies the workspace with empty crates. Building the copy builds only the dependencies.
 set -eu
 source=$1
 skeleton=$2
@@ -8,7 +8,7 @@ find . -name Cargo.toml -o -name Cargo.lock | while read -r file; do
     mkdir -p "$skeleton/$(dirname "$file")"
     cp "$file" "$skeleton/$file"
 done
-# Every target that a crate has, by the usual places; what Cargo.toml names apart from those is a folder of its own.
+# Every target of a crate: Cargo's default paths, and the `main.rs` of test and bench folders.
 find . -path '*/src/lib.rs' -o -path '*/src/main.rs' -o -path '*/src/bin/*.rs' -o -path './tests/*/main.rs' \
     -o -path '*/benches/*/main.rs' |
     while read -r file; do
@@ -18,5 +18,5 @@ find . -path '*/src/lib.rs' -o -path '*/src/main.rs' -o -path '*/src/bin/*.rs' -
         *) echo 'fn main() {}' >"$skeleton/$file" ;;
         esac
     done
-# Timestamps are part of a layer's content.
+# A layer's content includes timestamps, so they are fixed.
 find "$skeleton" -exec touch --date '2000-01-01' {} +

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cargo-tool.sh NAME: installs a pinned cargo tool into .tools/bin if the machine has none: the program that its project
-# publishes, checked by its hash; if that cannot be fetched, it compiles the tool.
+# cargo-tool.sh NAME: installs a pinned cargo tool into .tools/bin if the machine has none. Downloads the program that the
+# tool's project publishes and checks its hash; compiles the tool if the download fails.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

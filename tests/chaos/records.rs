@@ -24,7 +24,7 @@ pub(crate) struct Records {
     /// In the order in which the provider saw them.
     pub(crate) calls: Vec<ProviderCall>,
     pub(crate) faults: Vec<Fired>,
-    /// In the order in which they were taken; the last of a process when all had come to rest.
+    /// In the order in which they were taken; the last one of each process when the system was idle.
     pub(crate) samples: Vec<Sample>,
     pub(crate) logs: Vec<ServiceLog>,
     /// Secrets that may stand in no log, message, error or plain column: name → secret.

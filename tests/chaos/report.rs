@@ -23,7 +23,7 @@ const FIRED_PERCENT_MIN: usize = 60;
 /// Share of offers that must be answered.
 const ANSWERED_PERCENT_MIN: usize = 98;
 /// Share of finished notifications that must be delivered: campaigns close tasks, which cancels waiting items, and providers refuse
-/// some calls for good.
+/// some calls permanently.
 const DELIVERED_PERCENT_MIN: usize = 60;
 /// Violations that are printed; the others are counted.
 const VIOLATIONS_SHOWN: usize = 40;

@@ -74,7 +74,7 @@ async fn a_turn_that_runs_while_its_task_is_done_is_recorded_and_posts_nothing()
         (house.provider.seen().len() == 1).then_some(())
     })
     .await;
-    // An item of a person waits behind it, and one of a service.
+    // An item of a person and one of a service wait behind it.
     house
         .notify("acme", "T-1", "coder", "n-2", "said before the close")
         .await;

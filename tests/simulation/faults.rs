@@ -94,7 +94,7 @@ impl World {
         }
         if self.random.chance(self.rates.lose) && !self.broker.queued.is_empty() {
             let n = self.random.below(self.broker.queued.len());
-            // News for the orchestrator has nobody who asks again.
+            // No sweep makes up for a lost message to the orchestrator.
             if !matches!(self.broker.queued[n].message, Message::TurnFinished(..)) {
                 let lost = self.broker.queued.remove(n);
                 self.counts.faults += 1;

@@ -1,10 +1,10 @@
-"""Checks the manifests: every overlay is built, every object is held to Kubernetes' own schema (strict: unknown fields are
-errors), then to the rules of this installation, as far as they fit also those of docker-compose.yml. Talks to no cluster
+"""Checks the manifests: builds every overlay, validates every object against Kubernetes' schema (strict: unknown fields
+are errors), then against this project's rules. Applies those rules that fit to docker-compose.yml, too. Calls no cluster
 and no engine.
 
-The kinds of operators (KEDA, Prometheus Operator, CloudNativePG) have no schema among Kubernetes' own. Of those, CRDS below
-has the fields that are used here, closed: what is not written there is an error too. It was compared with the definitions
-that the operators publish; a new field means looking there and adding it.
+Kubernetes has no schema for the kinds of operators (KEDA, Prometheus Operator, CloudNativePG). CRDS below lists the fields
+of those kinds that are used here; any other field is an error. The list was compared with the operators' published
+definitions; before you use a new field, check those definitions and add the field to CRDS.
 """
 
 import json
@@ -21,10 +21,10 @@ HERE = Path(__file__).resolve().parent.parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "deploy/images"))
 import digests  # noqa: E402
-# The oldest version that is supported upstream at the time of writing, and the newest that the schemas know.
+# The oldest version supported upstream at the time of writing, and the newest version with a schema.
 VERSIONS = ["1.35", "1.37"]
 SERVICES = {"orchestrator": 8080, "tool-gateway": 8081, "resolver": 8082, "delivery": 8083}
-# Created by the installer, from files that are in no repository (README.md).
+# The installer creates these Secrets, from files that are in no repository (README.md).
 SECRETS = {
     "signalbox-database": set(SERVICES),
     "signalbox-nats": set(SERVICES),
@@ -185,7 +185,7 @@ def build(overlay):
 
 
 def schema(where, one):
-    """Kubernetes' own, or the closed one above."""
+    """Validates an object against Kubernetes' schema, or against CRDS."""
     definition = CRDS.get((one["apiVersion"], one["kind"]))
     if definition is None:
         for version in VERSIONS:
@@ -262,7 +262,7 @@ def matches(selector, labels):
 
 
 def together(name, objects):
-    """What has to fit: everything that names another object."""
+    """Checks that every object that is referred to exists."""
     of = lambda kind: [one for one in objects if one["kind"] == kind]
     deployments = {one["metadata"]["name"]: one for one in of("Deployment")}
     labels = {name: one["spec"]["template"]["metadata"]["labels"] for name, one in deployments.items()}
@@ -302,7 +302,7 @@ def together(name, objects):
 
 
 def alerts(name, objects):
-    """The same rules for both Prometheuses; of metrics that there are; each with a runbook that there is."""
+    """Checks that both forms of the alerts are equal, and that each alert's metrics and runbook exist."""
     groups = yaml.safe_load((ROOT / "deploy/telemetry/alerts.yml").read_text())["groups"]
     for one in objects:
         if one["kind"] == "PrometheusRule" and one["spec"]["groups"] != groups:
@@ -315,7 +315,7 @@ def alerts(name, objects):
 
 
 def declared():
-    """Names of all metrics, as Prometheus shows them, from the sources."""
+    """The names of all metrics in the sources, as Prometheus shows them."""
     found = set()
     pattern = re.compile(r'"((?:signalbox|http|gen_ai|db)\.[a-z_.]+)"')
     for source in list((ROOT / "services").rglob("*.rs")) + list((ROOT / "shared").rglob("*.rs")):
@@ -329,7 +329,7 @@ def declared():
 
 
 def metrics(query):
-    """Names in a query that no service has."""
+    """The metrics in a query that no service has."""
     return sorted(set(re.findall(r"\b((?:signalbox|http_server|gen_ai_client|db_client)_[a-z_]+)\b(?!\s*=)", query)) - METRICS)
 
 
@@ -337,7 +337,7 @@ METRICS = declared()
 
 
 def compose():
-    """docker-compose.yml by the same rules, and every variable in .env.example."""
+    """Checks docker-compose.yml by the same rules, and that .env.example has every variable."""
     text = (ROOT / "docker-compose.yml").read_text()
     example = set(re.findall(r"^([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
     # Image names are variables with defaults.

@@ -37,7 +37,7 @@ pub struct DeliverySettings {
     /// When to request a missing tool result again, and when to resume without it.
     pub tools_again_ms: Millis,
     pub tools_wait_ms_max: Millis,
-    /// How often to look for neglected sessions.
+    /// Interval of the sweep for neglected sessions.
     pub sweep_interval_ms: Millis,
     pub sweep_sessions_max: Count,
     /// Messages of the thread in a prompt, and tasks in the coordinator's overview.

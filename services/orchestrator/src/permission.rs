@@ -50,7 +50,7 @@ pub fn permits(role: KeyRole, need: Need) -> bool {
             Need::PostMessages | Need::Notify | Need::FollowUp | Need::Read => true,
             Need::Operate | Need::Administer | Need::ChangeTasks => false,
         },
-        // For a CI system or a webhook. It may not read what agents were told, did or said.
+        // For a CI system or a webhook. It may not read the inputs, tool calls and replies of agents.
         KeyRole::Publisher => match need {
             Need::Notify | Need::FollowUp => true,
             Need::Operate | Need::Administer | Need::ChangeTasks | Need::PostMessages | Need::Read => false,

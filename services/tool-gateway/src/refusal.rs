@@ -20,7 +20,7 @@ pub enum Refusal {
     TurnOver,
     /// A newer claim has written the turn.
     Superseded,
-    /// The turn's waiting time is over: the turn goes on without the call.
+    /// The turn's waiting time is over: the turn continues without the call.
     Expired,
     /// The tool does not exist; `allowed` names the tools of the turn.
     UnknownTool {

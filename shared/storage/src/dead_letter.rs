@@ -16,7 +16,7 @@ use crate::{StorageError, Tx, accounts::OPERATOR, outbox::Owned};
 /// The data of an undeliverable message.
 #[derive(Clone, Debug)]
 pub struct Given<'a> {
-    /// `None`: it belongs to no existing account.
+    /// `None`: the message has no existing account.
     pub account: Option<&'a AccountId>,
     pub task: Option<&'a TaskId>,
     pub subject: &'a str,

@@ -118,7 +118,7 @@ pub(super) fn rows(evidence: &Evidence<'_>) -> Vec<Violation> {
         }
     }
     for row in &evidence.rows.outbox {
-        // `{root}.{what}.{account}.…`; what belongs to nobody is the operator's, and some subjects name no account.
+        // `{root}.{what}.{account}.…`; a message without an account is the operator's, and some subjects name no account.
         let names_another = evidence
             .records
             .accounts

@@ -123,7 +123,7 @@ pub(super) fn replies_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// I10, at rest.
+/// I10, when the system is idle.
 pub(super) fn replies_posted(evidence: &Evidence<'_>) -> Vec<Violation> {
     let posted = replies(evidence);
     let speaking = evidence.rows.turns.iter().filter(|turn| {

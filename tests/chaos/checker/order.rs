@@ -171,7 +171,7 @@ mod tests {
     };
     use crate::records::Fired;
 
-    /// A second notification, said after the first one, behind it.
+    /// A second notification, published after the first one, behind it in the queue.
     fn two() -> Story {
         let mut story = Story::delivered();
         let mut row = story.rows.notifications[0].clone();

@@ -25,7 +25,7 @@ pub(crate) fn enter() {
     let Ok(program) = env::current_exe() else { return };
     let mut again = Command::new("unshare");
     again.args(["--mount", "--"]).arg(program).args(env::args_os().skip(1));
-    // Comes back when it could not be started, and then all goes on without.
+    // `exec` returns only on failure; then the campaign runs without a mount namespace.
     let _ = again.env(ENTERED, "yes").exec();
 }
 

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::Error;
 
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
-/// Far longer than anything takes, so that only what never happens fails.
+/// Far longer than any step takes, so that only a missing event fails.
 const WAIT_LIMIT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -22,9 +22,9 @@ pub struct Client {
 }
 
 impl Client {
-    /// Of any Signalbox: `url` is where its API is, `token` an API key or the operator's token.
+    /// A client of any Signalbox: `url` is its API's address, `token` an API key or the operator's token.
     pub fn new(url: &str, token: &str) -> Client {
-        // Refused only when one is installed already, which is what was asked for.
+        // Fails only if a provider is installed already, which suffices.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().no_proxy().timeout(REQUEST_LIMIT);
         Client {
@@ -34,7 +34,7 @@ impl Client {
         }
     }
 
-    /// The same with another key.
+    /// The same client with another key.
     pub fn with_token(&self, token: &str) -> Client {
         Client {
             token: token.to_owned(),
@@ -89,7 +89,7 @@ impl Client {
         self.expect(Method::DELETE, path, None).await
     }
 
-    /// Makes an account; one that is there already is left as it is.
+    /// Creates an account; leaves an existing one unchanged.
     pub async fn account(&self, id: &str) -> Result<(), Error> {
         let made = self.post("/api/accounts", &json!({"id": id, "name": id})).await;
         match made {
@@ -101,7 +101,7 @@ impl Client {
         }
     }
 
-    /// Makes an agent; gives it with its id.
+    /// Creates an agent; returns it with its id.
     pub async fn agent(&self, account: &str, slug: &str) -> Result<Value, Error> {
         let path = format!("/api/orgs/{account}/agents");
         self.post(&path, &json!({"slug": slug, "name": slug})).await
@@ -112,14 +112,14 @@ impl Client {
         self.post(&path, &json!({"id": id, "title": id})).await
     }
 
-    /// Publishes a notification over HTTP; gives its id.
+    /// Publishes a notification over HTTP; returns its id.
     pub async fn notify(&self, account: &str, notification: &Value) -> Result<String, Error> {
         let path = format!("/api/orgs/{account}/notifications");
         let accepted = self.post(&path, notification).await?;
         Ok(accepted["id"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// `null` while it is not known.
+    /// The notification; `null` while it is unknown.
     pub async fn notification(&self, account: &str, id: &str) -> Result<Value, Error> {
         let path = format!("/api/orgs/{account}/notifications/{id}");
         match self.send(Method::GET, &path, None).await? {
@@ -133,7 +133,7 @@ impl Client {
         }
     }
 
-    /// Waits until a notification has the state; gives it. A service that restarts meanwhile is waited for.
+    /// Waits until a notification has the state; returns it. Retries while a service restarts.
     pub async fn until(&self, account: &str, id: &str, state: &str) -> Result<Value, Error> {
         let deadline = Instant::now() + WAIT_LIMIT;
         loop {

@@ -10,10 +10,10 @@ pub enum Error {
     Engine {
         container: String,
         doing: &'static str,
-        // Boxed: it is large, and every function's answer would be.
+        // Boxed, since the large source would enlarge every function's result.
         source: Box<TestcontainersError>,
     },
-    /// It is there and does not do its work. The end of its log says why.
+    /// The container runs, but its program fails. The end of its log says why.
     #[error("container {container} {problem}; its log ends with:\n{log}")]
     Unfit {
         container: String,
@@ -35,7 +35,7 @@ pub enum Error {
     TooLate { what: String, limit_s: u64, last: String },
 }
 
-/// Names the container where the engine's own error does not.
+/// Adds the container's name to the engine's error.
 pub(crate) trait Doing<T> {
     fn doing(self, container: &str, doing: &'static str) -> Result<T, Error>;
 }

@@ -1,5 +1,5 @@
-//! What each container is: image, command, environment, files. The same as in `docker-compose.yml`, whose files it takes;
-//! only what a test does not need is left out (volumes, limits). Postgres waits for its disk: services refuse one that does not.
+//! The definition of each container: image, command, environment, files, as in `docker-compose.yml` and with its files, without
+//! what a test does not need (volumes, limits). Postgres waits for its disk: services refuse a server that does not.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) const NATS_PORT: u16 = 4222;
 const POSTGRES_PORT: u16 = 5432;
 const DEMO_AGENT_PORT: u16 = 8090;
 
-/// Far longer than a start takes, for a machine that is busy with others.
+/// Far longer than a start takes, for a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(180);
 /// Limits of a service's start, and of one connection attempt in it. An engine would restart a failed service; here nothing does,
 /// and on a slow machine even a login takes seconds.
@@ -30,17 +30,17 @@ const PATIENCE: [(&str, &str); 2] = [
 /// The image's own user.
 const NOBODY: &str = "65532:65532";
 
-/// Images by name, and what the containers of one installation share.
+/// The names of images, and the values that the containers of one installation share.
 #[derive(Clone)]
 pub(crate) struct Installation {
-    /// Of its network, and before the name of each container.
+    /// The name of its network, and the prefix of each container's name.
     pub(crate) prefix: String,
     pub(crate) secrets: Secrets,
     pub(crate) postgres_image: String,
     pub(crate) nats_image: String,
     /// The server's users, as `schemas/nats-users.conf` has them.
     pub(crate) nats_users: String,
-    /// Where delivery sends its calls; the demo agent when there is none.
+    /// The URL that delivery calls; without one, the demo agent.
     pub(crate) provider_url: Option<String>,
     /// Further variables of all services.
     pub(crate) environment: Vec<(String, String)>,
@@ -54,7 +54,7 @@ impl Installation {
     pub(crate) fn postgres(&self) -> ContainerRequest<GenericImage> {
         let password = &self.secrets.password;
         let mut request = image(&self.postgres_image)
-            // While the database is being made it listens on its socket only, and says so elsewhere.
+            // While Postgres creates the database, it listens on its socket only and logs this line on standard output.
             .with_wait_for(WaitFor::message_on_stderr(
                 "database system is ready to accept connections",
             ))
@@ -74,7 +74,7 @@ impl Installation {
     }
 
     pub(crate) fn nats(&self) -> ContainerRequest<GenericImage> {
-        // Its own folder is a volume where it is deployed; here it goes with the container.
+        // Its folder is a volume in a deployment; here it is removed with the container.
         let settings = NATS.replace("store_dir: /data", "store_dir: /tmp/nats");
         let mut request = image(&self.nats_image)
             .with_wait_for(WaitFor::message_on_stderr("Server is ready"))
@@ -102,7 +102,7 @@ impl Installation {
         self.placed(confined(request), "demo-agent")
     }
 
-    /// As the login that owns the tables and as the operator, which no service is. It runs and ends.
+    /// Runs as the login that owns the tables and as NATS user `operator`, which no service uses, and exits.
     pub(crate) fn migrate(&self, signalbox: &str, name: &str) -> ContainerRequest<GenericImage> {
         let request = image(signalbox).with_cmd(["migrate"]);
         let request = self.with_stores(confined(request), "signalbox", "operator");
@@ -166,7 +166,7 @@ impl Installation {
             .with_env_var("NATS_URL", format!("nats://{user}:{password}@{nats}:{NATS_PORT}"))
     }
 
-    /// In the network of this installation, under a name that the others find it by.
+    /// In the network of this installation, under the name that other containers use.
     fn placed(&self, request: ContainerRequest<GenericImage>, name: &str) -> ContainerRequest<GenericImage> {
         request
             .with_network(&self.prefix)
@@ -175,8 +175,8 @@ impl Installation {
     }
 }
 
-/// The server again and again, as often as it is ended in order. What is stored lies below the account's name: it is renamed by
-/// the very lines of `docker-compose.yml`, and back for users without accounts.
+/// Restarts the server whenever it is stopped in order. The store is in a folder with the account's name: the lines of
+/// `docker-compose.yml` rename it, and for users without accounts it is renamed back.
 fn nats_command() -> String {
     let lines = COMPOSE.split_once("chown 1000:1000 /data\n").map(|(_, rest)| rest);
     let lines = lines

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 #[derive(Clone)]
 pub(crate) struct Secrets {
-    /// One for all logins and users: they are told apart by name, and all of it is gone after the test.
+    /// One password for all logins and users: their names distinguish them, and the installation is removed after the test.
     pub(crate) password: String,
     pub(crate) operator_token: String,
     /// 64 hexadecimal characters.
@@ -14,7 +14,7 @@ pub(crate) struct Secrets {
 impl Secrets {
     pub(crate) fn random() -> Secrets {
         Secrets {
-            // The letter first: NATS's server reads what looks like a number as one.
+            // Begins with a letter: NATS's server parses a password of digits as a number.
             password: format!("p{}", Uuid::new_v4().simple()),
             operator_token: format!("operator-{}", Uuid::new_v4().simple()),
             envelope_key: format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple()),

@@ -17,7 +17,7 @@ use crate::{
 const READY_LIMIT: Duration = Duration::from_secs(240);
 const MIGRATED_LIMIT: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(50);
-/// Whether a container has ended, which asks the engine.
+/// Interval of asking the engine whether a container has ended.
 const LOOK: Duration = Duration::from_millis(500);
 /// A service stops within 8 s (`process.stop_grace_ms`).
 const STOP_LIMIT_S: i32 = 20;
@@ -28,16 +28,16 @@ type Container = ContainerAsync<GenericImage>;
 struct Replica {
     name: String,
     container: Container,
-    /// Where it is reached from here.
+    /// Its address on this machine.
     url: String,
 }
 
-/// A running Signalbox; gone when dropped.
+/// A running Signalbox; removed when dropped.
 pub struct Signalbox {
     installation: Installation,
     image: String,
     replicas: BTreeMap<Service, Vec<Replica>>,
-    /// Containers made so far: each has a name of its own.
+    /// The number of containers created so far, for unique names.
     made: usize,
     _demo_agent: Option<Container>,
     nats: Container,
@@ -45,7 +45,7 @@ pub struct Signalbox {
     postgres: Container,
 }
 
-/// What is to run; the defaults are those of `docker-compose.yml`, also from the same variables.
+/// What to run; the defaults are those of `docker-compose.yml`, and the same variables override them.
 #[derive(Clone)]
 pub struct Builder {
     installation: Installation,
@@ -60,14 +60,14 @@ impl Builder {
         self
     }
 
-    /// Who runs the agents, at an address that containers can reach, in the OpenResponses shape; there is no demo agent then.
+    /// The provider's URL, with kind `openresponses`, at an address that containers can reach; then no demo agent runs.
     #[must_use]
     pub fn provider_url(mut self, url: &str) -> Builder {
         self.installation.provider_url = Some(url.to_owned());
         self
     }
 
-    /// Users of the NATS server other than those of `schemas/nats-users.conf`, as of another version.
+    /// Users of the NATS server, instead of those of `schemas/nats-users.conf`; for example of another version.
     #[must_use]
     pub fn nats_users(mut self, users: &str) -> Builder {
         users.clone_into(&mut self.installation.nats_users);
@@ -143,9 +143,9 @@ impl Signalbox {
         }
     }
 
-    // ---- how it is reached ------------------------------------------------------------------------------------
+    // ---- addresses and clients ------------------------------------------------------------------------------------
 
-    /// Of the API, as the operator, who may do everything in every account.
+    /// A client of the API, as the operator, who has all rights in every account.
     pub fn client(&self) -> Client {
         Client::new(self.url(Service::Orchestrator), self.operator_token())
     }
@@ -154,14 +154,14 @@ impl Signalbox {
         &self.installation.secrets.operator_token
     }
 
-    /// `nats://user:password@host:port` of who publishes notifications and listens; answers come in on `_I.publisher`. Some
-    /// clients, such as async-nats, want user and password apart.
+    /// `nats://user:password@host:port` of user `publisher`, who publishes notifications and subscribes; replies arrive on
+    /// `_I.publisher`. Some clients, such as async-nats, take user and password separately.
     pub fn nats_url(&self) -> String {
         let password = &self.installation.secrets.password;
         format!("nats://publisher:{password}@{}", self.nats_address)
     }
 
-    /// Of the first replica: `/healthz`, `/readyz`, `/metrics`, and the API or the agents' tools.
+    /// The URL of the first replica: `/healthz`, `/readyz`, `/metrics`, and the API or the agents' tools.
     pub fn url(&self, service: Service) -> &str {
         let replicas = self.replicas.get(&service).map(Vec::as_slice).unwrap_or_default();
         &replicas.first().expect("one replica at least, or scale() first").url
@@ -171,9 +171,9 @@ impl Signalbox {
         self.replicas.get(&service).map_or(0, Vec::len)
     }
 
-    // ---- what is done to it -----------------------------------------------------------------------------------
+    // ---- operations -----------------------------------------------------------------------------------
 
-    /// Brings the schema and the streams to what an image needs.
+    /// Migrates the schema and the streams to an image's version.
     pub async fn migrate(&mut self, image: &str) -> Result<(), Error> {
         self.made += 1;
         let name = self.installation.container(&format!("migrate-{}", self.made));
@@ -198,12 +198,12 @@ impl Signalbox {
         container.rm().await.doing(&name, "removing it")
     }
 
-    /// What further replicas are made from.
+    /// The image of further replicas.
     pub fn use_image(&mut self, image: &str) {
         image.clone_into(&mut self.image);
     }
 
-    /// So many replicas of a service: more are started and waited for, the newest too many are stopped in order.
+    /// Sets the number of a service's replicas: starts new ones and waits until they are ready, or stops the newest in order.
     pub async fn scale(&mut self, service: Service, replicas: usize) -> Result<(), Error> {
         let there = self.replicas(service);
         let names: Vec<String> = (there..replicas).map(|_| self.next_name(service)).collect();
@@ -216,19 +216,19 @@ impl Signalbox {
         try_join_all(too_many.into_iter().map(stop)).await.map(drop)
     }
 
-    /// Kills the first replica of a service, as the kernel would: nothing is finished and nothing is told.
+    /// Kills the first replica of a service with SIGKILL: it finishes no work and notifies no other process.
     pub async fn kill(&mut self, service: Service) -> Result<(), Error> {
         let all = self.replicas.entry(service).or_default();
         if all.is_empty() {
             return Ok(());
         }
         let Replica { name, container, .. } = all.remove(0);
-        // By force, which is SIGKILL.
+        // A removal by force sends SIGKILL.
         container.rm().await.doing(&name, "killing it")
     }
 
-    /// Every replica of a service by one of another image, one after the other: the new one is ready before the old one is
-    /// asked to stop.
+    /// Replaces every replica of a service by one of another image, one after the other: the new one is ready before the old
+    /// one is stopped.
     pub async fn roll(&mut self, service: Service, image: &str) -> Result<(), Error> {
         for _ in 0..self.replicas(service) {
             let name = self.next_name(service);
@@ -241,20 +241,20 @@ impl Signalbox {
         Ok(())
     }
 
-    /// Stops the broker without asking it to, and starts it again with what it had stored.
+    /// Kills the broker, and starts it again with its store.
     pub async fn restart_nats(&mut self) -> Result<(), Error> {
         restart(&self.nats, "nats").await?;
         self.nats_address = address(&self.nats, "nats", NATS_PORT).await?;
         Ok(())
     }
 
-    /// Ends the broker in order and starts it with these users and what it had stored, at the same address.
+    /// Stops the broker in order and starts it with these users and its store, at the same address.
     pub async fn replace_nats_users(&mut self, users: &str) -> Result<(), Error> {
         let replaced = self.nats.exec(requests::replace_nats_users(users)).await;
         replaced.map(drop).doing("nats", "replacing its users")
     }
 
-    /// Stops the database without asking it to, and starts it again with what it had stored.
+    /// Kills the database, and starts it again with its data.
     pub async fn restart_postgres(&mut self) -> Result<(), Error> {
         restart(&self.postgres, "postgres").await
     }
@@ -276,12 +276,12 @@ impl Signalbox {
     async fn replica(&self, image: &str, service: Service, name: String) -> Result<Replica, Error> {
         let container = begin(self.installation.service(image, service, &name), &name).await?;
         let Ok(address) = address(&container, &name, service.port()).await else {
-            // A container that has ended has no ports any more.
+            // An ended container has no ports.
             return Err(unfit(&name, &container, "ended at once".to_owned()).await);
         };
         let url = format!("http://{address}");
         let client = Client::new(&url, "");
-        // Both only ask, so whichever is dropped leaves nothing behind.
+        // Both branches only read, so dropping either is safe.
         let problem = tokio::select! {
             is_ready = client.until_ready("/readyz", READY_LIMIT) => (!is_ready).then(|| "is not ready".to_owned()),
             code = ended(&container) => Some(format!("ended with {code}")),
@@ -297,7 +297,7 @@ async fn begin(request: ContainerRequest<GenericImage>, name: &str) -> Result<Co
     request.start().await.doing(name, "starting it")
 }
 
-/// The code that it ends with, when it does.
+/// The exit code of a container, once it has ended.
 async fn ended(container: &Container) -> i64 {
     loop {
         if let Ok(Some(code)) = container.exit_code().await {
@@ -307,7 +307,7 @@ async fn ended(container: &Container) -> i64 {
     }
 }
 
-/// In order: it ends what it does, or gives it up.
+/// Stops a container in order: its process finishes or aborts its work.
 async fn stop(replica: Replica) -> Result<(), Error> {
     let Replica { name, container, .. } = replica;
     let stopped = container.stop_with_timeout(Some(STOP_LIMIT_S)).await;
@@ -335,7 +335,7 @@ async fn unfit(name: &str, container: &Container, problem: String) -> Error {
     }
 }
 
-/// Its last lines, as far as they can be had.
+/// The last lines of its log, if they can be read.
 async fn log(container: &Container) -> String {
     let mut bytes = container.stdout_to_vec().await.unwrap_or_default();
     bytes.extend(container.stderr_to_vec().await.unwrap_or_default());

@@ -304,7 +304,7 @@ impl Database {
         }
     }
 
-    /// `SESSIONS_OPEN`, and `OPEN_NEXT` of whoever closes sessions.
+    /// `SESSIONS_OPEN`, and `OPEN_NEXT` of a closing transaction.
     pub(super) fn session_open(
         &mut self,
         conversation: Conversation,

@@ -7,7 +7,7 @@
 //! Publishes `message.posted`.
 //!
 //! The event only names the turn. Reply and state are read from the turn's row, so that neither a truncated nor a forged event
-//! enters a thread. Messages of agents wake nobody.
+//! enters a thread. Messages of agents wake no agent.
 
 use std::{collections::HashMap, time::Duration};
 

@@ -1,5 +1,5 @@
 //! A task's thread. A message by a person or a service wakes the task's agents. A message by an agent enters by tool or as the
-//! reply of a turn, and wakes nobody.
+//! reply of a turn, and wakes no agent.
 
 pub mod fan_out;
 pub mod http;

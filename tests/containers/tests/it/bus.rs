@@ -1,4 +1,4 @@
-//! A publisher like any program: plain NATS, as the user that may publish notifications and subscribe to everything.
+//! A publisher over plain NATS, as the user that may publish notifications and subscribe to every subject.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::wait::eventually;
 
-/// Far longer than anything takes.
+/// Far longer than any step takes.
 const LIMIT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -25,9 +25,9 @@ impl Bus {
         let (credentials, server) = url.trim_start_matches("nats://").split_once('@').expect("a user");
         let (user, password) = credentials.split_once(':').expect("a password");
         let options = ConnectOptions::with_user_and_password(user.to_owned(), password.to_owned());
-        // Its answers may come in on a prefix of its own only.
+        // The user's replies may arrive on its own prefix only.
         let options = options.custom_inbox_prefix(format!("_I.{user}"));
-        // A broker that has just been started again may not listen yet.
+        // A broker that was just restarted may not listen yet.
         let client = eventually("the broker lets a publisher in", || async {
             options.clone().connect(server).await.ok()
         })
@@ -36,7 +36,7 @@ impl Bus {
         Bus { client, stream }
     }
 
-    /// Returns when the broker has stored it. Sent again while the broker is away: it has an id.
+    /// Returns when the broker has stored the message. Retries while the broker is unavailable: the message has an id.
     pub(crate) async fn publish(&self, account: &str, task: &str, notification: &Value) {
         let subject = format!("signalbox.notification.{account}.{task}");
         let payload = notification.to_string();
@@ -54,7 +54,7 @@ impl Bus {
         .expect("the broker stores a notification");
     }
 
-    /// From when this returns.
+    /// Receives messages from the time of its return.
     pub(crate) async fn listen(&self, subject: &str) -> Subscriber {
         let listener = self.client.subscribe(subject.to_owned()).await.unwrap();
         self.client.flush().await.unwrap();

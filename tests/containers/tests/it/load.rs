@@ -14,7 +14,7 @@ use crate::{
 
 const UNDER_WAY_MAX: usize = 6;
 const TASKS: usize = 6;
-/// Nothing ends while a service is away; what is under way is forgotten then, and more is published.
+/// While a service is stopped no notification ends; then those in progress are dropped from the count, and more are published.
 const QUIET_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct Load {
@@ -48,7 +48,7 @@ impl Load {
         Load { stop, publishing }
     }
 
-    /// What was published, by task.
+    /// Published notifications, by task.
     pub(crate) async fn stop(self) -> BTreeMap<String, Vec<String>> {
         self.stop.cancel();
         self.publishing.await.unwrap()

@@ -20,11 +20,11 @@ async fn what_is_killed_loses_nothing() {
     for service in [Service::Delivery, Service::Resolver, Service::ToolGateway] {
         notify_some(&mut town, &bus).await;
         signalbox.kill(service).await.unwrap();
-        // Meanwhile there is none.
+        // No replica runs meanwhile.
         notify_some(&mut town, &bus).await;
         Box::pin(signalbox.scale(service, 1)).await.unwrap();
     }
-    // The API's own: everything else goes on without it.
+    // The API's service: all other services continue without it.
     notify_some(&mut town, &bus).await;
     signalbox.kill(Service::Orchestrator).await.unwrap();
     Box::pin(signalbox.scale(Service::Orchestrator, 1)).await.unwrap();
@@ -39,7 +39,7 @@ async fn stores_that_restart_lose_nothing() {
     notify_some(&mut town, &bus).await;
     signalbox.restart_postgres().await.unwrap();
     notify_some(&mut town, &bus).await;
-    // Its port outside is another one afterwards.
+    // Its published port changes.
     signalbox.restart_nats().await.unwrap();
     let bus = Bus::connect(&signalbox.nats_url()).await;
     notify_some(&mut town, &bus).await;
@@ -56,7 +56,7 @@ async fn more_and_fewer_of_a_service_under_load() {
     Box::pin(signalbox.scale(Service::Resolver, 2)).await.unwrap();
     assert_eq!(signalbox.replicas(Service::Delivery), 3);
     notify_some(&mut town, &bus).await;
-    // One without a word, one in order; the last one carries all of it.
+    // One is killed, one stopped in order; the last one takes over their work.
     signalbox.kill(Service::Delivery).await.unwrap();
     notify_some(&mut town, &bus).await;
     Box::pin(signalbox.scale(Service::Delivery, 1)).await.unwrap();

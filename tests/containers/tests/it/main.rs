@@ -1,8 +1,8 @@
-//! The system as it is deployed: its image, in containers, seen through NATS and HTTP only. `make containers` runs it where a
-//! Docker engine answers; nothing else on the machine can stand in for one.
+//! Tests of the deployed image, in containers, through NATS and HTTP only. `make containers` runs them; they need a Docker
+//! engine.
 //!
-//! With `SIGNALBOX_TARGET` (`make containers SIGNALBOX_TARGET=http://…`) the public scenario runs against a deployment that is there:
-//! a smoke test after an upgrade. Not for what needs a look inside: `tests/it/` has that.
+//! With `SIGNALBOX_TARGET` (`make containers SIGNALBOX_TARGET=http://…`) the public scenario runs against an existing deployment:
+//! a smoke test after an upgrade. Tests that read rows or logs are in `tests/it/` of the workspace.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod bus;

@@ -1,9 +1,9 @@
-//! What everybody is promised, walked once over NATS and HTTP: a notification becomes a turn, the same one again changes
-//! nothing, what cannot be done is refused with a reason, a task that is done and taken up again gets a new session, and
-//! nobody sees another account.
+//! The public guarantees, each tested once over NATS and HTTP: a notification becomes a turn, the same notification again
+//! changes nothing, an invalid one is refused with a reason, a task that is done and reopened gets a new session, and no key
+//! reads another account.
 //!
-//! It makes what it needs under names of its own and takes the agent away again, so that it can be let loose on a
-//! deployment that others use; its provider may be any.
+//! The scenario uses unique names and removes its agent, so that it can run on a deployment in use; it works with any
+//! provider.
 
 use std::env;
 
@@ -37,7 +37,7 @@ async fn the_public_scenario() {
     Box::pin(walk(&signalbox.client(), Some(&bus))).await;
 }
 
-/// Over NATS where its address is known, else over HTTP.
+/// Over NATS if its address is known, else over HTTP.
 async fn publish(client: &Client, bus: Option<&Bus>, task: &str, notification: &Value) {
     match bus {
         Some(bus) => bus.publish(ACCOUNT, task, notification).await,
@@ -63,7 +63,7 @@ async fn walk(client: &Client, bus: Option<&Bus>) {
         format!("task:{task}:agent:{agent}:{ACCOUNT}:v{generation}")
     };
 
-    // A notification becomes a turn, which can be read back whole; its reply stands in the thread.
+    // A notification becomes a turn, which the API shows whole; its reply is in the thread.
     let first =
         json!({"id": id(1), "agent": slug, "title": "Smoke test", "body": "Nothing needs to be done: say hello."});
     publish(client, bus, &task, &first).await;
@@ -81,7 +81,7 @@ async fn walk(client: &Client, bus: Option<&Bus>) {
     })
     .await;
 
-    // Once more: known already. The next one, over HTTP, is the second turn of the same session.
+    // The same id again is a duplicate. The next notification, over HTTP, is the second turn of the same session.
     publish(client, bus, &task, &first).await;
     let second =
         json!({"id": id(2), "task": task, "agent": slug, "title": "Smoke test", "body": "And once more: say hello."});
@@ -95,7 +95,7 @@ async fn walk(client: &Client, bus: Option<&Bus>) {
         .unwrap();
     assert_eq!(turns["items"].as_array().unwrap().len(), 2, "{turns}");
 
-    // What cannot be done is refused, and says why where its publisher would look.
+    // An invalid notification is refused, and its state shows the reason.
     let nobody = json!({"id": id(3), "agent": format!("nobody-{run}"), "body": "x"});
     publish(client, bus, &task, &nobody).await;
     let refused = client.until(ACCOUNT, &id(3), "refused").await.unwrap();
@@ -111,7 +111,7 @@ async fn walk(client: &Client, bus: Option<&Bus>) {
         .any(|letter| letter["payload"].to_string().contains(&id(3)));
     assert!(found, "the dead letters have it");
 
-    // Done, and taken up again: the next notification opens the next session.
+    // The task is done and reopened: the next notification opens the next session.
     for status in ["done", "in_progress"] {
         client.patch(&of_task, &json!({"status": status})).await.unwrap();
     }
@@ -120,7 +120,7 @@ async fn walk(client: &Client, bus: Option<&Bus>) {
     let reopened = client.until(ACCOUNT, &id(4), "delivered").await.unwrap();
     assert_eq!(reopened["session_key"], key(2));
 
-    // Another account's key sees nothing of it, not even that it is there.
+    // Another account's key gets the answer for a missing object.
     client.account(OTHER).await.unwrap();
     let keys = format!("/api/orgs/{OTHER}/keys");
     let other = client

@@ -26,7 +26,7 @@ impl Town {
         Town::default()
     }
 
-    /// One that makes the agent call a tool, so that it goes through every service; gives its id.
+    /// Publishes a notification that makes the agent call a tool, so that it uses every service; returns its id.
     pub(crate) async fn notify(&mut self, bus: &Bus) -> String {
         self.count += 1;
         let (id, task) = (format!("n-{}", self.count), format!("T-{}", self.count % TASKS));

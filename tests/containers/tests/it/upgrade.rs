@@ -1,12 +1,12 @@
 //! Upgrade and rollback, one replica at a time, under load. Each service reads the other version's messages, in both directions: a
 //! message between services lives longer than the process that wrote it.
 //!
-//! `SIGNALBOX_IMAGE_BEFORE` names the image of the version before. `make containers` gives the same program a second name
-//! where none is named: then this shows the way, and not that two versions understand each other.
+//! `SIGNALBOX_IMAGE_BEFORE` names the image of the previous version. Without it, `make containers` gives the same program a
+//! second name: then the test shows the procedure, and not that two versions are compatible.
 //!
-//! Where the version before needs other users of NATS (`SIGNALBOX_NATS_USERS_BEFORE`, a file), its services read nothing under the
-//! new ones: the server's users, the schema and all services move together, and what the one version wrote is read by the other
-//! after that.
+//! If the previous version needs other NATS users (`SIGNALBOX_NATS_USERS_BEFORE`, a file), its services cannot read as the
+//! new ones: the server's users, the schema and all services change together, and each version then reads the messages of the
+//! other.
 
 use std::{env, fs};
 
@@ -29,7 +29,7 @@ fn named(variable: &str) -> Option<String> {
     env::var(variable).ok().filter(|value| !value.is_empty())
 }
 
-/// The one before, and the new one.
+/// The previous version, and the new one.
 fn versions() -> (Version, Version) {
     let new = named("SIGNALBOX_IMAGE").unwrap_or_else(|| concat!("signalbox:", env!("CARGO_PKG_VERSION")).to_owned());
     let before = Version {
@@ -56,7 +56,7 @@ struct Moving {
 }
 
 impl Moving {
-    /// Of the version before, with the new version's schema where the version before runs on it.
+    /// Starts the previous version, with the new version's schema if the previous version runs on it.
     async fn start() -> Moving {
         let (before, new) = versions();
         let builder = Signalbox::builder().image(&before.image).nats_users(&before.nats_users);
@@ -78,7 +78,7 @@ impl Moving {
         self.before.nats_users != self.new.nats_users
     }
 
-    /// Everything that services of both versions cannot share: the users, and then the schema, which only goes forward.
+    /// Changes what both versions cannot share: the users, and then the schema, which is only migrated forward.
     async fn move_stores(&mut self, forward: bool) {
         if self.moves_at_once() {
             let version = if forward { &self.new } else { &self.before };
@@ -94,7 +94,7 @@ impl Moving {
         version.image.clone()
     }
 
-    /// While there is no such service, the others write for it; then one of the other version comes and reads that.
+    /// Stops a service, lets the others write for it, and starts one of the other version, which reads those messages.
     async fn read_later(&mut self, service: Service, forward: bool) {
         Box::pin(self.signalbox.scale(service, 0)).await.unwrap();
         match read_by(service) {
@@ -124,7 +124,7 @@ impl Moving {
     }
 }
 
-/// What a service reads from the others; the resolver reads what publishers write, which the broker acknowledges.
+/// The messages that a service reads from other services; the resolver reads those of publishers, which the broker acknowledges.
 fn read_by(service: Service) -> Option<&'static str> {
     match service {
         Service::Resolver => None,

@@ -1,14 +1,14 @@
-//! Waiting for a condition with a limit: what tests do instead of sleeping.
+//! Waits for a condition with a limit; tests do not sleep.
 
 use std::{future::Future, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-/// Far longer than anything here takes, so that only what never happens fails.
+/// Far longer than any step takes, so that only a missing event fails.
 const LIMIT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Asks until the answer is `Some`; panics with `what` when the limit is over.
+/// Polls until the answer is `Some`; panics with `what` after the limit.
 pub(crate) async fn eventually<T, F, Fut>(what: &str, mut ask: F) -> T
 where
     F: FnMut() -> Fut,
