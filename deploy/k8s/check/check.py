@@ -93,7 +93,7 @@ CRDS = {
                         metadata=closed(
                             ["natsServerMonitoringEndpoint", "account", "stream", "consumer", "lagThreshold"],
                             natsServerMonitoringEndpoint=TEXT,
-                            account=TEXT,
+                            account={"const": "SIGNALBOX"},  # of schemas/nats-users.conf
                             stream=TEXT,
                             consumer=TEXT,
                             lagThreshold=TEXT,
