@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use contracts::Root;
-use messaging::{Rights as _, User, users};
+use messaging::{User, users};
 use runtime::Settings;
 use serde_json::{Map, json};
 
@@ -16,7 +16,7 @@ pub(crate) fn run(json: bool) -> anyhow::Result<ExitCode> {
         let users: Map<_, _> = User::ALL
             .into_iter()
             .map(|user| {
-                let users::Permissions { publish, subscribe } = user.permissions(&root);
+                let users::Permissions { publish, subscribe } = users::permissions(user, &root);
                 (
                     user.name().to_owned(),
                     json!({"publish": publish, "subscribe": subscribe}),
