@@ -74,11 +74,7 @@ impl Keeper {
                 () = self.context.shutdown.cancelled() => break,
             }
         }
-        let leases: Vec<Lease> = held.values().map(|one| one.lease).collect();
-        stop(held.into_values()).await;
-        for lease in leases {
-            self.release(&lease).await;
-        }
+        self.give_up(held.into_values()).await;
     }
 
     async fn rebalance(
@@ -115,13 +111,8 @@ impl Keeper {
                 }
             }
             Plan::GiveUp(count) => {
-                for _ in 0..count {
-                    let Some((partition, one)) = held.pop_last() else { break };
-                    let lease = one.lease;
-                    stop([one]).await;
-                    self.release(&lease).await;
-                    info!(partition, "released partition");
-                }
+                let last = (0..count).map_while(|_| held.pop_last());
+                self.give_up(last.map(|(_, one)| one)).await;
             }
         }
         Ok(())
@@ -147,20 +138,20 @@ impl Keeper {
         Held { lease, stop, ended: rx }
     }
 
-    /// Releases a lease. If that fails, the lease expires with this replica.
-    async fn release(&self, lease: &Lease) {
-        if let Err(error) = partition_release(&self.context.database, lease).await {
-            let error = error_chain(&error);
-            warn!(partition = lease.partition, error, "could not release partition");
+    /// Stops readers, waits until each has finished its batch, and releases its lease. If that fails, the lease expires
+    /// with this replica.
+    async fn give_up(&self, held: impl Iterator<Item = Held>) {
+        let held: Vec<Held> = held.inspect(|one| one.stop.cancel()).collect();
+        for Held { lease, ended, .. } in held {
+            // An error means that the reader ended without a report.
+            let _ = ended.await;
+            match partition_release(&self.context.database, &lease).await {
+                Ok(()) => info!(partition = lease.partition, "released partition"),
+                Err(error) => {
+                    let error = error_chain(&error);
+                    warn!(partition = lease.partition, error, "could not release partition");
+                }
+            }
         }
-    }
-}
-
-/// Stops readers and waits until each has finished its batch.
-async fn stop(held: impl IntoIterator<Item = Held>) {
-    let held: Vec<Held> = held.into_iter().inspect(|one| one.stop.cancel()).collect();
-    for one in held {
-        // An error means that the reader ended without a report.
-        let _ = one.ended.await;
     }
 }
