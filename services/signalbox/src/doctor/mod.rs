@@ -18,7 +18,7 @@ use runtime::{Settings, SettingsError};
 use crate::{
     cli::DoctorArgs,
     endpoints::Endpoints,
-    print::{print, print_json},
+    print::{code, show},
 };
 use check::Check;
 use finding::Finding;
@@ -29,13 +29,9 @@ pub(crate) async fn run(args: &DoctorArgs, json: bool) -> anyhow::Result<ExitCod
         // Without settings there are no addresses to check.
         Err(error) => vec![finding::settings(&Err(error))],
     };
-    if json {
-        print_json(&findings)?;
-    } else {
-        print(&finding::render(&findings))?;
-    }
+    show(json, &findings, |findings| Ok(finding::render(findings)))?;
     let is_well = findings.iter().all(|finding| !finding.is_problem());
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(code(is_well))
 }
 
 async fn examine(mut settings: Settings, data_dir: &Path) -> anyhow::Result<Vec<Finding>> {

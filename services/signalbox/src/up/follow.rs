@@ -3,12 +3,13 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    process::ExitCode,
     time::Duration,
 };
 
 use anyhow::{Context, bail};
 use contracts::dead::DeadLetter;
-use domain::{AccountId, NotificationId, NotificationState};
+use domain::{AccountId, NotificationId, NotificationState, error_chain};
 use messaging::Bus;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::warn;
@@ -21,7 +22,10 @@ use super::{
     sample::SampleLine,
     show::Show,
 };
-use crate::client::{ApiError, Client};
+use crate::{
+    client::{ApiError, Client},
+    print::complain,
+};
 
 /// Interval of polling notifications without an outcome, since a hint may be lost.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -53,6 +57,21 @@ pub(super) enum Ended {
     Idle { has_failed: bool },
     /// No progress for too long; the text names what is awaited.
     Stuck { waiting_for: String },
+}
+
+/// The exit code for the result of following; none: stopped before.
+pub(super) fn verdict(ended: Option<Ended>, stuck_after: Duration) -> anyhow::Result<ExitCode> {
+    let failure = match ended {
+        Some(Ended::Idle { has_failed: false }) => return Ok(ExitCode::SUCCESS),
+        Some(Ended::Idle { has_failed: true }) => "a notification of the sample has failed",
+        Some(Ended::Stuck { waiting_for }) => {
+            let seconds = stuck_after.as_secs();
+            bail!("no progress for {seconds} s: still waiting for {waiting_for}")
+        }
+        None => "stopped before it was idle",
+    };
+    complain(failure);
+    Ok(ExitCode::FAILURE)
 }
 
 /// Ends by itself only when asked to exit. Cancel-safe: dropping it loses nothing.
@@ -153,7 +172,8 @@ impl Follow<'_> {
             match result.expect("one message has one answer") {
                 Ok(_) => return Ok(()),
                 Err(error) if error.is_retryable() && attempt < PUBLISH_ATTEMPTS_MAX => {
-                    warn!(%error, attempt, "a line of the sample was not acknowledged; retrying");
+                    let error = error_chain(&error);
+                    warn!(error, attempt, "a line of the sample was not acknowledged; retrying");
                     sleep(PUBLISH_PAUSE).await;
                 }
                 Err(error) => {

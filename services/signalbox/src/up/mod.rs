@@ -20,8 +20,7 @@ mod stack;
 
 use std::{
     collections::HashMap,
-    fs::{self, DirBuilder},
-    os::unix::fs::DirBuilderExt,
+    fs,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -29,6 +28,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
+use devstack::data_dir_open;
 use messaging::{Bus, User};
 use orchestrator::{OrchestratorSettings, settings::PublicUrl};
 use runtime::{
@@ -43,7 +43,7 @@ use self::{
     show::Show,
     stack::Stack,
 };
-use crate::{cli::UpArgs, client::Client, commands::migrate, endpoints::Endpoints, ports, print::complain};
+use crate::{cli::UpArgs, client::Client, commands::migrate, endpoints::Endpoints, ports};
 
 const BY: &str = "signalbox up";
 const LOG: &str = "signalbox.log";
@@ -157,23 +157,9 @@ impl Up<'_> {
             bail!("{failure}; the log is {}", self.args.data_dir.join(LOG).display());
         }
         match ended? {
-            Some(Ended::Idle { has_failed: false }) => Ok(ExitCode::SUCCESS),
-            Some(Ended::Idle { has_failed: true }) => {
-                complain("a notification of the sample has failed");
-                Ok(ExitCode::FAILURE)
-            }
-            Some(Ended::Stuck { waiting_for }) => {
-                bail!(
-                    "no progress for {} s: still waiting for {waiting_for}",
-                    self.stuck_after().as_secs()
-                )
-            }
             // A signal is the normal end of `up`, unless `--exit-when-idle` was given.
-            None if self.args.exit_when_idle => {
-                complain("stopped before it was idle");
-                Ok(ExitCode::FAILURE)
-            }
-            None => Ok(ExitCode::SUCCESS),
+            None if !self.args.exit_when_idle => Ok(ExitCode::SUCCESS),
+            ended => follow::verdict(ended, self.stuck_after()),
         }
     }
 
@@ -288,16 +274,6 @@ fn address(url: &str) -> String {
         format!("{scheme}://{host}")
     };
     url.split(',').map(one).collect::<Vec<_>>().join(",")
-}
-
-/// An absolute path, since the servers have another working directory.
-fn data_dir_open(data_dir: &Path) -> anyhow::Result<PathBuf> {
-    if !data_dir.exists() {
-        // Mode 0711: other users may enter their own folders in it (Postgres does not run as root), but not list it.
-        let made = DirBuilder::new().recursive(true).mode(0o711).create(data_dir);
-        made.with_context(|| format!("cannot create the data directory {}", data_dir.display()))?;
-    }
-    fs::canonicalize(data_dir).with_context(|| format!("cannot open the data directory {}", data_dir.display()))
 }
 
 #[cfg(test)]
