@@ -277,7 +277,7 @@ async fn spawn_from_launcher(mut command: Command) -> anyhow::Result<Child> {
     Ok(rx.await.context("the launcher thread panicked")??)
 }
 
-fn log_open(path: &Path) -> anyhow::Result<fs::File> {
+pub(crate) fn log_open(path: &Path) -> anyhow::Result<fs::File> {
     let open = || -> std::io::Result<fs::File> {
         if fs::metadata(path).is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX) {
             fs::rename(path, path.with_extension("log.old"))?;

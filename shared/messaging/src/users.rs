@@ -149,8 +149,12 @@ fn unstored(user: User) -> impl Iterator<Item = String> {
     published(user).filter(|hop| hop.stream.is_none()).map(Hop::pattern)
 }
 
-/// The subjects that a user may send to: exactly the imports of its account.
+/// The subjects that a user may send to: exactly the imports of its account. The operator imports none, since the
+/// streams are in its account.
 fn services(user: User, root: &Root) -> Vec<Service> {
+    if user == User::Operator {
+        return Vec::new();
+    }
     let stored = published(user).filter(|hop| hop.stream.is_some());
     let mut services: Vec<Service> = stored
         .map(|hop| Service::message(format!("{root}.{}", hop.pattern())))
@@ -276,7 +280,7 @@ fn exports(root: &Root, owner: User) -> String {
     for user in User::ALL {
         let account = format!("\"{}\"", account(user, root));
         // No user sends to any account but the operator's.
-        if owner == User::Operator && user != User::Operator {
+        if owner == User::Operator {
             for service in services(user, root) {
                 let exported = taken.entry(service.subject);
                 let (_, accounts) = exported.or_insert_with(|| (service.has_many_answers, Vec::new()));
@@ -306,16 +310,10 @@ fn exports(root: &Root, owner: User) -> String {
 
 fn imports(root: &Root, user: User) -> String {
     let mut text = String::from("[\n");
-    // The operator's account holds all streams.
-    let sent = if user == User::Operator {
-        Vec::new()
-    } else {
-        services(user, root)
-    };
     let from = jetstream_account(root);
     for Service {
         subject, imported_as, ..
-    } in sent
+    } in services(user, root)
     {
         text +=
             &format!("      {{ service: {{ account: \"{from}\", subject: \"{subject}\" }}, to: \"{imported_as}\" }}\n");

@@ -1,6 +1,6 @@
 //! The partitions of the notification stream: owners and offsets.
 
-use sea_orm::FromQueryResult;
+use sea_orm::{DbErr, FromQueryResult, QueryResult};
 use storage::{Database, StorageError, Tx};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -138,11 +138,14 @@ pub async fn partition_release(database: &Database, lease: &Lease) -> Result<(),
     released.await.map(|_| ())
 }
 
-#[derive(FromQueryResult)]
-struct PlaceRow {
-    sequence: i64,
-    published: Option<OffsetDateTime>,
-    stream_created: Option<OffsetDateTime>,
+impl FromQueryResult for PartitionOffset {
+    fn from_query_result(row: &QueryResult, prefix: &str) -> Result<Self, DbErr> {
+        Ok(PartitionOffset {
+            sequence: row.try_get::<i64>(prefix, "sequence")?.unsigned_abs(),
+            published: row.try_get(prefix, "published")?,
+            stream_created: row.try_get(prefix, "stream_created")?,
+        })
+    }
 }
 
 const PLACE_FIND: &str = "
@@ -150,28 +153,15 @@ const PLACE_FIND: &str = "
 
 /// The offset of a lease's partition; none when another replica holds the lease.
 pub async fn place_find(database: &Database, lease: &Lease) -> Result<Option<PartitionOffset>, StorageError> {
-    let rows: Vec<PlaceRow> = database
-        .query_alone("read a partition offset", PLACE_FIND, guard(lease))
-        .await?;
-    Ok(rows.into_iter().next().map(PartitionOffset::from))
+    let rows = database.query_alone("read a partition offset", PLACE_FIND, guard(lease));
+    Ok(rows.await?.into_iter().next())
 }
 
 const OFFSETS: &str = "select sequence, published, stream_created from resolver_partition order by partition";
 
 /// The offset of each partition, in order of the partitions.
 pub async fn places_find(database: &Database) -> Result<Vec<PartitionOffset>, StorageError> {
-    let rows: Vec<PlaceRow> = database.query_alone("read partition offsets", OFFSETS, []).await?;
-    Ok(rows.into_iter().map(PartitionOffset::from).collect())
-}
-
-impl From<PlaceRow> for PartitionOffset {
-    fn from(row: PlaceRow) -> Self {
-        PartitionOffset {
-            sequence: row.sequence.unsigned_abs(),
-            published: row.published,
-            stream_created: row.stream_created,
-        }
-    }
+    database.query_alone("read partition offsets", OFFSETS, []).await
 }
 
 const PLACE_MOVE: &str = "

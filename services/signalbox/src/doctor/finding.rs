@@ -1,8 +1,5 @@
 //! The doctor's findings: one line a check, and a fix for each problem.
 
-use std::path::Path;
-
-use runtime::SettingsError;
 use serde::Serialize;
 
 use super::Check;
@@ -89,22 +86,6 @@ pub(super) fn render(findings: &[Finding]) -> String {
         1 => text + "\nOne problem.\n",
         problems => text + &format!("\n{problems} problems.\n"),
     }
-}
-
-pub(super) fn settings(read: &Result<(), SettingsError>) -> Finding {
-    match read {
-        Ok(()) => Finding::ok(Check::Settings, "signalbox.toml and the environment can be read"),
-        Err(error) => Finding::problem(
-            Check::Settings,
-            error.to_string(),
-            "correct this setting, then run the doctor again",
-        ),
-    }
-}
-
-pub(super) fn up(http_url: Option<&str>, data_dir: &Path) -> Option<Finding> {
-    let message = format!("checking `signalbox up` in {}, {}", data_dir.display(), http_url?);
-    Some(Finding::ok(Check::Up, message))
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use messaging::{Bus, ConsumerBacklog, User, consumer_backlogs};
-use runtime::{Settings, context};
+use runtime::Settings;
 use secrecy::ExposeSecret;
 use storage::{
-    Database, DatabaseOptions, Role,
+    Database, Role,
     directory::{Waiting, WaitingRound},
     outbox::outbox_age,
 };
@@ -16,7 +16,7 @@ use time::OffsetDateTime;
 use super::{
     Check, Finding,
     nats::{self, whose},
-    postgres::SERVICES,
+    postgres::{self, SERVICES},
 };
 
 /// Sessions with a queue that are read at most.
@@ -50,10 +50,7 @@ async fn look(settings: &Settings) -> Seen {
         let user = whose(bus.user());
         seen.consumers = consumer_backlogs(bus, user).await.unwrap_or_default();
     }
-    let options = DatabaseOptions {
-        connections_max: 1,
-        ..context::database_options(&settings.database)
-    };
+    let options = postgres::options(settings);
     for role in SERVICES {
         let Ok(database) = Database::connect(url.expose_secret(), role, &options).await else {
             continue;

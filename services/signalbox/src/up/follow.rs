@@ -1,5 +1,5 @@
 //! Publishes the sample line by line and shows the outcomes, and everything else that happens. Rows come from the HTTP API
-//! ([`Snapshot`]); messages on the bus only say when to read it ([`Hints`]).
+//! ([`rows`]); messages on the bus only say when to read it ([`Hints`]).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,7 +16,7 @@ use tracing::warn;
 
 use super::{
     hints::{Hint, Hints},
-    look::{Snapshot, dead_row, has_outcome},
+    look::{dead_row, has_outcome, outcome, rows},
     progress::Progress,
     row::Row,
     sample::SampleLine,
@@ -84,7 +84,7 @@ pub(super) async fn follow(
     // Subscribed before the first line is published, so that no event is missed.
     let mut hints = Hints::listen(bus.client(), bus.root()).await?;
     let mut follow = Follow {
-        look: Snapshot::new(client),
+        client,
         bus,
         show,
         progress: Progress::new(wanted.lines),
@@ -92,7 +92,8 @@ pub(super) async fn follow(
         revealed: HashMap::new(),
         rate: Rate::new(Instant::now()),
         moved_at: Instant::now(),
-        said: Said::default(),
+        has_summary: false,
+        is_stuck: false,
     };
     let mut ticks = interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -116,7 +117,7 @@ pub(super) async fn follow(
 type Name = (AccountId, NotificationId);
 
 struct Follow<'a> {
-    look: Snapshot<'a>,
+    client: &'a Client,
     bus: &'a Bus,
     show: &'a mut Show,
     progress: Progress,
@@ -127,19 +128,14 @@ struct Follow<'a> {
     rate: Rate,
     /// Time of the last publication, event or new state.
     moved_at: Instant,
-    said: Said,
+    /// Texts that were shown.
+    has_summary: bool,
+    is_stuck: bool,
 }
 
 struct Followed {
     since: Instant,
     is_shown: bool,
-}
-
-/// Texts that are shown once.
-#[derive(Default)]
-struct Said {
-    summary: bool,
-    stuck: bool,
 }
 
 impl Follow<'_> {
@@ -150,7 +146,7 @@ impl Follow<'_> {
             let known = if self.progress.is_conflict(index) {
                 None
             } else {
-                let known = self.look.outcome(&line).await;
+                let known = outcome(self.client, &line).await;
                 known.with_context(|| format!("notification {} of the sample", line.id))?
             };
             self.publish(&line).await?;
@@ -283,7 +279,7 @@ impl Follow<'_> {
             return;
         }
         let line = self.progress.line(index).clone();
-        match self.look.outcome(&line).await {
+        match outcome(self.client, &line).await {
             Ok(Some(rows)) => self.end_line(index, rows),
             Ok(None) => {}
             Err(error) => not_now(&error),
@@ -292,7 +288,7 @@ impl Follow<'_> {
 
     /// Shows the outcome if there is one, or that the turn runs, if it has run for long.
     async fn look_at(&mut self, name: &Name) {
-        let rows = match self.look.notification(&name.0, name.1.as_str()).await {
+        let rows = match rows(self.client, &name.0, name.1.as_str()).await {
             Ok(rows) => rows,
             Err(error) => return not_now(&error),
         };
@@ -334,8 +330,8 @@ impl Follow<'_> {
     fn ended(&mut self, exit_when_idle: bool, stuck_after: Duration) -> Option<Ended> {
         let still = self.moved_at.elapsed();
         if self.progress.is_over() {
-            if !self.progress.is_empty() && !self.said.summary {
-                self.said.summary = true;
+            if !self.progress.is_empty() && !self.has_summary {
+                self.has_summary = true;
                 self.show.say(&self.progress.summary());
             }
             let is_idle = self.followed.is_empty() && still > QUIET;
@@ -345,15 +341,15 @@ impl Follow<'_> {
             });
         }
         if still <= stuck_after {
-            self.said.stuck = false;
+            self.is_stuck = false;
             return None;
         }
         let waiting_for = self.progress.waiting_for();
         if exit_when_idle {
             return Some(Ended::Stuck { waiting_for });
         }
-        if !self.said.stuck {
-            self.said.stuck = true;
+        if !self.is_stuck {
+            self.is_stuck = true;
             let seconds = stuck_after.as_secs();
             self.show
                 .say(&format!("no progress for {seconds} s; still waiting for {waiting_for}"));

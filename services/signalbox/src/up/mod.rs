@@ -72,7 +72,7 @@ pub(crate) async fn run(args: &UpArgs, json: bool) -> anyhow::Result<ExitCode> {
         _ = wait_for_signal() => return Ok(ExitCode::SUCCESS),
     };
     let prepared = prepare(&data_dir, &mut settings, &args.data_dir);
-    let prepared = prepared.and_then(|log| Ok((log, Parties::new(&stack, &settings)?)));
+    let prepared = prepared.and_then(|log| Ok((log, parties(&stack, &settings)?)));
     let ended = match prepared {
         Ok((log, parties)) => {
             let up = Up {
@@ -117,17 +117,11 @@ fn prepare(data_dir: &Path, settings: &mut Settings, shown: &Path) -> anyhow::Re
 }
 
 /// Settings for each NATS user.
-struct Parties(HashMap<User, Arc<Settings>>);
+type Parties = HashMap<User, Arc<Settings>>;
 
-impl Parties {
-    fn new(stack: &Stack, settings: &Settings) -> Result<Parties, SettingsError> {
-        let parties = User::ALL.map(|user| Ok((user, Arc::new(stack.settings_of(user, settings)?))));
-        parties.into_iter().collect::<Result<_, _>>().map(Parties)
-    }
-
-    fn of(&self, user: User) -> &Arc<Settings> {
-        &self.0[&user]
-    }
+fn parties(stack: &Stack, settings: &Settings) -> Result<Parties, SettingsError> {
+    let parties = User::ALL.map(|user| Ok((user, Arc::new(stack.settings_of(user, settings)?))));
+    parties.into_iter().collect()
 }
 
 struct Up<'a> {
@@ -168,19 +162,19 @@ impl Up<'_> {
         migrate::database(settings)
             .await
             .context("the database could not be migrated")?;
-        let operator = migrate::streams(self.parties.of(User::Operator))
+        let operator = migrate::streams(&self.parties[&User::Operator])
             .await
             .context("the streams could not be brought up to date")?;
         let (topology, stop) = (migrate::topology(settings), self.shutdown.token());
         self.shutdown
             .spawn("streams", async move { topology.keep(&operator, stop).await });
-        let settings_of = |role| Arc::clone(self.parties.of(context::user(role)));
+        let settings_of = |role| Arc::clone(&self.parties[&context::user(role)]);
         let services = Services::start(settings_of, &self.shutdown).await?;
         let token = self.operator_token()?;
         let client = Client::new(&local_url(services.orchestrator), token.clone())?;
         demo::ensure(&client).await?;
         let nats_url =
-            |user| -> anyhow::Result<String> { Ok(self.parties.of(user).nats.url()?.expose_secret().to_owned()) };
+            |user| -> anyhow::Result<String> { Ok(self.parties[&user].nats.url()?.expose_secret().to_owned()) };
         let endpoints = Endpoints {
             http_url: local_url(services.orchestrator),
             tool_gateway_url: local_url(services.tool_gateway),
@@ -194,7 +188,7 @@ impl Up<'_> {
         endpoints.write(&self.data_dir)?;
         self.greet(&endpoints, show)?;
         // Publishes as any other program.
-        let bus = Bus::connect(context::bus_options("up", &self.parties.of(User::Publisher).nats)?).await?;
+        let bus = Bus::connect(context::bus_options("up", &self.parties[&User::Publisher].nats)?).await?;
         let wanted = FollowOptions {
             lines,
             exit_when_idle: self.args.exit_when_idle,
