@@ -16,9 +16,9 @@ const TOOLS_NATS: &str = ".tools/bin/nats-server";
 
 /// The nats-server to run: the one named by `SIGNALBOX_NATS_SERVER`, else the provisioned one, else the one on `PATH`.
 pub(crate) async fn nats_server(data_dir: &Path) -> anyhow::Result<PathBuf> {
-    let (named, candidates) = match named("SIGNALBOX_NATS_SERVER") {
-        Some(named) => ("; SIGNALBOX_NATS_SERVER names ", vec![named]),
-        None => ("; ", nats_candidates(data_dir)),
+    let (origin, candidates) = match named("SIGNALBOX_NATS_SERVER") {
+        Some(named) => ("SIGNALBOX_NATS_SERVER: ", vec![named]),
+        None => ("", nats_candidates(data_dir)),
     };
     let (major_min, minor_min) = NATS_VERSION_MIN;
     let mut refused = String::new();
@@ -27,10 +27,12 @@ pub(crate) async fn nats_server(data_dir: &Path) -> anyhow::Result<PathBuf> {
             Ok(version) if version >= NATS_VERSION_MIN => return Ok(candidate),
             Ok((major, minor)) => {
                 let candidate = candidate.display();
-                format!("{named}{candidate}, which is nats-server {major}.{minor}, older than {major_min}.{minor_min}")
+                format!(
+                    "; {origin}{candidate}, which is nats-server {major}.{minor}, older than {major_min}.{minor_min}"
+                )
             }
-            Err(error) => format!("{named}{error:#}"),
-        }
+            Err(error) => format!("; {origin}{error:#}"),
+        };
     }
     bail!(
         "no nats-server {major_min}.{minor_min} or newer here{refused}: run `make provision` or set SIGNALBOX_NATS_SERVER"

@@ -52,8 +52,9 @@ impl RunAs {
         bail!("Postgres does not run as root, and there is neither a user postgres nor nobody: add a user postgres")
     }
 
-    /// The command line that runs a program as this user and sends it `death_signal` when the starting thread ends.
-    pub(crate) fn command(&self, program: &Path, death_signal: Signal) -> Command {
+    /// The command line that runs a program as this user and sends it `death_signal` (`TERM`, say) when the starting
+    /// thread ends.
+    pub(crate) fn command(&self, program: &Path, death_signal: &str) -> Command {
         let Some(setpriv) = on_path("setpriv") else {
             // Not on Linux. The program then outlives a killed parent; a parent that ends in order still ends it.
             let mut command = Command::new(program);
@@ -69,11 +70,7 @@ impl RunAs {
                 .arg(format!("--regid={gid}"))
                 .arg("--init-groups");
         }
-        command
-            .arg("--pdeathsig")
-            .arg(death_signal.as_raw().to_string())
-            .arg("--")
-            .arg(program);
+        command.arg("--pdeathsig").arg(death_signal).arg("--").arg(program);
         command
     }
 

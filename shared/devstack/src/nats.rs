@@ -193,7 +193,7 @@ impl NatsServer {
         let config = directory.join("nats.conf");
         credentials::write_private(&config, self.config_text().as_bytes())?;
 
-        let mut command = RunAs::CurrentUser.command(&self.binary, Signal::TERM);
+        let mut command = RunAs::CurrentUser.command(&self.binary, "TERM");
         command.arg("--config").arg(&config);
         let program = self.binary.file_name().expect("a program that ran has a name");
         // *This* child writes its port, once it listens, into a file that is named after its pid.
@@ -257,11 +257,8 @@ impl NatsServer {
                 self.password
             );
         };
-        let mut text = String::new();
-        for (user, variable) in &users.names {
-            text.push_str(&format!("{variable}: \"{}\"\n", self.password_of(user)));
-        }
-        text + &users.config
+        let password = |(user, variable): &(String, String)| format!("{variable}: \"{}\"\n", self.password_of(user));
+        users.names.iter().map(password).collect::<String>() + &users.config
     }
 }
 

@@ -143,7 +143,7 @@ impl<H: BatchHandler> Processor<H> {
         for ((incoming, acker), verdict) in messages.into_iter().zip(ackers).zip(verdicts) {
             match self.outcome(incoming, verdict) {
                 Ok(outcome) => settled.push((acker, outcome)),
-                Err(dead) => dying.push((acker, dead)),
+                Err(dead) => dying.push((acker, *dead)),
             }
         }
         // Burials may be slow; the other messages are acknowledged before.
@@ -291,8 +291,9 @@ impl<H: BatchHandler> Processor<H> {
     }
 
     /// The outcome of a verdict, given the attempts so far; as an error, the message that is to be buried.
-    fn outcome(&self, incoming: Incoming, verdict: Verdict) -> Result<MessageOutcome, DeadMessage> {
+    fn outcome(&self, incoming: Incoming, verdict: Verdict) -> Result<MessageOutcome, Box<DeadMessage>> {
         let (consumer, sequence) = (self.consumer, incoming.stream_sequence);
+        let bury = |incoming, reason, detail| Err(Box::new(self.dead_message(incoming, reason, detail)));
         match verdict {
             Verdict::Done(_) => Ok(self.settled(sequence, "done")),
             Verdict::Postpone { after, why: _ } => Ok(self.postponed(sequence, after)),
@@ -306,9 +307,9 @@ impl<H: BatchHandler> Processor<H> {
                     });
                 }
                 let detail = format!("Failed after {attempts} attempts: {why}");
-                Err(self.dead_message(incoming, "attempts_exhausted".to_owned(), detail))
+                bury(incoming, "attempts_exhausted".to_owned(), detail)
             }
-            Verdict::Dead { reason, detail } => Err(self.dead_message(incoming, reason, detail)),
+            Verdict::Dead { reason, detail } => bury(incoming, reason, detail),
         }
     }
 

@@ -36,20 +36,13 @@ struct Held {
 impl Keeper {
     /// Runs until the process stops, then releases the partitions.
     pub async fn run(self) {
-        while let Some(incarnation) = self.incarnation().await {
+        let stop = self.context.shutdown.token();
+        // Dropping the wait loses nothing.
+        while let Some(Some(incarnation)) = stop.run_until_cancelled(self.replica.alive()).await {
             self.keep(&incarnation).await;
             if self.context.shutdown.is_stopping() {
                 return;
             }
-        }
-    }
-
-    /// None: the process stops.
-    async fn incarnation(&self) -> Option<Incarnation> {
-        tokio::select! {
-            // Dropping the wait loses nothing.
-            incarnation = self.replica.alive() => incarnation,
-            () = self.context.shutdown.cancelled() => None,
         }
     }
 
@@ -85,8 +78,8 @@ impl Keeper {
     ) -> Result<(), StorageError> {
         let database = &self.context.database;
         let census = partitions_census(database, incarnation.id).await?;
-        held.retain(|partition, one| {
-            let is_ours = census.mine.contains(&(*partition, one.lease.fence));
+        held.retain(|_, one| {
+            let is_ours = census.mine.contains(&one.lease);
             if !is_ours {
                 // The reader would notice only at its next message, which may take long to arrive.
                 one.stop.cancel();
@@ -94,13 +87,8 @@ impl Keeper {
             is_ours
         });
         // A lease of ours without a reader: the response to the claim was lost.
-        for &(partition, fence) in &census.mine {
-            let lease = Lease {
-                partition,
-                owner: incarnation.id,
-                fence,
-            };
-            held.entry(partition).or_insert_with(|| self.start(lease, ended));
+        for &lease in &census.mine {
+            held.entry(lease.partition).or_insert_with(|| self.start(lease, ended));
         }
         match plan(&census, usize::from(PARTITIONS), self.partitions_max) {
             Plan::Stay => {}

@@ -35,8 +35,8 @@ pub async fn partitions_ensure(database: &Database, count: u16) -> Result<(), St
 pub struct Census {
     /// Live resolvers, the asking one included.
     pub replicas: usize,
-    /// Partitions of the asking resolver, with their fences.
-    pub mine: Vec<(u16, i64)>,
+    /// Those of the asking resolver.
+    pub mine: Vec<Lease>,
     /// Partitions without a live owner.
     pub free: usize,
 }
@@ -87,7 +87,7 @@ pub async fn partitions_census(database: &Database, replica: Uuid) -> Result<Cen
         mine: rows
             .iter()
             .filter(|row| row.is_mine && !row.is_free)
-            .map(|row| (number(row.partition), row.fence))
+            .map(|row| lease(replica, row.partition, row.fence))
             .collect(),
         free: rows.iter().filter(|row| row.is_free).count(),
     })
@@ -120,14 +120,8 @@ pub async fn partitions_claim(database: &Database, replica: Uuid, limit: usize) 
     let rows: Vec<ClaimedRow> = database
         .query_alone("claim partitions", CLAIM, [replica.into(), limit.into()])
         .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| Lease {
-            partition: number(row.partition),
-            owner: replica,
-            fence: row.fence,
-        })
-        .collect())
+    let leases = rows.iter().map(|row| lease(replica, row.partition, row.fence));
+    Ok(leases.collect())
 }
 
 const RELEASE: &str = "update resolver_partition set owner = null where partition = $1 and owner = $2 and fence = $3";
@@ -192,6 +186,10 @@ fn guard(lease: &Lease) -> [sea_orm::Value; 3] {
     ]
 }
 
-fn number(partition: i32) -> u16 {
-    u16::try_from(partition).expect("partitions are few")
+fn lease(owner: Uuid, partition: i32, fence: i64) -> Lease {
+    Lease {
+        partition: u16::try_from(partition).expect("partitions are few"),
+        owner,
+        fence,
+    }
 }

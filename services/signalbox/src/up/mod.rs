@@ -225,36 +225,30 @@ impl Up<'_> {
         show.tell(&json!({"ready": {
             "http_url": endpoints.http_url, "tool_gateway_url": endpoints.tool_gateway_url, "data_dir": data_dir.to_string(),
         }}));
-        show.say("Signalbox is up; Ctrl-C ends it.");
-        show.say(&format!(
-            "  HTTP API      {api}  (operator's token: {data_dir}/endpoints.json)"
-        ));
-        show.say(&format!("  tool-gateway  {}", endpoints.tool_gateway_url));
-        show.say(&format!(
-            "  NATS          {}  ({})",
-            address(&endpoints.nats_url),
-            whose(self.own.nats)
-        ));
-        show.say(&format!(
-            "  Postgres      {}  ({})",
-            address(&endpoints.database_url),
-            whose(self.own.postgres)
-        ));
-        show.say(&match &self.agent_url {
-            Some(url) => format!("  provider      {url}  (scripted demo agent)"),
-            None => "  provider      of the settings".to_owned(),
-        });
-        show.say(&format!("  log           {data_dir}/{LOG}"));
+        let (nats, postgres) = (address(&endpoints.nats_url), address(&endpoints.database_url));
+        let provider = match &self.agent_url {
+            Some(url) => format!("{url}  (scripted demo agent)"),
+            None => "of the settings".to_owned(),
+        };
         let option = if self.args.data_dir == Path::new(".data") {
             String::new()
         } else {
             format!(" --data-dir {data_dir}")
         };
         show.say(&format!(
-            "Ask an agent: signalbox notify {} DEMO-7 coder 'Tests fail on main' --wait{option}",
+            "Signalbox is up; Ctrl-C ends it.\n\
+             \x20 HTTP API      {api}  (operator's token: {data_dir}/endpoints.json)\n\
+             \x20 tool-gateway  {}\n\
+             \x20 NATS          {nats}  ({})\n\
+             \x20 Postgres      {postgres}  ({})\n\
+             \x20 provider      {provider}\n\
+             \x20 log           {data_dir}/{LOG}\n\
+             Ask an agent: signalbox notify {} DEMO-7 coder 'Tests fail on main' --wait{option}\n",
+            endpoints.tool_gateway_url,
+            whose(self.own.nats),
+            whose(self.own.postgres),
             demo::ACCOUNT
         ));
-        show.say("");
         Ok(())
     }
 }

@@ -170,7 +170,7 @@ impl Cluster {
 
     /// Interrupted by its parent's death, which is Postgres' fast shutdown.
     fn command(&self, program: &str, working_dir: &Path) -> Command {
-        let mut command = self.run_as.command(&self.bin.join(program), Signal::INT);
+        let mut command = self.run_as.command(&self.bin.join(program), "INT");
         // Its user may lack access to our working directory. The caller's environment for psql and the like must not
         // apply.
         command.current_dir(working_dir).kill_on_drop(true);
@@ -283,7 +283,7 @@ async fn place(home: &Path, run_as: &RunAs, durability: Durability) -> anyhow::R
 }
 
 async fn is_reachable(directory: &Path, run_as: &RunAs) -> anyhow::Result<bool> {
-    let mut command = run_as.command(Path::new("/bin/sh"), Signal::TERM);
+    let mut command = run_as.command(Path::new("/bin/sh"), "TERM");
     let status = command
         .args(["-c", "cd \"$1\" && test -w .", "sh"])
         .arg(directory)
