@@ -1,4 +1,5 @@
-//! Standard output and standard error. If the reader closes the pipe, as `head` does, the command ends quietly and never panics.
+//! Standard output and standard error, and the exit code. If the reader closes the pipe, as `head` does, the command ends quietly
+//! and never panics.
 
 use std::{
     io::{ErrorKind, Write},

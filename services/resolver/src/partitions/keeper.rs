@@ -40,9 +40,6 @@ impl Keeper {
         // Dropping the wait loses nothing.
         while let Some(Some(incarnation)) = stop.run_until_cancelled(self.replica.alive()).await {
             self.keep(&incarnation).await;
-            if self.context.shutdown.is_stopping() {
-                return;
-            }
         }
     }
 

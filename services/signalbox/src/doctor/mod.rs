@@ -47,11 +47,11 @@ async fn examine(mut settings: Settings, data_dir: &Path) -> anyhow::Result<Vec<
         Finding::ok(Check::Up, message)
     }));
     let (postgres, nats, providers, ports, work, collector) = tokio::join!(
-        postgres::examine(&settings),
-        nats::examine(&settings),
+        // Boxed: these futures are large.
+        Box::pin(postgres::examine(&settings)),
+        Box::pin(nats::examine(&settings)),
         providers::examine(&settings, up.is_some()),
         ports::examine(&settings, up.as_ref()),
-        // Boxed: the future is large.
         Box::pin(work::examine(&settings)),
         collector::examine(&settings),
     );

@@ -138,7 +138,9 @@ pub(super) async fn stream(bus: &Bus, wanted: stream::Config, provision: Provisi
         max_message_size,
         description
     );
-    drift.settle(provision, bus.jetstream().update_stream(target)).await
+    // Boxed: the future is large.
+    let change = Box::pin(bus.jetstream().update_stream(target));
+    drift.settle(provision, change).await
 }
 
 /// The sizes of a stream, comparable: no limit is the largest.
@@ -218,7 +220,7 @@ pub(super) async fn consumer(
         drift.too_small("ack_wait");
     }
     take_over!(target, wanted, |field| drift.size(field), ack_wait, max_ack_pending);
-    let change = bus.jetstream().update_consumer_on_stream(target, stream);
+    let change = Box::pin(bus.jetstream().update_consumer_on_stream(target, stream));
     drift.settle(provision, change).await
 }
 
