@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, bail};
 use contracts::Root;
 use devstack::{Durability, NatsOptions, NatsServer, NatsUsers, PostgresOptions, PostgresServer};
-use messaging::{Rights as _, User, users};
+use messaging::{User, users};
 use sqlx::{
     PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
@@ -251,7 +251,7 @@ fn nats_users() -> NatsUsers {
         config: users::accounts(&Root::default()),
         account: Some(users::jetstream_account(&Root::default())),
         names: User::ALL
-            .map(|user| (user.name().to_owned(), user.password_variable()))
+            .map(|user| (user.name().to_owned(), users::password_variable(user)))
             .into(),
     }
 }

@@ -2,7 +2,7 @@
 //! other in shared/messaging/src/users.rs. A new subject needs a migration that recreates its service's policy on `outbox`.
 
 use contracts::Root;
-use messaging::{Rights as _, User};
+use messaging::{User, users};
 use sea_orm::ConnectionTrait;
 use storage::{Accounts, Role};
 use testkit::{Fixture, TestDatabase};
@@ -20,7 +20,7 @@ fn subjects(root: &Root) -> Vec<String> {
     };
     let of_services = User::ALL.into_iter().filter(|user| *user != User::Operator);
     let mut subjects: Vec<String> = of_services
-        .flat_map(|user| user.permissions(root).publish)
+        .flat_map(|user| users::permissions(user, root).publish)
         .filter(|pattern| pattern.starts_with(&format!("{root}.")) && !pattern.contains(".live."))
         .map(|pattern| filled(&pattern))
         .collect();
@@ -52,7 +52,7 @@ async fn a_service_s_outbox_takes_what_its_user_may_publish() {
     let root = Root::parse("box").unwrap();
     for role in [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator] {
         let database = test.connect(role).await;
-        let allowed = runtime::context::user(role).permissions(&root).publish;
+        let allowed = users::permissions(runtime::context::user(role), &root).publish;
         for subject in subjects(&root) {
             let tx = database.begin(&Accounts::one(&account)).await.unwrap();
             let values = [role.service().into(), subject.clone().into()];
@@ -92,7 +92,7 @@ async fn a_service_s_dead_letters_are_of_what_it_reads_or_publishes() {
                 Role::Resolver => root.notification_published(subject),
                 _ => subject.clone(),
             };
-            assert_eq!(written, user.buries(&root, &published), "{role:?} {subject}");
+            assert_eq!(written, users::buries(user, &root, &published), "{role:?} {subject}");
         }
     }
 }

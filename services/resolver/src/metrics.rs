@@ -24,8 +24,8 @@ pub struct Metrics {
     stale: Counter<u64>,
 }
 
-impl Metrics {
-    pub fn new() -> Metrics {
+impl Default for Metrics {
+    fn default() -> Self {
         let meter = global::meter("resolver");
         Metrics {
             resolutions: meter
@@ -59,7 +59,9 @@ impl Metrics {
                 .build(),
         }
     }
+}
 
+impl Metrics {
     pub fn stale(&self) {
         self.stale.add(1, &[]);
     }
@@ -88,12 +90,6 @@ impl Metrics {
             self.resolutions.add(1, &labels);
             log(resolution);
         }
-    }
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Metrics::new()
     }
 }
 

@@ -40,7 +40,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         },
         committed: Arc::default(),
         outbox: context.outbox.clone(),
-        metrics: Metrics::new(),
+        metrics: Metrics::default(),
         batch_messages_max: config.batch_messages_max.usize(),
         retry_delay: config.retry_delay_ms.duration(),
         retry_delay_max: config.retry_delay_ms_max.duration(),

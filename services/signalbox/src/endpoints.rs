@@ -1,14 +1,10 @@
 //! `{data-dir}/endpoints.json`: the addresses of a running `up`, with the credentials that a local program needs. Written
 //! atomically once everything is ready, readable by its owner only.
 
-use std::{
-    fs::{self, OpenOptions},
-    io::{ErrorKind, Write},
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
-};
+use std::{fs, io::ErrorKind, path::Path};
 
 use anyhow::Context;
+use devstack::write_private;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "endpoints.json";
@@ -60,23 +56,6 @@ impl Endpoints {
             Ok(()) | Err(_) => Ok(()),
         }
     }
-}
-
-/// Writes a file atomically and with its final mode: creates a temporary file beside it, then renames it.
-pub(crate) fn write_private(path: &Path, content: &[u8]) -> anyhow::Result<()> {
-    let beside = path.with_extension("new");
-    let write = || -> std::io::Result<()> {
-        match fs::remove_file(&beside) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {} // a leftover of a crash is gone, or there was none
-        }
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(0o600).open(&beside)?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

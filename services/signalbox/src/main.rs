@@ -70,7 +70,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Notifications(args) => notifications::run(&args, json).await,
         Command::Dead(args) => match args.command {
             DeadCommand::List(args) => dead::list(&args, json).await,
-            DeadCommand::Show(args) => dead::show(&args, json).await,
+            DeadCommand::Show(args) => dead::show_one(&args, json).await,
             DeadCommand::Redrive(args) => dead::redrive(&args, json).await,
         },
         Command::Provider(args) => match args.command {

@@ -1,6 +1,10 @@
-//! Standard output and standard error. If the reader closes the pipe, as `head` does, the command ends quietly and never panics.
+//! Standard output and standard error, and the exit code. If the reader closes the pipe, as `head` does, the command ends quietly
+//! and never panics.
 
-use std::io::{ErrorKind, Write};
+use std::{
+    io::{ErrorKind, Write},
+    process::ExitCode,
+};
 
 use serde::Serialize;
 
@@ -31,6 +35,25 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value).expect("what is printed has string keys");
     print(&text)
+}
+
+/// Writes a value as JSON or as text for people, and succeeds.
+pub(crate) fn show<T: Serialize>(
+    json: bool,
+    value: &T,
+    text: impl FnOnce(&T) -> anyhow::Result<String>,
+) -> anyhow::Result<ExitCode> {
+    if json {
+        print_json(value)?;
+    } else {
+        print(&text(value)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The exit code of a command that ran, and found or did what it should, or not.
+pub(crate) fn code(is_well: bool) -> ExitCode {
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Writes one line to standard error. A failure is ignored: no other channel is left.

@@ -1,7 +1,5 @@
 //! Makes texts safe for a terminal: replies, reasons and names are untrusted and may hold control characters.
 
-use std::fmt::Write;
-
 /// One line without control characters, at most `chars_max` long.
 pub(crate) fn one_line(text: &str, chars_max: usize) -> String {
     let mut line = String::new();
@@ -43,7 +41,7 @@ pub(crate) fn error_line(error: &anyhow::Error) -> String {
         if line.is_empty() {
             line = cause;
         } else if !line.ends_with(&cause) {
-            write!(line, ": {cause}").expect("a String takes all that is written to it");
+            line += &format!(": {cause}");
         }
     }
     one_line(&line, 1_000)

@@ -16,33 +16,34 @@ const TOOLS_NATS: &str = ".tools/bin/nats-server";
 
 /// The nats-server to run: the one named by `SIGNALBOX_NATS_SERVER`, else the provisioned one, else the one on `PATH`.
 pub(crate) async fn nats_server(data_dir: &Path) -> anyhow::Result<PathBuf> {
-    if let Some(named) = env::var_os("SIGNALBOX_NATS_SERVER").filter(|value| !value.is_empty()) {
-        let named = PathBuf::from(named);
-        let version = nats_version(&named).await.context("SIGNALBOX_NATS_SERVER")?;
-        if version < NATS_VERSION_MIN {
-            bail!(
-                "SIGNALBOX_NATS_SERVER names {}, which is {}",
-                named.display(),
-                too_old(version)
-            );
-        }
-        return Ok(named);
-    }
+    let (origin, candidates) = match named("SIGNALBOX_NATS_SERVER") {
+        Some(named) => ("SIGNALBOX_NATS_SERVER: ", vec![named]),
+        None => ("", nats_candidates(data_dir)),
+    };
+    let (major_min, minor_min) = NATS_VERSION_MIN;
     let mut refused = String::new();
-    for candidate in nats_candidates(data_dir) {
-        match nats_version(&candidate).await {
+    for candidate in candidates {
+        refused = match nats_version(&candidate).await {
             Ok(version) if version >= NATS_VERSION_MIN => return Ok(candidate),
-            Ok(version) => refused = format!("; {} is {}", candidate.display(), too_old(version)),
-            Err(error) => refused = format!("; {error:#}"),
-        }
+            Ok((major, minor)) => {
+                let candidate = candidate.display();
+                format!(
+                    "; {origin}{candidate}, which is nats-server {major}.{minor}, older than {major_min}.{minor_min}"
+                )
+            }
+            Err(error) => format!("; {origin}{error:#}"),
+        };
     }
-    let (major, minor) = NATS_VERSION_MIN;
-    bail!("no nats-server {major}.{minor} or newer here{refused}: run `make provision` or set SIGNALBOX_NATS_SERVER")
+    bail!(
+        "no nats-server {major_min}.{minor_min} or newer here{refused}: run `make provision` or set SIGNALBOX_NATS_SERVER"
+    )
 }
 
-fn too_old((major, minor): (u32, u32)) -> String {
-    let (major_min, minor_min) = NATS_VERSION_MIN;
-    format!("nats-server {major}.{minor}, older than {major_min}.{minor_min}")
+/// The path in a variable of the environment.
+fn named(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
 }
 
 /// Existing files only, best first.
@@ -84,14 +85,7 @@ fn parse_nats_version(printed: &str) -> Option<(u32, u32)> {
 
 /// The folder of the `postgres` and `initdb` to run. An existing cluster needs its own major version.
 pub(crate) async fn postgres_bin(cluster_major: Option<u32>) -> anyhow::Result<PathBuf> {
-    let named = env::var_os("SIGNALBOX_POSTGRES_BIN")
-        .filter(|value| !value.is_empty())
-        .map(PathBuf::from);
-    let candidates = if let Some(named) = named {
-        vec![named]
-    } else {
-        postgres_candidates()
-    };
+    let candidates = named("SIGNALBOX_POSTGRES_BIN").map_or_else(postgres_candidates, |named| vec![named]);
     let mut usable = Vec::new();
     for candidate in candidates {
         if let Ok(major) = postgres_major(&candidate).await

@@ -53,7 +53,7 @@ fn random_password() -> anyhow::Result<String> {
 
 /// Writes a file that only its owner can read at any time: created with its final mode under another name, then
 /// renamed.
-pub(crate) fn write_private(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+pub fn write_private(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let beside = path.with_extension("new");
     let write = || -> std::io::Result<()> {
         match fs::remove_file(&beside) {

@@ -4,15 +4,16 @@
 //! The kernel sends a child its "parent death signal" when the *thread* that started it ends, so servers are started
 //! from one thread that lives as long as the process; a worker thread of a runtime may end long before.
 
-use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+pub(crate) use rustix::process::Signal;
+use rustix::process::{Pid, getuid, kill_process};
 use tokio::process::{Child, Command};
 
 use crate::binaries::on_path;
@@ -23,23 +24,7 @@ const LOG_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const LOG_LINES_QUOTED: usize = 5;
 /// How long a dropped process may take to leave the process table; a killed one usually takes under a millisecond.
 const DROP_WAIT: Duration = Duration::from_secs(2);
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Signal {
-    Int,
-    Quit,
-    Term,
-}
-
-impl Signal {
-    fn name(self) -> &'static str {
-        match self {
-            Signal::Int => "INT",
-            Signal::Quit => "QUIT",
-            Signal::Term => "TERM",
-        }
-    }
-}
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The user that a program runs as.
 #[derive(Clone, Debug)]
@@ -52,7 +37,7 @@ impl RunAs {
     /// Postgres refuses to run as root and to run as a user without a name: under root it gets its own user, else
     /// `nobody`.
     pub(crate) async fn unprivileged() -> anyhow::Result<RunAs> {
-        if id(&["-u"]).await? != 0 {
+        if !getuid().is_root() {
             return Ok(RunAs::CurrentUser);
         }
         for name in ["postgres", "nobody"] {
@@ -67,8 +52,9 @@ impl RunAs {
         bail!("Postgres does not run as root, and there is neither a user postgres nor nobody: add a user postgres")
     }
 
-    /// The command line that runs a program as this user and sends it `death_signal` when the starting thread ends.
-    pub(crate) fn command(&self, program: &Path, death_signal: Signal) -> Command {
+    /// The command line that runs a program as this user and sends it `death_signal` (`TERM`, say) when the starting
+    /// thread ends.
+    pub(crate) fn command(&self, program: &Path, death_signal: &str) -> Command {
         let Some(setpriv) = on_path("setpriv") else {
             // Not on Linux. The program then outlives a killed parent; a parent that ends in order still ends it.
             let mut command = Command::new(program);
@@ -84,11 +70,7 @@ impl RunAs {
                 .arg(format!("--regid={gid}"))
                 .arg("--init-groups");
         }
-        command
-            .arg("--pdeathsig")
-            .arg(death_signal.name())
-            .arg("--")
-            .arg(program);
+        command.arg("--pdeathsig").arg(death_signal).arg("--").arg(program);
         command
     }
 
@@ -123,13 +105,13 @@ async fn id(arguments: &[&str]) -> anyhow::Result<u32> {
         .with_context(|| format!("id {} printed {printed:?}", arguments.join(" ")))
 }
 
-/// A running child. Dropping it ends it.
+/// A server that runs as a child of this process, or is stopped. Dropping it ends it.
 pub(crate) struct ServerProcess {
-    /// `None` once it is known to have ended.
-    child: Option<Child>,
-    pid: u32,
     name: &'static str,
+    log: PathBuf,
     drop_signal: DropSignal,
+    /// `None` while it is stopped.
+    child: Option<Child>,
 }
 
 /// The signal for a dropped server. Servers that release shared memory are asked first, for up to [`DROP_WAIT`].
@@ -140,35 +122,55 @@ pub(crate) enum DropSignal {
 }
 
 impl ServerProcess {
-    /// Starts the command, its output appended to `log`.
-    pub(crate) async fn start(
-        name: &'static str,
+    /// A server that was not started yet.
+    pub(crate) fn new(name: &'static str, log: PathBuf, drop_signal: DropSignal) -> ServerProcess {
+        ServerProcess {
+            name,
+            log,
+            drop_signal,
+            child: None,
+        }
+    }
+
+    /// Starts the command, its output appended to the log, and waits until `ready` finds it ready, given its pid.
+    pub(crate) async fn start<T>(
+        &mut self,
         mut command: Command,
-        log: &Path,
-        drop_signal: DropSignal,
-    ) -> anyhow::Result<ServerProcess> {
-        let output = log_open(log)?;
+        limit: Duration,
+        ready: impl Fn(u32) -> Option<T>,
+    ) -> anyhow::Result<T> {
+        let output = log_open(&self.log)?;
         let errors = output.try_clone().context("could not share the log file")?;
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         // Not reached by Ctrl-C: the caller ends the servers in order.
         command.process_group(0);
-        let child = spawn_from_launcher(command)
-            .await
-            .with_context(|| format!("could not start {name}"))?;
-        let pid = child.id().expect("a child that was not waited for has an id");
-        Ok(ServerProcess {
-            child: Some(child),
-            pid,
-            name,
-            drop_signal,
-        })
+        let child = spawn_from_launcher(command).await;
+        self.child = Some(child.with_context(|| format!("could not start {}", self.name))?);
+        let deadline = Instant::now() + limit;
+        let why = loop {
+            if let Some(status) = self.exit_status()? {
+                break format!("ended at its start ({status})");
+            }
+            let pid = self.pid().expect("a child that runs has an id");
+            if let Some(found) = ready(pid) {
+                tracing::debug!(name = self.name, pid, "server is ready");
+                return Ok(found);
+            }
+            if Instant::now() > deadline {
+                break format!("was not ready within {limit:?}");
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        };
+        self.kill().await?;
+        bail!("{} {why}: {}", self.name, log_tail(&self.log))
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.pid
+    /// `None` while it is stopped.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref()?.id()
     }
 
-    /// Its exit status, if it has ended.
+    /// Its exit status, if it ended by itself.
     pub(crate) fn exit_status(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         match &mut self.child {
             Some(child) => Ok(child.try_wait()?),
@@ -176,33 +178,28 @@ impl ServerProcess {
         }
     }
 
-    /// Asks the process to end and waits; false if it is still running after the limit.
-    pub(crate) async fn end(&mut self, signal: Signal, limit: Duration) -> anyhow::Result<bool> {
-        let Some(child) = &mut self.child else { return Ok(true) };
-        if child.try_wait()?.is_none() {
-            signal_send(self.pid, signal).await?;
+    /// Asks the process to end, and kills it after the limit.
+    pub(crate) async fn stop(&mut self, signal: Signal, limit: Duration) -> anyhow::Result<()> {
+        if let Some(child) = &mut self.child
+            && child.try_wait()?.is_none()
+            && let Some(pid) = child.id()
+        {
+            signal_send(pid, signal);
             if tokio::time::timeout(limit, child.wait()).await.is_err() {
-                tracing::warn!(
-                    name = self.name,
-                    pid = self.pid,
-                    ?signal,
-                    ?limit,
-                    "server did not end within the limit"
-                );
-                return Ok(false);
+                let name = self.name;
+                tracing::warn!(name, pid, ?signal, ?limit, "server did not end within the limit");
             }
         }
-        self.child = None;
-        Ok(true)
+        self.kill().await
     }
 
     /// SIGKILL, and waits until the process is gone.
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
-        if let Some(mut child) = self.child.take() {
-            child
-                .kill()
-                .await
-                .with_context(|| format!("could not kill {}", self.name))?;
+        if let Some(mut child) = self.child.take()
+            && child.try_wait()?.is_none()
+        {
+            let killed = child.kill().await;
+            killed.with_context(|| format!("could not kill {}", self.name))?;
         }
         Ok(())
     }
@@ -211,9 +208,12 @@ impl ServerProcess {
 impl Drop for ServerProcess {
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        if self.drop_signal == DropSignal::QuitThenKill && matches!(child.try_wait(), Ok(None)) {
-            let asked = signal_command(self.pid, Signal::Quit).status();
-            if asked.is_ok_and(|status| status.success()) && gone_within(&mut child, DROP_WAIT) {
+        if self.drop_signal == DropSignal::QuitThenKill
+            && matches!(child.try_wait(), Ok(None))
+            && let Some(pid) = child.id()
+        {
+            signal_send(pid, Signal::QUIT);
+            if gone_within(&mut child, DROP_WAIT) {
                 return;
             }
         }
@@ -238,24 +238,11 @@ fn gone_within(child: &mut Child, limit: Duration) -> bool {
 }
 
 /// For a pid that is our unreaped child, or is otherwise known to be the intended server.
-pub(crate) async fn signal_send(pid: u32, signal: Signal) -> anyhow::Result<()> {
-    let sent = Command::from(signal_command(pid, signal))
-        .status()
-        .await
-        .context("could not run sh to send a signal")?;
-    if !sent.success() {
-        tracing::debug!(pid, ?signal, "no process to signal");
+pub(crate) fn signal_send(pid: u32, signal: Signal) {
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    if let Err(error) = kill_process(process.expect("a process has a positive id"), signal) {
+        tracing::debug!(pid, ?signal, %error, "no process to signal");
     }
-    Ok(())
-}
-
-fn signal_command(pid: u32, signal: Signal) -> std::process::Command {
-    // `kill` is built into the shell; a minimal system has no such program.
-    let mut command = std::process::Command::new("sh");
-    command
-        .args(["-c", "kill -s \"$1\" \"$2\"", "sh", signal.name(), &pid.to_string()])
-        .stderr(Stdio::null());
-    command
 }
 
 type Launch = Box<dyn FnOnce() + Send>;
@@ -287,7 +274,7 @@ async fn spawn_from_launcher(mut command: Command) -> anyhow::Result<Child> {
     Ok(rx.await.context("the launcher thread panicked")??)
 }
 
-fn log_open(path: &Path) -> anyhow::Result<fs::File> {
+pub(crate) fn log_open(path: &Path) -> anyhow::Result<fs::File> {
     let open = || -> std::io::Result<fs::File> {
         if fs::metadata(path).is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX) {
             fs::rename(path, path.with_extension("log.old"))?;
@@ -316,8 +303,7 @@ pub(crate) fn log_tail(path: &Path) -> String {
 }
 
 /// Runs a program to its end; if it fails, returns an error with its output.
-pub(crate) async fn run_to_end(mut command: Command, what: impl AsRef<OsStr>) -> anyhow::Result<()> {
-    let what = what.as_ref().to_string_lossy().into_owned();
+pub(crate) async fn run_to_end(mut command: Command, what: &str) -> anyhow::Result<()> {
     let output = command
         .stdin(Stdio::null())
         .output()

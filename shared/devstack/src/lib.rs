@@ -18,11 +18,12 @@ mod postgres;
 mod shared_postgres;
 mod stack;
 
+pub use credentials::write_private;
 pub use demo_agent::DemoAgent;
 pub use nats::{NatsOptions, NatsServer, NatsUsers};
 pub use postgres::{PostgresOptions, PostgresServer};
 pub use shared_postgres::SharedPostgres;
-pub use stack::{Devstack, DevstackOptions};
+pub use stack::{Devstack, DevstackOptions, data_dir_open};
 
 /// The writes that a server may lose when the machine, not the server, fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

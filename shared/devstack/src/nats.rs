@@ -5,25 +5,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::net::TcpStream;
-use tokio::time::Instant;
 
 use crate::Durability;
 use crate::binaries;
 use crate::credentials::{self, Credentials, USER};
-use crate::launcher::{DropSignal, RunAs, ServerProcess, Signal, log_tail};
+use crate::launcher::{DropSignal, RunAs, ServerProcess, Signal};
 
 /// A new store takes 15 ms; a large one is read first.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(15);
+const LOG: &str = "nats-server.log";
 /// The account of a server without accounts.
 const NO_ACCOUNT: &str = "$G";
-const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A server's directory and durability.
 #[derive(Clone, Debug)]
@@ -54,7 +51,7 @@ pub struct NatsServer {
     /// Chosen by the server at its first start and kept at every later one, so that clients find it again.
     port: Option<u16>,
     url: String,
-    process: Option<ServerProcess>,
+    process: ServerProcess,
     /// Last, so that the server is gone before its directory.
     _temporary: Option<TempDir>,
 }
@@ -68,20 +65,16 @@ impl NatsServer {
 
     /// A server for one test: in a temporary directory, gone with the value. Starts in some 20 ms.
     pub async fn start_temporary() -> anyhow::Result<NatsServer> {
-        NatsServer::start_temporary_for(None).await
+        NatsServer::start_temporary_with(None).await
     }
 
     /// The same with users of different rights.
-    pub async fn start_temporary_with(users: NatsUsers) -> anyhow::Result<NatsServer> {
-        NatsServer::start_temporary_for(Some(users)).await
-    }
-
-    async fn start_temporary_for(users: Option<NatsUsers>) -> anyhow::Result<NatsServer> {
+    pub async fn start_temporary_with(users: impl Into<Option<NatsUsers>>) -> anyhow::Result<NatsServer> {
         let temporary = TempDir::with_prefix("signalbox-nats-").context("could not make a temporary directory")?;
         let options = NatsOptions {
             directory: temporary.path().to_path_buf(),
             durability: Durability::Fast,
-            users,
+            users: users.into(),
         };
         let mut server = NatsServer::start(options).await?;
         server._temporary = Some(temporary);
@@ -90,13 +83,14 @@ impl NatsServer {
 
     pub(crate) async fn start_with_password(options: NatsOptions, password: String) -> anyhow::Result<NatsServer> {
         let binary = binaries::nats_server(&options.directory).await?;
+        let log = options.directory.join(LOG);
         let mut server = NatsServer {
             binary,
             options,
             password,
             port: None,
             url: String::new(),
-            process: None,
+            process: ServerProcess::new("nats-server", log, DropSignal::Kill),
             _temporary: None,
         };
         server.launch().await?;
@@ -110,11 +104,11 @@ impl NatsServer {
 
     /// The URL of one of the users; of the only user if none were configured.
     pub fn url_of(&self, user: &str) -> String {
-        let port = self.port();
-        match &self.options.users {
-            Some(_) => format!("nats://{user}:{}@127.0.0.1:{port}", self.password_of(user)),
-            None => self.url.clone(),
-        }
+        let (user, password) = match &self.options.users {
+            Some(_) => (user, self.password_of(user)),
+            None => (USER, self.password.clone()),
+        };
+        format!("nats://{user}:{password}@127.0.0.1:{}", self.port())
     }
 
     /// Derived from the server's secret, so that a data directory stores one secret for any set of users.
@@ -126,17 +120,15 @@ impl NatsServer {
 
     /// The permission violations of its users since its first start: a line each, from its log.
     pub fn violations(&self) -> anyhow::Result<Vec<String>> {
-        let log =
-            fs::read_to_string(self.options.directory.join("nats-server.log")).context("no log of nats-server")?;
-        let violations = log.lines().filter(|line| line.contains(" Violation - "));
-        Ok(violations.map(str::to_owned).collect())
+        self.lines_with(" Violation - ")
     }
 
-    /// The number of lines of its log that contain these words.
-    pub fn lines_with(&self, words: &str) -> anyhow::Result<usize> {
-        let log = fs::read(self.options.directory.join("nats-server.log")).context("no log of nats-server")?;
+    /// The lines of its log that contain these words.
+    pub fn lines_with(&self, words: &str) -> anyhow::Result<Vec<String>> {
+        let log = fs::read(self.options.directory.join(LOG)).context("no log of nats-server")?;
         let log = String::from_utf8_lossy(&log);
-        Ok(log.lines().filter(|line| line.contains(words)).count())
+        let lines = log.lines().filter(|line| line.contains(words));
+        Ok(lines.map(str::to_owned).collect())
     }
 
     /// The port on 127.0.0.1, the same for as long as this value lives.
@@ -146,30 +138,22 @@ impl NatsServer {
 
     /// `None` while it is stopped.
     pub fn pid(&self) -> Option<u32> {
-        self.process.as_ref().map(ServerProcess::pid)
+        self.process.pid()
     }
 
     /// Its exit status, if it ended by itself. For supervisors of the stack.
     pub fn ended(&mut self) -> anyhow::Result<Option<std::process::ExitStatus>> {
-        self.process.as_mut().map_or(Ok(None), ServerProcess::exit_status)
+        self.process.exit_status()
     }
 
     /// SIGTERM, and waits. The store stays.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
-        if let Some(mut process) = self.process.take()
-            && !process.end(Signal::Term, STOP_LIMIT).await?
-        {
-            process.kill().await?;
-        }
-        Ok(())
+        self.process.stop(Signal::TERM, STOP_LIMIT).await
     }
 
     /// SIGKILL: what a crash looks like. The store stays.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
-        if let Some(mut process) = self.process.take() {
-            process.kill().await?;
-        }
-        Ok(())
+        self.process.kill().await
     }
 
     /// Stops the server if it runs and starts it on the same port and store.
@@ -209,18 +193,22 @@ impl NatsServer {
         let config = directory.join("nats.conf");
         credentials::write_private(&config, self.config_text().as_bytes())?;
 
-        let log = directory.join("nats-server.log");
-        let mut command = RunAs::CurrentUser.command(&self.binary, Signal::Term);
+        let mut command = RunAs::CurrentUser.command(&self.binary, "TERM");
         command.arg("--config").arg(&config);
-        let mut process = ServerProcess::start("nats-server", command, &log, DropSignal::Kill).await?;
-        let port = self.wait_until_ready(&mut process, &log).await?;
-        tracing::debug!(pid = process.pid(), port, "nats-server is ready");
-        self.port = Some(port);
-        self.url = match self.options.users.as_ref().and_then(|users| users.names.last()) {
-            Some((user, _)) => format!("nats://{user}:{}@127.0.0.1:{port}", self.password_of(user)),
-            None => format!("nats://{USER}:{}@127.0.0.1:{port}", self.password),
+        let program = self.binary.file_name().expect("a program that ran has a name");
+        // *This* child writes its port, once it listens, into a file that is named after its pid.
+        let ports_file = |pid: u32| directory.join(format!("{}_{pid}.ports", program.to_string_lossy()));
+        let listening = |pid: u32| {
+            let port = port_written(&ports_file(pid))?;
+            self.port.is_none_or(|wanted| wanted == port).then_some((pid, port))
         };
-        self.process = Some(process);
+        let (pid, port) = self.process.start(command, START_LIMIT, listening).await?;
+        // A killed server leaves its file behind; a pid may be reused.
+        fs::remove_file(ports_file(pid)).context("could not remove the ports file")?;
+        self.port = Some(port);
+        let users = self.options.users.as_ref();
+        let last = users.and_then(|users| users.names.last());
+        self.url = self.url_of(last.map_or(USER, |(user, _)| user));
         Ok(())
     }
 
@@ -269,44 +257,8 @@ impl NatsServer {
                 self.password
             );
         };
-        let mut text = String::new();
-        for (user, variable) in &users.names {
-            text.push_str(&format!("{variable}: \"{}\"\n", self.password_of(user)));
-        }
-        text + &users.config
-    }
-
-    /// Waits until *this* child listens: it writes the port into a file that is named after its pid.
-    async fn wait_until_ready(&self, process: &mut ServerProcess, log: &Path) -> anyhow::Result<u16> {
-        let program = self
-            .binary
-            .file_name()
-            .expect("a program that ran has a name")
-            .to_string_lossy();
-        let ports_file = self
-            .options
-            .directory
-            .join(format!("{program}_{}.ports", process.pid()));
-        let deadline = Instant::now() + START_LIMIT;
-        loop {
-            if let Some(status) = process.exit_status()? {
-                bail!("nats-server ended at its start ({status}): {}", log_tail(log));
-            }
-            if let Some(port) = port_written(&ports_file)
-                && self.port.is_none_or(|wanted| wanted == port)
-            {
-                // A killed server leaves its file behind; a pid may be reused.
-                fs::remove_file(&ports_file).context("could not remove the ports file")?;
-                check_greeting(port)
-                    .await
-                    .with_context(|| format!("nats-server on port {port}"))?;
-                return Ok(port);
-            }
-            if Instant::now() > deadline {
-                bail!("nats-server was not ready within {START_LIMIT:?}: {}", log_tail(log));
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
+        let password = |(user, variable): &(String, String)| format!("{variable}: \"{}\"\n", self.password_of(user));
+        users.names.iter().map(password).collect::<String>() + &users.config
     }
 }
 
@@ -324,31 +276,4 @@ struct PortsFile {
 fn port_written(ports_file: &Path) -> Option<u16> {
     let ports: PortsFile = serde_json::from_slice(&fs::read(ports_file).ok()?).ok()?;
     ports.nats.first()?.rsplit(':').next()?.parse().ok()
-}
-
-#[derive(Deserialize)]
-struct Greeting {
-    #[serde(default)]
-    jetstream: bool,
-}
-
-/// A server greets with `INFO {json}`. Without JetStream it is unusable, whatever its configuration.
-async fn check_greeting(port: u16) -> anyhow::Result<()> {
-    let mut line = String::new();
-    let mut connection = BufReader::new(
-        TcpStream::connect(("127.0.0.1", port))
-            .await
-            .context("could not connect")?,
-    );
-    tokio::time::timeout(START_LIMIT, connection.read_line(&mut line))
-        .await
-        .context("no greeting came")??;
-    let greeting: Greeting = line
-        .strip_prefix("INFO ")
-        .and_then(|json| serde_json::from_str(json).ok())
-        .with_context(|| format!("unexpected greeting {line:?}"))?;
-    if !greeting.jetstream {
-        bail!("JetStream is off");
-    }
-    Ok(())
 }

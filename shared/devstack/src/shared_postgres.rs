@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::Durability;
 use crate::credentials::{self, Credentials};
-use crate::launcher::log_tail;
+use crate::launcher::{log_open, log_tail};
 use crate::postgres::{self, Cluster};
 
 /// How long the server runs without users: long enough for a developer's next run.
@@ -169,17 +169,8 @@ async fn start(directory: &Path, idle_limit: Duration) -> anyhow::Result<State> 
 fn supervise(directory: &Path, idle_limit: Duration, cluster: &Cluster, port: u16) -> anyhow::Result<()> {
     let script = directory.join("supervisor.sh");
     credentials::write_private(&script, SUPERVISOR.as_bytes())?;
-    let open = || {
-        OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(directory.join("postgres.log"))
-    };
-    let (output, errors) = (
-        open().context("could not open the log")?,
-        open().context("could not open the log")?,
-    );
+    let output = log_open(&directory.join("postgres.log"))?;
+    let errors = output.try_clone().context("could not share the log file")?;
 
     let server = cluster.server_command(port, CONNECTIONS_MAX);
     let server = server.as_std();

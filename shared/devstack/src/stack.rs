@@ -5,6 +5,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use futures::FutureExt;
+use futures::future::OptionFuture;
 
 use crate::credentials::Credentials;
 use crate::{Durability, NatsOptions, NatsServer, NatsUsers, PostgresOptions, PostgresServer};
@@ -39,32 +41,20 @@ impl Devstack {
         let credentials = Credentials::load_or_create(&data_dir)?;
         let durability = options.durability;
 
-        let nats = async {
-            if !options.start_nats {
-                return Ok(None);
-            }
-            let nats = NatsOptions {
-                directory: data_dir.join("nats"),
-                durability,
-                users: options.nats_users,
-            };
-            NatsServer::start_with_password(nats, credentials.nats_password.clone())
-                .await
-                .map(Some)
+        let nats = NatsOptions {
+            directory: data_dir.join("nats"),
+            durability,
+            users: options.nats_users,
         };
-        let postgres = async {
-            if !options.start_postgres {
-                return Ok(None);
-            }
-            let postgres = PostgresOptions {
-                directory: data_dir.join("postgres"),
-                durability,
-            };
-            PostgresServer::start_with_password(postgres, credentials.postgres_password.clone())
-                .await
-                .map(Some)
+        let postgres = PostgresOptions {
+            directory: data_dir.join("postgres"),
+            durability,
         };
-        let (nats, postgres) = tokio::try_join!(nats, postgres)?;
+        let nats = NatsServer::start_with_password(nats, credentials.nats_password);
+        let postgres = PostgresServer::start_with_password(postgres, credentials.postgres_password);
+        let nats = OptionFuture::from(options.start_nats.then_some(nats));
+        let postgres = OptionFuture::from(options.start_postgres.then_some(postgres));
+        let (nats, postgres) = tokio::try_join!(nats.map(Option::transpose), postgres.map(Option::transpose))?;
         Ok(Devstack {
             nats,
             postgres,
@@ -99,24 +89,15 @@ impl Devstack {
 
     /// Ends both servers in order: all data is written, no process is left.
     pub async fn stop(mut self) -> anyhow::Result<()> {
-        let nats = async {
-            match &mut self.nats {
-                Some(nats) => nats.stop().await,
-                None => Ok(()),
-            }
-        };
-        let postgres = async {
-            match &mut self.postgres {
-                Some(postgres) => postgres.stop().await,
-                None => Ok(()),
-            }
-        };
+        let nats = OptionFuture::from(self.nats.as_mut().map(NatsServer::stop));
+        let postgres = OptionFuture::from(self.postgres.as_mut().map(PostgresServer::stop));
         let (nats, postgres) = tokio::join!(nats, postgres);
-        nats.and(postgres)
+        nats.unwrap_or(Ok(())).and(postgres.unwrap_or(Ok(())))
     }
 }
 
-fn data_dir_open(data_dir: &Path) -> anyhow::Result<PathBuf> {
+/// Makes the data directory if it is missing. Returns its absolute path: the servers have another working directory.
+pub fn data_dir_open(data_dir: &Path) -> anyhow::Result<PathBuf> {
     if !data_dir.exists() {
         // Other users may pass through to their own files (Postgres' user is not root), and list or read nothing.
         DirBuilder::new()

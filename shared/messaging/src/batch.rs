@@ -7,7 +7,12 @@
 
 use domain::error_chain;
 use std::{
-    collections::HashMap, convert::Infallible, error::Error, future::Future, panic::AssertUnwindSafe, time::Duration,
+    collections::{BTreeMap, HashMap},
+    convert::Infallible,
+    error::Error,
+    future::Future,
+    panic::AssertUnwindSafe,
+    time::Duration,
 };
 
 use async_nats::jetstream::{AckKind, message::Acker};
@@ -113,7 +118,7 @@ impl<H: BatchHandler> Processor<H> {
     pub(crate) async fn process(&self, deliveries: Vec<Delivery>) {
         let (started, size) = (Instant::now(), deliveries.len());
         let (mut messages, mut ackers) = (Vec::with_capacity(size), Vec::with_capacity(size));
-        let (mut forged, mut forged_ackers) = (Vec::new(), Vec::new());
+        let mut dying = Vec::new();
         for Delivery { incoming, acker } in deliveries {
             match self.authenticated(&incoming) {
                 Ok(()) => {
@@ -121,34 +126,31 @@ impl<H: BatchHandler> Processor<H> {
                     ackers.push(acker);
                 }
                 Err(forgery) => {
-                    forged.push(self.dead_message(incoming, UNAUTHENTICATED.to_owned(), forgery.to_string()));
-                    forged_ackers.push(acker);
+                    let dead = self.dead_message(incoming, UNAUTHENTICATED.to_owned(), forgery.to_string());
+                    dying.push((acker, dead));
                 }
             }
         }
-        let mut dying: Vec<_> = forged_ackers.iter().zip(forged).collect();
-        let verdicts = if messages.is_empty() {
-            Vec::new()
-        } else {
-            let verdicts = self.decide(&messages, &ackers).await;
-            let verdicts = self.publish_outgoing(verdicts).await;
+        let mut verdicts = Vec::new();
+        if !messages.is_empty() {
+            verdicts = self.decide(&messages, &ackers).await;
+            self.publish_outgoing(&mut verdicts).await;
             self.handler.published().await;
-            verdicts
-        };
+        }
 
         self.note_postponed(&verdicts);
         let mut settled = Vec::with_capacity(size);
-        for ((incoming, acker), verdict) in messages.into_iter().zip(&ackers).zip(verdicts) {
-            match self.settlement(&incoming, verdict) {
-                Settlement::Settled(outcome) => settled.push((acker, outcome)),
-                Settlement::Bury { reason, detail } => dying.push((acker, self.dead_message(incoming, reason, detail))),
+        for ((incoming, acker), verdict) in messages.into_iter().zip(ackers).zip(verdicts) {
+            match self.outcome(incoming, verdict) {
+                Ok(outcome) => settled.push((acker, outcome)),
+                Err(dead) => dying.push((acker, *dead)),
             }
         }
         // Burials may be slow; the other messages are acknowledged before.
         self.acknowledge(&settled).await;
         let buried = self.bury_all(dying).await;
         self.acknowledge(&buried).await;
-        self.count(settled.iter().chain(&buried).map(|(_, outcome)| outcome));
+        self.count(settled.iter().chain(&buried).map(|(_, outcome)| outcome.label));
         let seconds = started.elapsed().as_secs_f64();
         self.bus.meters().batch(self.consumer, size, seconds);
     }
@@ -178,12 +180,8 @@ impl<H: BatchHandler> Processor<H> {
                     "batch failed; retrying its messages one by one"
                 );
                 let mut verdicts = Vec::with_capacity(messages.len());
-                for (message, acker) in messages.iter().zip(ackers) {
-                    let (message, acker) = (std::slice::from_ref(message), std::slice::from_ref(acker));
-                    match self.handle_guarded(message, acker).await {
-                        Ok(one) => verdicts.extend(one),
-                        Err(why) => verdicts.push(self.failed(&message[0], why)),
-                    }
+                for (message, acker) in messages.chunks(1).zip(ackers.chunks(1)) {
+                    verdicts.extend(Box::pin(self.decide(message, acker)).await);
                 }
                 verdicts
             }
@@ -239,7 +237,7 @@ impl<H: BatchHandler> Processor<H> {
 
     /// Publishes the outgoing messages of the whole batch at once. A failed publish changes the verdict of the message
     /// that caused it.
-    async fn publish_outgoing(&self, mut verdicts: Vec<Verdict>) -> Vec<Verdict> {
+    async fn publish_outgoing(&self, verdicts: &mut [Verdict]) {
         let mut outgoing = Vec::new();
         let mut owners = Vec::new();
         for (index, verdict) in verdicts.iter_mut().enumerate() {
@@ -249,7 +247,7 @@ impl<H: BatchHandler> Processor<H> {
             }
         }
         if outgoing.is_empty() {
-            return verdicts;
+            return;
         }
         let results = self.bus.publish_all(&outgoing).await;
         for (owner, result) in owners.into_iter().zip(results) {
@@ -261,7 +259,6 @@ impl<H: BatchHandler> Processor<H> {
                 }
             }
         }
-        verdicts
     }
 
     fn unpublished(&self, error: &PublishError) -> Verdict {
@@ -293,31 +290,42 @@ impl<H: BatchHandler> Processor<H> {
         }
     }
 
-    /// The settlement of a verdict, given the attempts so far.
-    fn settlement(&self, incoming: &Incoming, verdict: Verdict) -> Settlement {
+    /// The outcome of a verdict, given the attempts so far; as an error, the message that is to be buried.
+    fn outcome(&self, incoming: Incoming, verdict: Verdict) -> Result<MessageOutcome, Box<DeadMessage>> {
         let (consumer, sequence) = (self.consumer, incoming.stream_sequence);
+        let bury = |incoming, reason, detail| Err(Box::new(self.dead_message(incoming, reason, detail)));
         match verdict {
-            Verdict::Done(_) => {
-                self.postponed.forget(sequence);
-                Settlement::Settled(MessageOutcome::Done)
-            }
-            Verdict::Postpone { after, why: _ } => {
-                self.postponed.note(sequence);
-                Settlement::Settled(MessageOutcome::Postponed { after })
-            }
+            Verdict::Done(_) => Ok(self.settled(sequence, "done")),
+            Verdict::Postpone { after, why: _ } => Ok(self.postponed(sequence, after)),
             Verdict::Retry { after, why } => {
-                let attempts = self.attempts(incoming);
+                let attempts = self.attempts(&incoming);
                 if attempts < self.options.attempts_max {
                     tracing::warn!(consumer, sequence, attempts, why, "message failed; will retry");
-                    Settlement::Settled(MessageOutcome::Retry { after })
-                } else {
-                    Settlement::Bury {
-                        reason: "attempts_exhausted".to_owned(),
-                        detail: format!("Failed after {attempts} attempts: {why}"),
-                    }
+                    return Ok(MessageOutcome {
+                        label: "retry",
+                        again_after: Some(after),
+                    });
                 }
+                let detail = format!("Failed after {attempts} attempts: {why}");
+                bury(incoming, "attempts_exhausted".to_owned(), detail)
             }
-            Verdict::Dead { reason, detail } => Settlement::Bury { reason, detail },
+            Verdict::Dead { reason, detail } => bury(incoming, reason, detail),
+        }
+    }
+
+    fn settled(&self, sequence: u64, label: &'static str) -> MessageOutcome {
+        self.postponed.forget(sequence);
+        MessageOutcome {
+            label,
+            again_after: None,
+        }
+    }
+
+    fn postponed(&self, sequence: u64, after: Duration) -> MessageOutcome {
+        self.postponed.note(sequence);
+        MessageOutcome {
+            label: "postponed",
+            again_after: Some(after),
         }
     }
 
@@ -336,20 +344,15 @@ impl<H: BatchHandler> Processor<H> {
     }
 
     /// Buries one message after the other. After a failure the others are not tried: the store is unavailable.
-    async fn bury_all<'a>(&self, dying: Vec<(&'a Acker, DeadMessage)>) -> Vec<(&'a Acker, MessageOutcome)> {
+    async fn bury_all(&self, dying: Vec<(Acker, DeadMessage)>) -> Vec<(Acker, MessageOutcome)> {
         let mut outcomes = Vec::with_capacity(dying.len());
         let mut is_sink_available = true;
         for (acker, dead) in dying {
             let sequence = dead.incoming.stream_sequence;
             is_sink_available = is_sink_available && self.bury(dead).await;
-            let outcome = if is_sink_available {
-                self.postponed.forget(sequence);
-                MessageOutcome::Buried
-            } else {
-                self.postponed.note(sequence);
-                MessageOutcome::Postponed {
-                    after: self.options.retry_delay,
-                }
+            let outcome = match is_sink_available {
+                true => self.settled(sequence, "dead"),
+                false => self.postponed(sequence, self.options.retry_delay),
             };
             outcomes.push((acker, outcome));
         }
@@ -389,14 +392,12 @@ impl<H: BatchHandler> Processor<H> {
 
     /// Sends the settlements to the server, unconfirmed. A lost acknowledgement costs a redelivery. So does one that a
     /// congested connection does not accept in time, since a stop must not wait for the broker.
-    async fn acknowledge(&self, outcomes: &[(&Acker, MessageOutcome)]) {
+    async fn acknowledge(&self, outcomes: &[(Acker, MessageOutcome)]) {
         let acknowledging = async {
             for (acker, outcome) in outcomes {
-                let told = match outcome {
-                    MessageOutcome::Done | MessageOutcome::Buried => acker.ack().await,
-                    MessageOutcome::Retry { after } | MessageOutcome::Postponed { after } => {
-                        acker.ack_with(AckKind::Nak(Some(delay::spread(*after)))).await
-                    }
+                let told = match outcome.again_after {
+                    None => acker.ack().await,
+                    Some(after) => acker.ack_with(AckKind::Nak(Some(delay::spread(after)))).await,
                 };
                 if let Err(error) = told {
                     tracing::debug!(consumer = self.consumer, %error, "an acknowledgement was not sent");
@@ -411,38 +412,26 @@ impl<H: BatchHandler> Processor<H> {
         }
     }
 
-    fn count<'a>(&self, outcomes: impl Iterator<Item = &'a MessageOutcome>) {
-        let (mut done, mut retry, mut postponed, mut buried) = (0, 0, 0, 0);
-        for outcome in outcomes {
-            match outcome {
-                MessageOutcome::Done => done += 1,
-                MessageOutcome::Retry { .. } => retry += 1,
-                MessageOutcome::Postponed { .. } => postponed += 1,
-                MessageOutcome::Buried => buried += 1,
-            }
+    fn count(&self, labels: impl Iterator<Item = &'static str>) {
+        let mut counts = BTreeMap::new();
+        for label in labels {
+            *counts.entry(label).or_default() += 1;
         }
-        let meters = self.bus.meters();
-        meters.consumed(self.consumer, "done", done);
-        meters.consumed(self.consumer, "retry", retry);
-        meters.consumed(self.consumer, "postponed", postponed);
-        meters.consumed(self.consumer, "dead", buried);
+        for (label, count) in counts {
+            self.bus.meters().consumed(self.consumer, label, count);
+        }
     }
 }
 
 /// How long sending the acknowledgements of a batch may take.
 const ACK_WAIT: Duration = Duration::from_secs(2);
 
-enum Settlement {
-    Settled(MessageOutcome),
-    Bury { reason: String, detail: String },
-}
-
-/// The final result of a message.
-enum MessageOutcome {
-    Done,
-    Retry { after: Duration },
-    Postponed { after: Duration },
-    Buried,
+/// The result of one delivery of a message.
+struct MessageOutcome {
+    /// Its name in the metric.
+    label: &'static str,
+    /// When the server shall deliver the message again. None: never.
+    again_after: Option<Duration>,
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

@@ -1,6 +1,7 @@
 //! One connection to NATS, shared by the whole process through a cheap handle. Checks the server at the first connect,
 //! and reconnects without a limit afterwards.
 
+use domain::error_chain;
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering},
@@ -129,14 +130,9 @@ impl Bus {
         };
         let servers = shown(&addresses);
         let meters = Arc::new(Metrics::new());
-        let connecting = Connecting {
-            options: &options,
-            addresses: &addresses,
-            credentials,
-            servers: &servers,
-            meters: &meters,
-        };
-        let client = connecting.by_deadline().await?;
+        let waited = Duration::from_millis(options.connect_timeout_ms);
+        let client_options = client_options(&options, credentials, Arc::clone(&meters));
+        let client = connect_within(waited, &client_options, &addresses, &servers).await?;
         if is_open_to_others(is_loopback(&addresses).await, || lets_anyone_in(&addresses)).await {
             return Err(BusError::Open { servers });
         }
@@ -208,7 +204,7 @@ impl Bus {
         }
         let headers = match wire_headers(&message, None) {
             Ok(headers) => headers,
-            Err(error) => return tracing::debug!(%error, "live text was not sent"),
+            Err(error) => return tracing::debug!(error = error_chain(&error), "live text was not sent"),
         };
         let client = &self.0.client;
         let sending = client.publish_with_headers(message.subject, headers, message.payload.into());
@@ -298,90 +294,81 @@ async fn is_loopback(addresses: &[ServerAddr]) -> bool {
     true
 }
 
-struct Connecting<'a> {
-    options: &'a BusOptions,
-    addresses: &'a [ServerAddr],
-    credentials: Option<UrlCredentials>,
-    /// The addresses for messages.
-    servers: &'a str,
-    meters: &'a Arc<Metrics>,
+/// Retries until the time is up: in a new installation the server may still be starting. `servers` are the addresses for
+/// messages.
+async fn connect_within(
+    waited: Duration,
+    options: &ConnectOptions,
+    addresses: &[ServerAddr],
+    servers: &str,
+) -> Result<Client, BusError> {
+    let deadline = Instant::now() + waited;
+    let mut last: Option<Cause> = None;
+    for attempt in 1.. {
+        match timeout_at(deadline, options.clone().connect(addresses.to_vec())).await {
+            Ok(Ok(client)) => return Ok(client),
+            Ok(Err(error)) => match error.kind() {
+                ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+                    return Err(BusError::Refused {
+                        servers: servers.to_owned(),
+                        source: error.into(),
+                    });
+                }
+                ConnectErrorKind::ServerParse
+                | ConnectErrorKind::Dns
+                | ConnectErrorKind::TimedOut
+                | ConnectErrorKind::Tls
+                | ConnectErrorKind::Io
+                | ConnectErrorKind::MaxReconnects => last = Some(error.into()),
+            },
+            Err(_) => break,
+        }
+        let pause = delay::backoff(attempt, Duration::from_millis(50), Duration::from_secs(1));
+        if timeout_at(deadline, sleep(pause)).await.is_err() {
+            break;
+        }
+    }
+    Err(BusError::Unreachable {
+        servers: servers.to_owned(),
+        waited,
+        source: last,
+    })
 }
 
-impl Connecting<'_> {
-    /// Retries until the deadline: in a new installation the server may still be starting.
-    async fn by_deadline(&self) -> Result<Client, BusError> {
-        let waited = Duration::from_millis(self.options.connect_timeout_ms);
-        let deadline = Instant::now() + waited;
-        let mut last: Option<Cause> = None;
-        for attempt in 1.. {
-            match timeout_at(deadline, self.client_options().connect(self.addresses.to_vec())).await {
-                Ok(Ok(client)) => return Ok(client),
-                Ok(Err(error)) => match error.kind() {
-                    ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
-                        return Err(BusError::Refused {
-                            servers: self.servers.to_owned(),
-                            source: error.into(),
-                        });
-                    }
-                    ConnectErrorKind::ServerParse
-                    | ConnectErrorKind::Dns
-                    | ConnectErrorKind::TimedOut
-                    | ConnectErrorKind::Tls
-                    | ConnectErrorKind::Io
-                    | ConnectErrorKind::MaxReconnects => last = Some(error.into()),
-                },
-                Err(_) => break,
-            }
-            let pause = delay::backoff(attempt, Duration::from_millis(50), Duration::from_secs(1));
-            if timeout_at(deadline, sleep(pause)).await.is_err() {
-                break;
-            }
-        }
-        Err(BusError::Unreachable {
-            servers: self.servers.to_owned(),
-            waited,
-            source: last,
+fn client_options(options: &BusOptions, credentials: Option<UrlCredentials>, meters: Arc<Metrics>) -> ConnectOptions {
+    let mut client = ConnectOptions::new()
+        .name(&options.name)
+        .ping_interval(Duration::from_millis(options.ping_interval_ms))
+        .request_timeout(Some(Duration::from_millis(options.request_timeout_ms)))
+        // The library's own delays have no jitter: a thousand clients would reconnect in the same millisecond.
+        .reconnect_delay_callback(|attempt| {
+            let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
+            delay::backoff(attempt, Duration::from_millis(10), Duration::from_secs(4))
         })
-    }
-
-    /// The configured prefix, else the user's own, which the permissions of [`crate::users`] allow.
-    fn inbox_prefix(&self) -> Option<String> {
-        let is_token = |user: &str| {
-            user.bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
-        };
-        let own = match &self.credentials {
-            Some(UrlCredentials::Password { user, .. }) if is_token(user) => Some(prefix::inbox_prefix(user)),
-            Some(UrlCredentials::Password { .. } | UrlCredentials::Token(_)) | None => None,
-        };
-        self.options.inbox_prefix.clone().or(own)
-    }
-
-    fn client_options(&self) -> ConnectOptions {
-        let options = self.options;
-        let meters = Arc::clone(self.meters);
-        let mut client = ConnectOptions::new()
-            .name(&options.name)
-            .ping_interval(Duration::from_millis(options.ping_interval_ms))
-            .request_timeout(Some(Duration::from_millis(options.request_timeout_ms)))
-            // The library's own delays have no jitter: a thousand clients would reconnect in the same millisecond.
-            .reconnect_delay_callback(|attempt| {
-                let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
-                delay::backoff(attempt, Duration::from_millis(10), Duration::from_secs(4))
-            })
-            .event_callback(move |event| {
-                let meters = Arc::clone(&meters);
-                async move { note_event(&event, &meters) }
-            });
-        if let Some(prefix) = self.inbox_prefix() {
-            client = client.custom_inbox_prefix(prefix);
+        .event_callback(move |event| {
+            let meters = Arc::clone(&meters);
+            async move { note_event(&event, &meters) }
+        });
+    // The configured prefix, else the user's own, which the permissions of [`crate::users`] allow.
+    let mut inboxes = options.inbox_prefix.clone();
+    client = match credentials {
+        Some(UrlCredentials::Password { user, password }) => {
+            inboxes = inboxes.or_else(|| is_token(&user).then(|| prefix::inbox_prefix(&user)));
+            client.user_and_password(user, password)
         }
-        match self.credentials.clone() {
-            Some(UrlCredentials::Password { user, password }) => client.user_and_password(user, password),
-            Some(UrlCredentials::Token(token)) => client.token(token),
-            None => client,
-        }
+        Some(UrlCredentials::Token(token)) => client.token(token),
+        None => client,
+    };
+    match inboxes {
+        Some(prefix) => client.custom_inbox_prefix(prefix),
+        None => client,
     }
+}
+
+/// Whether a user's name fits into a subject as one token.
+fn is_token(user: &str) -> bool {
+    user.bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
 /// The library logs every event itself; these are the ones that mean loss or need an operator.

@@ -324,16 +324,15 @@ impl<H: BatchHandler> Worker<H> {
             message,
             context: self.processor.bus.jetstream().clone(),
         };
-        let Ok(place) = message.info().map(Into::into) else {
+        let Ok(info) = message.info() else {
             // Not from a consumer: another client published into this process's inbox.
             tracing::warn!(subject = %message.subject, "ignored a message that no consumer delivered");
             return None;
         };
+        let (sequence, deliveries, published) = (info.stream_sequence, info.delivered, info.published);
         let (message, acker) = message.split();
-        Some(Delivery {
-            incoming: Incoming::new(message, place),
-            acker,
-        })
+        let incoming = Incoming::new(message, sequence, deliveries, published);
+        Some(Delivery { incoming, acker })
     }
 }
 

@@ -28,6 +28,7 @@ type HmacSha256 = Hmac<Sha256>;
 #[derive(Clone)]
 pub struct Keyring(Arc<Ring>);
 
+#[derive(Default)]
 struct Ring {
     /// Keyed states: hashing a key into its two blocks is done once.
     keys: BTreeMap<String, HmacSha256>,
@@ -69,10 +70,7 @@ impl Forgery {
 impl Keyring {
     /// Signs nothing and verifies nothing: for clients that publish without a key.
     pub fn empty() -> Keyring {
-        Keyring(Arc::new(Ring {
-            keys: BTreeMap::new(),
-            signs: None,
-        }))
+        Keyring(Arc::default())
     }
 
     pub fn new<'a>(
@@ -95,8 +93,7 @@ impl Keyring {
 
     /// The header's value. `None`: there is no signing key.
     pub fn sign(&self, subject: &str, headers: &Headers, payload: &[u8]) -> Option<String> {
-        let id = self.0.signs.as_deref()?;
-        let mac = self.0.keys.get(id).expect("checked when the ring was made").clone();
+        let (id, mac) = self.signing()?;
         let tag = over(mac, subject, headers, payload).finalize().into_bytes();
         Some(format!("{VERSION}.{id}.{}", hex::encode(tag)))
     }
@@ -105,12 +102,17 @@ impl Keyring {
     /// changes in a rotation: values that depend on it must be stored if they are needed later. `None`: there is no
     /// key.
     pub fn derived(&self, label: &str) -> Option<[u8; KEY_BYTES]> {
-        let id = self.0.signs.as_deref()?;
-        let mut mac = self.0.keys.get(id).expect("checked when the ring was made").clone();
+        let (_, mut mac) = self.signing()?;
         // No signed message begins like this: the signed bytes begin with a length.
         mac.update(b"signalbox derived secret\0");
         mac.update(label.as_bytes());
         Some(mac.finalize().into_bytes().into())
+    }
+
+    fn signing(&self) -> Option<(&str, HmacSha256)> {
+        let id = self.0.signs.as_deref()?;
+        let mac = self.0.keys.get(id).expect("checked when the ring was made");
+        Some((id, mac.clone()))
     }
 
     /// Whether a message was signed for this subject with one of the keys. Takes the same time for every wrong tag.

@@ -3,6 +3,7 @@
 
 use std::{error::Error, time::Duration};
 
+use contracts::Outgoing;
 use time::OffsetDateTime;
 
 /// A cause from the client library, whose error types differ by call.
@@ -75,43 +76,47 @@ pub enum TopologyError {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum PublishError {
+#[error("could not publish message {id} on {subject}")]
+pub struct PublishError {
+    pub id: String,
+    pub subject: String,
+    #[source]
+    pub reason: Unpublished,
+}
+
+/// Why a message was not published, or may not have been.
+#[derive(Debug, thiserror::Error)]
+pub enum Unpublished {
     /// The message never fits.
-    #[error("message {id} on {subject} has {bytes} bytes and its headers, over the server's limit")]
-    TooLarge { id: String, subject: String, bytes: usize },
+    #[error("it has {bytes} bytes and its headers, over the server's limit")]
+    TooLarge { bytes: usize },
     /// A line break in a header, or a subject with a blank. The message is never accepted.
-    #[error("message {id} on {subject} cannot be encoded: {reason}")]
-    Malformed {
-        id: String,
-        subject: String,
-        reason: String,
-    },
+    #[error("it cannot be encoded: {0}")]
+    Malformed(String),
     /// The message may be stored. Retry with the same id.
-    #[error("no acknowledgement for message {id} on {subject}: whether it is stored is unknown")]
-    Unknown {
-        id: String,
-        subject: String,
-        #[source]
-        source: Cause,
-    },
-    #[error("no stream takes {subject}, message {id}: the topology is missing or the root differs")]
-    NoStream { id: String, subject: String },
+    #[error("no acknowledgement came: whether it is stored is unknown")]
+    Unknown(#[source] Cause),
+    #[error("no stream takes its subject: the topology is missing or the root differs")]
+    NoStream,
     /// The stream is full, or the server cannot write: a retry may help once that is repaired.
-    #[error("the server did not store message {id} on {subject}")]
-    NotStored {
-        id: String,
-        subject: String,
-        #[source]
-        source: Cause,
-    },
+    #[error("the server did not store it")]
+    NotStored(#[source] Cause),
 }
 
 impl PublishError {
+    pub(crate) fn new(message: &Outgoing, reason: Unpublished) -> PublishError {
+        PublishError {
+            id: message.id().to_owned(),
+            subject: message.subject.clone(),
+            reason,
+        }
+    }
+
     /// Whether the same message may be accepted later.
     pub fn is_retryable(&self) -> bool {
-        match self {
-            PublishError::TooLarge { .. } | PublishError::Malformed { .. } => false,
-            PublishError::Unknown { .. } | PublishError::NoStream { .. } | PublishError::NotStored { .. } => true,
+        match self.reason {
+            Unpublished::TooLarge { .. } | Unpublished::Malformed(_) => false,
+            Unpublished::Unknown(_) | Unpublished::NoStream | Unpublished::NotStored(_) => true,
         }
     }
 }
@@ -120,12 +125,6 @@ impl PublishError {
 /// retryable on the same reader.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    #[error("partition {partition} could not be opened")]
-    Open {
-        partition: u16,
-        #[source]
-        source: Cause,
-    },
     #[error("the stream of notifications could not be looked up")]
     Lookup(#[source] Cause),
     #[error("the notifications up to {up_to_sequence} could not be purged")]

@@ -1,9 +1,6 @@
 //! A message as the stream delivered it. The broker's own types are not used beyond this file.
 
-use async_nats::{
-    HeaderMap,
-    jetstream::message::{Info, StreamMessage},
-};
+use async_nats::{HeaderMap, jetstream::message::StreamMessage};
 use bytes::Bytes;
 use contracts::{Headers, header};
 use time::OffsetDateTime;
@@ -23,14 +20,19 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    pub(crate) fn new(message: async_nats::Message, place: DeliveryPlace) -> Incoming {
+    pub(crate) fn new(
+        message: async_nats::Message,
+        stream_sequence: u64,
+        deliveries: i64,
+        published: OffsetDateTime,
+    ) -> Incoming {
         Incoming {
             subject: message.subject.into_string(),
             headers: message.headers.as_ref().map(read_headers).unwrap_or_default(),
             payload: message.payload,
-            stream_sequence: place.stream_sequence,
-            deliveries: place.deliveries,
-            published: place.published,
+            stream_sequence,
+            deliveries,
+            published,
         }
     }
 
@@ -42,14 +44,6 @@ impl Incoming {
     }
 }
 
-/// The delivery data in an acknowledgement subject.
-#[derive(Clone, Copy)]
-pub(crate) struct DeliveryPlace {
-    pub(crate) stream_sequence: u64,
-    pub(crate) deliveries: i64,
-    pub(crate) published: OffsetDateTime,
-}
-
 impl From<StreamMessage> for Incoming {
     fn from(message: StreamMessage) -> Self {
         Incoming {
@@ -59,16 +53,6 @@ impl From<StreamMessage> for Incoming {
             stream_sequence: message.sequence,
             deliveries: 1,
             published: message.time,
-        }
-    }
-}
-
-impl From<Info<'_>> for DeliveryPlace {
-    fn from(info: Info<'_>) -> Self {
-        DeliveryPlace {
-            stream_sequence: info.stream_sequence,
-            deliveries: info.delivered,
-            published: info.published,
         }
     }
 }

@@ -44,7 +44,7 @@ pub use connect::{Bus, BusOptions, ServerVersion};
 pub use consumer::{Consumer, ConsumerOptions};
 pub use deletions::watch_deletions;
 pub use envelope::Keyring;
-pub use error::{BusError, PublishError, ReadError, TopologyError};
+pub use error::{BusError, PublishError, ReadError, TopologyError, Unpublished};
 pub use incoming::Incoming;
 pub use partition::{
     PartitionReader, StreamIdentity, StreamOffset, Unread, first_unread, is_same_moment, notification_stream_identity,
@@ -52,4 +52,4 @@ pub use partition::{
 };
 pub use publish::Stored;
 pub use topology::{Durable, Provision, Stream, Topology, TopologyLimits, streams_read};
-pub use users::{Rights, User};
+pub use users::User;

@@ -61,12 +61,8 @@ impl Metrics {
     }
 
     pub(crate) fn consumed(&self, consumer: &'static str, outcome: &'static str, count: u64) {
-        if count > 0 {
-            self.consumed.add(
-                count,
-                &[KeyValue::new("consumer", consumer), KeyValue::new("outcome", outcome)],
-            );
-        }
+        let labels = [KeyValue::new("consumer", consumer), KeyValue::new("outcome", outcome)];
+        self.consumed.add(count, &labels);
     }
 
     pub(crate) fn unauthenticated(&self, consumer: &'static str, forgery: &'static str) {

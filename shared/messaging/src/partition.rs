@@ -30,7 +30,6 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{
     Bus, Incoming, ReadError, Stream,
     error::Cause,
-    incoming::DeliveryPlace,
     one_message::{OneMessage, message_at, message_from},
     topology::{self, partition_filter},
 };
@@ -161,13 +160,11 @@ pub struct PartitionReader {
 impl PartitionReader {
     /// Starts after `after`, and reads the first messages.
     pub async fn open(bus: &Bus, partition: u16, after: StreamOffset) -> Result<PartitionReader, ReadError> {
-        let failed = |source: Cause| ReadError::Open { partition, source };
         let bell = topology::doorbell(bus.root(), &partition.to_string());
-        let mut bell = bus
-            .client()
-            .subscribe(bell)
-            .await
-            .map_err(|error| failed(error.into()))?;
+        let mut bell = bus.client().subscribe(bell).await.map_err(|error| ReadError::Lost {
+            partition,
+            source: Some(error.into()),
+        })?;
         let (ring, rung) = watch::channel(0);
         let listening = tokio::spawn(async move {
             while let Some(message) = bell.next().await {
@@ -411,12 +408,7 @@ fn read_answer(root: &Root, mut answer: async_nats::Message) -> Result<Answer, C
     let published = last(&headers, TIME).ok_or("an answer without a time")?;
     let published = OffsetDateTime::parse(published, &Rfc3339)?;
     answer.headers = Some(headers);
-    let place = DeliveryPlace {
-        stream_sequence: sequence,
-        deliveries: 1,
-        published,
-    };
-    let mut message = Incoming::new(answer, place);
+    let mut message = Incoming::new(answer, sequence, 1, published);
     remove_names_of_the_server(&mut message);
     Ok(Answer::Message(message))
 }

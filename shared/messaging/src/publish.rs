@@ -13,7 +13,7 @@ use async_nats::{
 use contracts::{Outgoing, header};
 use futures::{StreamExt, stream::FuturesUnordered};
 
-use crate::{Bus, Keyring, PublishError};
+use crate::{Bus, Keyring, PublishError, Unpublished};
 
 /// The position of a stored message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,7 +92,8 @@ impl Answers {
     }
 
     fn note(&mut self, index: usize, answer: Result<Stored, PublishError>) {
-        self.is_server_silent |= matches!(answer, Err(PublishError::Unknown { .. }));
+        let is_silent = |error: &PublishError| matches!(error.reason, Unpublished::Unknown(_));
+        self.is_server_silent |= answer.as_ref().is_err_and(is_silent);
         self.by_index[index] = Some(answer);
     }
 
@@ -101,11 +102,8 @@ impl Answers {
         let answers = self.by_index.into_iter().zip(messages.iter().map(AsRef::as_ref));
         let completed = answers.map(|(answer, message)| {
             answer.unwrap_or_else(|| {
-                Err(PublishError::Unknown {
-                    id: message.id().to_owned(),
-                    subject: message.subject.clone(),
-                    source: "not sent: the server did not acknowledge an earlier message".into(),
-                })
+                let unsent = "not sent: the server did not acknowledge an earlier message";
+                Err(PublishError::new(message, Unpublished::Unknown(unsent.into())))
             })
         });
         completed.collect()
@@ -115,11 +113,7 @@ impl Answers {
 /// Headers for the wire, signed if there is a key. The library's own conversions panic on a line break, so they are not
 /// used.
 pub(crate) fn wire_headers(message: &Outgoing, keys: Option<&Keyring>) -> Result<HeaderMap, PublishError> {
-    let malformed = |reason: String| PublishError::Malformed {
-        id: message.id().to_owned(),
-        subject: message.subject.clone(),
-        reason,
-    };
+    let malformed = |reason: String| PublishError::new(message, Unpublished::Malformed(reason));
     let mut headers = HeaderMap::new();
     let mut set = |name: &str, value: &str| {
         // Our own names need no copy, and are valid.
@@ -144,57 +138,32 @@ pub(crate) fn wire_headers(message: &Outgoing, keys: Option<&Keyring>) -> Result
 
 /// Sorts the client library's errors by what the caller can do.
 fn classified(message: &Outgoing, error: jetstream::context::PublishError) -> PublishError {
-    let (id, subject) = (message.id().to_owned(), message.subject.clone());
-    match error.kind() {
-        PublishErrorKind::MaxPayloadExceeded => too_large(message),
-        PublishErrorKind::StreamNotFound => PublishError::NoStream { id, subject },
+    let too_large = Unpublished::TooLarge {
+        bytes: message.payload.len(),
+    };
+    let reason = match error.kind() {
+        PublishErrorKind::MaxPayloadExceeded => too_large,
+        PublishErrorKind::StreamNotFound => Unpublished::NoStream,
         PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => {
-            PublishError::Unknown {
-                id,
-                subject,
-                source: error.into(),
-            }
+            Unpublished::Unknown(error.into())
         }
-        PublishErrorKind::WrongLastMessageId | PublishErrorKind::WrongLastSequence => PublishError::NotStored {
-            id,
-            subject,
-            source: error.into(),
-        },
+        PublishErrorKind::WrongLastMessageId | PublishErrorKind::WrongLastSequence => {
+            Unpublished::NotStored(error.into())
+        }
         PublishErrorKind::Other => {
             let cause = error.source();
             if let Some(answer) = cause.and_then(|cause| cause.downcast_ref::<jetstream::Error>()) {
                 match answer.error_code() {
-                    ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM | ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM => {
-                        too_large(message)
-                    }
-                    _ => PublishError::NotStored {
-                        id,
-                        subject,
-                        source: error.into(),
-                    },
+                    ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM | ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM => too_large,
+                    _ => Unpublished::NotStored(error.into()),
                 }
             } else if let Some(reason) = cause.and_then(|cause| cause.downcast_ref::<SubjectError>()) {
-                PublishError::Malformed {
-                    id,
-                    subject,
-                    reason: reason.to_string(),
-                }
+                Unpublished::Malformed(reason.to_string())
             } else {
                 // A malformed reply, or a closing client.
-                PublishError::Unknown {
-                    id,
-                    subject,
-                    source: error.into(),
-                }
+                Unpublished::Unknown(error.into())
             }
         }
-    }
-}
-
-fn too_large(message: &Outgoing) -> PublishError {
-    PublishError::TooLarge {
-        id: message.id().to_owned(),
-        subject: message.subject.clone(),
-        bytes: message.payload.len(),
-    }
+    };
+    PublishError::new(message, reason)
 }

@@ -24,10 +24,10 @@
 //! Partitions are read by sequence, without consumers ([`crate::PartitionReader`]). So that readers need not poll, the
 //! stream republishes the headers of stored messages on the [`doorbell`] of the partition.
 
-use std::{fmt::Write as _, sync::LazyLock, time::Duration};
+use std::{sync::LazyLock, time::Duration};
 
 use async_nats::jetstream::{
-    consumer::{self, AckPolicy, DeliverPolicy, PullConsumer},
+    consumer::{self, AckPolicy, DeliverPolicy},
     stream::{
         Config as StreamConfig, DiscardPolicy, Republish, RetentionPolicy, Source, StorageType, SubjectTransform,
     },
@@ -46,6 +46,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{Bus, ServerVersion, TopologyError};
 
 mod ensure;
+
+pub(crate) use ensure::consumer_found;
 
 /// Partitions of the notifications. Another number would put a session's notifications into two partitions at once.
 pub const PARTITIONS: u16 = 8;
@@ -371,22 +373,10 @@ impl Topology {
         }
         for durable in Durable::read_by(self.scope) {
             let wanted = consumer_config(durable, bus.root(), &self.limits);
-            ensure::consumer(
-                bus,
-                &durable.stream.name(bus.root()),
-                durable.name(),
-                wanted,
-                self.provision,
-            )
-            .await?;
+            ensure::consumer(bus, durable, wanted, self.provision).await?;
         }
         Ok(())
     }
-}
-
-/// A durable consumer as the server has it.
-pub(crate) async fn consumer_found(bus: &Bus, durable: &Durable) -> Result<PullConsumer, TopologyError> {
-    ensure::consumer_found(bus, &durable.stream.name(bus.root()), durable.name()).await
 }
 
 /// `schemas/topology.md`: the table for people, with the default limits.
@@ -407,9 +397,8 @@ pub fn markdown(root: &Root) -> String {
             0 => "none (100 ms before 2.14)".to_owned(),
             seconds => format!("{seconds} s"),
         };
-        writeln!(
-            text,
-            "| `{}` | `{}` | {stored_as} | {} | {} MiB | {} | {window} | {} |",
+        text += &format!(
+            "| `{}` | `{}` | {stored_as} | {} | {} MiB | {} | {window} | {} |\n",
             config.name,
             config.subjects.join("` `"),
             match config.discard {
@@ -419,37 +408,30 @@ pub fn markdown(root: &Root) -> String {
             config.max_bytes / (1024 * 1024),
             age(config.max_age),
             config.description.unwrap_or_default(),
-        )
-        .expect("writing to a String cannot fail");
+        );
     }
     let message_bytes_max = limits.message_bytes_max.get() / 1024;
-    writeln!(
-        text,
-        "\nFile storage, limits retention, {} replica; a message has at most {message_bytes_max} KiB, headers included.\n",
+    text += &format!(
+        "\nFile storage, limits retention, {} replica; a message has at most {message_bytes_max} KiB, headers included.\n\n",
         limits.replicas.get()
-    )
-    .expect("writing to a String cannot fail");
+    );
     text.push_str("## Consumers\n\n| consumer | stream | filter | acknowledged within | unsettled at most |\n|---|---|---|---|---|\n");
     for durable in Durable::all() {
         let config = consumer_config(durable, root, &limits);
-        writeln!(
-            text,
-            "| `{}` | `{}` | `{}` | {} s | {} |",
+        text += &format!(
+            "| `{}` | `{}` | `{}` | {} s | {} |\n",
             durable.name(),
             durable.stream.name(root),
             config.filter_subject,
             config.ack_wait.as_secs(),
             config.max_ack_pending,
-        )
-        .expect("writing to a String cannot fail");
+        );
     }
-    writeln!(
-        text,
+    text += &format!(
         "\nDurable pull consumers with explicit acknowledgement and unlimited deliveries: the consumer loop counts attempts.\n\
          Notifications have no durable consumer: the resolver reads each of the {PARTITIONS} partitions \
-         (`{root}.{PARTITION_TOKEN}.{{p}}.>`) from a\nplace it keeps in Postgres, by sequence (batch direct get), and is told by `{root}.stored.{{p}}` that something came."
-    )
-    .expect("writing to a String cannot fail");
+         (`{root}.{PARTITION_TOKEN}.{{p}}.>`) from a\nplace it keeps in Postgres, by sequence (batch direct get), and is told by `{root}.stored.{{p}}` that something came.\n"
+    );
     text
 }
 

@@ -17,29 +17,30 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 /// they cost nothing without tracing.
 pub const TARGET: &str = "signalbox_trace";
 
-/// Writes the current span's trace context into headers; leaves them unchanged outside any trace. If this process
-/// records no traces, the context is the one that was attached for the incoming work.
-pub fn inject_current(headers: &mut Headers) {
-    let own = Span::current().context();
-    let context = if own.span().span_context().is_valid() {
-        own
-    } else {
-        Context::current()
-    };
-    TraceContextPropagator::new().inject_context(&context, &mut HeaderWriter(headers));
-}
-
-/// The current span's trace context, to be stored with a row or sent with a message.
+/// The current span's trace context, to be stored with a row or sent with a message; empty outside any trace. If this
+/// process records no traces, the context is the one that was attached for the incoming work.
 pub fn current_trace() -> TraceContext {
-    let mut headers = Headers::default();
-    inject_current(&mut headers);
-    headers.trace()
+    let own = Span::current().context();
+    if own.span().span_context().is_valid() {
+        written(&own)
+    } else {
+        written(&Context::current())
+    }
 }
 
 /// The current span's trace context, or else the received one: a process that samples or collects nothing must not
 /// break the trace of others.
 pub fn current_or(received: &TraceContext) -> TraceContext {
-    let own = current_trace();
+    own_or(current_trace(), received)
+}
+
+/// The context of a span that is never entered, or else the received one. The span is not entered, since an entered
+/// span is reported to end when it was last left.
+pub fn of_span(span: &Span, received: &TraceContext) -> TraceContext {
+    own_or(written(&span.context()), received)
+}
+
+fn own_or(own: TraceContext, received: &TraceContext) -> TraceContext {
     if own.traceparent.is_some() {
         own
     } else {
@@ -47,17 +48,10 @@ pub fn current_or(received: &TraceContext) -> TraceContext {
     }
 }
 
-/// The context of a span that is never entered, or else the received one. The span is not entered, since an entered
-/// span is reported to end when it was last left.
-pub fn of_span(span: &tracing::Span, received: &TraceContext) -> TraceContext {
+fn written(context: &Context) -> TraceContext {
     let mut headers = Headers::default();
-    TraceContextPropagator::new().inject_context(&span.context(), &mut HeaderWriter(&mut headers));
-    let own = headers.trace();
-    if own.traceparent.is_some() {
-        own
-    } else {
-        received.clone()
-    }
+    TraceContextPropagator::new().inject_context(context, &mut HeaderWriter(&mut headers));
+    headers.trace()
 }
 
 /// Makes a span the child of the one that sent a message. `set_parent` fails only when traces are off; then there is no
@@ -107,10 +101,7 @@ mod tests {
             traceparent: Some(PARENT.to_owned()),
             tracestate: Some("vendor=1".to_owned()),
         };
-        let context = context_of(&trace);
-        let mut headers = Headers::default();
-        TraceContextPropagator::new().inject_context(&context, &mut HeaderWriter(&mut headers));
-        assert_eq!(headers.trace(), trace);
+        assert_eq!(written(&context_of(&trace)), trace);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use async_nats::ServerAddr;
+use percent_encoding::percent_decode_str;
 
 use crate::BusError;
 
@@ -67,18 +68,7 @@ pub(crate) fn shown(addresses: &[ServerAddr]) -> String {
 
 /// A password may contain characters that a URL encodes as `%2F`.
 fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let decoded = (first == b'%')
-            .then(|| tail.get(..2))
-            .flatten()
-            .and_then(|hex| std::str::from_utf8(hex).ok())
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        bytes.push(decoded.unwrap_or(first));
-        rest = if decoded.is_some() { &tail[2..] } else { tail };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 //! Limits of this: several users may publish on one subject, and a server without these users accepts every client. So
 //! a subject proves nothing, and services sign their messages (see [`crate::envelope`]).
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::collections::BTreeMap;
 
 pub use contracts::User;
 use contracts::{
@@ -23,7 +23,7 @@ use contracts::{
 
 use crate::{
     Durable,
-    prefix::{API, API_IMPORTED, inbox_prefix},
+    prefix::{self, API, API_IMPORTED},
     topology::{self, streams_read},
 };
 
@@ -74,80 +74,68 @@ impl Service {
     }
 }
 
-/// The permissions of each user. Derived from the tables of [`contracts::message`].
-pub trait Rights: Sized {
-    /// The variable of the user's password in the server's configuration. Its value must not look like a number.
-    fn password_variable(self) -> String;
-    /// Whether the user publishes on this subject of ours.
-    fn publishes(self, root: &Root, subject: &str) -> bool;
-    /// Whether a dead letter of this service may be about a message on this subject: the service reads it, or publishes
-    /// it.
-    fn buries(self, root: &Root, subject: &str) -> bool;
-    /// The prefix of the user's reply subjects: no other user may listen there.
-    fn inbox_prefix(self) -> String;
-    fn permissions(self, root: &Root) -> Permissions;
-    /// The NATS account that the user is in.
-    fn account(self, root: &Root) -> String;
+/// The variable of a user's password in the server's configuration. Its value must not look like a number.
+pub fn password_variable(user: User) -> String {
+    format!("SIGNALBOX_NATS_{}", user.name().to_uppercase().replace('-', "_"))
 }
 
-impl Rights for User {
-    fn password_variable(self) -> String {
-        format!("SIGNALBOX_NATS_{}", self.name().to_uppercase().replace('-', "_"))
-    }
+/// Whether a user publishes on this subject of ours.
+pub fn publishes(user: User, root: &Root, subject: &str) -> bool {
+    published(user).any(|hop| is_match(&format!("{root}.{}", hop.pattern()), subject))
+}
 
-    fn publishes(self, root: &Root, subject: &str) -> bool {
-        published(self).any(|hop| is_match(&format!("{root}.{}", hop.pattern()), subject))
-    }
+/// Whether a dead letter of this service may be about a message on this subject: the service reads it, or publishes
+/// it.
+pub fn buries(service: User, root: &Root, subject: &str) -> bool {
+    // Delivery buries notifications of failed turns from their rows.
+    let reads_notifications = matches!(service, User::Resolver | User::Delivery);
+    let is_notification = is_match(&Stream::Notification.subject(root), subject);
+    let is_read = |durable: &Durable| is_match(&durable.filter(root), subject);
+    service.is_service()
+        && (reads_notifications && is_notification
+            || Durable::read_by(service).into_iter().any(is_read)
+            || publishes(service, root, subject))
+}
 
-    fn buries(self, root: &Root, subject: &str) -> bool {
-        // Delivery buries notifications of failed turns from their rows.
-        let reads_notifications = matches!(self, User::Resolver | User::Delivery);
-        let is_notification = is_match(&Stream::Notification.subject(root), subject);
-        let is_read = |durable: &Durable| is_match(&durable.filter(root), subject);
-        self.is_service()
-            && (reads_notifications && is_notification
-                || Durable::read_by(self).into_iter().any(is_read)
-                || self.publishes(root, subject))
-    }
+/// The prefix of a user's reply subjects: no other user may listen there.
+pub fn inbox_prefix(user: User) -> String {
+    prefix::inbox_prefix(user.name())
+}
 
-    fn inbox_prefix(self) -> String {
-        inbox_prefix(self.name())
-    }
-
-    fn permissions(self, root: &Root) -> Permissions {
+/// The permissions of a user. Derived from the tables of [`contracts::message`].
+pub fn permissions(user: User, root: &Root) -> Permissions {
+    if user == User::Operator {
         let everything = || vec![">".to_owned()];
-        let (publish, mut subscribe) = match self {
-            User::Operator => (everything(), everything()),
-            _ => (
-                services(self, root)
-                    .into_iter()
-                    .map(|service| service.imported_as)
-                    .chain(unstored(self).map(|said| format!("{root}.{said}")))
-                    .collect(),
-                vec![format!("{}.>", self.inbox_prefix())],
-            ),
+        return Permissions {
+            publish: everything(),
+            subscribe: everything(),
         };
-        if self == User::Publisher {
-            subscribe.extend([
-                format!("{root}.>"),
-                // The default reply subjects of clients. No service listens there.
-                "_INBOX.>".to_owned(),
-            ]);
-        } else if self != User::Operator {
-            subscribe.extend(hears(self, root).into_iter().map(|(_, subject)| subject));
-        }
-        Permissions { publish, subscribe }
     }
+    let sent = services(user, root).into_iter().map(|service| service.imported_as);
+    let mut subscribe = vec![format!("{}.>", inbox_prefix(user))];
+    if user == User::Publisher {
+        subscribe.extend([
+            format!("{root}.>"),
+            // The default reply subjects of clients. No service listens there.
+            "_INBOX.>".to_owned(),
+        ]);
+    } else {
+        subscribe.extend(hears(user, root).into_iter().map(|(_, subject)| subject));
+    }
+    Permissions {
+        publish: sent
+            .chain(unstored(user).map(|said| format!("{root}.{said}")))
+            .collect(),
+        subscribe,
+    }
+}
 
-    fn account(self, root: &Root) -> String {
-        match self {
-            User::Operator => jetstream_account(root),
-            _ => format!(
-                "{}_{}",
-                jetstream_account(root),
-                self.name().replace('-', "_").to_uppercase()
-            ),
-        }
+/// The NATS account that a user is in.
+pub fn account(user: User, root: &Root) -> String {
+    let jetstream = jetstream_account(root);
+    match user {
+        User::Operator => jetstream,
+        _ => format!("{jetstream}_{}", user.name().replace('-', "_").to_uppercase()),
     }
 }
 
@@ -161,8 +149,12 @@ fn unstored(user: User) -> impl Iterator<Item = String> {
     published(user).filter(|hop| hop.stream.is_none()).map(Hop::pattern)
 }
 
-/// The subjects that a user may send to: exactly the imports of its account.
+/// The subjects that a user may send to: exactly the imports of its account. The operator imports none, since the
+/// streams are in its account.
 fn services(user: User, root: &Root) -> Vec<Service> {
+    if user == User::Operator {
+        return Vec::new();
+    }
     let stored = published(user).filter(|hop| hop.stream.is_some());
     let mut services: Vec<Service> = stored
         .map(|hop| Service::message(format!("{root}.{}", hop.pattern())))
@@ -259,29 +251,24 @@ pub fn accounts(root: &Root) -> String {
         } else {
             ""
         };
-        writeln!(
-            text,
-            "  \"{}\": {{{jetstream}\n    users: [{}]\n    exports: {}\n    imports: {}\n  }}",
-            user.account(root),
+        text += &format!(
+            "  \"{}\": {{{jetstream}\n    users: [{}]\n    exports: {}\n    imports: {}\n  }}\n",
+            account(user, root),
             entry(root, user),
             exports(root, user),
             imports(root, user),
-        )
-        .expect(WRITES);
+        );
     }
-    text.push_str("}\n");
-    text
+    text + "}\n"
 }
 
-const WRITES: &str = "writing to a String cannot fail";
-
 fn entry(root: &Root, user: User) -> String {
-    let Permissions { publish, subscribe } = user.permissions(root);
+    let Permissions { publish, subscribe } = permissions(user, root);
     format!(
         "{{\n      user: {}\n      password: ${}\n      permissions: {{\n        publish: {{ allow: {} }}\n        \
          subscribe: {{ allow: {} }}\n      }}\n    }}",
         user.name(),
-        user.password_variable(),
+        password_variable(user),
         list(&publish),
         list(&subscribe),
     )
@@ -291,9 +278,9 @@ fn entry(root: &Root, user: User) -> String {
 fn exports(root: &Root, owner: User) -> String {
     let (mut taken, mut streams) = (BTreeMap::new(), BTreeMap::new());
     for user in User::ALL {
-        let account = format!("\"{}\"", user.account(root));
+        let account = format!("\"{}\"", account(user, root));
         // No user sends to any account but the operator's.
-        if owner == User::Operator && user != User::Operator {
+        if owner == User::Operator {
             for service in services(user, root) {
                 let exported = taken.entry(service.subject);
                 let (_, accounts) = exported.or_insert_with(|| (service.has_many_answers, Vec::new()));
@@ -309,65 +296,47 @@ fn exports(root: &Root, owner: User) -> String {
     for (subject, (has_many_answers, accounts)) in taken {
         let answers = if has_many_answers { "stream" } else { "singleton" };
         let accounts = accounts.join(", ");
-        writeln!(
-            text,
+        text += &format!(
             "      {{ service: \"{subject}\", accounts: [{accounts}], response_type: {answers}, threshold: \
-             \"{ANSWERS_WITHIN}\" }}"
-        )
-        .expect(WRITES);
+             \"{ANSWERS_WITHIN}\" }}\n"
+        );
     }
     for (subject, accounts) in streams {
         let accounts = accounts.join(", ");
-        writeln!(text, "      {{ stream: \"{subject}\", accounts: [{accounts}] }}").expect(WRITES);
+        text += &format!("      {{ stream: \"{subject}\", accounts: [{accounts}] }}\n");
     }
-    text.push_str("    ]");
-    text
+    text + "    ]"
 }
 
 fn imports(root: &Root, user: User) -> String {
     let mut text = String::from("[\n");
-    // The operator's account holds all streams.
-    let sent = if user == User::Operator {
-        Vec::new()
-    } else {
-        services(user, root)
-    };
     let from = jetstream_account(root);
     for Service {
         subject, imported_as, ..
-    } in sent
+    } in services(user, root)
     {
-        writeln!(
-            text,
-            "      {{ service: {{ account: \"{from}\", subject: \"{subject}\" }}, to: \"{imported_as}\" }}"
-        )
-        .expect(WRITES);
+        text +=
+            &format!("      {{ service: {{ account: \"{from}\", subject: \"{subject}\" }}, to: \"{imported_as}\" }}\n");
     }
     for (source, subject) in hears(user, root) {
-        let from = source.account(root);
-        writeln!(
-            text,
-            "      {{ stream: {{ account: \"{from}\", subject: \"{subject}\" }} }}"
-        )
-        .expect(WRITES);
+        let from = account(source, root);
+        text += &format!("      {{ stream: {{ account: \"{from}\", subject: \"{subject}\" }} }}\n");
     }
-    text.push_str("    ]");
-    text
+    text + "    ]"
 }
 
 /// In quotes, which keep `$` from being a variable.
 fn list(subjects: &[String]) -> String {
-    let mut text = String::from("[\n");
-    for subject in subjects {
-        writeln!(text, "          \"{subject}\"").expect(WRITES);
-    }
-    text.push_str("        ]");
-    text
+    let quoted: String = subjects
+        .iter()
+        .map(|subject| format!("          \"{subject}\"\n"))
+        .collect();
+    format!("[\n{quoted}        ]")
 }
 
 /// `schemas/nats-users.conf`: the same with an introduction.
 pub fn config_file(root: &Root) -> String {
-    let variables = User::ALL.map(User::password_variable).join(", ");
+    let variables = User::ALL.map(password_variable).join(", ");
     format!(
         "# Accounts and users of the NATS server and what each may do. Generated from shared/messaging/src/users.rs for\n\
          # the root `{root}`; `signalbox nats-users` writes it for another. Include it in the server's configuration:\n\
@@ -407,7 +376,7 @@ mod tests {
     fn services_make_change_and_delete_nothing_and_list_nothing() {
         let root = Root::parse("box").unwrap();
         for user in User::ALL.into_iter().filter(|user| *user != User::Operator) {
-            let Permissions { publish, subscribe } = user.permissions(&root);
+            let Permissions { publish, subscribe } = permissions(user, &root);
             // To the server, an empty list allows everything.
             assert!(!publish.is_empty() && !subscribe.is_empty(), "{user:?}");
             for service in services(user, &root) {
@@ -426,7 +395,7 @@ mod tests {
             }
             // No other user may read its replies.
             for other in User::ALL.into_iter().filter(|other| *other != user) {
-                assert!(!subscribe.contains(&format!("{}.>", other.inbox_prefix())), "{user:?}");
+                assert!(!subscribe.contains(&format!("{}.>", inbox_prefix(other))), "{user:?}");
             }
             assert!(!subscribe.iter().any(|subject| subject == ">"), "{user:?}");
         }
@@ -435,10 +404,10 @@ mod tests {
     #[test]
     fn only_the_operator_is_where_jetstream_is() {
         let root = Root::parse("box").unwrap();
-        let accounts = User::ALL.map(|user| user.account(&root));
+        let accounts = User::ALL.map(|user| account(user, &root));
         let each: std::collections::BTreeSet<_> = accounts.iter().collect();
         assert_eq!(each.len(), User::ALL.len(), "{accounts:?}");
-        assert_eq!(User::Operator.account(&root), "BOX");
+        assert_eq!(account(User::Operator, &root), "BOX");
         assert_eq!(super::accounts(&root).matches("jetstream: enabled").count(), 1);
     }
 
@@ -448,7 +417,7 @@ mod tests {
         let saying: Vec<User> = User::ALL
             .into_iter()
             .filter(|user| {
-                let publish = user.permissions(&root).publish;
+                let publish = permissions(*user, &root).publish;
                 publish.contains(&"signalbox.event.*.*.turn.finished".to_owned())
             })
             .collect();
@@ -462,7 +431,7 @@ mod tests {
             let line = format!(
                 "      user: {}\n      password: ${}\n",
                 user.name(),
-                user.password_variable()
+                password_variable(user)
             );
             assert!(file.contains(&line), "{line}");
         }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use contracts::{Headers, Outgoing, Root, notification::NotificationMessage};
 use devstack::{NatsServer, NatsUsers};
 use domain::{AccountId, TaskId};
-use messaging::{Bus, BusOptions, Provision, Rights as _, Topology, User, users};
+use messaging::{Bus, BusOptions, Provision, Topology, User, users};
 use runtime::{Context, Settings, Shutdown, context};
 use storage::Role;
 use tokio::sync::OnceCell;
@@ -65,7 +65,7 @@ pub fn nats_users() -> NatsUsers {
         config: users::accounts(&Root::default()),
         account: Some(users::jetstream_account(&Root::default())),
         names: User::ALL
-            .map(|user| (user.name().to_owned(), user.password_variable()))
+            .map(|user| (user.name().to_owned(), users::password_variable(user)))
             .into(),
     }
 }

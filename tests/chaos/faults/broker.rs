@@ -83,7 +83,7 @@ pub(super) async fn disk_full(campaign: &Campaign, time: Duration) -> anyhow::Re
     let Some(disk) = &campaign.system.nats_disk else {
         return Ok(0);
     };
-    let said = |nats: &NatsServer| nats.lines_with("no space left on device");
+    let said = |nats: &NatsServer| nats.lines_with("no space left on device").map(|lines| lines.len());
     let before = said(&nats)?;
     disk.fill()?;
     sleep(time).await;

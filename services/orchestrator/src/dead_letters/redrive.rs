@@ -7,7 +7,7 @@
 
 use contracts::{Headers, Outgoing, Root, Timestamp, dead::DEAD_PAYLOAD_BYTES_MAX, header};
 use domain::{AccountId, Actor, NotificationId};
-use messaging::{Rights as _, UNAUTHENTICATED, User};
+use messaging::{UNAUTHENTICATED, User, users};
 use runtime::http::Problem;
 use storage::entity::dead_letter::Model;
 
@@ -62,7 +62,8 @@ pub fn redrive(root: &Root, account: Option<&AccountId>, letter: &Model) -> Resu
 /// that the letter's service reads or publishes, and that the orchestrator may publish.
 fn is_of(root: &Root, letter: &Model, subject: &str) -> bool {
     let service = User::named(&letter.service);
-    service.is_some_and(|service| service.buries(root, subject)) && User::Orchestrator.publishes(root, subject)
+    service.is_some_and(|service| users::buries(service, root, subject))
+        && users::publishes(User::Orchestrator, root, subject)
 }
 
 /// The id of the redriven notification, as its reader will see it, and the sender that it names.

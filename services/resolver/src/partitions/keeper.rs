@@ -36,20 +36,10 @@ struct Held {
 impl Keeper {
     /// Runs until the process stops, then releases the partitions.
     pub async fn run(self) {
-        while let Some(incarnation) = self.incarnation().await {
+        let stop = self.context.shutdown.token();
+        // Dropping the wait loses nothing.
+        while let Some(Some(incarnation)) = stop.run_until_cancelled(self.replica.alive()).await {
             self.keep(&incarnation).await;
-            if self.context.shutdown.is_stopping() {
-                return;
-            }
-        }
-    }
-
-    /// None: the process stops.
-    async fn incarnation(&self) -> Option<Incarnation> {
-        tokio::select! {
-            // Dropping the wait loses nothing.
-            incarnation = self.replica.alive() => incarnation,
-            () = self.context.shutdown.cancelled() => None,
         }
     }
 
@@ -74,11 +64,7 @@ impl Keeper {
                 () = self.context.shutdown.cancelled() => break,
             }
         }
-        let leases: Vec<Lease> = held.values().map(|one| one.lease).collect();
-        stop(held.into_values()).await;
-        for lease in leases {
-            self.release(&lease).await;
-        }
+        self.give_up(held.into_values()).await;
     }
 
     async fn rebalance(
@@ -89,8 +75,8 @@ impl Keeper {
     ) -> Result<(), StorageError> {
         let database = &self.context.database;
         let census = partitions_census(database, incarnation.id).await?;
-        held.retain(|partition, one| {
-            let is_ours = census.mine.contains(&(*partition, one.lease.fence));
+        held.retain(|_, one| {
+            let is_ours = census.mine.contains(&one.lease);
             if !is_ours {
                 // The reader would notice only at its next message, which may take long to arrive.
                 one.stop.cancel();
@@ -98,13 +84,8 @@ impl Keeper {
             is_ours
         });
         // A lease of ours without a reader: the response to the claim was lost.
-        for &(partition, fence) in &census.mine {
-            let lease = Lease {
-                partition,
-                owner: incarnation.id,
-                fence,
-            };
-            held.entry(partition).or_insert_with(|| self.start(lease, ended));
+        for &lease in &census.mine {
+            held.entry(lease.partition).or_insert_with(|| self.start(lease, ended));
         }
         match plan(&census, usize::from(PARTITIONS), self.partitions_max) {
             Plan::Stay => {}
@@ -115,13 +96,8 @@ impl Keeper {
                 }
             }
             Plan::GiveUp(count) => {
-                for _ in 0..count {
-                    let Some((partition, one)) = held.pop_last() else { break };
-                    let lease = one.lease;
-                    stop([one]).await;
-                    self.release(&lease).await;
-                    info!(partition, "released partition");
-                }
+                let last = (0..count).map_while(|_| held.pop_last());
+                self.give_up(last.map(|(_, one)| one)).await;
             }
         }
         Ok(())
@@ -147,20 +123,20 @@ impl Keeper {
         Held { lease, stop, ended: rx }
     }
 
-    /// Releases a lease. If that fails, the lease expires with this replica.
-    async fn release(&self, lease: &Lease) {
-        if let Err(error) = partition_release(&self.context.database, lease).await {
-            let error = error_chain(&error);
-            warn!(partition = lease.partition, error, "could not release partition");
+    /// Stops readers, waits until each has finished its batch, and releases its lease. If that fails, the lease expires
+    /// with this replica.
+    async fn give_up(&self, held: impl Iterator<Item = Held>) {
+        let held: Vec<Held> = held.inspect(|one| one.stop.cancel()).collect();
+        for Held { lease, ended, .. } in held {
+            // An error means that the reader ended without a report.
+            let _ = ended.await;
+            match partition_release(&self.context.database, &lease).await {
+                Ok(()) => info!(partition = lease.partition, "released partition"),
+                Err(error) => {
+                    let error = error_chain(&error);
+                    warn!(partition = lease.partition, error, "could not release partition");
+                }
+            }
         }
-    }
-}
-
-/// Stops readers and waits until each has finished its batch.
-async fn stop(held: impl IntoIterator<Item = Held>) {
-    let held: Vec<Held> = held.into_iter().inspect(|one| one.stop.cancel()).collect();
-    for one in held {
-        // An error means that the reader ended without a report.
-        let _ = one.ended.await;
     }
 }

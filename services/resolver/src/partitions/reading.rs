@@ -138,11 +138,7 @@ impl Reading {
                 () = self.stop.cancelled() => return Ok(End::Stopped),
             };
             let Some((batch, writing)) = batch else { continue };
-            if let Some(end) = self
-                .context
-                .take(&self.bus, &self.lease, stream_created, batch, writing, &self.stop)
-                .await
-            {
+            if let Some(end) = self.take(stream_created, batch, writing).await {
                 return Ok(end);
             }
         }
@@ -172,6 +168,31 @@ impl Reading {
             opened => opened,
         }
     }
+
+    /// Writes a batch, retrying. Some: the reader ends, and the rest of the batch stays after the offset.
+    async fn take(
+        &self,
+        stream_created: OffsetDateTime,
+        batch: Vec<Incoming>,
+        writing: OwnedSemaphorePermit,
+    ) -> Option<End> {
+        self.context.handler.shutdown.crash_point("resolver.batch_read").await;
+        let root = self.bus.root();
+        let (batch, _spans): (Vec<Received>, Vec<Span>) = batch
+            .into_iter()
+            .map(|incoming| {
+                let subject = root.notification_published(&incoming.subject);
+                let is_signed = self.bus.is_signed(&subject, &incoming.headers, &incoming.payload);
+                spans::begin(Received::read(root, stream_created, incoming, is_signed))
+            })
+            .unzip();
+        let mut write = Write {
+            reading: self,
+            writing: Some(writing),
+            stream_created,
+        };
+        write.in_parts(&batch).await
+    }
 }
 
 /// The offset to start at: after the stored one, if that belongs to this stream.
@@ -194,37 +215,6 @@ enum Settled {
 }
 
 impl ReaderContext {
-    /// Writes a batch, retrying. Some: the reader ends, and the rest of the batch stays after the offset.
-    pub async fn take(
-        &self,
-        bus: &Bus,
-        lease: &Lease,
-        stream_created: OffsetDateTime,
-        batch: Vec<Incoming>,
-        writing: OwnedSemaphorePermit,
-        stop: &CancellationToken,
-    ) -> Option<End> {
-        self.handler.shutdown.crash_point("resolver.batch_read").await;
-        let root = bus.root();
-        let (batch, _spans): (Vec<Received>, Vec<Span>) = batch
-            .into_iter()
-            .map(|incoming| {
-                let subject = root.notification_published(&incoming.subject);
-                let is_signed = bus.is_signed(&subject, &incoming.headers, &incoming.payload);
-                spans::begin(Received::read(root, stream_created, incoming, is_signed))
-            })
-            .unzip();
-        let mut write = Write {
-            writing: Some(writing),
-            context: self,
-            bus,
-            lease,
-            stream_created,
-            stop,
-        };
-        write.in_parts(&batch).await
-    }
-
     fn backoff(&self) -> Backoff {
         Backoff::new(self.retry_delay, self.retry_delay_max)
     }
@@ -259,16 +249,13 @@ impl Treatment {
 struct Write<'a> {
     /// A write permit, released on the first failure: a batch that waits for its retry blocks no other.
     writing: Option<OwnedSemaphorePermit>,
-    context: &'a ReaderContext,
-    bus: &'a Bus,
-    lease: &'a Lease,
+    reading: &'a Reading,
     stream_created: OffsetDateTime,
-    stop: &'a CancellationToken,
 }
 
 impl Write<'_> {
     async fn in_parts(&mut self, batch: &[Received]) -> Option<End> {
-        let context = self.context;
+        let context = &self.reading.context;
         let mut parts = Parts::of(batch);
         while let Some(part) = parts.next() {
             let hurried = parts.hurries(part).then(|| context.handler.hurried());
@@ -279,13 +266,13 @@ impl Write<'_> {
                 Settled::Refused(cause) => {
                     // A statement may have used its full timeout: other batches do not wait for the rest.
                     self.writing = None;
-                    if self.stop.is_cancelled() {
+                    if self.reading.stop.is_cancelled() {
                         return Some(End::Stopped);
                     }
                     if parts.halve(part) {
                         let error = error_chain(&cause);
                         warn!(
-                            partition = self.lease.partition,
+                            partition = self.reading.lease.partition,
                             messages = part.len(),
                             error,
                             "batch failed; retrying it in halves"
@@ -301,14 +288,14 @@ impl Write<'_> {
 
     /// Handles one message that failed alone; `behind` are the messages after it.
     async fn retry_alone(&mut self, received: &Received, behind: &[Received], mut cause: StorageError) -> Option<End> {
-        let (mut tried, mut tries, mut backoff) = (Treatment::Handle, 1, self.context.backoff());
-        let committed = self.context.committed.load(Ordering::Relaxed);
+        let (mut tried, mut tries, mut backoff) = (Treatment::Handle, 1, self.reading.context.backoff());
+        let committed = self.reading.context.committed.load(Ordering::Relaxed);
         loop {
             let is_slow = cause.is_too_much() && !cause.blames_values();
             let next = tried.next(is_slow, tries);
             let error = error_chain(&cause);
             error!(
-                partition = self.lease.partition,
+                partition = self.reading.lease.partition,
                 sequence = received.sequence,
                 subject = received.subject,
                 notification_id = %received.id,
@@ -322,16 +309,13 @@ impl Write<'_> {
             if is_slow && treatment == Treatment::Bury && !self.others_go_through(committed, received, behind).await {
                 return Some(End::Slow);
             }
-            if treatment == Treatment::Handle && !waited(backoff.pause(), self.stop).await {
+            if treatment == Treatment::Handle && !waited(backoff.pause(), &self.reading.stop).await {
                 return Some(End::Stopped);
             }
             tries = if treatment == tried { tries + 1 } else { 1 };
             tried = treatment;
-            let context = self.context;
-            match self
-                .settle(&context.handler, std::slice::from_ref(received), treatment)
-                .await
-            {
+            let (handler, alone) = (&self.reading.context.handler, std::slice::from_ref(received));
+            match self.settle(handler, alone, treatment).await {
                 Settled::Committed => return None,
                 Settled::Ended(end) => return Some(end),
                 Settled::Refused(error) => cause = error,
@@ -343,14 +327,14 @@ impl Write<'_> {
     /// one message behind succeeds, preferably of another account. False when no other message waits, or when the
     /// database is slow.
     async fn others_go_through(&self, committed: u64, received: &Received, behind: &[Received]) -> bool {
-        if self.context.committed.load(Ordering::Relaxed) > committed {
+        if self.reading.context.committed.load(Ordering::Relaxed) > committed {
             return true;
         }
         let of_another = behind.iter().find(|other| other.account != received.account);
         match of_another.or(behind.first()) {
             Some(other) => {
                 let (other, now) = (std::slice::from_ref(other), OffsetDateTime::now_utc());
-                self.context.handler.rehearse(other, now).await.is_ok()
+                self.reading.context.handler.rehearse(other, now).await.is_ok()
             }
             None => false,
         }
@@ -366,25 +350,28 @@ impl Write<'_> {
             published: Some(last.published),
             stream_created: Some(self.stream_created),
         };
-        let (begun, mut races, mut backoff) = (Instant::now(), 0, self.context.backoff());
+        let Reading {
+            context, lease, stop, ..
+        } = self.reading;
+        let (begun, mut races, mut backoff) = (Instant::now(), 0, context.backoff());
         loop {
             let now = OffsetDateTime::now_utc();
             // Not in a select: a transaction is never dropped half-way.
             let handled = match treatment {
-                Treatment::Handle => handler.handle(self.lease, &to, batch, now).await,
-                Treatment::Bury => handler.bury(self.lease, &to, last, now).await,
-                Treatment::Skip => handler.skip(self.lease, &to, last).await,
+                Treatment::Handle => handler.handle(lease, &to, batch, now).await,
+                Treatment::Bury => handler.bury(lease, &to, last, now).await,
+                Treatment::Skip => handler.skip(lease, &to, last).await,
             };
             match handled {
                 Ok(Handled::Committed(committed)) => {
-                    self.context.committed.fetch_add(1, Ordering::Relaxed);
-                    self.context.metrics.committed(batch.len(), begun.elapsed(), &committed);
+                    context.committed.fetch_add(1, Ordering::Relaxed);
+                    context.metrics.committed(batch.len(), begun.elapsed(), &committed);
                     self.publish(committed.outbox, &committed.wakes).await;
                     handler.shutdown.crash_point("resolver.batch_published").await;
                     return Settled::Committed;
                 }
                 Ok(Handled::Stale) => {
-                    self.context.metrics.stale();
+                    context.metrics.stale();
                     return Settled::Ended(End::Replaced);
                 }
                 Ok(Handled::Raced) => {
@@ -393,7 +380,7 @@ impl Write<'_> {
                         continue;
                     }
                     warn!(
-                        partition = self.lease.partition,
+                        partition = lease.partition,
                         races, "batch keeps losing races; will retry"
                     );
                 }
@@ -401,7 +388,7 @@ impl Write<'_> {
                 Err(error) => {
                     let error = error_chain(&error);
                     warn!(
-                        partition = self.lease.partition,
+                        partition = lease.partition,
                         messages = batch.len(),
                         error,
                         "batch failed; will retry"
@@ -409,7 +396,7 @@ impl Write<'_> {
                 }
             }
             self.writing = None;
-            if !waited(backoff.pause(), self.stop).await {
+            if !waited(backoff.pause(), stop).await {
                 return Settled::Ended(End::Stopped);
             }
         }
@@ -417,18 +404,12 @@ impl Write<'_> {
 
     /// Hands over the outbox rows first, which costs nothing. Delivery's sweep finds a session whose wake-up was lost.
     async fn publish(&self, outbox: Vec<storage::outbox::OutboxRow>, wakes: &[contracts::Outgoing]) {
-        self.context.outbox.publish_soon(outbox);
-        let failed: Vec<_> = self
-            .bus
-            .publish_all(wakes)
-            .await
-            .into_iter()
-            .filter_map(Result::err)
-            .collect();
-        if let Some(first) = failed.into_iter().next() {
-            let error = error_chain(&first);
+        self.reading.context.outbox.publish_soon(outbox);
+        let published = self.reading.bus.publish_all(wakes).await;
+        if let Some(first) = published.iter().find_map(|result| result.as_ref().err()) {
+            let error = error_chain(first);
             info!(
-                partition = self.lease.partition,
+                partition = self.reading.lease.partition,
                 error, "could not publish wake-ups; delivery's sweep will find the sessions"
             );
         }

@@ -28,11 +28,20 @@ pub fn plan(census: &Census, partitions: usize, held_max: usize) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::partitions::Lease;
+
+    fn lease(partition: u16) -> Lease {
+        Lease {
+            partition,
+            owner: uuid::Uuid::nil(),
+            fence: 1,
+        }
+    }
 
     fn census(replicas: usize, mine: u16, free: usize) -> Census {
         Census {
             replicas,
-            mine: (0..mine).map(|partition| (partition, 1)).collect(),
+            mine: (0..mine).map(lease).collect(),
             free,
         }
     }

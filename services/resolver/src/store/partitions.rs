@@ -1,6 +1,6 @@
 //! The partitions of the notification stream: owners and offsets.
 
-use sea_orm::FromQueryResult;
+use sea_orm::{DbErr, FromQueryResult, QueryResult};
 use storage::{Database, StorageError, Tx};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -35,8 +35,8 @@ pub async fn partitions_ensure(database: &Database, count: u16) -> Result<(), St
 pub struct Census {
     /// Live resolvers, the asking one included.
     pub replicas: usize,
-    /// Partitions of the asking resolver, with their fences.
-    pub mine: Vec<(u16, i64)>,
+    /// Those of the asking resolver.
+    pub mine: Vec<Lease>,
     /// Partitions without a live owner.
     pub free: usize,
 }
@@ -87,7 +87,7 @@ pub async fn partitions_census(database: &Database, replica: Uuid) -> Result<Cen
         mine: rows
             .iter()
             .filter(|row| row.is_mine && !row.is_free)
-            .map(|row| (number(row.partition), row.fence))
+            .map(|row| lease(replica, row.partition, row.fence))
             .collect(),
         free: rows.iter().filter(|row| row.is_free).count(),
     })
@@ -120,14 +120,8 @@ pub async fn partitions_claim(database: &Database, replica: Uuid, limit: usize) 
     let rows: Vec<ClaimedRow> = database
         .query_alone("claim partitions", CLAIM, [replica.into(), limit.into()])
         .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| Lease {
-            partition: number(row.partition),
-            owner: replica,
-            fence: row.fence,
-        })
-        .collect())
+    let leases = rows.iter().map(|row| lease(replica, row.partition, row.fence));
+    Ok(leases.collect())
 }
 
 const RELEASE: &str = "update resolver_partition set owner = null where partition = $1 and owner = $2 and fence = $3";
@@ -138,11 +132,14 @@ pub async fn partition_release(database: &Database, lease: &Lease) -> Result<(),
     released.await.map(|_| ())
 }
 
-#[derive(FromQueryResult)]
-struct PlaceRow {
-    sequence: i64,
-    published: Option<OffsetDateTime>,
-    stream_created: Option<OffsetDateTime>,
+impl FromQueryResult for PartitionOffset {
+    fn from_query_result(row: &QueryResult, prefix: &str) -> Result<Self, DbErr> {
+        Ok(PartitionOffset {
+            sequence: row.try_get::<i64>(prefix, "sequence")?.unsigned_abs(),
+            published: row.try_get(prefix, "published")?,
+            stream_created: row.try_get(prefix, "stream_created")?,
+        })
+    }
 }
 
 const PLACE_FIND: &str = "
@@ -150,28 +147,15 @@ const PLACE_FIND: &str = "
 
 /// The offset of a lease's partition; none when another replica holds the lease.
 pub async fn place_find(database: &Database, lease: &Lease) -> Result<Option<PartitionOffset>, StorageError> {
-    let rows: Vec<PlaceRow> = database
-        .query_alone("read a partition offset", PLACE_FIND, guard(lease))
-        .await?;
-    Ok(rows.into_iter().next().map(PartitionOffset::from))
+    let rows = database.query_alone("read a partition offset", PLACE_FIND, guard(lease));
+    Ok(rows.await?.into_iter().next())
 }
 
 const OFFSETS: &str = "select sequence, published, stream_created from resolver_partition order by partition";
 
 /// The offset of each partition, in order of the partitions.
 pub async fn places_find(database: &Database) -> Result<Vec<PartitionOffset>, StorageError> {
-    let rows: Vec<PlaceRow> = database.query_alone("read partition offsets", OFFSETS, []).await?;
-    Ok(rows.into_iter().map(PartitionOffset::from).collect())
-}
-
-impl From<PlaceRow> for PartitionOffset {
-    fn from(row: PlaceRow) -> Self {
-        PartitionOffset {
-            sequence: row.sequence.unsigned_abs(),
-            published: row.published,
-            stream_created: row.stream_created,
-        }
-    }
+    database.query_alone("read partition offsets", OFFSETS, []).await
 }
 
 const PLACE_MOVE: &str = "
@@ -202,6 +186,10 @@ fn guard(lease: &Lease) -> [sea_orm::Value; 3] {
     ]
 }
 
-fn number(partition: i32) -> u16 {
-    u16::try_from(partition).expect("partitions are few")
+fn lease(owner: Uuid, partition: i32, fence: i64) -> Lease {
+    Lease {
+        partition: u16::try_from(partition).expect("partitions are few"),
+        owner,
+        fence,
+    }
 }

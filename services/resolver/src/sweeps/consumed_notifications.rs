@@ -3,13 +3,12 @@
 
 use std::time::Duration;
 
-use messaging::{
-    Bus, first_unread, is_same_moment, notification_stream_identity, purge_consumed, topology::PARTITIONS,
-};
+use messaging::{Bus, notification_stream_identity, purge_consumed, topology::PARTITIONS};
 use runtime::{Context, sweep::Ticks};
 use storage::Database;
 use tracing::{debug, warn};
 
+use super::unread_notifications::first_unread_each;
 use crate::store::partitions::places_find;
 
 /// How often the stream's size is checked: one request, answered from the server's memory. Large messages can fill the
@@ -43,18 +42,10 @@ pub async fn consumed_notifications_purge(database: &Database, bus: &Bus, kept: 
     if places.len() != usize::from(PARTITIONS) {
         return Ok(0);
     }
-    let mut unread = stream.last_sequence + 1;
-    for (partition, place) in (0..PARTITIONS).zip(places) {
-        // An offset in an earlier stream does not apply to this one: nothing of the partition was read yet.
-        let after = match place.stream_created {
-            Some(created) if is_same_moment(created, stream.created) => place.sequence,
-            Some(_) | None => 0,
-        };
-        // A quiet partition's offset is far behind, though all its messages were read.
-        if let Some(first) = first_unread(bus, partition, after).await? {
-            unread = unread.min(first.sequence);
-        }
-    }
+    // A quiet partition's offset is far behind, though all its messages were read.
+    let unread = first_unread_each(bus, &stream, &places).await?;
+    let unread = unread.iter().map(|first| first.sequence).min();
+    let unread = unread.unwrap_or(stream.last_sequence + 1);
     let kept = if stream.is_half_full() { 0 } else { u64::from(kept) };
     let up_to = (unread - 1).saturating_sub(kept);
     if up_to <= stream.first_sequence {

@@ -1,34 +1,44 @@
 //! How long the oldest unread notification has waited: the lag of the resolver's consumers, for a gauge and for the
 //! doctor. Writes nothing.
 
-use messaging::{Bus, first_unread, is_same_moment, notification_stream_identity, topology::PARTITIONS};
+use messaging::{
+    Bus, ReadError, StreamIdentity, Unread, first_unread, notification_stream_identity, topology::PARTITIONS,
+};
 use opentelemetry::{global, metrics::Gauge};
 use runtime::{Context, sweep::Ticks};
 use storage::Database;
 use time::OffsetDateTime;
 use tracing::debug;
 
-use crate::store::partitions::places_find;
+use crate::{
+    partitions::reading::start,
+    store::partitions::{PartitionOffset, places_find},
+};
 
 /// When the oldest unread notification was published; none when all are read. A few requests to the broker, whatever
 /// the backlog.
 pub async fn unread_since(database: &Database, bus: &Bus) -> anyhow::Result<Option<OffsetDateTime>> {
     let stream = notification_stream_identity(bus).await?;
-    let mut oldest: Option<OffsetDateTime> = None;
-    for (partition, place) in (0..PARTITIONS).zip(places_find(database).await?) {
-        let after = match place.stream_created {
-            Some(created) if is_same_moment(created, stream.created) => place.sequence,
-            // An offset in an earlier stream does not apply to this one: nothing of the partition was read yet.
-            Some(_) | None => 0,
-        };
+    let unread = first_unread_each(bus, &stream, &places_find(database).await?).await?;
+    Ok(unread.into_iter().map(|first| first.published).min())
+}
+
+/// The first unread notification of every partition that has one, given all partitions' offsets.
+pub(super) async fn first_unread_each(
+    bus: &Bus,
+    stream: &StreamIdentity,
+    places: &[PartitionOffset],
+) -> Result<Vec<Unread>, ReadError> {
+    let mut unread = Vec::new();
+    for (partition, place) in (0..PARTITIONS).zip(places) {
+        // An offset in an earlier stream does not apply to this one: nothing of the partition was read yet.
+        let after = start(place, stream.created).sequence;
         // A partition that was read to the end of the stream needs no request.
-        if after < stream.last_sequence
-            && let Some(first) = first_unread(bus, partition, after).await?
-        {
-            oldest = Some(oldest.map_or(first.published, |oldest| oldest.min(first.published)));
+        if after < stream.last_sequence {
+            unread.extend(first_unread(bus, partition, after).await?);
         }
     }
-    Ok(oldest)
+    Ok(unread)
 }
 
 /// Updates the gauge, in every replica.

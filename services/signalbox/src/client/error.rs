@@ -1,7 +1,5 @@
 //! Errors of API calls, in words for the person at the terminal.
 
-use std::fmt::Write;
-
 use reqwest::StatusCode;
 
 use crate::text::one_line;
@@ -48,10 +46,10 @@ impl ApiError {
 fn refusal(what: &str, status: StatusCode, code: &str, detail: &str) -> String {
     let mut message = format!("{what} was refused: {status}");
     if !code.is_empty() {
-        write!(message, " ({})", one_line(code, DETAIL_CHARS_MAX)).expect("a String takes all that is written to it");
+        message += &format!(" ({})", one_line(code, DETAIL_CHARS_MAX));
     }
     if !detail.is_empty() {
-        write!(message, ": {}", one_line(detail, DETAIL_CHARS_MAX)).expect("a String takes all that is written to it");
+        message += &format!(": {}", one_line(detail, DETAIL_CHARS_MAX));
     }
     let hint = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; is the token right (--token, SIGNALBOX_TOKEN)?",

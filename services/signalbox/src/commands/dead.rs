@@ -1,7 +1,7 @@
 //! `signalbox dead`: messages that could not be processed, each with its reason; a message can be redriven after its cause was
 //! removed.
 
-use std::{fmt::Write, process::ExitCode};
+use std::process::ExitCode;
 
 use api::dead_letters::{DeadLetter, Redrive};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use super::moment;
 use crate::{
     cli::{DeadOneArgs, ListArgs},
     client::read_as,
-    print::{print, print_json},
+    print::show,
     table::Table,
     text::{lines, one_line},
 };
@@ -22,23 +22,13 @@ const OPERATOR: &str = "-";
 pub(crate) async fn list(args: &ListArgs, json: bool) -> anyhow::Result<ExitCode> {
     let client = args.access.client()?;
     let letters = client.list(&path(&args.account, &[]), &[], args.limit.into()).await?;
-    if json {
-        print_json(&letters)?;
-    } else {
-        print(&table(&letters)?)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(json, &letters, |letters| table(letters))
 }
 
-pub(crate) async fn show(args: &DeadOneArgs, json: bool) -> anyhow::Result<ExitCode> {
+pub(crate) async fn show_one(args: &DeadOneArgs, json: bool) -> anyhow::Result<ExitCode> {
     let client = args.access.client()?;
     let letter: Value = client.get(&path(&args.account, &[&args.id]), &[]).await?;
-    if json {
-        print_json(&letter)?;
-    } else {
-        print(&full(&read_as(&letter)?))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(json, &letter, |letter| Ok(full(&read_as(letter)?)))
 }
 
 pub(crate) async fn redrive(args: &DeadOneArgs, json: bool) -> anyhow::Result<ExitCode> {
@@ -46,12 +36,9 @@ pub(crate) async fn redrive(args: &DeadOneArgs, json: bool) -> anyhow::Result<Ex
     let answer: Value = client
         .post(&path(&args.account, &[&args.id, "redrive"]), &Redrive {})
         .await?;
-    if json {
-        print_json(&answer)?;
-    } else {
-        print(&format!("{} was sent again", one_line(&args.id, 64)))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(json, &answer, |_| {
+        Ok(format!("{} was sent again", one_line(&args.id, 64)))
+    })
 }
 
 fn path<'a>(account: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
@@ -83,7 +70,7 @@ fn full(letter: &DeadLetter) -> String {
     let mut text = String::new();
     let mut field = |name: &str, value: &str| {
         if !value.is_empty() {
-            writeln!(text, "{name:<13}{}", one_line(value, VALUE_CHARS_MAX)).expect("a String takes all");
+            text += &format!("{name:<13}{}\n", one_line(value, VALUE_CHARS_MAX));
         }
     };
     field("dead letter", &letter.id.to_string());
@@ -93,8 +80,7 @@ fn full(letter: &DeadLetter) -> String {
     field("attempts", &letter.attempts.to_string());
     field("created", &moment(Some(letter.created_at)));
     field("redriven", &moment(letter.redriven_at));
-    writeln!(text, "\n── payload\n{}", lines(&letter.payload).trim_end()).expect("a String takes all");
-    text
+    text + &format!("\n── payload\n{}\n", lines(&letter.payload).trim_end())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use serde_json::json;
 use storage::{Database, DatabaseOptions, Role, StorageError, migrations};
 use tokio::time::sleep;
 
-use crate::print::{print, print_json};
+use crate::print::show;
 
 /// The previous version's services run meanwhile.
 const TRIES_MAX: u32 = 8;
@@ -24,21 +24,17 @@ pub(crate) async fn run(json: bool) -> anyhow::Result<ExitCode> {
     if has_bus {
         streams(&settings).await?;
     }
-    if json {
-        print_json(&json!({"applied": applied, "streams": has_bus}))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    print(&if applied.is_empty() {
-        "database: nothing to do".to_owned()
-    } else {
-        format!("database: applied {}", applied.join(", "))
-    })?;
-    print(if has_bus {
-        "nats: streams and consumers are up to date"
-    } else {
-        "nats: skipped, nats.url is not set"
-    })?;
-    Ok(ExitCode::SUCCESS)
+    show(json, &json!({"applied": applied, "streams": has_bus}), |_| {
+        let database = match applied.is_empty() {
+            true => "nothing to do".to_owned(),
+            false => format!("applied {}", applied.join(", ")),
+        };
+        let nats = match has_bus {
+            true => "streams and consumers are up to date",
+            false => "skipped, nats.url is not set",
+        };
+        Ok(format!("database: {database}\nnats: {nats}"))
+    })
 }
 
 /// Gives the names of the applied migrations.

@@ -20,3 +20,21 @@ fn moment(at: Option<OffsetDateTime>) -> String {
     at.and_then(|at| at.to_offset(UtcOffset::UTC).format(FORM).ok())
         .unwrap_or_default()
 }
+
+/// The filters of a list that were named.
+fn filters<'a, const N: usize>(all: [(&'a str, Option<&'a str>); N]) -> Vec<(&'a str, &'a str)> {
+    let named = all.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_only_by_what_was_named() {
+        assert_eq!(filters([("task", None), ("agent", None)]), []);
+        let named = filters([("task", Some("T")), ("agent", None), ("active", Some("true"))]);
+        assert_eq!(named, [("task", "T"), ("active", "true")]);
+    }
+}

@@ -3,29 +3,20 @@
 use std::process::ExitCode;
 
 use contracts::Root;
-use messaging::{Rights as _, User, users};
+use messaging::{User, users};
 use runtime::Settings;
 use serde_json::{Map, json};
 
-use crate::print::{print, print_json};
+use crate::print::show;
 
 pub(crate) fn run(json: bool) -> anyhow::Result<ExitCode> {
     let settings = Settings::load()?;
     let root = Root::parse(&settings.nats.root).expect("checked when the settings were read");
-    if json {
-        let users: Map<_, _> = User::ALL
-            .into_iter()
-            .map(|user| {
-                let users::Permissions { publish, subscribe } = user.permissions(&root);
-                (
-                    user.name().to_owned(),
-                    json!({"publish": publish, "subscribe": subscribe}),
-                )
-            })
-            .collect();
-        print_json(&users)?;
-    } else {
-        print(users::config_file(&root).trim_end())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let users = User::ALL.map(|user| {
+        let users::Permissions { publish, subscribe } = users::permissions(user, &root);
+        let permissions = json!({"publish": publish, "subscribe": subscribe});
+        (user.name().to_owned(), permissions)
+    });
+    let users = Map::from_iter(users);
+    show(json, &users, |_| Ok(users::config_file(&root).trim_end().to_owned()))
 }

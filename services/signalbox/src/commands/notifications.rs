@@ -1,43 +1,25 @@
 //! `signalbox notifications`: notifications and their states.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, slice::from_ref};
 
 use api::notifications::Notification;
 use serde_json::Value;
 
-use super::moment;
-use crate::{
-    cli::NotificationsArgs,
-    client::read_as,
-    print::{print, print_json},
-    table::Table,
-};
+use super::{filters, moment};
+use crate::{cli::NotificationsArgs, client::read_as, print::show, table::Table};
 
 pub(crate) async fn run(args: &NotificationsArgs, json: bool) -> anyhow::Result<ExitCode> {
     let client = args.list.access.client()?;
     let account = args.list.account.as_str();
     if let Some(id) = &args.id {
         let notification: Value = client.get(&["api", "orgs", account, "notifications", id], &[]).await?;
-        if json {
-            print_json(&notification)?;
-        } else {
-            print(&table(&[notification])?)?;
-        }
-        return Ok(ExitCode::SUCCESS);
+        return show(json, &notification, |notification| table(from_ref(notification)));
     }
     let path = ["api", "orgs", account, "notifications"];
-    let filter = [("task", &args.task), ("agent", &args.agent), ("state", &args.state)];
-    let filter: Vec<(&str, &str)> = filter
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, value.as_deref()?)))
-        .collect();
-    let notifications = client.list(&path, &filter, args.list.limit.into()).await?;
-    if json {
-        print_json(&notifications)?;
-    } else {
-        print(&table(&notifications)?)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let named = [("task", &args.task), ("agent", &args.agent), ("state", &args.state)];
+    let query = filters(named.map(|(name, value)| (name, value.as_deref())));
+    let notifications = client.list(&path, &query, args.list.limit.into()).await?;
+    show(json, &notifications, |notifications| table(notifications))
 }
 
 pub(super) fn table(notifications: &[Value]) -> anyhow::Result<String> {

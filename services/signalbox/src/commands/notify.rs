@@ -12,7 +12,7 @@ use super::{notifications::table, turns::said};
 use crate::{
     cli::NotifyArgs,
     client::{ApiError, Client, read_as},
-    print::{print, print_json},
+    print::{code, print, print_json, show},
     text::lines,
 };
 
@@ -24,12 +24,7 @@ pub(crate) async fn run(args: &NotifyArgs, json: bool) -> anyhow::Result<ExitCod
     let notification = notification(args, body(&args.body)?);
     let id = client.notify(&args.account, &notification).await?;
     if !args.wait {
-        if json {
-            print_json(&json!({ "id": id }))?;
-        } else {
-            print(&id)?;
-        }
-        return Ok(ExitCode::SUCCESS);
+        return show(json, &json!({ "id": id }), |_| Ok(id.clone()));
     }
     let limit = Duration::from_secs(args.timeout);
     let outcome = outcome(&client, &args.account, &id, limit).await?;
@@ -51,11 +46,7 @@ pub(crate) async fn run(args: &NotifyArgs, json: bool) -> anyhow::Result<ExitCod
         }
     }
     let delivered = NotificationState::parse(&notification.state) == Some(NotificationState::Delivered);
-    Ok(if delivered {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(code(delivered))
 }
 
 fn body(argument: &str) -> anyhow::Result<String> {

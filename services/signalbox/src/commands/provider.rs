@@ -1,7 +1,7 @@
 //! `signalbox provider check`: reports what the server of a provider's entry supports, and the settings that fit it. The calls go
 //! out from this machine, with the entry as delivery would read it. Writes nothing.
 
-use std::{collections::BTreeMap, fmt::Write, process::ExitCode};
+use std::{collections::BTreeMap, process::ExitCode};
 
 use delivery::{
     provider_check::{self, CALLS_MAX, Report, Seen},
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::{
     cli::ProviderCheckArgs,
-    print::{print, print_json},
+    print::{code, print, print_json},
     text::one_line,
 };
 
@@ -36,11 +36,7 @@ pub(crate) async fn check(args: &ProviderCheckArgs, json: bool) -> anyhow::Resul
     } else {
         print(&rendered(&args.name, &report))?;
     }
-    Ok(if report.fits {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(code(report.fits))
 }
 
 fn entry(settings: &Settings, name: &str) -> Result<ProviderSettings, SettingsError> {
@@ -89,7 +85,7 @@ fn rendered(name: &str, report: &Report) -> String {
         };
         let detail = one_line(&finding.detail, DETAIL_CHARS_MAX);
         let line = format!("{seen:<8}  {:<width$}  {detail}", finding.what);
-        writeln!(text, "{}", line.trim_end()).expect("a String takes all that is written to it");
+        text += &format!("{}\n", line.trim_end());
     }
     if report.settings.is_empty() {
         return text + "\nNo turn with a tool call went well, so there are no settings to recommend.\n";

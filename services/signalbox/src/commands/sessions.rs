@@ -1,49 +1,29 @@
 //! `signalbox sessions`: the generations of sessions, and their queues.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, slice::from_ref};
 
 use api::sessions::Session;
 use serde_json::Value;
 
-use super::moment;
-use crate::{
-    cli::SessionsArgs,
-    client::read_as,
-    print::{print, print_json},
-    table::Table,
-    text::one_line,
-};
+use super::{filters, moment};
+use crate::{cli::SessionsArgs, client::read_as, print::show, table::Table, text::one_line};
 
 pub(crate) async fn run(args: &SessionsArgs, json: bool) -> anyhow::Result<ExitCode> {
     let client = args.list.access.client()?;
     let account = args.list.account.as_str();
     if let Some(id) = &args.id {
         let session: Value = client.get(&["api", "orgs", account, "sessions", id], &[]).await?;
-        if json {
-            print_json(&session)?;
-        } else {
-            print(&table(&[session])?)?;
-        }
-        return Ok(ExitCode::SUCCESS);
+        return show(json, &session, |session| table(from_ref(session)));
     }
-    let query = query(args.task.as_deref(), args.agent.as_deref(), args.active);
+    let active = args.active.then_some("true");
+    let query = filters([
+        ("task", args.task.as_deref()),
+        ("agent", args.agent.as_deref()),
+        ("active", active),
+    ]);
     let path = ["api", "orgs", account, "sessions"];
     let sessions = client.list(&path, &query, args.list.limit.into()).await?;
-    if json {
-        print_json(&sessions)?;
-    } else {
-        print(&table(&sessions)?)?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// The filters of the list.
-pub(super) fn query<'a>(task: Option<&'a str>, agent: Option<&'a str>, active: bool) -> Vec<(&'a str, &'a str)> {
-    let named = [("task", task), ("agent", agent), ("active", active.then_some("true"))];
-    named
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)))
-        .collect()
+    show(json, &sessions, |sessions| table(sessions))
 }
 
 fn table(sessions: &[Value]) -> anyhow::Result<String> {
@@ -100,11 +80,5 @@ mod tests {
              0190b5a8-0000-7000-8000-000000000001  task    DEMO-1  coder  v2          active                  3       2026-01-02 03:04:05\n\
              0190b5a8-0000-7000-8000-000000000002  system  -       coder  v1          closed (agent_removed)  0       2026-01-02 03:04:05\n"
         );
-    }
-
-    #[test]
-    fn filters_only_by_what_was_named() {
-        assert_eq!(query(None, None, false), []);
-        assert_eq!(query(Some("T"), None, true), [("task", "T"), ("active", "true")]);
     }
 }

@@ -1,15 +1,15 @@
 //! `signalbox turns`: turns in their order; or one turn in full, as the model saw it.
 
-use std::{fmt::Write, process::ExitCode};
+use std::process::ExitCode;
 
 use api::{sessions::Session, turns::Turn};
 use serde_json::Value;
 
-use super::{moment, sessions::query};
+use super::{filters, moment};
 use crate::{
     cli::TurnsArgs,
     client::{Client, read_as},
-    print::{print, print_json},
+    print::show,
     table::Table,
     text::{lines, one_line},
 };
@@ -22,20 +22,10 @@ pub(crate) async fn run(args: &TurnsArgs, json: bool) -> anyhow::Result<ExitCode
         let turn: Value = client
             .get(&["api", "orgs", &args.list.account, "turns", id], &[])
             .await?;
-        if json {
-            print_json(&turn)?;
-        } else {
-            print(&full(&read_as(&turn)?))?;
-        }
-        return Ok(ExitCode::SUCCESS);
+        return show(json, &turn, |turn| Ok(full(&read_as(turn)?)));
     }
     let turns = turns(&client, args).await?;
-    if json {
-        print_json(&turns)?;
-    } else {
-        print(&table(&turns)?)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(json, &turns, |turns| table(turns))
 }
 
 /// The turns of one session, or of every session that matches, one session after the other.
@@ -44,7 +34,7 @@ async fn turns(client: &Client, args: &TurnsArgs) -> anyhow::Result<Vec<Value>> 
     let sessions = match &args.session {
         Some(session) => vec![session.clone()],
         None => {
-            let query = query(args.task.as_deref(), args.agent.as_deref(), false);
+            let query = filters([("task", args.task.as_deref()), ("agent", args.agent.as_deref())]);
             let found = client
                 .list(&["api", "orgs", account, "sessions"], &query, limit)
                 .await?;
@@ -100,7 +90,7 @@ fn full(turn: &Turn) -> String {
     let mut text = String::new();
     let mut field = |name: &str, value: &str| {
         if !value.is_empty() {
-            writeln!(text, "{name:<14}{}", one_line(value, VALUE_CHARS_MAX)).expect("a String takes all");
+            text += &format!("{name:<14}{}\n", one_line(value, VALUE_CHARS_MAX));
         }
     };
     field("turn", &turn.id.to_string());
@@ -124,7 +114,7 @@ fn full(turn: &Turn) -> String {
     }
     let mut part = |name: &str, value: Option<&str>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
-            writeln!(text, "\n── {name}\n{}", lines(value).trim_end()).expect("a String takes all");
+            text += &format!("\n── {name}\n{}\n", lines(value).trim_end());
         }
     };
     part("instructions", turn.instructions.as_deref());

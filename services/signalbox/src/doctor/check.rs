@@ -22,8 +22,54 @@ pub(super) enum Check {
     Telemetry,
 }
 
+const SERVICE_DOWN: &str = "docs/runbooks/service-down.md";
+const START_REFUSED: &str = "docs/runbooks/start-refused.md";
+
 impl Check {
-    #[cfg(test)]
+    /// The check's name as shown and in JSON, and the page that names this check and its fix, relative to the
+    /// repository's root.
+    fn name_and_runbook(self) -> (&'static str, &'static str) {
+        match self {
+            Check::Settings => ("settings", START_REFUSED),
+            Check::Up => ("up", SERVICE_DOWN),
+            Check::Postgres => ("postgres", "docs/runbooks/database-restart.md"),
+            Check::Schema => ("schema", "docs/runbooks/upgrading.md"),
+            Check::Fitness => ("fitness", START_REFUSED),
+            Check::DatabaseRoles => ("database roles", START_REFUSED),
+            Check::Nats => ("nats", "docs/runbooks/broker-lost.md"),
+            Check::NatsUsers => ("nats users", START_REFUSED),
+            Check::Streams => ("streams", START_REFUSED),
+            Check::Providers => ("providers", "docs/runbooks/provider-trouble.md"),
+            Check::Ports => ("ports", START_REFUSED),
+            Check::Running => ("running", SERVICE_DOWN),
+            Check::Outbox => ("outbox", "docs/runbooks/outbox-waits.md"),
+            Check::Queue => ("queue", "docs/runbooks/work-waits.md"),
+            Check::Consumers => ("consumers", "docs/runbooks/consumer-lags.md"),
+            Check::Telemetry => ("telemetry", "docs/runbooks/telemetry-missing.md"),
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        self.name_and_runbook().0
+    }
+
+    pub(super) fn runbook(self) -> &'static str {
+        self.name_and_runbook().1
+    }
+}
+
+impl Serialize for Check {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
     const ALL: [Check; 16] = [
         Check::Settings,
         Check::Up,
@@ -43,66 +89,10 @@ impl Check {
         Check::Telemetry,
     ];
 
-    /// The check's name as shown and in JSON.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Check::Settings => "settings",
-            Check::Up => "up",
-            Check::Postgres => "postgres",
-            Check::Schema => "schema",
-            Check::Fitness => "fitness",
-            Check::DatabaseRoles => "database roles",
-            Check::Nats => "nats",
-            Check::NatsUsers => "nats users",
-            Check::Streams => "streams",
-            Check::Providers => "providers",
-            Check::Ports => "ports",
-            Check::Running => "running",
-            Check::Outbox => "outbox",
-            Check::Queue => "queue",
-            Check::Consumers => "consumers",
-            Check::Telemetry => "telemetry",
-        }
-    }
-
-    /// The page that names this check and its fix, relative to the repository's root.
-    pub(super) fn runbook(self) -> &'static str {
-        match self {
-            Check::Postgres => "docs/runbooks/database-restart.md",
-            Check::Schema => "docs/runbooks/upgrading.md",
-            Check::Nats => "docs/runbooks/broker-lost.md",
-            Check::Providers => "docs/runbooks/provider-trouble.md",
-            Check::Outbox => "docs/runbooks/outbox-waits.md",
-            Check::Queue => "docs/runbooks/work-waits.md",
-            Check::Consumers => "docs/runbooks/consumer-lags.md",
-            Check::Telemetry => "docs/runbooks/telemetry-missing.md",
-            Check::Up | Check::Running => "docs/runbooks/service-down.md",
-            Check::Settings
-            | Check::Fitness
-            | Check::DatabaseRoles
-            | Check::NatsUsers
-            | Check::Streams
-            | Check::Ports => "docs/runbooks/start-refused.md",
-        }
-    }
-}
-
-impl Serialize for Check {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{fs, path::Path};
-
-    use super::*;
-
     #[test]
     fn every_check_has_a_page_that_names_it() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-        for check in Check::ALL {
+        for check in ALL {
             let page = fs::read_to_string(root.join(check.runbook())).unwrap();
             let first = page.split("\n## ").next().unwrap();
             assert!(

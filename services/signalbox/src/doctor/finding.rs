@@ -1,8 +1,5 @@
 //! The doctor's findings: one line a check, and a fix for each problem.
 
-use std::{fmt::Write, path::Path};
-
-use runtime::SettingsError;
 use serde::Serialize;
 
 use super::Check;
@@ -66,11 +63,8 @@ impl Finding {
 
 /// One line a finding, with fix and runbook below it, and a summary.
 pub(super) fn render(findings: &[Finding]) -> String {
-    let width = findings
-        .iter()
-        .map(|finding| finding.check.name().len())
-        .max()
-        .unwrap_or(0);
+    let widths = findings.iter().map(|finding| finding.check.name().len());
+    let width = widths.max().unwrap_or(0);
     let mut text = String::new();
     for finding in findings {
         let status = match finding.status {
@@ -78,44 +72,20 @@ pub(super) fn render(findings: &[Finding]) -> String {
             Status::Hint => "hint",
             Status::Problem => "PROBLEM",
         };
-        writeln!(
-            text,
-            "{status:<7}  {:<width$}  {}",
-            finding.check.name(),
-            finding.message
-        )
-        .expect(INFALLIBLE);
+        let (check, message) = (finding.check.name(), &finding.message);
+        text += &format!("{status:<7}  {check:<width$}  {message}\n");
         if let Some(fix) = &finding.fix {
-            writeln!(text, "{:7}  {:width$}  → {fix}", "", "").expect(INFALLIBLE);
+            text += &format!("{:7}  {:width$}  → {fix}\n", "", "");
         }
         if let Some(runbook) = finding.runbook {
-            writeln!(text, "{:7}  {:width$}    {runbook}", "", "").expect(INFALLIBLE);
+            text += &format!("{:7}  {:width$}    {runbook}\n", "", "");
         }
     }
     match findings.iter().filter(|finding| finding.is_problem()).count() {
-        0 => text.push_str("\nNo problem found.\n"),
-        1 => text.push_str("\nOne problem.\n"),
-        problems => writeln!(text, "\n{problems} problems.").expect(INFALLIBLE),
+        0 => text + "\nNo problem found.\n",
+        1 => text + "\nOne problem.\n",
+        problems => text + &format!("\n{problems} problems.\n"),
     }
-    text
-}
-
-const INFALLIBLE: &str = "a String takes all that is written to it";
-
-pub(super) fn settings(read: &Result<(), SettingsError>) -> Finding {
-    match read {
-        Ok(()) => Finding::ok(Check::Settings, "signalbox.toml and the environment can be read"),
-        Err(error) => Finding::problem(
-            Check::Settings,
-            error.to_string(),
-            "correct this setting, then run the doctor again",
-        ),
-    }
-}
-
-pub(super) fn up(http_url: Option<&str>, data_dir: &Path) -> Option<Finding> {
-    let message = format!("checking `signalbox up` in {}, {}", data_dir.display(), http_url?);
-    Some(Finding::ok(Check::Up, message))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use runtime::{Settings, SettingsError};
 use crate::{
     cli::DoctorArgs,
     endpoints::Endpoints,
-    print::{print, print_json},
+    print::{code, show},
 };
 use check::Check;
 use finding::Finding;
@@ -27,36 +27,39 @@ pub(crate) async fn run(args: &DoctorArgs, json: bool) -> anyhow::Result<ExitCod
     let findings = match Settings::load() {
         Ok(settings) => examine(settings, &args.data_dir).await?,
         // Without settings there are no addresses to check.
-        Err(error) => vec![finding::settings(&Err(error))],
+        Err(error) => vec![Finding::problem(
+            Check::Settings,
+            error.to_string(),
+            "correct this setting, then run the doctor again",
+        )],
     };
-    if json {
-        print_json(&findings)?;
-    } else {
-        print(&finding::render(&findings))?;
-    }
+    show(json, &findings, |findings| Ok(finding::render(findings)))?;
     let is_well = findings.iter().all(|finding| !finding.is_problem());
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(code(is_well))
 }
 
 async fn examine(mut settings: Settings, data_dir: &Path) -> anyhow::Result<Vec<Finding>> {
-    let mut findings = vec![finding::settings(&Ok(()))];
+    let readable = "signalbox.toml and the environment can be read";
+    let mut findings = vec![Finding::ok(Check::Settings, readable)];
     let up = running_up(&mut settings, data_dir)?;
-    findings.extend(finding::up(up.as_ref().map(|up| up.http_url.as_str()), data_dir));
+    findings.extend(up.as_ref().map(|up| {
+        let message = format!("checking `signalbox up` in {}, {}", data_dir.display(), up.http_url);
+        Finding::ok(Check::Up, message)
+    }));
     let (postgres, nats, providers, ports, work, collector) = tokio::join!(
-        postgres::examine(&settings),
-        nats::examine(&settings),
+        // Boxed: these futures are large.
+        Box::pin(postgres::examine(&settings)),
+        Box::pin(nats::examine(&settings)),
         providers::examine(&settings, up.is_some()),
         ports::examine(&settings, up.as_ref()),
-        // Boxed: the future is large.
         Box::pin(work::examine(&settings)),
         collector::examine(&settings),
     );
-    findings.extend(postgres);
-    findings.extend(nats);
-    findings.extend(providers);
-    findings.extend(ports);
-    findings.extend(work);
-    findings.extend(collector);
+    findings.extend(
+        [postgres, nats, providers, ports, work, collector]
+            .into_iter()
+            .flatten(),
+    );
     Ok(findings)
 }
 

@@ -8,27 +8,9 @@ use super::{Check, Finding};
 const CONNECT_TIMEOUT_MS: u64 = 3_000;
 
 pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
-    let options = match context::bus_options("doctor", &settings.nats) {
-        Ok(options) => options,
-        Err(error) => {
-            let fix = "set it, or use `signalbox up`, which starts a NATS server of its own";
-            return vec![Finding::failed(Check::Nats, error, fix)];
-        }
-    };
-    let options = BusOptions {
-        connect_timeout_ms: CONNECT_TIMEOUT_MS,
-        ..options
-    };
-    // The error names its fix. Connecting checks the version and JetStream, among others.
-    let bus = match Bus::connect(options).await {
+    let bus = match connect(settings).await {
         Ok(bus) => bus,
-        Err(error) => {
-            return vec![Finding::failed(
-                Check::Nats,
-                error,
-                "is it running, and is nats.url right?",
-            )];
-        }
+        Err(finding) => return vec![finding],
     };
     let topology = context::topology(whose(bus.user()), &settings.nats);
     vec![
@@ -36,6 +18,21 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
         access(bus.lets_anyone_in().await),
         streams(&topology.ensure(&bus).await),
     ]
+}
+
+/// A connection, or what stands in its way. The error names its fix. Connecting checks the version and JetStream, among
+/// others.
+pub(super) async fn connect(settings: &Settings) -> Result<Bus, Finding> {
+    let options = context::bus_options("doctor", &settings.nats).map_err(|error| {
+        let fix = "set it, or use `signalbox up`, which starts a NATS server of its own";
+        Finding::failed(Check::Nats, error, fix)
+    })?;
+    let options = BusOptions {
+        connect_timeout_ms: CONNECT_TIMEOUT_MS,
+        ..options
+    };
+    let failed = |error| Finding::failed(Check::Nats, error, "is it running, and is nats.url right?");
+    Bus::connect(options).await.map_err(failed)
 }
 
 fn server(version: ServerVersion) -> Finding {

@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, net::SocketAddr, time::Duration};
 
-use runtime::{Settings, SettingsError};
+use runtime::Settings;
 use tokio::net::TcpListener;
 
 use super::{Check, Finding};
@@ -16,19 +16,20 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(super) async fn examine(settings: &Settings, up: Option<&Endpoints>) -> Vec<Finding> {
     if let Some(up) = up {
         let mut findings = Vec::new();
-        let others = [("resolver", &up.resolver_url), ("delivery", &up.delivery_url)];
-        let others = others
-            .into_iter()
-            .filter_map(|(service, url)| Some((service, url.as_ref()?)));
-        let told = [("orchestrator", &up.http_url), ("tool-gateway", &up.tool_gateway_url)];
-        for (service, url) in told.into_iter().chain(others) {
+        for (service, url) in [
+            ("orchestrator", Some(&up.http_url)),
+            ("tool-gateway", Some(&up.tool_gateway_url)),
+            ("resolver", up.resolver_url.as_ref()),
+            ("delivery", up.delivery_url.as_ref()),
+        ] {
+            let Some(url) = url else { continue };
             findings.push(running(service, url, is_ready(url).await));
         }
         return findings;
     }
     let wanted = match listen_settings(settings) {
         Ok(wanted) => wanted,
-        Err(error) => return vec![unreadable(error)],
+        Err(error) => return vec![Finding::failed(Check::Ports, error, "correct this setting")],
     };
     let mut findings = Vec::new();
     for (service, address) in wanted {
@@ -54,10 +55,6 @@ async fn ask(url: &str, page: &str) -> bool {
     };
     let answer = client.get(format!("{}/{page}", url.trim_end_matches('/'))).send().await;
     answer.is_ok_and(|response| response.status().is_success())
-}
-
-fn unreadable(error: SettingsError) -> Finding {
-    Finding::failed(Check::Ports, error, "correct this setting")
 }
 
 fn running(service: &str, url: &str, is_ready: bool) -> Finding {

@@ -15,46 +15,41 @@ const MIGRATE: &str = "run `signalbox migrate` as the user that owns the tables"
 pub(super) const SERVICES: [Role; 4] = [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator];
 
 pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
-    let url = match settings.database.url() {
-        Ok(url) => url.expose_secret(),
-        Err(error) => {
-            let fix = "set it, or use `signalbox up`, which starts a Postgres of its own";
-            return vec![Finding::failed(Check::Postgres, error, fix)];
-        }
-    };
-    let options = DatabaseOptions {
-        connections_max: 1,
-        ..context::database_options(&settings.database)
-    };
-    let owner = match Database::connect(url, Role::Owner, &options).await {
-        Ok(owner) => owner,
-        Err(error) => {
-            let fix = "is it running, and are host, user and password in database.url right?";
-            return vec![Finding::failed(Check::Postgres, error, fix)];
-        }
-    };
+    look(settings).await.unwrap_or_else(|finding| vec![finding])
+}
+
+/// The findings; as an error, the one that ends the examination.
+async fn look(settings: &Settings) -> Result<Vec<Finding>, Finding> {
+    let url = settings.database.url().map_err(|error| {
+        let fix = "set it, or use `signalbox up`, which starts a Postgres of its own";
+        Finding::failed(Check::Postgres, error, fix)
+    })?;
+    let (url, options) = (url.expose_secret(), options(settings));
+    let owner = Database::connect(url, Role::Owner, &options).await.map_err(|error| {
+        let fix = "is it running, and are host, user and password in database.url right?";
+        Finding::failed(Check::Postgres, error, fix)
+    })?;
     let setting = context::fitness_setting(&settings.database).await;
     let looked = async { Ok::<_, StorageError>((fitness::look(&owner).await?, applied(&owner).await?)) };
     let looked = looked.await;
     owner.close().await;
-    let (facts, applied, setting) = match (looked, setting) {
-        (Ok((facts, applied)), Ok(setting)) => (facts, applied, setting),
-        (Err(error), _) => {
-            return vec![Finding::failed(
-                Check::Postgres,
-                error,
-                "may this user read the catalogue?",
-            )];
-        }
-        (_, Err(error)) => return vec![Finding::failed(Check::Postgres, error, "correct this setting")],
-    };
+    let unread = |error| Finding::failed(Check::Postgres, error, "may this user read the catalogue?");
+    let (facts, applied) = looked.map_err(unread)?;
+    let setting = setting.map_err(|error| Finding::failed(Check::Postgres, error, "correct this setting"))?;
     let (seen, refused) = as_services(url, &options).await;
     let applied = if applied.is_empty() { seen } else { applied };
     let mut findings = judge(&facts, setting, &applied);
     if !applied.is_empty() {
         findings.push(roles(&refused));
     }
-    findings
+    Ok(findings)
+}
+
+pub(super) fn options(settings: &Settings) -> DatabaseOptions {
+    DatabaseOptions {
+        connections_max: 1,
+        ..context::database_options(&settings.database)
+    }
 }
 
 /// The applied migrations, as a service's role reads them, and the services whose role this login may not take.

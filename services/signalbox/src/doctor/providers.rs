@@ -27,13 +27,8 @@ pub(super) async fn examine(settings: &Settings, has_demo_agent: bool) -> Vec<Fi
     };
     join_all(providers.iter().map(|(name, provider)| async {
         let answer = client.get(provider.url.clone()).send().await;
-        judge(
-            name,
-            provider.kind,
-            answer
-                .map(|response| response.status())
-                .map_err(reqwest::Error::without_url),
-        )
+        let status = answer.map(|response| response.status());
+        judge(name, provider.kind, status.map_err(reqwest::Error::without_url))
     }))
     .await
 }

@@ -3,19 +3,22 @@
 
 use std::time::Duration;
 
-use messaging::{Bus, BusOptions, ConsumerBacklog, User, consumer_backlogs};
-use runtime::{Settings, context};
+use messaging::{Bus, ConsumerBacklog, User, consumer_backlogs};
+use runtime::Settings;
 use secrecy::ExposeSecret;
 use storage::{
-    Database, DatabaseOptions, Role,
+    Database, Role,
     directory::{Waiting, WaitingRound},
     outbox::outbox_age,
 };
 use time::OffsetDateTime;
 
-use super::{Check, Finding, nats::whose, postgres::SERVICES};
+use super::{
+    Check, Finding,
+    nats::{self, whose},
+    postgres::{self, SERVICES},
+};
 
-const CONNECT_TIMEOUT_MS: u64 = 3_000;
 /// Sessions with a queue that are read at most.
 const SESSIONS_MAX: i32 = 10_000;
 
@@ -42,15 +45,12 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
 async fn look(settings: &Settings) -> Seen {
     let mut seen = Seen::default();
     let Ok(url) = settings.database.url() else { return seen };
-    let bus = bus(settings).await;
+    let bus = nats::connect(settings).await.ok();
     if let Some(bus) = &bus {
         let user = whose(bus.user());
         seen.consumers = consumer_backlogs(bus, user).await.unwrap_or_default();
     }
-    let options = DatabaseOptions {
-        connections_max: 1,
-        ..context::database_options(&settings.database)
-    };
+    let options = postgres::options(settings);
     for role in SERVICES {
         let Ok(database) = Database::connect(url.expose_secret(), role, &options).await else {
             continue;
@@ -70,15 +70,6 @@ async fn look(settings: &Settings) -> Seen {
         database.close().await;
     }
     seen
-}
-
-async fn bus(settings: &Settings) -> Option<Bus> {
-    let options = context::bus_options("doctor", &settings.nats).ok()?;
-    let options = BusOptions {
-        connect_timeout_ms: CONNECT_TIMEOUT_MS,
-        ..options
-    };
-    Bus::connect(options).await.ok()
 }
 
 fn may_see_notifications(bus: &Bus) -> bool {

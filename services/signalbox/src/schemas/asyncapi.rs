@@ -86,14 +86,10 @@ pub(super) fn document(root: &Root) -> Value {
 fn channel(root: &Root, message: &MessageType) -> Value {
     let name = channel_name(message.hop.kind);
     let (address, parameters) = address(root, message.hop.kind);
+    let reference = |name: &str| json!({"$ref": format!("#/components/parameters/{name}")});
     let parameters: Map<String, Value> = parameters
         .into_iter()
-        .map(|name| {
-            (
-                name.to_owned(),
-                json!({"$ref": format!("#/components/parameters/{name}")}),
-            )
-        })
+        .map(|name| (name.to_owned(), reference(name)))
         .collect();
     json!({
         "address": address,

@@ -12,41 +12,54 @@ use anyhow::Context;
 /// Writes missing and changed files and removes files that are no longer generated; gives its actions by file.
 pub(super) fn write(folder: &Path, wanted: &BTreeMap<String, String>) -> anyhow::Result<Vec<String>> {
     let mut written = Vec::new();
-    for (name, content) in wanted {
-        let path = folder.join(name);
-        if read(&path)?.as_deref() == Some(content.as_bytes()) {
-            continue;
-        }
-        let parent = path.parent().expect("a file below a folder has a parent");
-        fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
-        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
-        written.push(name.clone());
-    }
-    for name in strangers(folder, wanted)? {
+    for (name, difference) in differences(folder, wanted)? {
         let path = folder.join(&name);
-        fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
-        written.push(format!("{name} (removed)"));
+        if difference == Difference::Stranger {
+            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+            written.push(format!("{name} (removed)"));
+        } else {
+            let parent = path.parent().expect("a file below a folder has a parent");
+            fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+            fs::write(&path, &wanted[&name]).with_context(|| format!("cannot write {}", path.display()))?;
+            written.push(name);
+        }
     }
     Ok(written)
 }
 
 /// The differences between folder and code, a line each.
 pub(super) fn drift(folder: &Path, wanted: &BTreeMap<String, String>) -> anyhow::Result<Vec<String>> {
-    let mut drift = Vec::new();
+    let differences = differences(folder, wanted)?.into_iter();
+    let lines = differences.map(|(name, difference)| {
+        let what = match difference {
+            Difference::Missing => "is missing",
+            Difference::Changed => "is out of date",
+            Difference::Stranger => "is not generated any more",
+        };
+        format!("{} {what}", folder.join(name).display())
+    });
+    Ok(lines.collect())
+}
+
+#[derive(PartialEq, Eq)]
+enum Difference {
+    Missing,
+    Changed,
+    Stranger,
+}
+
+fn differences(folder: &Path, wanted: &BTreeMap<String, String>) -> anyhow::Result<Vec<(String, Difference)>> {
+    let mut differences = Vec::new();
     for (name, content) in wanted {
-        let path = folder.join(name);
-        match read(&path)? {
-            None => drift.push(format!("{} is missing", path.display())),
-            Some(found) if found != content.as_bytes() => {
-                drift.push(format!("{} is out of date", path.display()));
-            }
+        match read(&folder.join(name))? {
+            None => differences.push((name.clone(), Difference::Missing)),
+            Some(found) if found != content.as_bytes() => differences.push((name.clone(), Difference::Changed)),
             Some(_) => {}
         }
     }
-    let strangers = strangers(folder, wanted)?;
-    let strangers = strangers.iter().map(|name| folder.join(name));
-    drift.extend(strangers.map(|path| format!("{} is not generated any more", path.display())));
-    Ok(drift)
+    let strangers = strangers(folder, wanted)?.into_iter();
+    differences.extend(strangers.map(|name| (name, Difference::Stranger)));
+    Ok(differences)
 }
 
 fn read(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {

@@ -1,12 +1,8 @@
 //! `schemas/machines/*.md`: state tables, printed from the functions that decide.
 
-use std::fmt::Write;
-
 use delivery::queue::{Admission, TurnFacts, admit};
 use domain::{SessionEvent, SessionPhase, SessionState, TurnState, TurnStep};
 use storage::session::sessions_lock::SessionFacts;
-
-const INFALLIBLE: &str = "a String takes all that is written to it";
 
 /// Name and text of each file.
 pub(super) fn all() -> Vec<(&'static str, String)> {
@@ -15,8 +11,9 @@ pub(super) fn all() -> Vec<(&'static str, String)> {
 
 /// The states of a woken session, and the decision for each.
 fn session() -> String {
+    use SessionPhase::{Backoff, Idle, Running, Waiting};
     let nothing = SessionFacts {
-        phase: SessionPhase::Idle,
+        phase: Idle,
         closed: false,
         queued: 0,
         due: false,
@@ -42,67 +39,52 @@ fn session() -> String {
         ..turn
     });
     let situations = [
-        (SessionPhase::Idle, "open, something queued", queued, None),
-        (SessionPhase::Idle, "open, nothing queued", nothing, None),
-        (SessionPhase::Idle, "closed", closed, None),
-        (SessionPhase::Running, "its holder is alive", queued, complete),
+        (Idle, "open, something queued", queued, None),
+        (Idle, "open, nothing queued", nothing, None),
+        (Idle, "closed", closed, None),
+        (Running, "its holder is alive", queued, complete),
         (
-            SessionPhase::Running,
+            Running,
             "its holder is gone, a turn is in progress",
             deserted(nothing),
             complete,
         ),
         (
-            SessionPhase::Running,
+            Running,
             "its holder is gone, closed, a turn is in progress",
             deserted(closed),
             complete,
         ),
         (
-            SessionPhase::Running,
+            Running,
             "its holder is gone, no turn, something queued",
             deserted(queued),
             None,
         ),
         (
-            SessionPhase::Waiting,
+            Waiting,
             "a result is missing, its call was asked for and is not due",
             asked,
             missing,
         ),
         (
-            SessionPhase::Waiting,
+            Waiting,
             "a result is missing, its call was asked for and is due",
             due(asked),
             missing,
         ),
         (
-            SessionPhase::Waiting,
+            Waiting,
             "a result is missing, its call was not asked for",
             nothing,
             missing,
         ),
-        (SessionPhase::Waiting, "all results are in", nothing, complete),
-        (
-            SessionPhase::Waiting,
-            "results were awaited too long",
-            due(nothing),
-            too_long,
-        ),
-        (SessionPhase::Backoff, "not due", queued, complete),
-        (
-            SessionPhase::Backoff,
-            "due, a turn is in progress",
-            due(nothing),
-            complete,
-        ),
-        (
-            SessionPhase::Backoff,
-            "due, no turn, something queued",
-            due(queued),
-            None,
-        ),
-        (SessionPhase::Backoff, "due, no turn, closed", due(closed), None),
+        (Waiting, "all results are in", nothing, complete),
+        (Waiting, "results were awaited too long", due(nothing), too_long),
+        (Backoff, "not due", queued, complete),
+        (Backoff, "due, a turn is in progress", due(nothing), complete),
+        (Backoff, "due, no turn, something queued", due(queued), None),
+        (Backoff, "due, no turn, closed", due(closed), None),
     ];
     let mut text = String::from(
         "# A session\n\nGenerated from `delivery::queue::admit`. What a session is found in when something wakes it, and what is \
@@ -115,7 +97,7 @@ fn session() -> String {
             Admission::Ask => "ask for the next missing result",
             Admission::Leave => "leave it",
         };
-        writeln!(text, "| {phase} | {found} | {then} |").expect(INFALLIBLE);
+        text += &format!("| {phase} | {found} | {then} |\n");
     }
     text
 }
@@ -168,16 +150,16 @@ fn turn() -> String {
 fn columns<'a>(text: &mut String, names: impl ExactSizeIterator<Item = &'a str>) {
     let count = names.len();
     for name in names {
-        write!(text, " {name} |").expect(INFALLIBLE);
+        *text += &format!(" {name} |");
     }
     text.push_str("\n|---|");
     text.push_str(&"---|".repeat(count));
 }
 
 fn row(text: &mut String, name: &str, cells: impl Iterator<Item = String>) {
-    write!(text, "\n| {name} |").expect(INFALLIBLE);
+    *text += &format!("\n| {name} |");
     for cell in cells {
-        write!(text, " {cell} |").expect(INFALLIBLE);
+        *text += &format!(" {cell} |");
     }
 }
 

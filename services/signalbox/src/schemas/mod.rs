@@ -17,38 +17,33 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::SchemasArgs,
-    print::{complain, print, print_json},
+    print::{code, complain, print, print_json, show},
 };
 
 pub(crate) fn run(args: &SchemasArgs, json: bool) -> anyhow::Result<ExitCode> {
     let wanted = all().context("the schemas cannot be generated")?;
+    let folder = args.dir.display();
     if !args.check {
         let written = files::write(&args.dir, &wanted)?;
-        if json {
-            print_json(&json!({ "written": written }))?;
-        } else if written.is_empty() {
-            print(&format!("{} is current", args.dir.display()))?;
-        } else {
-            print(&format!("{}: wrote {}", args.dir.display(), written.join(", ")))?;
-        }
-        return Ok(ExitCode::SUCCESS);
+        return show(json, &json!({ "written": written }), |_| {
+            Ok(match written.is_empty() {
+                true => format!("{folder} is current"),
+                false => format!("{folder}: wrote {}", written.join(", ")),
+            })
+        });
     }
     let drift = files::drift(&args.dir, &wanted)?;
     if json {
         print_json(&json!({ "drift": drift }))?;
     } else if drift.is_empty() {
-        print(&format!("{} is current", args.dir.display()))?;
+        print(&format!("{folder} is current"))?;
     } else {
         for line in &drift {
             complain(line);
         }
         complain("run `make schemas` and commit what it writes");
     }
-    Ok(if drift.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(code(drift.is_empty()))
 }
 
 /// Path below the folder, with `/`, and content of every file.

@@ -1,7 +1,5 @@
 //! `schemas/database.sql`: the schema of a new database, which is every migration in order.
 
-use std::fmt::Write;
-
 pub(super) fn text() -> String {
     let mut text = String::from(
         "-- The database's schema: every migration in order, as a new database runs them.\n\
@@ -9,8 +7,7 @@ pub(super) fn text() -> String {
     );
     for (name, sql) in storage::migrations::steps() {
         let rule = "-".repeat(80usize.saturating_sub(name.len() + 7));
-        write!(text, "\n-- == {name} {rule}\n\n{}\n", sql.trim_end())
-            .expect("a String takes all that is written to it");
+        text += &format!("\n-- == {name} {rule}\n\n{}\n", sql.trim_end());
     }
     text
 }

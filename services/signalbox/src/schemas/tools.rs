@@ -1,10 +1,6 @@
 //! `schemas/tools.md`: the tools that agents may call, printed from their definitions.
 
-use std::fmt::Write;
-
 use contracts::tools::{self, Audience, Reach, ToolDefinition, ToolEffect};
-
-const INFALLIBLE: &str = "a String takes all that is written to it";
 
 pub(super) fn text() -> String {
     let tools = tools::all();
@@ -15,18 +11,16 @@ pub(super) fn text() -> String {
     );
     for tool in &tools {
         let (offered, effect, reach) = words(tool);
-        writeln!(
-            text,
-            "| `{}` | {} | {offered} | {effect} | {reach} | {} |",
+        text += &format!(
+            "| `{}` | {} | {offered} | {effect} | {reach} | {} |\n",
             tool.name,
             list(tool.aliases.iter().map(|alias| format!("`{alias}`"))),
             list(arguments(tool)),
-        )
-        .expect(INFALLIBLE);
+        );
     }
     text.push_str("\n## As models read them\n");
     for tool in &tools {
-        write!(text, "\n`{}`: {}\n", tool.name, tool.description).expect(INFALLIBLE);
+        text += &format!("\n`{}`: {}\n", tool.name, tool.description);
     }
     text
 }

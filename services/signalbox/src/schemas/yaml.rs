@@ -1,54 +1,35 @@
 //! JSON values as YAML, in block style. Every string is written in double quotes as in JSON, which every YAML 1.2 reader accepts,
 //! so no string is read as a number, a date or `no`. Keys are not quoted where that is safe.
 
-use std::fmt::Write;
-
 use serde_json::Value;
 
 /// A document that begins with a comment.
 pub(super) fn document(comment: &str, value: &Value) -> String {
-    let mut text = String::new();
-    for line in comment.lines() {
-        writeln!(text, "# {line}").expect(INFALLIBLE);
-    }
-    block(&mut text, value, 0);
+    let mut text: String = comment.lines().map(|line| format!("# {line}\n")).collect();
+    block(&mut text, value, "");
     text
 }
 
-const INFALLIBLE: &str = "a String takes all that is written to it";
-
-/// Writes a value that starts at the left margin on its own line.
-fn block(text: &mut String, value: &Value, depth: usize) {
-    match value {
-        Value::Object(fields) if !fields.is_empty() => {
-            for (name, value) in fields {
-                write!(text, "{:indent$}{}:", "", key(name), indent = depth * 2).expect(INFALLIBLE);
-                behind(text, value, depth);
-            }
+/// Writes the entries of an object or a list, each from a line of its own on.
+fn block(text: &mut String, value: &Value, indent: &str) {
+    let entries: Vec<(String, &Value)> = match value {
+        Value::Object(fields) => fields.iter().map(|(name, value)| (key(name) + ":", value)).collect(),
+        Value::Array(items) => items.iter().map(|item| ("-".to_owned(), item)).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+    };
+    for (head, value) in entries {
+        let is_block = match value {
+            Value::Object(fields) => !fields.is_empty(),
+            Value::Array(items) => !items.is_empty(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+        };
+        if is_block {
+            *text += &format!("{indent}{head}\n");
+            block(text, value, &format!("{indent}  "));
+        } else {
+            // JSON and YAML write `{}`, `[]`, numbers, booleans, null and quoted strings alike.
+            *text += &format!("{indent}{head} {value}\n");
         }
-        Value::Array(items) if !items.is_empty() => {
-            for item in items {
-                write!(text, "{:indent$}-", "", indent = depth * 2).expect(INFALLIBLE);
-                behind(text, item, depth);
-            }
-        }
-        scalar => writeln!(text, "{scalar}").expect(INFALLIBLE),
-    }
-}
-
-/// Writes the value after `key:` or `-`: a scalar on the same line, anything else indented on the next line.
-fn behind(text: &mut String, value: &Value, depth: usize) {
-    match value {
-        Value::Object(fields) if !fields.is_empty() => {
-            text.push('\n');
-            block(text, value, depth + 1);
-        }
-        Value::Array(items) if !items.is_empty() => {
-            text.push('\n');
-            block(text, value, depth + 1);
-        }
-        // JSON and YAML write `{}`, `[]`, numbers, booleans, null and quoted strings alike.
-        scalar => writeln!(text, " {scalar}").expect(INFALLIBLE),
     }
 }
 

@@ -1,27 +1,31 @@
 //! Publishes the sample line by line and shows the outcomes, and everything else that happens. Rows come from the HTTP API
-//! ([`Snapshot`]); messages on the bus only say when to read it ([`Hints`]).
+//! ([`rows`]); messages on the bus only say when to read it ([`Hints`]).
 
 use std::{
     collections::{BTreeMap, HashMap},
+    process::ExitCode,
     time::Duration,
 };
 
 use anyhow::{Context, bail};
 use contracts::dead::DeadLetter;
-use domain::{AccountId, NotificationId, NotificationState};
+use domain::{AccountId, NotificationId, NotificationState, error_chain};
 use messaging::Bus;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::warn;
 
 use super::{
     hints::{Hint, Hints},
-    look::{Snapshot, dead_row, has_outcome},
+    look::{dead_row, has_outcome, outcome, rows},
     progress::Progress,
     row::Row,
     sample::SampleLine,
     show::Show,
 };
-use crate::client::{ApiError, Client};
+use crate::{
+    client::{ApiError, Client},
+    print::complain,
+};
 
 /// Interval of polling notifications without an outcome, since a hint may be lost.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -55,6 +59,21 @@ pub(super) enum Ended {
     Stuck { waiting_for: String },
 }
 
+/// The exit code for the result of following; none: stopped before.
+pub(super) fn verdict(ended: Option<Ended>, stuck_after: Duration) -> anyhow::Result<ExitCode> {
+    let failure = match ended {
+        Some(Ended::Idle { has_failed: false }) => return Ok(ExitCode::SUCCESS),
+        Some(Ended::Idle { has_failed: true }) => "a notification of the sample has failed",
+        Some(Ended::Stuck { waiting_for }) => {
+            let seconds = stuck_after.as_secs();
+            bail!("no progress for {seconds} s: still waiting for {waiting_for}")
+        }
+        None => "stopped before it was idle",
+    };
+    complain(failure);
+    Ok(ExitCode::FAILURE)
+}
+
 /// Ends by itself only when asked to exit. Cancel-safe: dropping it loses nothing.
 pub(super) async fn follow(
     wanted: FollowOptions,
@@ -65,7 +84,7 @@ pub(super) async fn follow(
     // Subscribed before the first line is published, so that no event is missed.
     let mut hints = Hints::listen(bus.client(), bus.root()).await?;
     let mut follow = Follow {
-        look: Snapshot::new(client),
+        client,
         bus,
         show,
         progress: Progress::new(wanted.lines),
@@ -73,7 +92,8 @@ pub(super) async fn follow(
         revealed: HashMap::new(),
         rate: Rate::new(Instant::now()),
         moved_at: Instant::now(),
-        said: Said::default(),
+        has_summary: false,
+        is_stuck: false,
     };
     let mut ticks = interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -97,7 +117,7 @@ pub(super) async fn follow(
 type Name = (AccountId, NotificationId);
 
 struct Follow<'a> {
-    look: Snapshot<'a>,
+    client: &'a Client,
     bus: &'a Bus,
     show: &'a mut Show,
     progress: Progress,
@@ -108,19 +128,14 @@ struct Follow<'a> {
     rate: Rate,
     /// Time of the last publication, event or new state.
     moved_at: Instant,
-    said: Said,
+    /// Texts that were shown.
+    has_summary: bool,
+    is_stuck: bool,
 }
 
 struct Followed {
     since: Instant,
     is_shown: bool,
-}
-
-/// Texts that are shown once.
-#[derive(Default)]
-struct Said {
-    summary: bool,
-    stuck: bool,
 }
 
 impl Follow<'_> {
@@ -131,7 +146,7 @@ impl Follow<'_> {
             let known = if self.progress.is_conflict(index) {
                 None
             } else {
-                let known = self.look.outcome(&line).await;
+                let known = outcome(self.client, &line).await;
                 known.with_context(|| format!("notification {} of the sample", line.id))?
             };
             self.publish(&line).await?;
@@ -153,7 +168,8 @@ impl Follow<'_> {
             match result.expect("one message has one answer") {
                 Ok(_) => return Ok(()),
                 Err(error) if error.is_retryable() && attempt < PUBLISH_ATTEMPTS_MAX => {
-                    warn!(%error, attempt, "a line of the sample was not acknowledged; retrying");
+                    let error = error_chain(&error);
+                    warn!(error, attempt, "a line of the sample was not acknowledged; retrying");
                     sleep(PUBLISH_PAUSE).await;
                 }
                 Err(error) => {
@@ -263,7 +279,7 @@ impl Follow<'_> {
             return;
         }
         let line = self.progress.line(index).clone();
-        match self.look.outcome(&line).await {
+        match outcome(self.client, &line).await {
             Ok(Some(rows)) => self.end_line(index, rows),
             Ok(None) => {}
             Err(error) => not_now(&error),
@@ -272,7 +288,7 @@ impl Follow<'_> {
 
     /// Shows the outcome if there is one, or that the turn runs, if it has run for long.
     async fn look_at(&mut self, name: &Name) {
-        let rows = match self.look.notification(&name.0, name.1.as_str()).await {
+        let rows = match rows(self.client, &name.0, name.1.as_str()).await {
             Ok(rows) => rows,
             Err(error) => return not_now(&error),
         };
@@ -314,8 +330,8 @@ impl Follow<'_> {
     fn ended(&mut self, exit_when_idle: bool, stuck_after: Duration) -> Option<Ended> {
         let still = self.moved_at.elapsed();
         if self.progress.is_over() {
-            if !self.progress.is_empty() && !self.said.summary {
-                self.said.summary = true;
+            if !self.progress.is_empty() && !self.has_summary {
+                self.has_summary = true;
                 self.show.say(&self.progress.summary());
             }
             let is_idle = self.followed.is_empty() && still > QUIET;
@@ -325,15 +341,15 @@ impl Follow<'_> {
             });
         }
         if still <= stuck_after {
-            self.said.stuck = false;
+            self.is_stuck = false;
             return None;
         }
         let waiting_for = self.progress.waiting_for();
         if exit_when_idle {
             return Some(Ended::Stuck { waiting_for });
         }
-        if !self.said.stuck {
-            self.said.stuck = true;
+        if !self.is_stuck {
+            self.is_stuck = true;
             let seconds = stuck_after.as_secs();
             self.show
                 .say(&format!("no progress for {seconds} s; still waiting for {waiting_for}"));

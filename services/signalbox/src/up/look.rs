@@ -8,48 +8,38 @@ use serde_json::Value;
 use super::{row::Row, sample::SampleLine};
 use crate::client::{ApiError, Client};
 
-pub(super) struct Snapshot<'a> {
-    client: &'a Client,
+/// One row, or one for each agent of a fan-out. None: the API does not know the notification, or not yet.
+pub(super) async fn rows(client: &Client, account: &AccountId, id: &str) -> Result<Vec<Row>, ApiError> {
+    let Some(whole) = client.notification(account.as_str(), id).await? else {
+        return Ok(Vec::new());
+    };
+    if whole.parts.is_empty() {
+        return Ok(vec![row(client, account, &whole).await?]);
+    }
+    let mut rows = Vec::new();
+    for part in &whole.parts {
+        if let Some(part) = client.notification(account.as_str(), &part.id).await? {
+            rows.push(row(client, account, &part).await?);
+        }
+    }
+    Ok(rows)
 }
 
-impl<'a> Snapshot<'a> {
-    pub(super) fn new(client: &'a Client) -> Snapshot<'a> {
-        Snapshot { client }
-    }
+/// The outcome of a line, once all of its notifications have one.
+pub(super) async fn outcome(client: &Client, line: &SampleLine) -> Result<Option<Vec<Row>>, ApiError> {
+    let rows = rows(client, &line.account, line.id.as_str()).await?;
+    Ok((!rows.is_empty() && rows.iter().all(has_outcome)).then_some(rows))
+}
 
-    /// One row, or one for each agent of a fan-out. None: the API does not know the notification, or not yet.
-    pub(super) async fn notification(&self, account: &AccountId, id: &str) -> Result<Vec<Row>, ApiError> {
-        let Some(whole) = self.client.notification(account.as_str(), id).await? else {
-            return Ok(Vec::new());
-        };
-        if whole.parts.is_empty() {
-            return Ok(vec![self.row(account, &whole).await?]);
+async fn row(client: &Client, account: &AccountId, notification: &Notification) -> Result<Row, ApiError> {
+    let turn: Option<Turn> = match &notification.turn_id {
+        Some(turn) => {
+            let path = ["api", "orgs", account.as_str(), "turns", &turn.to_string()];
+            ApiError::not_found_as_none(client.get(&path, &[]).await)?
         }
-        let mut rows = Vec::new();
-        for part in &whole.parts {
-            if let Some(part) = self.client.notification(account.as_str(), &part.id).await? {
-                rows.push(self.row(account, &part).await?);
-            }
-        }
-        Ok(rows)
-    }
-
-    /// The outcome of a line, once all of its notifications have one.
-    pub(super) async fn outcome(&self, line: &SampleLine) -> Result<Option<Vec<Row>>, ApiError> {
-        let rows = self.notification(&line.account, line.id.as_str()).await?;
-        Ok((!rows.is_empty() && rows.iter().all(has_outcome)).then_some(rows))
-    }
-
-    async fn row(&self, account: &AccountId, notification: &Notification) -> Result<Row, ApiError> {
-        let turn: Option<Turn> = match &notification.turn_id {
-            Some(turn) => {
-                let path = ["api", "orgs", account.as_str(), "turns", &turn.to_string()];
-                ApiError::not_found_as_none(self.client.get(&path, &[]).await)?
-            }
-            None => None,
-        };
-        Ok(Row::new(account.as_str(), notification, turn.as_ref()))
-    }
+        None => None,
+    };
+    Ok(Row::new(account.as_str(), notification, turn.as_ref()))
 }
 
 pub(super) fn has_outcome(row: &Row) -> bool {

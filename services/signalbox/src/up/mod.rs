@@ -20,8 +20,7 @@ mod stack;
 
 use std::{
     collections::HashMap,
-    fs::{self, DirBuilder},
-    os::unix::fs::DirBuilderExt,
+    fs,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -29,6 +28,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
+use devstack::data_dir_open;
 use messaging::{Bus, User};
 use orchestrator::{OrchestratorSettings, settings::PublicUrl};
 use runtime::{
@@ -43,7 +43,7 @@ use self::{
     show::Show,
     stack::Stack,
 };
-use crate::{cli::UpArgs, client::Client, commands::migrate, endpoints::Endpoints, ports, print::complain};
+use crate::{cli::UpArgs, client::Client, commands::migrate, endpoints::Endpoints, ports};
 
 const BY: &str = "signalbox up";
 const LOG: &str = "signalbox.log";
@@ -72,7 +72,7 @@ pub(crate) async fn run(args: &UpArgs, json: bool) -> anyhow::Result<ExitCode> {
         _ = wait_for_signal() => return Ok(ExitCode::SUCCESS),
     };
     let prepared = prepare(&data_dir, &mut settings, &args.data_dir);
-    let prepared = prepared.and_then(|log| Ok((log, Parties::new(&stack, &settings)?)));
+    let prepared = prepared.and_then(|log| Ok((log, parties(&stack, &settings)?)));
     let ended = match prepared {
         Ok((log, parties)) => {
             let up = Up {
@@ -117,17 +117,11 @@ fn prepare(data_dir: &Path, settings: &mut Settings, shown: &Path) -> anyhow::Re
 }
 
 /// Settings for each NATS user.
-struct Parties(HashMap<User, Arc<Settings>>);
+type Parties = HashMap<User, Arc<Settings>>;
 
-impl Parties {
-    fn new(stack: &Stack, settings: &Settings) -> Result<Parties, SettingsError> {
-        let parties = User::ALL.map(|user| Ok((user, Arc::new(stack.settings_of(user, settings)?))));
-        parties.into_iter().collect::<Result<_, _>>().map(Parties)
-    }
-
-    fn of(&self, user: User) -> &Arc<Settings> {
-        &self.0[&user]
-    }
+fn parties(stack: &Stack, settings: &Settings) -> Result<Parties, SettingsError> {
+    let parties = User::ALL.map(|user| Ok((user, Arc::new(stack.settings_of(user, settings)?))));
+    parties.into_iter().collect()
 }
 
 struct Up<'a> {
@@ -157,23 +151,9 @@ impl Up<'_> {
             bail!("{failure}; the log is {}", self.args.data_dir.join(LOG).display());
         }
         match ended? {
-            Some(Ended::Idle { has_failed: false }) => Ok(ExitCode::SUCCESS),
-            Some(Ended::Idle { has_failed: true }) => {
-                complain("a notification of the sample has failed");
-                Ok(ExitCode::FAILURE)
-            }
-            Some(Ended::Stuck { waiting_for }) => {
-                bail!(
-                    "no progress for {} s: still waiting for {waiting_for}",
-                    self.stuck_after().as_secs()
-                )
-            }
             // A signal is the normal end of `up`, unless `--exit-when-idle` was given.
-            None if self.args.exit_when_idle => {
-                complain("stopped before it was idle");
-                Ok(ExitCode::FAILURE)
-            }
-            None => Ok(ExitCode::SUCCESS),
+            None if !self.args.exit_when_idle => Ok(ExitCode::SUCCESS),
+            ended => follow::verdict(ended, self.stuck_after()),
         }
     }
 
@@ -182,19 +162,19 @@ impl Up<'_> {
         migrate::database(settings)
             .await
             .context("the database could not be migrated")?;
-        let operator = migrate::streams(self.parties.of(User::Operator))
+        let operator = migrate::streams(&self.parties[&User::Operator])
             .await
             .context("the streams could not be brought up to date")?;
         let (topology, stop) = (migrate::topology(settings), self.shutdown.token());
         self.shutdown
             .spawn("streams", async move { topology.keep(&operator, stop).await });
-        let settings_of = |role| Arc::clone(self.parties.of(context::user(role)));
+        let settings_of = |role| Arc::clone(&self.parties[&context::user(role)]);
         let services = Services::start(settings_of, &self.shutdown).await?;
         let token = self.operator_token()?;
         let client = Client::new(&local_url(services.orchestrator), token.clone())?;
         demo::ensure(&client).await?;
         let nats_url =
-            |user| -> anyhow::Result<String> { Ok(self.parties.of(user).nats.url()?.expose_secret().to_owned()) };
+            |user| -> anyhow::Result<String> { Ok(self.parties[&user].nats.url()?.expose_secret().to_owned()) };
         let endpoints = Endpoints {
             http_url: local_url(services.orchestrator),
             tool_gateway_url: local_url(services.tool_gateway),
@@ -208,7 +188,7 @@ impl Up<'_> {
         endpoints.write(&self.data_dir)?;
         self.greet(&endpoints, show)?;
         // Publishes as any other program.
-        let bus = Bus::connect(context::bus_options("up", &self.parties.of(User::Publisher).nats)?).await?;
+        let bus = Bus::connect(context::bus_options("up", &self.parties[&User::Publisher].nats)?).await?;
         let wanted = FollowOptions {
             lines,
             exit_when_idle: self.args.exit_when_idle,
@@ -245,36 +225,30 @@ impl Up<'_> {
         show.tell(&json!({"ready": {
             "http_url": endpoints.http_url, "tool_gateway_url": endpoints.tool_gateway_url, "data_dir": data_dir.to_string(),
         }}));
-        show.say("Signalbox is up; Ctrl-C ends it.");
-        show.say(&format!(
-            "  HTTP API      {api}  (operator's token: {data_dir}/endpoints.json)"
-        ));
-        show.say(&format!("  tool-gateway  {}", endpoints.tool_gateway_url));
-        show.say(&format!(
-            "  NATS          {}  ({})",
-            address(&endpoints.nats_url),
-            whose(self.own.nats)
-        ));
-        show.say(&format!(
-            "  Postgres      {}  ({})",
-            address(&endpoints.database_url),
-            whose(self.own.postgres)
-        ));
-        show.say(&match &self.agent_url {
-            Some(url) => format!("  provider      {url}  (scripted demo agent)"),
-            None => "  provider      of the settings".to_owned(),
-        });
-        show.say(&format!("  log           {data_dir}/{LOG}"));
+        let (nats, postgres) = (address(&endpoints.nats_url), address(&endpoints.database_url));
+        let provider = match &self.agent_url {
+            Some(url) => format!("{url}  (scripted demo agent)"),
+            None => "of the settings".to_owned(),
+        };
         let option = if self.args.data_dir == Path::new(".data") {
             String::new()
         } else {
             format!(" --data-dir {data_dir}")
         };
         show.say(&format!(
-            "Ask an agent: signalbox notify {} DEMO-7 coder 'Tests fail on main' --wait{option}",
+            "Signalbox is up; Ctrl-C ends it.\n\
+             \x20 HTTP API      {api}  (operator's token: {data_dir}/endpoints.json)\n\
+             \x20 tool-gateway  {}\n\
+             \x20 NATS          {nats}  ({})\n\
+             \x20 Postgres      {postgres}  ({})\n\
+             \x20 provider      {provider}\n\
+             \x20 log           {data_dir}/{LOG}\n\
+             Ask an agent: signalbox notify {} DEMO-7 coder 'Tests fail on main' --wait{option}\n",
+            endpoints.tool_gateway_url,
+            whose(self.own.nats),
+            whose(self.own.postgres),
             demo::ACCOUNT
         ));
-        show.say("");
         Ok(())
     }
 }
@@ -288,16 +262,6 @@ fn address(url: &str) -> String {
         format!("{scheme}://{host}")
     };
     url.split(',').map(one).collect::<Vec<_>>().join(",")
-}
-
-/// An absolute path, since the servers have another working directory.
-fn data_dir_open(data_dir: &Path) -> anyhow::Result<PathBuf> {
-    if !data_dir.exists() {
-        // Mode 0711: other users may enter their own folders in it (Postgres does not run as root), but not list it.
-        let made = DirBuilder::new().recursive(true).mode(0o711).create(data_dir);
-        made.with_context(|| format!("cannot create the data directory {}", data_dir.display()))?;
-    }
-    fs::canonicalize(data_dir).with_context(|| format!("cannot open the data directory {}", data_dir.display()))
 }
 
 #[cfg(test)]

@@ -77,26 +77,19 @@ impl Progress {
     /// `14 of 14 have an outcome: 12 delivered, 1 refused`
     pub(super) fn summary(&self) -> String {
         let ended = self.outcomes.iter().flatten().count();
-        let mut words = format!("{ended} of {} have an outcome", self.lines.len());
-        let mut mark = ": ";
-        for &state in NotificationState::ALL {
+        let counts = NotificationState::ALL.iter().filter_map(|&state| {
             let count = self.outcomes.iter().filter(|outcome| **outcome == Some(state)).count();
-            if count > 0 {
-                words.push_str(&format!("{mark}{count} {state}"));
-                mark = ", ";
-            }
-        }
-        words
+            (count > 0).then(|| format!("{count} {state}"))
+        });
+        let counts = counts.collect::<Vec<_>>().join(", ");
+        format!("{ended} of {} have an outcome: {counts}", self.lines.len())
     }
 
     /// Ids of the lines that others wait for.
     pub(super) fn waiting_for(&self) -> String {
-        let ids: Vec<&str> = self
-            .open()
-            .into_iter()
-            .map(|index| self.lines[index].id.as_str())
-            .collect();
-        ids.join(", ")
+        let open = self.open().into_iter();
+        let ids = open.map(|index| self.lines[index].id.as_str());
+        ids.collect::<Vec<_>>().join(", ")
     }
 }
 

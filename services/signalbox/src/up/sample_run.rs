@@ -3,17 +3,17 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use messaging::Bus;
 use runtime::{Settings, context, shutdown::wait_for_signal};
 
 use super::{
     demo,
-    follow::{Ended, FollowOptions, follow},
+    follow::{FollowOptions, follow, verdict},
     sample,
     show::Show,
 };
-use crate::{cli::SampleArgs, print::complain};
+use crate::cli::SampleArgs;
 
 pub(crate) async fn run(args: &SampleArgs, json: bool) -> anyhow::Result<ExitCode> {
     let lines = sample::read(&args.file)?;
@@ -21,10 +21,11 @@ pub(crate) async fn run(args: &SampleArgs, json: bool) -> anyhow::Result<ExitCod
     let client = args.access.client()?;
     demo::ensure(&client).await?;
     let bus = Bus::connect(context::bus_options("sample", &nats)?).await?;
+    let stuck_after = Duration::from_secs(args.stuck_after_s);
     let wanted = FollowOptions {
         lines,
         exit_when_idle: true,
-        stuck_after: Duration::from_secs(args.stuck_after_s),
+        stuck_after,
     };
     let mut show = Show::start(json)?;
     let ended = tokio::select! {
@@ -36,21 +37,5 @@ pub(crate) async fn run(args: &SampleArgs, json: bool) -> anyhow::Result<ExitCod
         }
     };
     show.finish();
-    match ended.transpose()? {
-        Some(Ended::Idle { has_failed: false }) => Ok(ExitCode::SUCCESS),
-        Some(Ended::Idle { has_failed: true }) => {
-            complain("a notification of the sample has failed");
-            Ok(ExitCode::FAILURE)
-        }
-        Some(Ended::Stuck { waiting_for }) => {
-            bail!(
-                "no progress for {} s: still waiting for {waiting_for}",
-                args.stuck_after_s
-            )
-        }
-        None => {
-            complain("stopped before it was idle");
-            Ok(ExitCode::FAILURE)
-        }
-    }
+    verdict(ended.transpose()?, stuck_after)
 }

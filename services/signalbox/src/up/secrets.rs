@@ -4,8 +4,7 @@
 use std::{fs, io::ErrorKind, path::Path};
 
 use anyhow::Context;
-
-use crate::endpoints::write_private;
+use devstack::write_private;
 
 pub(super) fn operator_token(data_dir: &Path) -> anyhow::Result<String> {
     kept::<24>(&data_dir.join("operator-token"))

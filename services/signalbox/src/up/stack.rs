@@ -6,7 +6,7 @@ use std::{path::Path, time::Duration};
 use anyhow::{Context, bail};
 use contracts::Root;
 use devstack::{DemoAgent, Devstack, DevstackOptions, Durability, NatsUsers};
-use messaging::{Rights as _, User, users};
+use messaging::{User, users};
 use runtime::{Settings, SettingsError};
 use tokio::time::sleep;
 
@@ -67,7 +67,7 @@ impl Stack {
         let mut settings = settings.clone();
         if let Some(url) = self.servers.nats_url_of(user.name()) {
             settings.set("nats.url", &url, BY)?;
-            settings.set("nats.inbox_prefix", &user.inbox_prefix(), BY)?;
+            settings.set("nats.inbox_prefix", &users::inbox_prefix(user), BY)?;
         }
         Ok(settings)
     }
@@ -112,7 +112,7 @@ fn nats_users(settings: &Settings) -> NatsUsers {
         config: users::accounts(&root),
         account: Some(users::jetstream_account(&root)),
         names: User::ALL
-            .map(|user| (user.name().to_owned(), user.password_variable()))
+            .map(|user| (user.name().to_owned(), users::password_variable(user)))
             .into(),
     }
 }

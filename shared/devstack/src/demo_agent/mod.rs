@@ -9,6 +9,7 @@ mod response;
 mod script;
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -107,15 +108,8 @@ async fn respond(State(conversations): State<Conversations>, headers: HeaderMap,
         .or_else(|| request.user.clone());
     let answer = conversations.answer(key.as_deref(), idempotency_key, &request);
     if request.is_streamed {
-        let events = answer
-            .events()
-            .into_iter()
-            .map(|event| Event::default().event(event.name).data(event.data));
-        let done = Event::default().data("[DONE]");
-        Sse::new(stream::iter(
-            events.chain([done]).map(Ok::<_, std::convert::Infallible>),
-        ))
-        .into_response()
+        let events = answer.events().into_iter().chain([Event::default().data("[DONE]")]);
+        Sse::new(stream::iter(events.map(Ok::<_, Infallible>))).into_response()
     } else {
         Json(answer.completed()).into_response()
     }

@@ -17,9 +17,12 @@ pub(super) struct Request {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Item {
     User(String),
-    Assistant,
-    Call { call_id: String, name: String },
-    Result { call_id: String, output: String },
+    Result {
+        call_id: String,
+        output: String,
+    },
+    /// What the agent itself said or called.
+    Own,
 }
 
 /// An offered function, under its name in the request.
@@ -64,13 +67,10 @@ impl Item {
         match item["type"].as_str().unwrap_or("message") {
             "message" => match item["role"].as_str()? {
                 "user" => Some(Item::User(content_text(&item["content"]))),
-                "assistant" => Some(Item::Assistant),
+                "assistant" => Some(Item::Own),
                 _ => None, // system and developer messages are instructions
             },
-            "function_call" => Some(Item::Call {
-                call_id: text("call_id")?,
-                name: text("name")?,
-            }),
+            "function_call" => Some(Item::Own),
             "function_call_output" => Some(Item::Result {
                 call_id: text("call_id")?,
                 output: content_text(&item["output"]),
@@ -134,13 +134,7 @@ mod tests {
         .unwrap();
         let [user, call, result] = request.items.try_into().unwrap();
         assert_eq!(user, Item::User("hello".to_owned()));
-        assert_eq!(
-            call,
-            Item::Call {
-                call_id: "c".to_owned(),
-                name: "t".to_owned()
-            }
-        );
+        assert_eq!(call, Item::Own);
         assert_eq!(
             result,
             Item::Result {

@@ -1,6 +1,7 @@
 //! The response on the wire: the complete response object of the OpenResponses specification, and the same as a stream
 //! of events.
 
+use axum::response::sse::Event;
 use serde_json::{Value, json};
 
 use super::request::{Item, Request};
@@ -26,25 +27,16 @@ pub(super) enum Output {
     },
 }
 
-/// A server-sent event.
-pub(super) struct StreamEvent {
-    pub(super) name: &'static str,
-    pub(super) data: String,
-}
-
 /// Numbers the events of one stream.
 #[derive(Default)]
-struct Events(Vec<StreamEvent>);
+struct Events(Vec<Event>);
 
 impl Events {
     /// `fields` is an object; type and number are added to it.
     fn push(&mut self, name: &'static str, mut fields: Value) {
         fields["type"] = json!(name);
         fields["sequence_number"] = json!(self.0.len());
-        self.0.push(StreamEvent {
-            name,
-            data: fields.to_string(),
-        });
+        self.0.push(Event::default().event(name).data(fields.to_string()));
     }
 }
 
@@ -54,7 +46,7 @@ impl Answer<'_> {
         self.response(true)
     }
 
-    pub(super) fn events(&self) -> Vec<StreamEvent> {
+    pub(super) fn events(&self) -> Vec<Event> {
         let mut events = Events::default();
         let begun = self.response(false);
         events.push("response.created", json!({ "response": begun }));
@@ -205,7 +197,7 @@ fn item_words(item: &Item) -> usize {
     match item {
         Item::User(text) => words(text),
         Item::Result { output, .. } => words(output),
-        Item::Assistant | Item::Call { .. } => 0,
+        Item::Own => 0,
     }
 }
 

@@ -33,20 +33,14 @@ pub(super) struct Conversation {
     results: Vec<ToolResult>,
     /// Texts that were sent to the agent together with tool results.
     notes: Vec<String>,
-    last: Last,
+    /// Whether the last item was a result.
+    is_after_result: bool,
 }
 
 #[derive(Debug)]
 struct ToolResult {
     call_id: String,
     output: String,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Last {
-    #[default]
-    Other,
-    Result,
 }
 
 /// The next step of a turn.
@@ -78,10 +72,10 @@ impl Conversation {
     /// Reads the items of a request: new ones on the key, or the conversation in full.
     pub(super) fn hear(&mut self, items: &[Item]) {
         // A request begins a new turn unless it begins with a result.
-        self.last = Last::Other;
+        self.is_after_result = false;
         for item in items {
             match item {
-                Item::User(text) if self.last == Last::Result => self.notes.push(text.clone()),
+                Item::User(text) if self.is_after_result => self.notes.push(text.clone()),
                 Item::User(text) => self.begin(text),
                 Item::Result { call_id, output } => {
                     // A repeated request carries the same results again.
@@ -91,9 +85,9 @@ impl Conversation {
                             output: output.clone(),
                         });
                     }
-                    self.last = Last::Result;
+                    self.is_after_result = true;
                 }
-                Item::Assistant | Item::Call { .. } => self.last = Last::Other,
+                Item::Own => self.is_after_result = false,
             }
         }
     }
@@ -499,10 +493,6 @@ mod tests {
 
     #[test]
     fn finds_its_place_in_a_conversation_that_is_sent_in_full() {
-        let call = |call_id: &str| Item::Call {
-            call_id: call_id.to_owned(),
-            name: "task_history".to_owned(),
-        };
         let result = |call_id: &str| Item::Result {
             call_id: call_id.to_owned(),
             output: "{}".to_owned(),
@@ -514,11 +504,11 @@ mod tests {
         );
         conversation.hear(&[
             Item::User(first),
-            call("a"),
+            Item::Own,
             result("a"),
-            Item::Assistant,
+            Item::Own,
             Item::User(second),
-            call("b"),
+            Item::Own,
             result("b"),
         ]);
         let Next::Call(call) = conversation.next(&tools(ALL)) else {

@@ -170,7 +170,7 @@ impl Cluster {
 
     /// Interrupted by its parent's death, which is Postgres' fast shutdown.
     fn command(&self, program: &str, working_dir: &Path) -> Command {
-        let mut command = self.run_as.command(&self.bin.join(program), Signal::Int);
+        let mut command = self.run_as.command(&self.bin.join(program), "INT");
         // Its user may lack access to our working directory. The caller's environment for psql and the like must not
         // apply.
         command.current_dir(working_dir).kill_on_drop(true);
@@ -236,8 +236,8 @@ async fn end_orphan(directory: &Path) -> anyhow::Result<()> {
         return Ok(());
     };
     tracing::info!(pid, "an orphaned Postgres is still ending");
-    for signal in [Signal::Int, Signal::Quit] {
-        signal_send(pid, signal).await?;
+    for signal in [Signal::INT, Signal::QUIT] {
+        signal_send(pid, signal);
         let deadline = Instant::now() + ORPHAN_LIMIT;
         while Instant::now() < deadline {
             if !runs_in(pid, directory) {
@@ -283,7 +283,7 @@ async fn place(home: &Path, run_as: &RunAs, durability: Durability) -> anyhow::R
 }
 
 async fn is_reachable(directory: &Path, run_as: &RunAs) -> anyhow::Result<bool> {
-    let mut command = run_as.command(Path::new("/bin/sh"), Signal::Term);
+    let mut command = run_as.command(Path::new("/bin/sh"), "TERM");
     let status = command
         .args(["-c", "cd \"$1\" && test -w .", "sh"])
         .arg(directory)

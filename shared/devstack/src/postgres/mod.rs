@@ -7,14 +7,13 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use tokio::time::Instant;
+use anyhow::Context;
 
 pub(crate) use cluster::{Cluster, postmaster, runs_in};
 
 use crate::Durability;
 use crate::credentials::{Credentials, USER};
-use crate::launcher::{DropSignal, ServerProcess, Signal, log_tail};
+use crate::launcher::{DropSignal, ServerProcess, Signal};
 
 pub(crate) const CONNECTIONS_MAX: u32 = 200;
 
@@ -39,12 +38,11 @@ pub struct PostgresOptions {
 /// named `signalbox`.
 pub struct PostgresServer {
     cluster: Cluster,
-    log: PathBuf,
     password: String,
     /// Chosen at the first start and kept at every later one, so that pools find the server again.
     port: Option<u16>,
     database_url: String,
-    process: Option<ServerProcess>,
+    process: ServerProcess,
 }
 
 impl PostgresServer {
@@ -63,11 +61,10 @@ impl PostgresServer {
         let log = options.directory.join("postgres.log");
         let mut server = PostgresServer {
             cluster,
-            log,
             password,
             port: None,
             database_url: String::new(),
-            process: None,
+            process: ServerProcess::new("Postgres", log, DropSignal::QuitThenKill),
         };
         server.launch().await?;
         Ok(server)
@@ -85,40 +82,28 @@ impl PostgresServer {
 
     /// `None` while it is stopped.
     pub fn pid(&self) -> Option<u32> {
-        self.process.as_ref().map(ServerProcess::pid)
+        self.process.pid()
     }
 
     /// Its exit status, if it ended by itself. For supervisors of the stack.
     pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
-        self.process.as_mut().map_or(Ok(None), ServerProcess::exit_status)
+        self.process.exit_status()
     }
 
     /// Closes every connection, writes all data and ends.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
-        self.end(Signal::Int, STOP_LIMIT).await
+        self.process.stop(Signal::INT, STOP_LIMIT).await
     }
 
     /// Ends at once without writing: the next start recovers from the log, as after a crash.
     pub async fn crash(&mut self) -> anyhow::Result<()> {
-        self.end(Signal::Quit, CRASH_LIMIT).await
+        self.process.stop(Signal::QUIT, CRASH_LIMIT).await
     }
 
     /// SIGKILL to the postmaster alone. Its backends notice and end a moment later; until then no other server can use
     /// the data directory, so a start may have to be retried.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
-        if let Some(mut process) = self.process.take() {
-            process.kill().await?;
-        }
-        Ok(())
-    }
-
-    async fn end(&mut self, signal: Signal, limit: Duration) -> anyhow::Result<()> {
-        if let Some(mut process) = self.process.take()
-            && !process.end(signal, limit).await?
-        {
-            process.kill().await?;
-        }
-        Ok(())
+        self.process.kill().await
     }
 
     /// Stops the server if it runs and starts it on the same port and data.
@@ -132,13 +117,15 @@ impl PostgresServer {
         for attempt in 1.. {
             let port = self.port.map_or_else(free_port, Ok)?;
             let command = self.cluster.server_command(port, CONNECTIONS_MAX);
-            let mut process = ServerProcess::start("postgres", command, &self.log, DropSignal::QuitThenKill).await?;
-            match self.wait_until_ready(&mut process).await {
+            // `postmaster.pid` names the process and its state: *this* child accepts connections.
+            let accepting = |pid: u32| {
+                let found = self.cluster.postmaster()?;
+                (found.pid == pid && found.is_ready).then_some(())
+            };
+            match self.process.start(command, START_LIMIT, accepting).await {
                 Ok(()) => {
-                    tracing::debug!(pid = process.pid(), port, "Postgres is ready");
                     self.port = Some(port);
                     self.database_url = database_url(&self.password, port);
-                    self.process = Some(process);
                     return Ok(());
                 }
                 Err(error) if attempt == attempts || !error.to_string().contains("could not bind") => {
@@ -148,27 +135,6 @@ impl PostgresServer {
             }
         }
         unreachable!("the last attempt returns")
-    }
-
-    /// Waits until *this* child accepts connections: `postmaster.pid` names the process and its state.
-    async fn wait_until_ready(&self, process: &mut ServerProcess) -> anyhow::Result<()> {
-        let deadline = Instant::now() + START_LIMIT;
-        loop {
-            if let Some(status) = process.exit_status()? {
-                bail!("Postgres ended at its start ({status}): {}", log_tail(&self.log));
-            }
-            if self
-                .cluster
-                .postmaster()
-                .is_some_and(|found| found.pid == process.pid() && found.is_ready)
-            {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                bail!("Postgres was not ready within {START_LIMIT:?}: {}", log_tail(&self.log));
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
     }
 }
 

@@ -8,116 +8,109 @@ use async_nats::jetstream::{
     stream::{self, ConsumerErrorKind, PersistenceMode},
 };
 
-use super::Provision;
-use crate::{Bus, TopologyError};
+use super::{Durable, Provision};
+use crate::{Bus, TopologyError, error::Cause};
 
-/// Differing fields. Essential ones change the services' behaviour; the others are sizes, of which those that are
-/// smaller than the settings are essential too.
-#[derive(Default)]
+/// The differences of one stream or consumer.
 struct Drift {
-    essential: Vec<&'static str>,
-    sizes: Vec<&'static str>,
-    too_small: Vec<&'static str>,
+    what: String,
+    /// Fields that differ.
+    fields: Vec<&'static str>,
+    /// Those that change the services' behaviour, and sizes that are smaller than the settings: they stop a start.
+    faults: Vec<String>,
 }
 
 impl Drift {
-    fn is_empty(&self) -> bool {
-        self.essential.is_empty() && self.sizes.is_empty()
-    }
-
-    fn fields(&self) -> String {
-        let all: Vec<&str> = self.essential.iter().chain(&self.sizes).copied().collect();
-        all.join(", ")
-    }
-
-    /// Verification without changes: larger sizes are only logged, all other differences stop the start.
-    fn verify(&self, what: &str) -> Result<(), TopologyError> {
-        let too_small = self.too_small.iter().map(|field| format!("{field} (too small)"));
-        let faults: Vec<String> = self
-            .essential
-            .iter()
-            .map(|field| (*field).to_owned())
-            .chain(too_small)
-            .collect();
-        if faults.is_empty() {
-            tracing::warn!(
-                what,
-                fields = self.fields(),
-                "sizes on the NATS server differ from the settings"
-            );
-            return Ok(());
+    fn of(what: String) -> Drift {
+        Drift {
+            what,
+            fields: Vec::new(),
+            faults: Vec::new(),
         }
-        Err(TopologyError::Drift {
-            what: what.to_owned(),
-            fields: faults.join(", "),
-        })
     }
-}
 
-/// Whether a size is less than the wanted one; no limit counts as the largest.
-fn is_less<N: PartialOrd>(found: N, wanted: N, unlimited: impl Fn(&N) -> bool) -> bool {
-    !unlimited(&found) && (unlimited(&wanted) || found < wanted)
+    fn essential(&mut self, field: &'static str) {
+        self.fields.push(field);
+        self.faults.push(field.to_owned());
+    }
+
+    fn size(&mut self, field: &'static str) {
+        self.fields.push(field);
+    }
+
+    fn too_small(&mut self, field: &'static str) {
+        self.faults.push(format!("{field} (too small)"));
+    }
+
+    /// Applies the change. Without the right to change, larger sizes are only logged, and all other differences stop
+    /// the start.
+    async fn settle<T, E: Into<Cause>>(
+        self,
+        provision: Provision,
+        change: impl Future<Output = Result<T, E>>,
+    ) -> Result<(), TopologyError> {
+        let (what, fields) = (self.what, self.fields.join(", "));
+        match provision {
+            _ if fields.is_empty() => {}
+            Provision::Verify if self.faults.is_empty() => {
+                tracing::warn!(what, fields, "sizes on the NATS server differ from the settings");
+            }
+            Provision::Verify => {
+                let fields = self.faults.join(", ");
+                return Err(TopologyError::Drift { what, fields });
+            }
+            Provision::Update => match change.await {
+                Ok(_) => tracing::info!(what, fields, "stream or consumer changed to the settings"),
+                Err(error) => {
+                    return Err(TopologyError::Unchangeable {
+                        what,
+                        fields,
+                        source: error.into(),
+                    });
+                }
+            },
+        }
+        Ok(())
+    }
 }
 
 /// Takes over the wanted value of each field and notes those that differed.
 macro_rules! take_over {
-    ($target:ident, $wanted:ident, $list:expr, $($field:ident),+ $(,)?) => {
+    ($target:ident, $wanted:ident, $note:expr, $($field:ident),+ $(,)?) => {
         $(if $target.$field != $wanted.$field {
             $target.$field = $wanted.$field.clone();
-            $list.push(stringify!($field));
+            $note(stringify!($field));
         })+
     };
 }
 
 pub(super) async fn stream(bus: &Bus, wanted: stream::Config, provision: Provision) -> Result<(), TopologyError> {
     let what = stream_shown(&wanted.name);
-    let found = match (stream_found(bus, &wanted.name).await, provision) {
-        (Err(TopologyError::Missing { .. }), Provision::Update) => None,
-        (found, _) => Some(found?),
-    };
-    let Some(found) = found else {
-        match bus.jetstream().create_stream(wanted.clone()).await {
-            Ok(_) => {
-                tracing::info!(stream = wanted.name, "stream created");
-                return Ok(());
-            }
-            // Another process created it first, maybe with other limits: the next start of either applies them.
-            Err(error) if is_name_taken(&error.kind()) => return Ok(()),
-            Err(error) => {
-                return Err(TopologyError::Create {
+    let mut target = match stream_found(bus, &wanted.name).await {
+        Err(TopologyError::Missing { .. }) if provision == Provision::Update => {
+            return match bus.jetstream().create_stream(wanted).await {
+                Ok(_) => {
+                    tracing::info!(what, "stream created");
+                    Ok(())
+                }
+                // Another process created it first, maybe with other limits: the next start of either applies them.
+                Err(error) if is_name_taken(&error.kind()) => Ok(()),
+                Err(error) => Err(TopologyError::Create {
                     what,
                     source: error.into(),
-                });
-            }
+                }),
+            };
         }
+        found => found?,
     };
-    if found.persist_mode == Some(PersistenceMode::Async) {
+    if target.persist_mode == Some(PersistenceMode::Async) {
         return Err(TopologyError::AsyncPersist { what });
     }
-    let (mut target, mut drift) = (found, Drift::default());
-    for (field, is_too_small) in [
-        (
-            "max_bytes",
-            is_less(target.max_bytes, wanted.max_bytes, |bytes| *bytes <= 0),
-        ),
-        (
-            "max_age",
-            is_less(target.max_age, wanted.max_age, std::time::Duration::is_zero),
-        ),
-        (
-            "max_message_size",
-            is_less(target.max_message_size, wanted.max_message_size, |bytes| *bytes <= 0),
-        ),
-        ("num_replicas", target.num_replicas < wanted.num_replicas),
-    ] {
-        if is_too_small {
-            drift.too_small.push(field);
-        }
-    }
+    let mut drift = Drift::of(what);
     take_over!(
         target,
         wanted,
-        drift.essential,
+        |field| drift.essential(field),
         subjects,
         subject_transform,
         retention,
@@ -125,47 +118,40 @@ pub(super) async fn stream(bus: &Bus, wanted: stream::Config, provision: Provisi
         duplicate_window,
         sources,
         allow_direct,
-        republish
-    );
-    take_over!(
-        target,
-        wanted,
-        drift.essential,
+        republish,
         discard,
         max_messages,
         max_messages_per_subject
     );
+    for ((field, found), (_, wanted)) in sizes(&target).into_iter().zip(sizes(&wanted)) {
+        if found < wanted {
+            drift.too_small(field);
+        }
+    }
     take_over!(
         target,
         wanted,
-        drift.sizes,
+        |field| drift.size(field),
         num_replicas,
         max_bytes,
         max_age,
         max_message_size,
         description
     );
-    if drift.is_empty() {
-        return Ok(());
-    }
-    if provision == Provision::Verify {
-        return drift.verify(&what);
-    }
-    match bus.jetstream().update_stream(target).await {
-        Ok(_) => {
-            tracing::info!(
-                stream = wanted.name,
-                fields = drift.fields(),
-                "stream changed to the settings"
-            );
-            Ok(())
-        }
-        Err(error) => Err(TopologyError::Unchangeable {
-            what,
-            fields: drift.fields(),
-            source: error.into(),
-        }),
-    }
+    // Boxed: the future is large.
+    let change = Box::pin(bus.jetstream().update_stream(target));
+    drift.settle(provision, change).await
+}
+
+/// The sizes of a stream, comparable: no limit is the largest.
+fn sizes(config: &stream::Config) -> [(&'static str, i128); 4] {
+    let limit = |size: i128| if size <= 0 { i128::MAX } else { size };
+    [
+        ("max_bytes", limit(config.max_bytes.into())),
+        ("max_age", limit(config.max_age.as_nanos() as i128)),
+        ("max_message_size", limit(config.max_message_size.into())),
+        ("num_replicas", config.num_replicas as i128),
+    ]
 }
 
 fn stream_shown(name: &str) -> String {
@@ -194,37 +180,35 @@ fn is_name_taken(kind: &CreateStreamErrorKind) -> bool {
 
 pub(super) async fn consumer(
     bus: &Bus,
-    stream: &str,
-    name: &str,
+    durable: &Durable,
     wanted: pull::Config,
     provision: Provision,
 ) -> Result<(), TopologyError> {
-    let what = consumer_shown(stream, name);
-    let found = match (consumer_found(bus, stream, name).await, provision) {
-        (Err(TopologyError::Missing { .. }), Provision::Update) => None,
-        (found, _) => Some(found?.cached_info().config.clone()),
+    let (what, stream) = (consumer_shown(bus, durable), durable.stream.name(bus.root()));
+    let found = match consumer_found(bus, durable).await {
+        Err(TopologyError::Missing { .. }) if provision == Provision::Update => {
+            return match bus.jetstream().create_consumer_on_stream(wanted, stream).await {
+                Ok(_) => {
+                    tracing::info!(what, "consumer created");
+                    Ok(())
+                }
+                Err(error) => Err(TopologyError::Create {
+                    what,
+                    source: error.into(),
+                }),
+            };
+        }
+        found => found?.cached_info().config.clone(),
     };
-    let Some(found) = found else {
-        return match bus.jetstream().create_consumer_on_stream(wanted, stream).await {
-            Ok(_) => {
-                tracing::info!(stream, consumer = name, "consumer created");
-                Ok(())
-            }
-            Err(error) => Err(TopologyError::Create {
-                what,
-                source: error.into(),
-            }),
-        };
-    };
-    let found = pull::Config::try_from_consumer_config(found).map_err(|source| TopologyError::Lookup {
+    let mut target = pull::Config::try_from_consumer_config(found).map_err(|source| TopologyError::Lookup {
         what: what.clone(),
         source,
     })?;
-    let (mut target, mut drift) = (found, Drift::default());
+    let mut drift = Drift::of(what);
     take_over!(
         target,
         wanted,
-        drift.essential,
+        |field| drift.essential(field),
         filter_subject,
         filter_subjects,
         deliver_policy,
@@ -233,41 +217,28 @@ pub(super) async fn consumer(
     );
     // The consumer loop extends deliveries by the interval of the settings, not by the server's.
     if target.ack_wait < wanted.ack_wait {
-        drift.too_small.push("ack_wait");
+        drift.too_small("ack_wait");
     }
-    take_over!(target, wanted, drift.sizes, ack_wait, max_ack_pending);
-    if drift.is_empty() {
-        return Ok(());
-    }
-    if provision == Provision::Verify {
-        return drift.verify(&what);
-    }
-    match bus.jetstream().update_consumer_on_stream(target, stream).await {
-        Ok(_) => {
-            tracing::info!(
-                stream,
-                consumer = name,
-                fields = drift.fields(),
-                "consumer changed to the settings"
-            );
-            Ok(())
-        }
-        Err(error) => Err(TopologyError::Unchangeable {
-            what,
-            fields: drift.fields(),
-            source: error.into(),
-        }),
-    }
+    take_over!(target, wanted, |field| drift.size(field), ack_wait, max_ack_pending);
+    let change = Box::pin(bus.jetstream().update_consumer_on_stream(target, stream));
+    drift.settle(provision, change).await
 }
 
-fn consumer_shown(stream: &str, name: &str) -> String {
-    format!("consumer {name} of stream {stream}")
+fn consumer_shown(bus: &Bus, durable: &Durable) -> String {
+    format!(
+        "consumer {} of stream {}",
+        durable.name(),
+        durable.stream.name(bus.root())
+    )
 }
 
-pub(super) async fn consumer_found(bus: &Bus, stream: &str, name: &str) -> Result<PullConsumer, TopologyError> {
-    let found = bus.jetstream().get_consumer_from_stream(name, stream).await;
-    found.map_err(|error| {
-        let what = consumer_shown(stream, name);
+/// A durable consumer as the server has it.
+pub(crate) async fn consumer_found(bus: &Bus, durable: &Durable) -> Result<PullConsumer, TopologyError> {
+    let found = bus
+        .jetstream()
+        .get_consumer_from_stream(durable.name(), durable.stream.name(bus.root()));
+    found.await.map_err(|error| {
+        let what = consumer_shown(bus, durable);
         match error.kind() {
             ConsumerErrorKind::JetStream(answer)
                 if matches!(

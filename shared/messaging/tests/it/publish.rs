@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use contracts::Outgoing;
 use futures::StreamExt;
-use messaging::{Bus, BusOptions, PublishError, Stream, TopologyLimits};
+use messaging::{Bus, BusOptions, PublishError, Stream, TopologyLimits, Unpublished};
 
 use crate::support::{bare_broker, broker, broker_with, message, options, publish, raw, stream_info, until, within};
 
@@ -54,7 +54,7 @@ async fn a_message_over_the_servers_limit_fails_alone() {
     assert!(results[0].is_ok() && results[2].is_ok(), "{results:?}");
     let error = results[1].as_ref().unwrap_err();
     assert!(
-        matches!(error, PublishError::TooLarge { bytes, .. } if *bytes == 1024 * 1024 + 1),
+        matches!(&error.reason, Unpublished::TooLarge { bytes } if *bytes == 1024 * 1024 + 1),
         "{error:?}"
     );
     assert!(!error.is_retryable());
@@ -70,7 +70,7 @@ async fn a_message_over_the_streams_limit_is_not_retryable() {
     let broker = broker_with(limits).await;
     let subject = "signalbox.event.acme.t-1.turn.started";
     let error = only_error(&broker.bus, message(subject, "large", vec![b'x'; 2000])).await;
-    assert!(matches!(error, PublishError::TooLarge { .. }), "{error:?}");
+    assert!(matches!(error.reason, Unpublished::TooLarge { .. }), "{error:?}");
     assert!(!error.is_retryable());
 }
 
@@ -80,7 +80,7 @@ async fn a_line_break_in_a_header_is_an_error_and_not_a_panic() {
     let mut broken = message("signalbox.event.acme.t-1.turn.started", "e-1", "{}");
     broken.headers.set("X-Title", "two\r\nlines");
     let error = only_error(&broker.bus, broken).await;
-    assert!(matches!(error, PublishError::Malformed { .. }), "{error:?}");
+    assert!(matches!(error.reason, Unpublished::Malformed(_)), "{error:?}");
     assert!(!error.is_retryable());
 }
 
@@ -88,14 +88,14 @@ async fn a_line_break_in_a_header_is_an_error_and_not_a_panic() {
 async fn a_subject_with_a_blank_is_hopeless() {
     let broker = broker().await;
     let error = only_error(&broker.bus, message("signalbox.event.a b.t.turn.started", "e-1", "{}")).await;
-    assert!(matches!(error, PublishError::Malformed { .. }), "{error:?}");
+    assert!(matches!(error.reason, Unpublished::Malformed(_)), "{error:?}");
 }
 
 #[tokio::test]
 async fn without_a_stream_the_answer_says_so() {
     let broker = bare_broker().await;
     let error = only_error(&broker.bus, message("signalbox.session.resolved.acme.t-1", "s-1", "{}")).await;
-    assert!(matches!(error, PublishError::NoStream { .. }), "{error:?}");
+    assert!(matches!(error.reason, Unpublished::NoStream), "{error:?}");
     assert!(error.is_retryable());
 }
 
@@ -118,7 +118,7 @@ async fn a_full_stream_of_notifications_refuses_instead_of_dropping_old_ones() {
     let results = broker.bus.publish_all(&messages).await;
     assert!(results[0].is_ok());
     let error = results[19].as_ref().unwrap_err();
-    assert!(matches!(error, PublishError::NotStored { .. }), "{error:?}");
+    assert!(matches!(error.reason, Unpublished::NotStored(_)), "{error:?}");
     assert!(error.is_retryable());
     let state = stream_info(&broker.bus, Stream::Notification).await.state;
     assert_eq!(state.first_sequence, 1);
@@ -140,7 +140,7 @@ async fn without_an_answer_the_outcome_is_unknown_and_the_same_id_may_be_sent_ag
     let wake_up = message("signalbox.session.resolved.acme.t-1", "s-1", "{}");
     broker.server.kill().await.unwrap();
     let error = only_error(&impatient, wake_up.clone()).await;
-    assert!(matches!(error, PublishError::Unknown { .. }), "{error:?}");
+    assert!(matches!(error.reason, Unpublished::Unknown(_)), "{error:?}");
     assert!(error.is_retryable());
 
     broker.server.restart().await.unwrap();
@@ -190,7 +190,7 @@ async fn a_server_that_does_not_answer_is_not_waited_for_once_per_message() {
     assert_eq!(results.len(), messages.len());
     for (result, message) in results.iter().zip(&messages) {
         assert!(
-            matches!(result, Err(PublishError::Unknown { id, .. }) if id == message.id()),
+            matches!(result, Err(error) if error.id == message.id() && matches!(error.reason, Unpublished::Unknown(_))),
             "{result:?}"
         );
     }

@@ -6,7 +6,7 @@ use async_nats::{Client, ConnectOptions, ServerAddr};
 use contracts::Root;
 use devstack::{NatsServer, NatsUsers};
 use futures::{StreamExt, TryStreamExt};
-use messaging::{Bus, BusOptions, Durable, Rights as _, Stream, User, streams_read, users};
+use messaging::{Bus, BusOptions, Durable, Stream, User, streams_read, users};
 
 use crate::support::{keyring, next_batch, until, updating, verifying, within};
 
@@ -17,7 +17,7 @@ pub(crate) fn nats_users() -> NatsUsers {
         config: users::accounts(&Root::default()),
         account: Some(users::jetstream_account(&Root::default())),
         names: User::ALL
-            .map(|user| (user.name().to_owned(), user.password_variable()))
+            .map(|user| (user.name().to_owned(), users::password_variable(user)))
             .into(),
     }
 }
@@ -209,7 +209,7 @@ fn sendable() -> BTreeSet<String> {
         ]
         .map(str::to_owned),
     );
-    subjects.extend(User::ALL.map(|user| format!("{}.somebody.1", user.inbox_prefix())));
+    subjects.extend(User::ALL.map(|user| format!("{}.somebody.1", users::inbox_prefix(user))));
     subjects
 }
 
@@ -246,7 +246,7 @@ fn readable() -> BTreeSet<String> {
         ]
         .map(str::to_owned),
     );
-    subjects.extend(User::ALL.map(|user| format!("{}.>", user.inbox_prefix())));
+    subjects.extend(User::ALL.map(|user| format!("{}.>", users::inbox_prefix(user))));
     subjects
 }
 
@@ -305,7 +305,7 @@ async fn no_reply_subject_reaches_what_its_user_may_not_send() {
         }
         let before = everything(&operator).await;
         let party = Party::connect(&server, user).await;
-        for subject in user.permissions(&Root::default()).publish {
+        for subject in users::permissions(user, &Root::default()).publish {
             if subject.starts_with("JS.API.STREAM.PURGE") {
                 continue; // The resolver's right, whatever it asks.
             }
@@ -359,13 +359,13 @@ async fn no_reply_subject_reaches_what_its_user_may_not_send() {
                 let had = before[stream].subjects.get(subject).copied().unwrap_or_default();
                 let published = operator.root().notification_published(subject);
                 let may_publish = if published.starts_with(branch) {
-                    user.publishes(operator.root(), &published)
+                    users::publishes(user, operator.root(), &published)
                 } else {
                     // A message that the server took from another stream keeps its subject; the stream has to be one of
                     // the user's.
                     replies
                         .iter()
-                        .any(|reply| reply.starts_with(branch) && user.publishes(operator.root(), reply))
+                        .any(|reply| reply.starts_with(branch) && users::publishes(user, operator.root(), reply))
                 };
                 assert!(*count <= had || may_publish, "{user:?} {stream} {subject}");
             }
@@ -373,7 +373,7 @@ async fn no_reply_subject_reaches_what_its_user_may_not_send() {
         }
         assert_eq!(after, before, "{user:?}");
         // The server accepts no reply for some subjects; the user was permitted to send the request.
-        let asked = user.permissions(&Root::default()).publish;
+        let asked = users::permissions(user, &Root::default()).publish;
         let refused = party.refused();
         let is_refused = |subject: &String| {
             refused
@@ -467,7 +467,7 @@ async fn a_stored_message_is_not_put_where_its_reader_may_not_publish() {
     let message = crate::support::message("signalbox.tool.requested.acme.t", "id-1", "{}");
     crate::support::publish(&operator, &[message]).await;
     let party = Party::connect(&server, User::ToolGateway).await;
-    let inbox = format!("{}.here", User::ToolGateway.inbox_prefix());
+    let inbox = format!("{}.here", users::inbox_prefix(User::ToolGateway));
     let mut answers = party.client.subscribe(inbox.clone()).await.unwrap();
     let next = "JS.API.CONSUMER.MSG.NEXT.SIGNALBOX_TOOL.tool_gateway_tool_requested";
     for reply in ["signalbox.event.acme.t.turn.finished", inbox.as_str()] {
