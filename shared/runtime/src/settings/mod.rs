@@ -15,6 +15,7 @@ mod error;
 mod file;
 mod read;
 mod safety;
+mod section;
 mod sections;
 mod source;
 
