@@ -60,7 +60,7 @@ async fn activity_list(
 ) -> Result<Rows<Activity>, StorageError> {
     let values = [account.into(), task.key().into()];
     let position = |row: &Activity| Keyset {
-        at: row.created_at,
+        at: row.created_at.0,
         id: row.id,
     };
     page.read(tx, &LIST, values, position, "list activities").await

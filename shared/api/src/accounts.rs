@@ -1,11 +1,9 @@
 //! Accounts: the tenants, and their settings that change the pipeline's behaviour (S6, S14).
 
-use contracts::Timestamp;
-use domain::{AccountId, InstructionLayout, SessionScope, TaskId};
+use domain::{AccountId, InstructionLayout, SessionScope, TaskId, Timestamp};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Deserializer, Serialize};
-use time::{OffsetDateTime, serde::rfc3339};
 
 use crate::text::{Name, Text};
 
@@ -86,9 +84,7 @@ pub struct Account {
     pub coordinator_task: Option<String>,
     pub briefing: String,
     pub turns_in_flight_max: Option<i32>,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub created_at: OffsetDateTime,
+    pub created_at: Timestamp,
 }
 
 /// An account in the operator's list, which spans accounts and so has only these fields.
@@ -96,9 +92,7 @@ pub struct Account {
 pub struct AccountEntry {
     pub id: String,
     pub name: String,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub created_at: OffsetDateTime,
+    pub created_at: Timestamp,
 }
 
 #[cfg(test)]

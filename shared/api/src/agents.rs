@@ -1,11 +1,9 @@
 //! Agents: the named workers of an account. The id never changes and is part of every key; the slug may change (S11).
 
-use contracts::Timestamp;
-use domain::{AgentRef, AgentSlug};
+use domain::{AgentRef, AgentSlug, Timestamp};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
-use time::{OffsetDateTime, serde::rfc3339};
 use uuid::Uuid;
 
 use crate::text::{ActorName, Text};
@@ -102,9 +100,7 @@ pub struct Agent {
     pub name: String,
     pub role: String,
     pub provider: String,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub created_at: OffsetDateTime,
+    pub created_at: Timestamp,
 }
 
 /// An agent as other objects refer to it: by its permanent id and its current slug.

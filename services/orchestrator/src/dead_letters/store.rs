@@ -40,7 +40,7 @@ pub async fn letter_list(
     page: &Page<'_, Keyset<Uuid>>,
 ) -> Result<Rows<DeadLetter>, StorageError> {
     let position = |row: &DeadLetter| Keyset {
-        at: row.created_at,
+        at: row.created_at.0,
         id: row.id,
     };
     page.read(tx, &LIST, [owner.into()], position, "list dead letters")

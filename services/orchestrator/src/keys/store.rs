@@ -25,7 +25,7 @@ pub async fn key_insert(
         new.role.into(),
         key.digest().to_vec().into(),
         now.into(),
-        new.expires_at.map(|expires_at| expires_at.0).into(),
+        new.expires_at.into(),
         agent.into(),
     ];
     tx.execute("make key", KEY_INSERT, values).await.map(|_| ())
@@ -49,7 +49,7 @@ pub async fn key_list(
     page: &Page<'_, Keyset<String>>,
 ) -> Result<Rows<Key>, StorageError> {
     let position = |row: &Key| Keyset {
-        at: row.created_at,
+        at: row.created_at.0,
         id: row.id.clone(),
     };
     page.read(tx, &LIST, [account.into()], position, "list keys").await

@@ -93,7 +93,7 @@ async fn post(
                 author: author.clone(),
                 body: body.body.to_string(),
                 turn_id: None,
-                created_at: work.now,
+                created_at: work.now.into(),
             },
             notified: agents,
         };

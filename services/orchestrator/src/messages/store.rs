@@ -27,7 +27,7 @@ pub async fn message_list(
 ) -> Result<Rows<Message>, StorageError> {
     let values = [account.into(), task.key().into()];
     let position = |row: &Message| Keyset {
-        at: row.created_at,
+        at: row.created_at.0,
         id: row.id,
     };
     page.read(tx, &LIST, values, position, "list messages").await

@@ -115,7 +115,7 @@ pub async fn notification_list(
         agent_id.into(),
     ];
     let position = |row: &Notification| Keyset {
-        at: row.created_at,
+        at: row.created_at.0,
         id: row.id.clone(),
     };
     page.read(tx, &LIST, values, position, "list notifications").await

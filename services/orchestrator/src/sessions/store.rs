@@ -71,7 +71,7 @@ pub async fn session_list(
         filter.active.into(),
     ];
     let position = |row: &Session| Keyset {
-        at: row.opened_at,
+        at: row.opened_at.0,
         id: row.id,
     };
     page.read(tx, &LIST, values, position, "list sessions").await

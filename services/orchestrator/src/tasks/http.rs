@@ -206,8 +206,8 @@ async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Resul
             description: row.description,
             status: row.status,
             assignees,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
+            created_at: row.created_at.into(),
+            updated_at: row.updated_at.into(),
         }
     };
     Ok(rows.into_iter().map(task).collect())
