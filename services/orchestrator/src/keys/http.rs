@@ -71,9 +71,9 @@ async fn agent_find(tx: &Tx, account: &AccountId, role: KeyRole, agent: &AgentRe
 }
 
 async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown<Key>, ApiError> {
-    let page = query.page(&app, List::of("keys", &access.account, ""))?;
+    let page = query.page(&app, List::of(&store::LIST, "keys", &access.account, ""))?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
-    let rows = store::key_list(&tx, &access.account, &page).await?;
+    let rows = page.read(&tx, &store::LIST, [], "list keys").await?;
     tx.commit().await?;
     Ok(rows.show())
 }

@@ -93,10 +93,15 @@ async fn list(
         task: query.task.map(|task| task.key()),
         agent: query.agent,
     };
-    let list = List::of("notifications", &access.account, format_args!("{filter:?}"));
+    let list = List::of(
+        &store::LIST,
+        "notifications",
+        &access.account,
+        format_args!("{filter:?}"),
+    );
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
-    let rows = store::notification_list(&tx, &access.account, &filter, &page).await?;
+    let rows = store::notification_list(&tx, &filter, &page).await?;
     tx.commit().await?;
     Ok(rows.show())
 }

@@ -87,10 +87,17 @@ struct ListQuery {
 }
 
 async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown<Task>, ApiError> {
-    let list = List::of("tasks", &access.account, format_args!("{:?}", query.status));
+    let list = List::of(
+        &store::LIST,
+        "tasks",
+        &access.account,
+        format_args!("{:?}", query.status),
+    );
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
-    let rows = store::task_list(&tx, &access.account, query.status, &page).await?;
+    let rows = page
+        .read(&tx, &store::LIST, [query.status.into()], "list tasks")
+        .await?;
     let (rows, places) = rows.apart();
     let items = with_assignees(&tx, &access.account, rows).await?;
     tx.commit().await?;
