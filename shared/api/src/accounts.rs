@@ -1,5 +1,6 @@
 //! Accounts: the tenants, and their settings that change the pipeline's behaviour (S6, S14).
 
+use derive_more::Into;
 use domain::{AccountId, InstructionLayout, SessionScope, TaskId, Timestamp};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
@@ -39,7 +40,7 @@ pub struct AccountChange {
 }
 
 /// A whole number; JSON writes one as `3` or as `3.0`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Into, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "f64")]
 #[schemars(inline, !try_from)]
 pub struct TurnsMax(#[schemars(range(min = 1, max = 2_147_483_647))] i32);
@@ -53,12 +54,6 @@ impl TryFrom<f64> for TurnsMax {
         } else {
             Err("a whole number of at least 1, or null")
         }
-    }
-}
-
-impl From<TurnsMax> for i32 {
-    fn from(turns: TurnsMax) -> i32 {
-        turns.0
     }
 }
 

@@ -1,5 +1,6 @@
 //! Agents: the named workers of an account. The id never changes and is part of every key; the slug may change (S11).
 
+use derive_more::Into;
 use domain::{AgentRef, AgentSlug, Timestamp};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use sea_orm::FromQueryResult;
@@ -34,7 +35,8 @@ pub struct AgentChange {
 pub type AgentRole = Text<0, { 16 * 1024 }>;
 
 /// A slug that does not have the form of an id: otherwise it could be taken for another agent's id.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Into, Serialize, Deserialize)]
+#[into(String)]
 #[serde(try_from = "AgentSlug")]
 pub struct NewSlug(AgentSlug);
 
@@ -45,12 +47,6 @@ impl TryFrom<AgentSlug> for NewSlug {
             Ok(AgentRef::Id(_)) => Err("a UUID is the form of an agent's id"),
             Ok(AgentRef::Slug(_)) | Err(_) => Ok(NewSlug(slug)),
         }
-    }
-}
-
-impl From<NewSlug> for String {
-    fn from(slug: NewSlug) -> String {
-        slug.0.into()
     }
 }
 
@@ -70,7 +66,7 @@ impl JsonSchema for NewSlug {
 }
 
 /// A name in the operator's settings. Only delivery knows whether the provider exists.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Into, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(inline, !try_from)]
 pub struct ProviderName(#[schemars(regex(pattern = "^[A-Za-z0-9_-]{1,63}$"))] String);
@@ -84,12 +80,6 @@ impl TryFrom<String> for ProviderName {
         } else {
             Err("1-63 characters of A-Z, a-z, 0-9, - and _")
         }
-    }
-}
-
-impl From<ProviderName> for String {
-    fn from(name: ProviderName) -> String {
-        name.0
     }
 }
 
