@@ -96,33 +96,27 @@ impl Shutdown {
     }
 
     /// Spawns a worker that runs until the process stops: a consumer, a sweep, a server.
-    pub fn spawn<F>(&self, name: &'static str, worker: F)
-    where
-        F: Future<Output: WorkerEnd> + Send + 'static,
-    {
+    pub fn spawn(&self, name: &'static str, worker: impl Future<Output: WorkerEnd> + Send + 'static) {
         self.start(&self.inner.services, name, Lifetime::UntilStopped, worker);
     }
 
     /// Spawns a worker that ends when its work is done: one turn, one start-up step.
-    pub fn spawn_once<F>(&self, name: &'static str, worker: F)
-    where
-        F: Future<Output: WorkerEnd> + Send + 'static,
-    {
+    pub fn spawn_once(&self, name: &'static str, worker: impl Future<Output: WorkerEnd> + Send + 'static) {
         self.start(&self.inner.services, name, Lifetime::UntilDone, worker);
     }
 
     /// Spawns a worker that the others rely on until they have ended. It listens to [`Shutdown::support_token`].
-    pub fn spawn_support<F>(&self, name: &'static str, worker: F)
-    where
-        F: Future<Output: WorkerEnd> + Send + 'static,
-    {
+    pub fn spawn_support(&self, name: &'static str, worker: impl Future<Output: WorkerEnd> + Send + 'static) {
         self.start(&self.inner.support, name, Lifetime::UntilStopped, worker);
     }
 
-    fn start<F>(&self, stage: &Stage, name: &'static str, lasts: Lifetime, worker: F)
-    where
-        F: Future<Output: WorkerEnd> + Send + 'static,
-    {
+    fn start(
+        &self,
+        stage: &Stage,
+        name: &'static str,
+        lasts: Lifetime,
+        worker: impl Future<Output: WorkerEnd> + Send + 'static,
+    ) {
         let id = stage.next.fetch_add(1, Ordering::Relaxed);
         let (shutdown, token, running) = (self.clone(), stage.token.clone(), Arc::clone(&stage.running));
         let task = async move {
