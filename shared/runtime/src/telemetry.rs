@@ -10,7 +10,6 @@ use std::{
     io::IsTerminal,
     os::unix::fs::OpenOptionsExt,
     path::Path,
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -24,6 +23,7 @@ use opentelemetry_sdk::{
     propagation::TraceContextPropagator,
     trace::{Sampler, SdkTracerProvider, SpanExporter as SpanExport, TracerProviderBuilder},
 };
+use parking_lot::Mutex;
 use prometheus::{Registry, TextEncoder};
 use tracing::{level_filters::LevelFilter, warn};
 use tracing_subscriber::{
@@ -123,7 +123,7 @@ fn install(
     settings: &TelemetrySettings,
     tracer: Option<TracerProviderBuilder>,
 ) -> Result<TelemetryGuard, TelemetryError> {
-    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut installed = INSTALLED.lock();
     if let Some(guard) = &*installed {
         return Ok(guard.clone());
     }
@@ -208,7 +208,7 @@ fn filter(settings: &TelemetrySettings, is_sent: bool) -> Result<EnvFilter, Tele
 fn log_layer(settings: &TelemetrySettings) -> Result<Box<dyn Layer<Subscriber> + Send + Sync>, TelemetryError> {
     let filter = filter(settings, false)?;
     Ok(match &settings.log_file {
-        Some(path) => lines(settings.log_format, false, Mutex::new(log_open(path)?)),
+        Some(path) => lines(settings.log_format, false, std::sync::Mutex::new(log_open(path)?)),
         None => {
             let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
             lines(settings.log_format, colours, std::io::stderr)
@@ -287,7 +287,7 @@ fn log_panics() {
 
 /// The body of `/metrics`: all metrics of the process in Prometheus' text format. Empty before [`init`].
 pub fn metrics_text() -> String {
-    let installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let installed = INSTALLED.lock().clone();
     let Some(guard) = installed else {
         return String::new();
     };

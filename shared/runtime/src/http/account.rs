@@ -9,7 +9,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, LazyLock, Mutex, PoisonError, Weak,
+        Arc, LazyLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -21,6 +21,7 @@ use opentelemetry::{
     global,
     metrics::{Gauge, Histogram},
 };
+use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
@@ -188,7 +189,7 @@ impl AccountLimits {
     }
 
     fn connections(&self, account: &AccountId) -> Arc<Connections> {
-        let mut accounts = self.0.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut accounts = self.0.connections.lock();
         if let Some(known) = accounts.get(account).and_then(Weak::upgrade) {
             return known;
         }
@@ -352,11 +353,7 @@ mod tests {
         drop((first, second, other, of_other));
         assert_eq!(limits.0.requests.all(), 0);
         drop(enter("next"));
-        assert_eq!(
-            limits.0.connections.lock().unwrap().len(),
-            1,
-            "ended requests leave no entry"
-        );
+        assert_eq!(limits.0.connections.lock().len(), 1, "ended requests leave no entry");
     }
 
     /// Responses that no client reads.

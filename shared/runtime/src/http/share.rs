@@ -1,10 +1,8 @@
 //! A resource that many holders share, each up to its share: connections by address, requests and bytes by account.
 
-use std::{
-    collections::HashMap,
-    hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, hash::Hash, sync::Arc};
+
+use parking_lot::Mutex;
 
 /// A holder may have one part in so many of what the others leave.
 const PARTS: usize = 4;
@@ -55,25 +53,25 @@ impl<H: Clone + Eq + Hash> Shared<H> {
 
     /// Takes a part. `None` if the holder would have more than its share.
     pub(super) fn take(self: &Arc<Self>, holder: &H, amount: usize) -> Option<Held<H>> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let (own, max) = self.share_of(&table, holder);
         (amount <= max.saturating_sub(own)).then(|| self.hold(&mut table, holder, amount))
     }
 
     /// Takes a part, however large the holder's share is.
     pub(super) fn take_anyway(self: &Arc<Self>, holder: &H, amount: usize) -> Held<H> {
-        self.hold(&mut self.table(), holder, amount)
+        self.hold(&mut self.table.lock(), holder, amount)
     }
 
     /// Whether the holder has nothing, or less than its share.
     pub(super) fn has_room(&self, holder: &H) -> bool {
-        let (own, max) = self.share_of(&self.table(), holder);
+        let (own, max) = self.share_of(&self.table.lock(), holder);
         own == 0 || own < max
     }
 
     #[cfg(test)]
     pub(super) fn all(&self) -> usize {
-        self.table().all
+        self.table.lock().all
     }
 
     /// How much the holder has, and how much it may have.
@@ -95,16 +93,9 @@ impl<H: Clone + Eq + Hash> Shared<H> {
     }
 }
 
-impl<H> Shared<H> {
-    /// The counters are consistent at any time, also after a panic.
-    fn table(&self) -> MutexGuard<'_, Table<H>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl<H: Eq + Hash> Drop for Held<H> {
     fn drop(&mut self) {
-        let mut table = self.of.table();
+        let mut table = self.of.table.lock();
         table.all = table.all.saturating_sub(self.amount);
         if let Some(own) = table.of_holders.get_mut(&self.holder) {
             *own = own.saturating_sub(self.amount);
@@ -158,6 +149,6 @@ mod tests {
         drop((first, anyway));
         assert!(shared.has_room(&"a") && shared.take(&"b", 10).is_some());
         drop(second);
-        assert!(shared.table().of_holders.is_empty() && shared.all() == 0);
+        assert!(shared.table.lock().of_holders.is_empty() && shared.all() == 0);
     }
 }
