@@ -19,7 +19,8 @@ section! {
         /// The public address of this API, as in `https://signalbox.example.com`. Links and the OpenAPI document begin with it.
         /// Default: the listen address.
         pub public_url: Option<PublicUrl> = None,
-        /// Creates accounts and may do everything in all of them (`SIGNALBOX_OPERATOR_TOKEN`). Without it accounts cannot be created.
+        /// Creates accounts and may do everything in all of them (`SIGNALBOX_OPERATOR_TOKEN`). Without it accounts cannot be
+        /// created.
         pub operator_token: Option<SecretString> = None,
         /// Items of a page if the request names no limit.
         pub list_items_default: Count = Count::new(50),

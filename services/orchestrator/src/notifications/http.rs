@@ -101,7 +101,9 @@ async fn list(
     );
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
-    let rows = store::notification_list(&tx, &filter, &page).await?;
+    let rows = page
+        .read(&tx, &store::LIST, filter.values(), "list notifications")
+        .await?;
     tx.commit().await?;
     Ok(rows.show())
 }

@@ -9,7 +9,7 @@ use storage::{StorageError, Tx, accepted::accepted_find, outbox::outbox_waits_fo
 use super::{accepted, of_parts};
 use crate::{
     agents::store::agent_columns,
-    paging::{Column, Listing, Order, Page, Rows},
+    paging::{Column, Listing, Order},
 };
 
 /// A notification with the names of its agent, task and session.
@@ -99,16 +99,13 @@ pub struct Filter {
     pub agent: Option<AgentRef>,
 }
 
-/// Newest first.
-pub async fn notification_list(tx: &Tx, filter: &Filter, page: &Page<'_>) -> Result<Rows<Notification>, StorageError> {
-    let (slug, agent_id) = agent_columns(filter.agent.as_ref());
-    let values: [Value; 4] = [
-        filter.state.into(),
-        filter.task.as_ref().map(TaskId::key).into(),
-        slug.into(),
-        agent_id.into(),
-    ];
-    page.read(tx, &LIST, values, "list notifications").await
+impl Filter {
+    /// As the listing's parameters.
+    pub fn values(&self) -> [Value; 4] {
+        let (slug, agent_id) = agent_columns(self.agent.as_ref());
+        let task = self.task.as_ref().map(TaskId::key);
+        [self.state.into(), task.into(), slug.into(), agent_id.into()]
+    }
 }
 
 /// Relies on the primary key.

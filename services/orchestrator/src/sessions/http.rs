@@ -51,7 +51,7 @@ async fn list(
     let list = List::of(&store::LIST, "sessions", &access.account, format_args!("{filter:?}"));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
-    let rows = store::session_list(&tx, &filter, &page).await?;
+    let rows = page.read(&tx, &store::LIST, filter.values(), "list sessions").await?;
     tx.commit().await?;
     Ok(rows.show())
 }

@@ -7,7 +7,7 @@ use storage::{StorageError, Tx};
 
 use crate::{
     agents::store::agent_columns,
-    paging::{Column, Listing, Order, Page, Rows},
+    paging::{Column, Listing, Order},
 };
 
 /// A session with the names of its agent and task. Relies on the primary key.
@@ -54,14 +54,11 @@ pub struct Filter {
     pub active: Option<bool>,
 }
 
-/// Newest first.
-pub async fn session_list(tx: &Tx, filter: &Filter, page: &Page<'_>) -> Result<Rows<Session>, StorageError> {
-    let (slug, agent_id) = agent_columns(filter.agent.as_ref());
-    let values: [Value; 4] = [
-        filter.task.as_ref().map(TaskId::key).into(),
-        slug.into(),
-        agent_id.into(),
-        filter.active.into(),
-    ];
-    page.read(tx, &LIST, values, "list sessions").await
+impl Filter {
+    /// As the listing's parameters.
+    pub fn values(&self) -> [Value; 4] {
+        let (slug, agent_id) = agent_columns(self.agent.as_ref());
+        let task = self.task.as_ref().map(TaskId::key);
+        [task.into(), slug.into(), agent_id.into(), self.active.into()]
+    }
 }

@@ -126,6 +126,7 @@ async fn change(
     // The display id, which subjects carry.
     let task = TaskId::parse(&row.display_id).map_err(|error| StorageError::unreadable("read task", error))?;
     let now = database_now(&tx).await?;
+    let note = async |kind, detail| activity_insert(&tx, (account, &task), kind, &by, detail, now).await;
     let mut messages = Vec::new();
     if let Some(to) = change.status {
         let asked = TaskMove {
@@ -144,15 +145,7 @@ async fn change(
         let agents = resolve(&tx, account, &assignees.0).await?;
         store::task_change(&tx, account, &task, (None, None), now).await?;
         store::assignees_replace(&tx, account, &task, &agents).await?;
-        activity_insert(
-            &tx,
-            (account, &task),
-            "task.assigned",
-            &by,
-            json!({"agents": agents}),
-            now,
-        )
-        .await?;
+        note("task.assigned", json!({"agents": agents})).await?;
     }
     if change.title.is_some() || change.description.is_some() {
         let fields: Vec<&str> = [
@@ -162,15 +155,7 @@ async fn change(
         .into_iter()
         .filter_map(|(name, given)| given.then_some(name))
         .collect();
-        activity_insert(
-            &tx,
-            (account, &task),
-            "task.updated",
-            &by,
-            json!({"fields": fields}),
-            now,
-        )
-        .await?;
+        note("task.updated", json!({"fields": fields})).await?;
         let fields = (change.title.map(String::from), change.description.map(String::from));
         store::task_change(&tx, account, &task, fields, now).await?;
     }
