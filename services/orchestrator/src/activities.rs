@@ -3,17 +3,16 @@
 
 use api::activities::Activity;
 use axum::extract::State;
-use domain::{AccountId, TaskId};
+use domain::TaskId;
 use runtime::http::Problem;
-use storage::{Accounts, StorageError, Tx};
-use uuid::Uuid;
+use storage::Accounts;
 
 use crate::{
     app::App,
     auth::Access,
     body::{Named, Query},
     error::ApiError,
-    paging::{Keyset, List, ListQuery, Listing, Order, Page, Rows, Shown},
+    paging::{Column, List, ListQuery, Listing, Order, Shown},
     route::routes,
     tasks::store::task_find,
 };
@@ -30,12 +29,12 @@ async fn list(
     Named(task): Named<TaskId>,
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<Activity>, ApiError> {
-    let page = query.page(&app, List::of("activities", &access.account, task.key()))?;
+    let page = query.page(&app, List::of(&LIST, "activities", &access.account, task.key()))?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     task_find(&tx, &access.account, &task)
         .await?
         .ok_or_else(Problem::not_found)?;
-    let rows = activity_list(&tx, &access.account, &task, &page).await?;
+    let rows = page.read(&tx, &LIST, [task.key().into()], "list activities").await?;
     tx.commit().await?;
     Ok(rows.show())
 }
@@ -44,24 +43,9 @@ async fn list(
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at
         from activity where account_id = $1 and task_id = $2",
-    order: &["created_at", "id"],
+    order: &[("created_at", Column::Time), ("id", Column::Uuid)],
     begins: Order::NewestFirst,
     wanted: None,
     bytes: "octet_length(detail::text)",
     names: ("", ""),
 };
-
-/// Newest first.
-async fn activity_list(
-    tx: &Tx,
-    account: &AccountId,
-    task: &TaskId,
-    page: &Page<'_, Keyset<Uuid>>,
-) -> Result<Rows<Activity>, StorageError> {
-    let values = [account.into(), task.key().into()];
-    let position = |row: &Activity| Keyset {
-        at: row.created_at,
-        id: row.id,
-    };
-    page.read(tx, &LIST, values, position, "list activities").await
-}

@@ -1,9 +1,10 @@
 //! The state that every route uses: the connection pools, the relay, the limits.
 
-use std::{fmt, ops::Deref, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use axum::http::StatusCode;
 use contracts::{Root, outgoing::Origin};
+use derive_more::Deref;
 use domain::AccountId;
 use runtime::{Shares, Shutdown, http::Problem, shares::NoRoom};
 use sea_orm::FromQueryResult;
@@ -22,7 +23,8 @@ const AGAIN_S: u32 = 5;
 pub type PublishSoon = Arc<dyn Fn(Vec<OutboxRow>) + Send + Sync>;
 
 /// Cheap to clone; clones share everything.
-#[derive(Clone)]
+#[derive(Clone, Deref)]
+#[deref(forward)]
 pub struct App(Arc<Parts>);
 
 pub struct Parts {
@@ -51,7 +53,7 @@ impl App {
             callers,
             root,
             settings,
-            meters: Metrics::new(),
+            meters: Metrics::default(),
             shares: Shares::default(),
             publish_soon,
             shutdown,
@@ -120,13 +122,6 @@ pub async fn database_now(tx: &Tx) -> Result<OffsetDateTime, StorageError> {
     let now: Option<Now> = tx.one("ask for the time", "select now() as now", []).await?;
     now.map(|row| row.now)
         .ok_or_else(|| StorageError::unreadable("ask for the time", "no answer"))
-}
-
-impl Deref for App {
-    type Target = Parts;
-    fn deref(&self) -> &Parts {
-        &self.0
-    }
 }
 
 impl fmt::Debug for App {

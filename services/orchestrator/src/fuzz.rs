@@ -26,7 +26,7 @@ use crate::{
     dead_letters::redrive::redrive,
     idempotency,
     notifications::incoming,
-    paging::{Cursor, Keyset, Limit, List, Page, Position},
+    paging::{Column, Columns, Cursor, Limit, List, Page},
     settings::OrchestratorSettings,
 };
 
@@ -185,32 +185,31 @@ fn query() {
 
 #[test]
 fn cursor() {
-    type AtId = Keyset<Uuid>;
-    type AtText = Keyset<String>;
-    fn page<P: Position>(cursor: Option<&str>) -> Option<Page<'static, P>> {
+    const NUMBER: Columns = &[("number", Column::BigInt)];
+    const AT_ID: Columns = &[("created_at", Column::Time), ("id", Column::Uuid)];
+    const AT_TEXT: Columns = &[("created_at", Column::Time), ("id", Column::Text)];
+    const TEXT: Columns = &[("id", Column::Text)];
+    fn page(order: Columns, cursor: Option<&str>) -> Option<Page<'static>> {
         let list = List {
             name: "tasks",
             account: "acme",
             filters: String::new(),
+            order,
         };
         let cursor = cursor.map(|cursor| Cursor(cursor.to_owned()));
         let limit = Some(Limit(NonZeroU32::MIN));
         Page::new(list, &OrchestratorSettings::default(), limit, cursor.as_ref()).ok()
     }
-    fn made<P: Position + Clone>(last: &P) -> String {
-        let first = page::<P>(None).expect("a first page needs no cursor");
-        let (_, places) = first.cut(vec![(), ()], |()| last.clone()).apart();
+    fn made(place: &str) -> String {
+        let first = page(TEXT, None).expect("a first page needs no cursor");
+        let (_, places) = first.cut(vec![(), ()], |()| place.to_owned()).apart();
         places.next_cursor().expect("there is more").to_owned()
     }
-    let at = OffsetDateTime::from_unix_timestamp_nanos(1_700_000_000_123_456_000).unwrap();
     let seeds = [
-        made(&7_i64),
-        made(&"PROJ-7".to_owned()),
-        made(&AtId { at, id: Uuid::nil() }),
-        made(&AtText {
-            at,
-            id: "id with blanks".to_owned(),
-        }),
+        made("7"),
+        made("PROJ-7"),
+        made("1700000000123456 00000000000000000000000000000000"),
+        made("1700000000123456 id with blanks"),
     ];
     fuzz("cursor")
         .seeds(seeds)
@@ -220,21 +219,12 @@ fn cursor() {
             let Ok(text) = std::str::from_utf8(input) else {
                 return "refused";
             };
+            let read = [NUMBER, AT_ID, AT_TEXT, TEXT].map(|order| page(order, Some(text)).and_then(|page| page.after));
             // An accepted cursor is one that was issued: written again it is the same, but for the case of its hex digits.
-            let same = |again: String| assert_eq!(again, text.to_ascii_lowercase());
-            let number = page::<i64>(Some(text)).and_then(|page| page.after);
-            let moment = page::<AtId>(Some(text)).and_then(|page| page.after);
-            let word = page::<String>(Some(text)).and_then(|page| page.after);
-            if let Some(after) = &number {
-                assert_eq!(i64::read(&after.write()), Some(*after));
+            for place in read.iter().flatten() {
+                assert_eq!(made(place), text.to_ascii_lowercase());
             }
-            if let Some(after) = &moment {
-                let _ = AtId::read(&after.write()).expect("a place reads back");
-            }
-            if let Some(after) = &word {
-                same(made(after));
-            }
-            if number.is_some() || moment.is_some() || word.is_some() {
+            if read.iter().any(Option::is_some) {
                 "read"
             } else {
                 "refused"

@@ -16,7 +16,6 @@ use axum::{
 };
 use runtime::http::{self, Problem, only, openapi::Operation};
 use schemars::JsonSchema;
-use sea_orm::FromQueryResult;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -257,21 +256,15 @@ fn replay(stored: entity::idempotency::Model, hash: &[u8; 32]) -> Result<Respons
     Ok(response)
 }
 
-#[derive(FromQueryResult)]
-struct Locked {
-    locked: bool,
-}
-
 /// Held to the end of the transaction. Two keys with the same hash only cost each other a 409.
 ///
 /// The lock's name has owner and key without the principal, as in an older version: during an upgrade, a request that is repeated
 /// at a replica of the other version takes the same lock.
-const LOCK: &str = "select pg_try_advisory_xact_lock(hashtextextended($1, 0)) as locked";
+const LOCK: &str = "select true where pg_try_advisory_xact_lock(hashtextextended($1, 0))";
 
 async fn lock(tx: &Tx, owner: &str, key: &str) -> Result<bool, StorageError> {
     let name = format!("idempotency {owner} {key}");
-    let locked: Option<Locked> = tx.one("lock an idempotency key", LOCK, [name.into()]).await?;
-    Ok(locked.is_some_and(|row| row.locked))
+    tx.exists("lock an idempotency key", LOCK, [name.into()]).await
 }
 
 /// The stored answer of this principal, or one without a principal, which an older version wrote. Relies on the primary key.

@@ -12,8 +12,8 @@ pub struct Metrics {
     rolled_back: Counter<u64>,
 }
 
-impl Metrics {
-    pub fn new() -> Metrics {
+impl Default for Metrics {
+    fn default() -> Metrics {
         let meter = global::meter("orchestrator");
         let counter = |name: &'static str, what: &'static str| meter.u64_counter(name).with_description(what).build();
         Metrics {
@@ -37,7 +37,9 @@ impl Metrics {
             ),
         }
     }
+}
 
+impl Metrics {
     /// `reason`: unauthorized, other_account, forbidden, unread_share.
     pub fn refused(&self, reason: &'static str) {
         self.refused.add(1, &[KeyValue::new("reason", reason)]);
@@ -65,11 +67,5 @@ impl Metrics {
 
     pub fn rolled_back(&self) {
         self.rolled_back.add(1, &[]);
-    }
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Metrics::new()
     }
 }

@@ -4,68 +4,50 @@
 use std::net::SocketAddr;
 
 use axum::http::Uri;
-use runtime::settings::{Bytes, Count, Days, Hours, Millis};
+use runtime::{
+    section,
+    settings::{Bytes, Count, Days, Hours, Millis},
+};
 use secrecy::SecretString;
 use serde::Deserialize;
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(default)]
-pub struct OrchestratorSettings {
-    #[serde(deserialize_with = "runtime::settings::address")]
-    pub listen: SocketAddr,
-    /// The public address of this API, as in `https://signalbox.example.com`. Links and the OpenAPI document begin with it.
-    /// Default: the listen address.
-    pub public_url: Option<PublicUrl>,
-    /// Creates accounts and may do everything in all of them (`SIGNALBOX_OPERATOR_TOKEN`). Without it accounts cannot be created.
-    pub operator_token: Option<SecretString>,
-    /// Items of a page if the request names no limit.
-    pub list_items_default: Count,
-    /// The largest limit of a request; a higher one is lowered to it.
-    pub list_items_max: Count,
-    /// Bytes of a page; the item that would exceed it begins the next page. A page has at least one item.
-    pub list_bytes_max: Bytes,
-    /// Rows that a filter scans for one page. A page of a selective filter has few items, or none, and a cursor.
-    pub scan_rows_max: Count,
-    /// Timeout of a statement that reads a list.
-    pub list_timeout_ms: Millis,
-    /// Turns hold whole prompts, so a page has fewer of them.
-    pub list_turns_max: Count,
-    /// How long the answer of a POST with an `Idempotency-Key` is kept.
-    pub answers_kept_hours: Hours,
-    /// How long an accepted notification is known by its id before the resolver has written its row. Equal to the stream's
-    /// retention. With a longer time, a notification that was deleted after processing would be reported as queued.
-    pub accepted_kept_hours: Hours,
-    /// Retention of dead letters, redriven or not.
-    pub dead_letters_kept_days: Days,
-    pub forget_interval_ms: Millis,
-    /// Replies posted in one transaction.
-    pub replies_batch_max: Count,
-    /// Attempts after which an event becomes a dead letter.
-    pub replies_attempts_max: Count,
-    /// Delay before a failed reply is retried.
-    pub replies_retry_ms: Millis,
-}
-
-impl Default for OrchestratorSettings {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
-            public_url: None,
-            operator_token: None,
-            list_items_default: Count::new(50),
-            list_items_max: Count::new(200),
-            list_bytes_max: Bytes::new(2 * 1024 * 1024),
-            scan_rows_max: Count::new(20_000),
-            list_timeout_ms: Millis::new(1_000),
-            list_turns_max: Count::new(50),
-            answers_kept_hours: Hours::new(24),
-            accepted_kept_hours: Hours::new(7 * 24),
-            dead_letters_kept_days: Days::new(90),
-            forget_interval_ms: Millis::new(10 * 60 * 1000),
-            replies_batch_max: Count::new(256),
-            replies_attempts_max: Count::new(10),
-            replies_retry_ms: Millis::new(1_000),
-        }
+section! {
+    #[derive(Debug)]
+    pub struct OrchestratorSettings {
+        #[serde(deserialize_with = "runtime::settings::address")]
+        pub listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)),
+        /// The public address of this API, as in `https://signalbox.example.com`. Links and the OpenAPI document begin with it.
+        /// Default: the listen address.
+        pub public_url: Option<PublicUrl> = None,
+        /// Creates accounts and may do everything in all of them (`SIGNALBOX_OPERATOR_TOKEN`). Without it accounts cannot be
+        /// created.
+        pub operator_token: Option<SecretString> = None,
+        /// Items of a page if the request names no limit.
+        pub list_items_default: Count = Count::new(50),
+        /// The largest limit of a request; a higher one is lowered to it.
+        pub list_items_max: Count = Count::new(200),
+        /// Bytes of a page; the item that would exceed it begins the next page. A page has at least one item.
+        pub list_bytes_max: Bytes = Bytes::new(2 * 1024 * 1024),
+        /// Rows that a filter scans for one page. A page of a selective filter has few items, or none, and a cursor.
+        pub scan_rows_max: Count = Count::new(20_000),
+        /// Timeout of a statement that reads a list.
+        pub list_timeout_ms: Millis = Millis::new(1_000),
+        /// Turns hold whole prompts, so a page has fewer of them.
+        pub list_turns_max: Count = Count::new(50),
+        /// How long the answer of a POST with an `Idempotency-Key` is kept.
+        pub answers_kept_hours: Hours = Hours::new(24),
+        /// How long an accepted notification is known by its id before the resolver has written its row. Equal to the stream's
+        /// retention. With a longer time, a notification that was deleted after processing would be reported as queued.
+        pub accepted_kept_hours: Hours = Hours::new(7 * 24),
+        /// Retention of dead letters, redriven or not.
+        pub dead_letters_kept_days: Days = Days::new(90),
+        pub forget_interval_ms: Millis = Millis::new(10 * 60 * 1000),
+        /// Replies posted in one transaction.
+        pub replies_batch_max: Count = Count::new(256),
+        /// Attempts after which an event becomes a dead letter.
+        pub replies_attempts_max: Count = Count::new(10),
+        /// Delay before a failed reply is retried.
+        pub replies_retry_ms: Millis = Millis::new(1_000),
     }
 }
 

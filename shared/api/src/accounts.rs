@@ -1,11 +1,10 @@
 //! Accounts: the tenants, and their settings that change the pipeline's behaviour (S6, S14).
 
-use contracts::Timestamp;
-use domain::{AccountId, InstructionLayout, SessionScope, TaskId};
+use derive_more::Into;
+use domain::{AccountId, InstructionLayout, SessionScope, TaskId, Timestamp};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Deserializer, Serialize};
-use time::{OffsetDateTime, serde::rfc3339};
 
 use crate::text::{Name, Text};
 
@@ -41,7 +40,7 @@ pub struct AccountChange {
 }
 
 /// A whole number; JSON writes one as `3` or as `3.0`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Into, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "f64")]
 #[schemars(inline, !try_from)]
 pub struct TurnsMax(#[schemars(range(min = 1, max = 2_147_483_647))] i32);
@@ -55,12 +54,6 @@ impl TryFrom<f64> for TurnsMax {
         } else {
             Err("a whole number of at least 1, or null")
         }
-    }
-}
-
-impl From<TurnsMax> for i32 {
-    fn from(turns: TurnsMax) -> i32 {
-        turns.0
     }
 }
 
@@ -86,9 +79,7 @@ pub struct Account {
     pub coordinator_task: Option<String>,
     pub briefing: String,
     pub turns_in_flight_max: Option<i32>,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub created_at: OffsetDateTime,
+    pub created_at: Timestamp,
 }
 
 /// An account in the operator's list, which spans accounts and so has only these fields.
@@ -96,9 +87,7 @@ pub struct Account {
 pub struct AccountEntry {
     pub id: String,
     pub name: String,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub created_at: OffsetDateTime,
+    pub created_at: Timestamp,
 }
 
 #[cfg(test)]

@@ -1,12 +1,10 @@
 //! Activities: what happened to a task.
 
-use contracts::Timestamp;
-use domain::Actor;
+use domain::{Actor, Timestamp};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use time::{OffsetDateTime, serde::rfc3339};
 use uuid::Uuid;
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
@@ -18,7 +16,5 @@ pub struct Activity {
     pub actor: Actor,
     /// An object that depends on the kind.
     pub detail: Value,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub created_at: OffsetDateTime,
+    pub created_at: Timestamp,
 }

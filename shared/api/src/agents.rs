@@ -1,11 +1,10 @@
 //! Agents: the named workers of an account. The id never changes and is part of every key; the slug may change (S11).
 
-use contracts::Timestamp;
-use domain::{AgentRef, AgentSlug};
+use derive_more::Into;
+use domain::{AgentRef, AgentSlug, Timestamp};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
-use time::{OffsetDateTime, serde::rfc3339};
 use uuid::Uuid;
 
 use crate::text::{ActorName, Text};
@@ -36,7 +35,8 @@ pub struct AgentChange {
 pub type AgentRole = Text<0, { 16 * 1024 }>;
 
 /// A slug that does not have the form of an id: otherwise it could be taken for another agent's id.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Into, Serialize, Deserialize)]
+#[into(String)]
 #[serde(try_from = "AgentSlug")]
 pub struct NewSlug(AgentSlug);
 
@@ -47,12 +47,6 @@ impl TryFrom<AgentSlug> for NewSlug {
             Ok(AgentRef::Id(_)) => Err("a UUID is the form of an agent's id"),
             Ok(AgentRef::Slug(_)) | Err(_) => Ok(NewSlug(slug)),
         }
-    }
-}
-
-impl From<NewSlug> for String {
-    fn from(slug: NewSlug) -> String {
-        slug.0.into()
     }
 }
 
@@ -72,7 +66,7 @@ impl JsonSchema for NewSlug {
 }
 
 /// A name in the operator's settings. Only delivery knows whether the provider exists.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Into, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(inline, !try_from)]
 pub struct ProviderName(#[schemars(regex(pattern = "^[A-Za-z0-9_-]{1,63}$"))] String);
@@ -89,12 +83,6 @@ impl TryFrom<String> for ProviderName {
     }
 }
 
-impl From<ProviderName> for String {
-    fn from(name: ProviderName) -> String {
-        name.0
-    }
-}
-
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
 pub struct Agent {
     pub id: Uuid,
@@ -102,9 +90,7 @@ pub struct Agent {
     pub name: String,
     pub role: String,
     pub provider: String,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub created_at: OffsetDateTime,
+    pub created_at: Timestamp,
 }
 
 /// An agent as other objects refer to it: by its permanent id and its current slug.

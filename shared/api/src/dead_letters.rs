@@ -1,10 +1,9 @@
 //! Dead letters: messages that could not be processed, and why.
 
-use contracts::Timestamp;
+use domain::Timestamp;
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
-use time::{OffsetDateTime, serde::rfc3339};
 use uuid::Uuid;
 
 /// A redrive takes no fields.
@@ -26,12 +25,8 @@ pub struct DeadLetter {
     pub attempts: i32,
     /// The service that wrote the letter.
     pub service: String,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub created_at: OffsetDateTime,
-    #[serde(with = "rfc3339::option")]
-    #[schemars(with = "Option<Timestamp>")]
-    pub redriven_at: Option<OffsetDateTime>,
+    pub created_at: Timestamp,
+    pub redriven_at: Option<Timestamp>,
     /// How often it was redriven.
     pub redrives: i32,
 }

@@ -1,12 +1,10 @@
 //! API keys of an account. A key is returned once, in the response that creates it, and not when that response is
 //! repeated.
 
-use contracts::Timestamp;
-use domain::{AgentRef, KeyRole};
+use domain::{AgentRef, KeyRole, Timestamp};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
-use time::{OffsetDateTime, serde::rfc3339};
 use uuid::Uuid;
 
 use crate::text::ActorName;
@@ -32,12 +30,8 @@ pub struct Key {
     pub name: String,
     #[schemars(with = "KeyRole")]
     pub role: String,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub created_at: OffsetDateTime,
-    #[serde(with = "rfc3339::option")]
-    #[schemars(with = "Option<Timestamp>")]
-    pub expires_at: Option<OffsetDateTime>,
+    pub created_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
     /// The agent whose sessions it opens. A gateway's key without one opens all sessions.
     pub agent_id: Option<Uuid>,
 }

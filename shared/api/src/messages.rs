@@ -1,11 +1,10 @@
 //! Messages of a task's thread.
 
-use contracts::{Timestamp, notification::BODY_BYTES_MAX};
-use domain::{Actor, ActorKind};
+use contracts::notification::BODY_BYTES_MAX;
+use domain::{Actor, ActorKind, Timestamp};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
-use time::{OffsetDateTime, serde::rfc3339};
 use uuid::Uuid;
 
 use crate::{agents::AgentName, text::Text};
@@ -36,9 +35,7 @@ pub struct Message {
     pub body: String,
     /// The turn of this reply, or of the tool call that posted it.
     pub turn_id: Option<Uuid>,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub created_at: OffsetDateTime,
+    pub created_at: Timestamp,
 }
 
 /// A new message.

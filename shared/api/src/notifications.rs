@@ -1,15 +1,11 @@
 //! Notifications: reasons for an agent to act, and their states.
 
-use contracts::{
-    Timestamp,
-    notification::{AGENTS_MAX, BODY_BYTES_MAX, TITLE_BYTES_MAX},
-};
-use domain::{Actor, ActorKind, AgentRef, MessageId, NotificationId, NotificationState, QueueMode};
+use contracts::notification::{AGENTS_MAX, BODY_BYTES_MAX, TITLE_BYTES_MAX};
+use domain::{Actor, ActorKind, AgentRef, MessageId, NotificationId, NotificationState, QueueMode, Timestamp};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use time::{OffsetDateTime, serde::rfc3339};
 use uuid::Uuid;
 
 use crate::text::Text;
@@ -99,9 +95,7 @@ pub struct Notification {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[sea_orm(skip)]
     pub parts: Vec<Part>,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub created_at: OffsetDateTime,
+    pub created_at: Timestamp,
 }
 
 /// One agent's part of a notification to several.

@@ -1,11 +1,9 @@
 //! Sessions: one agent's continuous work, in generations.
 
-use contracts::Timestamp;
-use domain::SessionKind;
+use domain::{SessionKind, Timestamp};
 use schemars::JsonSchema;
 use sea_orm::{ColIdx, FromQueryResult, QueryResult, TryGetError, TryGetable};
 use serde::{Deserialize, Serialize};
-use time::{OffsetDateTime, serde::rfc3339};
 use uuid::Uuid;
 
 use crate::agents::AgentName;
@@ -26,12 +24,8 @@ pub struct Session {
     pub state: SessionState,
     /// Its phase: `idle`, `running`, `waiting` (for tools), `backoff` (until its next attempt).
     pub phase: String,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub opened_at: OffsetDateTime,
-    #[serde(with = "rfc3339::option")]
-    #[schemars(with = "Option<Timestamp>")]
-    pub closed_at: Option<OffsetDateTime>,
+    pub opened_at: Timestamp,
+    pub closed_at: Option<Timestamp>,
     pub close_reason: Option<String>,
     /// Queued notifications.
     pub queued: i32,
@@ -62,7 +56,7 @@ impl SessionState {
 
 impl TryGetable for SessionState {
     fn try_get_by<I: ColIdx>(row: &QueryResult, closed_at: I) -> Result<Self, TryGetError> {
-        Ok(match Option::<OffsetDateTime>::try_get_by(row, closed_at)? {
+        Ok(match Option::<Timestamp>::try_get_by(row, closed_at)? {
             None => SessionState::Active,
             Some(_) => SessionState::Closed,
         })

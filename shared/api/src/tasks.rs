@@ -1,13 +1,9 @@
 //! Tasks. Ids are compared without case and shown as their client spelled them.
 
-use contracts::{
-    Timestamp,
-    notification::{AGENTS_MAX, TITLE_BYTES_MAX},
-};
-use domain::{AgentRef, TaskId, TaskStatus};
+use contracts::notification::{AGENTS_MAX, TITLE_BYTES_MAX};
+use domain::{AgentRef, TaskId, TaskStatus, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use time::{OffsetDateTime, serde::rfc3339};
 
 use crate::{agents::AgentName, text::Text};
 
@@ -62,12 +58,8 @@ pub struct Task {
     #[schemars(with = "TaskStatus")]
     pub status: String,
     pub assignees: Vec<AgentName>,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub created_at: OffsetDateTime,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub updated_at: OffsetDateTime,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
 }
 
 #[cfg(test)]

@@ -1,14 +1,16 @@
 //! Texts with limits. Each is checked when it is parsed, and its schema declares the same limits.
 
-use std::{borrow::Cow, fmt, ops::Deref};
+use std::{borrow::Cow, fmt};
 
+use derive_more::{Deref, Into};
 use domain::{NotTheirs, is_reserved};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// A text of at most so many bytes of UTF-8; with `BYTES_MIN` 1, one that is not blank. Without U+0000, which Postgres
 /// cannot store.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deref, Into, Serialize, Deserialize)]
+#[deref(forward)]
 #[serde(try_from = "String")]
 pub struct Text<const BYTES_MIN: usize, const BYTES_MAX: usize>(String);
 
@@ -38,19 +40,6 @@ impl<const BYTES_MIN: usize, const BYTES_MAX: usize> TryFrom<String> for Text<BY
     }
 }
 
-impl<const BYTES_MIN: usize, const BYTES_MAX: usize> From<Text<BYTES_MIN, BYTES_MAX>> for String {
-    fn from(text: Text<BYTES_MIN, BYTES_MAX>) -> String {
-        text.0
-    }
-}
-
-impl<const BYTES_MIN: usize, const BYTES_MAX: usize> Deref for Text<BYTES_MIN, BYTES_MAX> {
-    type Target = str;
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
 impl<const BYTES_MIN: usize, const BYTES_MAX: usize> fmt::Display for Text<BYTES_MIN, BYTES_MAX> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -73,7 +62,9 @@ impl<const BYTES_MIN: usize, const BYTES_MAX: usize> JsonSchema for Text<BYTES_M
 }
 
 /// The name of a key or an agent as an author. People and agents see it, so it must not resemble Signalbox's own.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Deref, Into, Serialize, Deserialize, JsonSchema)]
+#[deref(forward)]
+#[into(String)]
 #[serde(try_from = "Name")]
 #[schemars(inline)]
 pub struct ActorName(Name);
@@ -86,19 +77,6 @@ impl TryFrom<Name> for ActorName {
         } else {
             Ok(ActorName(name))
         }
-    }
-}
-
-impl From<ActorName> for String {
-    fn from(name: ActorName) -> String {
-        name.0.into()
-    }
-}
-
-impl Deref for ActorName {
-    type Target = str;
-    fn deref(&self) -> &str {
-        &self.0
     }
 }
 

@@ -1,12 +1,10 @@
 //! Turns: the input of an agent, its actions, its reply and its usage.
 
-use contracts::Timestamp;
-use domain::{ToolCallState, TurnState};
+use domain::{Timestamp, ToolCallState, TurnState};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use time::{OffsetDateTime, serde::rfc3339};
 use uuid::Uuid;
 
 /// One run of an agent in a session.
@@ -51,12 +49,8 @@ pub struct Turn {
     pub no_reply: bool,
     /// Its session had closed meanwhile: recorded, changes nothing.
     pub late: bool,
-    #[serde(with = "rfc3339")]
-    #[schemars(with = "Timestamp")]
-    pub started_at: OffsetDateTime,
-    #[serde(with = "rfc3339::option")]
-    #[schemars(with = "Option<Timestamp>")]
-    pub finished_at: Option<OffsetDateTime>,
+    pub started_at: Timestamp,
+    pub finished_at: Option<Timestamp>,
     /// The parts of the prompt, with source, size and hash.
     pub manifest: Value,
 }

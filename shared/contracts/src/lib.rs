@@ -21,12 +21,11 @@ pub mod quote;
 pub mod session;
 pub mod storable;
 pub mod subject;
-pub mod timestamp;
 pub mod tool;
 pub mod tools;
 
+pub use domain::Timestamp;
 pub use header::{Headers, TraceContext};
 pub use message::{Stream, User};
 pub use outgoing::Outgoing;
 pub use subject::{Root, SubjectError, TaskToken};
-pub use timestamp::Timestamp;

@@ -3,7 +3,7 @@
 //!
 //! Reading order: [`id`] (typed ids), [`session_key`] (the name of a generation), [`task`], [`session`],
 //! [`notification`], [`turn`], [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`]
-//! (authentication), [`limit`] (the operator's limits).
+//! (authentication), [`limit`] (the operator's limits), [`Timestamp`] (a time as it is written).
 
 pub mod account;
 pub mod actor;
@@ -21,6 +21,7 @@ pub mod session_key;
 pub mod step;
 mod string_enum;
 pub mod task;
+mod timestamp;
 pub mod tool;
 pub mod turn;
 
@@ -41,5 +42,6 @@ pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionK
 pub use session_key::{SessionKey, SessionOf};
 pub use step::ImpossibleStep;
 pub use task::TaskStatus;
+pub use timestamp::Timestamp;
 pub use tool::{CallId, ToolCallState};
 pub use turn::{TurnRef, TurnState, TurnStep};

@@ -50,19 +50,21 @@ pub(crate) async fn bury_outgoing(
         // letter.
         headers.set(header::VOUCHED, "1");
     }
-    let letter = Undeliverable {
-        owner: &owner,
+    let letter = Given {
+        account: owner.account.as_ref(),
+        task: owner.task.as_ref(),
         subject,
         headers: &headers,
         payload,
         reason,
         detail,
         attempts: 1,
-        cause: headers.get(header::CAUSE).map(str::to_owned),
+        origin: origin_of(&headers, headers.get(header::CAUSE)),
+        at: OffsetDateTime::now_utc(),
     };
     let tx = database.begin(&owner.accounts()).await?;
     // The rows of this transaction are not handed to the relay; the outbox sweep publishes them.
-    write(&tx, root, &letter).await?;
+    write(&tx, root, letter).await?;
     tx.commit().await?;
     buried(database, reason);
     Ok(())
@@ -80,47 +82,29 @@ pub(crate) fn buried(database: &Database, reason: &str) {
     BURIED.add(1, &[service, KeyValue::new("reason", reason.to_owned())]);
 }
 
-pub(crate) struct Undeliverable<'a> {
-    pub(crate) owner: &'a Owner,
-    pub(crate) subject: &'a str,
-    pub(crate) headers: &'a Headers,
-    pub(crate) payload: &'a [u8],
-    pub(crate) reason: &'a str,
-    pub(crate) detail: &'a str,
-    pub(crate) attempts: i32,
-    pub(crate) cause: Option<String>,
+/// The trace and the hops that the headers name go on.
+pub(crate) fn origin_of(headers: &Headers, cause: Option<&str>) -> Origin {
+    Origin {
+        cause: cause.map(str::to_owned),
+        hops: headers.hops(),
+        trace: headers.trace(),
+    }
 }
 
-pub(crate) async fn write(tx: &Tx, root: &Root, letter: &Undeliverable<'_>) -> Result<Vec<OutboxRow>, StorageError> {
+pub(crate) async fn write(tx: &Tx, root: &Root, mut letter: Given<'_>) -> Result<Vec<OutboxRow>, StorageError> {
     // The account in a subject is not verified. A letter whose account does not exist belongs to the operator.
-    let account = match &letter.owner.account {
-        Some(account) if account_exists(tx, account).await? => Some(account),
-        Some(_) | None => None,
+    let is_known = match letter.account {
+        Some(account) => account_exists(tx, account).await?,
+        None => false,
     };
-    let task = letter.owner.task.as_ref().filter(|_| account.is_some());
-    let origin = Origin {
-        cause: letter.cause.clone(),
-        hops: letter.headers.hops(),
-        trace: letter.headers.trace(),
-    };
-    let at = OffsetDateTime::now_utc();
-    let given = Given {
-        account,
-        task,
-        subject: letter.subject,
-        headers: letter.headers,
-        payload: letter.payload,
-        reason: letter.reason,
-        detail: letter.detail,
-        attempts: letter.attempts,
-        origin: origin.clone(),
-        at,
-    };
-    let (id, message) = dead_letter_insert(tx, root, &given).await?;
+    if !is_known {
+        (letter.account, letter.task) = (None, None);
+    }
+    let (id, message) = dead_letter_insert(tx, root, &letter).await?;
     let mut messages = vec![message];
     // An event belongs to an account. A letter without an account is announced on the dead subject only.
-    if let Some(account) = account {
-        messages.push(died(tx.role().service(), root, account, &given, id));
+    if let Some(account) = letter.account {
+        messages.push(died(tx.role().service(), root, account, &letter, id));
     }
     outbox_insert(tx, messages).await
 }
@@ -146,7 +130,7 @@ fn died(service: &str, root: &Root, account: &AccountId, given: &Given<'_>, id: 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) account: Option<AccountId>,
-    task: Option<TaskId>,
+    pub(crate) task: Option<TaskId>,
     is_dead_letter: bool,
 }
 

@@ -131,7 +131,7 @@ impl Context {
         let database = database.await?;
         let topology = topology(user(role), &settings.nats);
         let bus = bus_connect(role.service(), &settings, keys, patience.left()).await?;
-        let ensured = patience.until_done(NATS, || async { Ok(topology.ensure(&bus).await?) });
+        let ensured = patience.until_done(NATS, async || Ok(topology.ensure(&bus).await?));
         Box::pin(ensured).await?;
         let outbox = Outbox::start(&database, &bus, &settings.outbox, &shutdown);
         let gauges = Gauges {
@@ -195,15 +195,8 @@ impl Context {
 
     /// Runs a first step of the service's own in the database. The step must be idempotent; it is retried like the rest
     /// of the start.
-    pub async fn at_start<T, F>(&self, mut step: impl FnMut() -> F) -> Result<T, StartError>
-    where
-        F: Future<Output = Result<T, StorageError>>,
-    {
-        let step = || {
-            let tried = step();
-            async { Ok(tried.await?) }
-        };
-        self.patience.until_done(POSTGRES, step).await
+    pub async fn at_start<T>(&self, mut step: impl AsyncFnMut() -> Result<T, StorageError>) -> Result<T, StartError> {
+        self.patience.until_done(POSTGRES, async || Ok(step().await?)).await
     }
 
     /// The dead letter writer for a consumer.
@@ -279,7 +272,7 @@ pub fn database_options(settings: &DatabaseSettings) -> DatabaseOptions {
 async fn database_open(role: Role, settings: &Settings) -> Result<Database, StartError> {
     schema_check(role, settings).await?;
     let database = database_connect(role, settings, &database_options(&settings.database)).await?;
-    check_fitness(&database, settings).await?;
+    refuse_unfit(&database, settings, |_| true).await?;
     Ok(database)
 }
 
@@ -293,7 +286,7 @@ async fn schema_check(role: Role, settings: &Settings) -> Result<(), StartError>
     let owner = database_connect(Role::Owner, settings, &options).await?;
     if settings.database.migrate {
         // A server that is too old would fail in the middle of a step.
-        check_version(&owner, settings).await?;
+        refuse_unfit(&owner, settings, |fault| fault.kind == &fitness::TOO_OLD).await?;
     }
     let checked = if settings.database.migrate {
         let migrated = migrations::migrate(owner.connection()).await;
@@ -340,33 +333,22 @@ pub async fn fitness_setting(settings: &DatabaseSettings) -> Result<fitness::Set
     })
 }
 
-/// Refuses a database that does not keep accounts apart, or that may lose committed data.
-async fn check_fitness(database: &Database, settings: &Settings) -> Result<(), StartError> {
-    let faults = faults(database, settings).await?;
-    refuse(faults)
-}
-
-async fn check_version(database: &Database, settings: &Settings) -> Result<(), StartError> {
-    let mut faults = faults(database, settings).await?;
-    faults.retain(|fault| fault.kind == &fitness::TOO_OLD);
-    refuse(faults)
-}
-
-async fn faults(database: &Database, settings: &Settings) -> Result<Vec<Fault>, StartError> {
-    let facts = fitness::look(database).await?;
-    Ok(facts.faults(fitness_setting(&settings.database).await?))
-}
-
-fn refuse(faults: Vec<Fault>) -> Result<(), StartError> {
+/// Refuses a database with faults that matter: it does not keep accounts apart, say, or may lose committed data.
+async fn refuse_unfit(
+    database: &Database,
+    settings: &Settings,
+    matters: impl Fn(&Fault) -> bool,
+) -> Result<(), StartError> {
+    let mut faults = fitness::look(database)
+        .await?
+        .faults(fitness_setting(&settings.database).await?);
+    faults.retain(matters);
     if faults.is_empty() {
         return Ok(());
     }
-    let faults: Vec<String> = faults
-        .iter()
-        .map(|fault| format!("{fault} ({})", fault.fix()))
-        .collect();
+    let faults = faults.iter().map(|fault| format!("{fault} ({})", fault.fix()));
     Err(StartError::Unfit {
-        faults: faults.join("; "),
+        faults: faults.collect::<Vec<String>>().join("; "),
     })
 }
 

@@ -12,9 +12,10 @@ use std::{
     fs,
     path::PathBuf,
     process::{Command, Stdio},
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::OnceLock,
 };
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// Every crash point, by its service. Those of `outbox` are in each service.
@@ -89,13 +90,13 @@ impl Crash {
     pub(crate) fn arm(&self, point: &'static str, nth: usize) {
         assert!(CRASH_POINTS.contains(&point), "no crash point is called {point}");
         assert!(nth > 0, "hits are counted from 1");
-        *self.armed() = Some(Armed { point, left: nth });
+        *self.armed.lock() = Some(Armed { point, left: nth });
     }
 
     /// Whether the process ends here. True once: afterwards no point is armed.
     pub(crate) fn is_due(&self, point: &'static str) -> bool {
         assert!(CRASH_POINTS.contains(&point), "{point} is missing in CRASH_POINTS");
-        let mut armed = self.armed();
+        let mut armed = self.armed.lock();
         let Some(wanted) = armed.as_mut().filter(|wanted| wanted.point == point) else {
             return false;
         };
@@ -105,10 +106,5 @@ impl Crash {
             *armed = None;
         }
         is_due
-    }
-
-    /// The state is consistent at any time, also after a panic.
-    fn armed(&self) -> std::sync::MutexGuard<'_, Option<Armed>> {
-        self.armed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,17 +1,19 @@
 //! Dead letters of the consumer loops, with the receipts for their messages. A service buries the messages that it
 //! refuses itself, in its own transaction.
 
-use contracts::Root;
+use contracts::{Root, header};
 use futures::{FutureExt, future::BoxFuture};
 use messaging::{BuryError, DeadLetterSink, DeadMessage, Incoming, UNAUTHENTICATED};
 use storage::{
     Database,
+    dead_letter::Given,
     outbox::unread::{Receipt, outbox_receive},
 };
+use time::OffsetDateTime;
 
 use crate::{
     Outbox,
-    bury::{Owner, Undeliverable, buried, write},
+    bury::{Owner, buried, origin_of, write},
 };
 
 /// Writes the dead messages of a consumer.
@@ -32,20 +34,28 @@ impl DeadLetterSink for DeadLetters {
     fn bury(&self, dead: DeadMessage) -> BoxFuture<'_, Result<(), BuryError>> {
         async move {
             let owner = owner_of(&self.root, &dead);
-            let letter = Undeliverable {
-                owner: &owner,
-                subject: &dead.incoming.subject,
-                headers: &dead.incoming.headers,
-                payload: &dead.incoming.payload,
+            let Incoming {
+                subject,
+                headers,
+                payload,
+                ..
+            } = &dead.incoming;
+            let letter = Given {
+                account: owner.account.as_ref(),
+                task: owner.task.as_ref(),
+                subject,
+                headers,
+                payload,
                 reason: &dead.reason,
                 detail: &dead.detail,
                 attempts: i32::try_from(dead.attempts).unwrap_or(i32::MAX),
-                cause: cause_of(&dead.incoming),
+                origin: origin_of(headers, dead.incoming.id().or_else(|| headers.get(header::CAUSE))),
+                at: OffsetDateTime::now_utc(),
             };
             let tx = self.database.begin(&owner.accounts()).await?;
-            let rows = write(&tx, &self.root, &letter).await?;
+            let rows = write(&tx, &self.root, letter).await?;
             // A dead message counts as read: its outbox row must not publish it again.
-            let receipts = Receipt::of(owner.account.as_ref(), &dead.incoming.headers);
+            let receipts = Receipt::of(owner.account.as_ref(), headers);
             outbox_receive(&tx, receipts).await?;
             tx.commit().await?;
             buried(&self.database, &dead.reason);
@@ -63,11 +73,4 @@ fn owner_of(root: &Root, dead: &DeadMessage) -> Owner {
     } else {
         Owner::of(root, &dead.incoming.subject)
     }
-}
-
-fn cause_of(incoming: &Incoming) -> Option<String> {
-    incoming
-        .id()
-        .or_else(|| incoming.headers.get(contracts::header::CAUSE))
-        .map(str::to_owned)
 }

@@ -17,6 +17,7 @@ mod unread;
 use std::{sync::Arc, time::Duration};
 
 use domain::error_chain;
+use futures::{FutureExt, future::BoxFuture};
 use messaging::{Bus, PublishError};
 use opentelemetry::{
     KeyValue, global,
@@ -82,8 +83,12 @@ impl Outbox {
         };
         let stop = shutdown.support_token();
         shutdown.spawn_support("outbox relay", relay.clone().publish(rx, stop.clone()));
-        shutdown.spawn_support("outbox sweep", relay.clone().sweep(stop.clone()));
-        shutdown.spawn_support("outbox unread", relay.sweep_unread(stop));
+        let sweep = relay
+            .clone()
+            .sweep("outbox_unsent", |relay| relay.sweep_once().boxed(), stop.clone());
+        shutdown.spawn_support("outbox sweep", sweep);
+        let sweep = relay.sweep("outbox_unread", |relay| relay.look_once().boxed(), stop);
+        shutdown.spawn_support("outbox unread", sweep);
         let settlement = Settlement::new(&database.for_batches(), settings);
         shutdown.spawn_support("outbox settlement", settlement.run(settled_rx));
         Outbox { tx, room, meters }
@@ -163,13 +168,20 @@ impl Relay {
         }
     }
 
-    async fn sweep(self, stop: tokio_util::sync::CancellationToken) {
-        let sweep = Sweep::new(self.database.role().service(), "outbox_unsent");
+    /// Runs a sweep at its interval, batch after batch until there are no more.
+    async fn sweep(
+        self,
+        name: &'static str,
+        once: for<'a> fn(&'a Relay) -> BoxFuture<'a, Result<Batch, StorageError>>,
+        stop: tokio_util::sync::CancellationToken,
+    ) {
+        let sweep = Sweep::new(self.database.role().service(), name);
         let mut ticks = Ticks::every(self.settings.sweep_interval_ms.duration(), stop.clone());
         while ticks.next().await {
-            // Claiming rows without a connection would only keep other replicas from publishing them.
+            // Without a connection, claiming rows would only keep other replicas from publishing them, and the broker
+            // cannot be asked whether a message is lost.
             while self.bus.is_connected() && !stop.is_cancelled() {
-                let swept = sweep.once(self.sweep_once()).await;
+                let swept = sweep.once(once(&self)).await;
                 if swept.is_none_or(|batch| !batch.more) {
                     break;
                 }

@@ -42,14 +42,11 @@ impl Patience {
 
     /// Retries until it succeeds. An attempt ends by its own limits, which are those of the settings: a migration of a
     /// large table is not aborted.
-    pub(crate) async fn until_done<T, F>(
+    pub(crate) async fn until_done<T>(
         &self,
         what: &'static str,
-        mut attempt: impl FnMut() -> F,
-    ) -> Result<T, StartError>
-    where
-        F: Future<Output = Result<T, StartError>>,
-    {
+        mut attempt: impl AsyncFnMut() -> Result<T, StartError>,
+    ) -> Result<T, StartError> {
         let mut backoff = Backoff::new(PAUSE, PAUSE_MAX);
         loop {
             let error = match log_while_waiting(what, attempt()).await {

@@ -18,14 +18,7 @@
 //! and a busy process would lose all its leases.
 
 use domain::error_chain;
-use std::{
-    future::pending,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{future::pending, time::Duration};
 
 use opentelemetry::{KeyValue, global, metrics::Counter};
 use storage::{
@@ -69,33 +62,15 @@ pub struct Incarnation {
     pub id: Uuid,
     /// Cancelled when another replica may take over the leases of `id`: work under them must stop.
     pub lost: CancellationToken,
-    clock: Arc<Clock>,
+    /// When the lease ends.
+    end: watch::Receiver<Instant>,
 }
 
 impl Incarnation {
     /// Whether leases in this name hold at this instant. Reads the clock itself: after a pause of the process it knows
     /// before `lost` has been cancelled. Call it right before an effect outside of the database.
     pub fn is_alive(&self) -> bool {
-        !self.lost.is_cancelled() && Instant::now() < self.clock.end()
-    }
-}
-
-/// When the lease ends. Readable at any time.
-#[derive(Debug)]
-struct Clock {
-    begun: Instant,
-    end_after_ms: AtomicU64,
-}
-
-impl Clock {
-    fn end(&self) -> Instant {
-        self.begun + Duration::from_millis(self.end_after_ms.load(Ordering::Acquire))
-    }
-
-    fn set(&self, end: Instant) {
-        let after = end.saturating_duration_since(self.begun).as_millis();
-        self.end_after_ms
-            .store(u64::try_from(after).unwrap_or(u64::MAX), Ordering::Release);
+        !self.lost.is_cancelled() && Instant::now() < *self.end.borrow()
     }
 }
 
@@ -178,6 +153,7 @@ struct Keeper {
 /// An incarnation as its renewal worker holds it.
 struct Entered {
     incarnation: Incarnation,
+    end: watch::Sender<Instant>,
     /// Present if the leases end with the connection.
     presence: Option<Presence>,
 }
@@ -217,14 +193,18 @@ impl Keeper {
 
     /// Renews until the process stops or the lease expires.
     async fn keep(&self, entered: &mut Entered, others_ended: &watch::Sender<u64>) -> End {
-        let Entered { incarnation, presence } = entered;
+        let Entered {
+            incarnation,
+            end: lease_end,
+            presence,
+        } = entered;
         let mut renew_at = Instant::now() + self.renew;
         // When the next of the other replicas expires. A live one has been renewed by then, which the renewals in
         // between have shown.
         let mut next_expiry: Option<Instant> = None;
         let mut renewed_at = Instant::now();
         loop {
-            let end = incarnation.clock.end();
+            let end = *lease_end.borrow();
             tokio::select! {
                 () = self.stop.cancelled() => return End::Stopped,
                 () = sleep_until(end.min(renew_at)) => {}
@@ -250,7 +230,7 @@ impl Keeper {
             );
             match timeout_at(end.min(sent + self.lease / TRY_PARTS), renewal).await {
                 Ok(Ok(Some(renewed))) => {
-                    incarnation.clock.set(self.end_of(sent));
+                    lease_end.send_replace(self.end_of(sent));
                     renewed_at = sent;
                     let left = renewed
                         .others_left_ms
@@ -312,17 +292,17 @@ impl Keeper {
         };
         let sent = Instant::now();
         replica_register(&self.database, id, millis(self.lease), presence.as_ref()).await?;
-        let clock = Clock {
-            begun: sent,
-            end_after_ms: AtomicU64::new(0),
-        };
-        clock.set(self.end_of(sent));
+        let (end, ends) = watch::channel(self.end_of(sent));
         let incarnation = Incarnation {
             id,
             lost: CancellationToken::new(),
-            clock: Arc::new(clock),
+            end: ends,
         };
-        Ok(Entered { incarnation, presence })
+        Ok(Entered {
+            incarnation,
+            end,
+            presence,
+        })
     }
 
     fn end_of(&self, sent: Instant) -> Instant {

@@ -22,11 +22,7 @@ const EXIT_SETTINGS: u8 = 2;
 ///     runtime::run(storage::Role::Resolver, |_context| async { Ok(()) })
 /// }
 /// ```
-pub fn run<F, W>(role: Role, start: F) -> ExitCode
-where
-    F: FnOnce(Context) -> W,
-    W: Future<Output = anyhow::Result<()>>,
-{
+pub fn run(role: Role, start: impl AsyncFnOnce(Context) -> anyhow::Result<()>) -> ExitCode {
     telemetry::install_tls_provider();
     let executor = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(executor) => executor,
@@ -57,11 +53,11 @@ fn set_up(role: Role) -> Result<(Arc<Settings>, TelemetryGuard), StartError> {
     Ok((Arc::new(settings), telemetry))
 }
 
-async fn run_service<F, W>(role: Role, settings: Arc<Settings>, start: F) -> ExitCode
-where
-    F: FnOnce(Context) -> W,
-    W: Future<Output = anyhow::Result<()>>,
-{
+async fn run_service(
+    role: Role,
+    settings: Arc<Settings>,
+    start: impl AsyncFnOnce(Context) -> anyhow::Result<()>,
+) -> ExitCode {
     let shutdown = Shutdown::new();
     let starting = async {
         let context = Context::connect(role, Arc::clone(&settings), shutdown.clone()).await?;

@@ -11,7 +11,7 @@ use crate::sweep::Ticks;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -19,6 +19,7 @@ use std::{
 
 use contracts::{Stream, message::awaited};
 use domain::{AccountId, Bytes, error_chain};
+use parking_lot::Mutex;
 use storage::{
     Database, StorageError,
     outbox::{Owned, SHARE_ROWS_MAX, outbox_shares},
@@ -87,10 +88,9 @@ impl Shares {
     /// Whether the account may be charged for anything: called before any work is done.
     pub fn check(&self, account: &AccountId) -> Result<(), NoRoom> {
         let least = Waits { bytes: 1, rows: 1 };
-        match self.accounts().get_mut(account) {
-            Some(known) => self.fits(account, known, least).map(|_| ()),
-            None => Ok(()),
-        }
+        let mut accounts = self.accounts.lock();
+        let known = accounts.get_mut(account);
+        known.map_or(Ok(()), |known| self.fits(account, known, least))
     }
 
     /// Charges the notifications among these messages, all or none. Charges for messages that are not written are
@@ -112,7 +112,7 @@ impl Shares {
         if asked.is_empty() {
             return Ok(());
         }
-        let mut accounts = self.accounts();
+        let mut accounts = self.accounts.lock();
         for (account, more) in &asked {
             self.fits(account, accounts.entry((*account).clone()).or_default(), *more)?;
         }
@@ -140,7 +140,7 @@ impl Shares {
     /// Refreshes the backlog of the accounts that were charged.
     pub async fn look(&self, database: &Database) -> Result<(), StorageError> {
         let asked: BTreeMap<AccountId, Account> = {
-            let mut accounts = self.accounts();
+            let mut accounts = self.accounts.lock();
             let due = accounts.iter_mut().filter_map(|(account, known)| {
                 known.passes -= 1;
                 (known.passes < 0).then(|| (account.clone(), *known))
@@ -164,7 +164,7 @@ impl Shares {
                 )
             })
             .collect();
-        let mut accounts = self.accounts();
+        let mut accounts = self.accounts.lock();
         for (account, before) in asked {
             let Some(known) = accounts.get_mut(&account) else {
                 continue;
@@ -193,10 +193,6 @@ impl Shares {
                 tracing::warn!(error, "could not read the accounts' shares of the outbox; will retry");
             }
         }
-    }
-
-    fn accounts(&self) -> MutexGuard<'_, BTreeMap<AccountId, Account>> {
-        self.accounts.lock().expect("no holder of this lock panics")
     }
 }
 

@@ -10,13 +10,14 @@ use std::{
     collections::BTreeMap,
     panic::AssertUnwindSafe,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use futures::FutureExt;
+use parking_lot::Mutex;
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::AbortHandle,
@@ -96,39 +97,33 @@ impl Shutdown {
     }
 
     /// Spawns a worker that runs until the process stops: a consumer, a sweep, a server.
-    pub fn spawn<F>(&self, name: &'static str, worker: F)
-    where
-        F: Future<Output: WorkerEnd> + Send + 'static,
-    {
+    pub fn spawn(&self, name: &'static str, worker: impl Future<Output: WorkerEnd> + Send + 'static) {
         self.start(&self.inner.services, name, Lifetime::UntilStopped, worker);
     }
 
     /// Spawns a worker that ends when its work is done: one turn, one start-up step.
-    pub fn spawn_once<F>(&self, name: &'static str, worker: F)
-    where
-        F: Future<Output: WorkerEnd> + Send + 'static,
-    {
+    pub fn spawn_once(&self, name: &'static str, worker: impl Future<Output: WorkerEnd> + Send + 'static) {
         self.start(&self.inner.services, name, Lifetime::UntilDone, worker);
     }
 
     /// Spawns a worker that the others rely on until they have ended. It listens to [`Shutdown::support_token`].
-    pub fn spawn_support<F>(&self, name: &'static str, worker: F)
-    where
-        F: Future<Output: WorkerEnd> + Send + 'static,
-    {
+    pub fn spawn_support(&self, name: &'static str, worker: impl Future<Output: WorkerEnd> + Send + 'static) {
         self.start(&self.inner.support, name, Lifetime::UntilStopped, worker);
     }
 
-    fn start<F>(&self, stage: &Stage, name: &'static str, lasts: Lifetime, worker: F)
-    where
-        F: Future<Output: WorkerEnd> + Send + 'static,
-    {
+    fn start(
+        &self,
+        stage: &Stage,
+        name: &'static str,
+        lasts: Lifetime,
+        worker: impl Future<Output: WorkerEnd> + Send + 'static,
+    ) {
         let id = stage.next.fetch_add(1, Ordering::Relaxed);
         let (shutdown, token, running) = (self.clone(), stage.token.clone(), Arc::clone(&stage.running));
         let task = async move {
             // State that a worker shares is guarded by the database, or ends with the process.
             let end = AssertUnwindSafe(worker).catch_unwind().await;
-            lock(&running).by_id.remove(&id);
+            running.lock().by_id.remove(&id);
             let problem = match end.map(WorkerEnd::into_result) {
                 Ok(Ok(())) if lasts == Lifetime::UntilDone || token.is_cancelled() => return,
                 Ok(Ok(())) => "ended before it was told to stop".to_owned(),
@@ -140,7 +135,7 @@ impl Shutdown {
             shutdown.fail(format!("worker {name} failed: {problem}"));
         };
         // Held over the spawn, so that a worker that ends at once removes the entry that is inserted here.
-        let mut workers = lock(&stage.running);
+        let mut workers = stage.running.lock();
         if workers.cut_off {
             return;
         }
@@ -175,13 +170,13 @@ impl Shutdown {
 
     /// Stops because of a failure; the first one is kept.
     pub fn fail(&self, reason: String) {
-        lock(&self.inner.failure).get_or_insert(reason);
+        self.inner.failure.lock().get_or_insert(reason);
         self.begin_stop();
     }
 
     /// Why the process stopped without a signal.
     pub fn failure(&self) -> Option<String> {
-        lock(&self.inner.failure).clone()
+        self.inner.failure.lock().clone()
     }
 
     /// Stops everything in order and waits, for the services' workers at most `grace`. Returns the names of the workers
@@ -249,18 +244,13 @@ impl Stage {
 
     fn abort(&self) -> Vec<&'static str> {
         let workers = {
-            let mut running = lock(&self.running);
+            let mut running = self.running.lock();
             running.cut_off = true;
             std::mem::take(&mut running.by_id)
         };
         workers.values().for_each(|worker| worker.abort.abort());
         workers.values().map(|worker| worker.name).collect()
     }
-}
-
-/// No code panics while one of these locks is held, and the guarded state is consistent at any time.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for SIGINT or SIGTERM.
@@ -290,16 +280,16 @@ mod tests {
         let (token, log) = (shutdown.support_token(), Arc::clone(&order));
         shutdown.spawn_support("relay", async move {
             token.cancelled().await;
-            lock(&log).push("relay");
+            log.lock().push("relay");
         });
         let (token, log) = (shutdown.token(), Arc::clone(&order));
         shutdown.spawn("consumer", async move {
             token.cancelled().await;
             tokio::task::yield_now().await;
-            lock(&log).push("consumer");
+            log.lock().push("consumer");
         });
         assert!(shutdown.stop(GRACE).await.is_empty());
-        assert_eq!(*lock(&order), ["consumer", "relay"]);
+        assert_eq!(*order.lock(), ["consumer", "relay"]);
         assert_eq!(shutdown.failure(), None);
     }
 
@@ -331,7 +321,7 @@ mod tests {
             .await
             .expect("it ends");
         assert!(!shutdown.is_stopping());
-        assert!(lock(&shutdown.inner.services.running).by_id.is_empty());
+        assert!(shutdown.inner.services.running.lock().by_id.is_empty());
     }
 
     #[tokio::test]

@@ -10,7 +10,6 @@ use std::{
     io::IsTerminal,
     os::unix::fs::OpenOptionsExt,
     path::Path,
-    sync::{Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -24,6 +23,7 @@ use opentelemetry_sdk::{
     propagation::TraceContextPropagator,
     trace::{Sampler, SdkTracerProvider, SpanExporter as SpanExport, TracerProviderBuilder},
 };
+use parking_lot::Mutex;
 use prometheus::{Registry, TextEncoder};
 use tracing::{level_filters::LevelFilter, warn};
 use tracing_subscriber::{
@@ -33,27 +33,18 @@ use uuid::Uuid;
 
 use crate::settings::{LogFormat, Signal, TelemetrySettings};
 
-/// Libraries whose lines are noise at `info`, or would contain statements or requests.
-const QUIET: &str = "info,sqlx=warn,sea_orm=warn,sea_orm_migration=warn,async_nats=warn,hyper=warn,hyper_util=warn,\
-    h2=warn,reqwest=warn,rustls=warn,tower=warn,opentelemetry=warn,opentelemetry_sdk=warn,opentelemetry_otlp=warn,\
-    opentelemetry_http=warn,signalbox_trace=off";
-
-/// Targets whose spans and lines are never sent: the exporter itself uses them, and would report its own sending for
-/// ever.
-const UNSENT: [&str; 13] = [
+/// Libraries whose lines are noise at `info`, or would contain statements or requests. Their targets begin with these
+/// names. Their spans and lines are never sent: the exporter itself uses them, and would report its own sending for ever.
+const LIBRARIES: [&str; 9] = [
     "sqlx",
     "sea_orm",
     "async_nats",
     "hyper",
-    "hyper_util",
     "h2",
     "reqwest",
     "rustls",
     "tower",
     "opentelemetry",
-    "opentelemetry_sdk",
-    "opentelemetry_otlp",
-    "opentelemetry_http",
 ];
 
 /// A telemetry setting is unusable, or another subscriber is installed.
@@ -89,9 +80,8 @@ pub struct TelemetryGuard {
     flush_timeout: Duration,
 }
 
-static INSTALLED: OnceLock<TelemetryGuard> = OnceLock::new();
 /// Held while installing, so that only one of two services that start at once does it.
-static INSTALLING: Mutex<()> = Mutex::new(());
+static INSTALLED: Mutex<Option<TelemetryGuard>> = Mutex::new(None);
 
 /// Chooses the TLS implementation for the whole process. Call it first in `main`: clients panic without it.
 pub fn install_tls_provider() {
@@ -133,8 +123,8 @@ fn install(
     settings: &TelemetrySettings,
     tracer: Option<TracerProviderBuilder>,
 ) -> Result<TelemetryGuard, TelemetryError> {
-    let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(guard) = INSTALLED.get() {
+    let mut installed = INSTALLED.lock();
+    if let Some(guard) = &*installed {
         return Ok(guard.clone());
     }
     let resource = resource(service, settings);
@@ -165,11 +155,11 @@ fn install(
     }
     global::set_meter_provider(guard.meter.clone());
     log_panics();
-    Ok(INSTALLED.get_or_init(|| guard).clone())
+    Ok(installed.insert(guard).clone())
 }
 
 fn span_layer(tracer: &SdkTracerProvider) -> Box<dyn Layer<Subscriber> + Send + Sync> {
-    let traced = UNSENT
+    let traced = LIBRARIES
         .iter()
         // A consumer's loop lasts as long as the process and belongs to no trace.
         .chain(&["messaging::consumer"])
@@ -203,15 +193,13 @@ fn resource(service: &str, settings: &TelemetrySettings) -> Resource {
 
 /// The filter of the lines that are written, or sent.
 fn filter(settings: &TelemetrySettings, is_sent: bool) -> Result<EnvFilter, TelemetryError> {
-    let mut filter = QUIET.to_owned();
+    let libraries = |level: &str| LIBRARIES.map(|library| format!("{library}={level}")).join(",");
+    let mut filter = format!("info,signalbox_trace=off,{}", libraries("warn"));
     if let Some(log) = &settings.log {
-        filter.push(',');
-        filter.push_str(log);
+        filter = format!("{filter},{log}");
     }
     if is_sent {
-        for target in UNSENT {
-            filter.push_str(&format!(",{target}=off"));
-        }
+        filter = format!("{filter},{}", libraries("off"));
     }
     let filter = EnvFilter::builder().parse(filter);
     filter.map_err(|source| TelemetryError::Filter { source })
@@ -220,7 +208,7 @@ fn filter(settings: &TelemetrySettings, is_sent: bool) -> Result<EnvFilter, Tele
 fn log_layer(settings: &TelemetrySettings) -> Result<Box<dyn Layer<Subscriber> + Send + Sync>, TelemetryError> {
     let filter = filter(settings, false)?;
     Ok(match &settings.log_file {
-        Some(path) => lines(settings.log_format, false, Mutex::new(log_open(path)?)),
+        Some(path) => lines(settings.log_format, false, std::sync::Mutex::new(log_open(path)?)),
         None => {
             let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
             lines(settings.log_format, colours, std::io::stderr)
@@ -299,7 +287,8 @@ fn log_panics() {
 
 /// The body of `/metrics`: all metrics of the process in Prometheus' text format. Empty before [`init`].
 pub fn metrics_text() -> String {
-    let Some(guard) = INSTALLED.get() else {
+    let installed = INSTALLED.lock().clone();
+    let Some(guard) = installed else {
         return String::new();
     };
     let families = guard.registry.gather();

@@ -12,7 +12,7 @@ use crate::{
     body::{JsonBody, Query},
     error::{ApiError, invalid_field, unknown_task},
     idempotency::{Answer, Done, Post},
-    paging::{List, ListQuery, Page, Shown},
+    paging::{Column, List, ListQuery, Shown},
     route::routes,
     tasks,
 };
@@ -56,8 +56,9 @@ async fn list(
         name: "accounts",
         account: "",
         filters: String::new(),
+        order: &[("id", Column::Text)],
     };
-    let page: Page<'_, String> = query.page(&app, list)?;
+    let page = query.page(&app, list)?;
     let rows = i32::try_from(page.rows()).unwrap_or(i32::MAX);
     let entries = account_directory(&app.database, page.after.as_deref(), rows).await?;
     Ok(page.cut(entries, |entry: &AccountEntry| entry.id.clone()).show())

@@ -57,9 +57,9 @@ async fn list(
     access: Access,
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<Agent>, ApiError> {
-    let page = query.page(&app, List::of("agents", &access.account, ""))?;
+    let page = query.page(&app, List::of(&store::LIST, "agents", &access.account, ""))?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
-    let rows = store::agent_list(&tx, &access.account, &page).await?;
+    let rows = page.read(&tx, &store::LIST, [], "list agents").await?;
     tx.commit().await?;
     Ok(rows.show())
 }

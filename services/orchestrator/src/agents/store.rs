@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::PROVIDER_DEFAULT;
-use crate::paging::{Listing, Order, Page, Rows};
+use crate::paging::{Column, Listing, Order};
 
 /// A reference to an agent as a statement takes it: by slug, or by id.
 pub fn agent_columns(agent: Option<&AgentRef>) -> (Option<AgentSlug>, Option<AgentId>) {
@@ -94,18 +94,12 @@ pub async fn agents_resolve(
 /// Ids grow in the order of creation. Relies on the primary key.
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, slug, name, role, provider, created_at, removed_at from agent where account_id = $1",
-    order: &["id"],
+    order: &[("id", Column::Uuid)],
     begins: Order::OldestFirst,
     wanted: Some("removed_at is null"),
     bytes: "octet_length(role) + octet_length(name)",
     names: ("", ""),
 };
-
-/// Oldest first.
-pub async fn agent_list(tx: &Tx, account: &AccountId, page: &Page<'_, Uuid>) -> Result<Rows<Agent>, StorageError> {
-    page.read(tx, &LIST, [account.into()], |row: &Agent| row.id, "list agents")
-        .await
-}
 
 const CHANGE: &str = "
     update agent set slug = coalesce($3, slug), name = coalesce($4, name), role = coalesce($5, role),

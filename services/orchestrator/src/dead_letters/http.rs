@@ -91,10 +91,11 @@ async fn page_of(app: &App, party: &Party<'_>, query: &ListQuery) -> Result<Show
         name: "dead letters",
         account: party.owner,
         filters: String::new(),
+        order: store::LIST.order,
     };
     let page = query.page(app, list)?;
     let tx = app.begin_list(&party.accounts).await?;
-    let rows = store::letter_list(&tx, party.owner, &page).await?;
+    let rows = page.read(&tx, &store::LIST, [], "list dead letters").await?;
     tx.commit().await?;
     Ok(rows.show())
 }

@@ -10,7 +10,7 @@ use storage::{
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::paging::{Keyset, Listing, Order, Page, Rows};
+use crate::paging::{Column, Listing, Order};
 
 /// The columns that are shown. Headers are needed only for a redrive.
 macro_rules! columns {
@@ -26,26 +26,12 @@ macro_rules! columns {
 /// Relies on dead_letter_newest.
 pub const LIST: Listing = Listing {
     rows: columns!("select account_id,", "from dead_letter where account_id = $1"),
-    order: &["created_at", "id"],
+    order: &[("created_at", Column::Time), ("id", Column::Uuid)],
     begins: Order::NewestFirst,
     wanted: None,
     bytes: "octet_length(payload) + octet_length(detail) + octet_length(subject)",
     names: ("", ""),
 };
-
-/// Newest first.
-pub async fn letter_list(
-    tx: &Tx,
-    owner: &str,
-    page: &Page<'_, Keyset<Uuid>>,
-) -> Result<Rows<DeadLetter>, StorageError> {
-    let position = |row: &DeadLetter| Keyset {
-        at: row.created_at,
-        id: row.id,
-    };
-    page.read(tx, &LIST, [owner.into()], position, "list dead letters")
-        .await
-}
 
 /// Relies on the primary key.
 const FIND: &str = columns!("select", "from dead_letter where account_id = $1 and id = $2");

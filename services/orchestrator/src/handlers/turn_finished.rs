@@ -55,21 +55,18 @@ impl BatchHandler for TurnFinishedHandler {
     async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
         let read: Vec<Result<TurnName, Verdict>> =
             batch.iter().map(|incoming| read(&self.app.root, incoming)).collect();
-        let mut places: Vec<TurnName> = read.iter().filter_map(|place| place.as_ref().ok().cloned()).collect();
+        let named = || {
+            let pairs = batch.iter().zip(&read);
+            pairs.filter_map(|(incoming, place)| Some((incoming, place.as_ref().ok()?)))
+        };
+        let mut places: Vec<TurnName> = named().map(|(_, place)| place.clone()).collect();
         // The spans last until the replies are posted or skipped.
-        let _spans: Vec<Span> = batch
-            .iter()
-            .zip(&read)
-            .filter_map(|(incoming, place)| place.as_ref().ok().map(|place| span(incoming, place)))
-            .collect();
+        let _spans: Vec<Span> = named().map(|(incoming, place)| span(incoming, place)).collect();
         // An event may be delivered twice in one batch.
         places.sort_unstable();
         places.dedup();
         self.app.shutdown.crash_point("orchestrator.turns_read").await;
-        let receipts: Vec<(TurnName, Receipt)> = batch
-            .iter()
-            .zip(&read)
-            .filter_map(|(incoming, place)| Some((incoming, place.as_ref().ok()?)))
+        let receipts: Vec<(TurnName, Receipt)> = named()
             .flat_map(|(incoming, place)| {
                 let receipts = Receipt::of(Some(&place.0), &incoming.headers);
                 receipts.into_iter().map(|receipt| (place.clone(), receipt))

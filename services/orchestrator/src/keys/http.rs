@@ -51,8 +51,8 @@ async fn create(
                 id: key.id().to_string(),
                 name: body.name.to_string(),
                 role: body.role.to_string(),
-                created_at: work.now,
-                expires_at: body.expires_at.map(|expires_at| expires_at.0),
+                created_at: work.now.into(),
+                expires_at: body.expires_at,
                 agent_id: agent.map(AgentId::uuid),
             },
             key: shown,
@@ -71,9 +71,9 @@ async fn agent_find(tx: &Tx, account: &AccountId, role: KeyRole, agent: &AgentRe
 }
 
 async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown<Key>, ApiError> {
-    let page = query.page(&app, List::of("keys", &access.account, ""))?;
+    let page = query.page(&app, List::of(&store::LIST, "keys", &access.account, ""))?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
-    let rows = store::key_list(&tx, &access.account, &page).await?;
+    let rows = page.read(&tx, &store::LIST, [], "list keys").await?;
     tx.commit().await?;
     Ok(rows.show())
 }

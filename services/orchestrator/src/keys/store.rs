@@ -1,11 +1,11 @@
 //! Every query on keys, but for authentication (`storage::api_key`).
 
-use api::keys::{Key, NewKey};
+use api::keys::NewKey;
 use domain::{AccountId, AgentId, ApiKey, KeyId};
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
 
-use crate::paging::{Keyset, Listing, Order, Page, Rows};
+use crate::paging::{Column, Listing, Order};
 
 const KEY_INSERT: &str = "
     insert into api_key (account_id, id, name, role, digest, created_at, expires_at, agent_id)
@@ -25,7 +25,7 @@ pub async fn key_insert(
         new.role.into(),
         key.digest().to_vec().into(),
         now.into(),
-        new.expires_at.map(|expires_at| expires_at.0).into(),
+        new.expires_at.into(),
         agent.into(),
     ];
     tx.execute("make key", KEY_INSERT, values).await.map(|_| ())
@@ -35,25 +35,12 @@ pub async fn key_insert(
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, name, role, digest, created_at, revoked_at, expires_at, agent_id
         from api_key where account_id = $1",
-    order: &["created_at", "id"],
+    order: &[("created_at", Column::Time), ("id", Column::Text)],
     begins: Order::OldestFirst,
     wanted: Some("revoked_at is null"),
     bytes: "octet_length(name)",
     names: ("", ""),
 };
-
-/// Keys that are not revoked, oldest first.
-pub async fn key_list(
-    tx: &Tx,
-    account: &AccountId,
-    page: &Page<'_, Keyset<String>>,
-) -> Result<Rows<Key>, StorageError> {
-    let position = |row: &Key| Keyset {
-        at: row.created_at,
-        id: row.id.clone(),
-    };
-    page.read(tx, &LIST, [account.into()], position, "list keys").await
-}
 
 const KEY_REVOKE: &str = "
     update api_key set revoked_at = $3 where account_id = $1 and id = $2 and revoked_at is null";

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::{
     author_of,
     fan_out::{Posted, notifications, woken},
-    store,
+    store::LIST,
 };
 use crate::{
     app::App,
@@ -40,12 +40,12 @@ async fn list(
     Named(task): Named<TaskId>,
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<Message>, ApiError> {
-    let page = query.page(&app, List::of("messages", &access.account, task.key()))?;
+    let page = query.page(&app, List::of(&LIST, "messages", &access.account, task.key()))?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     task_find(&tx, &access.account, &task)
         .await?
         .ok_or_else(Problem::not_found)?;
-    let rows = store::message_list(&tx, &access.account, &task, &page).await?;
+    let rows = page.read(&tx, &LIST, [task.key().into()], "list messages").await?;
     tx.commit().await?;
     Ok(rows.show())
 }
@@ -93,7 +93,7 @@ async fn post(
                 author: author.clone(),
                 body: body.body.to_string(),
                 turn_id: None,
-                created_at: work.now,
+                created_at: work.now.into(),
             },
             notified: agents,
         };

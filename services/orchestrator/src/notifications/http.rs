@@ -93,10 +93,17 @@ async fn list(
         task: query.task.map(|task| task.key()),
         agent: query.agent,
     };
-    let list = List::of("notifications", &access.account, format_args!("{filter:?}"));
+    let list = List::of(
+        &store::LIST,
+        "notifications",
+        &access.account,
+        format_args!("{filter:?}"),
+    );
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
-    let rows = store::notification_list(&tx, &access.account, &filter, &page).await?;
+    let rows = page
+        .read(&tx, &store::LIST, filter.values(), "list notifications")
+        .await?;
     tx.commit().await?;
     Ok(rows.show())
 }

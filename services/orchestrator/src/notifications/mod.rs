@@ -38,7 +38,7 @@ pub fn accepted(row: entity::accepted_notification::Model, waits_for: Option<Wai
         body: None,
         metadata: None,
         parts: Vec::new(),
-        created_at: row.created_at,
+        created_at: row.created_at.into(),
     }
 }
 

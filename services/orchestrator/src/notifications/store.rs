@@ -9,7 +9,7 @@ use storage::{StorageError, Tx, accepted::accepted_find, outbox::outbox_waits_fo
 use super::{accepted, of_parts};
 use crate::{
     agents::store::agent_columns,
-    paging::{Keyset, Listing, Order, Page, Rows},
+    paging::{Column, Listing, Order},
 };
 
 /// A notification with the names of its agent, task and session.
@@ -49,7 +49,7 @@ pub const LIST: Listing = Listing {
     rows: "select account_id, id, task_id, agent_id, kind, state, session_id, turn_id, attempts, reason, title,
             sender_kind, sender_id, sender_name, sender_via, message_id, cause, hops, queue_mode, created_at
         from notification where account_id = $1",
-    order: &["created_at", "id"],
+    order: &[("created_at", Column::Time), ("id", Column::Text)],
     begins: Order::NewestFirst,
     wanted: Some(
         "($2::text is null or state = $2)
@@ -99,26 +99,13 @@ pub struct Filter {
     pub agent: Option<AgentRef>,
 }
 
-/// Newest first.
-pub async fn notification_list(
-    tx: &Tx,
-    account: &AccountId,
-    filter: &Filter,
-    page: &Page<'_, Keyset<String>>,
-) -> Result<Rows<Notification>, StorageError> {
-    let (slug, agent_id) = agent_columns(filter.agent.as_ref());
-    let values: [Value; 5] = [
-        account.into(),
-        filter.state.into(),
-        filter.task.as_ref().map(TaskId::key).into(),
-        slug.into(),
-        agent_id.into(),
-    ];
-    let position = |row: &Notification| Keyset {
-        at: row.created_at,
-        id: row.id.clone(),
-    };
-    page.read(tx, &LIST, values, position, "list notifications").await
+impl Filter {
+    /// As the listing's parameters.
+    pub fn values(&self) -> [Value; 4] {
+        let (slug, agent_id) = agent_columns(self.agent.as_ref());
+        let task = self.task.as_ref().map(TaskId::key);
+        [self.state.into(), task.into(), slug.into(), agent_id.into()]
+    }
 }
 
 /// Relies on the primary key.

@@ -48,10 +48,10 @@ async fn list(
         agent: query.agent,
         active: query.active,
     };
-    let list = List::of("sessions", &access.account, format_args!("{filter:?}"));
+    let list = List::of(&store::LIST, "sessions", &access.account, format_args!("{filter:?}"));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
-    let rows = store::session_list(&tx, &access.account, &filter, &page).await?;
+    let rows = page.read(&tx, &store::LIST, filter.values(), "list sessions").await?;
     tx.commit().await?;
     Ok(rows.show())
 }

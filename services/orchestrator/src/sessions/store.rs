@@ -4,11 +4,10 @@ use api::sessions::Session;
 use domain::{AccountId, AgentRef, SessionId, TaskId};
 use sea_orm::Value;
 use storage::{StorageError, Tx};
-use uuid::Uuid;
 
 use crate::{
     agents::store::agent_columns,
-    paging::{Keyset, Listing, Order, Page, Rows},
+    paging::{Column, Listing, Order},
 };
 
 /// A session with the names of its agent and task. Relies on the primary key.
@@ -25,7 +24,7 @@ pub const LIST: Listing = Listing {
     rows: "select account_id, id, kind, task_id, agent_id, generation, key, phase, opened_at, closed_at, close_reason,
             queued, turn_count, active_turn_id, mismatch
         from session where account_id = $1",
-    order: &["opened_at", "id"],
+    order: &[("opened_at", Column::Time), ("id", Column::Uuid)],
     begins: Order::NewestFirst,
     wanted: Some(
         "($2::text is null or task_id = $2)
@@ -55,24 +54,11 @@ pub struct Filter {
     pub active: Option<bool>,
 }
 
-/// Newest first.
-pub async fn session_list(
-    tx: &Tx,
-    account: &AccountId,
-    filter: &Filter,
-    page: &Page<'_, Keyset<Uuid>>,
-) -> Result<Rows<Session>, StorageError> {
-    let (slug, agent_id) = agent_columns(filter.agent.as_ref());
-    let values: [Value; 5] = [
-        account.into(),
-        filter.task.as_ref().map(TaskId::key).into(),
-        slug.into(),
-        agent_id.into(),
-        filter.active.into(),
-    ];
-    let position = |row: &Session| Keyset {
-        at: row.opened_at,
-        id: row.id,
-    };
-    page.read(tx, &LIST, values, position, "list sessions").await
+impl Filter {
+    /// As the listing's parameters.
+    pub fn values(&self) -> [Value; 4] {
+        let (slug, agent_id) = agent_columns(self.agent.as_ref());
+        let task = self.task.as_ref().map(TaskId::key);
+        [task.into(), slug.into(), agent_id.into(), self.active.into()]
+    }
 }

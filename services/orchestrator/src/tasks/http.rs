@@ -87,10 +87,17 @@ struct ListQuery {
 }
 
 async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown<Task>, ApiError> {
-    let list = List::of("tasks", &access.account, format_args!("{:?}", query.status));
+    let list = List::of(
+        &store::LIST,
+        "tasks",
+        &access.account,
+        format_args!("{:?}", query.status),
+    );
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
-    let rows = store::task_list(&tx, &access.account, query.status, &page).await?;
+    let rows = page
+        .read(&tx, &store::LIST, [query.status.into()], "list tasks")
+        .await?;
     let (rows, places) = rows.apart();
     let items = with_assignees(&tx, &access.account, rows).await?;
     tx.commit().await?;
@@ -119,6 +126,7 @@ async fn change(
     // The display id, which subjects carry.
     let task = TaskId::parse(&row.display_id).map_err(|error| StorageError::unreadable("read task", error))?;
     let now = database_now(&tx).await?;
+    let note = async |kind, detail| activity_insert(&tx, (account, &task), kind, &by, detail, now).await;
     let mut messages = Vec::new();
     if let Some(to) = change.status {
         let asked = TaskMove {
@@ -137,15 +145,7 @@ async fn change(
         let agents = resolve(&tx, account, &assignees.0).await?;
         store::task_change(&tx, account, &task, (None, None), now).await?;
         store::assignees_replace(&tx, account, &task, &agents).await?;
-        activity_insert(
-            &tx,
-            (account, &task),
-            "task.assigned",
-            &by,
-            json!({"agents": agents}),
-            now,
-        )
-        .await?;
+        note("task.assigned", json!({"agents": agents})).await?;
     }
     if change.title.is_some() || change.description.is_some() {
         let fields: Vec<&str> = [
@@ -155,15 +155,7 @@ async fn change(
         .into_iter()
         .filter_map(|(name, given)| given.then_some(name))
         .collect();
-        activity_insert(
-            &tx,
-            (account, &task),
-            "task.updated",
-            &by,
-            json!({"fields": fields}),
-            now,
-        )
-        .await?;
+        note("task.updated", json!({"fields": fields})).await?;
         let fields = (change.title.map(String::from), change.description.map(String::from));
         store::task_change(&tx, account, &task, fields, now).await?;
     }
@@ -206,8 +198,8 @@ async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Resul
             description: row.description,
             status: row.status,
             assignees,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
+            created_at: row.created_at.into(),
+            updated_at: row.updated_at.into(),
         }
     };
     Ok(rows.into_iter().map(task).collect())

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use api::agents::AgentName;
-use domain::{AccountId, AgentId, TaskId, TaskStatus};
+use domain::{AccountId, AgentId, TaskId};
 use sea_orm::{EntityTrait, FromQueryResult, QuerySelect, sea_query::LockType};
 use storage::{
     StorageError, Tx,
@@ -12,7 +12,7 @@ use storage::{
 };
 use time::OffsetDateTime;
 
-use crate::paging::{Keyset, Listing, Order, Page, Rows};
+use crate::paging::{Column, Listing, Order};
 
 pub async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Option<Model>, StorageError> {
     Entity::find_by_id((account.to_string(), String::from(task.key())))
@@ -34,27 +34,12 @@ pub async fn task_lock(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Op
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, display_id, title, description, status, created_at, updated_at
         from task where account_id = $1",
-    order: &["created_at", "id"],
+    order: &[("created_at", Column::Time), ("id", Column::Text)],
     begins: Order::NewestFirst,
     wanted: Some("$2::text is null or status = $2"),
     bytes: "octet_length(title) + octet_length(description)",
     names: ("", ""),
 };
-
-/// Newest first.
-pub async fn task_list(
-    tx: &Tx,
-    account: &AccountId,
-    status: Option<TaskStatus>,
-    page: &Page<'_, Keyset<String>>,
-) -> Result<Rows<Model>, StorageError> {
-    let values = [account.into(), status.into()];
-    let position = |row: &Model| Keyset {
-        at: row.created_at,
-        id: row.id.clone(),
-    };
-    page.read(tx, &LIST, values, position, "list tasks").await
-}
 
 #[derive(FromQueryResult)]
 struct AssigneeRow {

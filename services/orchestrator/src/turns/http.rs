@@ -33,13 +33,13 @@ async fn list(
     Named(session): Named<SessionId>,
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<Turn>, ApiError> {
-    let page = query.page(&app, List::of("turns", &access.account, session))?;
+    let page = query.page(&app, List::of(&store::LIST, "turns", &access.account, session))?;
     let page = page.at_most(app.settings.list_turns_max.usize());
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     session_find(&tx, &access.account, session)
         .await?
         .ok_or_else(Problem::not_found)?;
-    let rows = store::turn_list(&tx, &access.account, session, &page).await?;
+    let rows = page.read(&tx, &store::LIST, [session.into()], "list turns").await?;
     let (rows, places) = rows.apart();
     let items = store::whole(&tx, &access.account, rows, page.bytes_max()).await?;
     tx.commit().await?;
@@ -60,12 +60,14 @@ async fn tool_calls(
     Named(turn): Named<TurnId>,
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<ToolCall>, ApiError> {
-    let page = query.page(&app, List::of("tool calls", &access.account, turn))?;
+    let page = query.page(&app, List::of(&store::CALL_LIST, "tool calls", &access.account, turn))?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     if !store::turn_exists(&tx, &access.account, turn).await? {
         return Err(Problem::not_found().into());
     }
-    let rows = store::call_list(&tx, &access.account, turn, &page).await?;
+    let rows = page
+        .read(&tx, &store::CALL_LIST, [turn.into()], "list tool calls")
+        .await?;
     tx.commit().await?;
-    Ok(rows.show_as(ToolCall::from))
+    Ok(rows.show_as(|row: store::CallRow| ToolCall::from(row)))
 }

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use api::turns::{ToolCall, Turn};
-use domain::{AccountId, SessionId, TurnId};
+use domain::{AccountId, TurnId};
 use sea_orm::{ColumnTrait, EntityTrait, FromQueryResult, QueryFilter};
 use serde_json::Value;
 use storage::{StorageError, Tx, entity::instruction_text, error::Attempt};
 use uuid::Uuid;
 
-use crate::paging::{Listing, Order, Page, Rows};
+use crate::paging::{Column, Listing, Order};
 
 /// The columns of a turn that are shown from its own table. The journal is delivery's and is not shown.
 macro_rules! select {
@@ -30,7 +30,7 @@ const FIND: &str = select!("id = $2");
 /// Relies on turn_number.
 pub const LIST: Listing = Listing {
     rows: select!("session_id = $2"),
-    order: &["number"],
+    order: &[("number", Column::BigInt)],
     begins: Order::OldestFirst,
     wanted: None,
     bytes: "octet_length(input) + coalesce(octet_length(reply), 0) + octet_length(manifest::text)",
@@ -46,18 +46,6 @@ pub async fn turn_find(
 ) -> Result<Option<Turn>, StorageError> {
     let found = tx.rows("find turn", FIND, [account.into(), turn.into()]).await?;
     Ok(whole(tx, account, found, bytes_max).await?.pop())
-}
-
-/// A session's turns in their order.
-pub async fn turn_list(
-    tx: &Tx,
-    account: &AccountId,
-    session: SessionId,
-    page: &Page<'_, i64>,
-) -> Result<Rows<Turn>, StorageError> {
-    let values = [account.into(), session.into()];
-    page.read(tx, &LIST, values, |row: &Turn| row.number, "list turns")
-        .await
 }
 
 /// Turns with their rows in other tables: instructions, which many turns share, and tool calls, whose bytes are limited for all
@@ -170,24 +158,12 @@ async fn tool_calls_of(
 pub const CALL_LIST: Listing = Listing {
     rows: "select id, turn_id, ordinal, call_id, name, arguments, state, result
         from tool_call where account_id = $1 and turn_id = $2",
-    order: &["ordinal", "id"],
+    order: &[("ordinal", Column::Integer), ("id", Column::Uuid)],
     begins: Order::OldestFirst,
     wanted: None,
     bytes: "octet_length(arguments) + coalesce(octet_length(result), 0)",
     names: ("", ""),
 };
-
-/// A turn's tool calls, in the order of the provider's requests.
-pub async fn call_list(
-    tx: &Tx,
-    account: &AccountId,
-    turn: TurnId,
-    page: &Page<'_, (i32, Uuid)>,
-) -> Result<Rows<CallRow>, StorageError> {
-    let values = [account.into(), turn.into()];
-    let position = |row: &CallRow| (row.ordinal, row.id);
-    page.read(tx, &CALL_LIST, values, position, "list tool calls").await
-}
 
 /// Relies on the primary key.
 const EXISTS: &str = "select id from turn where account_id = $1 and id = $2";

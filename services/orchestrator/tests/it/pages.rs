@@ -3,7 +3,11 @@
 
 use std::{collections::BTreeSet, num::NonZeroU32};
 
-use orchestrator::paging::{Limit, List, Page};
+use api::messages::Message;
+use orchestrator::{
+    messages::store::LIST,
+    paging::{Limit, List, Page},
+};
 use runtime::settings::{Bytes, Count};
 use testkit::rows;
 
@@ -117,7 +121,7 @@ async fn no_more_is_read_than_a_page_may_have() {
     messages.from("generate_series(1, 20)").insert(&world.test.owner).await;
     let account = domain::AccountId::parse(&tenant.id).unwrap();
     let task = domain::TaskId::parse("T").unwrap();
-    let list = List::of("messages", &account, &task);
+    let list = List::of(&LIST, "messages", &account, &task);
     let page = Page::new(
         list,
         &world.app.settings,
@@ -126,7 +130,9 @@ async fn no_more_is_read_than_a_page_may_have() {
     )
     .unwrap();
     let tx = world.app.begin(&account).await.unwrap();
-    let read = orchestrator::messages::store::message_list(&tx, &account, &task, &page).await;
+    let read = page
+        .read::<Message>(&tx, &LIST, [task.key().into()], "list messages")
+        .await;
     assert_eq!(read.unwrap().rows.len(), 4);
 }
 

@@ -174,7 +174,7 @@ async fn lists_are_read_in_the_order_of_their_index() {
                 if goes_on {
                     let (_, after) = plan.split_once(&format!("using {index} on ")).unwrap();
                     let condition = after.lines().nth(1).unwrap();
-                    let last = listing.order[listing.order.len() - 1];
+                    let (last, _) = listing.order[listing.order.len() - 1];
                     assert!(
                         condition.contains("Index Cond") && condition.contains(last),
                         "{tables}: {sql}\n{plan}"

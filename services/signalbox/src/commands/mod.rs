@@ -12,12 +12,13 @@ pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod turns;
 
-use time::{OffsetDateTime, UtcOffset, format_description::BorrowedFormatItem, macros::format_description};
+use domain::Timestamp;
+use time::{UtcOffset, format_description::BorrowedFormatItem, macros::format_description};
 
 /// A timestamp of the API as a table shows it: to the second, without its zone, which is always UTC.
-fn moment(at: Option<OffsetDateTime>) -> String {
+fn moment(at: Option<Timestamp>) -> String {
     const FORM: &[BorrowedFormatItem<'_>] = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]");
-    at.and_then(|at| at.to_offset(UtcOffset::UTC).format(FORM).ok())
+    at.and_then(|at| at.0.to_offset(UtcOffset::UTC).format(FORM).ok())
         .unwrap_or_default()
 }
 

@@ -8,7 +8,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, LazyLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -18,6 +21,7 @@ use opentelemetry::{
     global,
     metrics::{Gauge, Histogram},
 };
+use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
@@ -29,7 +33,7 @@ use super::{
     answer,
     buckets::{Buckets, Rate},
     known::KnownKeys,
-    share::share,
+    share::{Held, Shared},
 };
 use crate::settings::HttpSettings;
 
@@ -62,83 +66,28 @@ struct Parts {
     pace: Buckets,
     known: KnownKeys,
     unknown: address::Pace,
-    held: Mutex<Held>,
-    /// For all accounts together.
-    requests_max: usize,
-    account_requests_max: usize,
+    requests: Arc<Shared<AccountId>>,
+    /// Of request and response bodies.
+    bytes: Arc<Shared<AccountId>>,
+    /// Of the accounts with requests in progress.
+    connections: Mutex<HashMap<AccountId, Weak<Connections>>>,
     connections_max: usize,
     wait: Duration,
-    /// For all accounts together.
-    bytes_max: usize,
-    account_bytes_max: usize,
 }
 
-/// No larger than the number of concurrent requests.
-#[derive(Debug, Default)]
-struct Held {
-    accounts: HashMap<AccountId, OfAccount>,
-    requests: usize,
-    /// Of request and response bodies.
-    bytes: usize,
-}
-
+/// An account's use of the database.
 #[derive(Debug)]
-struct OfAccount {
-    requests: usize,
-    bytes: usize,
-    connections: Arc<Semaphore>,
+struct Connections {
+    free: Arc<Semaphore>,
     /// A line about a request that waited in vain has been logged.
-    is_logged: bool,
-}
-
-impl Parts {
-    fn held(&self) -> MutexGuard<'_, Held> {
-        // Counters are consistent at any time, also after a panic.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Held {
-    fn take(&mut self, account: &AccountId, bytes: usize) {
-        self.bytes = self.bytes.saturating_add(bytes);
-        if let Some(of_account) = self.accounts.get_mut(account) {
-            of_account.bytes = of_account.bytes.saturating_add(bytes);
-        }
-        self.record();
-    }
-
-    fn give_back(&mut self, account: &AccountId, requests: usize, bytes: usize) {
-        self.bytes -= bytes;
-        self.requests -= requests;
-        if let Some(of_account) = self.accounts.get_mut(account) {
-            of_account.bytes -= bytes;
-            of_account.requests -= requests;
-            if of_account.requests == 0 && of_account.bytes == 0 {
-                self.accounts.remove(account);
-            }
-        }
-        if bytes > 0 {
-            self.record();
-        }
-    }
-
-    /// How many requests the account has in progress, and how many it may have.
-    fn share_of(&self, account: &AccountId, limits: &Parts) -> (usize, usize) {
-        let own = self.accounts.get(account).map_or(0, |of_account| of_account.bytes);
-        (own, share(limits.bytes_max, self.bytes - own, limits.account_bytes_max))
-    }
-
-    fn record(&self) {
-        HELD.record(u64::try_from(self.bytes).unwrap_or(u64::MAX), &[]);
-    }
+    is_logged: AtomicBool,
 }
 
 /// A request of an account, until its response is gone.
 #[derive(Debug)]
 pub struct UnderWay {
-    limits: AccountLimits,
-    account: AccountId,
-    answer_bytes: usize,
+    _place: Held<AccountId>,
+    share: AccountShare,
 }
 
 /// The account's limits as one request uses them: connections to Postgres, and room for its body. Cheap to clone.
@@ -146,14 +95,13 @@ pub struct UnderWay {
 pub struct AccountShare {
     limits: AccountLimits,
     account: AccountId,
-    connections: Arc<Semaphore>,
+    connections: Arc<Connections>,
 }
 
-/// Room for a body while it is in memory.
-#[derive(Debug)]
-pub struct BodyRoom {
-    share: AccountShare,
-    bytes: usize,
+/// A refusal of an account that may try again at once, as soon as it has less under way.
+fn too_much(why: &'static str, detail: &str) -> Problem {
+    super::refused(why);
+    Problem::too_many_requests(Duration::ZERO).detail(detail)
 }
 
 impl AccountLimits {
@@ -166,13 +114,19 @@ impl AccountLimits {
             pace: Buckets::new(rate, ACCOUNTS_MAX, Instant::now()),
             known: KnownKeys::default(),
             unknown: address::Pace::of_unknown_keys(settings),
-            held: Mutex::default(),
-            requests_max: settings.requests_max.usize(),
-            account_requests_max: settings.account_requests_max.usize(),
+            requests: Shared::new(
+                settings.requests_max.usize(),
+                settings.account_requests_max.usize(),
+                |_| (),
+            ),
+            bytes: Shared::new(
+                settings.answer_bytes_max.usize(),
+                settings.account_answer_bytes_max.usize(),
+                |bytes| HELD.record(u64::try_from(bytes).unwrap_or(u64::MAX), &[]),
+            ),
+            connections: Mutex::default(),
             connections_max: settings.account_connections_max.usize(),
             wait: settings.account_wait_ms.duration(),
-            bytes_max: settings.answer_bytes_max.usize(),
-            account_bytes_max: settings.account_answer_bytes_max.usize(),
         }))
     }
 
@@ -223,82 +177,56 @@ impl AccountLimits {
             super::refused("account");
             Problem::too_many_requests(wait).detail("too many requests of this account")
         })?;
-        let mut held = self.0.held();
-        let own = held.accounts.get(account).map_or(0, |of_account| of_account.requests);
-        if own >= share(self.0.requests_max, held.requests - own, self.0.account_requests_max) {
-            super::refused("account_at_one_time");
-            let detail = "too many requests of this account at one time";
-            return Err(Problem::too_many_requests(Duration::ZERO).detail(detail));
-        }
-        held.requests += 1;
-        let of_account = held.accounts.entry(account.clone()).or_insert_with(|| OfAccount {
-            requests: 0,
-            bytes: 0,
-            connections: Arc::new(Semaphore::new(self.0.connections_max)),
-            is_logged: false,
-        });
-        of_account.requests += 1;
-        drop(held);
-        Ok(UnderWay {
+        let place = self.0.requests.take(account, 1);
+        let place =
+            place.ok_or_else(|| too_much("account_at_one_time", "too many requests of this account at one time"))?;
+        let share = AccountShare {
             limits: self.clone(),
             account: account.clone(),
-            answer_bytes: 0,
-        })
+            connections: self.connections(account),
+        };
+        Ok(UnderWay { _place: place, share })
+    }
+
+    fn connections(&self, account: &AccountId) -> Arc<Connections> {
+        let mut accounts = self.0.connections.lock();
+        if let Some(known) = accounts.get(account).and_then(Weak::upgrade) {
+            return known;
+        }
+        // No more are left than requests are in progress.
+        accounts.retain(|_, others| others.strong_count() > 0);
+        let connections = Arc::new(Connections {
+            free: Arc::new(Semaphore::new(self.0.connections_max)),
+            is_logged: AtomicBool::new(false),
+        });
+        accounts.insert(account.clone(), Arc::downgrade(&connections));
+        connections
     }
 }
 
 impl UnderWay {
     /// The limits that the request must acquire before it reads its body and uses the database.
     pub fn share(&self) -> AccountShare {
-        let held = self.limits.0.held();
-        let of_account = held.accounts.get(&self.account);
-        let of_account = of_account.expect("an account is known as long as a request of it is under way");
-        AccountShare {
-            limits: self.limits.clone(),
-            account: self.account.clone(),
-            connections: Arc::clone(&of_account.connections),
-        }
+        self.share.clone()
     }
 
     /// Keeps the request in progress until its client has taken the response, or has left.
-    pub fn hold(mut self, response: Response) -> Response {
-        self.answer_bytes = answer::bytes_of(response.body());
-        self.limits.0.held().take(&self.account, self.answer_bytes);
-        answer::held(response, self)
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.limits.0.held().give_back(&self.account, 1, self.answer_bytes);
-    }
-}
-
-impl Drop for BodyRoom {
-    fn drop(&mut self) {
+    pub fn hold(self, response: Response) -> Response {
         let AccountShare { limits, account, .. } = &self.share;
-        limits.0.held().give_back(account, 0, self.bytes);
+        let bytes = limits.0.bytes.take_anyway(account, answer::bytes_of(response.body()));
+        answer::held(response, (self, bytes))
     }
 }
 
 impl AccountShare {
     /// Reserves room for the body: its declared size, or the maximum size if it declares none. Call it before the body
     /// is read, and hold the result while the body is used.
-    pub fn room(&self, body: &Body) -> Result<BodyRoom, Problem> {
-        let bytes = answer::bytes_of(body);
-        let mut held = self.limits.0.held();
-        let (own, max) = held.share_of(&self.account, &self.limits.0);
-        if bytes > max.saturating_sub(own) {
-            super::refused("account_bodies");
+    pub fn room(&self, body: &Body) -> Result<Held<AccountId>, Problem> {
+        let room = self.limits.0.bytes.take(&self.account, answer::bytes_of(body));
+        room.ok_or_else(|| {
             let detail = "this account has as many bytes of requests and of answers under way as it may: send less at one \
                           time, and read what was answered";
-            return Err(Problem::too_many_requests(Duration::ZERO).detail(detail));
-        }
-        held.take(&self.account, bytes);
-        drop(held);
-        Ok(BodyRoom {
-            share: self.clone(),
-            bytes,
+            too_much("account_bodies", detail)
         })
     }
 
@@ -307,45 +235,36 @@ impl AccountShare {
     /// is made. The requests admitted here make few responses at one time, and no large ones.
     pub async fn take(&self) -> Result<OwnedSemaphorePermit, Problem> {
         let permit = self.wait().await?;
-        let (own, max) = self.limits.0.held().share_of(&self.account, &self.limits.0);
-        if own == 0 || own < max {
+        if self.limits.0.bytes.has_room(&self.account) {
             return Ok(permit);
         }
-        super::refused("account_answers");
         let detail = "too many bytes of answers to this account wait to be read; read them first";
-        Err(Problem::too_many_requests(Duration::ZERO).detail(detail))
+        Err(too_much("account_answers", detail))
     }
 
     async fn wait(&self) -> Result<OwnedSemaphorePermit, Problem> {
-        if let Ok(permit) = Arc::clone(&self.connections).try_acquire_owned() {
+        let free = &self.connections.free;
+        if let Ok(permit) = Arc::clone(free).try_acquire_owned() {
             return Ok(permit);
         }
         let begun = Instant::now();
         // Dropping the wait loses only its place in the queue.
-        let waited = timeout(self.limits.0.wait, Arc::clone(&self.connections).acquire_owned()).await;
+        let waited = timeout(self.limits.0.wait, Arc::clone(free).acquire_owned()).await;
         WAIT.record(begun.elapsed().as_secs_f64(), &[]);
         if let Ok(permit) = waited {
             return Ok(permit.expect("the semaphore is never closed"));
         }
-        super::refused("account_connections");
-        self.log_refusal();
-        let detail = "this account's requests use all the database connections that one account may; send fewer at \
-                      one time, or ask for less";
-        Err(Problem::too_many_requests(Duration::ZERO).detail(detail))
-    }
-
-    /// Logs once while the account has requests in progress.
-    fn log_refusal(&self) {
-        let mut held = self.limits.0.held();
-        let of_account = held.accounts.get_mut(&self.account);
-        if of_account.is_some_and(|of_account| !std::mem::replace(&mut of_account.is_logged, true)) {
-            drop(held);
+        // Once while the account has requests in progress.
+        if !self.connections.is_logged.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 account_id = %self.account,
                 connections_max = self.limits.0.connections_max,
                 "request refused: its account uses all its database connections"
             );
         }
+        let detail = "this account's requests use all the database connections that one account may; send fewer at \
+                      one time, or ask for less";
+        Err(too_much("account_connections", detail))
     }
 }
 
@@ -394,7 +313,7 @@ mod tests {
         drop(first);
         assert!(enter("acme").is_ok());
         drop(second);
-        assert!(limits.0.held().accounts.is_empty(), "ended requests leave no entry");
+        assert_eq!(limits.0.requests.all(), 0);
     }
 
     /// Two accounts that sent many slow bodies had taken every place, and the operator's requests were refused.
@@ -413,7 +332,7 @@ mod tests {
         };
         assert_eq!(["a", "b", "c", "d"].map(&mut take_all), [4, 3, 3, 2]);
         drop(held);
-        assert!(limits.0.held().accounts.is_empty() && limits.0.held().requests == 0);
+        assert_eq!(limits.0.requests.all(), 0);
     }
 
     #[tokio::test]
@@ -432,7 +351,9 @@ mod tests {
         drop(held);
         assert!(second.share().take().await.is_ok());
         drop((first, second, other, of_other));
-        assert!(limits.0.held().accounts.is_empty());
+        assert_eq!(limits.0.requests.all(), 0);
+        drop(enter("next"));
+        assert_eq!(limits.0.connections.lock().len(), 1, "ended requests leave no entry");
     }
 
     /// Responses that no client reads.
@@ -450,15 +371,15 @@ mod tests {
         let problem = take("acme").await.unwrap_err();
         assert_eq!((problem.status().as_u16(), problem.code()), (429, "too_many_requests"));
         let of_other = answered("other");
-        assert_eq!(limits.0.held().bytes, 1_800);
+        assert_eq!(limits.0.bytes.all(), 1_800);
         assert_eq!(first.headers()["content-length"], "600");
         drop(first);
         assert!(take("acme").await.is_ok() && take("other").await.is_ok());
         // Bytes that were read are released too.
         let bytes = to_bytes(second.into_body(), 1_000).await.unwrap();
-        assert_eq!((bytes.len(), limits.0.held().bytes), (600, 600));
+        assert_eq!((bytes.len(), limits.0.bytes.all()), (600, 600));
         drop(of_other);
-        assert!(limits.0.held().accounts.is_empty() && limits.0.held().bytes == 0);
+        assert_eq!((limits.0.requests.all(), limits.0.bytes.all()), (0, 0));
     }
 
     /// Bodies that are announced and not sent.
@@ -478,15 +399,15 @@ mod tests {
         let second = room(&acme, 400).unwrap();
         assert!(room(&other, 751).is_err(), "a quarter of what acme leaves is 750");
         let of_other = room(&other, 700).unwrap();
-        assert_eq!(limits.0.held().bytes, 1_700);
+        assert_eq!(limits.0.bytes.all(), 1_700);
         let unknown = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
         assert!(other.share().room(&unknown).is_err(), "of no known size");
         drop(acme);
-        assert_eq!(limits.0.held().bytes, 1_700, "a body outlives its request's place");
+        assert_eq!(limits.0.bytes.all(), 1_700, "a body outlives its request's place");
         drop((first, second));
         assert!(room(&enter("acme"), 600).is_ok());
         drop((other, of_other));
-        assert!(limits.0.held().accounts.is_empty() && limits.0.held().bytes == 0);
+        assert_eq!((limits.0.requests.all(), limits.0.bytes.all()), (0, 0));
     }
 
     /// The database is queried as often as `look_up` runs.

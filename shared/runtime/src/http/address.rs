@@ -4,9 +4,8 @@
 //! Loopback is not limited: its requests come from this machine, or from a proxy whose clients all share its address.
 
 use std::{
-    collections::HashMap,
     net::{IpAddr, Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Instant,
 };
 
@@ -19,7 +18,7 @@ use axum::{
 use super::{
     Problem,
     buckets::{Buckets, Rate},
-    share::share,
+    share::{Held, Shared},
 };
 use crate::settings::HttpSettings;
 
@@ -32,7 +31,7 @@ pub(super) struct Peer(pub(super) SocketAddr);
 
 /// The unit of the limits: an IPv4 address, or the IPv6 network that one household or machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Source(IpAddr);
+pub(super) struct Source(IpAddr);
 
 impl Source {
     fn of(peer: SocketAddr) -> Option<Source> {
@@ -90,73 +89,27 @@ pub(super) async fn in_pace(State(pace): State<Arc<Pace>>, request: Request, nex
     }
 }
 
-/// The number of connections of each address. No larger than the number of connections.
-#[derive(Debug)]
-pub(super) struct Connections {
-    held: Mutex<Table>,
-    max: usize,
-    each_max: usize,
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    of_sources: HashMap<Source, usize>,
-    /// Connections of loopback included.
-    all: usize,
-}
-
-/// One connection of an address, until it closes.
-#[derive(Debug)]
-pub(super) struct Held {
-    connections: Arc<Connections>,
-    source: Option<Source>,
-}
+/// The connections of each address, those of loopback included.
+#[derive(Clone, Debug)]
+pub(super) struct Connections(Arc<Shared<Option<Source>>>);
 
 impl Connections {
-    pub(super) fn new(settings: &HttpSettings) -> Arc<Connections> {
-        Arc::new(Connections {
-            held: Mutex::default(),
-            max: settings.connections_max.usize(),
-            each_max: settings.address_connections_max.usize(),
-        })
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn new(settings: &HttpSettings) -> Connections {
+        let each_max = settings.address_connections_max.usize();
+        Connections(Shared::new(settings.connections_max.usize(), each_max, |_| ()))
     }
 
     /// None when the address holds as many connections as it may. The more the others hold, the fewer it may have.
-    pub(super) fn hold(self: &Arc<Self>, peer: SocketAddr) -> Option<Held> {
+    pub(super) fn hold(&self, peer: SocketAddr) -> Option<Held<Option<Source>>> {
         let source = Source::of(peer);
-        let mut table = self.table();
-        if let Some(source) = source {
-            let own = table.of_sources.get(&source).copied().unwrap_or_default();
-            if own >= share(self.max, table.all - own, self.each_max) {
-                super::refused("connections");
-                return None;
-            }
-            table.of_sources.insert(source, own + 1);
+        if source.is_none() {
+            return Some(self.0.take_anyway(&source, 1));
         }
-        table.all += 1;
-        drop(table);
-        Some(Held {
-            connections: Arc::clone(self),
-            source,
-        })
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let mut table = self.connections.table();
-        table.all -= 1;
-        let Some(source) = self.source else { return };
-        if let Some(count) = table.of_sources.get_mut(&source) {
-            *count -= 1;
-            if *count == 0 {
-                table.of_sources.remove(&source);
-            }
+        let held = self.0.take(&source, 1);
+        if held.is_none() {
+            super::refused("connections");
         }
+        held
     }
 }
 
@@ -210,10 +163,7 @@ mod tests {
         drop(first);
         assert!(hold("203.0.113.9:4").is_some(), "a place that was given back");
         drop(second);
-        assert!(
-            connections.table().of_sources.is_empty(),
-            "closed connections leave no entry"
-        );
+        assert_eq!(connections.0.all(), 0);
     }
 
     /// Four addresses that hold as many connections as they may, one after the other.
@@ -225,7 +175,7 @@ mod tests {
             ..HttpSettings::default()
         };
         let connections = Connections::new(&settings);
-        let held: Vec<Vec<Held>> = (1..=4)
+        let held: Vec<Vec<_>> = (1..=4)
             .map(|n| std::iter::from_fn(|| connections.hold(peer(&format!("203.0.113.{n}:1")))).collect())
             .collect();
         let each: Vec<usize> = held.iter().map(Vec::len).collect();
@@ -233,6 +183,6 @@ mod tests {
         assert!(connections.hold(peer("203.0.113.5:1")).is_some());
         assert!(connections.hold(peer("127.0.0.1:1")).is_some());
         drop(held);
-        assert_eq!(connections.table().all, 0);
+        assert_eq!(connections.0.all(), 0);
     }
 }

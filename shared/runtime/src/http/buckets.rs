@@ -7,9 +7,10 @@
 
 use std::{
     hash::{BuildHasher, Hash, RandomState},
-    sync::Mutex,
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 const PLACES_PER_SET: usize = 8;
 
@@ -59,8 +60,7 @@ impl Buckets {
         let now_ns = u64::try_from(now.saturating_duration_since(self.begun).as_nanos()).unwrap_or(u64::MAX);
         let sets = u64::try_from(self.sets.len()).expect("a usize is no longer than a u64");
         let set = usize::try_from(name % sets).expect("below a usize");
-        // No code panics while the lock is held, and the numbers are consistent in any case.
-        let mut places = self.sets[set].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut places = self.sets[set].lock();
         let known = places.iter().position(|place| place.name == name);
         let at = known.unwrap_or_else(|| {
             let soonest = (0..PLACES_PER_SET).min_by_key(|&at| places[at].full_at_ns);

@@ -30,13 +30,14 @@ use std::sync::LazyLock;
 use axum::Router;
 use opentelemetry::{KeyValue, global, metrics::Counter};
 
-pub use account::{AccountLimits, AccountShare, BodyRoom, UnderWay};
+pub use account::{AccountLimits, AccountShare, UnderWay};
 pub use credentials::{bearer, only};
 pub use health::Health;
 pub use limits::body;
 pub use problem::Problem;
 pub use route::Route;
 pub use server::{HttpError, listen, local_url, serve};
+pub use share::Held;
 
 use crate::settings::HttpSettings;
 

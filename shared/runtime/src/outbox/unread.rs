@@ -12,29 +12,13 @@ use storage::{
         unread::{Due, UnreadCheck, UnreadRow, outbox_look},
     },
 };
-use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{Batch, Relay, SWEEP_BYTES_MAX, millis, payload_bytes};
-use crate::sweep::{Sweep, Ticks};
 
 impl Relay {
-    pub(super) async fn sweep_unread(self, stop: CancellationToken) {
-        let sweep = Sweep::new(self.database.role().service(), "outbox_unread");
-        let mut ticks = Ticks::every(self.settings.sweep_interval_ms.duration(), stop.clone());
-        while ticks.next().await {
-            // Without a connection the broker cannot be asked, and the message may not be lost.
-            while self.bus.is_connected() && !stop.is_cancelled() {
-                let looked = sweep.once(self.look_once()).await;
-                if looked.is_none_or(|batch| !batch.more) {
-                    break;
-                }
-            }
-        }
-    }
-
     /// One batch.
-    async fn look_once(&self) -> Result<Batch, StorageError> {
+    pub(super) async fn look_once(&self) -> Result<Batch, StorageError> {
         let rows_max = self.settings.batch_messages_max;
         let look = UnreadCheck {
             every_ms: millis(self.settings.unread_look_ms.duration()),

@@ -65,11 +65,8 @@ pub(super) fn variables(
         if !is_usual && of_file(&name).is_none() && !name.starts_with(PREFIX) && !is_misspelt(&name) {
             continue;
         }
-        let value = value.into_string().map_err(|_| SettingsError::Invalid {
-            setting: name.clone(),
-            origin: "environment".to_owned(),
-            problem: "is not valid UTF-8".to_owned(),
-        })?;
+        let value = value.into_string();
+        let value = value.map_err(|_| invalid(&name, "is not valid UTF-8"))?;
         match of_file(&name) {
             // As with every variable, an empty one counts as not set.
             Some(plain) if !value.is_empty() => ours.push((plain.to_owned(), read_file(&value)?)),

@@ -15,10 +15,11 @@ mod error;
 mod file;
 mod read;
 mod safety;
+mod section;
 mod sections;
 mod source;
 
-use std::{ffi::OsString, fmt, path::Path};
+use std::{ffi::OsString, path::Path};
 
 use config::{Config, ConfigBuilder, builder::DefaultState};
 use serde::de::DeserializeOwned;
@@ -55,7 +56,7 @@ const FILE_DEFAULT: &str = "signalbox.toml";
 const FILE_VARIABLE: &str = "SIGNALBOX_CONFIG";
 
 /// The sections of every process, and the merged settings, from which a service reads its own section.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub struct Settings {
     pub database: DatabaseSettings,
     pub nats: NatsSettings,
@@ -65,6 +66,8 @@ pub struct Settings {
     pub process: ProcessSettings,
     pub outbox: OutboxSettings,
     pub replica: ReplicaSettings,
+    /// Holds secrets.
+    #[debug(skip)]
     config: Config,
 }
 
@@ -148,22 +151,6 @@ impl Settings {
         let layers = layers.set_override(setting, source::set_by(by, value));
         *self = Settings::build(layers.expect("a program names a section and its keys"))?;
         Ok(())
-    }
-}
-
-/// The settings hold secrets, so they are left out.
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("database", &self.database)
-            .field("nats", &self.nats)
-            .field("envelope", &self.envelope)
-            .field("telemetry", &self.telemetry)
-            .field("http", &self.http)
-            .field("process", &self.process)
-            .field("outbox", &self.outbox)
-            .field("replica", &self.replica)
-            .finish_non_exhaustive()
     }
 }
 

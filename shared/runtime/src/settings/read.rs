@@ -7,35 +7,43 @@ use config::{Config, Map, Value, ValueKind};
 use serde::{
     Deserialize, Deserializer,
     de::{
-        self, DeserializeOwned, DeserializeSeed, Error as _, Expected, IntoDeserializer, MapAccess, SeqAccess,
-        Unexpected, Visitor,
-        value::{StrDeserializer, StringDeserializer},
+        self, DeserializeOwned, Error as _, Expected, IntoDeserializer, Unexpected, Visitor,
+        value::{MapDeserializer, SeqDeserializer, StrDeserializer},
     },
 };
+use serde_path_to_error::Segment;
 
 use super::{
-    SettingsError, environment,
-    source::{find, is_untyped, place, sorted},
+    SettingsError,
+    source::{child, find, is_untyped, place, sorted},
 };
 
 /// Reads one section as a type. An absent section is empty.
 pub(super) fn section<T: DeserializeOwned>(config: &Config, section: &str) -> Result<T, SettingsError> {
     let absent = Value::new(None, Map::<String, Value>::new());
     let value = find(&config.cache, section).unwrap_or(&absent);
-    T::deserialize(Reader(value)).map_err(|fault| {
-        let Fault { kind, keys, at } = fault.at(value);
-        let keys = keys.iter().rev().map(String::as_str);
-        let setting = std::iter::once(section).chain(keys).collect::<Vec<_>>().join(".");
-        let origin = at.unwrap_or_default();
-        match kind {
-            FaultKind::Unknown { known } => SettingsError::Unknown { setting, origin, known },
-            FaultKind::Missing => SettingsError::Missing {
-                variable: environment::variable_of(&setting),
-                setting,
+    serde_path_to_error::deserialize(Reader(value)).map_err(|error| {
+        let (mut setting, mut at) = (section.to_owned(), value);
+        for segment in error.path() {
+            at = match (segment, &at.kind) {
+                (Segment::Map { key }, _) => {
+                    setting = format!("{setting}.{key}");
+                    child(at, key).unwrap_or(at)
+                }
+                (Segment::Seq { index }, ValueKind::Array(items)) => items.get(*index).unwrap_or(at),
+                (Segment::Seq { .. } | Segment::Enum { .. } | Segment::Unknown, _) => at,
+            };
+        }
+        match error.into_inner() {
+            Fault::Unknown { key, known } => SettingsError::Unknown {
+                setting: format!("{setting}.{key}"),
+                origin: place(child(at, &key)),
+                known,
             },
-            FaultKind::Invalid { problem } => SettingsError::Invalid {
+            Fault::Missing(field) => SettingsError::missing(&format!("{setting}.{field}")),
+            Fault::Invalid(problem) => SettingsError::Invalid {
                 setting,
-                origin,
+                origin: place(Some(at)),
                 problem,
             },
         }
@@ -49,32 +57,16 @@ pub fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr,
     text.parse().map_err(refused)
 }
 
-/// An error and its path, which is collected on the way out.
-#[derive(Debug)]
-struct Fault {
-    kind: FaultKind,
-    /// Innermost key first.
-    keys: Vec<String>,
-    /// The origin of the value, once it is known.
-    at: Option<String>,
-}
-
-#[derive(Debug)]
-enum FaultKind {
-    Unknown { known: String },
-    Missing,
-    Invalid { problem: String },
+/// An error, without its path.
+#[derive(Debug, thiserror::Error)]
+#[error("{self:?}")]
+enum Fault {
+    Unknown { key: String, known: String },
+    Missing(&'static str),
+    Invalid(String),
 }
 
 impl Fault {
-    fn new(kind: FaultKind) -> Fault {
-        Fault {
-            kind,
-            keys: Vec::new(),
-            at: None,
-        }
-    }
-
     fn expected(what: &dyn Expected, found: &Value) -> Fault {
         let shown = match &found.kind {
             ValueKind::I128(number) => number.to_string(),
@@ -85,7 +77,7 @@ impl Fault {
             ValueKind::String(text) => format!("a text of {} bytes", text.len()),
             _ => return Fault::expected_other(what, found),
         };
-        Fault::custom(format!("expected {what}, found {shown}")).at(found)
+        Fault::custom(format!("expected {what}, found {shown}"))
     }
 
     /// Not shown: the expected text or section may be a secret, and the value found may be that secret without its
@@ -101,37 +93,16 @@ impl Fault {
                 "a number"
             }
         };
-        Fault::custom(format!("expected {what}, found {kind}")).at(found)
-    }
-
-    /// Sets the origin, unless an inner origin is known already.
-    fn at(mut self, value: &Value) -> Fault {
-        self.at.get_or_insert_with(|| place(Some(value)));
-        self
-    }
-
-    fn below(mut self, key: &str) -> Fault {
-        self.keys.push(key.to_owned());
-        self
+        Fault::custom(format!("expected {what}, found {kind}"))
     }
 }
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.kind)
-    }
-}
-
-impl std::error::Error for Fault {}
 
 impl de::Error for Fault {
     fn custom<T: fmt::Display>(message: T) -> Fault {
-        Fault::new(FaultKind::Invalid {
-            problem: message.to_string(),
-        })
+        Fault::Invalid(message.to_string())
     }
     fn missing_field(field: &'static str) -> Fault {
-        Fault::new(FaultKind::Missing).below(field)
+        Fault::Missing(field)
     }
     /// serde would show a text, which may be a secret.
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Fault {
@@ -251,12 +222,12 @@ impl<'de> Deserializer<'de> for Reader<'_> {
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         match (&self.0.kind, self.untyped()) {
-            (ValueKind::Array(items), _) => visitor.visit_seq(Items(items.iter())),
+            (ValueKind::Array(items), _) => visitor.visit_seq(SeqDeserializer::new(items.iter().map(Reader))),
             (_, Some(text)) => {
                 let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
                 let origin = place(Some(self.0));
                 let items: Vec<Value> = parts.map(|part| Value::new(Some(&origin), part)).collect();
-                visitor.visit_seq(Items(items.iter()))
+                visitor.visit_seq(SeqDeserializer::new(items.iter().map(Reader)))
             }
             _ => Err(Fault::expected_other(&"a list", self.0)),
         }
@@ -266,10 +237,8 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         if !matches!(self.0.kind, ValueKind::Table(_)) {
             return Err(Fault::expected_other(&"a section", self.0));
         }
-        visitor.visit_map(Entries {
-            entries: sorted(self.0).into_iter(),
-            value: None,
-        })
+        let entries = sorted(self.0).into_iter();
+        visitor.visit_map(MapDeserializer::new(entries.map(|(key, value)| (key, Reader(value)))))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -279,9 +248,11 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         visitor: V,
     ) -> Result<V::Value, Fault> {
         let mut keys = sorted(self.0).into_iter();
-        if let Some((key, value)) = keys.find(|(key, _)| !fields.contains(key)) {
-            let known = fields.join(", ");
-            return Err(Fault::new(FaultKind::Unknown { known }).below(key).at(value));
+        if let Some((key, _)) = keys.find(|(key, _)| !fields.contains(key)) {
+            return Err(Fault::Unknown {
+                key: key.to_owned(),
+                known: fields.join(", "),
+            });
         }
         self.deserialize_map(visitor)
     }
@@ -291,37 +262,9 @@ impl<'de> Deserializer<'de> for Reader<'_> {
     }
 }
 
-struct Items<'a>(std::slice::Iter<'a, Value>);
-
-impl<'de> SeqAccess<'de> for Items<'_> {
-    type Error = Fault;
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
-        let item = self.0.next();
-        item.map(|value| seed.deserialize(Reader(value)).map_err(|fault| fault.at(value)))
-            .transpose()
-    }
-}
-
-struct Entries<'a> {
-    entries: std::vec::IntoIter<(&'a str, &'a Value)>,
-    value: Option<(&'a str, &'a Value)>,
-}
-
-impl<'de> MapAccess<'de> for Entries<'_> {
-    type Error = Fault;
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
-        let Some((key, value)) = self.entries.next() else {
-            return Ok(None);
-        };
-        self.value = Some((key, value));
-        let key_reader: StringDeserializer<Fault> = key.to_owned().into_deserializer();
-        seed.deserialize(key_reader)
-            .map(Some)
-            .map_err(|fault| fault.below(key).at(value))
-    }
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Fault> {
-        let (key, value) = self.value.take().expect("serde asks for a value after its key");
-        seed.deserialize(Reader(value))
-            .map_err(|fault| fault.below(key).at(value))
+impl<'de> IntoDeserializer<'de, Fault> for Reader<'_> {
+    type Deserializer = Self;
+    fn into_deserializer(self) -> Self {
+        self
     }
 }

@@ -29,6 +29,14 @@ impl Unsafe {
             problem,
         }
     }
+
+    fn unless(is_safe: bool, setting: &str, problem: String) -> Result<(), Unsafe> {
+        if is_safe {
+            Ok(())
+        } else {
+            Err(Unsafe::new(setting, problem))
+        }
+    }
 }
 
 pub(super) fn check(settings: &Settings) -> Result<(), Unsafe> {
@@ -52,12 +60,9 @@ pub(super) fn check(settings: &Settings) -> Result<(), Unsafe> {
 
 /// Otherwise the largest bodies would always be refused as too many bytes at one time.
 fn body_has_room(body: Bytes, account: Bytes) -> Result<(), Unsafe> {
-    if body <= account {
-        return Ok(());
-    }
     let (body, account) = (body.get(), account.get());
     let problem = format!("{account} is less than one body may have (http.body_bytes_max, {body})");
-    Err(Unsafe::new("http.account_answer_bytes_max", problem))
+    Unsafe::unless(body <= account, "http.account_answer_bytes_max", problem)
 }
 
 /// Without a setting the orchestrator listens on loopback. An unreadable address counts as public.
@@ -81,48 +86,37 @@ fn operator_token(listen: Option<&str>, token: Option<&str>) -> Result<(), Unsaf
 }
 
 fn replica_lease(lease: Millis, renew: Millis) -> Result<(), Unsafe> {
-    if lease.get() >= renew.get() * RENEWALS_PER_LEASE_MIN {
-        return Ok(());
-    }
-    let renew = renew.get();
+    let (lease, renew) = (lease.get(), renew.get());
     let problem = format!("it must be at least {RENEWALS_PER_LEASE_MIN} times replica.renew_ms ({renew})");
-    Err(Unsafe::new("replica.lease_ms", problem))
+    Unsafe::unless(lease >= renew * RENEWALS_PER_LEASE_MIN, "replica.lease_ms", problem)
 }
 
 /// Claimed earlier, a message may still be on its way: publishing it twice is harmless, but costs time and changes the
 /// order.
 fn outlives_publish(setting: &str, value: Millis, publish: Millis) -> Result<(), Unsafe> {
-    if value >= publish {
-        return Ok(());
-    }
     let problem = format!("it must be at least nats.publish_timeout_ms ({})", publish.get());
-    Err(Unsafe::new(setting, problem))
+    Unsafe::unless(value >= publish, setting, problem)
 }
 
 /// A half-full stream of notifications keeps no message that was read, and an account's share of it is a quarter: both
 /// must hold several of the largest messages.
 fn stream_bytes(stream: Bytes, message: Bytes) -> Result<(), Unsafe> {
     let needed = message.get() * MESSAGES_PER_STREAM_MIN;
-    if stream.get() >= needed {
-        return Ok(());
-    }
     let problem =
         format!("it must be at least {MESSAGES_PER_STREAM_MIN} times nats.limits.message_bytes_max ({needed} in all)");
-    Err(Unsafe::new("nats.limits.notification_bytes_max", problem))
+    Unsafe::unless(stream.get() >= needed, "nats.limits.notification_bytes_max", problem)
 }
 
 fn trace_ratio(ratio: f64) -> Result<(), Unsafe> {
-    if (0.0..=1.0).contains(&ratio) {
-        return Ok(());
-    }
-    Err(Unsafe::new(
-        "telemetry.trace_ratio",
-        "it must be from 0 to 1".to_owned(),
-    ))
+    let problem = "it must be from 0 to 1".to_owned();
+    Unsafe::unless((0.0..=1.0).contains(&ratio), "telemetry.trace_ratio", problem)
 }
 
 fn root(root: &str) -> Result<(), Unsafe> {
-    contracts::Root::parse(root).map_or_else(|error| Err(Unsafe::new("nats.root", error.to_string())), |_| Ok(()))
+    let parsed = contracts::Root::parse(root);
+    parsed
+        .map(drop)
+        .map_err(|error| Unsafe::new("nats.root", error.to_string()))
 }
 
 impl Settings {

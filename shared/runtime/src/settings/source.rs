@@ -1,20 +1,12 @@
 //! One source of settings as `config` takes it, with the origin of each value. `config` keeps an origin as a text; only
 //! this file writes and parses it.
 
-use std::fmt;
-
 use config::{ConfigError, Map, Source, Value, ValueKind};
 
 /// Names with their values. The values of a stronger source replace those of a weaker one.
-#[derive(Clone)]
-pub(super) struct Layer(pub(super) Value);
-
 /// The values hold secrets.
-impl fmt::Debug for Layer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Layer").finish_non_exhaustive()
-    }
-}
+#[derive(Clone, derive_more::Debug)]
+pub(super) struct Layer(#[debug(skip)] pub(super) Value);
 
 impl Source for Layer {
     fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
@@ -69,8 +61,13 @@ pub(super) fn sorted(value: &Value) -> Vec<(&str, &Value)> {
 
 /// The value of `section.key.key`.
 pub(super) fn find<'a>(sections: &'a Value, setting: &str) -> Option<&'a Value> {
-    setting.split('.').try_fold(sections, |value, key| match &value.kind {
+    setting.split('.').try_fold(sections, child)
+}
+
+/// The value of one key of a section.
+pub(super) fn child<'a>(section: &'a Value, key: &str) -> Option<&'a Value> {
+    match &section.kind {
         ValueKind::Table(keys) => keys.get(key),
         _ => None,
-    })
+    }
 }

@@ -30,6 +30,8 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
+crate::columns::column!(Timestamp: plain OffsetDateTime);
+
 /// For our own times: from a clock, or from the database.
 impl From<OffsetDateTime> for Timestamp {
     fn from(moment: OffsetDateTime) -> Self {
