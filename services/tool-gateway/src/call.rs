@@ -94,8 +94,10 @@ pub struct CallTurn {
     pub until: Option<OffsetDateTime>,
     /// The recorded call at the claimed place, if the turn waits for it.
     pub call: Option<RecordedCall>,
-    /// Places of the earlier unfinished calls of the same answer.
+    /// Places of the earlier calls of the same answer.
     pub earlier: Vec<i32>,
+    /// Places of the turn's earlier calls that are finished.
+    pub over: Vec<i32>,
 }
 
 /// A call in the turn's journal.

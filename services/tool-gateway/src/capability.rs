@@ -77,7 +77,8 @@ impl Capability<'_> {
             None | Some(Consequence::Answered) => true,
             Some(Consequence::Late | Consequence::Buried) => false,
         };
-        counts && claimed(self, call).is_some_and(|(_, turn)| !turn.earlier.is_empty())
+        let is_missing = |turn: &CallTurn| turn.earlier.iter().any(|place| !turn.over.contains(place));
+        counts && claimed(self, call).is_some_and(|(_, turn)| is_missing(turn))
     }
 
     fn check_all<'c>(&self, call: &Presented<'_>, mut checks: impl Iterator<Item = &'c Check>) -> Result<(), Refusal> {

@@ -180,6 +180,7 @@ impl Database {
                     arguments: call.arguments.clone(),
                 }),
             earlier: self.earlier(asked, turn),
+            over: Vec::new(),
         });
         Some(CallFacts {
             session_key: row.key.clone(),

@@ -68,6 +68,7 @@ impl Case {
             until: Some(UNTIL),
             call: Some(call),
             earlier: Vec::new(),
+            over: Vec::new(),
         };
         let facts = CallFacts {
             session_key: "key".to_owned(),

@@ -28,8 +28,8 @@ pub(crate) async fn task_and_sessions_lock(tx: &Tx, asked: &CallRequest, task: &
 
 /// Relies on the primary keys, turn_number and tool_call_turn only. Tasks as their client spelled them, since subjects
 /// and texts use that spelling. From the turn's journal: the call at the claimed place of the last answer, if it was
-/// passed on, since the turn waits for it; and the earlier calls of the same answer without a record: a record becomes
-/// visible with its result.
+/// passed on, since the turn waits for it; and the earlier calls of the same answer. From the records: the turn's
+/// earlier finished calls, since a record becomes visible with its result.
 const FACTS: &str = concat!(
     "
     select s.key, s.generation, s.fence, s.closed_at is not null as is_closed, s.close_reason,
@@ -43,10 +43,9 @@ const FACTS: &str = concat!(
                                   jsonb_build_object('place', $4::integer)) as turn_call,
            array(select place::integer
                  from jsonb_path_query(t.journal, '$[last].calls[*] ? (@.ordinal < $place && !exists(@.answered)).ordinal',
-                                       jsonb_build_object('place', $4::integer)) as earlier (place)
-                 where place::integer not in (
-                     select c.ordinal from tool_call c
-                     where c.account_id = s.account_id and c.turn_id = t.id and c.ordinal < $4)) as turn_earlier,
+                                       jsonb_build_object('place', $4::integer)) as earlier (place)) as turn_earlier,
+           array(select c.ordinal from tool_call c
+                 where c.account_id = s.account_id and c.turn_id = t.id and c.ordinal < $4) as turn_over,
            (select l.hops from turn l where l.account_id = s.account_id and l.session_id = s.id
             order by l.number desc limit 1) as newest_hops, clock_timestamp() as now
     from session s
