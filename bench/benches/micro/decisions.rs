@@ -8,7 +8,8 @@ use contracts::{Headers, Root};
 use delivery::{
     providers::{Effects, ProviderAnswer},
     queue::admit,
-    turn::settle::{self, CallOutcome, RetryLimits, settle},
+    settings::DeliverySettings,
+    turn::settle::{self, CallOutcome, settle},
 };
 use divan::{Bencher, black_box};
 use domain::{
@@ -123,15 +124,6 @@ fn settle_an_answer(bencher: Bencher) {
         attempts: 1,
         lost_for: Duration::ZERO,
     };
-    let limits = RetryLimits {
-        attempts_max: 5,
-        rounds_max: 16,
-        calls_max: 64,
-        retry_delay: Duration::from_secs(1),
-        retry_delay_max: Duration::from_secs(60),
-        pause_delay: Duration::from_secs(60),
-        look_up_delay: Duration::from_secs(1),
-        look_up_max: Duration::from_secs(60),
-    };
+    let limits = DeliverySettings::default();
     bencher.bench(|| settle(black_box(&outcome), &facts, &limits));
 }

@@ -1,7 +1,8 @@
 //! A turn's prompt: instructions, input and manifest.
 
 use delivery::prompt::{
-    InputFacts, InstructionFacts, Manifest, MarkSecret, TaskFacts, ThreadMessage, ToolNames, input, instructions,
+    InputFacts, InstructionFacts, Manifest, MarkSecret, TaskFacts, ThreadExtract, ThreadMessage, ToolNames, input,
+    instructions,
 };
 use divan::Bencher;
 use domain::{
@@ -39,10 +40,10 @@ fn facts(body_bytes: usize, thread: u128) -> InputFacts {
             description: "Look into things as they come. ".repeat(10),
             status: TaskStatus::InProgress,
         }),
-        thread: (0..thread).map(message).collect(),
+        thread: ThreadExtract((0..thread).map(message).collect()),
         thread_total: 100,
         overview: None,
-        interruption: None,
+        is_interrupted: false,
     }
 }
 

@@ -5,7 +5,7 @@
 //! Writes nothing.
 //! Publishes nothing.
 
-use std::{marker::PhantomData, num::NonZeroUsize};
+use std::num::NonZeroUsize;
 
 use contracts::{
     Root, User, addressed,
@@ -22,49 +22,35 @@ use crate::{
     store::SessionName,
 };
 
-/// A message that wakes a session.
-pub trait Wake: Addressed + Send + Sync + 'static {
-    const SIGNAL: fn(Vec<SessionName>) -> Signal;
-    fn session(self) -> SessionName;
-}
-
-impl Wake for SessionResolved {
-    const SIGNAL: fn(Vec<SessionName>) -> Signal = Signal::Wake;
-    fn session(self) -> SessionName {
-        (self.account, self.session_id)
-    }
-}
-
-/// Also wakes a turn that waits for its next attempt, so that it is ended.
-impl Wake for SessionClosed {
-    const SIGNAL: fn(Vec<SessionName>) -> Signal = Signal::Closed;
-    fn session(self) -> SessionName {
-        (self.account, self.session_id)
-    }
-}
-
-/// Once the last missing result is recorded, the turn resumes on the same session key (S8).
-impl Wake for ToolFinished {
-    const SIGNAL: fn(Vec<SessionName>) -> Signal = Signal::Wake;
-    fn session(self) -> SessionName {
-        (self.account, self.session_id)
-    }
-}
-
+/// Passes on the session that a message names.
 struct WakeHandler<M> {
     root: Root,
     signals: mpsc::Sender<Signal>,
-    message: PhantomData<fn() -> M>,
+    signal: fn(Vec<SessionName>) -> Signal,
+    session: fn(M) -> SessionName,
 }
 
 /// Starts a consumer for each wake-up.
 pub fn start(context: &Context, signals: &mpsc::Sender<Signal>) {
-    consume::<SessionResolved>(context, signals);
-    consume::<SessionClosed>(context, signals);
-    consume::<ToolFinished>(context, signals);
+    consume(context, signals, Signal::Wake, |message: SessionResolved| {
+        (message.account, message.session_id)
+    });
+    // Also wakes a turn that waits for its next attempt, so that it is ended.
+    consume(context, signals, Signal::Closed, |message: SessionClosed| {
+        (message.account, message.session_id)
+    });
+    // Once the last missing result is recorded, the turn resumes on the same session key (S8).
+    consume(context, signals, Signal::Wake, |message: ToolFinished| {
+        (message.account, message.session_id)
+    });
 }
 
-fn consume<M: Wake>(context: &Context, signals: &mpsc::Sender<Signal>) {
+fn consume<M: Addressed + 'static>(
+    context: &Context,
+    signals: &mpsc::Sender<Signal>,
+    signal: fn(Vec<SessionName>) -> Signal,
+    session: fn(M) -> SessionName,
+) {
     let consumer = Consumer {
         bus: context.bus.clone(),
         topology: context.topology.clone(),
@@ -73,10 +59,11 @@ fn consume<M: Wake>(context: &Context, signals: &mpsc::Sender<Signal>) {
             loops: NonZeroUsize::MIN,
             ..ConsumerOptions::default()
         },
-        handler: WakeHandler::<M> {
+        handler: WakeHandler {
             root: context.root().clone(),
             signals: signals.clone(),
-            message: PhantomData,
+            signal,
+            session,
         },
         dead_letters: Box::new(context.dead_letters()),
     };
@@ -85,13 +72,13 @@ fn consume<M: Wake>(context: &Context, signals: &mpsc::Sender<Signal>) {
         .spawn("delivery consumer", consumer.run(context.shutdown.token()));
 }
 
-impl<M: Wake> BatchHandler for WakeHandler<M> {
+impl<M: Addressed + 'static> BatchHandler for WakeHandler<M> {
     async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
         let mut names = Vec::with_capacity(batch.len());
         let mut read =
             |incoming: &Incoming| match addressed::read::<M>(&self.root, &incoming.subject, &incoming.payload) {
                 Ok(message) => {
-                    names.push(message.session());
+                    names.push((self.session)(message));
                     Verdict::Done(Vec::new())
                 }
                 Err(error) => Verdict::Dead {
@@ -100,7 +87,7 @@ impl<M: Wake> BatchHandler for WakeHandler<M> {
                 },
             };
         let verdicts = batch.iter().map(&mut read).collect();
-        tell(&self.signals, M::SIGNAL(names)).await;
+        tell(&self.signals, (self.signal)(names)).await;
         verdicts
     }
 }

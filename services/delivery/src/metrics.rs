@@ -10,10 +10,7 @@ use opentelemetry::{
 use storage::directory::Waiting;
 use time::OffsetDateTime;
 
-use crate::{
-    providers::{Driver, FailureClass},
-    store::journal::Tokens,
-};
+use crate::providers::{Driver, FailureClass, Usage};
 
 /// Name, unit, labels and boundaries by OpenTelemetry's conventions for generative AI.
 static CALL: LazyLock<Histogram<f64>> = LazyLock::new(|| {
@@ -49,8 +46,8 @@ pub fn impossible_step(step: &ImpossibleStep) {
 pub fn called(provider: &str, driver: &Driver, failed: Option<FailureClass>, took: Duration) {
     let mut labels = vec![
         KeyValue::new("gen_ai.operation.name", "chat"),
-        KeyValue::new("gen_ai.provider.name", driver.kind().as_str()),
-        KeyValue::new("gen_ai.request.model", driver.model().to_owned()),
+        KeyValue::new("gen_ai.provider.name", driver.kind.as_str()),
+        KeyValue::new("gen_ai.request.model", driver.model.clone()),
         KeyValue::new("provider", provider.to_owned()),
     ];
     labels.extend(failed.map(|class| KeyValue::new("error.type", class.as_str())));
@@ -71,54 +68,48 @@ pub struct Metrics {
     queue_sessions: Gauge<u64>,
 }
 
-impl Metrics {
-    pub fn new() -> Metrics {
+impl Default for Metrics {
+    fn default() -> Self {
         let meter = global::meter("delivery");
+        let counter = |name, description| meter.u64_counter(name).with_description(description).build();
+        let gauge = |name, description| meter.u64_gauge(name).with_description(description).build();
+        let queue_age = meter.f64_gauge("signalbox.queue.age").with_unit("s");
         Metrics {
-            settled: meter
-                .u64_counter("signalbox.delivery.calls")
-                .with_description("Provider calls by outcome")
-                .build(),
-            failures: meter
-                .u64_counter("signalbox.delivery.failures")
-                .with_description("Failed provider calls by class")
-                .build(),
-            stale: meter
-                .u64_counter("signalbox.delivery.stale")
-                .with_description("Outcomes discarded because another replica held the session")
-                .build(),
-            tokens: meter
-                .u64_counter("signalbox.delivery.tokens")
-                .with_description("Tokens as the providers count them")
-                .build(),
-            history: meter
-                .u64_counter("signalbox.delivery.turns_finished")
-                .with_description("Finished turns, by whether task_history was called")
-                .build(),
-            in_flight: meter
-                .u64_gauge("signalbox.delivery.sessions_in_flight")
-                .with_description("Sessions that this process works on; at most delivery.turns_in_flight_max")
-                .build(),
-            waiting: meter
-                .u64_gauge("signalbox.delivery.sessions_waiting")
-                .with_description("Sessions in this process's dispatch queue; several replicas may queue the same one")
-                .build(),
-            taken_over: meter
-                .u64_counter("signalbox.delivery.taken_over")
-                .with_description("Turns taken over from a holder whose lease had expired")
-                .build(),
-            queue_age: meter
-                .f64_gauge("signalbox.queue.age")
-                .with_unit("s")
+            settled: counter("signalbox.delivery.calls", "Provider calls by outcome"),
+            failures: counter("signalbox.delivery.failures", "Failed provider calls by class"),
+            stale: counter(
+                "signalbox.delivery.stale",
+                "Outcomes discarded because another replica held the session",
+            ),
+            tokens: counter("signalbox.delivery.tokens", "Tokens as the providers count them"),
+            history: counter(
+                "signalbox.delivery.turns_finished",
+                "Finished turns, by whether task_history was called",
+            ),
+            in_flight: gauge(
+                "signalbox.delivery.sessions_in_flight",
+                "Sessions that this process works on; at most delivery.turns_in_flight_max",
+            ),
+            waiting: gauge(
+                "signalbox.delivery.sessions_waiting",
+                "Sessions in this process's dispatch queue; several replicas may queue the same one",
+            ),
+            taken_over: counter(
+                "signalbox.delivery.taken_over",
+                "Turns taken over from a holder whose lease had expired",
+            ),
+            queue_age: queue_age
                 .with_description("How long the oldest accepted notification has been queued, over all accounts")
                 .build(),
-            queue_sessions: meter
-                .u64_gauge("signalbox.queue.sessions")
-                .with_description("Sessions with queued notifications, over all accounts and replicas")
-                .build(),
+            queue_sessions: gauge(
+                "signalbox.queue.sessions",
+                "Sessions with queued notifications, over all accounts and replicas",
+            ),
         }
     }
+}
 
+impl Metrics {
     /// Records the load of this process; autoscaling uses it.
     pub fn load(&self, in_flight: usize, waiting: usize) {
         self.in_flight.record(in_flight as u64, &[]);
@@ -145,7 +136,7 @@ impl Metrics {
     }
 
     /// Records a finished turn and its token counts.
-    pub fn finished(&self, task_history_called: bool, profile_version: &str, usage: Option<Tokens>) {
+    pub fn finished(&self, task_history_called: bool, profile_version: &str, usage: Option<Usage>) {
         let labels = [
             KeyValue::new("task_history_called", task_history_called),
             KeyValue::new("profile_version", profile_version.to_owned()),
@@ -165,11 +156,5 @@ impl Metrics {
 
     pub fn settled(&self, outcome: &'static str) {
         self.settled.add(1, &[KeyValue::new("outcome", outcome)]);
-    }
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Metrics::new()
     }
 }

@@ -6,6 +6,8 @@
 
 mod way;
 
+use std::time::Duration;
+
 use serde::Serialize;
 use serde_json::{json, value::to_raw_value};
 use uuid::Uuid;
@@ -13,14 +15,14 @@ use uuid::Uuid;
 use self::way::Way;
 use crate::{
     providers::{
-        CallInput, Continuation, Driver, DriverError, FailureClass, LostCall, ProviderAnswer, ProviderCall,
-        ProviderError, ProviderKind, ProviderSettings, Reconciled, Server, SessionCheck, Thread, ToolDefinition,
+        CallInput, Continuation, Driver, DriverError, FailureClass, ProviderCall, ProviderError, ProviderKind,
+        ProviderSettings, Reconciled, Server, SessionCheck, Thread, ToolDefinition,
     },
     store::{
         claim::ToolResult,
-        journal::{Call, Journal, Round},
+        journal::{Call, Journal, NO_PLACE, Round},
     },
-    turn::resume::call_input,
+    turn::{resume::call_input, settle::round},
 };
 
 /// Maximum number of calls that reach the model: two rounds with the configured settings, one more first round, and
@@ -204,7 +206,7 @@ impl Check<'_> {
         let opening = Opening {
             way,
             call,
-            round: round(answer),
+            round: round(&answer, NO_PLACE),
         };
         self.openings.push(opening.clone());
         Ok(opening)
@@ -277,13 +279,8 @@ impl Check<'_> {
                     thread: Thread::Durable,
                     continuation: Continuation::Response,
                 };
-                let lost = LostCall {
-                    turn_id: opening.call.turn_id,
-                    attempt: opening.call.attempt,
-                    session_key: opening.call.session_key.clone(),
-                    response_id: opening.round.response_id.clone(),
-                    lost_for: std::time::Duration::ZERO,
-                };
+                let response_id = opening.round.response_id.clone();
+                let lost = opening.call.lost(response_id, Duration::ZERO);
                 match Driver::new(&way.settings(self.settings))?.reconcile(&lost).await {
                     Reconciled::Ran(_) => None,
                     Reconciled::Failed(error) | Reconciled::Unreachable(error) => Some(words(&error)),
@@ -361,22 +358,4 @@ fn fresh_key() -> String {
 
 fn words(error: &ProviderError) -> String {
     format!("{}: {}", error.class, error.detail)
-}
-
-/// Converts an answer as delivery's journal stores it.
-fn round(answer: ProviderAnswer) -> Round {
-    let calls = (1..).zip(answer.calls).map(|(ordinal, call)| Call {
-        call_id: call.call_id,
-        ordinal,
-        name: call.name,
-        arguments: call.arguments,
-        answered: None,
-    });
-    Round {
-        response_id: answer.response_id,
-        text: answer.text,
-        reasoning: answer.reasoning,
-        calls: calls.collect(),
-        usage: None,
-    }
 }

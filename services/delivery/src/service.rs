@@ -25,7 +25,6 @@ use crate::{
     settings::DeliverySettings,
     sweeps,
     turn::{
-        call,
         claim::Claimer,
         claiming::{WorkerContext, claim},
         recorder::Recorder,
@@ -42,7 +41,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let config: Arc<DeliverySettings> = Arc::new(context.settings.section("delivery")?);
     let drivers = Arc::new(drivers(&context)?);
     let replica = context.start_replica(EndsWith::Lease).await?;
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let keys = context.settings.envelope.keyring()?;
     let secret = keys
         .derived(MARKS_LABEL)
@@ -51,7 +50,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let (signals, signalled) = mpsc::channel(SIGNALS_WAITING_MAX);
     let (batches, batched) = mpsc::channel(1);
     let (reports, reported) = mpsc::channel(config.turns_in_flight_max.usize());
-    let (live, pieces) = mpsc::channel(LIVE_WAITING_MAX);
+    let (live, mut pieces) = mpsc::channel(LIVE_WAITING_MAX);
 
     let claimer = Claimer {
         database: context.database.clone(),
@@ -87,11 +86,14 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     context.shutdown.spawn_support("delivery live text", {
         let (bus, stop) = (context.bus.clone(), context.shutdown.support_token());
         async move {
-            tokio::select! {
-                // Live text may be lost at any time, and is lost at the stop. Its senders have ended before that.
-                () = call::live_publisher(bus, pieces) => stop.cancelled().await,
-                () = stop.cancelled() => {}
-            }
+            let publishing = async {
+                while let Some(piece) = pieces.recv().await {
+                    bus.publish_live(piece).await;
+                }
+            };
+            // Live text may be lost at any time, and is lost at the stop. Its senders have ended before that.
+            let _ = stop.run_until_cancelled(publishing).await;
+            stop.cancelled().await;
         }
     });
     context.shutdown.spawn(

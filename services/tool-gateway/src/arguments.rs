@@ -1,6 +1,8 @@
 //! Parses a call's arguments: a JSON object that matches the tool's schema. Pure. An error tells the model what to
 //! correct: the field, the expected value and the value found.
 
+use std::collections::HashMap;
+
 use contracts::storable::holds_nul;
 use jsonschema::{
     ValidationError, Validator,
@@ -20,8 +22,8 @@ const FOUND_BYTES_MAX: usize = 80;
 /// A compiled schema of a tool.
 pub(crate) struct Schema {
     validator: Validator,
-    /// Field names in the schema's order, and whether each is required.
-    fields: Vec<(String, bool)>,
+    /// By name: whether the field is required.
+    fields: HashMap<String, bool>,
     /// For example "task_id (text, required), note (text)".
     summary: String,
 }
@@ -31,24 +33,17 @@ impl Schema {
     /// When the schema is invalid: schemas are constants, checked by a test of `contracts`.
     pub(crate) fn compile(parameters: &Value) -> Schema {
         let validator = jsonschema::validator_for(parameters).expect("the definitions' schemas compile");
-        let none = Map::new();
-        let properties = parameters["properties"].as_object().unwrap_or(&none);
-        let is_required = |name: &str| {
-            let required = parameters["required"].as_array();
-            required.is_some_and(|list| list.iter().any(|one| one == name))
-        };
-        let fields: Vec<(String, bool)> = properties
-            .keys()
-            .map(|name| (name.clone(), is_required(name)))
-            .collect();
-        let summary: Vec<String> = properties
-            .iter()
-            .map(|(name, property)| {
-                let kind = property["type"].as_str().map_or("value", type_word);
-                let required = if is_required(name) { ", required" } else { "" };
-                format!("{name} ({kind}{required})")
-            })
-            .collect();
+        let required = parameters["required"].as_array();
+        let (mut fields, mut summary) = (HashMap::new(), Vec::new());
+        for (name, property) in parameters["properties"].as_object().into_iter().flatten() {
+            let is_required = required.is_some_and(|names| names.iter().any(|one| one == name));
+            let kind = property["type"].as_str().map_or("value", type_word);
+            summary.push(format!(
+                "{name} ({kind}{})",
+                if is_required { ", required" } else { "" }
+            ));
+            fields.insert(name.clone(), is_required);
+        }
         Schema {
             validator,
             fields,
@@ -106,8 +101,7 @@ impl Schema {
 
     /// The field's name, and whether it is required; none when the schema has no such field.
     fn known(&self, name: &str) -> Option<bool> {
-        let field = self.fields.iter().find(|(field, _)| field == name);
-        field.map(|(_, required)| *required)
+        self.fields.get(name).copied()
     }
 
     fn invalid(&self, problems: &[String]) -> ToolAnswer {
@@ -154,10 +148,8 @@ fn problem(error: &ValidationError<'_>) -> String {
             kind: TypeKind::Single(kind),
         } => format!("expected {}, found {found}", type_word(&kind.to_string())),
         ValidationErrorKind::Enum { options } => {
-            let options: Vec<&str> = options
-                .as_array()
-                .map(|list| list.iter().filter_map(Value::as_str).collect())
-                .unwrap_or_default();
+            let options = options.as_array().into_iter().flatten();
+            let options: Vec<&str> = options.filter_map(Value::as_str).collect();
             format!("expected one of {}, found {found}", options.join(", "))
         }
         ValidationErrorKind::Minimum { limit } => format!("expected at least {limit}, found {found}"),
@@ -211,7 +203,9 @@ mod tests {
     use super::*;
 
     fn schema(tool: &str) -> Schema {
-        Schema::compile(&contracts::tools::find(tool).unwrap().parameters)
+        let tools = contracts::tools::all();
+        let tool = tools.iter().find(|definition| definition.name == tool).unwrap();
+        Schema::compile(&tool.parameters)
     }
 
     #[test]

@@ -3,11 +3,12 @@
 
 use contracts::{TraceContext, quote, tools::OfferContext};
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Fence, Generation, SessionId, TaskId, TaskStatus,
-    ToolCallState, TurnId, TurnState,
+    AccountId, Actor, ActorKind, AgentId, CallId, Fence, Generation, SessionId, TaskId, ToolCallState, TurnId,
+    TurnState,
 };
+use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use storage::outbox::Owned;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -52,12 +53,16 @@ pub struct Claims {
 }
 
 /// The rows of the session and its turn, read under lock.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromQueryResult)]
 pub struct CallFacts {
+    #[sea_orm(from_alias = "key")]
     pub session_key: String,
     pub generation: Generation,
     pub fence: Fence,
-    pub closed: Option<Closed>,
+    pub is_closed: bool,
+    /// A text: a newer version may write more than [`domain::CloseReason`] has.
+    pub close_reason: Option<String>,
+    #[sea_orm(from_alias = "agent_id")]
     pub agent: AgentId,
     pub agent_slug: String,
     pub agent_name: String,
@@ -66,16 +71,15 @@ pub struct CallFacts {
     pub coordinator_task: Option<TaskId>,
     /// The agent is assigned to the coordinator task, or that task has no assignee.
     pub coordinates: bool,
+    #[sea_orm(nested(prefix = "turn_"))]
     pub turn: Option<CallTurn>,
     /// Hops of the session's newest turn, ended or not: an agent's act after the turn counts as caused by it.
-    pub newest_hops: u16,
+    pub newest_hops: Option<i32>,
+    /// The database's time.
+    pub now: OffsetDateTime,
 }
 
-/// The close reason; none when this version does not know the stored reason.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Closed(pub Option<CloseReason>);
-
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromQueryResult)]
 pub struct CallTurn {
     pub id: TurnId,
     pub session: SessionId,
@@ -83,15 +87,17 @@ pub struct CallTurn {
     /// Fence of the last claim that wrote the turn.
     pub fence: Fence,
     pub task: Option<TaskId>,
-    pub hops: u16,
+    pub hops: i32,
     /// Names of the offered tools; none when an older version began the turn.
     pub tools: Option<Vec<String>>,
     /// When the turn stops waiting for its calls.
     pub until: Option<OffsetDateTime>,
     /// The recorded call at the claimed place, if the turn waits for it.
     pub call: Option<RecordedCall>,
-    /// Places of the earlier unfinished calls of the same answer.
+    /// Places of the earlier calls of the same answer.
     pub earlier: Vec<i32>,
+    /// Places of the turn's earlier calls that are finished.
+    pub over: Vec<i32>,
 }
 
 /// A call in the turn's journal.
@@ -101,6 +107,8 @@ pub struct RecordedCall {
     pub name: String,
     pub arguments: String,
 }
+
+impl TryGetableFromJson for RecordedCall {}
 
 impl CallFacts {
     /// The caller's task. It is the turn's task, since an agent-wide session has many (S14).
@@ -130,7 +138,8 @@ impl CallFacts {
     }
 
     pub fn hops(&self) -> u16 {
-        self.turn.as_ref().map_or(self.newest_hops, |turn| turn.hops)
+        let hops = self.turn.as_ref().map(|turn| turn.hops).or(self.newest_hops);
+        u16::try_from(hops.unwrap_or_default()).unwrap_or(u16::MAX)
     }
 
     /// The agent, as the author of the call's effects.
@@ -147,15 +156,13 @@ impl CallFacts {
 /// The effect of a tool: the result for the agent, and the messages that the same transaction stores.
 #[derive(Debug, Default)]
 pub(crate) struct Effect {
-    pub result: Map<String, Value>,
+    /// An object.
+    pub result: Value,
     pub messages: Vec<Owned>,
 }
 
 impl Effect {
     pub(crate) fn new(result: Value, messages: Vec<Owned>) -> Effect {
-        let Value::Object(result) = result else {
-            unreachable!("handlers build their results as objects");
-        };
         Effect { result, messages }
     }
 }
@@ -198,7 +205,7 @@ impl ToolAnswer {
 }
 
 /// The record of a finished call.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, FromQueryResult)]
 pub struct Record {
     pub name: String,
     pub arguments: String,
@@ -210,17 +217,10 @@ pub struct Record {
 }
 
 /// The text of a successful result. Text of other authors is escaped and stands in JSON strings.
-pub(crate) fn ok_text(mut result: Map<String, Value>) -> String {
-    result.insert("ok".to_owned(), Value::Bool(true));
-    let mut result = Value::Object(result);
+pub(crate) fn ok_text(mut result: Value) -> String {
+    result["ok"] = Value::Bool(true);
     quote::inert_json(&mut result);
     result.to_string()
-}
-
-/// Statuses as a list in a sentence.
-pub(crate) fn words(statuses: &[TaskStatus]) -> String {
-    let words: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
-    words.join(", ")
 }
 
 /// Cuts a text to at most this many bytes, between characters.

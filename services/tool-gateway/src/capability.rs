@@ -22,8 +22,7 @@
 //! will stay `requested` until it is answered.
 
 use contracts::tools::{self, Reach, ToolDefinition};
-use domain::{SessionId, TaskId};
-use time::OffsetDateTime;
+use domain::{CloseReason, SessionId, TaskId};
 
 use crate::{
     call::{CallFacts, CallRequest, CallTurn, Claims, Origin},
@@ -34,8 +33,6 @@ use crate::{
 pub struct Capability<'a> {
     pub session: SessionId,
     pub facts: &'a CallFacts,
-    /// The database's time.
-    pub now: OffsetDateTime,
 }
 
 /// A call to check against a capability.
@@ -80,7 +77,8 @@ impl Capability<'_> {
             None | Some(Consequence::Answered) => true,
             Some(Consequence::Late | Consequence::Buried) => false,
         };
-        counts && claimed(self, call).is_some_and(|(_, turn)| !turn.earlier.is_empty())
+        let is_missing = |turn: &CallTurn| turn.earlier.iter().any(|place| !turn.over.contains(place));
+        counts && claimed(self, call).is_some_and(|(_, turn)| is_missing(turn))
     }
 
     fn check_all<'c>(&self, call: &Presented<'_>, mut checks: impl Iterator<Item = &'c Check>) -> Result<(), Refusal> {
@@ -132,7 +130,9 @@ fn open(capability: &Capability<'_>, _: &Presented<'_>) -> Option<Refusal> {
 }
 
 fn closed(facts: &CallFacts) -> Option<Refusal> {
-    facts.closed.map(|closed| Refusal::SessionClosed { reason: closed.0 })
+    facts.is_closed.then(|| Refusal::SessionClosed {
+        reason: facts.close_reason.as_deref().and_then(CloseReason::parse),
+    })
 }
 
 fn turn_in_progress(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
@@ -160,7 +160,7 @@ fn asked_for(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusa
 
 fn in_time(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
     let (_, turn) = claimed(capability, call)?;
-    let is_over = turn.until.is_some_and(|until| until <= capability.now);
+    let is_over = turn.until.is_some_and(|until| until <= capability.facts.now);
     is_over.then_some(Refusal::Expired)
 }
 

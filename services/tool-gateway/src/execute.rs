@@ -12,7 +12,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use contracts::{Root, outgoing::Origin as Cause};
+use contracts::{Root, outgoing::Origin as Cause, tool::ARGUMENTS_BYTES_MAX};
 use domain::{TaskId, ToolCallState, TurnId};
 use messaging::trace::current_or;
 use runtime::{Shares, Shutdown};
@@ -32,15 +32,8 @@ use crate::{
     metrics::Metrics,
     refusal::{Consequence, Refusal},
     store,
-    tools::{Run, Running, Tool, ToolError, Toolbox},
+    tools::{Running, Tool, ToolError, Toolbox},
 };
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ExecutorLimits {
-    pub arguments_bytes_max: usize,
-    /// Timeout of each statement of a tool.
-    pub statement_timeout_ms: u64,
-}
 
 /// The dependencies of running a call.
 #[derive(Clone)]
@@ -48,7 +41,8 @@ pub(crate) struct Executor {
     pub database: Database,
     pub root: Root,
     pub toolbox: Arc<Toolbox>,
-    pub limits: ExecutorLimits,
+    /// Timeout of each statement of a tool.
+    pub statement_timeout_ms: u64,
     pub metrics: Arc<Metrics>,
     /// The accounts' limits of unread requests.
     pub shares: Shares,
@@ -72,12 +66,6 @@ pub(crate) enum Executed {
     Unowned(Refusal),
 }
 
-/// A call whose transaction is rolled back without a record.
-enum Undone {
-    OutOfTurn,
-    Unowned(Refusal),
-}
-
 /// The requested tool and arguments, as far as they could be parsed.
 struct Requested<'t> {
     tool: Option<&'t Tool>,
@@ -93,10 +81,7 @@ struct Parsed {
 
 impl Requested<'_> {
     fn task(&self) -> Option<&TaskId> {
-        self.arguments
-            .as_ref()
-            .ok()
-            .and_then(|understood| understood.task.as_ref())
+        self.arguments.as_ref().ok()?.task.as_ref()
     }
 }
 
@@ -125,19 +110,23 @@ impl Executor {
 
     async fn execute_once(&self, asked: &CallRequest) -> Result<Executed, Error> {
         let tx = self.database.begin(&Accounts::one(&asked.account)).await?;
-        if !store::call_insert(&tx, asked, self.limits.arguments_bytes_max).await? {
+        if !store::call_insert(&tx, asked).await? {
             let record = store::call_find(&tx, asked).await?.ok_or(Error::UnknownSession)?;
             tx.rollback().await?;
-            return replayed(record);
+            if !record.state.is_over() {
+                return Err(Error::Unfinished);
+            }
+            return Ok(Executed::Over {
+                record,
+                is_replay: true,
+                outbox: Vec::new(),
+            });
         }
         let (record, messages) = match self.decide_and_run(&tx, asked).await? {
             Ok(ended) => ended,
             Err(undone) => {
                 tx.rollback().await?;
-                return Ok(match undone {
-                    Undone::OutOfTurn => Executed::OutOfTurn,
-                    Undone::Unowned(refusal) => Executed::Unowned(refusal),
-                });
+                return Ok(undone);
             }
         };
         let outbox = outbox_insert(&tx, messages).await?;
@@ -156,20 +145,25 @@ impl Executor {
         &self,
         tx: &Tx,
         asked: &CallRequest,
-    ) -> Result<Result<(Record, Vec<Owned>), Undone>, Error> {
+    ) -> Result<Result<(Record, Vec<Owned>), Executed>, Error> {
         let wanted = self.wanted(asked);
-        lock(tx, asked, &wanted).await?;
+        // The rows that the checks read, until the commit.
+        match wanted.task() {
+            Some(task) if wanted.tool.is_some_and(|tool| tool.definition.moves_task) => {
+                store::task_and_sessions_lock(tx, asked, task).await?;
+            }
+            Some(_) | None => store::session_lock(tx, asked).await?,
+        }
         let claimed = match &asked.origin {
             Origin::Turn(claims) => Some((claims.turn, asked.ordinal)),
             Origin::Http => None,
         };
-        let (facts, now) = store::facts(tx, &asked.account, asked.session, claimed)
+        let facts = store::facts(tx, &asked.account, asked.session, claimed)
             .await?
             .ok_or(Error::UnknownSession)?;
         let capability = Capability {
             session: asked.session,
             facts: &facts,
-            now,
         };
         let presented = Presented {
             asked,
@@ -180,10 +174,10 @@ impl Executor {
         if let Err(refusal) = &admitted
             && refusal.consequence() == Consequence::Buried
         {
-            return Ok(Err(Undone::Unowned(refusal.clone())));
+            return Ok(Err(Executed::Unowned(refusal.clone())));
         }
         if capability.waits_for_earlier(&presented, &admitted) {
-            return Ok(Err(Undone::OutOfTurn));
+            return Ok(Err(Executed::OutOfTurn));
         }
         let turn = facts
             .turn
@@ -194,11 +188,12 @@ impl Executor {
             root: &self.root,
             source: SOURCE,
             origin: Cause {
-                cause: Some(cause(asked, turn)),
+                // The turn, which leads to all other ids.
+                cause: Some(turn.map_or(asked.id, TurnId::uuid).to_string()),
                 hops: facts.hops(),
                 trace: current_or(&asked.trace),
             },
-            now,
+            now: facts.now,
         };
         let may = admitted.map_err(|refusal| refusal.told());
         let outcome = match may.and(wanted.arguments) {
@@ -216,17 +211,14 @@ impl Executor {
                 self.run(tool, running, arguments).await?
             }
         };
-        let (record, messages) = ended(asked, outcome, now);
+        let (record, messages) = ended(asked, outcome, facts.now);
         store::call_finish(tx, asked, &record, turn).await?;
         Ok(Ok((record, messages)))
     }
 
     fn wanted(&self, asked: &CallRequest) -> Requested<'_> {
         let tool = self.toolbox.find(&asked.name);
-        let arguments = match tool {
-            Some(tool) => understood(tool, &asked.arguments, self.limits.arguments_bytes_max),
-            None => Ok(Parsed::default()),
-        };
+        let arguments = tool.map_or_else(|| Ok(Parsed::default()), |tool| understood(tool, &asked.arguments));
         Requested { tool, arguments }
     }
 
@@ -238,10 +230,8 @@ impl Executor {
         arguments: Map<String, Value>,
     ) -> Result<Result<Effect, ToolAnswer>, StorageError> {
         let (tx, account, call) = (running.tx, running.account, running.call);
-        store::savepoint(tx, self.limits.statement_timeout_ms).await?;
-        let outcome = match tool.run {
-            Run::InTransaction(handler) => handler(running, arguments).await,
-        };
+        store::savepoint(tx, self.statement_timeout_ms).await?;
+        let outcome = (tool.run)(running, arguments).await;
         let outcome = outcome.and_then(|effect| match self.shares.charge(&effect.messages) {
             Ok(()) => Ok(effect),
             Err(full) => Err(ToolError::ToolAnswer(ToolAnswer::failed(
@@ -280,43 +270,14 @@ impl Executor {
     }
 }
 
-fn understood(tool: &Tool, text: &str, bytes_max: usize) -> Result<Parsed, ToolAnswer> {
-    let arguments = tool.schema.read(text, bytes_max)?;
-    let task = match tool.definition.task_argument() {
-        Some(argument) => {
-            let task = arguments.get(argument).and_then(Value::as_str).map(TaskId::parse);
-            task.transpose()
-                .map_err(|error| invalid_field(argument, &error.to_string()))?
-        }
-        None => None,
-    };
+fn understood(tool: &Tool, text: &str) -> Result<Parsed, ToolAnswer> {
+    let arguments = tool.schema.read(text, ARGUMENTS_BYTES_MAX)?;
+    let named = tool.definition.task_argument();
+    let named = named.and_then(|argument| Some((argument, arguments.get(argument)?.as_str()?)));
+    let task =
+        named.map(|(argument, text)| TaskId::parse(text).map_err(|error| invalid_field(argument, &error.to_string())));
+    let task = task.transpose()?;
     Ok(Parsed { arguments, task })
-}
-
-fn replayed(record: Record) -> Result<Executed, Error> {
-    if !record.state.is_over() {
-        return Err(Error::Unfinished);
-    }
-    Ok(Executed::Over {
-        record,
-        is_replay: true,
-        outbox: Vec::new(),
-    })
-}
-
-/// Locks the rows that the checks read, until the commit.
-async fn lock(tx: &Tx, asked: &CallRequest, wanted: &Requested<'_>) -> Result<(), StorageError> {
-    match wanted.task() {
-        Some(task) if wanted.tool.is_some_and(|tool| tool.definition.moves_task) => {
-            store::task_and_sessions_lock(tx, asked, task).await
-        }
-        Some(_) | None => store::session_lock(tx, asked).await,
-    }
-}
-
-/// The cause of the messages that follow: the turn, which leads to all other ids.
-fn cause(asked: &CallRequest, turn: Option<TurnId>) -> String {
-    turn.map_or_else(|| asked.id.to_string(), |turn| turn.to_string())
 }
 
 fn ended(asked: &CallRequest, outcome: Result<Effect, ToolAnswer>, now: OffsetDateTime) -> (Record, Vec<Owned>) {

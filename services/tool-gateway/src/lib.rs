@@ -32,7 +32,7 @@ const SOURCE: &str = "/signalbox/tool-gateway";
 /// The decisions of this service without its database, for the simulation, which runs them against a model.
 pub mod decisions {
     pub use crate::{
-        call::{CallFacts, CallRequest, CallTurn, Claims, Closed, Origin, Record, RecordedCall, ToolAnswer},
+        call::{CallFacts, CallRequest, CallTurn, Claims, Origin, Record, RecordedCall, ToolAnswer},
         capability::{Capability, Presented},
         handlers::{asked, order_delay},
         refusal::{Consequence, Refusal},

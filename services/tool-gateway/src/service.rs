@@ -7,11 +7,7 @@ use messaging::{Consumer, ConsumerOptions, Durable, User};
 use runtime::{Context, Shares};
 
 use crate::{
-    execute::{Executor, ExecutorLimits},
-    handlers::ToolRequestedHandler,
-    http,
-    metrics::Metrics,
-    settings::ToolGatewaySettings,
+    execute::Executor, handlers::ToolRequestedHandler, http, metrics::Metrics, settings::ToolGatewaySettings,
     tools::Toolbox,
 };
 
@@ -27,10 +23,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         database: context.database.clone(),
         root: context.root().clone(),
         toolbox: Arc::new(Toolbox::new()),
-        limits: ExecutorLimits {
-            arguments_bytes_max: contracts::tool::ARGUMENTS_BYTES_MAX,
-            statement_timeout_ms: config.statement_timeout_ms.get(),
-        },
+        statement_timeout_ms: config.statement_timeout_ms.get(),
         metrics: Arc::new(Metrics::new()),
         shutdown: context.shutdown.clone(),
     };

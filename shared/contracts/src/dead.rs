@@ -5,10 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{
-    Timestamp,
-    message::{Message, SERVICES, Stream, User},
-};
+use crate::{Timestamp, message::Message};
 
 /// A longer payload is truncated, and cannot be redriven from the copy.
 pub const DEAD_PAYLOAD_BYTES_MAX: usize = 512 * 1024;
@@ -33,10 +30,4 @@ pub struct DeadLetter {
 
 impl Message for DeadLetter {
     const KIND: &'static str = "dead";
-    const STREAM: Option<Stream> = Some(Stream::Dead);
-    const PUBLISHERS: &'static [User] = SERVICES;
-    const CONSUMERS: &'static [User] = &[User::Operator];
-    const AWAITED: bool = false;
-    const CARRIES: &'static str =
-        "A message that cannot be processed, with the reason. What belongs to no account has `-` for both tokens.";
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Root, Timestamp,
-    message::{Addressed, Hop, Message, SERVICES, Stream, User},
+    message::{Addressed, Hop, Message, Stream, User},
 };
 
 /// A longer reply is truncated in the event; the turn has the whole text.
@@ -82,14 +82,9 @@ events! {
 
 impl Message for EventMessage {
     const KIND: &'static str = "event";
-    const STREAM: Option<Stream> = Some(Stream::Event);
-    const PUBLISHERS: &'static [User] = SERVICES;
-    const CONSUMERS: &'static [User] = &[User::Publisher];
-    const AWAITED: bool = false;
-    const CARRIES: &'static str = "Something happened. The last two tokens are the event's `type`.";
 
-    fn cloud_event(&self) -> String {
-        format!("signalbox.{}", self.event.kind())
+    fn fact(&self) -> &'static str {
+        self.event.kind()
     }
 }
 

@@ -4,50 +4,42 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::{Deserialize, Serialize};
 
-pub const MESSAGE_ID: &str = "Nats-Msg-Id";
-pub const TRACEPARENT: &str = "traceparent";
-pub const TRACESTATE: &str = "tracestate";
-/// Id of the message that caused this one.
-pub const CAUSE: &str = "Signalbox-Cause";
-/// The number of wake-ups of agents by agents that led to this message.
-pub const HOPS: &str = "Signalbox-Hops";
-/// Id of the dead letter from which this message was redriven.
-pub const REDRIVE: &str = "Signalbox-Redrive";
-/// Id of the outbox row that is kept until this message was read: its reader deletes the row in its own transaction.
-pub const RECEIPT: &str = "Signalbox-Receipt";
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)+) => {
+        $($(#[$doc])* pub const $name: &str = $text;)+
 
-/// Proof that a service of this installation published the message on this subject: `v1.{key id}.{hex}`
-/// (`messaging::envelope`).
-pub const SIGNATURE: &str = "Signalbox-Signature";
-/// On a dead letter and its redrive: a service has verified the sender in the payload. Set by the service that wrote
-/// the letter; a publisher's header of this name is removed.
-pub const VOUCHED: &str = "Signalbox-Vouched";
+        /// Every name of this module.
+        pub const NAMES: [&str; [$($text),+].len()] = [$($name),+];
+    };
+}
 
-pub const CE_SPECVERSION: &str = "ce-specversion";
-pub const CE_ID: &str = "ce-id";
-pub const CE_TYPE: &str = "ce-type";
-pub const CE_SOURCE: &str = "ce-source";
-pub const CE_SUBJECT: &str = "ce-subject";
-pub const CE_TIME: &str = "ce-time";
+names! {
+    MESSAGE_ID = "Nats-Msg-Id";
+    TRACEPARENT = "traceparent";
+    TRACESTATE = "tracestate";
+    /// Id of the message that caused this one.
+    CAUSE = "Signalbox-Cause";
+    /// The number of wake-ups of agents by agents that led to this message.
+    HOPS = "Signalbox-Hops";
+    /// Id of the dead letter from which this message was redriven.
+    REDRIVE = "Signalbox-Redrive";
+    /// Id of the outbox row that is kept until this message was read: its reader deletes the row in its own transaction.
+    RECEIPT = "Signalbox-Receipt";
 
-/// Every name of this module.
-pub const NAMES: [&str; 15] = [
-    MESSAGE_ID,
-    TRACEPARENT,
-    TRACESTATE,
-    CAUSE,
-    HOPS,
-    REDRIVE,
-    RECEIPT,
-    SIGNATURE,
-    VOUCHED,
-    CE_SPECVERSION,
-    CE_ID,
-    CE_TYPE,
-    CE_SOURCE,
-    CE_SUBJECT,
-    CE_TIME,
-];
+    /// Proof that a service of this installation published the message on this subject: `v1.{key id}.{hex}`
+    /// (`messaging::envelope`).
+    SIGNATURE = "Signalbox-Signature";
+    /// On a dead letter and its redrive: a service has verified the sender in the payload. Set by the service that wrote
+    /// the letter; a publisher's header of this name is removed.
+    VOUCHED = "Signalbox-Vouched";
+
+    CE_SPECVERSION = "ce-specversion";
+    CE_ID = "ce-id";
+    CE_TYPE = "ce-type";
+    CE_SOURCE = "ce-source";
+    CE_SUBJECT = "ce-subject";
+    CE_TIME = "ce-time";
+}
 
 /// A name in the form that [`Headers`] stores.
 fn kept(name: &str) -> Cow<'static, str> {

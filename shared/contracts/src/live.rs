@@ -4,7 +4,7 @@ use domain::{Fence, Generation, SessionId, TurnId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Message, Stream, User};
+use crate::message::Message;
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LiveText {
@@ -28,9 +28,4 @@ impl LiveText {
 
 impl Message for LiveText {
     const KIND: &'static str = "live";
-    const STREAM: Option<Stream> = None;
-    const PUBLISHERS: &'static [User] = &[User::Delivery];
-    const CONSUMERS: &'static [User] = &[User::Publisher];
-    const AWAITED: bool = false;
-    const CARRIES: &'static str = "Text as it is generated. Core NATS: not stored, may be lost.";
 }

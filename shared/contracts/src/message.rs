@@ -1,5 +1,5 @@
-//! Every message on the broker, declared once. A message implements [`Message`] beside its payload and has a line in
-//! [`MESSAGES`]; an event has a line in [`crate::event`]. Streams, consumers, permissions on the broker, JSON Schemas,
+//! Every message on the broker, declared once: a message has its line in [`MESSAGES`], and [`Message`] beside its
+//! payload; an event has a line in [`crate::event`]. Streams, consumers, permissions on the broker, JSON Schemas,
 //! AsyncAPI, and the services that may bury and redrive a message follow from these tables.
 
 use domain::{AccountId, TaskId};
@@ -62,6 +62,13 @@ impl User {
 }
 
 pub const SERVICES: &[User] = &[User::Resolver, User::Delivery, User::ToolGateway, User::Orchestrator];
+const PUBLISHER_AND_SERVICES: &[User] = &[
+    User::Publisher,
+    User::Resolver,
+    User::Delivery,
+    User::ToolGateway,
+    User::Orchestrator,
+];
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Stream {
@@ -109,21 +116,12 @@ impl Stream {
 
 /// A payload with its address on the broker: the subject is `{root}.{KIND}.{account}.{task}`.
 pub trait Message: Serialize + JsonSchema {
-    /// Also the end of the CloudEvents type and the name of the JSON Schema.
+    /// Also the name of the JSON Schema.
     const KIND: &'static str;
-    /// None: core NATS, not stored, may be lost.
-    const STREAM: Option<Stream>;
-    const PUBLISHERS: &'static [User];
-    const CONSUMERS: &'static [User];
-    /// Whether the message is the only record for its consumer; then its outbox row is kept until it is read. Any other
-    /// message is a wake-up, which a sweep replaces, or information.
-    const AWAITED: bool;
-    /// One sentence for AsyncAPI.
-    const CARRIES: &'static str;
 
-    /// CloudEvents type, without a version: fields are only ever added.
-    fn cloud_event(&self) -> String {
-        format!("signalbox.{}", Self::KIND)
+    /// The end of the CloudEvents type, without a version: fields are only ever added.
+    fn fact(&self) -> &'static str {
+        Self::KIND
     }
 }
 
@@ -138,14 +136,28 @@ pub trait Addressed: Message + DeserializeOwned {
     }
 }
 
+macro_rules! addressed {
+    ($($message:ident)+) => {
+        $(impl Addressed for $message {
+            fn about(&self) -> (&AccountId, Option<&TaskId>) {
+                (&self.account, self.task.as_ref())
+            }
+        })+
+    };
+}
+addressed!(SessionResolved SessionClosed ToolRequested ToolFinished);
+
 /// The publishers and the consumers of a message, or of one fact of [`EVENTS`].
 #[derive(Clone, Copy, Debug)]
 pub struct Hop {
     pub kind: &'static str,
+    /// None: core NATS, not stored, may be lost.
     pub stream: Option<Stream>,
     pub is_event: bool,
     pub publishers: &'static [User],
     pub consumers: &'static [User],
+    /// Whether the message is the only record for its consumer; then its outbox row is kept until it is read. Any other
+    /// message is a wake-up, which a sweep replaces, or information.
     pub is_awaited: bool,
 }
 
@@ -153,36 +165,50 @@ pub struct Hop {
 #[derive(Clone, Copy, Debug)]
 pub struct MessageType {
     pub hop: Hop,
+    /// One sentence for AsyncAPI.
     pub carries: &'static str,
     /// JSON Schema of the payload.
     pub schema: fn() -> Value,
 }
 
-/// Every message, in the order in which a notification causes them.
-pub const MESSAGES: &[MessageType] = &[
-    of::<NotificationMessage>(),
-    of::<SessionResolved>(),
-    of::<SessionClosed>(),
-    of::<ToolRequested>(),
-    of::<ToolFinished>(),
-    of::<EventMessage>(),
-    of::<DeadLetter>(),
-    of::<LiveText>(),
-];
+/// A message a line: its payload, its stream, its publishers and consumers, whether it is awaited, and what it carries.
+macro_rules! messages {
+    ($($message:ident in $stream:expr, from $publishers:expr, to [$($consumer:ident)+], awaited $awaited:literal: $carries:literal;)+) => {
+        /// Every message, in the order in which a notification causes them.
+        pub const MESSAGES: &[MessageType] = &[
+            $(MessageType {
+                hop: Hop {
+                    kind: <$message>::KIND,
+                    stream: $stream,
+                    is_event: false,
+                    publishers: $publishers,
+                    consumers: &[$(User::$consumer),+],
+                    is_awaited: $awaited,
+                },
+                carries: $carries,
+                schema: schema::<$message>,
+            }),+
+        ];
+    };
+}
 
-const fn of<M: Message>() -> MessageType {
-    MessageType {
-        hop: Hop {
-            kind: M::KIND,
-            stream: M::STREAM,
-            is_event: false,
-            publishers: M::PUBLISHERS,
-            consumers: M::CONSUMERS,
-            is_awaited: M::AWAITED,
-        },
-        carries: M::CARRIES,
-        schema: schema::<M>,
-    }
+messages! {
+    NotificationMessage in Some(Stream::Notification), from PUBLISHER_AND_SERVICES, to [Resolver], awaited true:
+        "A reason for an agent to act.";
+    SessionResolved in Some(Stream::Session), from SERVICES, to [Delivery], awaited false:
+        "A session has work waiting. A wake-up: the work itself is in Postgres.";
+    SessionClosed in Some(Stream::Session), from &[User::ToolGateway, User::Orchestrator], to [Delivery], awaited false:
+        "A generation of a session ended.";
+    ToolRequested in Some(Stream::Tool), from &[User::Delivery], to [ToolGateway], awaited false:
+        "An agent asks for a tool.";
+    ToolFinished in Some(Stream::Tool), from &[User::ToolGateway], to [Delivery], awaited false:
+        "The one result of a tool call.";
+    EventMessage in Some(Stream::Event), from SERVICES, to [Publisher], awaited false:
+        "Something happened. The last two tokens are the event's `type`.";
+    DeadLetter in Some(Stream::Dead), from SERVICES, to [Operator], awaited false:
+        "A message that cannot be processed, with the reason. What belongs to no account has `-` for both tokens.";
+    LiveText in None, from &[User::Delivery], to [Publisher], awaited false:
+        "Text as it is generated. Core NATS: not stored, may be lost.";
 }
 
 fn schema<T: JsonSchema>() -> Value {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::{
     Headers, header,
     json::{self, NotJson},
-    message::{Message, Stream, User},
+    message::Message,
     storable::holds_nul,
 };
 
@@ -60,17 +60,6 @@ pub struct NotificationMessage {
 
 impl Message for NotificationMessage {
     const KIND: &'static str = "notification";
-    const STREAM: Option<Stream> = Some(Stream::Notification);
-    const PUBLISHERS: &'static [User] = &[
-        User::Publisher,
-        User::Resolver,
-        User::Delivery,
-        User::ToolGateway,
-        User::Orchestrator,
-    ];
-    const CONSUMERS: &'static [User] = &[User::Resolver];
-    const AWAITED: bool = true;
-    const CARRIES: &'static str = "A reason for an agent to act.";
 }
 
 /// Id of the message. It contains the account, since publishers choose notification ids and the broker's deduplication
@@ -80,8 +69,8 @@ pub fn message_id(account: &AccountId, id: &NotificationId) -> String {
 }
 
 /// Why a notification is not delivered. The word is for programs, [`Refusal::detail`] for people.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum RefusalReason {
     Malformed,
     InvalidField,
@@ -104,22 +93,7 @@ pub enum RefusalReason {
 
 impl RefusalReason {
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::InvalidField => "invalid_field",
-            Self::TooLarge => "too_large",
-            Self::InvalidSubject => "invalid_subject",
-            Self::UnknownAccount => "unknown_account",
-            Self::UnknownTask => "unknown_task",
-            Self::UnknownAgent => "unknown_agent",
-            Self::NoAgent => "no_agent",
-            Self::IdConflict => "id_conflict",
-            Self::MessageMismatch => "message_mismatch",
-            Self::NotCoordinator => "not_coordinator",
-            Self::HopLimit => "hop_limit",
-            Self::QueueFull => "queue_full",
-            Self::Unprocessable => "unprocessable",
-        }
+        self.into()
     }
 }
 
@@ -259,12 +233,7 @@ pub fn read(headers: &Headers, payload: &[u8]) -> Result<Notification, Unreadabl
         ),
         Some(_) => return Err(refuse(RefusalReason::InvalidField, "id: not a text".to_owned())),
     };
-    fields_read(fields)
-        .map(|notification| Notification {
-            id: id.clone(),
-            ..notification
-        })
-        .map_err(|refusal| Unreadable { id, refusal })
+    fields_read(fields, id.clone()).map_err(|refusal| Unreadable { id, refusal })
 }
 
 /// The notification id of a redriven message is in `ce-id`, since the message has a message id of its own.
@@ -284,7 +253,7 @@ fn header_id(headers: &Headers) -> Result<Option<NotificationId>, String> {
         .transpose()
 }
 
-fn fields_read(mut fields: Map<String, Value>) -> Result<Notification, Refusal> {
+fn fields_read(mut fields: Map<String, Value>, id: Option<NotificationId>) -> Result<Notification, Refusal> {
     let kind = text(&mut fields, "type", 64)?.unwrap_or_else(|| KIND_DEFAULT.to_owned());
     if kind.is_empty() || !kind.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.:".contains(&b)) {
         return Err(invalid("type", "1-64 characters of A-Z, a-z, 0-9, _, -, . and :"));
@@ -294,11 +263,7 @@ fn fields_read(mut fields: Map<String, Value>) -> Result<Notification, Refusal> 
     let recipients = match (agent, agents) {
         (Some(_), Some(_)) => return Err(invalid("agents", "name either agent or agents, not both")),
         (Some(one), None) => Recipients::One(agent_ref("agent", &one)?),
-        (None, Some(many)) => Recipients::Many(
-            many.iter()
-                .map(|one| agent_ref("agents", one))
-                .collect::<Result<_, _>>()?,
-        ),
+        (None, Some(many)) => Recipients::Many(many),
         (None, None) => Recipients::Assignees,
     };
     let title = text(&mut fields, "title", TITLE_BYTES_MAX)?;
@@ -346,7 +311,7 @@ fn fields_read(mut fields: Map<String, Value>) -> Result<Notification, Refusal> 
         ));
     }
     Ok(Notification {
-        id: None,
+        id,
         kind,
         recipients,
         title,
@@ -372,7 +337,7 @@ fn text(fields: &mut Map<String, Value>, name: &str, bytes_max: usize) -> Result
     }
 }
 
-fn agents(fields: &mut Map<String, Value>) -> Result<Option<Vec<String>>, Refusal> {
+fn agents(fields: &mut Map<String, Value>) -> Result<Option<Vec<AgentRef>>, Refusal> {
     let list = match fields.remove("agents") {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::Array(list)) => list,
@@ -381,13 +346,11 @@ fn agents(fields: &mut Map<String, Value>) -> Result<Option<Vec<String>>, Refusa
     if list.is_empty() || list.len() > AGENTS_MAX {
         return Err(invalid("agents", &format!("1-{AGENTS_MAX} agents")));
     }
-    list.into_iter()
-        .map(|value| match value {
-            Value::String(text) => Ok(text),
-            _ => Err(invalid("agents", "not a list of texts")),
-        })
-        .collect::<Result<_, _>>()
-        .map(Some)
+    let agents = list.iter().map(|value| match value {
+        Value::String(text) => agent_ref("agents", text),
+        _ => Err(invalid("agents", "not a list of texts")),
+    });
+    agents.collect::<Result<_, _>>().map(Some)
 }
 
 fn agent_ref(field: &str, text: &str) -> Result<AgentRef, Refusal> {

@@ -48,7 +48,7 @@ impl Outgoing {
         headers.set(header::MESSAGE_ID, id);
         headers.set(header::CE_SPECVERSION, "1.0");
         headers.set(header::CE_ID, id);
-        headers.set(header::CE_TYPE, payload.cloud_event());
+        headers.set(header::CE_TYPE, format!("signalbox.{}", payload.fact()));
         headers.set(header::CE_SOURCE, source);
         headers.set(
             header::CE_SUBJECT,

@@ -5,7 +5,7 @@ use domain::{AccountId, AgentId, CloseReason, Conversation, Generation, SessionI
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Addressed, Message, Stream, User};
+use crate::message::Message;
 
 /// A session has queued work.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -47,17 +47,6 @@ impl SessionResolved {
 
 impl Message for SessionResolved {
     const KIND: &'static str = "session.resolved";
-    const STREAM: Option<Stream> = Some(Stream::Session);
-    const PUBLISHERS: &'static [User] = &[User::Resolver, User::Delivery, User::ToolGateway, User::Orchestrator];
-    const CONSUMERS: &'static [User] = &[User::Delivery];
-    const AWAITED: bool = false;
-    const CARRIES: &'static str = "A session has work waiting. A wake-up: the work itself is in Postgres.";
-}
-
-impl Addressed for SessionResolved {
-    fn about(&self) -> (&AccountId, Option<&TaskId>) {
-        (&self.account, self.task.as_ref())
-    }
 }
 
 /// A generation ended.
@@ -80,15 +69,4 @@ impl SessionClosed {
 
 impl Message for SessionClosed {
     const KIND: &'static str = "session.closed";
-    const STREAM: Option<Stream> = Some(Stream::Session);
-    const PUBLISHERS: &'static [User] = &[User::ToolGateway, User::Orchestrator];
-    const CONSUMERS: &'static [User] = &[User::Delivery];
-    const AWAITED: bool = false;
-    const CARRIES: &'static str = "A generation of a session ended.";
-}
-
-impl Addressed for SessionClosed {
-    fn about(&self) -> (&AccountId, Option<&TaskId>) {
-        (&self.account, self.task.as_ref())
-    }
 }

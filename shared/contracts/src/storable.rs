@@ -1,6 +1,5 @@
 //! Checks whether JSON from outside can be stored: Postgres cannot store a NUL in a text. The caller refuses the JSON,
 //! and chooses the error.
-//! refused as is theirs to say.
 
 use serde_json::Value;
 

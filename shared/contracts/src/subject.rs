@@ -109,44 +109,26 @@ impl Root {
     /// Parses a notification's subject, as published or as its stream stores it:
     /// `{root}.notification.{account}.{task}` or `{root}.partition.{p}.{account}.{task}`.
     pub fn read_notification(&self, subject: &str) -> Result<(AccountId, TaskToken), SubjectError> {
-        let mut tokens = subject.split('.');
-        if tokens.next() != Some(self.as_str()) {
-            return Err(SubjectError::Shape);
+        let published = self.notification_published(subject);
+        let tokens: Vec<&str> = published.split('.').collect();
+        match tokens[..] {
+            [root, "notification", account, task] if root == self.as_str() => Ok((
+                AccountId::parse(account).map_err(|_| SubjectError::Account)?,
+                TaskToken::parse(task)?,
+            )),
+            _ => Err(SubjectError::Shape),
         }
-        match tokens.next() {
-            Some("notification") => {}
-            Some(PARTITION_TOKEN) => {
-                tokens.next().ok_or(SubjectError::Shape)?;
-            }
-            _ => return Err(SubjectError::Shape),
-        }
-        let (account, task) = (
-            tokens.next().ok_or(SubjectError::Shape)?,
-            tokens.next().ok_or(SubjectError::Shape)?,
-        );
-        if tokens.next().is_some() {
-            return Err(SubjectError::Shape);
-        }
-        Ok((
-            AccountId::parse(account).map_err(|_| SubjectError::Account)?,
-            TaskToken::parse(task)?,
-        ))
     }
-}
 
-impl Root {
     /// The published subject of a stored notification: the stream adds the partition. Any other subject is returned
     /// unchanged.
     pub fn notification_published(&self, stored: &str) -> String {
-        let rest = stored
-            .strip_prefix(self.as_str())
-            .and_then(|rest| rest.strip_prefix('.'))
-            .and_then(|rest| rest.strip_prefix(PARTITION_TOKEN))
-            .and_then(|rest| rest.strip_prefix('.'))
-            .and_then(|rest| rest.split_once('.'));
-        match rest {
-            Some((_partition, address)) => format!("{self}.notification.{address}"),
-            None => stored.to_owned(),
+        let tokens: Vec<&str> = stored.splitn(4, '.').collect();
+        match tokens[..] {
+            [root, PARTITION_TOKEN, _partition, address] if root == self.as_str() => {
+                format!("{self}.notification.{address}")
+            }
+            _ => stored.to_owned(),
         }
     }
 }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::message::{Addressed, Message, Stream, User};
+use crate::message::Message;
 
 /// Longer arguments are refused before they reach the broker.
 pub const ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
@@ -56,17 +56,6 @@ impl ToolRequested {
 
 impl Message for ToolRequested {
     const KIND: &'static str = "tool.requested";
-    const STREAM: Option<Stream> = Some(Stream::Tool);
-    const PUBLISHERS: &'static [User] = &[User::Delivery];
-    const CONSUMERS: &'static [User] = &[User::ToolGateway];
-    const AWAITED: bool = false;
-    const CARRIES: &'static str = "An agent asks for a tool.";
-}
-
-impl Addressed for ToolRequested {
-    fn about(&self) -> (&AccountId, Option<&TaskId>) {
-        (&self.account, self.task.as_ref())
-    }
 }
 
 /// The result of a call.
@@ -94,17 +83,6 @@ impl ToolFinished {
 
 impl Message for ToolFinished {
     const KIND: &'static str = "tool.finished";
-    const STREAM: Option<Stream> = Some(Stream::Tool);
-    const PUBLISHERS: &'static [User] = &[User::ToolGateway];
-    const CONSUMERS: &'static [User] = &[User::Delivery];
-    const AWAITED: bool = false;
-    const CARRIES: &'static str = "The one result of a tool call.";
-}
-
-impl Addressed for ToolFinished {
-    fn about(&self) -> (&AccountId, Option<&TaskId>) {
-        (&self.account, self.task.as_ref())
-    }
 }
 
 #[cfg(test)]

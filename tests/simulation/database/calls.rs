@@ -12,8 +12,7 @@ use domain::{
     ToolCallState, TurnId,
 };
 use tool_gateway::decisions::{
-    CallFacts, CallRequest, CallTurn, Capability, Closed, Consequence, Presented, RecordedCall, Refusal, ToolAnswer,
-    asked,
+    CallFacts, CallRequest, CallTurn, Capability, Consequence, Presented, RecordedCall, Refusal, ToolAnswer, asked,
 };
 use uuid::Uuid;
 
@@ -74,7 +73,7 @@ impl Database {
         };
         let was_closed = self.sessions[&name].closed.is_some();
         if bug == Some(Bug::ClosedCallAllowed) {
-            facts.closed = None;
+            facts.is_closed = false;
         }
         if let Some(turn) = &mut facts.turn
             && bug == Some(Bug::ForgedCallAllowed)
@@ -163,7 +162,7 @@ impl Database {
             state: found.state,
             fence: found.fence,
             task: found.task.clone(),
-            hops: u16::try_from(found.hops).unwrap_or(u16::MAX),
+            hops: found.hops,
             tools: Some(found.tools.clone()),
             until: found.waiting_since.map(|since| moment(since + found.tools_wait_ms)),
             call: found
@@ -181,12 +180,14 @@ impl Database {
                     arguments: call.arguments.clone(),
                 }),
             earlier: self.earlier(asked, turn),
+            over: Vec::new(),
         });
         Some(CallFacts {
             session_key: row.key.clone(),
             generation: Generation(row.generation),
             fence: row.fence,
-            closed: row.closed.map(|(_, reason)| Closed(Some(reason))),
+            is_closed: row.closed.is_some(),
+            close_reason: row.closed.map(|(_, reason)| reason.to_string()),
             agent: row.conversation.agent,
             agent_slug: agent.slug.clone(),
             agent_name: agent.slug.clone(),
@@ -194,7 +195,8 @@ impl Database {
             coordinator_task: None,
             coordinates: false,
             turn,
-            newest_hops: 0,
+            newest_hops: None,
+            now: moment(self.now),
         })
     }
 
@@ -203,7 +205,6 @@ impl Database {
         let capability = Capability {
             session: asked.session,
             facts,
-            now: moment(self.now),
         };
         with_tools(|tools| {
             let tool = tools.iter().find(|tool| tool.name == asked.name);

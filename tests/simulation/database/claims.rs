@@ -10,12 +10,12 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use delivery::{
-    prompt::{Manifest, Profile, TaskFacts},
+    prompt::{InputFacts, Manifest, Profile, TaskFacts, ThreadExtract},
     providers::ToolDefinition,
     store::{
         SessionName,
         claim::{OpenTurn, ToolResult},
-        context::{Extract, QueuedItem},
+        context::QueuedItem,
         journal::{Call, Journal},
     },
     turn::{
@@ -28,9 +28,12 @@ use domain::{
     Actor, ActorKind, AgentSlug, Generation, ImpossibleStep, InstructionLayout, NotificationId, NotificationState,
     SessionEvent, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState,
 };
-use storage::session::{
-    sessions_lock::{LockedSession, SessionFacts},
-    turns_begin::NewTurn,
+use storage::{
+    Setting,
+    session::{
+        sessions_lock::{LockedSession, SessionFacts},
+        turns_begin::NewTurn,
+    },
 };
 use uuid::Uuid;
 
@@ -160,8 +163,8 @@ impl Database {
             let name = session.name();
             taken.insert(name.clone(), ());
             let turn_id = TurnId(self.fresh_id());
-            let notification = item.notification.clone();
-            let item_has_task = item.task.is_some();
+            let notification = item.facts.notification.clone();
+            let item_has_task = item.facts.task.is_some();
             let beginning = Beginning {
                 turn_id,
                 prompt: prompt(),
@@ -216,14 +219,13 @@ impl Database {
 
     /// The message for the tool-gateway, as delivery builds it.
     pub(super) fn request(&self, turn: TurnRef, agent: domain::AgentId, call: &Call) -> Message {
-        let (_, outgoing) = tool_requested(
-            &contracts::Root::default(),
-            turn,
-            agent,
-            call,
-            &Origin::default(),
-            self.now(),
-        );
+        let setting = Setting {
+            root: &contracts::Root::default(),
+            source: delivery::SOURCE,
+            origin: Origin::default(),
+            now: self.now(),
+        };
+        let (_, outgoing) = tool_requested(&setting, turn, agent, call);
         let request: ToolRequested = serde_json::from_slice(&outgoing.payload).expect("what was written is read");
         Message::ToolRequested(request)
     }
@@ -244,17 +246,29 @@ impl Database {
         Some(QueuedItem {
             account: session.account.clone(),
             session_id: session.id,
-            notification: id.clone(),
-            kind: String::new(),
-            sender: Actor {
-                kind: ActorKind::Service,
-                id: String::new(),
-                name: String::new(),
-                via: None,
+            facts: InputFacts {
+                notification: id.clone(),
+                kind: String::new(),
+                sender: Actor {
+                    kind: ActorKind::Service,
+                    id: String::new(),
+                    name: String::new(),
+                    via: None,
+                },
+                title: None,
+                body: String::new(),
+                about_message: None,
+                task: row.task.as_ref().map(|id| TaskFacts {
+                    id: id.clone(),
+                    title: String::new(),
+                    description: String::new(),
+                    status: TaskStatus::Inbox,
+                }),
+                thread: ThreadExtract::default(),
+                thread_total: 0,
+                overview: None,
+                is_interrupted: false,
             },
-            title: None,
-            body: String::new(),
-            about_message: None,
             attempts: row.attempts,
             hops: i32::from(row.hops),
             traceparent: None,
@@ -265,13 +279,6 @@ impl Database {
             agent_role: String::new(),
             provider: agent.provider.clone(),
             layout: InstructionLayout::Layered,
-            thread: Extract::default(),
-            task: row.task.as_ref().map(|id| TaskFacts {
-                id: id.clone(),
-                title: String::new(),
-                description: String::new(),
-                status: TaskStatus::Inbox,
-            }),
             is_coordinator: false,
             briefing: String::new(),
         })

@@ -53,7 +53,7 @@ enum Stage {
 impl Conductor {
     pub(crate) fn new(settings: &Settings) -> Conductor {
         Conductor {
-            line: DispatchQueue::new((&settings.delivery).into()),
+            line: DispatchQueue::new(std::sync::Arc::new(settings.delivery.clone())),
             hand: None,
             workers: Vec::new(),
             reports: Vec::new(),

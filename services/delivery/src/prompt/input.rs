@@ -2,7 +2,7 @@
 //! also the overview of tasks and the briefing. Text from outside is quoted (`text.rs`).
 
 use domain::{Actor, MessageId, NotificationId, TaskId, TaskStatus};
-use sea_orm::FromQueryResult;
+use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
 use time::OffsetDateTime;
 
@@ -20,23 +20,37 @@ const ID_BYTES_MAX: usize = 512;
 /// would make each turn slower than the one before.
 pub const THREAD_COUNTED_MAX: i64 = 100;
 
-#[derive(Clone, Debug)]
+/// The next item of a session's queue, and what its agent is told with it.
+#[derive(Clone, Debug, FromQueryResult)]
 pub struct InputFacts {
+    #[sea_orm(from_alias = "id")]
     pub notification: NotificationId,
     pub kind: String,
+    #[sea_orm(nested(prefix = "sender_"))]
     pub sender: Actor,
     pub title: Option<String>,
     pub body: String,
+    #[sea_orm(from_alias = "message_id")]
     pub about_message: Option<MessageId>,
+    #[sea_orm(nested(prefix = "task_"))]
     pub task: Option<TaskFacts>,
-    /// The newest few messages of the thread, oldest first.
-    pub thread: Vec<ThreadMessage>,
+    /// The newest few messages of the task's thread, oldest first.
+    #[sea_orm(from_alias = "thread_messages")]
+    pub thread: ThreadExtract,
     /// At most one more than [`THREAD_COUNTED_MAX`].
     pub thread_total: i64,
-    /// For the coordinator's chat only (S6).
+    /// The briefing and the account's tasks, for the coordinator's chat only (S6).
+    #[sea_orm(skip)]
     pub overview: Option<(String, Vec<OverviewEntry>)>,
-    pub interruption: Option<Interruption>,
+    /// The previous turn was interrupted, and its progress is unknown.
+    #[sea_orm(skip)]
+    pub is_interrupted: bool,
 }
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ThreadExtract(pub Vec<ThreadMessage>);
+
+impl TryGetableFromJson for ThreadExtract {}
 
 #[derive(Clone, Debug, FromQueryResult)]
 pub struct TaskFacts {
@@ -63,10 +77,6 @@ pub struct OverviewEntry {
     pub status: TaskStatus,
 }
 
-/// The previous turn was interrupted, and its progress is unknown.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Interruption;
-
 const INTERRUPTED: &str = "Note from Signalbox: your previous turn in this conversation was interrupted, and what it did \
 before that is not known. Look at what has already been done before you act; do not repeat it.\n\n";
 
@@ -77,7 +87,7 @@ pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> Strin
         marks,
         manifest,
     };
-    if facts.interruption.is_some() {
+    if facts.is_interrupted {
         input.add(
             "interruption",
             "session".to_owned(),
@@ -100,10 +110,11 @@ pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> Strin
         );
         input.add("task", format!("task/{}", task.id.key()), piece);
     }
-    if !facts.thread.is_empty() {
+    let thread = &facts.thread.0;
+    if !thread.is_empty() {
         let heading = ModelText::default()
             .ours("\nThe last ")
-            .value(facts.thread.len())
+            .value(thread.len())
             .ours(" of ");
         let heading = match facts.thread_total {
             all @ ..=THREAD_COUNTED_MAX => heading.value(all),
@@ -112,7 +123,7 @@ pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> Strin
         let heading = heading.ours(" messages in this task's thread, oldest first:\n");
         input.add("thread", "thread".to_owned(), heading);
     }
-    for message in &facts.thread {
+    for message in thread {
         let piece = ModelText::default()
             .timestamp(message.at)
             .ours(" ")

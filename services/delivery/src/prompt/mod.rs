@@ -13,7 +13,7 @@ mod marks;
 mod profiles;
 mod text;
 
-pub use input::{InputFacts, Interruption, OverviewEntry, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage, input};
+pub use input::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX, TaskFacts, ThreadExtract, ThreadMessage, input};
 pub use instructions::{InstructionFacts, PROFILE_VERSION, Profile, ToolNames, instructions};
 pub use manifest::{Manifest, Part};
 pub use marks::{LABEL as MARKS_LABEL, MarkSecret, Marks};

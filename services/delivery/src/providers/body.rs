@@ -7,9 +7,9 @@ use reqwest::Response;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::failure::{FailureClass, ProviderError, Sent};
-use super::response::{Ending, Reader, Step, Unreadable};
+use super::response::{Ending, Reader, Unreadable};
 use super::settings::CallLimits;
-use super::sse::{Event, Splitter};
+use super::sse::Splitter;
 
 /// How long to wait for a stream to close after its last event. A connection that was read to its end can be reused; a
 /// longer wait is not worth it.
@@ -24,9 +24,9 @@ pub(super) struct Body {
 }
 
 impl Body {
-    pub(super) async fn stream(mut self, mut on_text: impl FnMut(&str) + Send) -> Result<Ending, ProviderError> {
-        let mut reader = Reader::new(self.limits);
-        let ending = self.ending(&mut reader, &mut on_text).await;
+    pub(super) async fn stream(mut self, on_text: impl FnMut(&str) + Send) -> Result<Ending, ProviderError> {
+        let mut reader = Reader::new(self.limits, on_text);
+        let ending = self.ending(&mut reader).await;
         let ending = ending.map_err(|error| error.with_response_id(reader.response_id().map(str::to_owned)))?;
         let _ = timeout(CLOSE_WAIT, async {
             while let Ok(Some(_)) = self.response.chunk().await {}
@@ -35,21 +35,15 @@ impl Body {
         Ok(ending)
     }
 
-    pub(super) async fn whole(self, mut on_text: impl FnMut(&str) + Send) -> Result<Ending, ProviderError> {
-        let body = read(self.response, self.limits.event_bytes_max(), self.deadline).await;
-        let body = body.map_err(|error| error.into_error("the answer"))?;
-        let ending = Reader::new(self.limits).whole(&body).map_err(unreadable)?;
-        send_missing_text(&ending, false, &mut on_text);
-        Ok(ending)
+    pub(super) async fn whole(self, on_text: impl FnMut(&str) + Send) -> Result<Ending, ProviderError> {
+        let bytes_max = self.limits.event_bytes_max();
+        let body = read(self.response, bytes_max, self.deadline, "the answer").await?;
+        Reader::new(self.limits, on_text).whole(&body).map_err(unreadable)
     }
 
-    async fn ending(
-        &mut self,
-        reader: &mut Reader,
-        on_text: &mut (impl FnMut(&str) + Send),
-    ) -> Result<Ending, ProviderError> {
+    async fn ending(&mut self, reader: &mut Reader<impl FnMut(&str) + Send>) -> Result<Ending, ProviderError> {
         let mut splitter = Splitter::new(self.limits.event_bytes_max());
-        let (mut bytes, mut lines, mut has_text) = (0, 0, false);
+        let (mut bytes, mut lines) = (0, 0);
         let mut idle = Instant::now() + self.limits.idle_timeout;
         loop {
             let chunk = match timeout_at(idle.min(self.deadline), self.response.chunk()).await {
@@ -58,7 +52,7 @@ impl Body {
                 Err(_) => return Err(silent("the stream had no new line within idle_timeout_ms")),
             };
             let Some(chunk) = chunk else {
-                return last_events(splitter, reader, has_text, on_text);
+                return last_events(splitter, reader);
             };
             bytes += chunk.len();
             let mut events = Vec::new();
@@ -66,7 +60,7 @@ impl Body {
                 return Err(too_large("the stream"));
             }
             for event in &events {
-                if let Some(ending) = take(event, reader, &mut has_text, on_text).map_err(unreadable)? {
+                if let Some(ending) = reader.event(event).map_err(unreadable)? {
                     return Ok(ending);
                 }
             }
@@ -79,14 +73,9 @@ impl Body {
 }
 
 /// Handles the end of the stream. The remaining bytes may be the last event without its blank line, or a part of one.
-fn last_events(
-    splitter: Splitter,
-    reader: &mut Reader,
-    mut has_text: bool,
-    on_text: &mut impl FnMut(&str),
-) -> Result<Ending, ProviderError> {
+fn last_events(splitter: Splitter, reader: &mut Reader<impl FnMut(&str)>) -> Result<Ending, ProviderError> {
     for event in &splitter.finish() {
-        match take(event, reader, &mut has_text, on_text) {
+        match reader.event(event) {
             Ok(Some(ending)) => return Ok(ending),
             Ok(None) | Err(Unreadable::Malformed(_)) => {}
             Err(error) => return Err(unreadable(error)),
@@ -99,61 +88,20 @@ fn last_events(
     ))
 }
 
-fn take(
-    event: &Event,
-    reader: &mut Reader,
-    has_text: &mut bool,
-    on_text: &mut impl FnMut(&str),
-) -> Result<Option<Ending>, Unreadable> {
-    match reader.event(event)? {
-        Step::Going => Ok(None),
-        Step::Text(text) => {
-            *has_text = true;
-            on_text(&text);
-            Ok(None)
-        }
-        Step::Ended(ending) => {
-            send_missing_text(&ending, *has_text, on_text);
-            Ok(Some(ending))
-        }
-    }
-}
-
-/// Passes the text on when no delta contained it.
-fn send_missing_text(ending: &Ending, has_text: bool, on_text: &mut impl FnMut(&str)) {
-    if let Ending::Answer(answer) = ending
-        && !has_text
-        && !answer.text.is_empty()
-    {
-        on_text(&answer.text);
-    }
-}
-
-/// Why a body could not be read in full.
-pub(super) enum Unread {
-    Silent,
-    TooLong,
-    Broken(reqwest::Error),
-}
-
-impl Unread {
-    pub(super) fn into_error(self, what: &str) -> ProviderError {
-        match self {
-            Self::Silent => silent(&format!("{what} did not end in time")),
-            Self::TooLong => too_large(what),
-            Self::Broken(error) => broken(error, &format!("reading {what}")),
-        }
-    }
-}
-
-pub(super) async fn read(mut response: Response, bytes_max: usize, deadline: Instant) -> Result<Vec<u8>, Unread> {
+/// Reads a whole body. `what` names it in an error.
+pub(super) async fn read(
+    mut response: Response,
+    bytes_max: usize,
+    deadline: Instant,
+    what: &str,
+) -> Result<Vec<u8>, ProviderError> {
     let mut body = Vec::new();
     loop {
         match timeout_at(deadline, response.chunk()).await {
-            Err(_) => return Err(Unread::Silent),
-            Ok(Err(error)) => return Err(Unread::Broken(error)),
+            Err(_) => return Err(silent(&format!("{what} did not end in time"))),
+            Ok(Err(error)) => return Err(broken(error, &format!("reading {what}"))),
             Ok(Ok(None)) => return Ok(body),
-            Ok(Ok(Some(chunk))) if body.len() + chunk.len() > bytes_max => return Err(Unread::TooLong),
+            Ok(Ok(Some(chunk))) if body.len() + chunk.len() > bytes_max => return Err(too_large(what)),
             Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
         }
     }

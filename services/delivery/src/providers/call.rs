@@ -32,7 +32,17 @@ pub struct ProviderCall {
 impl ProviderCall {
     /// `{turn_id}:{attempt}`: the idempotency key, and the text that identifies this call in a provider's history.
     pub fn delivery_id(&self) -> String {
-        delivery_id(self.turn_id, self.attempt)
+        format!("{}:{}", self.turn_id, self.attempt)
+    }
+
+    /// This call, after it was sent and its answer was not received.
+    pub fn lost(&self, response_id: Option<String>, lost_for: Duration) -> LostCall {
+        LostCall {
+            delivery_id: self.delivery_id(),
+            session_key: self.session_key.clone(),
+            response_id,
+            lost_for,
+        }
     }
 }
 
@@ -121,8 +131,8 @@ pub struct FunctionCall {
     pub arguments: String,
 }
 
-/// Tokens, as the provider counts them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Tokens, as the provider counts them. A turn's are the sums of its answers'; stored with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     pub input_tokens: u64,
     pub output_tokens: u64,
@@ -131,22 +141,28 @@ pub struct Usage {
     pub total_tokens: u64,
 }
 
+impl Usage {
+    pub fn plus(self, other: Usage) -> Usage {
+        Usage {
+            input_tokens: self.input_tokens.saturating_add(other.input_tokens),
+            output_tokens: self.output_tokens.saturating_add(other.output_tokens),
+            cached_tokens: self.cached_tokens.saturating_add(other.cached_tokens),
+            reasoning_tokens: self.reasoning_tokens.saturating_add(other.reasoning_tokens),
+            total_tokens: self.total_tokens.saturating_add(other.total_tokens),
+        }
+    }
+}
+
 /// A call that was sent and whose answer was not received ([`super::Sent::Maybe`]).
 #[derive(Debug, Clone)]
 pub struct LostCall {
-    pub turn_id: Uuid,
-    pub attempt: u32,
+    /// [`ProviderCall::delivery_id`].
+    pub delivery_id: String,
     pub session_key: String,
     /// From [`ProviderError::response_id`], when the stream had begun.
     pub response_id: Option<String>,
     /// Time since the connection was lost. A call may enter the history with a delay.
     pub lost_for: Duration,
-}
-
-impl LostCall {
-    pub fn delivery_id(&self) -> String {
-        delivery_id(self.turn_id, self.attempt)
-    }
 }
 
 /// The outcome of a lost call, by the provider's own record.
@@ -180,8 +196,4 @@ pub enum SessionCheck {
     NotChecked {
         reason: String,
     },
-}
-
-fn delivery_id(turn_id: Uuid, attempt: u32) -> String {
-    format!("{turn_id}:{attempt}")
 }

@@ -25,7 +25,8 @@ pub struct ProviderError {
 }
 
 /// The cause of a failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::Display, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum FailureClass {
     /// No connection: refused, no such host, TLS.
     Refused,
@@ -102,26 +103,7 @@ impl FailureClass {
 
     /// The name for logs, metrics and rows.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Refused => "refused",
-            Self::Unauthorized => "unauthorized",
-            Self::AgentUnauthorized => "agent_unauthorized",
-            Self::Quota => "quota",
-            Self::RateLimited => "rate_limited",
-            Self::ServerError => "server_error",
-            Self::Timeout => "timeout",
-            Self::Truncated => "truncated",
-            Self::Malformed => "malformed",
-            Self::TooLarge => "too_large",
-            Self::BadRequest => "bad_request",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-impl fmt::Display for FailureClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        self.into()
     }
 }
 
@@ -136,7 +118,7 @@ impl fmt::Display for Sent {
 }
 
 impl ProviderError {
-    pub(super) fn new(class: FailureClass, sent: Sent, detail: impl AsRef<str>) -> Self {
+    pub(crate) fn new(class: FailureClass, sent: Sent, detail: impl AsRef<str>) -> Self {
         Self {
             class,
             sent,

@@ -8,7 +8,7 @@ use testkit::fuzz::{Fuzz, Random};
 use time::macros::datetime;
 
 use super::openclaw::key::GatewayAgent;
-use super::response::{Ending, Reader, Step, Unreadable};
+use super::response::{Ending, Reader, Unreadable};
 use super::settings::{CallLimits, ProviderSettings};
 use super::sse::{Event, Splitter, TooLarge};
 use super::transport::{Transport, call_headers};
@@ -183,11 +183,11 @@ fn event_stream() {
             let cut = events(input, std::iter::repeat_with(|| 1 + random.below(200)));
             assert_eq!(whole, cut, "it matters how the bytes were cut");
             let Ok(events) = whole else { return "event too large" };
-            let mut reader = Reader::new(LIMITS);
+            let mut reader = Reader::new(LIMITS, |_: &str| {});
             for event in &events {
                 match reader.event(event) {
-                    Ok(Step::Going | Step::Text(_)) => {}
-                    Ok(Step::Ended(ending)) => return judged(&ending),
+                    Ok(None) => {}
+                    Ok(Some(ending)) => return judged(&ending),
                     Err(error) => return unreadable(error),
                 }
             }
@@ -213,7 +213,7 @@ fn whole_answer() {
         .seeds(seeds.map(|seed| seed.to_string()))
         .flood(LIMITS.event_bytes_max())
         .must_meet(&["answer", "calls", "failed", "cut short", "malformed", "too large"])
-        .run(|input| match Reader::new(LIMITS).whole(input) {
+        .run(|input| match Reader::new(LIMITS, |_: &str| {}).whole(input) {
             Ok(ending) => judged(&ending),
             Err(error) => unreadable(error),
         });
@@ -253,7 +253,7 @@ fn refused_call() {
 
 #[test]
 fn retry_after() {
-    let now = datetime!(2026-11-20 09:53:23 UTC);
+    let now = datetime!(2026-11-20 09:53:23 UTC).into();
     fuzz("retry_after")
         .seeds([
             "5",

@@ -55,10 +55,13 @@ pub type Slot = OwnedSemaphorePermit;
 #[derive(Debug)]
 pub struct Driver {
     dialect: Dialect,
-    kind: ProviderKind,
-    model: String,
-    continuation: Continuation,
-    effects: Effects,
+    pub kind: ProviderKind,
+    /// The model that calls request.
+    pub model: String,
+    /// How the rounds of a turn are continued.
+    pub continuation: Continuation,
+    /// Who causes a turn's side effects; input of [`ProviderError::next_step`].
+    pub effects: Effects,
     slots: Arc<Semaphore>,
 }
 
@@ -84,25 +87,6 @@ impl Driver {
             effects: settings.effects,
             slots,
         })
-    }
-
-    pub fn kind(&self) -> ProviderKind {
-        self.kind
-    }
-
-    /// The model that calls request.
-    pub fn model(&self) -> &str {
-        &self.model
-    }
-
-    /// How the rounds of a turn are continued.
-    pub fn continuation(&self) -> Continuation {
-        self.continuation
-    }
-
-    /// Who causes a turn's side effects; input of [`ProviderError::next_step`].
-    pub fn effects(&self) -> Effects {
-        self.effects
     }
 
     /// A slot, if one is free. The claim takes it before it writes: a turn never holds a lease while it waits for a
@@ -159,7 +143,7 @@ impl Driver {
     pub fn tool_name_on_wire<'a>(&self, name: &'a str) -> Cow<'a, str> {
         match &self.dialect {
             Dialect::OpenResponses(_) => Cow::Borrowed(name),
-            Dialect::OpenClaw(_) => Cow::Owned(OpenClaw::tool_name_on_wire(name)),
+            Dialect::OpenClaw(_) => Cow::Owned(openclaw::wording::tool_name_on_wire(name)),
         }
     }
 }

@@ -123,11 +123,8 @@ impl OpenResponses {
                 reason: "the call was lost before the server named its response",
             };
         };
-        let record = self.transport.get(
-            beside(self.transport.url(), id),
-            self.transport.limits().event_bytes_max(),
-        );
-        match record.await {
+        let bytes_max = self.transport.limits.event_bytes_max();
+        match self.transport.get(beside(&self.transport.url, id), bytes_max).await {
             Ok(record) if record.status.is_success() => self.recorded(&record.body),
             Ok(record) if record.status == StatusCode::NOT_FOUND => Reconciled::Unknown {
                 reason: "the server has no record of the response",
@@ -152,7 +149,7 @@ impl OpenResponses {
                 Sent::Yes,
                 "the server cancelled the response",
             )),
-            _ => match Reader::new(self.transport.limits()).whole(body) {
+            _ => match Reader::new(self.transport.limits, |_: &str| {}).whole(body) {
                 Ok(ending) => match self.transport.answered(ending) {
                     Ok(answer) => Reconciled::Ran(answer),
                     Err(error) => Reconciled::Failed(error),

@@ -15,16 +15,6 @@ use super::sse::Event;
 /// Maximum length of an id, name, status or error message.
 pub(super) const SHORT_CHARS_MAX: usize = 256;
 
-/// The effect of one event.
-#[derive(Debug, PartialEq)]
-pub(super) enum Step {
-    /// No text yet.
-    Going,
-    /// More text, as it is generated.
-    Text(String),
-    Ended(Ending),
-}
-
 /// How the response ended, by the provider's report.
 #[derive(Debug, PartialEq)]
 pub(super) enum Ending {
@@ -48,19 +38,23 @@ pub(super) enum Unreadable {
 }
 
 /// Reads one answer.
-#[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct Reader<F> {
     limits: CallLimits,
     response_id: Option<String>,
     items: Items,
+    /// Gets the text as it is generated, or at the end if no delta contained it.
+    on_text: F,
+    has_text: bool,
 }
 
-impl Reader {
-    pub(super) fn new(limits: CallLimits) -> Self {
+impl<F: FnMut(&str)> Reader<F> {
+    pub(super) fn new(limits: CallLimits, on_text: F) -> Self {
         Self {
             limits,
             response_id: None,
             items: Items::new(limits),
+            on_text,
+            has_text: false,
         }
     }
 
@@ -69,22 +63,22 @@ impl Reader {
         self.response_id.as_deref()
     }
 
-    /// Handles the next event of a stream.
-    pub(super) fn event(&mut self, event: &Event) -> Result<Step, Unreadable> {
+    /// Handles the next event of a stream. `None`: the response goes on.
+    pub(super) fn event(&mut self, event: &Event) -> Result<Option<Ending>, Unreadable> {
         let foreign = event
             .name
             .as_deref()
             .is_some_and(|name| !name.starts_with("response.") && name != "error");
         let text = event.data.trim();
         if foreign || text.is_empty() {
-            return Ok(Step::Going); // pings and extensions
+            return Ok(None); // pings and extensions
         }
         if text == "[DONE]" {
             return Err(Unreadable::EndedEarly);
         }
         let data = json(text.as_bytes())?;
         let Some(kind) = data["type"].as_str().or(event.name.as_deref()) else {
-            return Ok(Step::Going);
+            return Ok(None);
         };
         let place = data["output_index"].as_u64();
         let which = Which {
@@ -97,7 +91,7 @@ impl Reader {
                 let id = item["id"].as_str().or(item["call_id"].as_str());
                 self.items.edit(Which { place, id }, |known| known.merge(item))?;
             }
-            "response.output_text.delta" | "response.refusal.delta" => return self.text_delta(which, &data),
+            "response.output_text.delta" | "response.refusal.delta" => self.text_delta(which, &data)?,
             "response.output_text.done" | "response.refusal.done" => self.part_put(which, &data, &data)?,
             "response.content_part.done" => self.part_put(which, &data, &data["part"])?,
             "response.function_call_arguments.delta" => {
@@ -110,21 +104,21 @@ impl Reader {
                         .edit(which, |item| arguments.clone_into(&mut item.arguments))?;
                 }
             }
-            "response.completed" => return self.end(&data["response"], "completed").map(Step::Ended),
-            "response.incomplete" => return self.end(&data["response"], "incomplete").map(Step::Ended),
-            "response.failed" => return self.end(&data["response"], "failed").map(Step::Ended),
+            "response.completed" => return self.end(&data["response"], "completed").map(Some),
+            "response.incomplete" => return self.end(&data["response"], "incomplete").map(Some),
+            "response.failed" => return self.end(&data["response"], "failed").map(Some),
             "error" => {
                 let error = if data["error"].is_object() {
                     &data["error"]
                 } else {
                     &data
                 };
-                return Ok(Step::Ended(self.failed(error)));
+                return Ok(Some(self.failed(error)));
             }
             // response.created, .in_progress, .queued, content_part.added, reasoning, annotations, and unknown events
             _ => self.note_response_id(&data["response"]),
         }
-        Ok(Step::Going)
+        Ok(None)
     }
 
     /// Reads an answer in one piece.
@@ -138,14 +132,16 @@ impl Reader {
         self.end(&response, "completed")
     }
 
-    fn text_delta(&mut self, which: Which<'_>, data: &Value) -> Result<Step, Unreadable> {
+    fn text_delta(&mut self, which: Which<'_>, data: &Value) -> Result<(), Unreadable> {
         let Some(delta) = data["delta"].as_str() else {
-            return Ok(Step::Going);
+            return Ok(());
         };
         self.items.edit(which, |item| {
             item.parts.entry(content_place(data)).or_default().push_str(delta);
         })?;
-        Ok(Step::Text(delta.to_owned()))
+        self.has_text = true;
+        (self.on_text)(delta);
+        Ok(())
     }
 
     fn part_put(&mut self, which: Which<'_>, data: &Value, part: &Value) -> Result<(), Unreadable> {
@@ -174,13 +170,8 @@ impl Reader {
         };
         let mut last = Items::new(self.limits);
         for (place, item) in (0..).zip(response["output"].as_array().into_iter().flatten()) {
-            last.edit(
-                Which {
-                    place: Some(place),
-                    id: item["id"].as_str(),
-                },
-                |known| known.merge(item),
-            )?;
+            let (place, id) = (Some(place), item["id"].as_str());
+            last.edit(Which { place, id }, |known| known.merge(item))?;
         }
         let mut calls = last.calls(incomplete)?;
         if calls.is_empty() {
@@ -193,6 +184,9 @@ impl Reader {
         let text = Some(last.text())
             .filter(|text| !text.is_empty())
             .unwrap_or_else(|| self.items.text());
+        if !self.has_text && !text.is_empty() {
+            (self.on_text)(&text);
+        }
         let reason = response["incomplete_details"]["reason"].as_str().unwrap_or("not said");
         Ok(Ending::Answer(ProviderAnswer {
             response_id: self.response_id.clone(),
@@ -298,31 +292,16 @@ mod tests {
             from = to;
         }
         events.extend(splitter.finish());
-        let mut reader = Reader::new(LIMITS);
-        let mut outcome = Outcome {
-            ending: None,
-            streamed: String::new(),
-            unreadable: None,
-        };
-        for event in events {
-            match reader.event(&event) {
-                Ok(Step::Going) => {}
-                Ok(Step::Text(text)) => outcome.streamed.push_str(&text),
-                Ok(Step::Ended(ending)) => {
-                    return Outcome {
-                        ending: Some(ending),
-                        ..outcome
-                    };
-                }
-                Err(unreadable) => {
-                    return Outcome {
-                        unreadable: Some(unreadable),
-                        ..outcome
-                    };
-                }
-            }
+        let mut streamed = String::new();
+        let mut reader = Reader::new(LIMITS, |text: &str| streamed.push_str(text));
+        let mut read = events.iter().map(|event| reader.event(event));
+        let end = read.find(|read| !matches!(read, Ok(None))).unwrap_or(Ok(None));
+        drop(read);
+        Outcome {
+            unreadable: end.as_ref().err().copied(),
+            ending: end.ok().flatten(),
+            streamed,
         }
-        outcome
     }
 
     fn stream(events: &[Value]) -> Vec<u8> {
@@ -662,7 +641,7 @@ mod tests {
 
     #[test]
     fn reads_an_answer_in_one_piece() {
-        let whole = |body: Value| Reader::new(LIMITS).whole(body.to_string().as_bytes());
+        let whole = |body: Value| Reader::new(LIMITS, |_: &str| {}).whole(body.to_string().as_bytes());
         let Ok(Ending::Answer(answer)) = whole(json!({"id": "resp_2", "output": [message("hi")]})) else {
             panic!()
         };
@@ -681,7 +660,10 @@ mod tests {
         ] {
             assert!(matches!(whole(body.clone()), Err(Unreadable::Malformed(_))), "{body}");
         }
-        assert!(matches!(Reader::new(LIMITS).whole(b""), Err(Unreadable::Malformed(_))));
+        assert!(matches!(
+            Reader::new(LIMITS, |_: &str| {}).whole(b""),
+            Err(Unreadable::Malformed(_))
+        ));
     }
 
     fn event() -> impl Strategy<Value = Value> {
@@ -723,7 +705,7 @@ mod tests {
 
         #[test]
         fn never_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Reader::new(LIMITS).whole(&body);
+            let _ = Reader::new(LIMITS, |_: &str| {}).whole(&body);
             let _ = read(&[b"data: ", body.as_slice(), b"\n\n"].concat(), &[]);
         }
     }

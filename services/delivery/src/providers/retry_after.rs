@@ -1,49 +1,20 @@
 //! Parses `Retry-After` (RFC 9110, 10.2.3): seconds, or one of the three forms of an HTTP date.
 
-use std::time::Duration;
-
-use time::format_description::BorrowedFormatItem;
-use time::macros::format_description;
-use time::{OffsetDateTime, PrimitiveDateTime};
+use std::time::{Duration, SystemTime};
 
 /// Longest wait accepted from a provider. Beyond it, a retry is cheaper than the wait.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(15 * 60);
 
-const IMF_FIXDATE: &[BorrowedFormatItem<'_>] =
-    format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
-const RFC_850: &[BorrowedFormatItem<'_>] = format_description!(
-    "[weekday repr:long], [day]-[month repr:short]-[year repr:last_two] [hour]:[minute]:[second] GMT"
-);
-const ASCTIME: &[BorrowedFormatItem<'_>] =
-    format_description!("[weekday repr:short] [month repr:short] [day padding:space] [hour]:[minute]:[second] [year]");
-
 /// The wait, at most [`WAIT_MAX`]; a date in the past is no wait. `None` for an invalid value.
-pub(super) fn parse(value: &str, now: OffsetDateTime) -> Option<Duration> {
+pub(super) fn parse(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
         // Only a number too large for u64 fails to parse here.
         let seconds = value.parse().unwrap_or(u64::MAX);
         return Some(Duration::from_secs(seconds).min(WAIT_MAX));
     }
-    let wait = date(value)? - now;
-    Some(Duration::try_from(wait).unwrap_or_default().min(WAIT_MAX))
-}
-
-fn date(value: &str) -> Option<OffsetDateTime> {
-    [IMF_FIXDATE, ASCTIME]
-        .into_iter()
-        .find_map(|format| PrimitiveDateTime::parse(value, format).ok())
-        .or_else(|| rfc_850(value))
-        .map(PrimitiveDateTime::assume_utc)
-}
-
-/// The obsolete form has a two-digit year; waits are short, so it is a year of this century.
-fn rfc_850(value: &str) -> Option<PrimitiveDateTime> {
-    let mut parsed = time::parsing::Parsed::new();
-    let rest = parsed.parse_items(value.as_bytes(), RFC_850).ok()?;
-    let year = 2_000 + i32::from(parsed.year_last_two()?);
-    parsed.set_year(year)?;
-    rest.is_empty().then(|| parsed.try_into().ok())?
+    let wait = httpdate::parse_http_date(value).ok()?.duration_since(now);
+    Some(wait.unwrap_or_default().min(WAIT_MAX))
 }
 
 #[cfg(test)]
@@ -53,10 +24,12 @@ mod tests {
 
     use super::*;
 
-    const NOW: OffsetDateTime = datetime!(2026-11-20 09:53:23 UTC);
+    fn now() -> SystemTime {
+        datetime!(2026-11-20 09:53:23 UTC).into()
+    }
 
     fn check(value: &str, seconds: Option<u64>) {
-        assert_eq!(parse(value, NOW), seconds.map(Duration::from_secs), "{value:?}");
+        assert_eq!(parse(value, now()), seconds.map(Duration::from_secs), "{value:?}");
     }
 
     #[test]
@@ -90,7 +63,7 @@ mod tests {
     proptest! {
         #[test]
         fn never_waits_longer_than_the_cap(value in ".{0,40}") {
-            if let Some(wait) = parse(&value, NOW) {
+            if let Some(wait) = parse(&value, now()) {
                 prop_assert!(wait <= WAIT_MAX);
             }
         }

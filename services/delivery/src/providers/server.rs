@@ -7,8 +7,9 @@ use serde::Deserialize;
 use super::settings::{ProviderKind, SettingsError, Thread};
 
 /// `server` of an entry. The default depends on its kind: `generic`, or `openclaw`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Server {
     /// Keeps the conversation under a session key, in `user` and in a header, unless other settings differ.
     Generic,
@@ -26,14 +27,7 @@ pub enum Server {
 impl Server {
     /// The name in the settings.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Generic => "generic",
-            Self::OpenAi => "openai",
-            Self::Vllm => "vllm",
-            Self::Ollama => "ollama",
-            Self::LmStudio => "lmstudio",
-            Self::OpenClaw => "openclaw",
-        }
+        self.into()
     }
 
     /// Whether a call carries OpenAI's own fields, and no session key of ours.

@@ -13,8 +13,9 @@ use super::openclaw::key::GatewayAgent;
 use super::server::{self, Continuation, Server, ThreadBy};
 
 /// The dialect of a provider.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum ProviderKind {
     /// The OpenResponses specification.
     OpenResponses,
@@ -25,10 +26,7 @@ pub enum ProviderKind {
 impl ProviderKind {
     /// The name in settings, metrics and traces.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::OpenResponses => "openresponses",
-            Self::OpenClaw => "openclaw",
-        }
+        self.into()
     }
 }
 

@@ -2,11 +2,14 @@
 //!
 //! Dropping the future closes the connection, which makes a provider that notices stop the turn.
 
-use reqwest::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use reqwest::{Client, Response, StatusCode, Url};
+use std::time::SystemTime;
+
+use reqwest::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use runtime::egress;
 use secrecy::{ExposeSecret, SecretString};
-use time::OffsetDateTime;
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{self, Body};
@@ -27,9 +30,9 @@ const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Transport {
     client: Client,
-    url: Url,
+    pub(super) url: Url,
     api_key: Option<SecretString>,
-    limits: CallLimits,
+    pub(super) limits: CallLimits,
     classify: Classify,
 }
 
@@ -49,7 +52,10 @@ pub(super) struct Fetched {
 impl Transport {
     /// The process must have installed a rustls crypto provider before (`rustls::crypto::ring`).
     pub(super) fn new(settings: &ProviderSettings, classify: Classify) -> Result<Self, DriverError> {
+        let bearer = |key| bearer(key).expect("invariant: the settings were checked");
+        let authorization = settings.api_key.as_ref().map(|key| (AUTHORIZATION, bearer(key)));
         let builder = egress::client(settings.private_addresses)
+            .default_headers(authorization.into_iter().collect())
             .connect_timeout(settings.limits.connect_timeout)
             .pool_idle_timeout(settings.pool.idle_timeout)
             .pool_max_idle_per_host(settings.pool.idle_connections_max);
@@ -82,15 +88,11 @@ impl Transport {
             .client
             .post(self.url.clone())
             .headers(headers)
-            .headers(self.authorization())
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "text/event-stream, application/json;q=0.9")
             .body(body);
         let first_byte = deadline.min(Instant::now() + self.limits.first_byte_timeout);
-        let response = match timeout_at(first_byte, request.send()).await {
-            Ok(sent) => sent.map_err(|error| body::broken(error, "sending the call"))?,
-            Err(_) => return Err(body::silent("no first byte within first_byte_timeout_ms")),
-        };
+        let response = sent(request, first_byte, "sending the call").await?;
         if !response.status().is_success() {
             return Err(self.refused(response, deadline).await);
         }
@@ -108,10 +110,11 @@ impl Transport {
             limits: self.limits,
             deadline,
         };
-        let ending = match media_type(&body.response) {
-            MediaType::EventStream => body.stream(on_text).await?,
-            MediaType::Json => body.whole(on_text).await?,
-            MediaType::Other(name) => return Err(body::malformed(&format!("the answer is {name}"))),
+        let ending = match media_type(&body.response).as_deref() {
+            // Without a media type it counts as the requested stream.
+            None | Some("text/event-stream") => body.stream(on_text).await?,
+            Some(json) if json == "application/json" || json.ends_with("+json") => body.whole(on_text).await?,
+            Some(other) => return Err(body::malformed(&format!("the answer is {}", short(other)))),
         };
         self.answered(ending)
     }
@@ -130,30 +133,13 @@ impl Transport {
         }
     }
 
-    pub(super) fn url(&self) -> &Url {
-        &self.url
-    }
-
-    pub(super) fn limits(&self) -> CallLimits {
-        self.limits
-    }
-
     /// Reads a small body in full, with the same credential.
     pub(super) async fn get(&self, url: Url, bytes_max: usize) -> Result<Fetched, ProviderError> {
         let deadline = Instant::now() + self.limits.first_byte_timeout;
-        let request = self
-            .client
-            .get(url)
-            .headers(self.authorization())
-            .header(ACCEPT, "application/json");
-        let response = match timeout_at(deadline, request.send()).await {
-            Ok(sent) => sent.map_err(|error| body::broken(error, "asking the provider"))?,
-            Err(_) => return Err(body::silent("no first byte within first_byte_timeout_ms")),
-        };
+        let request = self.client.get(url).header(ACCEPT, "application/json");
+        let response = sent(request, deadline, "asking the provider").await?;
         let status = response.status();
-        let body = body::read(response, bytes_max, deadline)
-            .await
-            .map_err(|error| error.into_error("a record"))?;
+        let body = body::read(response, bytes_max, deadline, "a record").await?;
         Ok(Fetched { status, body })
     }
 
@@ -178,12 +164,11 @@ impl Transport {
             .headers()
             .get(RETRY_AFTER)
             .and_then(|value| value.to_str().ok());
-        let retry_after = retry_after.and_then(|value| retry_after::parse(value, OffsetDateTime::now_utc()));
+        let retry_after = retry_after.and_then(|value| retry_after::parse(value, SystemTime::now()));
         let deadline = deadline.min(Instant::now() + self.limits.idle_timeout);
         // The status suffices if the body is missing or too long.
-        let body = body::read(response, REFUSAL_BYTES_MAX, deadline)
-            .await
-            .unwrap_or_default();
+        let body = body::read(response, REFUSAL_BYTES_MAX, deadline, "the refusal").await;
+        let body = body.unwrap_or_default();
         self.refusal(status, &body).with_retry_after(retry_after)
     }
 
@@ -217,16 +202,12 @@ impl Transport {
             Some(_) | None => text,
         }
     }
+}
 
-    fn authorization(&self) -> HeaderMap {
-        let value = self
-            .api_key
-            .as_ref()
-            .map(|key| bearer(key).expect("invariant: the settings were checked"));
-        value
-            .into_iter()
-            .map(|value| (reqwest::header::AUTHORIZATION, value))
-            .collect()
+async fn sent(request: RequestBuilder, deadline: Instant, attempted: &str) -> Result<Response, ProviderError> {
+    match timeout_at(deadline, request.send()).await {
+        Ok(sent) => sent.map_err(|error| body::broken(error, attempted)),
+        Err(_) => Err(body::silent("no first byte within first_byte_timeout_ms")),
     }
 }
 
@@ -252,21 +233,9 @@ pub(super) fn call_headers(
     Ok(headers)
 }
 
-enum MediaType {
-    EventStream,
-    Json,
-    Other(String),
-}
-
-/// A response without a media type counts as the requested stream; any other must be JSON.
-fn media_type(response: &Response) -> MediaType {
-    let Some(value) = response.headers().get(CONTENT_TYPE) else {
-        return MediaType::EventStream;
-    };
+/// The name of the media type, in lower case.
+fn media_type(response: &Response) -> Option<String> {
+    let value = response.headers().get(CONTENT_TYPE)?;
     let value = String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase();
-    match value.split(';').next().unwrap_or_default().trim() {
-        "text/event-stream" => MediaType::EventStream,
-        json if json == "application/json" || json.ends_with("+json") => MediaType::Json,
-        other => MediaType::Other(short(other)),
-    }
+    value.split(';').next().map(|name| name.trim().to_owned())
 }

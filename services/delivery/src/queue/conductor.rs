@@ -18,7 +18,7 @@ pub async fn conduct(
     context: Context,
     metrics: Metrics,
 ) {
-    let mut queue = DispatchQueue::new((&*config).into());
+    let mut queue = DispatchQueue::new(Arc::clone(&config));
     let mut claimer_idle = true;
     let mut dropped = 0_u64;
     loop {

@@ -8,31 +8,14 @@
 //! A session whose provider has no free slot is set aside, under the provider's name, so that it takes no place from a
 //! session of another provider.
 
-use std::collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry};
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry},
+    sync::Arc,
+};
 
 use domain::{AccountId, SessionId};
 
 use crate::{settings::DeliverySettings, store::SessionName};
-
-#[derive(Clone, Copy, Debug)]
-pub struct DispatchLimits {
-    /// Turns at once in this process.
-    pub in_flight_max: usize,
-    /// Turns at once of one account in this process, unless the account has a lower limit of its own.
-    pub in_flight_account_max: usize,
-    /// Sessions that wait in this process.
-    pub waiting_max: usize,
-}
-
-impl From<&DeliverySettings> for DispatchLimits {
-    fn from(settings: &DeliverySettings) -> DispatchLimits {
-        DispatchLimits {
-            in_flight_max: settings.turns_in_flight_max.usize(),
-            in_flight_account_max: settings.turns_in_flight_account_max.usize(),
-            waiting_max: settings.waiting_sessions_max.usize(),
-        }
-    }
-}
 
 #[derive(Debug)]
 enum Standing {
@@ -87,7 +70,7 @@ impl Aside {
 /// Woken sessions, by account; accounts take turns.
 #[derive(Debug)]
 pub struct DispatchQueue {
-    limits: DispatchLimits,
+    limits: Arc<DeliverySettings>,
     places: HashMap<SessionName, Standing>,
     accounts: HashMap<AccountId, Account>,
     /// Accounts with waiting sessions, in the order of their turns.
@@ -103,7 +86,7 @@ pub struct DispatchQueue {
 }
 
 impl DispatchQueue {
-    pub fn new(limits: DispatchLimits) -> DispatchQueue {
+    pub fn new(limits: Arc<DeliverySettings>) -> DispatchQueue {
         DispatchQueue {
             limits,
             places: HashMap::new(),
@@ -126,7 +109,7 @@ impl DispatchQueue {
                 *again = true;
                 true
             }
-            None if self.waiting < self.limits.waiting_max => {
+            None if self.waiting < self.limits.waiting_sessions_max.usize() => {
                 self.append(name);
                 true
             }
@@ -154,9 +137,10 @@ impl DispatchQueue {
         let mut taken = Vec::new();
         // Every account is checked once after the last success; if none is below its limit, the loop ends.
         let mut passed = 0;
-        while taken.len() < max && self.in_flight < self.limits.in_flight_max && passed < self.turn.len() {
+        while taken.len() < max && self.in_flight < self.limits.turns_in_flight_max.usize() && passed < self.turn.len()
+        {
             let Some(id) = self.turn.pop_front() else { break };
-            let limit = self.limits.in_flight_account_max;
+            let limit = self.limits.turns_in_flight_account_max.usize();
             let account = self.accounts.get_mut(&id).expect("a queued account has an entry");
             if account.in_flight >= account.limit.map_or(limit, |own| own.min(limit)) {
                 self.turn.push_back(id);
@@ -205,7 +189,7 @@ impl DispatchQueue {
     pub fn set_aside(&mut self, name: SessionName, provider: &str) {
         self.free(name.clone(), false);
         // Woken meanwhile: it is queued in its account already, and will be set aside from there.
-        if self.places.contains_key(&name) || self.waiting_aside >= self.limits.waiting_max {
+        if self.places.contains_key(&name) || self.waiting_aside >= self.limits.waiting_sessions_max.usize() {
             return;
         }
         self.places.insert(name.clone(), Standing::Aside);
@@ -298,15 +282,20 @@ fn shared(shares: &mut BTreeSet<(usize, AccountId)>, account: &AccountId, before
 
 #[cfg(test)]
 mod tests {
+    use runtime::settings::Count;
     use uuid::Uuid;
 
     use super::*;
 
-    const LIMITS: DispatchLimits = DispatchLimits {
-        in_flight_max: 4,
-        in_flight_account_max: 3,
-        waiting_max: 100,
-    };
+    /// With these limits of turns in the process, turns of one account, and waiting sessions.
+    fn queue(in_flight: u32, of_an_account: u32, waiting: u32) -> DispatchQueue {
+        DispatchQueue::new(Arc::new(DeliverySettings {
+            turns_in_flight_max: Count::new(in_flight),
+            turns_in_flight_account_max: Count::new(of_an_account),
+            waiting_sessions_max: Count::new(waiting),
+            ..DeliverySettings::default()
+        }))
+    }
 
     fn name(account: &str, session: u128) -> SessionName {
         (AccountId::parse(account).unwrap(), SessionId(Uuid::from_u128(session)))
@@ -318,7 +307,7 @@ mod tests {
 
     #[test]
     fn accounts_take_turns_and_limits_hold() {
-        let mut queue = DispatchQueue::new(LIMITS);
+        let mut queue = queue(4, 3, 100);
         for session in 0..10 {
             queue.wake(name("big", session));
         }
@@ -335,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_session_has_one_worker_and_a_wake_up_meanwhile_is_kept() {
-        let mut queue = DispatchQueue::new(LIMITS);
+        let mut queue = queue(4, 3, 100);
         let session = name("acme", 1);
         queue.wake(session.clone());
         queue.wake(session.clone());
@@ -354,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_session_without_a_slot_waits_aside_and_comes_back_when_there_is_one() {
-        let mut queue = DispatchQueue::new(LIMITS);
+        let mut queue = queue(4, 3, 100);
         for session in 0..3 {
             queue.wake(name("big", session));
         }
@@ -390,10 +379,7 @@ mod tests {
 
     #[test]
     fn sessions_set_aside_are_limited_and_a_wake_up_meanwhile_is_kept() {
-        let mut queue = DispatchQueue::new(DispatchLimits {
-            waiting_max: 2,
-            ..LIMITS
-        });
+        let mut queue = queue(4, 3, 2);
         for session in 0..2 {
             queue.wake(name("acme", session));
         }
@@ -417,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_session_closed_while_set_aside_needs_no_slot() {
-        let mut queue = DispatchQueue::new(LIMITS);
+        let mut queue = queue(4, 3, 100);
         for session in 0..2 {
             queue.wake(name("acme", session));
         }
@@ -439,10 +425,7 @@ mod tests {
 
     #[test]
     fn an_account_may_lower_its_limit_and_a_full_queue_drops_wake_ups() {
-        let mut queue = DispatchQueue::new(DispatchLimits {
-            waiting_max: 3,
-            ..LIMITS
-        });
+        let mut queue = queue(4, 3, 3);
         for session in 0..3 {
             assert!(queue.wake(name("acme", session)));
         }
@@ -453,11 +436,7 @@ mod tests {
 
     #[test]
     fn an_account_over_its_share_of_a_full_queue_loses_only_its_own_wake_ups() {
-        let mut queue = DispatchQueue::new(DispatchLimits {
-            waiting_max: 6,
-            in_flight_max: 100,
-            in_flight_account_max: 100,
-        });
+        let mut queue = queue(100, 100, 6);
         for session in 0..1_000 {
             queue.wake(name("big", session));
         }

@@ -125,7 +125,7 @@ impl OpenTurn {
 }
 
 /// A recorded result of a tool call.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, FromQueryResult)]
 pub struct ToolResult {
     pub ordinal: i32,
     pub result: String,
@@ -156,14 +156,14 @@ pub const TURNS_LOAD: &str = concat!(
 struct ResultRow {
     account_id: AccountId,
     turn_id: TurnId,
-    ordinal: i32,
-    result: Option<String>,
+    #[sea_orm(nested)]
+    result: ToolResult,
 }
 
 /// Relies on index tool_call_turn, whose order is requested: for an empty table another index costs the same. Calls
 /// over HTTP inside a turn have ordinal 0, and no turn waits for them.
 pub const RESULTS_LOAD: &str = "
-    select c.account_id, c.turn_id, c.ordinal, c.result
+    select c.account_id, c.turn_id, c.ordinal, coalesce(c.result, '') as result
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (
         select * from tool_call c
@@ -181,13 +181,8 @@ pub async fn turns_load(tx: &Tx, turns: &[TurnName], tools_wait_ms_max: i64) -> 
     for turn in &mut turns {
         let own = results
             .iter()
-            .filter(|result| result.account_id == turn.account && result.turn_id == turn.id);
-        turn.results = own
-            .map(|result| ToolResult {
-                ordinal: result.ordinal,
-                result: result.result.clone().unwrap_or_default(),
-            })
-            .collect();
+            .filter(|row| row.account_id == turn.account && row.turn_id == turn.id);
+        turn.results = own.map(|row| row.result.clone()).collect();
     }
     Ok(turns)
 }

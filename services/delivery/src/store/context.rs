@@ -1,13 +1,12 @@
 //! Reads the inputs of a new turn's prompt: the next item of the queue, the agent, the task, a few messages of its
 //! thread. Thread reads always go by account and task (S9).
 
-use domain::{AccountId, Actor, AgentId, AgentSlug, InstructionLayout, MessageId, NotificationId, SessionId};
-use sea_orm::{FromQueryResult, TryGetableFromJson};
-use serde::Deserialize;
+use domain::{AccountId, AgentId, AgentSlug, InstructionLayout, SessionId};
+use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx, statement::pairs};
 
 use super::SessionName;
-use crate::prompt::{OverviewEntry, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage};
+use crate::prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX};
 
 /// The next item of a session's queue, with the facts for its prompt.
 #[derive(Clone, Debug, FromQueryResult)]
@@ -15,15 +14,8 @@ pub struct QueuedItem {
     #[sea_orm(from_alias = "account_id")]
     pub account: AccountId,
     pub session_id: SessionId,
-    #[sea_orm(from_alias = "id")]
-    pub notification: NotificationId,
-    pub kind: String,
-    #[sea_orm(nested(prefix = "sender_"))]
-    pub sender: Actor,
-    pub title: Option<String>,
-    pub body: String,
-    #[sea_orm(from_alias = "message_id")]
-    pub about_message: Option<MessageId>,
+    #[sea_orm(nested)]
+    pub facts: InputFacts,
     pub attempts: i32,
     pub hops: i32,
     pub traceparent: Option<String>,
@@ -35,27 +27,10 @@ pub struct QueuedItem {
     pub provider: String,
     #[sea_orm(from_alias = "instruction_layout")]
     pub layout: InstructionLayout,
-    #[sea_orm(nested(prefix = "task_"))]
-    pub task: Option<TaskFacts>,
-    /// Of the task's thread, if there is a task.
-    #[sea_orm(nested(prefix = "thread_"))]
-    pub thread: Extract,
     /// The task is the account's coordinator task, and the agent its coordinator (S6).
     pub is_coordinator: bool,
     pub briefing: String,
 }
-
-/// The newest few messages of a task's thread, oldest first, and their number, counted up to a limit.
-#[derive(Clone, Debug, Default, FromQueryResult)]
-pub struct Extract {
-    pub messages: Messages,
-    pub total: i64,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct Messages(pub Vec<ThreadMessage>);
-
-impl TryGetableFromJson for Messages {}
 
 /// Relies on index notification_queue, on primary keys, and on index message_thread, whose order is requested twice:
 /// for a table that was analysed while it was empty, another index costs the same. The prompt cuts messages' bodies

@@ -33,7 +33,7 @@ pub struct Round {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasoning: Vec<Reasoning>,
     pub calls: Vec<Call>,
-    pub usage: Option<Tokens>,
+    pub usage: Option<Usage>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -89,42 +89,8 @@ impl Journal {
     }
 
     /// The sum of the provider's counts in this turn so far.
-    pub fn usage(&self) -> Option<Tokens> {
-        self.rounds.iter().filter_map(|round| round.usage).reduce(Tokens::plus)
-    }
-}
-
-/// A turn's token counts: sums of the provider's counts; absent when it counted nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Tokens {
-    pub input_tokens: u64,
-    pub output_tokens: u64,
-    pub cached_tokens: u64,
-    pub reasoning_tokens: u64,
-    pub total_tokens: u64,
-}
-
-impl Tokens {
-    pub fn plus(self, other: Tokens) -> Tokens {
-        Tokens {
-            input_tokens: self.input_tokens.saturating_add(other.input_tokens),
-            output_tokens: self.output_tokens.saturating_add(other.output_tokens),
-            cached_tokens: self.cached_tokens.saturating_add(other.cached_tokens),
-            reasoning_tokens: self.reasoning_tokens.saturating_add(other.reasoning_tokens),
-            total_tokens: self.total_tokens.saturating_add(other.total_tokens),
-        }
-    }
-}
-
-impl From<Usage> for Tokens {
-    fn from(usage: Usage) -> Self {
-        Tokens {
-            input_tokens: usage.input_tokens,
-            output_tokens: usage.output_tokens,
-            cached_tokens: usage.cached_tokens,
-            reasoning_tokens: usage.reasoning_tokens,
-            total_tokens: usage.total_tokens,
-        }
+    pub fn usage(&self) -> Option<Usage> {
+        self.rounds.iter().filter_map(|round| round.usage).reduce(Usage::plus)
     }
 }
 

@@ -1,18 +1,10 @@
 //! Rebuilds a notification's message from its row. It is the payload of a failed turn's dead letter, so that the letter
 //! is complete and can be redriven under the same id.
 
-use contracts::{Headers, Root, header, notification::NotificationMessage};
+use contracts::{Headers, Outgoing, Root, header, notification::NotificationMessage};
 use domain::{AccountId, Actor, AgentId, MessageId, NotificationId, QueueMode, TaskId};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
-
-#[derive(Clone, Debug)]
-pub struct Refused {
-    pub id: String,
-    pub subject: String,
-    pub headers: Headers,
-    pub payload: Vec<u8>,
-}
 
 #[derive(FromQueryResult)]
 struct Row {
@@ -38,19 +30,20 @@ const LOAD: &str = "
     from notification n left join task k on k.account_id = n.account_id and k.id = n.task_id
     where n.account_id = $1 and n.id = any($2::text[])";
 
+/// The messages; the id of each is the notification's.
 pub async fn notifications_load(
     tx: &Tx,
     root: &Root,
     account: &AccountId,
     ids: &[String],
-) -> Result<Vec<Refused>, StorageError> {
+) -> Result<Vec<Outgoing>, StorageError> {
     let rows: Vec<Row> = tx
         .rows("read failed notifications", LOAD, [account.into(), ids.to_vec().into()])
         .await?;
     Ok(rows.into_iter().map(|row| message(row, root, account)).collect())
 }
 
-fn message(row: Row, root: &Root, account: &AccountId) -> Refused {
+fn message(row: Row, root: &Root, account: &AccountId) -> Outgoing {
     let message = NotificationMessage {
         id: Some(row.id.clone()),
         kind: Some(row.kind),
@@ -71,8 +64,7 @@ fn message(row: Row, root: &Root, account: &AccountId) -> Refused {
     // The row's sender is as the resolver stored it.
     headers.set(header::VOUCHED, "1");
     let payload = serde_json::to_vec(&message).expect("wire types have string keys and no failing serializer");
-    Refused {
-        id: row.id.into(),
+    Outgoing {
         subject: root.subject::<NotificationMessage>(account, row.task.as_ref()),
         headers,
         payload,

@@ -1,16 +1,13 @@
 //! Turns a claimed session into work: a new turn with its prompt and its row, or the turn in progress. Pure, but for
 //! the span of a new turn.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, LazyLock},
-};
+use std::sync::{Arc, LazyLock};
 
 use contracts::{
     TraceContext,
     tools::{self, OfferContext},
 };
-use domain::{AccountId, ImpossibleStep, InstructionLayout, TurnId, TurnState, TurnStep};
+use domain::{ImpossibleStep, InstructionLayout, TurnId, TurnState, TurnStep};
 use messaging::trace;
 use serde_json::value::to_raw_value;
 
@@ -19,9 +16,7 @@ use super::{
     work::Work,
 };
 use crate::{
-    prompt::{
-        InputFacts, InstructionFacts, Interruption, Manifest, Marks, OverviewEntry, Profile, Profiles, ToolNames, input,
-    },
+    prompt::{InstructionFacts, Manifest, Marks, Profile, Profiles, ToolNames, input},
     providers::{CallInput, Continuation, Driver, Effects, ToolDefinition},
     store::{claim::OpenTurn, context::QueuedItem, journal::Journal},
 };
@@ -47,21 +42,14 @@ pub fn begin(
 ) -> Result<(NewTurn, Work), ImpossibleStep> {
     let phase = session.facts.claimed()?.phase;
     let state = TurnState::Started.after(TurnStep::Send)?;
-    let Beginning {
-        turn_id,
-        prompt,
-        effects,
-        tools,
-        tools_wait_ms,
-        trace,
-    } = beginning;
-    let turn = session.turn_claimed(turn_id, item.task.as_ref().map(|task| task.id.clone()));
+    let (prompt, tools, trace) = (beginning.prompt, beginning.tools, beginning.trace);
+    let turn = session.turn_claimed(beginning.turn_id, item.facts.task.map(|task| task.id));
     let hops = item.hops;
     let new_turn = NewTurn {
         turn: turn.clone(),
         agent_id: item.agent_id,
         number: session.turn_count + 1,
-        notification_id: item.notification.to_string(),
+        notification_id: item.facts.notification.to_string(),
         provider: item.provider.clone(),
         profile_version: prompt.profile.version.to_owned(),
         profile_hash: prompt.profile.hash.clone(),
@@ -69,7 +57,7 @@ pub fn begin(
         input: prompt.input.clone(),
         manifest: serde_json::to_string(&prompt.manifest).expect("a manifest serialises: texts and numbers"),
         tools: tools.iter().map(|tool| tool.name.clone()).collect(),
-        tools_wait_ms,
+        tools_wait_ms: beginning.tools_wait_ms,
         hops,
         traceparent: trace.traceparent.clone(),
         tracestate: trace.tracestate.clone(),
@@ -80,12 +68,11 @@ pub fn begin(
         turn,
         phase,
         state,
-        first: session.turn_count == 0,
         number: session.turn_count + 1,
         agent_id: item.agent_id,
         provider: item.provider,
         slot: None,
-        effects,
+        effects: beginning.effects,
         profile_version: prompt.profile.version.to_owned(),
         due: Due::Send,
         instructions: (item.layout == InstructionLayout::Layered).then_some(prompt.profile.text),
@@ -95,7 +82,7 @@ pub fn begin(
         attempt: 1,
         failures: 0,
         attempts: item.attempts,
-        notification_ids: vec![item.notification.into()],
+        notification_ids: vec![item.facts.notification.into()],
         hops,
         trace,
         lost_at: None,
@@ -118,7 +105,6 @@ pub fn carry_on(
     Ok(Work {
         phase,
         state,
-        first: turn.number == 1,
         number: turn.number,
         agent_id: turn.agent_id,
         slot: None,
@@ -141,11 +127,6 @@ pub fn carry_on(
     })
 }
 
-/// Additional facts for the prompts of a batch.
-pub(super) struct Surroundings {
-    pub overviews: HashMap<AccountId, Vec<OverviewEntry>>,
-}
-
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub profile: Profile,
@@ -156,7 +137,6 @@ pub struct Prompt {
 pub(super) fn prompt(
     session: &LockedSession,
     item: &QueuedItem,
-    surroundings: &Surroundings,
     driver: Option<&Driver>,
     profiles: &Profiles,
     marks: Marks,
@@ -169,36 +149,13 @@ pub(super) fn prompt(
             agent_slug: &item.agent_slug,
             agent_name: &item.agent_name,
             agent_role: &item.agent_role,
-            has_task: item.task.is_some(),
+            has_task: item.facts.task.is_some(),
             is_coordinator: item.is_coordinator,
             tools: &names,
         },
         &mut manifest,
     );
-    let overview = item.is_coordinator.then(|| {
-        (
-            item.briefing.clone(),
-            surroundings
-                .overviews
-                .get(&session.account)
-                .cloned()
-                .unwrap_or_default(),
-        )
-    });
-    let facts = InputFacts {
-        notification: item.notification.clone(),
-        kind: item.kind.clone(),
-        sender: item.sender.clone(),
-        title: item.title.clone(),
-        body: item.body.clone(),
-        about_message: item.about_message,
-        task: item.task.clone(),
-        thread: item.thread.messages.0.clone(),
-        thread_total: item.thread.total,
-        overview,
-        interruption: session.interrupted.then_some(Interruption),
-    };
-    let text = input(&facts, marks, &mut manifest);
+    let text = input(&item.facts, marks, &mut manifest);
     let input = match item.layout {
         InstructionLayout::Layered => text,
         InstructionLayout::Inline => format!("{}\n{text}", profile.text),
@@ -285,7 +242,7 @@ pub(super) fn turn_span(turn: TurnId, session: &LockedSession, item: &QueuedItem
         gen_ai.agent.name = %item.agent_slug,
         gen_ai.conversation.id = %session.key,
         turn_id = %turn, account = %session.account, session_id = %session.id, session_key = %session.key,
-        generation = session.generation.0, notification = %item.notification,
+        generation = session.generation.0, notification = %item.facts.notification,
     );
     let parent = TraceContext {
         traceparent: item.traceparent.clone(),

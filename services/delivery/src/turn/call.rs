@@ -4,7 +4,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use contracts::{Outgoing, Root, Timestamp, live::LiveText};
 use futures::FutureExt;
-use messaging::{Bus, trace};
+use messaging::trace;
 use runtime::Incarnation;
 use time::OffsetDateTime;
 use tokio::{sync::mpsc, time::Instant};
@@ -17,12 +17,9 @@ use super::{
     work::Work,
 };
 use crate::providers::{
-    Driver, FailureClass, LostCall, ProviderAnswer, ProviderCall, ProviderError, Reconciled, Sent, SessionCheck,
+    Driver, FailureClass, NextStep, ProviderAnswer, ProviderCall, ProviderError, Reconciled, Sent, SessionCheck,
 };
 use crate::{SOURCE, metrics};
-
-/// A piece of live text for pages.
-pub type Live = Outgoing;
 
 /// The result of a turn's call, for recording.
 #[derive(Debug)]
@@ -39,7 +36,7 @@ pub async fn run_guarded(
     mut work: Work,
     driver: Option<Arc<Driver>>,
     root: &Root,
-    live: &mpsc::Sender<Live>,
+    live: &mpsc::Sender<Outgoing>,
     incarnation: &Incarnation,
 ) -> Option<Report> {
     // Released when the call has ended, before it is recorded.
@@ -52,11 +49,7 @@ pub async fn run_guarded(
                 turn_id = %work.turn.id, session_id = %work.turn.session,
                 "provider call panicked; it counts as a malformed answer"
             );
-            let error = failure(
-                FailureClass::Malformed,
-                Sent::Maybe,
-                "processing the answer failed".to_owned(),
-            );
+            let error = ProviderError::new(FailureClass::Malformed, Sent::Maybe, "processing the answer failed");
             (CallOutcome::Failed(error), None)
         }
     };
@@ -71,32 +64,22 @@ pub async fn run_guarded(
 impl Report {
     /// The same call with a failed outcome, for an outcome that cannot be stored.
     pub fn unrecordable(self) -> Report {
-        let detail = "recording the answer failed; delivery's log has the cause".to_owned();
+        let detail = "recording the answer failed; delivery's log has the cause";
         Report {
-            outcome: CallOutcome::Failed(failure(FailureClass::Malformed, Sent::Yes, detail)),
+            outcome: CallOutcome::Failed(ProviderError::new(FailureClass::Malformed, Sent::Yes, detail)),
             mismatch: None,
             ..self
         }
     }
 }
 
-fn failure(class: FailureClass, sent: Sent, detail: String) -> ProviderError {
-    ProviderError {
-        class,
-        sent,
-        retry_after: None,
-        response_id: None,
-        detail,
-    }
-}
-
 /// Makes the due call, or looks up the outcome of the last one; also returns whether the provider ran another session
 /// than the key names. `None`: the lease was lost, and its next holder resumes the turn as stored.
-pub async fn run(
+async fn run(
     work: &Work,
     driver: Option<Arc<Driver>>,
     root: &Root,
-    live: &mpsc::Sender<Live>,
+    live: &mpsc::Sender<Outgoing>,
     incarnation: &Incarnation,
 ) -> Option<(CallOutcome, Option<String>)> {
     if work.due == Due::Abort {
@@ -107,7 +90,7 @@ pub async fn run(
             "the agent's provider `{}` is missing in the operator's settings ([providers.{}])",
             work.provider, work.provider
         );
-        let error = failure(FailureClass::BadRequest, Sent::No, detail);
+        let error = ProviderError::new(FailureClass::BadRequest, Sent::No, detail);
         return Some((CallOutcome::Failed(error), None));
     };
     let span = call_span(work, &driver);
@@ -134,7 +117,7 @@ pub async fn run(
 fn call_span(work: &Work, driver: &Driver) -> Span {
     let span = tracing::info_span!(
         "provider_call",
-        otel.name = format!("chat {}", driver.model()),
+        otel.name = format!("chat {}", driver.model),
         otel.kind = "client",
         otel.status_code = Empty,
         turn_id = %work.turn.id,
@@ -148,8 +131,8 @@ fn call_span(work: &Work, driver: &Driver) -> Span {
         trace::child_of(&span, &work.trace);
     }
     span.set_attribute("gen_ai.operation.name", "chat");
-    span.set_attribute("gen_ai.provider.name", driver.kind().as_str());
-    span.set_attribute("gen_ai.request.model", driver.model().to_owned());
+    span.set_attribute("gen_ai.provider.name", driver.kind.as_str());
+    span.set_attribute("gen_ai.request.model", driver.model.clone());
     span.set_attribute("gen_ai.conversation.id", work.turn.key.clone());
     span
 }
@@ -181,7 +164,7 @@ async fn exchange(
     work: &Work,
     driver: &Driver,
     root: &Root,
-    live: &mpsc::Sender<Live>,
+    live: &mpsc::Sender<Outgoing>,
 ) -> (CallOutcome, Option<String>) {
     let call = ProviderCall {
         turn_id: work.turn.id.uuid(),
@@ -192,8 +175,10 @@ async fn exchange(
         tools: work.tools.clone(),
         traceparent: trace::current_or(&work.trace).traceparent,
     };
+    // For a call that was lost just now, no time has passed.
+    let lost_for = work.lost_for(OffsetDateTime::now_utc());
     let outcome = match work.due {
-        Due::LookUp => looked_up(driver.reconcile(&lost_call(work, None)).await),
+        Due::LookUp => looked_up(driver.reconcile(&call.lost(None, lost_for)).await),
         Due::Send => {
             let sent = Instant::now();
             let called = driver.call(&call, speaker(work, root, live)).await;
@@ -203,8 +188,8 @@ async fn exchange(
                     answer.reasoning = work.journal.room_for(answer.reasoning);
                     CallOutcome::Answered(answer)
                 }
-                Err(error) if error.next_step(work.effects) == crate::providers::NextStep::Reconcile => {
-                    looked_up(driver.reconcile(&lost_call(work, error.response_id.clone())).await)
+                Err(error) if error.next_step(work.effects) == NextStep::Reconcile => {
+                    looked_up(driver.reconcile(&call.lost(error.response_id, lost_for)).await)
                 }
                 Err(error) => CallOutcome::Failed(driver.advised(error, &call)),
             }
@@ -213,7 +198,7 @@ async fn exchange(
     };
     let mismatch = match &outcome {
         // Right after the first turn of a generation, so that a wrong session has one turn and not a hundred.
-        CallOutcome::Answered(ProviderAnswer { .. }) if work.first => mismatch(driver.session_check(&call).await),
+        CallOutcome::Answered(ProviderAnswer { .. }) if work.number == 1 => mismatch(driver.session_check(&call).await),
         _ => None,
     };
     (outcome, mismatch)
@@ -232,20 +217,6 @@ pub fn looked_up(reconciled: Reconciled) -> CallOutcome {
     }
 }
 
-fn lost_call(work: &Work, response_id: Option<String>) -> LostCall {
-    LostCall {
-        turn_id: work.turn.id.uuid(),
-        attempt: u32::try_from(work.attempt).unwrap_or(1),
-        session_key: work.turn.key.clone(),
-        response_id,
-        // For a call that was lost just now, no time has passed.
-        lost_for: match work.due {
-            Due::LookUp => work.lost_for(OffsetDateTime::now_utc()),
-            Due::Send | Due::Abort => Duration::ZERO,
-        },
-    }
-}
-
 fn mismatch(check: SessionCheck) -> Option<String> {
     match check {
         SessionCheck::Confirmed | SessionCheck::NotChecked { .. } => None,
@@ -257,7 +228,7 @@ fn mismatch(check: SessionCheck) -> Option<String> {
 }
 
 /// Passes text on without waiting: pages may miss a piece, and a turn must not wait for them.
-fn speaker<'a>(work: &'a Work, root: &Root, live: &'a mpsc::Sender<Live>) -> impl FnMut(&str) + Send + 'a {
+fn speaker<'a>(work: &'a Work, root: &Root, live: &'a mpsc::Sender<Outgoing>) -> impl FnMut(&str) + Send + 'a {
     let about = (&work.turn.account, work.turn.task.as_ref());
     let (subject, origin) = (root.subject::<LiveText>(about.0, about.1), work.origin());
     let mut sequence = 0;
@@ -276,12 +247,5 @@ fn speaker<'a>(work: &'a Work, root: &Root, live: &'a mpsc::Sender<Live>) -> imp
         let message = Outgoing::new(subject.clone(), &id, SOURCE, about, &origin, at, &piece);
         // The channel is full: the broker is slow, and this text is dropped.
         let _ = live.try_send(message);
-    }
-}
-
-/// Sends live text to the broker until all senders are dropped.
-pub async fn live_publisher(bus: Bus, mut pieces: mpsc::Receiver<Live>) {
-    while let Some(piece) = pieces.recv().await {
-        bus.publish_live(piece).await;
     }
 }

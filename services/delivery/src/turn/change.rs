@@ -7,8 +7,9 @@ use storage::session::sessions_close::{AGENT_REMOVED, TASK_CLOSED};
 
 use super::{call::Report, settle::Settled, work::Work};
 use crate::{
+    providers::Usage,
     settings::DeliverySettings,
-    store::journal::{Journal, Round, Tokens},
+    store::journal::{Journal, Round},
 };
 use storage::session::{
     sessions_lock::LockedSession,
@@ -183,7 +184,7 @@ pub(super) fn ended_because(session: &LockedSession) -> &'static str {
 }
 
 /// The provider's counts in the turn, the last answer included.
-fn total(journal: &Journal, last: Option<Tokens>) -> Option<serde_json::Value> {
+fn total(journal: &Journal, last: Option<Usage>) -> Option<serde_json::Value> {
     let sum = match (journal.usage(), last) {
         (Some(before), Some(last)) => Some(before.plus(last)),
         (before, last) => before.or(last),

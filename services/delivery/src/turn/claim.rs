@@ -4,7 +4,7 @@
 //! requests of the next tool calls. The result is [`Work`]; the other sessions of the batch are released.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
     sync::Arc,
 };
 
@@ -12,7 +12,7 @@ use contracts::{Root, tools::OfferContext};
 use domain::{AccountId, ImpossibleStep, SessionEvent, SessionPhase, TurnId};
 use runtime::Shutdown;
 use storage::{
-    Accounts, Database, StorageError,
+    Accounts, Database, Setting, StorageError,
     outbox::{OutboxRow, Owned, outbox_insert},
 };
 use time::OffsetDateTime;
@@ -23,14 +23,14 @@ pub use super::{
     messages::tool_requested,
 };
 use super::{
-    begin::{Surroundings, offered, offered_still, prompt, turn_span},
+    begin::{offered, offered_still, prompt, turn_span},
     messages::{origin, turn_started},
     resume::Due,
     work::Work,
 };
 use crate::{
-    metrics,
-    prompt::{MarkSecret, Profiles},
+    SOURCE, metrics,
+    prompt::{MarkSecret, OverviewEntry, Profiles},
     providers::{Continuation, Driver, Effects, Slot},
     queue::{Admission, TurnFacts, admit},
     settings::DeliverySettings,
@@ -130,7 +130,7 @@ impl Claimer {
 
         // Before any write: a turn that has begun is about to be sent.
         let mut without_slot = Vec::new();
-        let (start, slots): (Vec<(LockedSession, QueuedItem)>, Vec<Option<Slot>>) = start
+        let (mut start, slots): (Vec<(LockedSession, QueuedItem)>, Vec<Option<Slot>>) = start
             .into_iter()
             .filter_map(|(session, item)| match self.slot(&item.provider) {
                 Ok(slot) => Some(((session, item), slot)),
@@ -157,13 +157,13 @@ impl Claimer {
             taken_over += usize::from(session.facts.phase == SessionPhase::Running);
             resumed.push(work);
         }
-        let surroundings = self.surroundings(&tx, &start).await?;
+        self.complete(&tx, &mut start).await?;
         let now = OffsetDateTime::now_utc();
         let mut new_turns = Vec::with_capacity(start.len());
         let mut work = Vec::with_capacity(start.len() + resumed.len());
         let mut events: Vec<Owned> = Vec::with_capacity(start.len());
         for ((session, item), slot) in start.into_iter().zip(slots) {
-            let begun = self.begin(&session, item, &surroundings);
+            let begun = self.begin(&session, item);
             let Some((new_turn, mut begun)) = possible(begun, &session, None) else {
                 continue;
             };
@@ -186,14 +186,14 @@ impl Claimer {
                 continue;
             }
             asked.push((session.name(), call.ordinal));
-            messages.push(tool_requested(
-                &self.root,
-                session.turn(turn.id, turn.task.clone()),
-                turn.agent_id,
-                call,
-                &origin(turn.id, turn.hops, turn.trace()),
+            let setting = Setting {
+                root: &self.root,
+                source: SOURCE,
+                origin: origin(turn.id, turn.hops, turn.trace()),
                 now,
-            ));
+            };
+            let asking = session.turn(turn.id, turn.task.clone());
+            messages.push(tool_requested(&setting, asking, turn.agent_id, call));
         }
         turns_wait(&tx, &asked, self.config.tools_again_ms.i64()).await?;
         outbox.extend(outbox_insert(&tx, messages).await?);
@@ -227,49 +227,34 @@ impl Claimer {
         driver.slot().map(Some).ok_or(NoSlot)
     }
 
-    async fn surroundings(
-        &self,
-        tx: &storage::Tx,
-        start: &[(LockedSession, QueuedItem)],
-    ) -> Result<Surroundings, StorageError> {
-        let coordinators: HashSet<&AccountId> = start
-            .iter()
-            .filter(|(_, item)| item.is_coordinator)
-            .map(|(session, _)| &session.account)
-            .collect();
-        let mut overviews = HashMap::new();
-        for account in coordinators {
-            overviews.insert(
-                account.clone(),
-                overview_load(tx, account, self.config.overview_tasks_max.get().into()).await?,
-            );
+    /// Completes the facts of the prompts: the coordinators' overviews, and whether the last turn was interrupted.
+    async fn complete(&self, tx: &storage::Tx, start: &mut [(LockedSession, QueuedItem)]) -> Result<(), StorageError> {
+        let tasks_max = self.config.overview_tasks_max.get().into();
+        let mut overviews: HashMap<AccountId, Vec<OverviewEntry>> = HashMap::new();
+        for (session, item) in start {
+            item.facts.is_interrupted = session.interrupted;
+            if item.is_coordinator {
+                let tasks = match overviews.entry(session.account.clone()) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(none) => none.insert(overview_load(tx, &session.account, tasks_max).await?),
+                };
+                item.facts.overview = Some((std::mem::take(&mut item.briefing), tasks.clone()));
+            }
         }
-        Ok(Surroundings { overviews })
+        Ok(())
     }
 
     /// Builds a new turn: its prompt, its row, its work.
-    fn begin(
-        &self,
-        session: &LockedSession,
-        item: QueuedItem,
-        surroundings: &Surroundings,
-    ) -> Result<(NewTurn, Work), ImpossibleStep> {
+    fn begin(&self, session: &LockedSession, item: QueuedItem) -> Result<(NewTurn, Work), ImpossibleStep> {
         let driver = self.drivers.get(&item.provider);
         let turn_id = TurnId(Uuid::now_v7());
         let marks = self.marks.marks(&session.account, turn_id);
         let beginning = Beginning {
             turn_id,
-            prompt: prompt(
-                session,
-                &item,
-                surroundings,
-                driver.map(Arc::as_ref),
-                &self.profiles,
-                marks,
-            ),
-            effects: driver.map_or(Effects::GatewayOnly, |driver| driver.effects()),
+            prompt: prompt(session, &item, driver.map(Arc::as_ref), &self.profiles, marks),
+            effects: driver.map_or(Effects::GatewayOnly, |driver| driver.effects),
             tools: offered(OfferContext {
-                has_task: item.task.is_some(),
+                has_task: item.facts.task.is_some(),
                 is_coordinator: item.is_coordinator,
             }),
             tools_wait_ms: self.config.tools_wait_ms_max.i64(),
@@ -281,8 +266,8 @@ impl Claimer {
     fn resumed(&self, session: &LockedSession, turn: OpenTurn) -> Result<Work, ImpossibleStep> {
         let driver = self.drivers.get(&turn.provider);
         let tools = offered_still(&turn);
-        let effects = driver.map_or(Effects::GatewayOnly, |driver| driver.effects());
-        let continuation = driver.map_or(Continuation::Key, |driver| driver.continuation());
+        let effects = driver.map_or(Effects::GatewayOnly, |driver| driver.effects);
+        let continuation = driver.map_or(Continuation::Key, |driver| driver.continuation);
         carry_on(session, turn, effects, continuation, tools)
     }
 }

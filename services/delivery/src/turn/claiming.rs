@@ -1,6 +1,7 @@
 //! Claims batches of sessions and starts a worker for each turn. One batch at a time: sessions woken meanwhile form the
 //! next.
 
+use contracts::Outgoing;
 use domain::error_chain;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -11,7 +12,7 @@ use tracing::warn;
 
 use super::{
     GATHER, RETRY_PAUSE,
-    call::{self, Live, Report},
+    call::{self, Report},
     claim::Claimer,
     is_of_the_batch,
     work::Work,
@@ -32,7 +33,8 @@ pub struct WorkerContext {
     pub replica: Replica,
     pub drivers: Arc<HashMap<String, Arc<Driver>>>,
     pub reports: mpsc::Sender<Report>,
-    pub live: mpsc::Sender<Live>,
+    /// Pieces of live text for pages.
+    pub live: mpsc::Sender<Outgoing>,
     pub signals: mpsc::Sender<Signal>,
     pub config: Arc<DeliverySettings>,
     pub metrics: Metrics,

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use contracts::{
-    Outgoing, Root, Timestamp, TraceContext,
+    Root, TraceContext,
     event::{EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, TurnFinished, TurnStarted},
     outgoing::Origin,
     tool::ToolRequested,
@@ -15,13 +15,13 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{
-    call::Report,
     change::ended_because,
+    recorder::Decided,
     settle::{Ended, Settled},
     work::Work,
 };
-use crate::{SOURCE, store::journal::Call};
-use storage::session::{TurnName, sessions_lock::LockedSession, turns_record::Changed};
+use crate::store::journal::Call;
+use storage::session::{TurnName, turns_record::Changed};
 
 /// The origin of every message that a turn causes.
 pub(super) fn origin(turn: TurnId, hops: i32, trace: TraceContext) -> Origin {
@@ -45,31 +45,18 @@ pub(super) fn turn_started(root: &Root, work: &Work, now: OffsetDateTime) -> Own
         notifications: work.notifications(),
         profile_version: work.profile_version.clone(),
     };
-    let mut origin = work.origin();
-    origin.cause = work.notification_ids.first().cloned();
-    let setting = Setting {
-        root,
-        source: SOURCE,
-        origin,
-        now,
-    };
-    setting.event(
-        &turn.account,
-        turn.task.as_ref(),
-        &turn.id.to_string(),
-        Event::TurnStarted(started),
-    )
+    let mut setting = work.setting(root, now);
+    setting.origin.cause = work.notification_ids.first().cloned();
+    event(&setting, turn, &turn.id.to_string(), Event::TurnStarted(started))
+}
+
+/// `id`: see [`Setting::event`].
+fn event(setting: &Setting<'_>, turn: &TurnRef, id: &str, event: Event) -> Owned {
+    setting.event(&turn.account, turn.task.as_ref(), id, event)
 }
 
 /// A tool call for the tool-gateway. The same call gives the same message on every replica and every attempt.
-pub fn tool_requested(
-    root: &Root,
-    turn: TurnRef,
-    agent: AgentId,
-    call: &Call,
-    origin: &Origin,
-    now: OffsetDateTime,
-) -> Owned {
+pub fn tool_requested(setting: &Setting<'_>, turn: TurnRef, agent: AgentId, call: &Call) -> Owned {
     let message = ToolRequested {
         account: turn.account,
         task: turn.task,
@@ -84,32 +71,29 @@ pub fn tool_requested(
         name: call.name.clone(),
         arguments: call.arguments.clone(),
     };
-    let (id, at) = (message.message_id(), Timestamp::from(now));
-    let outgoing = Outgoing::of(root, &id, SOURCE, origin, at, &message);
-    (Some(message.account), outgoing)
+    setting.message(&message.message_id(), &message)
 }
 
 /// The messages of a recorded outcome. `ended` are the notifications that ended with it.
 pub(super) fn outcome_messages(
     root: &Root,
-    report: &Report,
-    session: &LockedSession,
-    (settled, state): (&Settled, TurnState),
+    decided: &Decided<'_>,
     changed: &Changed,
     ended: &HashSet<(TurnName, String)>,
     now: OffsetDateTime,
 ) -> Vec<Owned> {
+    let Decided {
+        report,
+        session,
+        settled,
+        change,
+    } = decided;
     let work = &report.work;
     let turn = &work.turn;
-    let setting = Setting {
-        root,
-        source: SOURCE,
-        origin: work.origin(),
-        now,
-    };
+    let setting = work.setting(root, now);
     let mut messages = Vec::new();
     if let Some(detail) = &report.mismatch {
-        let event = Event::ProviderSessionMismatched(ProviderSessionMismatched {
+        let mismatched = Event::ProviderSessionMismatched(ProviderSessionMismatched {
             turn_id: turn.id,
             session_id: turn.session,
             session_key: turn.key.clone(),
@@ -117,34 +101,23 @@ pub(super) fn outcome_messages(
             fence: turn.fence,
             detail: detail.clone(),
         });
-        messages.push(setting.event(&turn.account, turn.task.as_ref(), &turn.id.to_string(), event));
+        messages.push(event(&setting, turn, &turn.id.to_string(), mismatched));
     }
     if let Settled::AwaitTools { round } = settled
         && let Some(call) = round.first()
     {
         let turn = session.turn(turn.id, turn.task.clone());
-        messages.push(tool_requested(root, turn, work.agent_id, call, &setting.origin, now));
+        messages.push(tool_requested(&setting, turn, work.agent_id, call));
     }
     if let Some(end) = settled.ended(ended_because(session)) {
-        let event = Event::TurnFinished(turn_finished(work, state, end, changed));
-        messages.push(setting.event(&turn.account, turn.task.as_ref(), &turn.id.to_string(), event));
+        let finished = Event::TurnFinished(turn_finished(work, change.turn.state, end, changed));
+        messages.push(event(&setting, turn, &turn.id.to_string(), finished));
     }
     if let Settled::Aborted = settled {
         let ours = |id: &&String| ended.contains(&(work.turn_name(), (*id).clone()));
         messages.extend(work.notification_ids.iter().filter(ours).map(|id| {
-            let ended = NotificationEnded {
-                id: NotificationId::parse(id).ok(),
-                agent: Some(work.agent_id.to_string()),
-                reason: "cancelled".to_owned(),
-                detail: ended_because(session).to_owned(),
-                dead_letter_id: None,
-            };
-            setting.event(
-                &turn.account,
-                turn.task.as_ref(),
-                id,
-                Event::NotificationCancelled(ended),
-            )
+            let ended = notification_ended(work, id, ("cancelled", ended_because(session)), None);
+            event(&setting, turn, id, Event::NotificationCancelled(ended))
         }));
     }
     messages
@@ -162,7 +135,7 @@ fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Chan
         agent_id: work.agent_id,
         notifications: work.notifications(),
         state,
-        reply: ended.reply.map(|reply| cut(reply.to_owned(), EVENT_REPLY_BYTES_MAX)),
+        reply: ended.reply.map(|reply| cut(reply, EVENT_REPLY_BYTES_MAX)),
         reply_cut: ended.reply.is_some_and(|reply| reply.len() > EVENT_REPLY_BYTES_MAX),
         no_reply: changed.no_reply,
         late: ended.late,
@@ -171,9 +144,8 @@ fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Chan
     }
 }
 
-fn cut(mut text: String, bytes_max: usize) -> String {
-    text.truncate(text.floor_char_boundary(bytes_max));
-    text
+fn cut(text: &str, bytes_max: usize) -> String {
+    text[..text.floor_char_boundary(bytes_max)].to_owned()
 }
 
 /// The event of a notification that failed with its turn. A redriven notification may fail again: the dead letter's id
@@ -185,24 +157,21 @@ pub(super) fn notification_failed(
     (class, error): (&str, &str),
     now: OffsetDateTime,
 ) -> Owned {
-    let turn = &work.turn;
-    let ended = NotificationEnded {
+    let failed = Event::NotificationFailed(notification_ended(work, id, (class, error), Some(letter)));
+    event(&work.setting(root, now), &work.turn, &letter.to_string(), failed)
+}
+
+fn notification_ended(
+    work: &Work,
+    id: &str,
+    (reason, detail): (&str, &str),
+    dead_letter_id: Option<Uuid>,
+) -> NotificationEnded {
+    NotificationEnded {
         id: NotificationId::parse(id).ok(),
         agent: Some(work.agent_id.to_string()),
-        reason: class.to_owned(),
-        detail: error.to_owned(),
-        dead_letter_id: Some(letter),
-    };
-    let setting = Setting {
-        root,
-        source: SOURCE,
-        origin: work.origin(),
-        now,
-    };
-    setting.event(
-        &turn.account,
-        turn.task.as_ref(),
-        &letter.to_string(),
-        Event::NotificationFailed(ended),
-    )
+        reason: reason.to_owned(),
+        detail: detail.to_owned(),
+        dead_letter_id,
+    }
 }

@@ -28,10 +28,7 @@ use super::{
 use crate::{
     metrics::Metrics,
     settings::DeliverySettings,
-    store::{
-        SessionName,
-        refused::{Refused, notifications_load},
-    },
+    store::{SessionName, refused::notifications_load},
 };
 use storage::session::{
     sessions_lock::{LockedSession, SESSIONS_LOCK, sessions_lock},
@@ -51,13 +48,6 @@ pub struct Recorder {
     pub shutdown: Shutdown,
 }
 
-/// The result of a batch of reports.
-#[derive(Default)]
-pub struct Recorded {
-    /// Sessions, and whether each has more work now.
-    pub free: Vec<(SessionName, bool)>,
-}
-
 /// A report with a current fence, and its meaning.
 #[derive(Debug)]
 pub struct Decided<'a> {
@@ -68,9 +58,9 @@ pub struct Decided<'a> {
 }
 
 impl Recorder {
-    /// Writes all reports or none. Safe to repeat, also after an unconfirmed commit: a written turn is no longer in
-    /// flight.
-    pub async fn record(&self, reports: &[Report]) -> Result<Recorded, StorageError> {
+    /// Writes all reports or none; returns their sessions, and whether each has more work now. Safe to repeat, also
+    /// after an unconfirmed commit: a written turn is no longer in flight.
+    pub async fn record(&self, reports: &[Report]) -> Result<Vec<(SessionName, bool)>, StorageError> {
         let names: Vec<SessionName> = reports.iter().map(|report| report.work.name()).collect();
         let tx = self
             .database
@@ -82,7 +72,7 @@ impl Recorder {
             .map(|session| (session.name(), session))
             .collect();
         let now = OffsetDateTime::now_utc();
-        let mut recorded = Recorded::default();
+        let mut free = Vec::with_capacity(reports.len());
         let mut decided = Vec::with_capacity(reports.len());
         for report in reports {
             // A newer fence: another replica took the session over and resumes the turn. A normal outcome.
@@ -93,13 +83,13 @@ impl Recorder {
                 // The fence is current and the session is released: an earlier try recorded the outcome, and its commit
                 // was not confirmed.
                 Some(session) if session.facts.phase != SessionPhase::Running => {
-                    recorded.free.push((report.work.name(), true));
+                    free.push((report.work.name(), true));
                 }
                 Some(session) => {
                     let decision = decide(report, session, now, &self.config);
                     match possible(decision, session, Some(report.work.turn.id)) {
                         Some(decision) => decided.push(decision),
-                        None => recorded.free.push((report.work.name(), false)),
+                        None => free.push((report.work.name(), false)),
                     }
                 }
                 None => {
@@ -109,7 +99,7 @@ impl Recorder {
                         %turn_id, session_id = %report.work.turn.session, %fence,
                         "outcome discarded: another replica holds the session"
                     );
-                    recorded.free.push((report.work.name(), true));
+                    free.push((report.work.name(), true));
                 }
             }
         }
@@ -125,27 +115,14 @@ impl Recorder {
                 let changed = turns.remove(&work.turn_name());
                 // The fence is current and the turn is no longer in flight: an earlier try with an unconfirmed commit
                 // wrote it.
-                recorded
-                    .free
-                    .push((work.name(), changed.is_none() || decided.change.more));
+                free.push((work.name(), changed.is_none() || decided.change.more));
                 Some((decided, changed?))
             })
             .collect();
         let mut messages = Vec::new();
-        for (
-            Decided {
-                report,
-                session,
-                settled,
-                change,
-            },
-            changed,
-        ) in &decided
-        {
-            let outcome = (settled, change.turn.state);
-            messages.extend(outcome_messages(
-                &self.root, report, session, outcome, changed, &ended, now,
-            ));
+        for (decided, changed) in &decided {
+            let Decided { report, settled, .. } = decided;
+            messages.extend(outcome_messages(&self.root, decided, changed, &ended, now));
             if let Settled::GaveUp { error, class, .. } = settled {
                 messages.extend(self.bury(&tx, &report.work, error, class, now).await?);
             }
@@ -159,7 +136,7 @@ impl Recorder {
             count(&self.metrics, &report.work, settled, changed);
             log(&report.work, settled, changed);
         }
-        Ok(recorded)
+        Ok(free)
     }
 
     /// Dead letters of a failed turn: the notifications themselves, so that they can be redriven.
@@ -172,19 +149,13 @@ impl Recorder {
         now: OffsetDateTime,
     ) -> Result<Vec<Owned>, StorageError> {
         let mut messages = Vec::new();
-        for Refused {
-            id,
-            headers,
-            payload,
-            subject,
-        } in notifications_load(tx, &self.root, &work.turn.account, &work.notification_ids).await?
-        {
+        for refused in notifications_load(tx, &self.root, &work.turn.account, &work.notification_ids).await? {
             let given = Given {
                 account: Some(&work.turn.account),
                 task: work.turn.task.as_ref(),
-                subject: &subject,
-                headers: &headers,
-                payload: &payload,
+                subject: &refused.subject,
+                headers: &refused.headers,
+                payload: &refused.payload,
                 reason: class,
                 detail: error,
                 attempts: work.attempts + 1,
@@ -193,13 +164,8 @@ impl Recorder {
             };
             let (letter, message) = dead_letter_insert(tx, &self.root, &given).await?;
             messages.push(message);
-            messages.push(notification_failed(
-                &self.root,
-                work,
-                (&id, letter),
-                (class, error),
-                now,
-            ));
+            let about = (refused.id(), letter);
+            messages.push(notification_failed(&self.root, work, about, (class, error), now));
         }
         Ok(messages)
     }
@@ -223,7 +189,7 @@ pub fn decide<'a>(
         attempts: work.attempts,
         lost_for: work.lost_for(now),
     };
-    let settled = settle(&report.outcome, &facts, &config.into());
+    let settled = settle(&report.outcome, &facts, config);
     let change = change(report, session, &settled, config)?;
     Ok(Decided {
         report,

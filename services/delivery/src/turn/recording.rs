@@ -123,9 +123,9 @@ async fn record_patiently(
 ) -> Result<(), StorageError> {
     loop {
         match recorder.record(reports).await {
-            Ok(recorded) => {
+            Ok(free) => {
                 recorder.recorded.fetch_add(1, Ordering::Relaxed);
-                tell(signals, Signal::Free(recorded.free)).await;
+                tell(signals, Signal::Free(free)).await;
                 return Ok(());
             }
             Err(error) if is_of_the_batch(&error) || ends(&error) => return Err(error),

@@ -6,9 +6,9 @@ use std::time::Duration;
 use domain::{Backoff, SessionEvent, TurnStep};
 
 use crate::{
-    providers::{Advice, Effects, NextStep, ProviderAnswer, ProviderError, Sent},
+    providers::{Advice, Effects, NextStep, ProviderAnswer, ProviderError, Sent, Usage},
     settings::DeliverySettings,
-    store::journal::{Call, NO_PLACE, Round, Tokens},
+    store::journal::{Call, NO_PLACE, Round},
 };
 use contracts::tool::ARGUMENTS_BYTES_MAX;
 
@@ -48,44 +48,15 @@ pub struct AttemptFacts {
     pub lost_for: Duration,
 }
 
-#[derive(Clone, Debug)]
-pub struct RetryLimits {
-    pub attempts_max: i32,
-    pub rounds_max: i32,
-    pub calls_max: i32,
-    pub retry_delay: Duration,
-    pub retry_delay_max: Duration,
-    /// Pause after a failure that only the operator can fix.
-    pub pause_delay: Duration,
-    /// Interval of lookups in a provider's record.
-    pub look_up_delay: Duration,
-    /// After this time without an entry in the record, the outcome counts as unknown.
-    pub look_up_max: Duration,
-}
-
-impl From<&DeliverySettings> for RetryLimits {
-    fn from(settings: &DeliverySettings) -> RetryLimits {
-        RetryLimits {
-            attempts_max: settings.attempts_max.i32(),
-            rounds_max: settings.rounds_max.i32(),
-            calls_max: settings.calls_max.i32(),
-            retry_delay: settings.retry_delay_ms.duration(),
-            retry_delay_max: settings.retry_delay_ms_max.duration(),
-            pause_delay: settings.pause_delay_ms.duration(),
-            look_up_delay: settings.look_up_delay_ms.duration(),
-            look_up_max: settings.look_up_ms_max.duration(),
-        }
-    }
-}
-
 /// The decision.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Settled {
     /// The turn ended with a reply.
     Finished {
         reply: String,
         response_id: Option<String>,
-        usage: Option<Tokens>,
+        usage: Option<Usage>,
         note: Option<String>,
         late: bool,
     },
@@ -176,29 +147,21 @@ impl Settled {
 
     /// The name for logs and metrics.
     pub fn as_str(&self) -> &'static str {
-        match self {
-            Settled::Finished { .. } => "finished",
-            Settled::AwaitTools { .. } => "await_tools",
-            Settled::Again { .. } => "again",
-            Settled::LookAgain { .. } => "look_again",
-            Settled::Interrupted { .. } => "interrupted",
-            Settled::GaveUp { .. } => "gave_up",
-            Settled::Aborted => "aborted",
-        }
+        self.into()
     }
 }
 
-pub fn settle(outcome: &CallOutcome, facts: &AttemptFacts, limits: &RetryLimits) -> Settled {
+pub fn settle(outcome: &CallOutcome, facts: &AttemptFacts, limits: &DeliverySettings) -> Settled {
     match outcome {
         CallOutcome::Answered(answer) => answered(answer, facts, limits),
         CallOutcome::Failed(error) => failed(error, facts, limits),
-        CallOutcome::NotKnownYet if facts.lost_for > limits.look_up_max => {
+        CallOutcome::NotKnownYet if facts.lost_for > limits.look_up_ms_max.duration() => {
             let why =
                 "the call was sent, no answer was received, and the provider's record could not be read".to_owned();
             interrupted(TurnStep::Lose, why, "outcome_unknown", facts, limits)
         }
         CallOutcome::NotKnownYet => Settled::LookAgain {
-            after: limits.look_up_delay,
+            after: limits.look_up_delay_ms.duration(),
         },
         CallOutcome::DidNotRun if facts.closed => Settled::Aborted,
         CallOutcome::DidNotRun => not_run(facts, limits),
@@ -207,13 +170,12 @@ pub fn settle(outcome: &CallOutcome, facts: &AttemptFacts, limits: &RetryLimits)
     }
 }
 
-fn answered(answer: &ProviderAnswer, facts: &AttemptFacts, limits: &RetryLimits) -> Settled {
-    let usage = answer.usage.map(Tokens::from);
+fn answered(answer: &ProviderAnswer, facts: &AttemptFacts, limits: &DeliverySettings) -> Settled {
     if answer.calls.is_empty() {
         return Settled::Finished {
             reply: clean(&answer.text),
             response_id: answer.response_id.clone(),
-            usage,
+            usage: answer.usage,
             note: answer
                 .incomplete_reason
                 .as_ref()
@@ -222,59 +184,61 @@ fn answered(answer: &ProviderAnswer, facts: &AttemptFacts, limits: &RetryLimits)
         };
     }
     let calls = i32::try_from(answer.calls.len()).unwrap_or(i32::MAX);
-    if facts.rounds + 1 > limits.rounds_max || facts.calls_before.saturating_add(calls) > limits.calls_max {
+    if facts.rounds + 1 > limits.rounds_max.i32() || facts.calls_before.saturating_add(calls) > limits.calls_max.i32() {
         return Settled::GaveUp {
             error: format!(
                 "tool call limit exceeded: more than {} rounds or {} calls in one turn",
-                limits.rounds_max, limits.calls_max
+                limits.rounds_max.get(),
+                limits.calls_max.get()
             ),
             class: "tool_loop",
             interrupted: false,
         };
     }
-    let mut ordinals = facts.ordinal_before + 1..;
-    let calls = answer
-        .calls
-        .iter()
-        .map(|call| {
-            let answered = (call.arguments.len() > ARGUMENTS_BYTES_MAX).then(too_large);
-            // The arguments of a call that is not passed on are not stored.
-            let arguments = if answered.is_some() {
-                String::new()
-            } else {
-                clean(&call.arguments)
-            };
-            // Ordinals number the calls that are passed on, without a gap: a call runs after all earlier ordinals.
-            let ordinal = match answered {
-                Some(_) => NO_PLACE,
-                None => ordinals.next().expect("calls of a turn are limited"),
-            };
-            Call {
-                call_id: short(clean(&call.call_id)),
-                ordinal,
-                name: short(clean(&call.name)),
-                arguments,
-                answered,
-            }
-        })
-        .collect();
     Settled::AwaitTools {
-        round: Round {
-            response_id: answer.response_id.clone(),
-            text: clean(&answer.text),
-            reasoning: answer.reasoning.clone(),
-            calls,
-            usage,
-        },
+        round: round(answer, facts.ordinal_before),
     }
 }
 
-fn failed(error: &ProviderError, facts: &AttemptFacts, limits: &RetryLimits) -> Settled {
+/// An answer with tool calls, for the journal. `ordinal_before`: the place of the last call that was passed on.
+pub fn round(answer: &ProviderAnswer, ordinal_before: i32) -> Round {
+    let mut ordinals = ordinal_before + 1..;
+    let calls = answer.calls.iter().map(|call| {
+        let answered = (call.arguments.len() > ARGUMENTS_BYTES_MAX).then(too_large);
+        // The arguments of a call that is not passed on are not stored.
+        let arguments = if answered.is_some() {
+            String::new()
+        } else {
+            clean(&call.arguments)
+        };
+        // Ordinals number the calls that are passed on, without a gap: a call runs after all earlier ordinals.
+        let ordinal = match answered {
+            Some(_) => NO_PLACE,
+            None => ordinals.next().expect("calls of a turn are limited"),
+        };
+        Call {
+            call_id: short(clean(&call.call_id)),
+            ordinal,
+            name: short(clean(&call.name)),
+            arguments,
+            answered,
+        }
+    });
+    Round {
+        response_id: answer.response_id.clone(),
+        text: clean(&answer.text),
+        calls: calls.collect(),
+        reasoning: answer.reasoning.clone(),
+        usage: answer.usage,
+    }
+}
+
+fn failed(error: &ProviderError, facts: &AttemptFacts, limits: &DeliverySettings) -> Settled {
     let class = error.class.as_str();
     let text = error.to_string();
     match error.next_step(facts.effects) {
         NextStep::Reconcile => Settled::LookAgain {
-            after: limits.look_up_delay,
+            after: limits.look_up_delay_ms.duration(),
         },
         NextStep::GiveUp => Settled::GaveUp {
             error: text,
@@ -283,8 +247,12 @@ fn failed(error: &ProviderError, facts: &AttemptFacts, limits: &RetryLimits) -> 
         },
         NextStep::TellTheAgent => interrupted(TurnStep::GiveUp, text, class, facts, limits),
         NextStep::SendAgain | NextStep::Pause if facts.closed => Settled::Aborted,
-        NextStep::SendAgain | NextStep::Pause if facts.failures + 1 >= limits.attempts_max => Settled::GaveUp {
-            error: format!("{text} (attempt {} of {})", facts.failures + 1, limits.attempts_max),
+        NextStep::SendAgain | NextStep::Pause if facts.failures + 1 >= limits.attempts_max.i32() => Settled::GaveUp {
+            error: format!(
+                "{text} (attempt {} of {})",
+                facts.failures + 1,
+                limits.attempts_max.i32()
+            ),
             class,
             interrupted: false,
         },
@@ -297,7 +265,7 @@ fn failed(error: &ProviderError, facts: &AttemptFacts, limits: &RetryLimits) -> 
         NextStep::Pause => {
             debug_assert!(error.class.advice() == Advice::Pause, "only such classes pause");
             Settled::Again {
-                after: limits.pause_delay,
+                after: limits.pause_delay_ms.duration(),
                 repeats: false,
                 error: text,
                 class,
@@ -307,9 +275,9 @@ fn failed(error: &ProviderError, facts: &AttemptFacts, limits: &RetryLimits) -> 
 }
 
 /// The call is resent at once the first time. A provider that loses call after call is treated like one that fails.
-fn not_run(facts: &AttemptFacts, limits: &RetryLimits) -> Settled {
+fn not_run(facts: &AttemptFacts, limits: &DeliverySettings) -> Settled {
     let (error, class) = ("the provider never began the call".to_owned(), "not_run");
-    if facts.failures + 1 >= limits.attempts_max {
+    if facts.failures + 1 >= limits.attempts_max.i32() {
         return Settled::GaveUp {
             error,
             class,
@@ -334,12 +302,12 @@ fn interrupted(
     error: String,
     class: &'static str,
     facts: &AttemptFacts,
-    limits: &RetryLimits,
+    limits: &DeliverySettings,
 ) -> Settled {
     if facts.closed {
         return Settled::Aborted;
     }
-    if facts.attempts + 1 >= limits.attempts_max {
+    if facts.attempts + 1 >= limits.attempts_max.i32() {
         return Settled::GaveUp {
             error,
             class,
@@ -355,9 +323,10 @@ fn interrupted(
 }
 
 /// Doubled with every failure; never shorter than the provider's requested wait.
-fn delay(failures: i32, retry_after: Option<Duration>, limits: &RetryLimits) -> Duration {
-    let own = Backoff::new(limits.retry_delay, limits.retry_delay_max).after(failures.max(0).unsigned_abs());
-    own.max(retry_after.unwrap_or_default())
+fn delay(failures: i32, retry_after: Option<Duration>, limits: &DeliverySettings) -> Duration {
+    let own = Backoff::new(limits.retry_delay_ms.duration(), limits.retry_delay_ms_max.duration());
+    own.after(failures.max(0).unsigned_abs())
+        .max(retry_after.unwrap_or_default())
 }
 
 /// Replaces NUL, which Postgres cannot store in a text and a provider may send.

@@ -3,13 +3,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use contracts::{TraceContext, outgoing::Origin};
+use contracts::{Root, TraceContext, outgoing::Origin};
 use domain::{AgentId, NotificationId, SessionPhase, TurnRef, TurnState};
-use storage::session::turns_resume::Resumed;
+use storage::{Setting, session::turns_resume::Resumed};
 use time::OffsetDateTime;
 
-use super::resume::Due;
+use super::{messages::origin, resume::Due};
 use crate::{
+    SOURCE,
     providers::{CallInput, Effects, Slot, ToolDefinition},
     store::{SessionName, TurnName, journal::Journal},
 };
@@ -20,8 +21,7 @@ pub struct Work {
     /// The phase of the session and the state of the turn after the claim.
     pub phase: SessionPhase,
     pub state: TurnState,
-    /// The first turn of its generation: its session is checked, if the provider supports that.
-    pub first: bool,
+    /// Counts the turns of its generation, from 1.
     pub number: i64,
     pub agent_id: AgentId,
     pub provider: String,
@@ -80,10 +80,15 @@ impl Work {
 
     /// The origin of every message that this turn causes.
     pub fn origin(&self) -> Origin {
-        Origin {
-            cause: Some(self.turn.id.to_string()),
-            hops: u16::try_from(self.hops).unwrap_or(u16::MAX),
-            trace: self.trace.clone(),
+        origin(self.turn.id, self.hops, self.trace.clone())
+    }
+
+    pub(super) fn setting<'a>(&self, root: &'a Root, now: OffsetDateTime) -> Setting<'a> {
+        Setting {
+            root,
+            source: SOURCE,
+            origin: self.origin(),
+            now,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use contracts::quote;
 use delivery::prompt::{
-    InputFacts, InstructionFacts, Interruption, Manifest, MarkSecret, OverviewEntry, TaskFacts, ThreadMessage,
+    InputFacts, InstructionFacts, Manifest, MarkSecret, OverviewEntry, TaskFacts, ThreadExtract, ThreadMessage,
     ToolNames, input, instructions,
 };
 use domain::{
@@ -74,7 +74,7 @@ fn facts() -> InputFacts {
             description: "Main must be green.".to_owned(),
             status: TaskStatus::InProgress,
         }),
-        thread: vec![
+        thread: ThreadExtract(vec![
             ThreadMessage {
                 id: MessageId(Uuid::from_u128(1)),
                 author: actor(ActorKind::User, "u-1", "A person"),
@@ -87,10 +87,10 @@ fn facts() -> InputFacts {
                 body: "long ".repeat(200),
                 at: at + Duration::minutes(5),
             },
-        ],
+        ]),
         thread_total: 12,
         overview: None,
-        interruption: None,
+        is_interrupted: false,
     }
 }
 
@@ -166,7 +166,7 @@ const FIELDS: [(&str, Put); 17] = [
     ("sender.name", |facts, text| put(&mut facts.sender.name, text)),
     ("sender.via", |facts, text| put(facts.sender.via.as_mut()?, text)),
     ("author.via", |facts, text| {
-        put(facts.thread[0].author.via.as_mut()?, text)
+        put(facts.thread.0[0].author.via.as_mut()?, text)
     }),
     ("title", |facts, text| put(facts.title.as_mut()?, text)),
     ("body", |facts, text| put(&mut facts.body, text)),
@@ -174,13 +174,15 @@ const FIELDS: [(&str, Put); 17] = [
     ("task.description", |facts, text| {
         put_visible(&mut facts.task.as_mut()?.description, text)
     }),
-    ("author.id", |facts, text| put(&mut facts.thread[0].author.id, text)),
-    ("author.name", |facts, text| put(&mut facts.thread[0].author.name, text)),
-    ("message", |facts, text| put(&mut facts.thread[0].body, text)),
-    ("last author.name", |facts, text| {
-        put(&mut facts.thread[1].author.name, text)
+    ("author.id", |facts, text| put(&mut facts.thread.0[0].author.id, text)),
+    ("author.name", |facts, text| {
+        put(&mut facts.thread.0[0].author.name, text)
     }),
-    ("last message", |facts, text| put(&mut facts.thread[1].body, text)),
+    ("message", |facts, text| put(&mut facts.thread.0[0].body, text)),
+    ("last author.name", |facts, text| {
+        put(&mut facts.thread.0[1].author.name, text)
+    }),
+    ("last message", |facts, text| put(&mut facts.thread.0[1].body, text)),
     ("briefing", |facts, text| {
         put_visible(&mut facts.overview.as_mut()?.0, text)
     }),
@@ -208,7 +210,7 @@ fn full() -> InputFacts {
     };
     let facts = facts();
     let mut thread = facts.thread;
-    thread[0].author.via = Some("Chat".to_owned());
+    thread.0[0].author.via = Some("Chat".to_owned());
     InputFacts {
         sender: Actor {
             via: Some("publisher".to_owned()),
@@ -217,7 +219,7 @@ fn full() -> InputFacts {
         thread,
         about_message: Some(MessageId(Uuid::from_u128(3))),
         overview: Some(("We ship on Friday.".to_owned(), vec![entry("PROJ-7"), entry("PROJ-8")])),
-        interruption: Some(Interruption),
+        is_interrupted: true,
         ..self::facts()
     }
 }
@@ -347,7 +349,7 @@ fn inputs_are_pinned() {
     insta::assert_snapshot!("input_task", built(&facts()));
     let taskless = InputFacts {
         task: None,
-        thread: Vec::new(),
+        thread: ThreadExtract::default(),
         thread_total: 0,
         title: None,
         body: "Anything to do?".to_owned(),
@@ -361,8 +363,8 @@ fn inputs_are_pinned() {
     }];
     let coordinator = InputFacts {
         overview: Some(("We ship on Friday.".to_owned(), overview)),
-        interruption: Some(Interruption),
-        thread: Vec::new(),
+        is_interrupted: true,
+        thread: ThreadExtract::default(),
         ..facts()
     };
     insta::assert_snapshot!("input_coordinator_interrupted", built(&coordinator));

@@ -93,7 +93,7 @@ async fn recorder(scene: &Scene, claimer: &Claimer, database: &Database) -> Reco
         database: database.clone(),
         root: claimer.root.clone(),
         config: claimer.config.clone(),
-        metrics: Metrics::new(),
+        metrics: Metrics::default(),
         outbox: Outbox::start(
             database,
             &scene.world.bus().await,
@@ -145,7 +145,7 @@ async fn twins_in_one_batch_stay_apart() {
     );
     let umbra = report(of(&resumed, &names[1].0), CallOutcome::Aborted);
     let recorded = recorder.record(&[umbra, acme]).await.unwrap();
-    assert_eq!(recorded.free.len(), 2);
+    assert_eq!(recorded.len(), 2);
     let rows = scene
         .world
         .database

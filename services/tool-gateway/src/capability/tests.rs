@@ -2,16 +2,20 @@
 
 use contracts::TraceContext;
 use domain::{AccountId, AgentId, CallId, CloseReason, Fence, Generation, TurnId, TurnState};
-use time::Duration;
+use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
 use super::*;
-use crate::call::{Closed, RecordedCall};
+use crate::call::RecordedCall;
 
 const SESSION: SessionId = SessionId(Uuid::from_u128(1));
 const TURN: TurnId = TurnId(Uuid::from_u128(2));
 const AGENT: AgentId = AgentId(Uuid::from_u128(3));
 const UNTIL: OffsetDateTime = OffsetDateTime::UNIX_EPOCH;
+
+fn tool(name: &str) -> Option<ToolDefinition> {
+    tools::all().into_iter().find(|tool| tool.name == name)
+}
 
 fn task(id: &str) -> TaskId {
     TaskId::parse(id).unwrap()
@@ -24,7 +28,6 @@ struct Case {
     facts: CallFacts,
     tool: Option<ToolDefinition>,
     task: Option<TaskId>,
-    now: OffsetDateTime,
 }
 
 impl Case {
@@ -65,12 +68,14 @@ impl Case {
             until: Some(UNTIL),
             call: Some(call),
             earlier: Vec::new(),
+            over: Vec::new(),
         };
         let facts = CallFacts {
             session_key: "key".to_owned(),
             generation: Generation(2),
             fence: Fence(5),
-            closed: None,
+            is_closed: false,
+            close_reason: None,
             agent: AGENT,
             agent_slug: "coder".to_owned(),
             agent_name: "Coder".to_owned(),
@@ -78,14 +83,14 @@ impl Case {
             coordinator_task: Some(task("chat")),
             coordinates: true,
             turn: Some(turn),
-            newest_hops: 0,
+            newest_hops: None,
+            now: UNTIL - Duration::SECOND,
         };
         Case {
             asked,
             facts,
-            tool: tools::find("task_message"),
+            tool: tool("task_message"),
             task: Some(task("Proj-7")),
-            now: UNTIL - Duration::SECOND,
         }
     }
 
@@ -129,7 +134,6 @@ impl Case {
         let capability = Capability {
             session: SESSION,
             facts: &self.facts,
-            now: self.now,
         };
         let presented = Presented {
             asked: &self.asked,
@@ -184,7 +188,7 @@ fn an_awaited_call_is_admitted() {
     // Over HTTP, with a turn and without
     check(&Case::over_http());
     check(&case(Case::over_http(), |case| case.facts.turn = None));
-    check(&case(Case::over_http(), |case| case.now = UNTIL + Duration::DAY));
+    check(&case(Case::over_http(), |case| case.facts.now = UNTIL + Duration::DAY));
 }
 
 #[test]
@@ -214,7 +218,7 @@ fn a_call_is_the_one_that_its_turn_asked_for() {
         genuine(|case| case.asked.call_id = CallId("call_2".to_owned())),
         genuine(|case| {
             case.asked.name = "no_reply".to_owned();
-            case.tool = tools::find("no_reply");
+            case.tool = tool("no_reply");
         }),
         genuine(|case| case.turn().call = None),
     ] {
@@ -226,7 +230,8 @@ fn a_call_is_the_one_that_its_turn_asked_for() {
 fn a_call_is_late_once_its_session_turn_fence_or_time_is_over() {
     for case in [Case::genuine(), Case::over_http()] {
         let case = self::case(case, |case| {
-            case.facts.closed = Some(Closed(Some(CloseReason::TaskDone)));
+            case.facts.is_closed = true;
+            case.facts.close_reason = Some("task_done".to_owned());
         });
         let reason = Some(CloseReason::TaskDone);
         check(&case, open, &Refusal::SessionClosed { reason });
@@ -253,7 +258,7 @@ fn a_call_is_late_once_its_session_turn_fence_or_time_is_over() {
         check(&case, not_superseded, &Refusal::Superseded);
     }
     for now in [UNTIL, UNTIL + Duration::DAY] {
-        check(&genuine(|case| case.now = now), in_time, &Refusal::Expired);
+        check(&genuine(|case| case.facts.now = now), in_time, &Refusal::Expired);
     }
 }
 
@@ -324,7 +329,7 @@ fn a_task_is_the_callers_own() {
     taskless.asked.name = "response_request".to_owned();
     taskless.turn().call.as_mut().unwrap().name = "response_request".to_owned();
     taskless.turn().tools = Some(vec!["response_request".to_owned()]);
-    taskless.tool = tools::find("response_request");
+    taskless.tool = tool("response_request");
     let refusal = Refusal::NotThere {
         task: task("Proj-7"),
         own: None,
@@ -338,7 +343,6 @@ fn a_call_waits_for_earlier_ones_while_it_may_run_itself() {
         let capability = Capability {
             session: SESSION,
             facts: &case.facts,
-            now: case.now,
         };
         let presented = Presented {
             asked: &case.asked,
@@ -362,8 +366,8 @@ fn a_call_waits_for_earlier_ones_while_it_may_run_itself() {
     check(&after_another(|_| {}), true);
     // The answer says that the task does not exist, perhaps because the earlier call has not created it yet.
     check(&after_another(|case| case.task = Some(task("proj-8"))), true);
-    check(&after_another(|case| case.now = UNTIL), false);
-    check(&after_another(|case| case.facts.closed = Some(Closed(None))), false);
+    check(&after_another(|case| case.facts.now = UNTIL), false);
+    check(&after_another(|case| case.facts.is_closed = true), false);
     check(&after_another(|case| case.turn().state = TurnState::Finished), false);
     check(&after_another(|case| case.turn().call = None), false);
     // Over HTTP calls have no place.
@@ -376,7 +380,6 @@ fn the_listed_tools_are_the_callable_ones() {
         let capability = Capability {
             session: SESSION,
             facts: &case.facts,
-            now: case.now,
         };
         let tools = capability.tools()?;
         Ok::<Vec<&str>, Refusal>(tools.iter().map(|tool| tool.name).collect())
@@ -386,6 +389,6 @@ fn the_listed_tools_are_the_callable_ones() {
     assert_eq!(names(&idle).unwrap().len(), tools::all().len());
     let taskless = case(Case::over_http().without_task(), |case| case.turn().tools = None);
     assert_eq!(names(&taskless).unwrap(), ["response_request", "no_reply"]);
-    let closed = case(Case::over_http(), |case| case.facts.closed = Some(Closed(None)));
+    let closed = case(Case::over_http(), |case| case.facts.is_closed = true);
     assert_eq!(names(&closed), Err(Refusal::SessionClosed { reason: None }));
 }

@@ -27,7 +27,7 @@ use super::{
     openapi::{declared, openapi},
 };
 use crate::{
-    call::{CallRequest, Origin, Record, ToolAnswer},
+    call::{CallRequest, Origin, Record},
     capability::Capability,
     error::Error,
     execute::{Executed, Executor},
@@ -78,13 +78,12 @@ pub(super) async fn tools_list(State(agents): State<Agents>, request: Request) -
     let tx = database.begin(&Accounts::one(&caller.account)).await.map_err(failed)?;
     let facts = store::facts(&tx, &caller.account, caller.session, None).await;
     tx.commit().await.map_err(failed)?;
-    let (facts, now) = facts.map_err(failed)?.ok_or_else(no_session)?;
+    let facts = facts.map_err(failed)?.ok_or_else(no_session)?;
     let capability = Capability {
         session: caller.session,
         facts: &facts,
-        now,
     };
-    let allowed = capability.tools().map_err(|refusal| problem(&refusal.told()))?;
+    let allowed = capability.tools().map_err(|refusal| problem(&refusal.told().text()))?;
     let items = allowed
         .into_iter()
         .map(|tool| ToolOffer {
@@ -143,7 +142,7 @@ pub(super) async fn call(State(agents): State<Agents>, name: String, request: Re
         unreachable!("a call over HTTP never waits for an earlier one");
     };
     agents.outbox.publish_soon(outbox);
-    if is_replay && !store::is_same_request(&asked, &record, executor.limits.arguments_bytes_max) {
+    if is_replay && !store::is_same_request(&asked, &record) {
         return Err(Problem::unprocessable(
             "idempotency_key_reused",
             "this Idempotency-Key was used in this session for another request",
@@ -182,10 +181,7 @@ struct ErrorParts {
 fn answer(record: Record) -> Result<Response, Problem> {
     match record.state {
         ToolCallState::Finished => Ok(([(header::CONTENT_TYPE, "application/json")], record.result).into_response()),
-        ToolCallState::Failed | ToolCallState::Refused => {
-            let ErrorText { error } = serde_json::from_str(&record.result).map_err(|_| Problem::internal())?;
-            Err(problem_of(&error.code, error.message, error.hint))
-        }
+        ToolCallState::Failed | ToolCallState::Refused => Err(problem(&record.result)),
         // For tools with external effects, once there are any.
         ToolCallState::Requested | ToolCallState::Running | ToolCallState::Unknown => Err(Problem::internal()),
     }
@@ -211,14 +207,16 @@ const STATUSES: [(&str, StatusCode); 13] = [
 /// Statuses after which the client may retry.
 const PASSES: [StatusCode; 2] = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
 
-fn problem(answer: &ToolAnswer) -> Problem {
-    problem_of(answer.code, answer.message.clone(), answer.hint.clone())
-}
-
-fn problem_of(code: &str, message: String, hint: String) -> Problem {
-    let known = STATUSES.iter().find(|(known, _)| *known == code);
+/// The problem of an answer's text.
+fn problem(text: &str) -> Problem {
+    let Ok(ErrorText { error }) = serde_json::from_str(text) else {
+        return Problem::internal();
+    };
+    let known = STATUSES.iter().find(|(known, _)| *known == error.code);
     let (code, status) = known.copied().unwrap_or(("refused", StatusCode::FORBIDDEN));
-    let problem = Problem::new(status, code).detail(message).with("hint", hint);
+    let problem = Problem::new(status, code)
+        .detail(error.message)
+        .with("hint", error.hint);
     if PASSES.contains(&status) {
         problem.retry_after_s(1)
     } else {
@@ -266,7 +264,8 @@ mod tests {
     #[test]
     fn a_retryable_error_says_when() {
         let check = |code: &str, status: StatusCode, is_told: bool| {
-            let answer = problem_of(code, String::new(), String::new()).into_response();
+            let text = serde_json::json!({"error": {"code": code, "message": "", "hint": ""}}).to_string();
+            let answer = problem(&text).into_response();
             assert_eq!(answer.status(), status, "{code}");
             assert_eq!(answer.headers().contains_key(header::RETRY_AFTER), is_told, "{code}");
         };

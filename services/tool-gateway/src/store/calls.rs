@@ -1,9 +1,9 @@
 //! The record of a call: one row, written once, with its result. Also the savepoint in which its tool runs.
 
-use domain::{ToolCallState, TurnId};
-use sea_orm::{ConnectionTrait, FromQueryResult};
+use contracts::tool::ARGUMENTS_BYTES_MAX;
+use domain::TurnId;
+use sea_orm::ConnectionTrait;
 use storage::{StorageError, Tx, error::Attempt};
-use time::OffsetDateTime;
 
 use crate::call::{CallRequest, Origin, Record, cut};
 
@@ -21,11 +21,7 @@ const CALL_INSERT: &str = "
     on conflict do nothing";
 
 /// `false`: the record exists already, or the session does not exist.
-pub(crate) async fn call_insert(
-    tx: &Tx,
-    asked: &CallRequest,
-    arguments_bytes_max: usize,
-) -> Result<bool, StorageError> {
+pub(crate) async fn call_insert(tx: &Tx, asked: &CallRequest) -> Result<bool, StorageError> {
     let claims = match &asked.origin {
         Origin::Turn(claims) => Some(claims),
         Origin::Http => None,
@@ -40,7 +36,7 @@ pub(crate) async fn call_insert(
         storable(&asked.call_id.0, usize::MAX).into(),
         asked.ordinal.into(),
         storable(&asked.name, NAME_BYTES_MAX).into(),
-        storable(&asked.arguments, arguments_bytes_max).into(),
+        storable(&asked.arguments, ARGUMENTS_BYTES_MAX).into(),
     ];
     Ok(tx.execute("record tool call", CALL_INSERT, values).await? == 1)
 }
@@ -51,37 +47,18 @@ fn storable(text: &str, bytes_max: usize) -> String {
 }
 
 /// Whether the request equals the one recorded under the same id.
-pub(crate) fn is_same_request(asked: &CallRequest, record: &Record, arguments_bytes_max: usize) -> bool {
+pub(crate) fn is_same_request(asked: &CallRequest, record: &Record) -> bool {
     record.name == storable(&asked.name, NAME_BYTES_MAX)
-        && record.arguments == storable(&asked.arguments, arguments_bytes_max)
-}
-
-#[derive(FromQueryResult)]
-struct CallRow {
-    name: String,
-    arguments: String,
-    state: ToolCallState,
-    late: bool,
-    result: Option<String>,
-    started_at: OffsetDateTime,
-    finished_at: Option<OffsetDateTime>,
+        && record.arguments == storable(&asked.arguments, ARGUMENTS_BYTES_MAX)
 }
 
 const CALL_FIND: &str = "
-    select name, arguments, state, late, result, started_at, finished_at from tool_call
-    where account_id = $1 and id = $2";
+    select name, arguments, state, late, coalesce(result, '') as result, coalesce(finished_at, started_at) as finished_at
+    from tool_call where account_id = $1 and id = $2";
 
 pub(crate) async fn call_find(tx: &Tx, asked: &CallRequest) -> Result<Option<Record>, StorageError> {
     let values = [(&asked.account).into(), asked.id.into()];
-    let row: Option<CallRow> = tx.one("read tool call", CALL_FIND, values).await?;
-    Ok(row.map(|row| Record {
-        state: row.state,
-        name: row.name,
-        arguments: row.arguments,
-        late: row.late,
-        result: row.result.unwrap_or_default(),
-        finished_at: row.finished_at.unwrap_or(row.started_at),
-    }))
+    tx.one("read tool call", CALL_FIND, values).await
 }
 
 const CALL_FINISH: &str = "

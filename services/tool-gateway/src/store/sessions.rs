@@ -1,12 +1,10 @@
 //! The rows that a call is checked against: its session and its turn, locked until the commit.
 
-use domain::{AccountId, AgentId, CloseReason, Fence, Generation, SessionId, SessionKey, TaskId, TurnId, TurnState};
+use domain::{AccountId, AgentId, SessionId, SessionKey, TaskId, TurnId};
 use sea_orm::FromQueryResult;
-use serde_json::Value;
 use storage::{StorageError, Tx, session::sessions_close::task_sessions_lock};
-use time::OffsetDateTime;
 
-use crate::call::{CallFacts, CallRequest, CallTurn, Closed, RecordedCall};
+use crate::call::{CallFacts, CallRequest};
 
 /// A shared lock: calls of one session do not wait for each other, and the session cannot be closed or claimed
 /// meanwhile.
@@ -26,34 +24,6 @@ pub(crate) async fn task_and_sessions_lock(tx: &Tx, asked: &CallRequest, task: &
     let values = [(&asked.account).into(), task.key().into()];
     tx.execute("lock task", TASK_LOCK, values).await?;
     task_sessions_lock(tx, &asked.account, task, asked.session).await
-}
-
-#[derive(FromQueryResult)]
-struct FactsRow {
-    key: String,
-    generation: Generation,
-    fence: Fence,
-    is_closed: bool,
-    close_reason: Option<String>,
-    session_task: Option<TaskId>,
-    agent_id: AgentId,
-    agent_slug: String,
-    agent_name: String,
-    coordinator_task: Option<TaskId>,
-    coordinates: bool,
-    turn_id: Option<TurnId>,
-    turn_session: Option<SessionId>,
-    turn_state: Option<TurnState>,
-    turn_fence: Option<Fence>,
-    turn_task: Option<TaskId>,
-    turn_hops: Option<i32>,
-    turn_tools: Option<Vec<String>>,
-    turn_until: Option<OffsetDateTime>,
-    turn_call: Option<Value>,
-    turn_earlier: Vec<i32>,
-    turn_over: Vec<i32>,
-    newest_hops: Option<i32>,
-    now: OffsetDateTime,
 }
 
 /// Relies on the primary keys, turn_number and tool_call_turn only. Tasks as their client spelled them, since subjects
@@ -95,58 +65,19 @@ pub(crate) async fn facts(
     account: &AccountId,
     session: SessionId,
     claimed: Option<(TurnId, i32)>,
-) -> Result<Option<(CallFacts, OffsetDateTime)>, StorageError> {
+) -> Result<Option<CallFacts>, StorageError> {
     let values = [
         account.into(),
         session.into(),
         claimed.map(|(turn, _)| turn).into(),
         claimed.map(|(_, place)| place).into(),
     ];
-    let Some(row) = tx.one::<FactsRow>("read session", FACTS, values).await? else {
-        return Ok(None);
-    };
-    let closed = row
-        .is_closed
-        .then(|| Closed(row.close_reason.as_deref().and_then(CloseReason::parse)));
-    let turn_row = match (row.turn_id, row.turn_session, row.turn_state, row.turn_fence) {
-        (Some(id), Some(session), Some(state), Some(fence)) => Some(CallTurn {
-            id,
-            session,
-            state,
-            fence,
-            task: row.turn_task,
-            hops: u16::try_from(row.turn_hops.unwrap_or(0)).unwrap_or(u16::MAX),
-            tools: row.turn_tools,
-            until: row.turn_until,
-            call: row.turn_call.map(recorded).transpose()?,
-            earlier: row
-                .turn_earlier
-                .into_iter()
-                .filter(|place| !row.turn_over.contains(place))
-                .collect(),
-        }),
-        _ => None,
-    };
-    let facts = CallFacts {
-        session_key: row.key,
-        generation: row.generation,
-        fence: row.fence,
-        closed,
-        agent: row.agent_id,
-        agent_slug: row.agent_slug,
-        agent_name: row.agent_name,
-        session_task: row.session_task,
-        coordinator_task: row.coordinator_task,
-        coordinates: row.coordinates,
-        newest_hops: u16::try_from(row.newest_hops.unwrap_or(0)).unwrap_or(u16::MAX),
+    let mut facts: Option<CallFacts> = tx.one("read session", FACTS, values).await?;
+    if let (Some(facts), None) = (&mut facts, claimed) {
         // Over HTTP, a turn that has just ended does not count.
-        turn: turn_row.filter(|row| claimed.is_some() || !row.state.is_over()),
-    };
-    Ok(Some((facts, row.now)))
-}
-
-fn recorded(call: Value) -> Result<RecordedCall, StorageError> {
-    serde_json::from_value(call).map_err(|error| StorageError::unreadable("read session", error))
+        facts.turn = facts.turn.take().filter(|turn| !turn.state.is_over());
+    }
+    Ok(facts)
 }
 
 #[derive(FromQueryResult)]

@@ -27,7 +27,7 @@ pub(crate) async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Re
     tx.one("read task", TASK_FIND, values).await
 }
 
-#[derive(Debug, FromQueryResult)]
+#[derive(Clone, PartialEq, Debug, FromQueryResult)]
 pub(crate) struct AgentRow {
     pub id: AgentId,
     pub slug: AgentSlug,
@@ -129,7 +129,7 @@ pub(crate) async fn agents_find(
     tx: &Tx,
     account: &AccountId,
     named: &[AgentRef],
-) -> Result<Vec<(AgentId, AgentSlug)>, StorageError> {
+) -> Result<Vec<AgentRow>, StorageError> {
     let mut ids: Vec<AgentId> = Vec::new();
     let mut slugs: Vec<AgentSlug> = Vec::new();
     for one in named {
@@ -139,6 +139,5 @@ pub(crate) async fn agents_find(
         }
     }
     let values = [account.into(), ids.into(), slugs.into()];
-    let rows: Vec<AgentRow> = tx.rows("find agents", AGENTS_FIND, values).await?;
-    Ok(rows.into_iter().map(|row| (row.id, row.slug)).collect())
+    tx.rows("find agents", AGENTS_FIND, values).await
 }

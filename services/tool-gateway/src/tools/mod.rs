@@ -28,18 +28,13 @@ use crate::{
 pub(crate) struct Tool {
     pub definition: ToolDefinition,
     pub schema: Schema,
-    pub run: Run,
-}
-
-/// How a tool is run.
-pub(crate) enum Run {
     /// The tool writes to Postgres only: record, effect and result are one transaction, so it runs exactly once.
-    InTransaction(Handler),
-    // A tool with external effects (mail, a model, another service) gets its variant here. It cannot share a
-    // transaction with its effect, so it has three steps: *start* commits the record as `running`, under the same
-    // checks and with a key for the other side; *run* calls out, with no transaction open; *finish* commits the result.
-    // A record in state `running` whose runner has died is `unknown`. Its outcome is looked up at the other side by its
-    // key, if that is possible; otherwise the agent is told that it is unknown. It is never run again.
+    // A tool with external effects (mail, a model, another service) makes this an enum. It cannot share a transaction
+    // with its effect, so it has three steps: *start* commits the record as `running`, under the same checks and with a
+    // key for the other side; *run* calls out, with no transaction open; *finish* commits the result. A record in state
+    // `running` whose runner has died is `unknown`. Its outcome is looked up at the other side by its key, if that is
+    // possible; otherwise the agent is told that it is unknown. It is never run again.
+    pub run: Handler,
 }
 
 pub(crate) type Handler = for<'a> fn(Running<'a>, Map<String, Value>) -> BoxFuture<'a, ToolOutcome>;
@@ -94,7 +89,7 @@ impl Toolbox {
         let tools = tools.map(|(definition, handler)| Tool {
             schema: Schema::compile(&definition.parameters),
             definition,
-            run: Run::InTransaction(*handler),
+            run: *handler,
         });
         Toolbox(tools.collect())
     }

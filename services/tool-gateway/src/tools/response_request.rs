@@ -1,11 +1,8 @@
 //! `response_request`: publishes a notification for each named agent, on the usual subject and under the usual rules.
 //! The resolver decides it; the hop count is one higher, so that a cycle of agents ends.
 
-use contracts::{
-    Outgoing, Timestamp, notification::NotificationMessage, outgoing::Origin, quote,
-    tools::response_request::AGENTS_MAX,
-};
-use domain::{AgentId, AgentRef, AgentSlug, NotificationId, TaskId};
+use contracts::{Outgoing, Timestamp, notification::NotificationMessage, outgoing::Origin, quote};
+use domain::{AgentId, AgentRef, NotificationId, TaskId};
 use serde_json::{Map, Value, json};
 use storage::outbox::Owned;
 use uuid::Uuid;
@@ -13,9 +10,8 @@ use uuid::Uuid;
 use super::{Running, ToolError, ToolOutcome, body, task_existing};
 use crate::{
     SOURCE,
-    arguments::invalid_field,
     call::{Effect, ToolAnswer},
-    store,
+    store::{self, AgentRow},
 };
 
 /// Maximum length of an unknown name in an error.
@@ -35,10 +31,10 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     }
     let mut messages = Vec::with_capacity(asked.len());
     let mut requests = Vec::with_capacity(asked.len());
-    for (agent, slug) in &asked {
-        let (id, message) = request(running, task.as_ref(), *agent, body);
+    for agent in &asked {
+        let (id, message) = request(running, task.as_ref(), agent.id, body);
         messages.push(message);
-        requests.push(json!({"agent": slug, "agent_id": agent, "notification_id": id}));
+        requests.push(json!({"agent": agent.slug, "agent_id": agent.id, "notification_id": id}));
     }
     let note = "They will answer in the thread, not here. Finish your turn.";
     Ok(Effect::new(
@@ -48,28 +44,25 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
 }
 
 /// The named agents, each once; or an error that names the invalid ones.
-async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<Vec<(AgentId, AgentSlug)>, ToolError> {
-    let names: Vec<&str> = arguments["agents"]
-        .as_array()
-        .map(|names| names.iter().filter_map(Value::as_str).collect())
-        .unwrap_or_default();
+async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<Vec<AgentRow>, ToolError> {
+    let names = arguments["agents"].as_array().into_iter().flatten();
     // An invalid name gets the same answer as an unknown one.
     let named: Vec<(&str, Option<AgentRef>)> = names
-        .iter()
+        .filter_map(Value::as_str)
         .map(|name| {
             let plain = name.trim().trim_start_matches('@').to_ascii_lowercase();
-            (*name, AgentRef::parse(&plain).ok())
+            (name, AgentRef::parse(&plain).ok())
         })
         .collect();
     let refs: Vec<AgentRef> = named.iter().filter_map(|(_, one)| one.clone()).collect();
     let there = store::agents_find(running.tx, running.account, &refs).await?;
     let find = |one: &AgentRef| {
-        there.iter().find(|(id, slug)| match one {
-            AgentRef::Id(wanted) => wanted == id,
-            AgentRef::Slug(wanted) => wanted == slug,
+        there.iter().find(|agent| match one {
+            AgentRef::Id(wanted) => *wanted == agent.id,
+            AgentRef::Slug(wanted) => *wanted == agent.slug,
         })
     };
-    let mut found: Vec<(AgentId, AgentSlug)> = Vec::new();
+    let mut found: Vec<AgentRow> = Vec::new();
     let mut unknown: Vec<&str> = Vec::new();
     for (name, one) in &named {
         match one.as_ref().and_then(find) {
@@ -86,16 +79,13 @@ async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<
         );
         return Err(answer.into());
     }
-    if found.iter().any(|(id, _)| *id == running.facts.agent) {
+    if found.iter().any(|agent| agent.id == running.facts.agent) {
         let answer = ToolAnswer::failed(
             "own_name",
             format!("You are {}: you cannot ask yourself.", running.facts.agent_slug),
             "Nobody was asked. Leave your own name out, or do it now.",
         );
         return Err(answer.into());
-    }
-    if found.is_empty() || found.len() > AGENTS_MAX {
-        return Err(invalid_field("agents", &format!("expected 1 to {AGENTS_MAX} agents")).into());
     }
     Ok(found)
 }
@@ -108,12 +98,12 @@ fn quoted(names: &[&str]) -> String {
 
 /// Notifications of the coordinator's chat reach only the coordinator (S6). Other agents must be asked on a task of
 /// their own.
-async fn chat_check(running: Running<'_>, chat: &TaskId, asked: &[(AgentId, AgentSlug)]) -> Result<(), ToolError> {
+async fn chat_check(running: Running<'_>, chat: &TaskId, asked: &[AgentRow]) -> Result<(), ToolError> {
     let coordinators = store::assignees(running.tx, running.account, chat).await?;
     let strangers: Vec<&str> = asked
         .iter()
-        .filter(|(id, _)| !coordinators.iter().any(|coordinator| coordinator.id == *id))
-        .map(|(_, slug)| slug.as_str())
+        .filter(|agent| !coordinators.contains(agent))
+        .map(|agent| agent.slug.as_str())
         .collect();
     if strangers.is_empty() {
         return Ok(());

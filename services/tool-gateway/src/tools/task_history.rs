@@ -320,7 +320,7 @@ mod tests {
             hostile.clone_into(&mut activities[0].actor_name);
             activities[0].detail = json!({ hostile: [hostile] });
             let result = fitted(&shown, &[], &messages, &activities, limits(&json!({})));
-            let text = crate::call::ok_text(result.as_object().unwrap().clone());
+            let text = crate::call::ok_text(result.clone());
             assert_eq!(text.lines().count(), 1);
             assert_eq!(contracts::quote::inert(&text), text, "{hostile:?}");
             let read: Value = serde_json::from_str(&text).unwrap();
@@ -342,7 +342,7 @@ mod tests {
         let long = "x".repeat(40_000);
         let check = |task: &TaskRow, messages: &[MessageRow], activities: &[ActivityRow]| {
             let result = fitted(task, &[], messages, activities, limits(&json!({})));
-            let text = crate::call::ok_text(result.as_object().unwrap().clone());
+            let text = crate::call::ok_text(result.clone());
             assert!(text.len() <= RESULT_BYTES, "{}", text.len());
             result
         };

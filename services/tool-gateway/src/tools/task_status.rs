@@ -1,20 +1,16 @@
 //! `task_status`: the agent moves its task, with the same function as all other callers. A terminal status closes the
 //! task's sessions, this one included, in this transaction (S3).
 
-use contracts::tools::task_status::AGENT_STATUSES;
 use domain::TaskStatus;
 use serde_json::{Map, Value, json};
 use storage::lifecycle::{TaskMove, task_status_set};
 
 use super::{Running, ToolOutcome, body, task_existing, task_message, task_named};
-use crate::{
-    arguments::invalid_field,
-    call::{Effect, words},
-    refusal::Refusal,
-};
+use crate::{call::Effect, refusal::Refusal};
 
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> ToolOutcome {
-    let to = status(&arguments)?;
+    let to = arguments["status"].as_str().and_then(TaskStatus::parse);
+    let to = to.expect("the tool's schema allows only statuses, those of agents");
     let note = match arguments.get("note").and_then(Value::as_str) {
         Some(note) if !note.trim().is_empty() => Some(body(&arguments, "note")?),
         _ => None,
@@ -53,11 +49,4 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         result["note"] = json!(note);
     }
     Ok(Effect::new(result, messages))
-}
-
-fn status(arguments: &Map<String, Value>) -> Result<TaskStatus, super::ToolError> {
-    let text = arguments["status"].as_str().unwrap_or_default();
-    // The schema allows no other status; it and this list are one constant.
-    let status = TaskStatus::parse(text).filter(|status| AGENT_STATUSES.contains(status));
-    status.ok_or_else(|| invalid_field("status", &format!("expected one of {}", words(AGENT_STATUSES))).into())
 }

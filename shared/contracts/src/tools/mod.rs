@@ -153,13 +153,6 @@ pub fn offered(context: OfferContext) -> Vec<ToolDefinition> {
         .collect()
 }
 
-/// The tool of this name or alias.
-pub fn find(name: &str) -> Option<ToolDefinition> {
-    all()
-        .into_iter()
-        .find(|tool| tool.name == name || tool.aliases.contains(&name))
-}
-
 /// The argument that names a task.
 fn task_id() -> Value {
     json!({
@@ -223,14 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_is_found_by_its_name_and_its_older_names() {
-        assert_eq!(find("task_load").unwrap().name, "task_history");
-        for tool in all() {
-            assert_eq!(find(tool.name).unwrap(), tool);
-        }
+    fn the_names_are_those_of_the_definitions() {
         assert!(all().iter().map(|tool| tool.name).eq(NAMES.iter().copied()));
-        assert_eq!(find("exec"), None);
-        assert_eq!(find(""), None);
     }
 
     /// Longer than any name. A longer text is no name.

@@ -25,12 +25,6 @@ const PAGES_MAX: usize = 5;
 /// The end of a text that the history cut.
 const CUT_MARK: &str = "\n...(truncated)...";
 
-/// The address of the histories.
-#[derive(Debug)]
-pub(super) struct Lookup {
-    base: Url,
-}
-
 /// The rows that were read: the latest, oldest first.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Record {
@@ -75,69 +69,53 @@ enum End {
     Open,
 }
 
-impl Lookup {
-    /// The settings check that the URL ends with the responses path.
-    pub(super) fn beside(responses: &Url) -> Self {
-        let mut base = responses.clone();
-        let prefix = responses
-            .path()
-            .strip_suffix(RESPONSES_PATH)
-            .unwrap_or_default()
-            .to_owned();
-        base.set_path(&prefix);
-        base.set_query(None);
-        Self { base }
+/// The settings check that the URL of the responses ends with their path.
+fn page_url(responses: &Url, key: &GatewayKey, cursor: Option<&str>) -> Url {
+    let prefix = responses.path().strip_suffix(RESPONSES_PATH).unwrap_or_default();
+    let path = format!("{}/sessions/{}/history", prefix.trim_end_matches('/'), key.in_path());
+    let mut url = responses.clone();
+    url.set_path(&path);
+    let mut query = url.query_pairs_mut();
+    query.clear().append_pair("limit", &PAGE_ROWS.to_string());
+    if let Some(cursor) = cursor {
+        query.append_pair("cursor", cursor);
     }
+    drop(query);
+    url
+}
 
-    fn page_url(&self, key: &GatewayKey, cursor: Option<&str>) -> Url {
-        let mut url = self.base.clone();
-        url.set_path(&format!(
-            "{}/sessions/{}/history",
-            self.base.path().trim_end_matches('/'),
-            key.in_path()
-        ));
-        url.query_pairs_mut().append_pair("limit", &PAGE_ROWS.to_string());
-        if let Some(cursor) = cursor {
-            url.query_pairs_mut().append_pair("cursor", cursor);
+/// Reads backwards until the call is found, the beginning is reached, or `PAGES_MAX` pages were read.
+pub(super) async fn record(
+    transport: &Transport,
+    key: &GatewayKey,
+    marker: &str,
+    response_id: Option<&str>,
+) -> Result<Record, ProviderError> {
+    let mut record = Record::default();
+    let mut cursor: Option<String> = None;
+    for _ in 0..PAGES_MAX {
+        let url = page_url(&transport.url, key, cursor.as_deref());
+        let fetched = transport.get(url, PAGE_BYTES_MAX).await?;
+        if fetched.status == StatusCode::NOT_FOUND && says_no_session(&fetched.body) {
+            return Ok(Record {
+                is_whole: true,
+                ..Record::default()
+            });
         }
-        url
-    }
-
-    /// Reads backwards until the call is found, the beginning is reached, or `PAGES_MAX` pages were read.
-    pub(super) async fn rows(
-        &self,
-        transport: &Transport,
-        key: &GatewayKey,
-        marker: &str,
-        response_id: Option<&str>,
-    ) -> Result<Record, ProviderError> {
-        let mut record = Record::default();
-        let mut cursor: Option<String> = None;
-        for _ in 0..PAGES_MAX {
-            let fetched = transport
-                .get(self.page_url(key, cursor.as_deref()), PAGE_BYTES_MAX)
-                .await?;
-            if fetched.status == StatusCode::NOT_FOUND && says_no_session(&fetched.body) {
-                return Ok(Record {
-                    is_whole: true,
-                    ..Record::default()
-                });
-            }
-            if !fetched.status.is_success() {
-                return Err(transport.refusal(fetched.status, &fetched.body));
-            }
-            let page = page(&fetched.body)?;
-            record.session_key = page.session_key;
-            record.rows.splice(0..0, page.rows);
-            record.is_whole = page.older.is_none() && page.is_last;
-            let repeated = page.older.is_some() && page.older == cursor;
-            if page.older.is_none() || repeated || record.find(marker, response_id).is_some() {
-                break;
-            }
-            cursor = page.older;
+        if !fetched.status.is_success() {
+            return Err(transport.refusal(fetched.status, &fetched.body));
         }
-        Ok(record)
+        let page = page(&fetched.body)?;
+        record.session_key = page.session_key;
+        record.rows.splice(0..0, page.rows);
+        record.is_whole = page.older.is_none() && page.is_last;
+        let repeated = page.older.is_some() && page.older == cursor;
+        if page.older.is_none() || repeated || record.find(marker, response_id).is_some() {
+            break;
+        }
+        cursor = page.older;
     }
+    Ok(record)
 }
 
 /// Distinguishes a missing session from a gateway without histories.
@@ -236,7 +214,7 @@ pub(super) fn decide(record: &Record, key: &GatewayKey, lost: &LostCall, limits:
             reason: "the gateway answered with another session's history",
         };
     }
-    let marker = wording::marker(&lost.delivery_id());
+    let marker = wording::marker(&lost.delivery_id);
     let Some(rows) = record.find(&marker, lost.response_id.as_deref()) else {
         return match record {
             Record { is_whole: false, .. } => Reconciled::Unknown {
@@ -292,7 +270,7 @@ pub(super) fn check_session(record: &Record, key: &GatewayKey, marker: &str) -> 
         };
     }
     SessionCheck::RanElsewhere {
-        asked: key.to_string(),
+        asked: key.as_str().to_owned(),
         observed: record.session_key.clone().filter(|_| !asked_for),
     }
 }

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use crate::providers::failure::{FailureClass, ProviderError, Sent};
 use crate::providers::settings::SettingsError;
 
 /// An agent configured in the gateway, as it stands in keys. Not Signalbox's agent.
@@ -44,11 +45,13 @@ impl GatewayAgent {
         }
     }
 
-    /// The gateway's key for one of our sessions.
-    pub(in crate::providers) fn key_of(&self, session_key: &str) -> Result<GatewayKey, UnusableKey> {
+    /// The gateway's key for one of our sessions. An error: it would fold the session key into another, or the key
+    /// cannot be sent in a header.
+    pub(in crate::providers) fn key_of(&self, session_key: &str) -> Result<GatewayKey, ProviderError> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, ':' | '-' | '_' | '.');
         if session_key.is_empty() || session_key.starts_with(':') || !session_key.chars().all(plain) {
-            return Err(UnusableKey);
+            let detail = "session key is not made of a-z, 0-9, ':', '-', '_' and '.'";
+            return Err(ProviderError::new(FailureClass::BadRequest, Sent::No, detail));
         }
         Ok(GatewayKey(format!("agent:{}:{session_key}", self.0)))
     }
@@ -68,17 +71,6 @@ impl GatewayKey {
         self.0.replace(':', "%3A")
     }
 }
-
-impl fmt::Display for GatewayKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// A session key that the gateway would fold into another, or that cannot be sent in a header.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("session key is not made of a-z, 0-9, ':', '-', '_' and '.'")]
-pub(in crate::providers) struct UnusableKey;
 
 #[cfg(test)]
 mod tests {
@@ -109,7 +101,7 @@ mod tests {
         assert_eq!(key.as_str(), "agent:alpha:task:t-1:agent:0190:acme:v2");
         assert_eq!(key.in_path(), "agent%3Aalpha%3Atask%3At-1%3Aagent%3A0190%3Aacme%3Av2");
         for unusable in ["", ":x", "task:T:agent:a", "task:ü", "task:a\r\nx: y", "a/b"] {
-            assert_eq!(alpha.key_of(unusable), Err(UnusableKey), "{unusable:?}");
+            assert!(alpha.key_of(unusable).is_err(), "{unusable:?}");
         }
     }
 }

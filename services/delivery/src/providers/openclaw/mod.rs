@@ -7,10 +7,9 @@
 
 mod history;
 pub(super) mod key;
-mod wording;
+pub(super) mod wording;
 
-use self::history::Lookup;
-use self::key::{GatewayAgent, GatewayKey};
+use self::key::GatewayAgent;
 use super::call::{LostCall, ProviderAnswer, ProviderCall, Reconciled, SessionCheck};
 use super::failure::{FailureClass, ProviderError, Sent};
 use super::refusal::{self, Refusal};
@@ -33,7 +32,6 @@ pub struct OpenClaw {
     model: String,
     stream: bool,
     agent: GatewayAgent,
-    lookup: Lookup,
     history: HistoryLookup,
 }
 
@@ -45,7 +43,6 @@ impl OpenClaw {
             model: format!("openclaw/{agent}"),
             stream: settings.stream,
             agent,
-            lookup: Lookup::beside(&settings.url),
             history: settings.history,
         })
     }
@@ -55,10 +52,10 @@ impl OpenClaw {
         call: &ProviderCall,
         on_text: impl FnMut(&str) + Send,
     ) -> Result<ProviderAnswer, ProviderError> {
-        let key = self.key(&call.session_key)?;
+        let key = self.agent.key_of(&call.session_key)?;
         let headers = call_headers(Some(key.as_str()), &call.delivery_id(), call.traceparent.as_deref())?;
         let words = Words {
-            user: Some(key.to_string()),
+            user: Some(key.as_str().to_owned()),
             ..Words::default()
         };
         let body = request::body(&wording::reworded(call)?, &self.model, self.stream, &words);
@@ -72,16 +69,11 @@ impl OpenClaw {
                 reason: "history lookups are disabled",
             };
         }
-        let key = match self.key(&lost.session_key) {
-            Ok(key) => key,
-            Err(_) => return Reconciled::DidNotRun, // a call on this key is refused before it is sent
+        let Ok(key) = self.agent.key_of(&lost.session_key) else {
+            return Reconciled::DidNotRun; // a call on this key is refused before it is sent
         };
-        let marker = wording::marker(&lost.delivery_id());
-        match self
-            .lookup
-            .rows(&self.transport, &key, &marker, lost.response_id.as_deref())
-            .await
-        {
+        let marker = wording::marker(&lost.delivery_id);
+        match history::record(&self.transport, &key, &marker, lost.response_id.as_deref()).await {
             Ok(record) => history::decide(&record, &key, lost, self.history),
             Err(error) => Reconciled::Unreachable(error),
         }
@@ -96,29 +88,16 @@ impl OpenClaw {
             };
         }
         let marker = wording::marker(&call.delivery_id());
-        let record = match self.key(&call.session_key) {
-            Ok(key) => self
-                .lookup
-                .rows(&self.transport, &key, &marker, None)
-                .await
-                .map(|record| (key, record)),
-            Err(error) => Err(error),
+        let checked = async {
+            let key = self.agent.key_of(&call.session_key)?;
+            let record = history::record(&self.transport, &key, &marker, None).await?;
+            Ok(history::check_session(&record, &key, &marker))
         };
-        match record {
-            Ok((key, record)) => history::check_session(&record, &key, &marker),
-            Err(error) => SessionCheck::NotChecked {
+        checked
+            .await
+            .unwrap_or_else(|error: ProviderError| SessionCheck::NotChecked {
                 reason: error.to_string(),
-            },
-        }
-    }
-
-    fn key(&self, session_key: &str) -> Result<GatewayKey, ProviderError> {
-        let key = self.agent.key_of(session_key);
-        key.map_err(|error| ProviderError::new(FailureClass::BadRequest, Sent::No, error.to_string()))
-    }
-
-    pub(super) fn tool_name_on_wire(name: &str) -> String {
-        wording::tool_name_on_wire(name)
+            })
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) fn marker(delivery_id: &str) -> String {
     format!("(Signalbox delivery {delivery_id})")
 }
 
-pub(super) fn tool_name_on_wire(name: &str) -> String {
+pub(in crate::providers) fn tool_name_on_wire(name: &str) -> String {
     format!("{TOOL_PREFIX}{name}")
 }
 

@@ -1,18 +1,23 @@
 //! The decisions, as tables of cases.
 
+use std::sync::LazyLock;
+
+use runtime::settings::{Count, Millis};
+
 use super::*;
 use crate::providers::{FailureClass, FunctionCall};
 
-const LIMITS: RetryLimits = RetryLimits {
-    attempts_max: 3,
-    rounds_max: 2,
-    calls_max: 4,
-    retry_delay: Duration::from_secs(1),
-    retry_delay_max: Duration::from_secs(60),
-    pause_delay: Duration::from_secs(90),
-    look_up_delay: Duration::from_secs(2),
-    look_up_max: Duration::from_secs(60),
-};
+static LIMITS: LazyLock<DeliverySettings> = LazyLock::new(|| DeliverySettings {
+    attempts_max: Count::new(3),
+    rounds_max: Count::new(2),
+    calls_max: Count::new(4),
+    retry_delay_ms: Millis::new(1_000),
+    retry_delay_ms_max: Millis::new(60_000),
+    pause_delay_ms: Millis::new(90_000),
+    look_up_delay_ms: Millis::new(2_000),
+    look_up_ms_max: Millis::new(60_000),
+    ..DeliverySettings::default()
+});
 const FACTS: AttemptFacts = AttemptFacts {
     effects: Effects::GatewayOnly,
     closed: false,
@@ -223,9 +228,9 @@ fn calls_that_are_passed_on_have_places_without_a_gap() {
     };
     answer.calls[0].arguments = "x".repeat(ARGUMENTS_BYTES_MAX + 1);
     answer.calls[2].arguments = "x".repeat(ARGUMENTS_BYTES_MAX + 1);
-    let limits = RetryLimits {
-        calls_max: 20,
-        ..LIMITS
+    let limits = DeliverySettings {
+        calls_max: Count::new(20),
+        ..LIMITS.clone()
     };
     let facts = AttemptFacts {
         calls_before: 6,

@@ -39,8 +39,7 @@ fn marked(name: &str, text: &str) -> Recording {
 
 fn lost(session_key: &str, response_id: Option<&str>, lost_for: Duration) -> LostCall {
     LostCall {
-        turn_id: TURN,
-        attempt: 1,
+        delivery_id: format!("{TURN}:1"),
         session_key: session_key.to_owned(),
         response_id: response_id.map(str::to_owned),
         lost_for,

@@ -353,8 +353,7 @@ async fn looked_up(settings: Value, response_id: Option<&str>, script: Script) -
     let stub = Stub::start([script]).await;
     let driver: Driver = driver("openresponses", &stub, settings);
     let lost = LostCall {
-        turn_id: TURN,
-        attempt: 1,
+        delivery_id: format!("{TURN}:1"),
         session_key: SESSION_KEY.to_owned(),
         response_id: response_id.map(str::to_owned),
         lost_for: std::time::Duration::ZERO,

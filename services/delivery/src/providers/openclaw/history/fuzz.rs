@@ -21,13 +21,12 @@ fn history() {
         unanswered_max: Duration::from_secs(120),
     };
     let lost = LostCall {
-        turn_id: TURN,
-        attempt: 1,
+        delivery_id: format!("{TURN}:1"),
         session_key: "task:hist:1795167601".to_owned(),
         response_id: Some("resp_1".to_owned()),
         lost_for: Duration::from_secs(600),
     };
-    let marker = wording::marker(&lost.delivery_id());
+    let marker = wording::marker(&lost.delivery_id);
     let marked = format!("\"content\":\"{marker}");
     let recordings = recorded("\"sessionKey\"");
     // The recorded client put no delivery id into its texts.
